@@ -1,0 +1,150 @@
+"""The kernel against its own limit, on one core.
+
+The roof of encoding is a memcpy of the output into a reused buffer plus a CRC-32C of the output; that of
+decoding a CRC-32C of the input plus a memcpy of the Arrow bytes. Both are measured here, in turn with the
+kernel, by the best instruction the machine has, on warm memory. All figures are the best of the rounds in
+CPU time of the thread: the roof is a sum of two passes, so a ratio above 1 is possible.
+
+    python -m benchmarks.codec [--rounds 5] [--scale 1.0] [tabular recsys wide images]
+"""
+
+import argparse
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import numpy as np
+
+from benchmarks.tables import TABLES, Table
+from dask_tfrecord.codec import Decoder, Encoder, Inference, _kernel, scan
+
+OUT_BYTES = 1 << 20  # encode's reused buffer
+WINDOW_BYTES = 4 << 20  # decode: what a reader fills from the file again and again
+
+
+def seconds(work: Callable[[], object]) -> float:
+    start = time.thread_time()
+    work()
+    return time.thread_time() - start
+
+
+def encode(table: Table) -> Iterator[memoryview]:
+    return Encoder(table.columns, "example", OUT_BYTES).encode(table.batch)
+
+
+def encoded(table: Table) -> bytes:
+    return b"".join(bytes(view) for view in encode(table))  # a view is valid until the next one
+
+
+def drain(views: Iterator[memoryview]) -> None:
+    for _ in views:
+        pass
+
+
+def memcpy(source: np.ndarray, step: int) -> None:
+    """Copy everything into one reused buffer."""
+    buffer = np.empty(step, np.uint8)
+    for at in range(0, len(source), step):
+        part = source[at : at + step]
+        np.copyto(buffer[: len(part)], part)
+
+
+def checksum(size: int, step: int) -> None:
+    """CRC-32C of as many bytes as ``size``, of a buffer that is in the cache."""
+    buffer = np.ones(step, np.uint8)
+    for at in range(0, size, step):
+        _kernel.crc32c(buffer[: min(step, size - at)])
+
+
+def windows(data: np.ndarray) -> list[slice]:
+    """Slices of whole records, as large as fit into a window."""
+    starts = scan(data, final=True, offsets=True).offsets.to_numpy()
+    ends = np.append(starts[1:], len(data))
+    cuts = [0]
+    while cuts[-1] < len(data):
+        fits = np.searchsorted(ends, cuts[-1] + WINDOW_BYTES, "right")
+        cuts.append(int(ends[max(fits - 1, np.searchsorted(ends, cuts[-1], "right"))]))
+    return [slice(a, b) for a, b in zip(cuts, cuts[1:], strict=False)]
+
+
+def over_windows(data: np.ndarray, work: Callable[[np.ndarray], object]) -> float:
+    """Seconds of ``work`` on all of the data, each window freshly read into one reused buffer."""
+    total = 0.0
+    parts = windows(data)
+    buffer = np.empty(max(part.stop - part.start for part in parts), np.uint8)
+    for part in parts:
+        view = buffer[: part.stop - part.start]
+        np.copyto(view, data[part])
+        total += seconds(lambda view=view: work(view))
+    return total
+
+
+def arrow_bytes(table: Table) -> np.ndarray:
+    return np.ones(table.batch.nbytes, np.uint8)
+
+
+def measure(table: Table, rounds: int) -> dict[str, float]:
+    data = np.frombuffer(encoded(table), np.uint8)
+    arrow = arrow_bytes(table)
+    few = [column for column in table.columns if column.name in table.few]
+    everything, projection = Decoder(table.columns, "example"), Decoder(few, "example")
+
+    def decode(decoder: Decoder) -> Callable[[np.ndarray], object]:
+        return lambda view: decoder.decode(view, final=True).batch
+
+    works: dict[str, Callable[[], float]] = {
+        "copy out": lambda: seconds(lambda: memcpy(data, OUT_BYTES)),
+        "crc": lambda: seconds(lambda: checksum(len(data), 256 << 10)),
+        "encode": lambda: seconds(lambda: drain(encode(table))),
+        "copy arrow": lambda: seconds(lambda: memcpy(arrow, OUT_BYTES)),
+        "decode": lambda: over_windows(data, decode(everything)),
+        "decode few": lambda: over_windows(data, decode(projection)),
+        "infer": lambda: over_windows(data, lambda view: Inference("example").feed(view, final=True)),
+        "scan": lambda: over_windows(data, lambda view: scan(view, final=True)),
+    }
+    best = dict.fromkeys(works, float("inf"))
+    for _ in range(rounds):
+        for name, work in works.items():
+            best[name] = min(best[name], work())
+    best["bytes"] = len(data)
+    return best
+
+
+def check(table: Table) -> None:
+    """The figures are of a kernel that gives back what it was given."""
+    part = replace(table, batch=table.batch.slice(0, 1000))
+    decoded = Decoder(table.columns, "example").decode(encoded(part), final=True)
+    if decoded.damage or not decoded.batch.equals(part.batch):
+        raise AssertionError("the kernel does not give back what it was given")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("tables", nargs="*", metavar="table", help=f"of {', '.join(TABLES)}; default: all")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--scale", type=float, default=1.0, help="of the number of rows")
+    arguments = parser.parse_args()
+    print(f"CRC-32C by {', '.join(_kernel.crc32c_implementations())}; best of {arguments.rounds} rounds")
+    print(f"{'':9}{'':12}{'rows/s':>12}{'GB/s':>8}{'x roof':>8}{'x decode':>10}")
+    for name in arguments.tables or TABLES:
+        make = TABLES[name]
+        rows = make.__defaults__[0]
+        table = make(max(1, int(rows * arguments.scale)))
+        check(table)
+        best = measure(table, arguments.rounds)
+        roofs = {"encode": best["copy out"] + best["crc"], "decode": best["crc"] + best["copy arrow"]}
+        for job in ("encode", "decode", "decode few", "infer", "scan"):
+            took = best[job]
+            roof = f"{roofs[job] / took:8.2f}" if job in roofs else f"{'':8}"
+            relative = f"{best['decode'] / took:9.2f}x" if job not in ("encode", "decode") else ""
+            rate = table.batch.num_rows / took
+            print(f"{name:9}{job:12}{rate:12,.0f}{best['bytes'] / took / 1e9:8.2f}{roof}{relative}")
+        print(
+            f"{name:9}{'roofs':12}memcpy {best['bytes'] / best['copy out'] / 1e9:.1f} GB/s, "
+            f"CRC-32C {best['bytes'] / best['crc'] / 1e9:.1f} GB/s, "
+            f"{best['bytes'] / table.batch.num_rows:,.0f} bytes a record"
+        )
+
+
+if __name__ == "__main__":
+    main()

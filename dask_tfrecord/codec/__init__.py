@@ -1,0 +1,221 @@
+"""Records <-> Arrow: the typed face of the kernel. Knows bytes and Arrow, no files and no Dask."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Literal, NamedTuple
+
+import pyarrow as pa
+from typing_extensions import Buffer
+
+from dask_tfrecord.codec import _kernel
+from dask_tfrecord.errors import CorruptRecordError, SchemaError, TFRecordError
+
+Kind = Literal["int64", "float", "bytes", "string"]
+RecordType = Literal["example", "sequence_example", "bytes"]
+
+# protobuf's own limit for one message, and so for one record.
+MAX_RECORD_BYTES = 2**31 - 1
+
+# One buffer that every record passes through: fresh memory for the whole partition costs more than
+# encoding it (page faults), a buffer of this size stays in the cache.
+BUFFER_BYTES = 1 << 20
+
+# Damage of these kinds is a value that does not fit the column, not a damaged file.
+_SCHEMA_REASONS = {
+    "wrong kind": "the column is {kind}, the record holds {found}",
+    "not a scalar": "holds {found} values, the column is a scalar",
+    "invalid UTF-8 value": "the value is not valid UTF-8, the column is a string",
+}
+
+
+class Column(NamedTuple):
+    """What one column is on the wire.
+
+    ``kind`` is the feature's kind, with "string" for a bytes feature that must be UTF-8; ``depth`` is 0
+    for a scalar, 1 for a list, 2 for a list of lists (a FeatureList of a SequenceExample).
+    """
+
+    name: str
+    kind: Kind
+    depth: int
+
+
+class Damage(NamedTuple):
+    """Where and why decoding stopped, counted from the start of the data of one call.
+
+    ``size`` is the length of the record's whole frame, 0 when that cannot be known; ``column`` is the
+    column's index or -1; ``found`` is what was met: a number of values, the name of a kind, or "".
+    """
+
+    record: int
+    offset: int
+    size: int
+    reason: str
+    column: int
+    found: str
+
+    def error(self, columns: Sequence[Column], record: int, offset: int) -> TFRecordError:
+        """The exception for this damage; ``record`` and ``offset`` are those of the data's start."""
+        column = columns[self.column] if self.column >= 0 else None
+        feature = column.name if column else None
+        place: dict[str, Any] = {"record": record + self.record, "offset": offset + self.offset, "feature": feature}
+        if column is None or self.reason not in _SCHEMA_REASONS:
+            return CorruptRecordError(self.reason, **place)
+        problem = _SCHEMA_REASONS[self.reason].format(kind=column.kind, found=self.found)
+        return SchemaError(problem, advice=_advice(self, column), **place)
+
+
+def _advice(damage: Damage, column: Column) -> str:
+    """The ``schema=`` that would read what the record holds."""
+    kind = damage.found if damage.reason == "wrong kind" else column.kind
+    if damage.reason == "invalid UTF-8 value":
+        kind = "bytes"
+    type_ = {"int64": "pa.int64()", "float": "pa.float32()", "bytes": "pa.binary()"}.get(kind, "pa.string()")
+    for _ in range(max(column.depth, damage.reason == "not a scalar")):
+        type_ = f"pa.list_({type_})"
+    if damage.reason == "wrong kind":
+        return f'pass schema={{"{column.name}": {type_}}} if all records hold {damage.found}'
+    return f'pass schema={{"{column.name}": {type_}}}'
+
+
+class Decoded(NamedTuple):
+    """One call's worth: the batch, how many bytes of the data it used up, and what stopped it."""
+
+    batch: pa.RecordBatch
+    consumed: int
+    damage: Damage | None
+
+
+class Encoder:
+    """Arrow batches -> framed records.
+
+    Parameters
+    ----------
+    columns : sequence of Column
+        What the batches' columns are; their Arrow storage must be exactly that (see ``_kernel.pyi``).
+    record_type : "example", "sequence_example" or "bytes"
+        The message that each row becomes; "bytes" takes one column of payloads.
+    buffer_bytes : int, default 1 MiB
+        Size of the one buffer that is filled again and again. It grows if a record needs more.
+    """
+
+    def __init__(
+        self, columns: Sequence[Column], record_type: RecordType, buffer_bytes: int = BUFFER_BYTES
+    ) -> None:
+        self._columns = tuple(columns)
+        self._kernel = _kernel.Encoder(self._columns, record_type)
+        self._buffer = bytearray(buffer_bytes)
+
+    def encode(self, batch: pa.RecordBatch) -> Iterator[memoryview]:
+        """Yield the bytes of all rows. Each view is valid only until the next one is asked for.
+
+        Raises
+        ------
+        SchemaError
+            For a value that has no encoding, naming the row of the batch and the column.
+        """
+        row = 0
+        self._kernel.bind(batch)
+        while row < batch.num_rows:
+            try:
+                row, size, need = self._kernel.encode_into(row, self._buffer)
+            except _kernel.EncodeError as error:
+                bad_row, column, reason = error.args
+                feature = self._columns[column].name if column >= 0 else None
+                raise SchemaError(reason, record=bad_row, feature=feature) from None
+            if need:
+                self._buffer = bytearray(need)
+            else:
+                yield memoryview(self._buffer)[:size]
+
+
+class Decoder:
+    """Framed records -> Arrow batches of the wanted columns; see ``_kernel.pyi``."""
+
+    def __init__(
+        self,
+        columns: Sequence[Column],
+        record_type: RecordType,
+        *,
+        verify_crc: bool = True,
+        max_record_bytes: int = MAX_RECORD_BYTES,
+    ) -> None:
+        self.columns = tuple(columns)
+        self._kernel = _kernel.Decoder(
+            self.columns, record_type, verify_crc=verify_crc, max_record_bytes=max_record_bytes
+        )
+
+    def decode(self, data: Buffer, *, final: bool) -> Decoded:
+        """Decode the whole records at the start of ``data``; the caller brings the tail back."""
+        exported, consumed, damage = self._kernel.decode(data, final=final)
+        batch = pa.record_batch(exported)
+        if any("\0" in column.name for column in self.columns):  # a C string, Arrow's boundary, ends there
+            batch = batch.rename_columns([column.name for column in self.columns])
+        return Decoded(batch, consumed, damage and Damage(*damage))
+
+
+class Feature(NamedTuple):
+    """What was seen of one feature; the counts are over the records that hold it with a kind."""
+
+    name: str
+    feature_list: bool
+    records: int
+    kinds: dict[str, int]
+    min_values: int
+    max_values: int
+    min_steps: int
+    max_steps: int
+    utf8: bool
+
+
+class Inference:
+    """Gathers what features records hold, call by call; see ``_kernel.pyi``."""
+
+    def __init__(
+        self,
+        record_type: RecordType,
+        *,
+        max_records: int = -1,
+        verify_crc: bool = True,
+        max_record_bytes: int = MAX_RECORD_BYTES,
+    ) -> None:
+        self._kernel = _kernel.Inference(
+            record_type,
+            verify_crc=verify_crc,
+            max_record_bytes=max_record_bytes,
+            max_records=max_records,
+        )
+
+    def feed(self, data: Buffer, *, final: bool) -> tuple[int, int, Damage | None]:
+        """Look at the whole records at the start of ``data``: (records, bytes consumed, damage)."""
+        records, consumed, damage = self._kernel.feed(data, final=final)
+        return records, consumed, damage and Damage(*damage)
+
+    def features(self) -> list[Feature]:
+        """All features seen so far, in the order first seen."""
+        return [Feature(**feature) for feature in self._kernel.features()]
+
+
+class Scanned(NamedTuple):
+    """Frames walked without decoding; ``offsets`` (int64) only when asked for."""
+
+    records: int
+    consumed: int
+    damage: Damage | None
+    offsets: pa.Array | None
+
+
+def scan(
+    data: Buffer,
+    *,
+    final: bool,
+    offsets: bool = False,
+    verify_crc: bool = True,
+    max_record_bytes: int = MAX_RECORD_BYTES,
+) -> Scanned:
+    """Count and locate the whole records at the start of ``data``, checking checksums only."""
+    records, consumed, damage, found = _kernel.scan(
+        data, final=final, verify_crc=verify_crc, max_record_bytes=max_record_bytes, offsets=offsets
+    )
+    return Scanned(
+        records, consumed, damage and Damage(*damage), pa.array(found) if found is not None else None
+    )

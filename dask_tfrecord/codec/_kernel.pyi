@@ -1,0 +1,107 @@
+"""The manual of the compiled kernel: framed TFRecord bytes <-> Arrow columns.
+
+Arrow data crosses the boundary through the Arrow PyCapsule interface, bytes through the buffer
+protocol. Every call releases the GIL while it works. An object serves one call at a time; a second,
+concurrent call on the same object raises RuntimeError.
+
+A column is ``(name, kind, depth)``: kind is "int64", "float" (32 bit), "bytes" or "string" (bytes that
+must be UTF-8); depth is 0 for a scalar, 1 for a list, 2 for a list of lists (a FeatureList).
+"""
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from typing_extensions import Buffer, CapsuleType
+
+class ArrowArray(Protocol):
+    def __arrow_c_array__(
+        self, requested_schema: CapsuleType | None = None
+    ) -> tuple[CapsuleType, CapsuleType]: ...
+
+Column = tuple[str, str, int]
+
+# (record, offset, size, reason, column, found): record and offset count from the start of the call's
+# data; size is the record's whole frame, 0 when it cannot be known; column is an index into the
+# columns or -1; found is what was met (a number of values, or the name of a kind) or "".
+Damage = tuple[int, int, int, str, int, str]
+
+class EncodeError(ValueError):
+    """A value that has no encoding; args are (row, column or -1, reason)."""
+
+class Encoder:
+    """Encodes batches whose storage is exactly what the columns say.
+
+    int64 is Arrow int64; float is float32; bytes and string are binary or utf8, 32 or 64 bit offsets;
+    lists are list, large_list or fixed_size_list. For record type "bytes" there is one bytes column,
+    whose values are the records. A null is an absent key; a list may not contain a null.
+    """
+
+    def __init__(self, columns: Sequence[Column], record_type: str) -> None: ...
+    def bind(self, batch: ArrowArray) -> None:
+        """Take the batch whose rows the next calls encode. Raises EncodeError if its storage is another."""
+
+    def encode_into(self, row: int, out: Buffer) -> tuple[int, int, int]:
+        """Fill ``out`` with whole framed records from ``row`` on: (next row, bytes written, need).
+
+        need is 0, or, when not even one record fits, the size of buffer that is enough. Raises EncodeError.
+        """
+
+class Decoder:
+    """Decodes framed records to the wanted columns; all other features are skipped unparsed.
+
+    Batches have the columns' order; bytes come as binary, string as utf8, lists as list, 32 bit offsets.
+    """
+
+    def __init__(
+        self,
+        columns: Sequence[Column],
+        record_type: str,
+        *,
+        verify_crc: bool = True,
+        max_record_bytes: int = 2147483647,
+    ) -> None: ...
+    def decode(self, data: Buffer, *, final: bool) -> tuple[ArrowArray, int, Damage | None]:
+        """The whole records at the start of ``data``: (batch, bytes consumed, damage).
+
+        Unless ``final``, a record that goes on past the end is left for the next call, which gets it
+        from its start. Damage ends the batch before the damaged record.
+        """
+
+class Inference:
+    """Gathers what features the records hold. ``record_type`` "example" or "sequence_example"."""
+
+    def __init__(
+        self,
+        record_type: str,
+        *,
+        verify_crc: bool = True,
+        max_record_bytes: int = 2147483647,
+        max_records: int = -1,
+    ) -> None: ...
+    def feed(self, data: Buffer, *, final: bool) -> tuple[int, int, Damage | None]:
+        """(records seen in this call, bytes consumed, damage)."""
+
+    def features(self) -> list[dict[str, Any]]:
+        """One dict a feature, in the order first seen.
+
+        name; feature_list: bool (in SequenceExample.feature_lists); records: in how many it is present
+        with a kind; kinds: {"int64" | "float" | "bytes": number of the first record, over all calls};
+        min_values, max_values: values a record; min_steps, max_steps: Features a FeatureList;
+        utf8: whether all bytes seen are valid UTF-8.
+        """
+
+def scan(
+    data: Buffer,
+    *,
+    final: bool,
+    verify_crc: bool = True,
+    max_record_bytes: int = 2147483647,
+    offsets: bool = False,
+) -> tuple[int, int, Damage | None, ArrowArray | None]:
+    """Walk frames without decoding: (records, bytes consumed, damage, int64 offsets of the records)."""
+
+def crc32c(data: Buffer, value: int = 0, implementation: str = "best") -> int:
+    """Unmasked CRC-32C (Castagnoli) of ``data``, continuing from ``value``."""
+
+def crc32c_implementations() -> list[str]:
+    """What this processor can run, fastest first; the last is always "table"."""

@@ -1,0 +1,183 @@
+// What features a run of records holds: the facts a schema is made of.
+#pragma once
+
+#include <algorithm>
+#include <deque>
+
+#include "frame.hpp"
+#include "record.hpp"
+
+namespace tfr {
+
+struct FeatureFacts {
+  std::string name;
+  bool feature_list = false;
+  int64_t records = 0;               // that hold it with a kind
+  int64_t first_record[4] = {-1, -1, -1, -1};  // by Content
+  int64_t min_values = INT64_MAX;
+  int64_t max_values = 0;
+  int64_t min_steps = INT64_MAX;  // of a FeatureList
+  int64_t max_steps = 0;
+  bool utf8 = true;
+  Content last = Content::kUnset;  // the kind it had last
+};
+
+class Inference {
+ public:
+  Inference(RecordType type, const FrameRules& rules, int64_t max_records)
+      : sequence_(type == RecordType::kSequenceExample), rules_(rules), max_records_(max_records), features_{*this, false},
+        lists_{*this, true}, feature_map_(features_), list_map_(lists_) {}
+  Inference(const Inference&) = delete;
+  Inference& operator=(const Inference&) = delete;
+
+  // Looks at the whole records at the start of data, as long as max_records are not reached; returns the
+  // bytes used.
+  uint64_t feed(Span data, bool final, int64_t& records, Damage& damage) {
+    FrameRules rules = rules_;
+    rules.final = final;
+    const uint8_t* p = data.begin;
+    const int64_t first = record_;
+    while (max_records_ < 0 || record_ < max_records_) {
+      const Span payload = next_frame(p, data.end, rules, crc32c::best(), damage);
+      if (!payload.begin) break;
+      Fault fault;
+      const bool good = walk_record(
+          payload, sequence_, fault,
+          [&](Span part) { return feature_map_.walk(part, data.end, fault); },
+          [&](Span part) { return list_map_.walk(part, data.end, fault); });
+      if (!good) {
+        damage.reason = fault.reason;
+        damage.size = payload.size() + kFrameBytes;
+        break;
+      }
+      ++record_;
+      p = payload.end + kFooterBytes;
+    }
+    records = record_ - first;
+    damage.record = records;
+    damage.offset = static_cast<uint64_t>(p - data.begin);
+    return damage.offset;
+  }
+
+  const std::deque<FeatureFacts>& facts() const { return facts_; }
+
+ private:
+  struct Sink {
+    Inference& inference;
+    bool lists;
+
+    int slot_of(const std::string& name) const {
+      FeatureFacts facts;
+      facts.name = name;
+      facts.feature_list = lists;
+      inference.facts_.push_back(facts);
+      return static_cast<int>(inference.facts_.size()) - 1;
+    }
+    Content content_of(int slot) const { return inference.facts_[static_cast<size_t>(slot)].last; }
+    struct Cursor {};
+    Cursor cursor() const { return {}; }
+    void done(const Cursor&) const {}
+    bool one_float(int slot) const {
+      const FeatureFacts& facts = inference.facts_[static_cast<size_t>(slot)];
+      return facts.last == Content::kFloatList && facts.max_values == 1;
+    }
+    TFR_INLINE bool usual_float(Cursor&, int slot, const uint8_t*) const {
+      inference.note(inference.facts_[static_cast<size_t>(slot)], 1);
+      return true;
+    }
+    TFR_INLINE bool usual(Cursor&, int slot, Span chunk) const {
+      return !lists && inference.usual(inference.facts_[static_cast<size_t>(slot)], chunk);
+    }
+    bool value(int slot, Span body, const uint8_t*, Fault& fault) const {
+      FeatureFacts& facts = inference.facts_[static_cast<size_t>(slot)];
+      return lists ? inference.feature_list(facts, body, fault) : inference.any_feature(facts, body, fault);
+    }
+  };
+
+  TFR_INLINE bool usual(FeatureFacts& facts, Span chunk) {
+    const size_t n = chunk.size();
+    int64_t count = 1;
+    if (facts.last == Content::kInt64List) {
+      if (!n || chunk.end[-1] >= 0x80) return false;
+      if (n <= 8) {
+        const uint64_t own = (~load<uint64_t>(chunk.begin) & kContinue) << (64 - 8 * n);
+        count = static_cast<int64_t>(((own >> 7) * 0x0101010101010101u) >> 56);
+      } else {
+        if (!short_enough(chunk)) return false;
+        count = stops_in(chunk);
+      }
+    } else if (facts.last == Content::kFloatList) {
+      if (!n || n % 4) return false;
+      count = static_cast<int64_t>(n / 4);
+    } else if (facts.utf8) {
+      facts.utf8 = is_utf8(chunk.begin, n);
+    }
+    note(facts, count);
+    return true;
+  }
+
+  // Whether no varint has more than 10 bytes.
+  static bool short_enough(Span chunk) {
+    unsigned run = 0;
+    for (const uint8_t* p = chunk.begin; p < chunk.end; ++p) {
+      run = *p < 0x80 ? 0 : run + 1;
+      if (run >= 10) return false;
+    }
+    return true;
+  }
+
+  static int64_t stops_in(Span chunk) {
+    int64_t count = 0;
+    for (const uint8_t* p = chunk.begin; p < chunk.end; ++p) count += *p < 0x80;
+    return count;
+  }
+
+  // A feature of the kind facts.last that holds so many values.
+  TFR_INLINE void note(FeatureFacts& facts, int64_t count) {
+    int64_t& first = facts.first_record[static_cast<int>(facts.last)];
+    if (first < 0) first = record_;
+    ++facts.records;
+    facts.min_values = std::min(facts.min_values, count);
+    facts.max_values = std::max(facts.max_values, count);
+  }
+
+  TFR_NOINLINE bool any_feature(FeatureFacts& facts, Span body, Fault& fault) {
+    if (!values_.read(body)) return fault(kMalformed);
+    if (values_.content == Content::kUnset) return true;
+    for (const Span& value : values_.bytes) facts.utf8 = facts.utf8 && is_utf8(value.begin, value.size());
+    facts.last = values_.content;
+    note(facts, static_cast<int64_t>(values_.size()));
+    return true;
+  }
+
+  TFR_NOINLINE bool feature_list(FeatureFacts& facts, Span body, Fault& fault) {
+    int64_t steps = 0;
+    const int64_t records = facts.records;
+    const bool whole = for_each_field(
+        body,
+        [&](uint32_t tag, Span span) {
+          if (tag != tag_of(1, kLen)) return true;
+          ++steps;
+          return any_feature(facts, span, fault);
+        },
+        [](uint32_t, Span) { return true; });
+    if (!whole) return fault.reason ? false : fault(kMalformed);
+    facts.records = records + 1;
+    facts.min_steps = std::min(facts.min_steps, steps);
+    facts.max_steps = std::max(facts.max_steps, steps);
+    return true;
+  }
+
+  bool sequence_;
+  FrameRules rules_;
+  int64_t max_records_;
+  Sink features_;
+  Sink lists_;
+  MapWalker<Sink> feature_map_;
+  MapWalker<Sink> list_map_;
+  Values values_;
+  std::deque<FeatureFacts> facts_;
+  int64_t record_ = 0;
+};
+
+}  // namespace tfr

@@ -1,0 +1,313 @@
+// The binding: the only file that touches Python. See ../_kernel.pyi for what each call means.
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
+
+#include <memory>
+#include <mutex>
+
+#include "decode.hpp"
+#include "encode.hpp"
+#include "infer.hpp"
+
+namespace nb = nanobind;
+
+namespace {
+
+using ColumnTuple = std::tuple<std::string, std::string, int>;
+
+// The bytes of a Python object that offers a buffer, held as long as this lives.
+class Bytes {
+ public:
+  explicit Bytes(nb::handle object, int flags = PyBUF_SIMPLE) {
+    if (PyObject_GetBuffer(object.ptr(), &buffer_, flags)) throw nb::python_error();
+  }
+  Bytes(const Bytes&) = delete;
+  Bytes& operator=(const Bytes&) = delete;
+  ~Bytes() { PyBuffer_Release(&buffer_); }
+
+  uint8_t* data() const { return static_cast<uint8_t*>(buffer_.buf); }
+  size_t size() const { return static_cast<size_t>(buffer_.len); }
+  tfr::Span span() const { return {data(), data() + size()}; }
+
+ private:
+  Py_buffer buffer_;
+};
+
+// One call at a time per object: the kernel's objects keep scratch memory between calls.
+class OneCall {
+ public:
+  explicit OneCall(std::mutex& mutex) : lock_(mutex, std::try_to_lock) {
+    if (!lock_) throw std::runtime_error("this object is in use by another thread; give each thread its own");
+  }
+
+ private:
+  std::unique_lock<std::mutex> lock_;
+};
+
+tfr::Kind parse_kind(const std::string& name) {
+  if (name == "int64") return tfr::Kind::kInt64;
+  if (name == "float") return tfr::Kind::kFloat;
+  if (name == "bytes") return tfr::Kind::kBytes;
+  if (name == "string") return tfr::Kind::kString;
+  throw nb::value_error(("unknown kind: " + name).c_str());
+}
+
+tfr::RecordType parse_record_type(const std::string& name) {
+  if (name == "example") return tfr::RecordType::kExample;
+  if (name == "sequence_example") return tfr::RecordType::kSequenceExample;
+  if (name == "bytes") return tfr::RecordType::kBytes;
+  throw nb::value_error(("unknown record type: " + name).c_str());
+}
+
+std::vector<tfr::ColumnSpec> parse_columns(const std::vector<ColumnTuple>& columns, tfr::RecordType type) {
+  std::vector<tfr::ColumnSpec> specs;
+  for (const auto& [name, kind, depth] : columns) specs.push_back({name, parse_kind(kind), depth});
+  const int deepest = type == tfr::RecordType::kBytes ? 0 : type == tfr::RecordType::kExample ? 1 : 2;
+  for (const tfr::ColumnSpec& spec : specs) {
+    if (spec.depth < 0 || spec.depth > deepest) throw nb::value_error(("too deep for this record type: " + spec.name).c_str());
+    if (type == tfr::RecordType::kBytes && (spec.kind < tfr::Kind::kBytes || specs.size() > 1))
+      throw nb::value_error("records of type bytes are one column of bytes");
+  }
+  return specs;
+}
+
+nb::object damage_tuple(const tfr::Damage& damage) {
+  if (!damage) return nb::none();
+  return nb::make_tuple(damage.record, damage.offset, damage.size, damage.reason, damage.column, damage.found);
+}
+
+nb::object capsule(void* pointer, const char* name, void (*destroy)(PyObject*)) {
+  PyObject* const object = PyCapsule_New(pointer, name, destroy);
+  if (!object) throw nb::python_error();
+  return nb::steal(object);
+}
+
+template <class Struct>
+void destroy_capsule(PyObject* object, const char* name) {
+  auto* pointer = static_cast<Struct*>(PyCapsule_GetPointer(object, name));
+  if (pointer->release) pointer->release(pointer);
+  delete pointer;
+}
+
+// A decoded batch; offers itself to any Arrow library through __arrow_c_array__.
+class Batch {
+ public:
+  Batch(tfr::ExportNode root, tfr::Arena* arena) : root_(std::move(root)), arena_(arena) {}
+  Batch(const Batch&) = delete;
+  Batch& operator=(const Batch&) = delete;
+  ~Batch() { arena_->release(); }
+
+  nb::tuple export_capsules() const {
+    auto schema = std::make_unique<ArrowSchema>();
+    tfr::export_schema(root_, schema.get());
+    nb::object schema_capsule =
+        capsule(schema.release(), "arrow_schema", [](PyObject* o) { destroy_capsule<ArrowSchema>(o, "arrow_schema"); });
+    auto array = std::make_unique<ArrowArray>();
+    tfr::export_array(root_, arena_, array.get());
+    nb::object array_capsule =
+        capsule(array.release(), "arrow_array", [](PyObject* o) { destroy_capsule<ArrowArray>(o, "arrow_array"); });
+    return nb::make_tuple(std::move(schema_capsule), std::move(array_capsule));
+  }
+
+ private:
+  tfr::ExportNode root_;
+  tfr::Arena* arena_;
+};
+
+nb::object python_batch(tfr::ExportNode root, tfr::Arena* arena) {
+  return nb::cast(new Batch(std::move(root), arena), nb::rv_policy::take_ownership);
+}
+
+class PyDecoder {
+ public:
+  PyDecoder(const std::vector<ColumnTuple>& columns, const std::string& record_type, bool verify_crc, uint64_t max_record_bytes)
+      : type_(parse_record_type(record_type)),
+        decoder_(parse_columns(columns, type_), type_, {verify_crc, std::min(max_record_bytes, tfr::kMaxRecordBytes), true}) {}
+
+  nb::tuple decode(nb::handle data, bool final) {
+    const OneCall call(mutex_);
+    const Bytes bytes(data);
+    tfr::DecodedBatch batch = [&] {
+      const nb::gil_scoped_release no_gil;
+      return decoder_.decode(bytes.span(), final);
+    }();
+    return nb::make_tuple(python_batch(std::move(batch.root), batch.arena), batch.consumed, damage_tuple(batch.damage));
+  }
+
+ private:
+  std::mutex mutex_;
+  tfr::RecordType type_;
+  tfr::Decoder decoder_;
+};
+
+PyObject* encode_error = nullptr;
+
+class PyEncoder {
+ public:
+  PyEncoder(const std::vector<ColumnTuple>& columns, const std::string& record_type)
+      : type_(parse_record_type(record_type)), encoder_(parse_columns(columns, type_), type_) {
+    if (type_ == tfr::RecordType::kBytes && columns.size() != 1) throw nb::value_error("records of type bytes are one column of bytes");
+  }
+
+  void bind(nb::handle batch) {
+    const OneCall call(mutex_);
+    capsules_ = nb::cast<nb::tuple>(batch.attr("__arrow_c_array__")());
+    const auto* schema = static_cast<ArrowSchema*>(PyCapsule_GetPointer(nb::object(capsules_[0]).ptr(), "arrow_schema"));
+    if (!schema) throw nb::python_error();
+    const auto* array = static_cast<ArrowArray*>(PyCapsule_GetPointer(nb::object(capsules_[1]).ptr(), "arrow_array"));
+    if (!array) throw nb::python_error();
+    int column = -1;
+    if (const char* wrong = encoder_.bind(*schema, *array, column)) fail(-1, column, wrong);
+  }
+
+  nb::tuple encode_into(int64_t row, nb::handle out) {
+    const OneCall call(mutex_);
+    const Bytes room(out, PyBUF_WRITABLE);
+    if (row < 0 || row > encoder_.rows()) throw nb::index_error("row is outside the batch");
+    const tfr::EncodedRows done = [&] {
+      const nb::gil_scoped_release no_gil;
+      return encoder_.encode(row, room.data(), room.size());
+    }();
+    if (done.fault.reason) fail(done.fault.row, done.fault.column, done.fault.reason);
+    return nb::make_tuple(done.next_row, done.bytes, done.need);
+  }
+
+ private:
+  [[noreturn]] static void fail(int64_t row, int column, const char* reason) {
+    PyErr_SetObject(encode_error, nb::make_tuple(row, column, reason).ptr());
+    throw nb::python_error();
+  }
+
+  std::mutex mutex_;
+  tfr::RecordType type_;
+  tfr::Encoder encoder_;
+  nb::tuple capsules_;  // own the batch that the encoder has views of
+};
+
+class PyInference {
+ public:
+  PyInference(const std::string& record_type, bool verify_crc, uint64_t max_record_bytes, int64_t max_records)
+      : inference_(parse_record_type(record_type), {verify_crc, std::min(max_record_bytes, tfr::kMaxRecordBytes), true}, max_records) {
+    if (record_type == "bytes") throw nb::value_error("records of type bytes hold no features");
+  }
+
+  nb::tuple feed(nb::handle data, bool final) {
+    const OneCall call(mutex_);
+    const Bytes bytes(data);
+    int64_t records = 0;
+    tfr::Damage damage;
+    const uint64_t consumed = [&] {
+      const nb::gil_scoped_release no_gil;
+      return inference_.feed(bytes.span(), final, records, damage);
+    }();
+    return nb::make_tuple(records, consumed, damage_tuple(damage));
+  }
+
+  nb::list features() {
+    const OneCall call(mutex_);
+    nb::list all;
+    for (const tfr::FeatureFacts& facts : inference_.facts()) {
+      static constexpr const char* kNames[] = {nullptr, "bytes", "float", "int64"};
+      nb::dict kinds;
+      int64_t values = 0;
+      for (int content = 1; content <= 3; ++content) {
+        if (facts.first_record[content] < 0) continue;
+        kinds[kNames[content]] = facts.first_record[content];
+        ++values;
+      }
+      nb::dict feature;
+      feature["name"] = facts.name;
+      feature["feature_list"] = facts.feature_list;
+      feature["records"] = facts.records;
+      feature["kinds"] = kinds;
+      feature["min_values"] = values ? facts.min_values : 0;
+      feature["max_values"] = facts.max_values;
+      feature["min_steps"] = facts.feature_list && facts.records ? facts.min_steps : 0;
+      feature["max_steps"] = facts.max_steps;
+      feature["utf8"] = facts.utf8;
+      all.append(feature);
+    }
+    return all;
+  }
+
+ private:
+  std::mutex mutex_;
+  tfr::Inference inference_;
+};
+
+nb::tuple scan(nb::handle data, bool final, bool verify_crc, uint64_t max_record_bytes, bool offsets) {
+  const Bytes bytes(data);
+  tfr::Damage damage;
+  std::unique_ptr<tfr::Arena, void (*)(tfr::Arena*)> arena(new tfr::Arena, [](tfr::Arena* a) { a->release(); });
+  tfr::Growing<int64_t> starts;
+  const tfr::FrameRules rules{verify_crc, std::min(max_record_bytes, tfr::kMaxRecordBytes), final};
+  {
+    const nb::gil_scoped_release no_gil;
+    const tfr::Span span = bytes.span();
+    const uint8_t* p = span.begin;
+    damage.record = 0;
+    for (;; ++damage.record) {
+      const tfr::Span payload = tfr::next_frame(p, span.end, rules, tfr::crc32c::best(), damage);
+      if (!payload.begin) break;
+      if (offsets) starts.push(*arena, p - span.begin);
+      p = payload.end + tfr::kFooterBytes;
+    }
+    damage.offset = static_cast<uint64_t>(p - span.begin);
+  }
+  nb::object found = nb::none();
+  if (offsets) {
+    tfr::ExportNode node;
+    node.format = "l";
+    node.length = damage.record;
+    node.buffers = {nullptr, starts.data};
+    found = python_batch(std::move(node), arena.release());
+  }
+  return nb::make_tuple(damage.record, damage.offset, damage_tuple(damage), found);
+}
+
+uint32_t crc32c_of(nb::handle data, uint32_t value, const std::string& implementation) {
+  const Bytes bytes(data);
+  for (const tfr::crc32c::Implementation& candidate : tfr::crc32c::implementations()) {
+    if (!candidate.name || (implementation != "best" && implementation != candidate.name)) continue;
+    const nb::gil_scoped_release no_gil;
+    return candidate.function(bytes.data(), bytes.size(), value);
+  }
+  throw nb::value_error(("not available here: " + implementation).c_str());
+}
+
+std::vector<std::string> crc32c_implementations() {
+  std::vector<std::string> names;
+  for (const tfr::crc32c::Implementation& candidate : tfr::crc32c::implementations())
+    if (candidate.name) names.emplace_back(candidate.name);
+  return names;
+}
+
+}  // namespace
+
+NB_MODULE(_kernel, m) {
+  using namespace nb::literals;
+  encode_error = PyErr_NewException("dask_tfrecord.codec._kernel.EncodeError", PyExc_ValueError, nullptr);
+  m.attr("EncodeError") = nb::handle(encode_error);
+  nb::class_<Batch>(m, "Batch").def(
+      "__arrow_c_array__", [](const Batch& batch, nb::handle) { return batch.export_capsules(); },
+      "requested_schema"_a = nb::none());
+  nb::class_<PyEncoder>(m, "Encoder")
+      .def(nb::init<const std::vector<ColumnTuple>&, const std::string&>(), "columns"_a, "record_type"_a)
+      .def("bind", &PyEncoder::bind, "batch"_a)
+      .def("encode_into", &PyEncoder::encode_into, "row"_a, "out"_a);
+  nb::class_<PyDecoder>(m, "Decoder")
+      .def(nb::init<const std::vector<ColumnTuple>&, const std::string&, bool, uint64_t>(), "columns"_a, "record_type"_a,
+           nb::kw_only(), "verify_crc"_a = true, "max_record_bytes"_a = tfr::kMaxRecordBytes)
+      .def("decode", &PyDecoder::decode, "data"_a, nb::kw_only(), "final"_a);
+  nb::class_<PyInference>(m, "Inference")
+      .def(nb::init<const std::string&, bool, uint64_t, int64_t>(), "record_type"_a, nb::kw_only(), "verify_crc"_a = true,
+           "max_record_bytes"_a = tfr::kMaxRecordBytes, "max_records"_a = -1)
+      .def("feed", &PyInference::feed, "data"_a, nb::kw_only(), "final"_a)
+      .def("features", &PyInference::features);
+  m.def("scan", &scan, "data"_a, nb::kw_only(), "final"_a, "verify_crc"_a = true,
+        "max_record_bytes"_a = tfr::kMaxRecordBytes, "offsets"_a = false);
+  m.def("crc32c", &crc32c_of, "data"_a, "value"_a = 0, "implementation"_a = "best");
+  m.def("crc32c_implementations", &crc32c_implementations);
+}

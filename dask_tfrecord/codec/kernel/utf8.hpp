@@ -1,0 +1,46 @@
+// Whether bytes are valid UTF-8 (Unicode 15, table 3-7): no overlong forms, no surrogates, nothing above U+10FFFF.
+#pragma once
+
+#include "bytes.hpp"
+
+namespace tfr {
+
+inline bool is_ascii(const uint8_t* p, size_t n) {
+  uint64_t any = 0;
+  size_t i = 0;
+  for (; i + 32 <= n; i += 32)
+    any |= load<uint64_t>(p + i) | load<uint64_t>(p + i + 8) | load<uint64_t>(p + i + 16) | load<uint64_t>(p + i + 24);
+  for (; i + 8 <= n; i += 8) any |= load<uint64_t>(p + i);
+  uint8_t rest = 0;
+  for (; i < n; ++i) rest |= p[i];
+  return !(any & 0x8080808080808080u) && rest < 0x80;
+}
+
+inline bool is_utf8(const uint8_t* p, size_t n) {
+  const uint8_t* const end = p + n;
+  const auto continues = [](uint8_t byte) { return (byte & 0xC0) == 0x80; };
+  while (p < end) {
+    if (end - p >= 8 && !(load<uint64_t>(p) & 0x8080808080808080u)) {
+      p += 8;
+      continue;
+    }
+    const uint8_t lead = *p;
+    if (lead < 0x80) {
+      ++p;
+    } else if (lead < 0xE0) {
+      if (lead < 0xC2 || end - p < 2 || !continues(p[1])) return false;
+      p += 2;
+    } else if (lead < 0xF0) {
+      if (end - p < 3 || !continues(p[1]) || !continues(p[2])) return false;
+      if ((lead == 0xE0 && p[1] < 0xA0) || (lead == 0xED && p[1] > 0x9F)) return false;
+      p += 3;
+    } else {
+      if (lead > 0xF4 || end - p < 4 || !continues(p[1]) || !continues(p[2]) || !continues(p[3])) return false;
+      if ((lead == 0xF0 && p[1] < 0x90) || (lead == 0xF4 && p[1] > 0x8F)) return false;
+      p += 4;
+    }
+  }
+  return true;
+}
+
+}  // namespace tfr

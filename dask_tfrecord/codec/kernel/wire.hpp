@@ -1,0 +1,204 @@
+// protobuf's wire format (https://protobuf.dev/programming-guides/encoding): varints, tags, skipping.
+//
+// Every reader takes the place `p` and the `end` of the message it is in, and returns the place after what
+// it read, or null when that is malformed. Limits are those of google.protobuf: a tag has at most 5 bytes,
+// a length at most 5 and 2^31 - 1, a varint at most 10 (bits above the 64th are dropped), groups nest at
+// most 100 deep.
+#pragma once
+
+#include "bytes.hpp"
+
+namespace tfr {
+
+enum Wire : uint32_t { kVarint = 0, kFixed64 = 1, kLen = 2, kStartGroup = 3, kEndGroup = 4, kFixed32 = 5 };
+
+constexpr int kMaxGroupDepth = 100;
+
+struct Span {
+  const uint8_t* begin = nullptr;
+  const uint8_t* end = nullptr;
+
+  size_t size() const { return static_cast<size_t>(end - begin); }
+};
+
+TFR_INLINE constexpr uint32_t tag_of(uint32_t field, Wire wire) {
+  return field << 3 | wire;
+}
+
+// ---- reading -------------------------------------------------------------------------------------
+
+inline const uint8_t* read_varint(const uint8_t* p, const uint8_t* end, uint64_t& value) {
+  uint64_t result = 0;
+  for (unsigned shift = 0; shift < 70 && p < end; shift += 7) {
+    const uint64_t byte = *p++;
+    result |= (byte & 0x7F) << shift;
+    if (byte < 0x80) {
+      value = result;
+      return p;
+    }
+  }
+  return nullptr;
+}
+
+inline const uint8_t* read_short_varint(const uint8_t* p, const uint8_t* end, uint64_t limit, uint64_t& value) {
+  const uint8_t* const stop = end - p > 5 ? p + 5 : end;
+  const uint8_t* const next = read_varint(p, stop, value);
+  return next && value <= limit ? next : nullptr;
+}
+
+inline const uint8_t* read_tag(const uint8_t* p, const uint8_t* end, uint32_t& tag) {
+  if (TFR_LIKELY(p < end && *p < 0x80)) {
+    tag = *p;
+    return tag >> 3 ? p + 1 : nullptr;
+  }
+  uint64_t value = 0;
+  const uint8_t* const next = read_short_varint(p, end, UINT32_MAX, value);
+  tag = static_cast<uint32_t>(value);
+  return next && tag >> 3 ? next : nullptr;
+}
+
+// A length and the bytes it counts, which must be inside the message.
+TFR_INLINE const uint8_t* read_span(const uint8_t* p, const uint8_t* end, Span& span) {
+  uint64_t n = 0;
+  if (TFR_LIKELY(p < end && *p < 0x80)) {
+    n = *p++;
+  } else if (TFR_LIKELY(end - p >= 2 && p[1] < 0x80)) {
+    n = (p[0] & 0x7Fu) | static_cast<uint64_t>(p[1]) << 7;
+    p += 2;
+  } else {
+    p = read_short_varint(p, end, INT32_MAX, n);
+    if (!p) return nullptr;
+  }
+  if (n > static_cast<size_t>(end - p)) return nullptr;
+  span = {p, p + n};
+  return span.end;
+}
+
+// Past the value of a field that nobody wants. Groups are walked, not recursed into.
+inline const uint8_t* skip_value(const uint8_t* p, const uint8_t* end, uint32_t tag) {
+  uint32_t open[kMaxGroupDepth];
+  int depth = 0;
+  for (;;) {
+    uint64_t value = 0;
+    Span span;
+    switch (tag & 7) {
+      case kVarint:
+        p = read_varint(p, end, value);
+        break;
+      case kFixed64:
+        p = end - p >= 8 ? p + 8 : nullptr;
+        break;
+      case kLen:
+        p = read_span(p, end, span);
+        break;
+      case kFixed32:
+        p = end - p >= 4 ? p + 4 : nullptr;
+        break;
+      case kStartGroup:
+        if (depth == kMaxGroupDepth) return nullptr;
+        open[depth++] = tag >> 3;
+        break;
+      case kEndGroup:
+        if (!depth || open[--depth] != tag >> 3) return nullptr;
+        break;
+      default:
+        return nullptr;
+    }
+    if (!p || !depth) return p;
+    p = read_tag(p, end, tag);
+    if (!p) return nullptr;
+  }
+}
+
+// Calls field(tag, span) for each field of wire type LEN; others are skipped after other(tag).
+// Both return false to stop. Returns false when stopped or malformed.
+template <class OnLen, class OnOther>
+bool for_each_field(Span message, OnLen&& on_len, OnOther&& on_other) {
+  const uint8_t* p = message.begin;
+  while (p < message.end) {
+    uint32_t tag = 0;
+    p = read_tag(p, message.end, tag);
+    if (!p) return false;
+    if ((tag & 7) == kLen) {
+      Span span;
+      p = read_span(p, message.end, span);
+      if (!p || !on_len(tag, span)) return false;
+    } else {
+      const uint8_t* const value = p;
+      p = skip_value(p, message.end, tag);
+      if (!p || !on_other(tag, Span{value, p})) return false;
+    }
+  }
+  return true;
+}
+
+constexpr uint64_t kContinue = 0x8080808080808080;
+
+// The 7-bit groups of up to 8 varint bytes, continuation bits cleared, as one number.
+TFR_INLINE uint64_t join_groups(uint64_t x) {
+  x = (x & 0x007F007F007F007F) | ((x & 0x7F007F007F007F00) >> 1);
+  x = (x & 0x00003FFF00003FFF) | ((x & 0x3FFF00003FFF0000) >> 2);
+  return (x & 0x000000000FFFFFFF) | ((x & 0x0FFFFFFF00000000) >> 4);
+}
+
+// A varint that takes exactly the n bytes at p, of which 16 may be read. False when it does not.
+TFR_INLINE bool read_exact_varint(const uint8_t* p, unsigned n, uint64_t& value) {
+  const uint64_t x = load<uint64_t>(p);
+  if (TFR_LIKELY(n <= 8)) {
+    const unsigned unused = 64 - 8 * n;
+    const uint64_t own = x << unused;  // the varint's bytes, at the top
+    value = join_groups((own & ~kContinue) >> unused);
+    return (own & kContinue) == (kContinue << unused & ~(uint64_t{1} << 63));
+  }
+  if ((x & kContinue) != kContinue) return false;
+  value = join_groups(x & ~kContinue) | static_cast<uint64_t>(p[8] & 0x7F) << 56;
+  if (n == 9) return p[8] < 0x80;
+  value |= static_cast<uint64_t>(p[9]) << 63;
+  return p[8] >= 0x80 && p[9] < 0x80;
+}
+
+// ---- writing -------------------------------------------------------------------------------------
+
+TFR_INLINE unsigned varint_size(uint64_t value) {
+  return (highest_bit(value | 1) * 9 + 73) >> 6;
+}
+
+TFR_INLINE uint8_t* write_varint(uint8_t* p, uint64_t value) {
+  while (value >= 0x80) {
+    *p++ = static_cast<uint8_t>(value | 0x80);
+    value >>= 7;
+  }
+  *p++ = static_cast<uint8_t>(value);
+  return p;
+}
+
+// The lowest 56 bits in groups of 7, each in its own byte.
+TFR_INLINE uint64_t spread_groups(uint64_t x) {
+  x = (x & 0x000000000FFFFFFF) | ((x & 0x00FFFFFFF0000000) << 4);
+  x = (x & 0x00003FFF00003FFF) | ((x & 0x0FFFC0000FFFC000) << 2);
+  return (x & 0x007F007F007F007F) | ((x & 0x3F803F803F803F80) << 1);
+}
+
+// The continuation bits in the first eight bytes of a varint, by its size.
+inline constexpr uint64_t kContinues[11] = {
+    0,           0,
+    0x80,        0x8080,
+    0x808080,    0x80808080,
+    0x8080808080, 0x808080808080,
+    0x80808080808080, kContinue,
+    kContinue,
+};
+
+// The bytes of a varint of more than eight that follow the first eight.
+TFR_INLINE void write_varint_end(uint8_t* p, uint64_t value, unsigned size) {
+  p[8] = static_cast<uint8_t>((value >> 56 & 0x7F) | (size == 10 ? 0x80 : 0));
+  p[9] = static_cast<uint8_t>(value >> 63);
+}
+
+// Writes `value` in the `size` bytes that varint_size gives, and up to 10 bytes in all.
+TFR_INLINE void write_sized_varint(uint8_t* p, uint64_t value, unsigned size) {
+  store<uint64_t>(p, spread_groups(value) | kContinues[size]);
+  if (size > 8) write_varint_end(p, value, size);
+}
+
+}  // namespace tfr
