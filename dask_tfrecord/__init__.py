@@ -1,0 +1,20 @@
+"""TFRecord as a first-class format of Dask DataFrame: ``ddf.to_tfrecord`` and ``dd.read_tfrecord``."""
+
+from dask_tfrecord import accessor
+from dask_tfrecord.dataset.snapshot import Snapshot, library_version
+from dask_tfrecord.errors import CorruptRecordError, DestinationError, SchemaError, TFRecordError
+from dask_tfrecord.reader import read_tfrecord
+from dask_tfrecord.writer import to_tfrecord
+
+__all__ = [
+    "CorruptRecordError",
+    "DestinationError",
+    "SchemaError",
+    "Snapshot",
+    "TFRecordError",
+    "read_tfrecord",
+    "to_tfrecord",
+]
+__version__ = library_version()
+
+accessor.install()

@@ -1,0 +1,23 @@
+"""Puts `to_tfrecord` on Dask's DataFrame and `read_tfrecord` into `dask.dataframe`; nothing depends on it."""
+
+import warnings
+
+import dask.dataframe as dd
+
+from dask_tfrecord.reader import read_tfrecord
+from dask_tfrecord.writer import to_tfrecord
+
+
+def install() -> None:
+    """Add the two spellings, once, and never in place of something that is there already."""
+    for owner, function in ((dd.DataFrame, to_tfrecord), (dd, read_tfrecord)):
+        name = function.__name__
+        present = getattr(owner, name, function)
+        if present is not function:
+            warnings.warn(
+                f"{owner.__name__}.{name} exists already and stays; use dask_tfrecord.{name}",
+                UserWarning,
+                stacklevel=3,
+            )
+        else:
+            setattr(owner, name, function)

@@ -1,0 +1,242 @@
+"""One TFRecord file <-> Arrow batches, in bounded memory. Knows no directories and no datasets."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import BinaryIO, Literal
+
+import pyarrow as pa
+
+from dask_tfrecord.codec import Decoder, Encoder, _kernel, scan
+from dask_tfrecord.codec.compression import HEAD_BYTES, Compression, Decompressor, compressor, detect
+from dask_tfrecord.dataset.listing import FileInfo
+from dask_tfrecord.dataset.snapshot import FileEntry
+from dask_tfrecord.dataset.store import Store
+from dask_tfrecord.errors import CorruptRecordError, TFRecordError
+from dask_tfrecord.schema import Lossy, Schema
+
+# How a file that is read may be compressed; "infer" goes by its first bytes.
+ReadCompression = Compression | Literal["infer"] | None
+
+# A file is read through one buffer of this size, which grows only for a record that is longer.
+WINDOW_BYTES = 1 << 22
+
+# The most that is converted to storage types at a time.
+_CHUNK_ROWS = 1 << 16
+_CHUNK_BYTES = 1 << 26
+
+_ADVICE_AT_START = "check that it is a TFRecord file, either uncompressed or compressed with gzip or zlib"
+
+# Length, its checksum and the payload's checksum around each payload.
+FRAME_BYTES = 16
+
+
+def write_file(
+    store: Store,
+    path: str,
+    table: pa.Table,
+    schema: Schema,
+    *,
+    name: str,
+    compression: Compression | None,
+    lossy: Lossy,
+) -> FileEntry:
+    """Write one file, whole or not at all, and return its receipt, in which it is called ``name``.
+
+    Raises
+    ------
+    SchemaError
+        For a value that cannot be stored, naming the row of the table and the column.
+    """
+    encoder = Encoder(schema.columns, schema.record_type)
+    rows = 0
+    try:
+        with store.create(path) as file:
+            sink = _Sink(file, compression)
+            for batch in table.to_batches(max_chunksize=_chunk_rows(table)):
+                for block in encoder.encode(schema.to_storage(batch, lossy=lossy)):
+                    sink.write(block)
+                rows += batch.num_rows
+            sink.finish()
+    except TFRecordError as error:
+        raise placed(error, store.public(store.join(name)), rows) from None
+    return FileEntry(name, sink.bytes, rows, sink.crc32c)
+
+
+def read_file(
+    store: Store, file: FileInfo, schema: Schema, *, compression: ReadCompression = "infer"
+) -> Iterator[pa.RecordBatch]:
+    """The records of a file as batches of the schema's columns; its other features are skipped unparsed.
+
+    Raises
+    ------
+    CorruptRecordError
+        For damage anywhere in the file, after the batches before it.
+    SchemaError
+        For a value that does not fit its column.
+    """
+    decoder = Decoder(schema.columns, schema.record_type)
+    rows = 0
+    try:
+        with open_window(store, file, compression, WINDOW_BYTES) as window:
+            for data in window:
+                decoded = decoder.decode(data, final=window.final)
+                yield schema.from_storage(decoded.batch)
+                if decoded.damage:
+                    raise decoded.damage.error(schema.columns, 0, window.offset)
+                rows += decoded.batch.num_rows
+                window.advance(decoded.consumed)
+    except TFRecordError as error:
+        raise placed(error, store.public(file.path), rows) from None
+
+
+def read_table(
+    store: Store, file: FileInfo, schema: Schema, *, compression: ReadCompression = "infer"
+) -> pa.Table:
+    """All records of a file; if no columns are wanted, only their number is found out."""
+    if not schema.fields:
+        rows = count_records(store, file, compression=compression)
+        return pa.table({"": pa.nulls(rows)}).select([])
+    return pa.Table.from_batches(read_file(store, file, schema, compression=compression), schema.arrow)
+
+
+def count_records(store: Store, file: FileInfo, *, compression: ReadCompression = "infer") -> int:
+    """How many records a file holds; their checksums are verified, their messages are not looked at."""
+    records = 0
+    try:
+        with open_window(store, file, compression, WINDOW_BYTES) as window:
+            for data in window:
+                scanned = scan(data, final=window.final)
+                if scanned.damage:
+                    raise scanned.damage.error((), 0, window.offset)
+                records += scanned.records
+                window.advance(scanned.consumed)
+    except TFRecordError as error:
+        raise placed(error, store.public(file.path), records) from None
+    return records
+
+
+def placed(error: TFRecordError, path: str, first: int) -> TFRecordError:
+    """The error with its file; its record counted from ``first`` on now counts from the file's start."""
+    if error.record is not None or isinstance(error, CorruptRecordError):
+        error.record = first + (error.record or 0)
+    at_start = isinstance(error, CorruptRecordError) and error.offset == 0
+    return error.located(path=path, advice=_ADVICE_AT_START if at_start else None)
+
+
+def _chunk_rows(table: pa.Table) -> int:
+    rows: int = _CHUNK_BYTES * table.num_rows // max(1, table.nbytes)
+    return max(1, min(_CHUNK_ROWS, rows))
+
+
+class _Sink:
+    """Counts and checksums what is written to a file, after compressing it."""
+
+    def __init__(self, file: BinaryIO, compression: Compression | None) -> None:
+        self._file = file
+        self._compressor = compressor(compression) if compression else None
+        self.bytes = 0
+        self.crc32c = 0
+
+    def write(self, data: memoryview) -> None:
+        self._put(self._compressor.compress(data) if self._compressor else data)
+
+    def finish(self) -> None:
+        if self._compressor:
+            self._put(self._compressor.flush())
+
+    def _put(self, data: bytes | memoryview) -> None:
+        if data:
+            self._file.write(data)
+            self.bytes += len(data)
+            self.crc32c = _kernel.crc32c(data, self.crc32c)
+
+
+@contextmanager
+def open_window(store: Store, file: FileInfo, compression: ReadCompression, size: int) -> Iterator["Window"]:
+    """A window over the file's (decompressed) content."""
+    with store.open(file.path, file.size) as source:
+        found = detect(source.peek(HEAD_BYTES))
+        if compression not in ("infer", found) and source.size != 0:
+            raise CorruptRecordError(
+                f"the file's first bytes are not {compression or 'uncompressed TFRecord'}",
+                offset=0,
+                advice='pass compression="infer", which goes by the first bytes of each file',
+            )
+        if found:
+            yield Window(Decompressor(source.readinto, found).readinto, size)
+        else:
+            yield Window(source.readinto, size, source.size)
+
+
+class Window:
+    """Moves over a stream of records: whole ones leave it at the front, more bytes come in at the end.
+
+    Iterating gives the bytes in view, each time starting where `advance` left off. The buffer is the same
+    one again and again, so what was given is valid only until the next step.
+
+    Parameters
+    ----------
+    readinto : callable
+        Fills a view with the next bytes and returns how many; 0 at the end.
+    size : int
+        Bytes of the buffer at first. It doubles when a record is longer, so never by more than is there.
+    total : int, optional
+        Bytes of the whole stream, if known: a record that claims to go beyond is damage at once.
+
+    Attributes
+    ----------
+    offset : int
+        Where in the stream the bytes in view begin.
+    final : bool
+        Whether the bytes in view are the last.
+    """
+
+    def __init__(self, readinto: Callable[[memoryview], int], size: int, total: int | None = None) -> None:
+        self._readinto = readinto
+        self._buffer = _buffer(size if total is None else min(size, total + 1))
+        self._start = self._end = 0
+        self._total = total
+        self._failure: CorruptRecordError | None = None
+        self.offset = 0
+        self.final = False
+
+    def __iter__(self) -> Iterator[memoryview]:
+        while not self.final:
+            yield self._fill()
+            if self._failure:
+                raise self._failure
+
+    def advance(self, count: int) -> None:
+        """Let go of bytes at the front."""
+        self._start += count
+        self.offset += count
+
+    def _fill(self) -> memoryview:
+        tail = self._end - self._start
+        buffer = self._buffer
+        if tail == len(buffer):
+            self._check_claim()
+            buffer = _buffer(2 * tail)
+        buffer[:tail] = self._buffer[self._start : self._end]
+        self._buffer, self._start, self._end = buffer, 0, tail
+        try:
+            while self._end < len(buffer) and not self.final:
+                count = self._readinto(buffer[self._end :])
+                self._end += count
+                self.final = count == 0
+        except CorruptRecordError as failure:  # to be told after the damage that may lie before it
+            self._failure = failure
+        return buffer[: self._end]
+
+    def _check_claim(self) -> None:
+        claim = FRAME_BYTES + int.from_bytes(self._buffer[:8], "little")
+        if self._total is not None and self.offset + claim > self._total:
+            raise CorruptRecordError(
+                f"the record claims {claim:,} bytes, the file has {self._total - self.offset:,} more",
+                offset=self.offset,
+            )
+
+
+def _buffer(size: int) -> memoryview:
+    """Memory that takes up room only when it is written to."""
+    return memoryview(pa.allocate_buffer(size)).cast("B")

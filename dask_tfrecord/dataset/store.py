@@ -1,0 +1,216 @@
+"""Files on any filesystem that fsspec opens: written whole or not at all, read forward and checked for size.
+
+Knows nothing of what is in the files. Nothing it says contains a credential.
+"""
+
+import io
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, BinaryIO
+from uuid import uuid4
+
+from fsspec import AbstractFileSystem
+from fsspec.core import url_to_fs
+from fsspec.implementations.local import LocalFileSystem
+from fsspec.implementations.memory import MemoryFile
+from fsspec.utils import tokenize
+
+from dask_tfrecord.errors import CorruptRecordError
+
+# Stores where a rename is a copy, and where an upload becomes visible as a whole when it is completed.
+# All others rename, and a new file is written beside its place first.
+_UPLOADING = frozenset({"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "adl", "oss", "oci"})
+
+# Bytes that travel in one request.
+_BLOCK_BYTES = 1 << 23
+
+
+@dataclass(frozen=True, repr=False)
+class Store:
+    """A filesystem, and a directory on it. Paths are the filesystem's own, without protocol.
+
+    It travels in tasks, so that workers open what the client opened; its repr and its token show no
+    storage options.
+    """
+
+    fs: AbstractFileSystem
+    root: str
+
+    @classmethod
+    def at(cls, path: str | os.PathLike[str], storage_options: dict[str, Any] | None = None) -> "Store":
+        """The store and root that a path or URL names; listings that fsspec remembers are forgotten."""
+        fs, root = url_to_fs(os.fspath(path), **(storage_options or {}))
+        fs.invalidate_cache()
+        return cls(fs, root)
+
+    def __repr__(self) -> str:
+        return f"Store({self.public(self.root)!r})"
+
+    def __dask_tokenize__(self) -> tuple[str, ...]:
+        fs = self.fs
+        return type(fs).__qualname__, tokenize(fs.storage_args, fs.storage_options), self.root
+
+    def join(self, relative: str) -> str:
+        """The path of what lies at ``relative`` below the root."""
+        return f"{self.root.rstrip('/')}/{relative}"
+
+    def public(self, path: str) -> str:
+        """How messages and results call a path: a URL without user, password and query."""
+        if self.local:
+            return path
+        scheme, _, rest = str(self.fs.unstrip_protocol(path)).partition("://")
+        if scheme in ("http", "https"):
+            rest = rest.partition("?")[0]
+        host, slash, tail = rest.partition("/")
+        return f"{scheme}://{host.rpartition('@')[2]}{slash}{tail}"
+
+    @cached_property
+    def local(self) -> bool:
+        return isinstance(self.fs, LocalFileSystem)
+
+    @cached_property
+    def renames(self) -> bool:
+        """Whether new files are renamed into place; otherwise an upload puts them there."""
+        protocol = self.fs.protocol
+        return _UPLOADING.isdisjoint([protocol] if isinstance(protocol, str) else protocol)
+
+    # -- Writing ---------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def create(self, path: str) -> Iterator[BinaryIO]:
+        """A new file, which is at ``path`` when the block ends, and nowhere if it raises.
+
+        A file that is there already is replaced in one step.
+        """
+        make = self._create_by_rename if self.renames else self._create_by_upload
+        with make(path) as file:
+            yield file
+
+    @contextmanager
+    def _create_by_rename(self, path: str) -> Iterator[BinaryIO]:
+        parent, _, name = path.rpartition("/")
+        self.fs.makedirs(parent, exist_ok=True)
+        temporary = f"{parent}/.{name}.{uuid4().hex}"
+        try:
+            with self.fs.open(temporary, "wb") as file:
+                yield file
+                if self.local:
+                    file.flush()
+                    os.fsync(file.fileno())
+            self.move(temporary, path)
+        except BaseException:
+            with suppress(Exception):
+                self.fs.rm_file(temporary)
+            raise
+
+    @contextmanager
+    def _create_by_upload(self, path: str) -> Iterator[BinaryIO]:
+        file = self.fs.open(path, "wb", block_size=_BLOCK_BYTES, autocommit=False)
+        try:
+            yield file
+            file.close()
+            file.commit()
+        except BaseException:
+            with suppress(Exception):
+                file.discard()
+            file.closed = True  # or fsspec's finalizer would publish what was written so far
+            raise
+
+    def create_exclusively(self, path: str, data: bytes) -> None:
+        """Make a file with this content, or raise FileExistsError and leave the one that is there.
+
+        Of several at once exactly one succeeds on local disks and object stores; on other stores a check
+        comes before the rename.
+        """
+        if not self.renames:
+            self.fs.pipe_file(path, data, mode="create")
+            return
+        if self.fs.exists(path):
+            raise FileExistsError(self.public(path))
+        parent, _, name = path.rpartition("/")
+        temporary = f"{parent}/.{name}.{uuid4().hex}"
+        with self.create(temporary) as file:
+            file.write(data)
+        try:
+            if self.local:
+                os.link(temporary, path)
+            else:
+                self.move(temporary, path)
+        except FileExistsError:
+            raise
+        except OSError:
+            if not self.local:
+                raise
+            self.move(temporary, path)  # a disk without hard links
+        finally:
+            with suppress(FileNotFoundError):
+                self.fs.rm_file(temporary)
+
+    def move(self, source: str, target: str) -> None:
+        """Rename a file, over the one that is there."""
+        if self.local:
+            os.replace(source, target)
+        else:
+            self.fs.mv(source, target)
+
+    def sync_directory(self, path: str) -> None:
+        """Make renames into this directory survive a power cut, where that is ours to do."""
+        if self.local and hasattr(os, "O_DIRECTORY"):
+            descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+
+    # -- Reading ---------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def open(self, path: str, size: int | None) -> Iterator["Source"]:
+        """A file to read forward, which has ``size`` bytes (None if nobody knows)."""
+        with self.fs.open(path, "rb", block_size=_BLOCK_BYTES) as file:
+            # fsspec gives all readers of a file in memory the same object, with one position.
+            own = io.BytesIO(file.getvalue()) if isinstance(file, MemoryFile) else file
+            yield Source(own, size)
+
+
+class Source:
+    """A file's bytes from the first to the last, and the check that there are as many as were planned."""
+
+    def __init__(self, file: Any, size: int | None) -> None:
+        self._file = file
+        self._read = 0
+        self._ahead = memoryview(b"")
+        self.size = size
+
+    def peek(self, count: int) -> bytes:
+        """The file's first bytes, at most ``count``; to be asked for before anything is read."""
+        head = memoryview(bytearray(count))
+        end = 0
+        while end < count and (got := self.readinto(head[end:])):
+            end += got
+        self._ahead = head[:end]
+        return bytes(self._ahead)
+
+    def readinto(self, view: memoryview) -> int:
+        """Fill the start of ``view`` and return how many bytes; 0 only at the end of the file."""
+        if self._ahead:
+            count = min(len(view), len(self._ahead))
+            view[:count], self._ahead = self._ahead[:count], self._ahead[count:]
+            return count
+        if hasattr(self._file, "readinto"):
+            count = self._file.readinto(view)
+        else:
+            data = self._file.read(len(view))
+            count = len(data)
+            view[:count] = data
+        self._read += count
+        if self.size is not None and (self._read > self.size or (count == 0 and self._read < self.size)):
+            now = f"more than {self.size:,}" if self._read > self.size else f"only {self._read:,}"
+            raise CorruptRecordError(
+                f"the file had {self.size:,} bytes when the dataset was listed, and has {now} now",
+                advice="call read_tfrecord again if it was rewritten on purpose",
+            )
+        return count

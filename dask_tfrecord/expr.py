@@ -1,0 +1,205 @@
+"""The Dask expressions, and the only file that imports Dask's private names.
+
+Checked on Dask 2025.5.1 to 2026.8. What the tasks do is in `dataset` and `frame`.
+"""
+
+from functools import cached_property
+from typing import Any, ClassVar
+
+import pandas as pd
+from dask._task_spec import List, Task, TaskRef
+from dask.dataframe.dask_expr import new_collection
+from dask.dataframe.dask_expr._collection import DataFrame, Scalar
+from dask.dataframe.dask_expr._expr import (
+    Blockwise,
+    Expr,
+    Index,
+    Lengths,
+    Literal,
+    PartitionsFiltered,
+    determine_column_projection,
+)
+from dask.dataframe.dask_expr._reductions import Len
+from dask.dataframe.dask_expr._util import _convert_to_list
+from dask.dataframe.dask_expr.io import BlockwiseIO
+from dask.typing import Key
+
+from dask_tfrecord import frame
+from dask_tfrecord.dataset import Dataset
+from dask_tfrecord.dataset.commit import WriteRun
+from dask_tfrecord.dataset.files import ReadCompression, read_table
+from dask_tfrecord.dataset.listing import FileInfo
+from dask_tfrecord.dataset.snapshot import FileEntry, Snapshot
+from dask_tfrecord.dataset.store import Store
+from dask_tfrecord.errors import TFRecordError
+from dask_tfrecord.schema import Schema
+
+
+def read(dataset: Dataset, columns: list[str] | None) -> DataFrame:
+    """The collection with a partition per file."""
+    return new_collection(ReadTFRecord(dataset, columns))
+
+
+def write(ddf: DataFrame, run: WriteRun, *, write_index: bool) -> Scalar:
+    """The collection whose one value is the snapshot of what was written."""
+    return new_collection(WriteTFRecord(ddf.expr, run, write_index))
+
+
+def read_partition(
+    store: Store, file: FileInfo, schema: Schema, compression: ReadCompression
+) -> pd.DataFrame:
+    """The task that reads a file."""
+    return frame.to_pandas(read_table(store, file, schema, compression=compression), schema)
+
+
+def write_partition(
+    partition: pd.DataFrame, run: WriteRun, write_index: bool, index: int, count: int
+) -> FileEntry:
+    """The task that writes a partition."""
+    name = run.name(index, count)
+    try:
+        table = frame.to_table(partition, run.schema, write_index=write_index)
+    except TFRecordError as error:
+        raise error.located(path=run.store.public(run.store.join(name))) from None
+    return run.write(table, name)
+
+
+def commit(run: WriteRun, files: list[FileEntry]) -> Snapshot:
+    """The task that shows what was written."""
+    return run.commit(files)
+
+
+class ReadTFRecord(PartitionsFiltered, BlockwiseIO):  # type: ignore[misc]  # Dask is untyped
+    """A partition per file of a dataset; takes in projections, so that other columns are never decoded."""
+
+    _parameters: ClassVar = ["dataset", "columns", "_partitions"]
+    _defaults: ClassVar = {"columns": None, "_partitions": None}
+    _absorb_projections = True
+    _pickle_functools_cache = False
+
+    @property
+    def columns(self) -> list[str]:
+        return self._schema.names
+
+    @cached_property
+    def _schema(self) -> Schema:
+        schema: Schema = self.dataset.schema
+        columns = self.operand("columns")
+        return schema if columns is None else schema.select(columns)
+
+    @cached_property
+    def _meta(self) -> pd.DataFrame:
+        return frame.empty_meta(self._schema)
+
+    @cached_property
+    def _name(self) -> str:
+        return f"read_tfrecord-{self.deterministic_token}"
+
+    def _divisions(self) -> tuple[None, ...]:
+        return (None,) * (len(self.dataset.files) + 1)
+
+    def _filtered_task(self, name: Key, index: int) -> Task:
+        dataset = self.dataset
+        return Task(
+            name,
+            read_partition,
+            dataset.store,
+            dataset.files[index],
+            self._schema,
+            dataset.compression,
+            _data_producer=True,
+        )
+
+    def _simplify_up(self, parent: Expr, dependents: Any) -> Expr | None:
+        if isinstance(parent, Lengths | Len):
+            return self._count(parent)
+        if isinstance(parent, Index):
+            return self._narrow_for_index(parent, dependents)
+        return super()._simplify_up(parent, dependents)
+
+    def _narrow_for_index(self, parent: Expr, dependents: Any) -> Expr | None:
+        """An index needs no columns, but those of other parents are read with it, so as to read once."""
+        if self.operand("columns") is not None:
+            return None  # in the pass that narrows, the parents of what is narrowed are not all known
+        wanted = _convert_to_list(determine_column_projection(self, parent, dependents))
+        columns = [name for name in self.columns if name in wanted]
+        return Index(self._narrowed(columns)) if columns != self.columns else None
+
+    def _count(self, parent: Expr) -> Expr | None:
+        """The lengths, if a snapshot knows them; else of no columns, which are counted without decoding."""
+        known = self.dataset.records
+        if known is not None:
+            lengths = tuple(known[index] for index in self._partitions)
+            return Literal(lengths if isinstance(parent, Lengths) else sum(lengths))
+        return type(parent)(self._narrowed([])) if self.columns else None
+
+    def _narrowed(self, columns: list[str]) -> Expr:
+        return self.substitute_parameters({"columns": columns})
+
+
+class _Write(Expr):  # type: ignore[misc]  # Dask is untyped
+    """What the two expressions of a write have in common: no value of pandas, and the need of all columns."""
+
+    _parameters: ClassVar = ["frame", "run", "write_index"]
+
+    @property
+    def _meta(self) -> None:
+        return None
+
+    @property
+    def _projection_columns(self) -> list[str]:
+        columns: list[str] = self.frame.columns
+        return columns
+
+
+class WriteTFRecord(_Write):
+    """Writes a collection; its one partition is the snapshot."""
+
+    def _divisions(self) -> tuple[None, None]:
+        return (None, None)
+
+    def _lower(self) -> Expr:
+        return CommitTFRecord(WritePartitions(*self.operands), self.run)
+
+
+class WritePartitions(_Write, Blockwise):  # type: ignore[misc]  # Dask is untyped
+    """Writes each partition to a file and gives its receipt; the files count from the lowered frame."""
+
+    @cached_property
+    def _name(self) -> str:
+        return f"totfrecord-{self.deterministic_token}"
+
+    def _divisions(self) -> tuple[None, ...]:
+        count: int = self.frame.npartitions
+        return (None,) * (count + 1)
+
+    def _broadcast_dep(self, dep: Expr) -> bool:
+        return False
+
+    def _task(self, name: Key, index: int) -> Task:
+        partition = TaskRef((self.frame._name, index))
+        return Task(
+            name, write_partition, partition, self.run, self.write_index, index, self.frame.npartitions
+        )
+
+
+class CommitTFRecord(Expr):  # type: ignore[misc]  # Dask is untyped
+    """One task over all receipts."""
+
+    _parameters: ClassVar = ["frame", "run"]
+
+    @property
+    def _meta(self) -> None:
+        return None
+
+    @cached_property
+    def _name(self) -> str:
+        return f"committfrecord-{self.deterministic_token}"
+
+    def _divisions(self) -> tuple[None, None]:
+        return (None, None)
+
+    def _layer(self) -> dict[Key, Task]:
+        receipts = List(*(TaskRef(key) for key in self.frame.__dask_keys__()))
+        key = (self._name, 0)
+        return {key: Task(key, commit, self.run, receipts)}

@@ -1,0 +1,333 @@
+"""pandas partitions <-> Arrow tables, to one planned schema. The only module that knows pandas' dtypes."""
+
+import warnings
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+from dask.dataframe.utils import UNKNOWN_CATEGORIES, clear_known_categories
+
+from dask_tfrecord.casts import describe, is_list
+from dask_tfrecord.errors import SchemaError
+from dask_tfrecord.schema import Field, RecordType, Schema, check_names
+
+Types = Mapping[str, pa.DataType]
+Sample = Callable[[list[str]], Iterable[pd.DataFrame]]
+
+_CONVERSION_ERRORS = (pa.ArrowException, ValueError, TypeError, OverflowError)
+
+
+def plan_schema(
+    meta: pd.DataFrame,
+    *,
+    schema: Types | pa.Schema | None,
+    record_type: RecordType,
+    write_index: bool,
+    sample: Sample,
+) -> Schema:
+    """The one schema that all partitions of a collection are brought to.
+
+    Parameters
+    ----------
+    meta : pandas.DataFrame
+        The collection's meta.
+    schema : mapping of str to pyarrow.DataType, or pyarrow.Schema, optional
+        Types that the user wants, for some or all of the columns.
+    record_type : "example", "sequence_example" or "bytes"
+        What each record is.
+    write_index : bool
+        Whether the index levels become the first columns.
+    sample : callable
+        Given column names, yields computed partitions of these columns. It is called only when there are
+        columns whose dtype does not tell the type (object, unknown categories), and read until all did.
+
+    Raises
+    ------
+    SchemaError
+        For a name or type that the records cannot hold, or a column that shows no type at all.
+    """
+    if write_index:
+        data = set(meta.columns)
+        meta = _index_to_columns(meta)
+        sample = _with_index(sample, data)
+    check_names(list(meta.columns))
+    wanted = _wanted_types(schema, meta)
+    _warn_of_text(meta, wanted)
+    shown = _find_types({name: meta[name] for name in meta.columns if name not in wanted}, sample)
+    types = {name: wanted[name] if name in wanted else _type_of(shown[name]) for name in meta.columns}
+    categories = _known_categories({**dict(meta.items()), **shown}, types, meta)
+    return Schema.from_arrow(pa.schema(list(types.items())), record_type, categories=categories)
+
+
+def to_table(frame: pd.DataFrame, schema: Schema, *, write_index: bool) -> pa.Table:
+    """A partition as the planned schema wants it.
+
+    Missing is what pandas calls missing; in Arrow-backed columns and inside lists NaN is a value.
+
+    Raises
+    ------
+    SchemaError
+        For a column too many or too few, and for a value that its column's type cannot hold, with its row.
+    """
+    if write_index:
+        frame = _index_to_columns(frame)
+    if len(frame.columns) != len(schema.fields) or set(frame.columns) != set(schema.names):
+        raise SchemaError(
+            f"a partition has the columns {list(frame.columns)}, the collection's meta {schema.names}",
+            advice="make the meta of the collection tell what its partitions hold",
+        )
+    columns = [_to_arrow(frame[item.name], item) for item in schema.fields]
+    return pa.Table.from_arrays(columns, schema=schema.arrow)
+
+
+def to_pandas(table: pa.Table, schema: Schema) -> pd.DataFrame:
+    """A table of the schema as a partition: Arrow-backed columns, and pandas categories for dictionaries."""
+    if not table.num_rows:  # and so perhaps no chunk that knows the categories
+        table = pa.Table.from_batches([schema.no_rows()])
+    columns = [_for_pandas(column) for column in table.unify_dictionaries().columns]
+    if not columns:
+        return pd.DataFrame(index=pd.RangeIndex(table.num_rows))
+    frame: pd.DataFrame = pa.table(columns, names=schema.names).to_pandas(types_mapper=_dtype_of)
+    return frame
+
+
+def empty_meta(schema: Schema) -> pd.DataFrame:
+    """The meta of a collection whose partitions `to_pandas` makes.
+
+    Categories are unknown, for partitions may differ in them, unless an order fixes what they are.
+    """
+    meta = to_pandas(pa.Table.from_batches([schema.no_rows()]), schema)
+    fixed = {item.name for item in schema.fields if item.categories is not None and item.type.ordered}
+    unknown = [name for name in meta.select_dtypes("category").columns if name not in fixed]
+    cleared: pd.DataFrame = clear_known_categories(meta, cols=unknown)
+    return cleared
+
+
+def _dtype_of(type_: pa.DataType) -> pd.ArrowDtype | None:
+    return None if pa.types.is_dictionary(type_) else pd.ArrowDtype(type_)
+
+
+def _index_to_columns(frame: pd.DataFrame) -> pd.DataFrame:
+    defaults = ["index"] if frame.index.nlevels == 1 else [f"level_{i}" for i in range(frame.index.nlevels)]
+    pairs = zip(frame.index.names, defaults, strict=True)
+    names = [default if name is None else name for name, default in pairs]
+    clash = [name for name in names if name in frame.columns]
+    if clash:
+        raise SchemaError(
+            f"the index would become the column {clash[0]!r}, which there is already",
+            advice="rename one of them or pass write_index=False",
+        )
+    return frame.reset_index(names=names)
+
+
+def _with_index(sample: Sample, data: set[str]) -> Sample:
+    """The sample with the index levels as columns; only ``data`` can be asked for by name."""
+    return lambda names: map(_index_to_columns, sample([name for name in names if name in data]))
+
+
+def _wanted_types(schema: Types | pa.Schema | None, meta: pd.DataFrame) -> dict[str, pa.DataType]:
+    wanted = (
+        {item.name: item.type for item in schema} if isinstance(schema, pa.Schema) else dict(schema or {})
+    )
+    unknown = [name for name in wanted if name not in meta.columns]
+    if unknown:
+        raise SchemaError(
+            f"schema= names columns that do not exist: {unknown}; there are {list(meta.columns)}"
+        )
+    for name, type_ in wanted.items():
+        if not isinstance(type_, pa.DataType) or _is_open(type_):
+            raise SchemaError(
+                f"schema= wants {type_!r}, which is not the pyarrow type of any value",
+                feature=name,
+                advice=f'pass for example {{"{name}": pa.int64()}}',
+            )
+    return wanted
+
+
+def _warn_of_text(meta: pd.DataFrame, wanted: Types) -> None:
+    """Columns that the user knows as bytes or lists, and that Dask already made text when it loaded them."""
+    text = [name for name, type_ in wanted.items() if _is_text(meta[name].dtype) and _is_no_text(type_)]
+    if text:
+        warnings.warn(f"{_converted(text)}.", UserWarning, stacklevel=4)
+
+
+def _converted(names: list[str]) -> str:
+    return (
+        f"Dask's dataframe.convert-string has made text of {', '.join(map(repr, names))}; give the columns "
+        "Arrow dtypes, such as .astype(pd.ArrowDtype(pa.binary())), before dd.from_pandas, or build the "
+        'collection under dask.config.set({"dataframe.convert-string": False})'
+    )
+
+
+def _is_text(dtype: Any) -> bool:
+    return isinstance(dtype, pd.StringDtype)
+
+
+def _is_no_text(type_: pa.DataType) -> bool:
+    kind, depth = describe(type_)
+    return kind == "bytes" or depth > 0
+
+
+def _find_types(
+    columns: dict[str, "pd.Series[Any]"],
+    sample: Sample,
+) -> dict[str, "pd.Series[Any]"]:
+    """The columns themselves, or of those without a type the first partition that shows one."""
+    shown = dict(columns)
+    untyped = [name for name in shown if _is_open(_type_of(shown[name]))]
+    if not untyped:
+        return shown
+    for frame in sample(untyped):
+        shown |= {name: frame[name] for name in untyped}
+        untyped = [name for name in untyped if _is_open(_type_of(shown[name]))]
+        if not untyped:
+            return shown
+    raise SchemaError(
+        "no partition holds a value that shows the column's type",
+        feature=untyped[0],
+        advice=f'pass schema={{"{untyped[0]}": pa.string()}} or whatever it is, or drop the column',
+    )
+
+
+def _type_of(column: "pd.Series[Any]") -> pa.DataType:
+    """The Arrow type of a column, as far as its dtype or its values tell."""
+    dtype = column.dtype
+    try:
+        if isinstance(dtype, pd.ArrowDtype):
+            return dtype.pyarrow_dtype
+        if isinstance(dtype, pd.CategoricalDtype):
+            return pa.dictionary(pa.int32(), _small(_categories(dtype).type), bool(dtype.ordered))
+        if pd.api.types.is_object_dtype(dtype):
+            return _from_objects(column, None).type
+        return _small(pa.array(column.iloc[:0], from_pandas=True).type)
+    except _CONVERSION_ERRORS as error:
+        raise SchemaError(
+            f"the dtype {dtype} shows no single type: {_first_line(error)}",
+            feature=str(column.name),
+            advice=f'convert the column, or pass its type as schema={{"{column.name}": ...}}',
+        ) from None
+
+
+def _small(type_: pa.DataType) -> pa.DataType:
+    """The type, but for strings, which are large only in the way pandas keeps them."""
+    return pa.string() if pa.types.is_large_string(type_) else type_
+
+
+def _is_open(type_: pa.DataType) -> bool:
+    if is_list(type_) or pa.types.is_dictionary(type_):
+        return _is_open(type_.value_type)
+    return bool(pa.types.is_null(type_))
+
+
+def _categories(dtype: pd.CategoricalDtype) -> pa.Array:
+    """The categories, of the null type if they are not known."""
+    known = dtype.categories is not None and UNKNOWN_CATEGORIES not in dtype.categories
+    return pa.array(dtype.categories, from_pandas=True) if known and len(dtype.categories) else pa.nulls(0)
+
+
+def _known_categories(columns: Mapping[Any, "pd.Series[Any]"], types: Types, meta: pd.DataFrame) -> Types:
+    """The categories that all partitions share; an ordered column must have them."""
+    found = {}
+    for name, type_ in types.items():
+        if not pa.types.is_dictionary(type_):
+            continue
+        dtype = columns[name].dtype if type_.ordered else meta[name].dtype
+        known = _categories(dtype) if isinstance(dtype, pd.CategoricalDtype) else pa.nulls(0)
+        if len(known):
+            found[name] = _as_categories(known, type_, name)
+        elif type_.ordered:
+            raise SchemaError(
+                "the categories are ordered, but which they are is not known",
+                feature=name,
+                advice=f'pass schema={{"{name}": {type_.value_type}}}, or use ddf.categorize(["{name}"])',
+            )
+    return found
+
+
+def _as_categories(known: pa.Array, type_: pa.DataType, name: str) -> pa.Array:
+    try:
+        return known.cast(type_.value_type)
+    except pa.ArrowException as error:
+        raise SchemaError(
+            f"the categories are {known.type}, which does not fit {type_.value_type}: {_first_line(error)}",
+            feature=name,
+            advice=f'pass schema={{"{name}": {known.type}}} or leave it out',
+        ) from None
+
+
+def _to_arrow(column: "pd.Series[Any]", item: Field) -> pa.Array | pa.ChunkedArray:
+    try:
+        return _convert(column, item.type)
+    except _CONVERSION_ERRORS as error:
+        advice = f'pass schema={{"{item.name}": ...}} with a type that holds all values of the column'
+        if _is_text(column.dtype) and _is_no_text(item.type):
+            advice = _converted([item.name])
+        raise SchemaError(
+            f"a value does not fit {item.type}: {_first_line(error)}",
+            record=_first_misfit(column, item.type),
+            feature=item.name,
+            advice=advice,
+        ) from None
+
+
+def _convert(column: "pd.Series[Any]", type_: pa.DataType) -> pa.Array | pa.ChunkedArray:
+    if isinstance(column.dtype, pd.ArrowDtype | pd.CategoricalDtype):
+        array = pa.array(column)
+        chunks = array.chunks if isinstance(array, pa.ChunkedArray) else [array]
+        return pa.chunked_array([_cast(chunk, type_) for chunk in chunks], type_)
+    if pd.api.types.is_object_dtype(column.dtype):
+        return _from_objects(column, type_)
+    return pa.array(column, type=type_, from_pandas=True)
+
+
+def _from_objects(column: "pd.Series[Any]", type_: pa.DataType | None) -> pa.Array:
+    """Python objects; unlike ``from_pandas=True`` the mask leaves a NaN inside a list a value."""
+    if type_ is not None and is_list(type_) and pd.api.types.infer_dtype(column) in ("string", "bytes"):
+        raise TypeError("it is one string, not a list")  # Arrow would take it for a list of its letters
+    return pa.array(column.to_numpy(), type=type_, mask=column.isna().to_numpy(), from_pandas=False)
+
+
+def _cast(array: pa.Array, type_: pa.DataType) -> pa.Array:
+    if array.type == type_:
+        return array
+    if pa.types.is_dictionary(type_):
+        if not pa.types.is_dictionary(array.type):
+            array = array.cast(type_.value_type).dictionary_encode()
+        codes, categories = array.indices.cast(pa.int32()), array.dictionary.cast(type_.value_type)
+        return pa.DictionaryArray.from_arrays(codes, categories, ordered=type_.ordered)
+    if pa.types.is_dictionary(array.type):
+        return _cast(array.dictionary_decode(), type_)
+    if isinstance(type_, pa.BaseExtensionType):
+        return pa.ExtensionArray.from_storage(type_, _cast(array, type_.storage_type))
+    return array.cast(type_)
+
+
+def _first_misfit(column: "pd.Series[Any]", type_: pa.DataType) -> int | None:
+    """The row of the value that makes the conversion fail, by bisection over beginnings of the column."""
+
+    def fails(rows: int) -> bool:
+        try:
+            _convert(column.iloc[:rows], type_)
+        except _CONVERSION_ERRORS:
+            return True
+        return False
+
+    rows = bisect_left(range(len(column) + 1), True, key=fails)
+    return rows - 1 if rows else None
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).partition("\n")[0]
+
+
+def _for_pandas(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """The column, or the storage of a tensor where this pandas has no dtype for it."""
+    if isinstance(column.type, pa.BaseExtensionType):
+        try:
+            pd.ArrowDtype(column.type)
+        except NotImplementedError:
+            chunks = [chunk.storage for chunk in column.chunks]
+            return pa.chunked_array(chunks, column.type.storage_type)
+    return column

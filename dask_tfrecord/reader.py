@@ -1,0 +1,93 @@
+"""`read_tfrecord`: arguments -> dataset -> collection."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, get_args
+
+import dask.dataframe as dd
+import pyarrow as pa
+
+from dask_tfrecord import expr
+from dask_tfrecord.codec import RecordType
+from dask_tfrecord.codec.compression import SUFFIXES
+from dask_tfrecord.dataset import check_choice, open_dataset
+from dask_tfrecord.dataset.files import ReadCompression
+from dask_tfrecord.dataset.listing import PathLike
+from dask_tfrecord.errors import SchemaError
+from dask_tfrecord.schema import Schema
+
+
+def read_tfrecord(
+    path: PathLike | Sequence[PathLike],
+    *,
+    columns: str | Sequence[str] | None = None,
+    schema: Mapping[str, pa.DataType] | pa.Schema | None = None,
+    record_type: RecordType | Literal["infer"] = "infer",
+    compression: ReadCompression = "infer",
+    storage_options: dict[str, Any] | None = None,
+) -> dd.DataFrame | dd.Series:
+    """Read TFRecord files into a Dask DataFrame, a partition per file.
+
+    Only the columns that a computation needs are decoded, only the files of the partitions that it needs
+    are opened, and every checksum of what is read is verified.
+
+    Parameters
+    ----------
+    path : str, path-like or list of these
+        A directory, a glob, a file, or a list of files and globs. Prepend a protocol such as ``s3://`` for
+        remote data. A directory that `to_tfrecord` wrote knows its columns and their types; for all other
+        files they are inferred from a sample. Names that start with ``.`` or ``_`` are hidden, as in Spark.
+    columns : str or list of str, optional
+        The columns to load, in this order. One name that is not in a list gives a Series.
+    schema : mapping of str to pyarrow.DataType, or pyarrow.Schema, optional
+        A mapping gives the types of some columns, whatever was inferred or stored for them. A schema gives
+        all columns: nothing is inferred, others are not read.
+    record_type : "infer", "example", "sequence_example" or "bytes"
+        What the records are. With "bytes" they may be anything, and are one column, ``record``.
+    compression : "infer", "gzip", "zlib" or None
+        "infer" goes by the first bytes of each file, whatever its name.
+    storage_options : dict, optional
+        Passed to the filesystem, such as credentials.
+
+    Returns
+    -------
+    dask.dataframe.DataFrame or dask.dataframe.Series
+        With Arrow-backed columns, and a new range index in every partition.
+
+    Raises
+    ------
+    FileNotFoundError
+        If there is nothing to read.
+    CorruptRecordError
+        For damage, here if it is in the sample, else when the file is read.
+    SchemaError
+        For values that do not fit their column.
+
+    See Also
+    --------
+    to_tfrecord
+
+    Examples
+    --------
+    >>> import dask_tfrecord, dask.dataframe as dd
+    >>> ddf = dd.read_tfrecord("s3://bucket/train", columns=["label"])  # doctest: +SKIP
+    """
+    check_choice("record_type", record_type, ("infer", *get_args(RecordType)))
+    check_choice("compression", compression, ("infer", *SUFFIXES))
+    dataset = open_dataset(
+        path,
+        schema=schema,
+        record_type=record_type,
+        compression=compression,
+        storage_options=storage_options,
+    )
+    ddf = expr.read(dataset, None if columns is None else _names(dataset.schema, columns))
+    return ddf[columns] if isinstance(columns, str) else ddf
+
+
+def _names(schema: Schema, columns: str | Sequence[str]) -> list[str]:
+    """The columns asked for, each of which there must be, and once."""
+    names = schema.select([columns] if isinstance(columns, str) else columns).names
+    repeated = sorted({name for name in names if names.count(name) > 1})
+    if repeated:
+        raise SchemaError(f"columns= names {', '.join(map(repr, repeated))} more than once")
+    return names
