@@ -1,0 +1,317 @@
+"""Any table of kernel columns through the kernel and through google.protobuf, in both directions."""
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import oracle
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from oracle import Feature, Record
+
+from dask_tfrecord.codec import Column, Decoder, Encoder, Inference, RecordType, scan
+from dask_tfrecord.errors import SchemaError
+
+MESSAGES: list[RecordType] = ["example", "sequence_example"]
+
+NAMES = st.text(st.characters(codec="utf-8"), min_size=1, max_size=8) | st.sampled_from(
+    ["k" * 130, "é🙂", "a\0b"]
+)
+INT64 = (
+    st.integers(-(2**63), 2**63 - 1) | st.integers(-200, 200) | st.sampled_from([1 << n for n in range(63)])
+)
+FLOAT_BITS = st.floats(width=32).map(oracle.float_bits)
+TEXT = st.text(st.characters(codec="utf-8"), max_size=20)
+VALUES = {
+    "int64": INT64,
+    "float": FLOAT_BITS,
+    "bytes": st.binary(max_size=200),
+    "string": TEXT.map(str.encode),
+}
+
+
+@dataclass(frozen=True)
+class Table:
+    """Columns and, for each, a value per row in the oracle's terms (floats as bits, text as bytes)."""
+
+    record_type: RecordType
+    columns: list[Column]
+    rows: int
+    values: list[list[Any]]
+
+    def records(self) -> list[Record]:
+        """The messages that the rows are, missing values as absent keys."""
+        return [
+            Record(
+                {c.name: _feature(c, v[i]) for c, v in self._present(i, nested=False)},
+                {c.name: [Feature(_wire(c.kind), s) for s in v[i]] for c, v in self._present(i, nested=True)},
+            )
+            for i in range(self.rows)
+        ]
+
+    def _present(self, row: int, *, nested: bool) -> list[tuple[Column, list[Any]]]:
+        pairs = zip(self.columns, self.values, strict=True)
+        return [(c, v) for c, v in pairs if v[row] is not None and (c.depth == 2) == nested]
+
+    def batch(self, wide: bool) -> pa.RecordBatch:
+        """The rows in the kernel's storage types, with 64-bit offsets if ``wide``."""
+        arrays = [storage(c, v, wide) for c, v in zip(self.columns, self.values, strict=True)]
+        return pa.record_batch(arrays, names=[c.name for c in self.columns])
+
+
+def _wire(kind: str) -> str:
+    return "bytes" if kind == "string" else kind
+
+
+def _feature(column: Column, value: Any) -> Feature:
+    return Feature(_wire(column.kind), value if column.depth == 1 else [value])
+
+
+def storage(column: Column, values: Sequence[Any], wide: bool) -> pa.Array:
+    """The Arrow array that the kernel takes for values in the oracle's terms."""
+    leaf = {
+        "int64": pa.int64(),
+        "float": pa.uint32(),
+        "bytes": pa.large_binary() if wide else pa.binary(),
+        "string": pa.large_binary() if wide else pa.binary(),
+    }[column.kind]
+    type_ = leaf
+    for _ in range(column.depth):
+        type_ = pa.large_list(type_) if wide else pa.list_(type_)
+    return _retyped(pa.array(values, type_), column.kind, wide)
+
+
+def _retyped(array: pa.Array, kind: str, wide: bool) -> pa.Array:
+    """Bits become floats and bytes become text without touching a value, as NaNs would not survive it."""
+    if pa.types.is_list(array.type) or pa.types.is_large_list(array.type):
+        child = _retyped(array.values, kind, wide)
+        return type(array).from_arrays(array.offsets, child, mask=array.is_null())
+    if kind == "float":
+        return array.view(pa.float32())
+    return array.view(pa.large_utf8() if wide else pa.utf8()) if kind == "string" else array
+
+
+def values_of(array: pa.Array) -> list[Any]:
+    """An Arrow array in the oracle's terms."""
+    return [oracle.canonical(value) for value in array.to_pylist()]
+
+
+@st.composite
+def tables(draw: Callable[..., Any], record_type: RecordType) -> Table:
+    names = draw(st.lists(NAMES, min_size=1, max_size=5, unique=True))
+    rows = draw(st.integers(0, 12))
+    columns, values = [], []
+    for name in names:
+        column = Column(
+            name,
+            draw(st.sampled_from(sorted(VALUES))),
+            draw(st.integers(0, 2 if record_type == "sequence_example" else 1)),
+        )
+        value = VALUES[column.kind]
+        for _ in range(column.depth):
+            value = st.lists(value, max_size=6)
+        nulls = draw(st.sampled_from(["none", "some", "all"]))
+        if nulls != "none":
+            value = st.none() | value if nulls == "some" else st.none()
+        columns.append(column)
+        values.append(draw(st.lists(value, min_size=rows, max_size=rows)))
+    return Table(record_type, columns, rows, values)
+
+
+any_table = st.sampled_from(MESSAGES).flatmap(tables)
+
+
+def encode(encoder: Encoder, batch: pa.RecordBatch) -> bytes:
+    return b"".join(bytes(view) for view in encoder.encode(batch))
+
+
+def decode(columns: Sequence[Column], record_type: RecordType, data: bytes) -> pa.RecordBatch:
+    decoded = Decoder(columns, record_type).decode(data, final=True)
+    assert decoded.damage is None
+    assert decoded.consumed == len(data)
+    return decoded.batch
+
+
+@given(any_table, st.booleans(), st.sampled_from([1, 40, 1 << 20]))
+def test_protobuf_reads_what_the_kernel_writes(table: Table, wide: bool, buffer_bytes: int) -> None:
+    encoder = Encoder(table.columns, table.record_type, buffer_bytes)
+    payloads = oracle.frames(encode(encoder, table.batch(wide)))
+    assert [oracle.parse(payload, table.record_type) for payload in payloads] == table.records()
+
+
+@given(any_table, st.integers(0, 12), st.integers(0, 12))
+def test_a_slice_of_a_batch_is_written_as_exactly_its_rows(table: Table, start: int, length: int) -> None:
+    part = table.batch(wide=False).slice(start, length)
+    payloads = oracle.frames(encode(Encoder(table.columns, table.record_type), part))
+    assert [oracle.parse(p, table.record_type) for p in payloads] == table.records()[start : start + length]
+
+
+@given(any_table)
+def test_what_the_kernel_writes_is_as_short_as_what_protobuf_writes(table: Table) -> None:
+    """One packed chunk a list and nothing said twice: the strictest readers need that."""
+    payloads = oracle.frames(encode(Encoder(table.columns, table.record_type), table.batch(wide=False)))
+    for payload, record in zip(payloads, table.records(), strict=True):
+        if record.features and (record.lists or table.record_type == "example"):
+            assert len(payload) == len(oracle.serialize(record, table.record_type))
+
+
+@given(any_table, st.randoms(use_true_random=False))
+def test_the_kernel_reads_what_protobuf_writes(table: Table, random_: random.Random) -> None:
+    payloads = []
+    for record in table.records():
+        features = list(record.features.items())
+        random_.shuffle(features)
+        payloads.append(oracle.serialize(Record(dict(features), record.lists), table.record_type))
+    batch = decode(table.columns, table.record_type, oracle.records_file(payloads))
+    assert batch.schema.names == [column.name for column in table.columns]
+    assert [values_of(array) for array in batch.columns] == table.values
+
+
+@given(any_table, st.randoms(use_true_random=False))
+def test_projection_gives_the_wanted_columns_in_the_wanted_order(
+    table: Table, random_: random.Random
+) -> None:
+    wanted = random_.sample(range(len(table.columns)), random_.randint(1, len(table.columns)))
+    file = oracle.records_file([oracle.serialize(r, table.record_type) for r in table.records()])
+    batch = decode([table.columns[i] for i in wanted], table.record_type, file)
+    assert batch.schema.names == [table.columns[i].name for i in wanted]
+    assert [values_of(array) for array in batch.columns] == [table.values[i] for i in wanted]
+
+
+@given(any_table)
+def test_missing_is_read_from_every_encoding_in_the_wild(table: Table) -> None:
+    """Absent keys above; here kind unset (tfx-bsl) and, for scalars, an empty list (Ray)."""
+    records = table.records()
+    for column, values in zip(table.columns, table.values, strict=True):
+        if column.depth == 2:
+            continue
+        for row, record in enumerate(records):
+            if values[row] is None:
+                unset = column.depth == 1 or row % 2
+                record.features[column.name] = Feature() if unset else Feature(_wire(column.kind), [])
+    file = oracle.records_file([oracle.serialize(r, table.record_type) for r in records])
+    batch = decode(table.columns, table.record_type, file)
+    assert [values_of(array) for array in batch.columns] == table.values
+
+
+@given(st.lists(st.binary(max_size=300), max_size=8))
+def test_records_of_any_bytes_survive_as_record_type_bytes(payloads: list[bytes]) -> None:
+    columns = [Column("record", "bytes", 0)]
+    file = encode(Encoder(columns, "bytes"), pa.record_batch([pa.array(payloads, pa.binary())], ["record"]))
+    assert oracle.frames(file) == payloads
+    assert decode(columns, "bytes", file).column(0).to_pylist() == payloads
+
+
+@given(any_table)
+def test_same_rows_give_same_bytes(table: Table) -> None:
+    encoder = Encoder(table.columns, table.record_type)
+    first = encode(encoder, table.batch(wide=False))
+    again = encode(encoder, table.batch(wide=True))
+    assert first == again == encode(Encoder(table.columns, table.record_type, 1), table.batch(wide=False))
+
+
+@given(any_table)
+def test_scan_counts_and_locates_the_records(table: Table) -> None:
+    payloads = [oracle.serialize(record, table.record_type) for record in table.records()]
+    file = oracle.records_file(payloads)
+    found = scan(file, final=True, offsets=True)
+    assert (found.records, found.consumed, found.damage) == (len(payloads), len(file), None)
+    assert found.offsets is not None
+    assert found.offsets.to_pylist() == [
+        len(oracle.records_file(payloads[:record])) for record in range(len(payloads))
+    ]
+
+
+@given(any_table)
+def test_inference_tells_what_protobuf_sees(table: Table) -> None:
+    records = table.records()
+    file = oracle.records_file([oracle.serialize(record, table.record_type) for record in records])
+    inference = Inference(table.record_type)
+    assert inference.feed(file, final=True) == (len(records), len(file), None)
+    found = {(f.feature_list, f.name): f for f in inference.features()}
+    assert len(found) == len(inference.features())
+    expected = {(False, name) for r in records for name in r.features}
+    assert set(found) == expected | {(True, name) for r in records for name in r.lists}
+    for (nested, name), feature in found.items():
+        _check_inferred(feature, [r for r in records if name in (r.lists if nested else r.features)], records)
+
+
+def _check_inferred(feature: Any, holders: list[Record], records: list[Record]) -> None:
+    """One inferred feature against the records that hold it."""
+    lists = [r.lists[feature.name] if feature.feature_list else [r.features[feature.name]] for r in holders]
+    steps = [step for feature_list in lists for step in feature_list]
+    kinds: dict[str, int] = {}
+    for record, feature_list in zip(holders, lists, strict=True):
+        for step in feature_list:
+            if step.kind is not None:
+                kinds.setdefault(step.kind, next(i for i, r in enumerate(records) if r is record))
+    assert feature.kinds == kinds
+    if feature.feature_list:
+        assert (feature.min_steps, feature.max_steps) == (min(map(len, lists)), max(map(len, lists)))
+    else:
+        assert feature.records == len(holders)
+        lengths = [len(step.values) for step in steps]
+        assert (feature.min_values, feature.max_values) == (min(lengths), max(lengths))
+    texts = [value for step in steps if step.kind == "bytes" for value in step.values]
+    assert feature.utf8 == all(_is_utf8(text) for text in texts)
+
+
+def _is_utf8(value: bytes) -> bool:
+    try:
+        value.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize(
+    ("column", "values"),
+    [
+        (Column("x", "int64", 1), pa.array([[1], [2, None]], pa.list_(pa.int64()))),
+        (Column("x", "float", 1), pa.array([[1.0], [None]], pa.large_list(pa.float32()))),
+        (Column("x", "bytes", 1), pa.array([[b"a"], [None, b"b"]], pa.list_(pa.binary()))),
+        (Column("x", "int64", 1), pa.array([[1, 2], [3, None]], pa.list_(pa.int64(), 2))),
+    ],
+)
+def test_a_null_inside_a_list_is_refused_with_its_row(column: Column, values: pa.Array) -> None:
+    encoder = Encoder([column], "example")
+    with pytest.raises(SchemaError) as caught:
+        encode(encoder, pa.record_batch([values], ["x"]))
+    assert (caught.value.record, caught.value.feature) == (1, "x")
+
+
+def test_a_null_list_of_fixed_size_hides_what_lies_below_it() -> None:
+    values = pa.FixedSizeListArray.from_arrays(
+        pa.array([1, 2, None, None, 5, 6], pa.int64()), 2, mask=pa.array([False, True, False])
+    )
+    file = encode(Encoder([Column("x", "int64", 1)], "example"), pa.record_batch([values], ["x"]))
+    assert [oracle.parse(p).features for p in oracle.frames(file)] == [
+        {"x": Feature("int64", [1, 2])},
+        {},
+        {"x": Feature("int64", [5, 6])},
+    ]
+
+
+@pytest.mark.parametrize("kind", sorted(VALUES))
+@pytest.mark.parametrize("depth", [0, 1])
+def test_names_and_values_around_every_length_that_needs_another_byte(kind: str, depth: int) -> None:
+    """The head of a feature holds six lengths; each may take one byte or more."""
+    values = {
+        "int64": [0, 127, 128, 2**14, 2**63 - 1, -1],
+        "float": [oracle.float_bits(1.5)],
+        "bytes": [
+            b"x" * n for n in (0, 1, 15, 16, 17, 80, 110, 116, 118, 120, 122, 124, 126, 127, 128, 16_384)
+        ],
+    }
+    leaves = values[_wire(kind)]
+    scalars: list[Any] = [leaf if not depth else [leaf] for leaf in leaves]
+    longer: list[Any] = [leaves[:1] * n for n in (0, 2, 30, 120, 130)] if depth else []
+    for length in (1, 15, 16, 17, *range(24, 48), *range(90, 132), 16_384):
+        column = Column("k" * length, kind, depth)
+        table = Table("example", [column], len(scalars + longer), [scalars + longer])
+        file = encode(Encoder([column], "example"), table.batch(wide=False))
+        assert [oracle.parse(payload) for payload in oracle.frames(file)] == table.records(), length
+        assert values_of(decode([column], "example", file)[0]) == table.values[0], length

@@ -1,0 +1,132 @@
+"""Writing and reading under every scheduler, and on a real cluster of processes whose workers die."""
+
+import os
+import pickle
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import dask
+import dask.dataframe as dd
+import every_dtype
+import pandas as pd
+import pyarrow as pa
+import pytest
+from distributed import Client, LocalCluster
+
+from dask_tfrecord import CorruptRecordError, SchemaError, read_tfrecord, to_tfrecord
+from dask_tfrecord.dataset import files
+
+
+@pytest.fixture(scope="module")
+def client() -> Iterator[Client]:
+    """A cluster of two worker processes."""
+    with (
+        dask.config.set({"distributed.scheduler.allowed-failures": 10}),
+        LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None, memory_limit=0) as cluster,
+        Client(cluster, set_as_default=False) as client,
+    ):
+        yield client
+
+
+@pytest.fixture(params=["sync", "threads", "processes", "distributed"])
+def scheduler(request: pytest.FixtureRequest) -> Any:
+    """What to pass to ``compute`` as ``scheduler``."""
+    if request.param == "distributed":
+        return request.getfixturevalue("client")
+    return request.param
+
+
+def round_trip(
+    frame: pd.DataFrame, path: Path, scheduler: Any, npartitions: int, **options: Any
+) -> pd.DataFrame:
+    ddf = dd.from_pandas(frame, npartitions=npartitions)
+    kwargs = {"scheduler": scheduler}
+    snapshot = to_tfrecord(ddf, path, lossy="allow", compute_kwargs=kwargs, **options)
+    assert (snapshot.records, len(snapshot.files)) == (len(frame), npartitions)
+    found: pd.DataFrame = read_tfrecord(path).compute(scheduler=scheduler).reset_index(drop=True)
+    return found
+
+
+# The table is in the graph, which Dask warns of on a cluster.
+@pytest.mark.filterwarnings("ignore:Sending large graph")
+def test_flights_come_back_equal(tmp_path: Path, scheduler: Any) -> None:
+    flights, expected = every_dtype.flights()
+    found = round_trip(flights, tmp_path, scheduler, 4, compression="gzip")
+    pd.testing.assert_frame_equal(found, expected)
+
+
+def test_every_dtype_comes_back_equal(tmp_path: Path, scheduler: Any) -> None:
+    found = round_trip(every_dtype.frame(), tmp_path, scheduler, 3)
+    every_dtype.assert_same(found, every_dtype.read_back())
+
+
+def test_a_lazy_write_is_computed_by_the_scheduler_it_is_given_to(tmp_path: Path, scheduler: Any) -> None:
+    lazy = to_tfrecord(numbers(), tmp_path, compute=False)
+    assert lazy.compute(scheduler=scheduler).records == 20
+    assert read_tfrecord(tmp_path)["n"].sum().compute(scheduler=scheduler) == 190
+
+
+def numbers() -> dd.DataFrame:
+    return dd.from_pandas(pd.DataFrame({"n": range(20)}), npartitions=4)
+
+
+def test_a_future_of_a_write_gives_the_snapshot(tmp_path: Path, client: Client) -> None:
+    lazy = to_tfrecord(numbers(), tmp_path, compute=False)
+    assert client.compute(lazy).result().records == 20
+
+
+def test_damage_travels_with_its_place(tmp_path: Path, scheduler: Any) -> None:
+    to_tfrecord(numbers(), tmp_path / "a", compute_kwargs={"scheduler": "sync"})
+    path = sorted((tmp_path / "a").glob("part-*"))[2]
+    content = bytearray(path.read_bytes())
+    record = len(content) // 5
+    content[3 * record + 15] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(CorruptRecordError) as caught:
+        read_tfrecord(tmp_path / "a").compute(scheduler=scheduler)
+    error = caught.value
+    assert (error.path, error.record, error.offset) == (str(path), 3, 3 * record)
+
+
+def test_a_value_that_cannot_be_stored_travels_with_its_place(tmp_path: Path, scheduler: Any) -> None:
+    lists = pd.array([[1]] * 5 + [[1, None]], pd.ArrowDtype(pa.list_(pa.int64())))
+    ddf = dd.from_pandas(pd.DataFrame({"lists": lists}), npartitions=2)
+    with pytest.raises(SchemaError, match="null") as caught:
+        to_tfrecord(ddf, tmp_path, compute_kwargs={"scheduler": scheduler})
+    assert (caught.value.record, caught.value.feature) == (2, "lists")
+    assert str(caught.value.path).endswith("-00001-of-00002.tfrecord")
+    assert not list(tmp_path.glob("[!_]*"))
+
+
+def doom(part: pd.DataFrame, marker: str, at: int) -> pd.DataFrame:
+    """Let the worker that has this partition die in the middle of the next file it writes, the first time."""
+
+    def write_a_bit_and_die(self: Any, data: Any) -> None:
+        self._file.write(data[:10])
+        self._file.flush()
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    if at in part["n"].tolist() and not os.path.exists(marker):
+        Path(marker).touch()
+        files._Sink._put = write_a_bit_and_die
+    return part
+
+
+def test_a_worker_killed_mid_write_leaves_exactly_the_committed_rows(tmp_path: Path, client: Client) -> None:
+    marker = str(tmp_path / "killed")
+    ddf = numbers().map_partitions(doom, marker, 17, meta=numbers()._meta)
+    before = set(client.scheduler_info()["workers"])
+    snapshot = to_tfrecord(ddf, tmp_path / "a", compute_kwargs={"scheduler": client})
+    assert set(client.scheduler_info()["workers"]) != before
+    assert [file.records for file in snapshot.files] == [5] * 4
+    assert len(list((tmp_path / "a").glob("[!_]*"))) == 4
+    assert not (tmp_path / "a" / "_tfrecord" / "staging").exists()
+    assert sorted(read_tfrecord(tmp_path / "a")["n"].compute(scheduler="sync")) == list(range(20))
+
+
+def test_a_plan_travels_without_the_package_being_imported_by_hand(tmp_path: Path, client: Client) -> None:
+    to_tfrecord(numbers(), tmp_path / "a", compute_kwargs={"scheduler": "sync"})
+    ddf = pickle.loads(pickle.dumps(read_tfrecord(tmp_path / "a")))
+    assert client.compute(ddf.n.sum()).result() == 190

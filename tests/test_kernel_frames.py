@@ -1,0 +1,193 @@
+"""The kernel against frames: truncation, flipped bits, windows of any size, absurd lengths, checksums."""
+
+import struct
+
+import numpy as np
+import oracle
+import pytest
+
+from dask_tfrecord.codec import Column, Decoder, Inference, _kernel, scan
+
+COLUMNS = [Column("a", "int64", 1), Column("s", "string", 0)]
+RECORDS = [
+    {"a": ("int64", [1, 2**40]), "s": ("bytes", [b"x"])},
+    {"s": ("bytes", ["é".encode()])},
+    {},
+    {"a": ("int64", [-1])},
+]
+ROWS = {"a": [[1, 2**40], None, None, [-1]], "s": ["x", "é", None, None]}
+FILE = oracle.features_file(RECORDS)
+# Where each record starts, and the end of the file.
+STARTS = [len(oracle.features_file(RECORDS[:n])) for n in range(len(RECORDS) + 1)]
+
+
+def exact(data: bytes) -> np.ndarray:
+    """The bytes in a heap buffer that ends with them, so that a sanitizer sees a read past the end."""
+    return np.frombuffer(data, np.uint8).copy()
+
+
+@pytest.mark.parametrize("cut", range(len(FILE)))
+def test_every_truncation_is_damage_unless_it_ends_a_record(cut: int) -> None:
+    whole = max(n for n, start in enumerate(STARTS) if start <= cut)
+    decoded = Decoder(COLUMNS, "example").decode(exact(FILE[:cut]), final=True)
+    assert decoded.batch.to_pydict() == {name: values[:whole] for name, values in ROWS.items()}
+    found = scan(exact(FILE[:cut]), final=True)
+    assert found.records == whole
+    for damage in (decoded.damage, found.damage):
+        if cut in STARTS:
+            assert damage is None
+        else:
+            assert damage is not None
+            assert damage.record == whole
+            assert STARTS[whole] <= damage.offset <= cut
+
+
+@pytest.mark.parametrize("cut", range(len(FILE)))
+def test_an_unfinished_record_waits_for_the_next_window(cut: int) -> None:
+    whole = max(n for n, start in enumerate(STARTS) if start <= cut)
+    for result in (
+        Decoder(COLUMNS, "example").decode(exact(FILE[:cut]), final=False),
+        scan(exact(FILE[:cut]), final=False),
+    ):
+        assert (result.consumed, result.damage) == (STARTS[whole], None)
+    assert Inference("example").feed(exact(FILE[:cut]), final=False) == (whole, STARTS[whole], None)
+
+
+@pytest.mark.parametrize("byte", range(len(FILE)))
+def test_every_flipped_bit_is_damage(byte: int) -> None:
+    record = max(n for n, start in enumerate(STARTS) if start <= byte)
+    for bit in range(8):
+        flipped = bytearray(FILE)
+        flipped[byte] ^= 1 << bit
+        decoded = Decoder(COLUMNS, "example").decode(exact(bytes(flipped)), final=True)
+        assert decoded.damage is not None
+        assert decoded.damage.record == record
+        assert STARTS[record] <= decoded.damage.offset <= byte
+        assert decoded.batch.num_rows == record
+        found = scan(exact(bytes(flipped)), final=True)
+        assert (found.records, found.damage and found.damage.record) == (record, record)
+        records, _, damage = Inference("example").feed(exact(bytes(flipped)), final=True)
+        assert (records, damage and damage.record) == (record, record)
+
+
+@pytest.mark.parametrize("size", range(1, len(FILE) + 1))
+def test_windows_of_any_size_give_the_same_rows(size: int) -> None:
+    """As a reader brings them: ``size`` new bytes at a time, after the unread tail."""
+    decoder, inference = Decoder(COLUMNS, "example"), Inference("example")
+    found: dict[str, list[object]] = {name: [] for name in ROWS}
+    tail, seen = b"", 0
+    for position in range(0, len(FILE), size):
+        window = exact(tail + FILE[position : position + size])
+        final = position + size >= len(FILE)
+        decoded = decoder.decode(window, final=final)
+        assert decoded.damage is None
+        assert inference.feed(window, final=final) == (decoded.batch.num_rows, decoded.consumed, None)
+        tail = window[decoded.consumed :].tobytes()
+        seen += decoded.batch.num_rows
+        for name, values in decoded.batch.to_pydict().items():
+            found[name] += values
+    assert (found, seen, tail) == (ROWS, len(RECORDS), b"")
+    whole = Inference("example")
+    whole.feed(FILE, final=True)
+    assert inference.features() == whole.features()
+
+
+@pytest.mark.parametrize("length", [2**31 - 1, 2**31, 2**32, 2**40, 2**63 - 1, 2**63, 2**64 - 12, 2**64 - 1])
+@pytest.mark.parametrize("final", [True, False])
+def test_an_absurd_length_is_damage_or_a_wish_for_more_but_never_an_over_read(
+    length: int, final: bool
+) -> None:
+    """Its header's checksum is right; only the bytes are not there."""
+    header = struct.pack("<Q", length)
+    data = FILE + header + struct.pack("<I", oracle.masked_crc(header)) + b"0123456789"
+    decoded = Decoder(COLUMNS, "example").decode(exact(data), final=final)
+    assert decoded.batch.num_rows == len(RECORDS)
+    if final or length > 2**31 - 1:
+        assert decoded.damage is not None
+        assert (decoded.damage.record, decoded.damage.offset) == (len(RECORDS), len(FILE))
+    else:
+        assert (decoded.damage, decoded.consumed) == (None, len(FILE))
+
+
+def test_a_record_above_the_allowed_size_is_damage_before_it_is_there() -> None:
+    header = oracle.frame(bytes(100))[:12]
+    for result in (
+        Decoder(COLUMNS, "example", max_record_bytes=99).decode(header, final=False),
+        scan(header, final=False, max_record_bytes=99),
+    ):
+        assert result.damage is not None
+    assert scan(header, final=False, max_record_bytes=100).damage is None
+
+
+def test_max_records_stops_inference_where_it_says() -> None:
+    inference = Inference("example", max_records=2)
+    assert inference.feed(FILE, final=True) == (2, STARTS[2], None)
+    assert inference.feed(FILE[STARTS[2] :], final=True) == (0, 0, None)
+
+
+def test_checksums_are_not_looked_at_when_told_so() -> None:
+    damaged = bytearray(FILE)
+    damaged[STARTS[1] - 1] ^= 1
+    decoded = Decoder(COLUMNS, "example", verify_crc=False).decode(bytes(damaged), final=True)
+    assert (decoded.batch.to_pydict(), decoded.damage) == (ROWS, None)
+    assert scan(bytes(damaged), final=True, verify_crc=False).damage is None
+
+
+# --- CRC-32C -------------------------------------------------------------------------------------------
+
+BLOCK = bytes((i * 167 + (i >> 8) * 29) & 0xFF for i in range(20_000))
+
+
+def _prefix_crcs(data: bytes) -> list[int]:
+    """The CRC of every prefix, each continued from the one before."""
+    crcs = [0]
+    for byte in data:
+        crcs.append(oracle.crc32c(bytes([byte]), crcs[-1]))
+    return crcs
+
+
+@pytest.fixture(scope="module")
+def crcs() -> list[int]:
+    return _prefix_crcs(BLOCK)
+
+
+every_implementation = pytest.mark.parametrize("implementation", _kernel.crc32c_implementations())
+
+
+@every_implementation
+def test_checksum_has_the_published_check_value(implementation: str) -> None:
+    """From the catalogue of parametrised CRC algorithms, CRC-32/ISCSI."""
+    assert _kernel.crc32c(b"123456789", 0, implementation) == 0xE3069283
+
+
+@every_implementation
+def test_checksum_at_every_length_up_to_700_and_around_block_edges(
+    implementation: str, crcs: list[int]
+) -> None:
+    edges = [edge + n for edge in (1024, 3072, 4096, 6144, 8192, 12288, 16384) for n in range(-32, 160)]
+    for length in [*range(701), *edges]:
+        assert _kernel.crc32c(exact(BLOCK[:length]), 0, implementation) == crcs[length], length
+
+
+@every_implementation
+@pytest.mark.parametrize("length", [0, 1, 7, 8, 63, 64, 255, 777, 6200])
+def test_checksum_at_every_alignment(implementation: str, length: int) -> None:
+    for start in range(65):
+        part = memoryview(BLOCK)[start : start + length]
+        assert _kernel.crc32c(part, 0, implementation) == oracle.crc32c(part), start
+
+
+@every_implementation
+def test_checksum_continues_from_a_value(implementation: str, crcs: list[int]) -> None:
+    for split in [*range(300), 1023, 1024, 3071, 6143, 6144, 6239, 12288]:
+        rest = memoryview(BLOCK)[split:13_000]
+        assert _kernel.crc32c(rest, crcs[split], implementation) == crcs[13_000], split
+
+
+def test_the_portable_checksum_is_always_there() -> None:
+    assert _kernel.crc32c_implementations()[-1] == "table"
+
+
+def test_an_unknown_checksum_implementation_is_refused() -> None:
+    with pytest.raises(ValueError, match="quantum"):
+        _kernel.crc32c(b"", 0, "quantum")

@@ -1,0 +1,231 @@
+"""The kernel with many records, large values, several threads, and batches that outlive what made them."""
+
+import gc
+import random
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import oracle
+import pyarrow as pa
+import pytest
+from oracle import Feature, Record
+
+from dask_tfrecord.codec import Column, Decoder, Encoder, Inference, RecordType, scan
+
+ROWS = 3_000  # several of the kernel's blocks, be they of records or of bytes
+
+COLUMNS = [
+    Column("id", "int64", 0),
+    Column("price", "float", 0),
+    Column("name", "string", 0),
+    Column("blob", "bytes", 0),
+    Column("ints", "int64", 1),
+    Column("floats", "float", 1),
+    Column("tags", "string", 1),
+]
+STEPS = [Column("tokens", "string", 2), Column("grid", "int64", 2)]
+
+
+def _text(random_: random.Random, length: int) -> bytes:
+    return "".join(random_.choices("abcé🙂", k=length)).encode()
+
+
+def _value(column: Column, random_: random.Random) -> Any:
+    """A value in the oracle's terms; one in a hundred is much larger than the others."""
+    length = random_.choice([0, 1, 2, 7, 20]) if random_.randrange(100) else 2_000
+    if column.depth:
+        inner = column._replace(depth=column.depth - 1)
+        return [_value(inner, random_) for _ in range(min(length, 400 if column.depth == 1 else 7))]
+    if column.kind == "int64":
+        return random_.getrandbits(random_.randrange(1, 65)) - 2**63 if random_.randrange(4) else length
+    if column.kind == "float":
+        return oracle.float_bits(random_.uniform(-1e6, 1e6))
+    return _text(random_, length) if column.kind == "string" else random_.randbytes(length)
+
+
+def _records(columns: list[Column], rows: int, seed: int) -> list[Record]:
+    """Rows of which most look alike, as real ones do, and some lack features."""
+    random_ = random.Random(seed)
+    records = []
+    for _ in range(rows):
+        present = [c for c in columns if random_.randrange(10)]
+        wire = {c.name: "bytes" if c.kind == "string" else c.kind for c in present}
+        values = {c: _value(c, random_) for c in present}
+        features = {
+            c.name: Feature(wire[c.name], v if c.depth else [v]) for c, v in values.items() if c.depth < 2
+        }
+        lists = {
+            c.name: [Feature(wire[c.name], step) for step in v] for c, v in values.items() if c.depth == 2
+        }
+        records.append(Record(features, lists))
+    return records
+
+
+def _file(records: list[Record], record_type: RecordType) -> bytes:
+    return oracle.records_file([oracle.serialize(record, record_type) for record in records])
+
+
+def _assert_holds(batches: list[pa.RecordBatch], columns: list[Column], records: list[Record]) -> None:
+    table = pa.Table.from_batches(batches)
+    assert table.num_rows == len(records)
+    for column in columns:
+        found = [oracle.canonical(value) for value in table[column.name].to_pylist()]
+        assert found == oracle.column_values(records, column.name, column.depth), column.name
+
+
+@pytest.fixture(scope="module", params=["example", "sequence_example"])
+def many(request: pytest.FixtureRequest) -> tuple[RecordType, list[Column], list[Record], bytes]:
+    record_type: RecordType = request.param
+    columns = COLUMNS + (STEPS if record_type == "sequence_example" else [])
+    records = _records(columns, ROWS, seed=7)
+    return record_type, columns, records, _file(records, record_type)
+
+
+@pytest.mark.parametrize("window", [1 << 12, 1 << 16, 1 << 20, 1 << 30])
+def test_many_records_read_as_protobuf_wrote_them(many: Any, window: int) -> None:
+    record_type, columns, records, file = many
+    decoder = Decoder(columns, record_type)
+    batches, position, size = [], 0, window
+    while position < len(file):
+        decoded = decoder.decode(
+            memoryview(file)[position : position + size], final=position + size >= len(file)
+        )
+        assert decoded.damage is None
+        size = window if decoded.consumed else 2 * size
+        position += decoded.consumed
+        batches.append(decoded.batch)
+    _assert_holds(batches, columns, records)
+
+
+@pytest.mark.parametrize("buffer_bytes", [1 << 12, 1 << 16, 1 << 20])
+def test_many_records_are_written_as_protobuf_reads_them(many: Any, buffer_bytes: int) -> None:
+    record_type, columns, records, file = many
+    batch = Decoder(columns, record_type).decode(file, final=True).batch
+    encoder = Encoder(columns, record_type, buffer_bytes)
+    payloads = oracle.frames(b"".join(bytes(view) for view in encoder.encode(batch)))
+    assert [oracle.parse(payload, record_type) for payload in payloads] == records
+
+
+def test_inference_and_scan_agree_about_many_records(many: Any) -> None:
+    record_type, columns, records, file = many
+    inference = Inference(record_type)
+    assert inference.feed(file, final=True) == (ROWS, len(file), None)
+    found = {feature.name: feature for feature in inference.features()}
+    assert set(found) == {column.name for column in columns}
+    for column in columns:
+        if column.depth < 2:
+            lengths = [len(r.features[column.name].values) for r in records if column.name in r.features]
+            feature = found[column.name]
+            assert feature.records == len(lengths)
+            assert (feature.min_values, feature.max_values) == (min(lengths), max(lengths))
+    assert scan(file, final=True).records == ROWS
+
+
+@pytest.mark.parametrize("record", [0, 511, 512, 513, ROWS - 1])
+def test_damage_deep_in_a_file_keeps_all_rows_before_it(many: Any, record: int) -> None:
+    record_type, columns, records, file = many
+    starts = scan(file, final=True, offsets=True).offsets.to_pylist()
+    damaged = bytearray(file)
+    damaged[starts[record] + 12] ^= 1
+    decoded = Decoder(columns, record_type).decode(bytes(damaged), final=True)
+    assert decoded.damage is not None
+    assert (decoded.damage.record, decoded.damage.offset) == (record, starts[record])
+    _assert_holds([decoded.batch], columns, records[:record])
+
+
+@pytest.mark.parametrize("size", [127, 128, 16_383, 16_384, 1 << 20, (1 << 21) - 1, 1 << 21, 9_000_000])
+def test_a_large_value_survives_both_ways(size: int) -> None:
+    value = random.Random(size).randbytes(size)
+    columns = [Column("before", "int64", 0), Column("blob", "bytes", 0), Column("after", "string", 1)]
+    batch = pa.record_batch(
+        {"before": pa.array([1]), "blob": pa.array([value], pa.binary()), "after": pa.array([["x", "é"]])}
+    )
+    file = b"".join(bytes(view) for view in Encoder(columns, "example", 64).encode(batch))
+    features = oracle.parse(file[12:-4]).features
+    assert features == {
+        "before": Feature("int64", [1]),
+        "blob": Feature("bytes", [value]),
+        "after": Feature("bytes", [b"x", "é".encode()]),
+    }
+    assert Decoder(columns, "example").decode(file, final=True).batch.equals(batch)
+
+
+def test_a_batch_outlives_its_decoder_and_is_not_overwritten_by_later_ones() -> None:
+    """The kernel recycles the memory of its batches, but only of those that nobody holds."""
+    files = [_records(COLUMNS, 200, seed) for seed in range(12)]
+    decoder = Decoder(COLUMNS, "example")
+    kept = []
+    for number, records in enumerate(files):
+        batch = decoder.decode(bytearray(_file(records, "example")), final=True).batch
+        if number % 3:
+            kept.append((batch.slice(0), records))
+        else:
+            kept.append((batch.select(["tags", "id"]), records))
+        del batch
+        gc.collect()
+    del decoder
+    for batch, records in kept:
+        names = batch.schema.names
+        _assert_holds([batch], [column for column in COLUMNS if column.name in names], records)
+
+
+def test_threads_with_a_decoder_each_do_not_disturb_each_other() -> None:
+    records = _records(COLUMNS, 500, seed=3)
+    file = _file(records, "example")
+    expected = Decoder(COLUMNS, "example").decode(file, final=True).batch
+    _assert_holds([expected], COLUMNS, records)
+
+    def work(_: int) -> bool:
+        batch = Decoder(COLUMNS, "example").decode(file, final=True).batch
+        again = b"".join(bytes(view) for view in Encoder(COLUMNS, "example").encode(batch))
+        return bool(Decoder(COLUMNS, "example").decode(again, final=True).batch.equals(expected))
+
+    with ThreadPoolExecutor(4) as pool:
+        assert all(pool.map(work, range(64)))
+
+
+def test_threads_that_share_a_decoder_get_its_rows_or_a_refusal() -> None:
+    records = _records(COLUMNS, 500, seed=3)
+    file = _file(records, "example")
+    decoder = Decoder(COLUMNS, "example")
+    expected = decoder.decode(file, final=True).batch
+
+    def work(_: int) -> bool:
+        try:
+            return bool(decoder.decode(file, final=True).batch.equals(expected))
+        except RuntimeError:
+            return True
+
+    with ThreadPoolExecutor(4) as pool:
+        assert all(pool.map(work, range(64)))
+
+
+KEEP = """
+import resource, sys
+from pathlib import Path
+from dask_tfrecord.codec import Column, Decoder
+
+def peak():
+    rss = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return rss // 1024 if sys.platform == "darwin" else rss
+
+file = Path(sys.argv[1]).read_bytes()
+decoder = Decoder([Column("x", "int64", 0)], "example")
+before = peak()
+kept = [decoder.decode(file, final=True).batch for _ in range(500)]
+assert all(batch.column(0).to_pylist() == [1] for batch in kept)
+print(peak() - before)
+"""
+
+
+def test_small_batches_take_little_memory(tmp_path: Path) -> None:
+    """A data set may be many small files, each a partition that somebody keeps."""
+    path = tmp_path / "one.tfrecord"
+    path.write_bytes(oracle.features_file([{"x": ("int64", [1])}]))
+    command = [sys.executable, "-c", KEEP, str(path)]
+    result = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    assert int(result.stdout) < 32 * 1024
