@@ -280,7 +280,7 @@ class Decoder {
       if (lists || target.last_row == static_cast<int32_t>(cursor.row)) return false;
       if (target.shape == Shape::kScalarInt) {
         uint64_t value = 0;
-        if (n - 1 >= 10 || !read_exact_varint(chunk.begin, static_cast<unsigned>(n), value)) return false;
+        if (n - 1 >= 10 || !read_exact_varint(chunk.begin, n, value)) return false;
         static_cast<uint64_t*>(target.numbers)[cursor.row] = value;
       } else if (target.shape == Shape::kScalarFloat) {
         if (n != 4) return false;
@@ -417,18 +417,12 @@ class Decoder {
   }
 
   TFR_NOINLINE bool any_feature(Column& column, Span body, const uint8_t* limit, Fault& fault) {
-    // Long values in the usual shape: one kind, one chunk.
     Span list;
-    if (body.size() && *body.begin == tag_of(static_cast<uint32_t>(column.content), kLen) &&
-        read_span(body.begin + 1, body.end, list) == body.end) {
-      Span chunk;
+    if (is_one_list(body, column.content, list)) {
       if (column.spec.depth && !list.size()) return column.push_row_end(*arena_), true;
-      if (list.size() && *list.begin == tag_of(1, kLen)) {
-        const uint8_t* const end = read_span(list.begin + 1, list.end, chunk);
-        if (end == list.end && append_chunk(column, chunk, limit)) return true;
-        if (end && column.spec.depth == 1 && column.content == Content::kBytesList && append_bytes_list(column, list, limit))
-          return true;
-      }
+      Span chunk;
+      if (is_one_chunk(list, chunk) && append_chunk(column, chunk, limit)) return true;
+      if (column.spec.depth == 1 && column.content == Content::kBytesList && append_bytes_list(column, list, limit)) return true;
     }
     if (!values_.read(body)) return fault(kMalformed);
     if (!fits(column, fault)) return false;

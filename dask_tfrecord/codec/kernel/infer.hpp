@@ -94,41 +94,46 @@ class Inference {
     }
   };
 
+  // One chunk of the kind facts.last. False: nothing was noted.
   TFR_INLINE bool usual(FeatureFacts& facts, Span chunk) {
     const size_t n = chunk.size();
     int64_t count = 1;
     if (facts.last == Content::kInt64List) {
       if (!n || chunk.end[-1] >= 0x80) return false;
-      if (n <= 8) {
-        const uint64_t own = (~load<uint64_t>(chunk.begin) & kContinue) << (64 - 8 * n);
-        count = static_cast<int64_t>(((own >> 7) * 0x0101010101010101u) >> 56);
-      } else {
-        if (!short_enough(chunk)) return false;
-        count = stops_in(chunk);
-      }
+      count = count_varints(chunk);
+      if (!count) return false;
     } else if (facts.last == Content::kFloatList) {
       if (!n || n % 4) return false;
       count = static_cast<int64_t>(n / 4);
     } else if (facts.utf8) {
-      facts.utf8 = is_utf8(chunk.begin, n);
+      facts.utf8 = is_ascii(chunk.begin, n) || is_utf8(chunk.begin, n);
     }
     note(facts, count);
     return true;
   }
 
-  // Whether no varint has more than 10 bytes.
-  static bool short_enough(Span chunk) {
-    unsigned run = 0;
-    for (const uint8_t* p = chunk.begin; p < chunk.end; ++p) {
-      run = *p < 0x80 ? 0 : run + 1;
-      if (run >= 10) return false;
+  // How many varints there are; 0 if one might be longer than 10 bytes. Then four bytes in place all continue.
+  static int64_t count_varints(Span chunk) {
+    int64_t count = 0;
+    const uint8_t* p = chunk.begin;
+    if (chunk.size() == 9 && (load<uint64_t>(p) & kContinue) == kContinue) return 1;  // times in nanoseconds
+    for (; chunk.end - p >= 8; p += 8) {
+      const uint64_t stops = ~load<uint64_t>(p) & kContinue;
+      if (!(stops & 0xFFFFFFFF) || !(stops >> 32)) return count_long_varints(chunk);
+      count += static_cast<int64_t>(((stops >> 7) * 0x0101010101010101u) >> 56);
     }
-    return true;
+    for (; p < chunk.end; ++p) count += *p < 0x80;
+    return count;
   }
 
-  static int64_t stops_in(Span chunk) {
+  TFR_NOINLINE static int64_t count_long_varints(Span chunk) {
     int64_t count = 0;
-    for (const uint8_t* p = chunk.begin; p < chunk.end; ++p) count += *p < 0x80;
+    int run = 0;
+    for (const uint8_t* p = chunk.begin; p < chunk.end; ++p) {
+      run = *p < 0x80 ? 0 : run + 1;
+      if (run >= 10) return 0;
+      count += *p < 0x80;
+    }
     return count;
   }
 
@@ -142,6 +147,9 @@ class Inference {
   }
 
   TFR_NOINLINE bool any_feature(FeatureFacts& facts, Span body, Fault& fault) {
+    Span list;
+    Span chunk;
+    if (is_one_list(body, facts.last, list) && is_one_chunk(list, chunk) && usual(facts, chunk)) return true;
     if (!values_.read(body)) return fault(kMalformed);
     if (values_.content == Content::kUnset) return true;
     for (const Span& value : values_.bytes) facts.utf8 = facts.utf8 && is_utf8(value.begin, value.size());

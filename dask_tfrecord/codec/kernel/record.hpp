@@ -325,6 +325,15 @@ TFR_INLINE bool walk_record(Span record, bool sequence, Fault& fault, OnFeatures
 //   Feature { oneof kind { BytesList bytes_list = 1; FloatList float_list = 2; Int64List int64_list = 3; } }
 //   *List   { repeated value = 1; }
 
+// Whether a Feature is one list of this kind and nothing else, and a list one chunk (or one bytes value).
+inline bool is_one_list(Span feature, Content content, Span& list) {
+  return feature.size() && *feature.begin == tag_of(static_cast<uint32_t>(content), kLen) &&
+         read_span(feature.begin + 1, feature.end, list) == feature.end;
+}
+inline bool is_one_chunk(Span list, Span& chunk) {
+  return list.size() && *list.begin == tag_of(1, kLen) && read_span(list.begin + 1, list.end, chunk) == list.end;
+}
+
 struct Values {
   Content content = Content::kUnset;
   std::vector<int64_t> ints;

@@ -6,6 +6,9 @@
 namespace tfr {
 
 inline bool is_ascii(const uint8_t* p, size_t n) {
+  constexpr uint64_t kHigh = 0x8080808080808080;
+  if (n >= 8 && n <= 16) return !((load<uint64_t>(p) | load<uint64_t>(p + n - 8)) & kHigh);
+  if (n >= 4 && n < 8) return !((load<uint32_t>(p) | load<uint32_t>(p + n - 4)) & static_cast<uint32_t>(kHigh));
   uint64_t any = 0;
   size_t i = 0;
   for (; i + 32 <= n; i += 32)
@@ -13,7 +16,7 @@ inline bool is_ascii(const uint8_t* p, size_t n) {
   for (; i + 8 <= n; i += 8) any |= load<uint64_t>(p + i);
   uint8_t rest = 0;
   for (; i < n; ++i) rest |= p[i];
-  return !(any & 0x8080808080808080u) && rest < 0x80;
+  return !(any & kHigh) && rest < 0x80;
 }
 
 inline bool is_utf8(const uint8_t* p, size_t n) {

@@ -141,14 +141,27 @@ TFR_INLINE uint64_t join_groups(uint64_t x) {
   return (x & 0x000000000FFFFFFF) | ((x & 0x0FFFFFFF00000000) >> 4);
 }
 
-// A varint that takes exactly the n bytes at p, of which 16 may be read. False when it does not.
-TFR_INLINE bool read_exact_varint(const uint8_t* p, unsigned n, uint64_t& value) {
+// The continuation bits in the first eight bytes of a varint, by its size.
+inline constexpr uint64_t kContinues[11] = {
+    0,           0,
+    0x80,        0x8080,
+    0x808080,    0x80808080,
+    0x8080808080, 0x808080808080,
+    0x80808080808080, kContinue,
+    kContinue,
+};
+
+// A varint that takes exactly the n bytes at p (1 to 10), of which 16 may be read. False when it does not.
+TFR_INLINE bool read_exact_varint(const uint8_t* p, size_t n, uint64_t& value) {
+  // Its bytes among the first eight.
+  static constexpr uint64_t kOwn[9] = {
+      0, 0xFF, 0xFFFF, 0xFFFFFF, 0xFFFFFFFF, 0xFFFFFFFFFF, 0xFFFFFFFFFFFF, 0xFFFFFFFFFFFFFF, 0xFFFFFFFFFFFFFFFF,
+  };
   const uint64_t x = load<uint64_t>(p);
   if (TFR_LIKELY(n <= 8)) {
-    const unsigned unused = 64 - 8 * n;
-    const uint64_t own = x << unused;  // the varint's bytes, at the top
-    value = join_groups((own & ~kContinue) >> unused);
-    return (own & kContinue) == (kContinue << unused & ~(uint64_t{1} << 63));
+    const uint64_t own = x & kOwn[n];
+    value = join_groups(own & ~kContinue);
+    return (own & kContinue) == kContinues[n];
   }
   if ((x & kContinue) != kContinue) return false;
   value = join_groups(x & ~kContinue) | static_cast<uint64_t>(p[8] & 0x7F) << 56;
@@ -178,16 +191,6 @@ TFR_INLINE uint64_t spread_groups(uint64_t x) {
   x = (x & 0x00003FFF00003FFF) | ((x & 0x0FFFC0000FFFC000) << 2);
   return (x & 0x007F007F007F007F) | ((x & 0x3F803F803F803F80) << 1);
 }
-
-// The continuation bits in the first eight bytes of a varint, by its size.
-inline constexpr uint64_t kContinues[11] = {
-    0,           0,
-    0x80,        0x8080,
-    0x808080,    0x80808080,
-    0x8080808080, 0x808080808080,
-    0x80808080808080, kContinue,
-    kContinue,
-};
 
 // The bytes of a varint of more than eight that follow the first eight.
 TFR_INLINE void write_varint_end(uint8_t* p, uint64_t value, unsigned size) {
