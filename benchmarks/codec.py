@@ -9,6 +9,7 @@ CPU time of the thread: the roof is a sum of two passes, so a ratio above 1 is p
 """
 
 import argparse
+import itertools
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -64,7 +65,7 @@ def windows(data: np.ndarray) -> list[slice]:
     while cuts[-1] < len(data):
         fits = np.searchsorted(ends, cuts[-1] + WINDOW_BYTES, "right")
         cuts.append(int(ends[max(fits - 1, np.searchsorted(ends, cuts[-1], "right"))]))
-    return [slice(a, b) for a, b in zip(cuts, cuts[1:], strict=False)]
+    return [slice(a, b) for a, b in itertools.pairwise(cuts)]
 
 
 def over_windows(data: np.ndarray, work: Callable[[np.ndarray], object]) -> float:

@@ -25,14 +25,14 @@ def _restored() -> Iterator[None]:
     dd.read_tfrecord = dask_tfrecord.read_tfrecord
 
 
-def test_importing_the_package_adds_both_spellings_and_nothing_else() -> None:
+def test_importing_the_package_adds_both_spellings_and_nothing_else(tmp_path: Path) -> None:
     code = (
         "import dask.dataframe as dd; before = {*dir(dd), *dir(dd.DataFrame)}, dd.DataFrame.to_parquet;"
         "import dask_tfrecord; after = {*dir(dd), *dir(dd.DataFrame)}, dd.DataFrame.to_parquet;"
         "assert after[0] - before[0] == {'to_tfrecord', 'read_tfrecord'}, after[0] - before[0];"
         "assert after[1] is before[1]"
     )
-    subprocess.run([sys.executable, "-W", "error", "-c", code], check=True)
+    subprocess.run([sys.executable, "-W", "error", "-c", code], check=True, cwd=tmp_path)
 
 
 def test_the_spellings_do_what_the_functions_do(tmp_path: Path) -> None:

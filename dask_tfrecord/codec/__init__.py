@@ -56,8 +56,11 @@ class Damage(NamedTuple):
     def error(self, columns: Sequence[Column], record: int, offset: int) -> TFRecordError:
         """The exception for this damage; ``record`` and ``offset`` are those of the data's start."""
         column = columns[self.column] if self.column >= 0 else None
-        feature = column.name if column else None
-        place: dict[str, Any] = {"record": record + self.record, "offset": offset + self.offset, "feature": feature}
+        place: dict[str, Any] = {
+            "record": record + self.record,
+            "offset": offset + self.offset,
+            "feature": column.name if column else None,
+        }
         if column is None or self.reason not in _SCHEMA_REASONS:
             return CorruptRecordError(self.reason, **place)
         problem = _SCHEMA_REASONS[self.reason].format(kind=column.kind, found=self.found)

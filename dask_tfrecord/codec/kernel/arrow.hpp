@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "columns.hpp"
 #include "memory.hpp"
+#include "spec.hpp"
 
 extern "C" {
 struct ArrowSchema {
@@ -57,9 +57,7 @@ struct Validity {
   const uint8_t* bits = nullptr;  // null: everything is valid
   int64_t first = 0;
 
-  TFR_INLINE bool operator[](int64_t i) const {
-    return !bits || (bits[(first + i) >> 3] >> ((first + i) & 7) & 1);
-  }
+  TFR_INLINE bool operator[](int64_t i) const { return !bits || (bits[(first + i) >> 3] >> ((first + i) & 7) & 1); }
   bool all(int64_t begin, int64_t end) const {
     for (int64_t i = begin; bits && i < end; ++i)
       if (!(*this)[i]) return false;
@@ -192,9 +190,15 @@ inline void export_schema(const ExportNode& node, ArrowSchema* out) {
     export_schema(node.children[i], &holder->children[i]);
     holder->pointers.push_back(&holder->children[i]);
   }
-  *out = ArrowSchema{holder->format.c_str(), holder->name.c_str(), nullptr, kNullable,
-                     static_cast<int64_t>(node.children.size()), holder->pointers.data(), nullptr,
-                     release_tree<ArrowSchema, SchemaHolder>, holder};
+  *out = ArrowSchema{holder->format.c_str(),
+                     holder->name.c_str(),
+                     nullptr,
+                     kNullable,
+                     static_cast<int64_t>(node.children.size()),
+                     holder->pointers.data(),
+                     nullptr,
+                     release_tree<ArrowSchema, SchemaHolder>,
+                     holder};
 }
 
 inline void export_array(const ExportNode& node, Arena* arena, ArrowArray* out) {
@@ -205,9 +209,16 @@ inline void export_array(const ExportNode& node, Arena* arena, ArrowArray* out) 
     export_array(node.children[i], arena, &holder->children[i]);
     holder->pointers.push_back(&holder->children[i]);
   }
-  *out = ArrowArray{node.length, node.null_count, 0, static_cast<int64_t>(node.buffers.size()),
-                    static_cast<int64_t>(node.children.size()), holder->buffers.data(), holder->pointers.data(), nullptr,
-                    release_tree<ArrowArray, ArrayHolder>, holder};
+  *out = ArrowArray{node.length,
+                    node.null_count,
+                    0,
+                    static_cast<int64_t>(node.buffers.size()),
+                    static_cast<int64_t>(node.children.size()),
+                    holder->buffers.data(),
+                    holder->pointers.data(),
+                    nullptr,
+                    release_tree<ArrowArray, ArrayHolder>,
+                    holder};
 }
 
 }  // namespace tfr

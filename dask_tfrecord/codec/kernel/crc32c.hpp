@@ -73,8 +73,7 @@ inline constexpr uint32_t kFiveZeros = [] {
 }();
 
 TFR_INLINE uint32_t of_length(uint64_t length) {
-  if (!TFR_LIKELY(length < (1u << 24)))
-    return by_table(reinterpret_cast<const uint8_t*>(&length), 8, 0);
+  if (!TFR_LIKELY(length < (1u << 24))) return by_table(reinterpret_cast<const uint8_t*>(&length), 8, 0);
   const auto& t = kTables.byte;
   return ~(kFiveZeros ^ t[7][length & 0xFF] ^ t[6][(length >> 8) & 0xFF] ^ t[5][length >> 16]);
 }
@@ -203,8 +202,8 @@ constexpr uint32_t kFold[5][2] = {
 };
 
 TFR_AVX512_TARGET inline __m512i fold(__m512i value, __m512i by, __m512i next) {
-  return _mm512_ternarylogic_epi64(_mm512_clmulepi64_epi128(value, by, 0x00),
-                                   _mm512_clmulepi64_epi128(value, by, 0x11), next, 0x96);
+  return _mm512_ternarylogic_epi64(_mm512_clmulepi64_epi128(value, by, 0x00), _mm512_clmulepi64_epi128(value, by, 0x11),
+                                   next, 0x96);
 }
 
 TFR_AVX512_TARGET inline __m512i fold_by(unsigned which) {
@@ -246,11 +245,13 @@ TFR_AVX512_TARGET inline uint32_t by_avx512(const uint8_t* p, size_t n, uint32_t
   }
   for (; n; p += 64, n -= 64) a = fold(a, by512, _mm512_loadu_si512(p));
   // The four lanes become one: each is moved past the lanes behind it; the last stays as it is.
-  const __m512i by_lane = _mm512_set_epi64(0, 0, kFold[0][1], kFold[0][0], kFold[1][1], kFold[1][0], kFold[2][1], kFold[2][0]);
-  const __m512i moved = _mm512_xor_si512(_mm512_clmulepi64_epi128(a, by_lane, 0x00), _mm512_clmulepi64_epi128(a, by_lane, 0x11));
-  const __m128i lane = _mm_xor_si128(
-      _mm_xor_si128(_mm512_castsi512_si128(moved), _mm512_extracti64x2_epi64(moved, 1)),
-      _mm_xor_si128(_mm512_extracti64x2_epi64(moved, 2), _mm512_extracti64x2_epi64(a, 3)));
+  const __m512i by_lane =
+      _mm512_set_epi64(0, 0, kFold[0][1], kFold[0][0], kFold[1][1], kFold[1][0], kFold[2][1], kFold[2][0]);
+  const __m512i moved =
+      _mm512_xor_si512(_mm512_clmulepi64_epi128(a, by_lane, 0x00), _mm512_clmulepi64_epi128(a, by_lane, 0x11));
+  const __m128i lane =
+      _mm_xor_si128(_mm_xor_si128(_mm512_castsi512_si128(moved), _mm512_extracti64x2_epi64(moved, 1)),
+                    _mm_xor_si128(_mm512_extracti64x2_epi64(moved, 2), _mm512_extracti64x2_epi64(a, 3)));
   const uint32_t half = step64(0, static_cast<uint64_t>(_mm_cvtsi128_si64(lane)));
   return ~step64(half, static_cast<uint64_t>(_mm_extract_epi64(lane, 1)));
 }

@@ -8,10 +8,8 @@
 #include <algorithm>
 #include <memory>
 
-#include "arrow.hpp"
+#include "column.hpp"
 #include "frame.hpp"
-#include "record.hpp"
-#include "varints.hpp"
 
 namespace tfr {
 
@@ -22,159 +20,15 @@ struct DecodedBatch {
   Damage damage;
 };
 
-// Appends the varints of a packed chunk, or returns false when the last one is cut off.
-TFR_INLINE bool append_packed_ints(Span packed, const uint8_t* limit, Growing<int64_t>& out, Arena& arena) {
-  out.reserve(arena, packed.size());
-  const int64_t* const end = varints::read(packed.begin, packed.end, limit, out.data + out.size);
-  if (end) out.size = static_cast<size_t>(end - out.data);
-  return end != nullptr;
-}
-
-// Arrow's offsets: where each item begins, and after them where the last one ends.
-struct Offsets : Growing<int32_t> {
-  size_t count() const { return size - 1; }
-  size_t operator[](size_t i) const { return static_cast<size_t>(data[i]); }
-  void truncate(size_t items) { size = std::min(size, items + 1); }
-};
-
-// One column being filled. What is used of it depends on kind and depth; see build().
-struct Column {
-  ColumnSpec spec;
-  Content content;
-
-  Growing<int64_t> ints;
-  Growing<float> floats;
-  Growing<uint8_t> data;  // of all bytes values
-  Offsets values_at;      // of bytes values, in data
-  Offsets steps_at;       // depth 2: of the inner lists, in values
-  Offsets rows_at;        // depth 1: of the rows, in values; depth 2: in inner lists
-  std::vector<int64_t> nulls;   // rows
-  std::vector<int64_t> step_nulls;
-
-  explicit Column(const ColumnSpec& column) : spec(column), content(content_of(column.kind)) {}
-
-  void start(Arena& arena) {
-    *this = Column(spec);
-    if (spec.depth) rows_at.push(arena, 0);
-    if (spec.depth == 2) steps_at.push(arena, 0);
-    if (spec.kind >= Kind::kBytes) {
-      values_at.push(arena, 0);
-      data.reserve(arena, 1);
-    }
-  }
-
-  size_t values() const {
-    return spec.kind == Kind::kInt64 ? ints.size : spec.kind == Kind::kFloat ? floats.size : values_at.count();
-  }
-
-  // Room for as many contents again as there are, times `times`.
-  void reserve_contents(Arena& arena, double times) {
-    const auto more = [times](size_t size) { return static_cast<size_t>(static_cast<double>(size) * times); };
-    data.reserve(arena, more(data.size));
-    if (!spec.depth) return;
-    ints.reserve(arena, more(ints.size));
-    floats.reserve(arena, more(floats.size));
-    values_at.reserve(arena, more(values_at.size));
-    steps_at.reserve(arena, more(steps_at.size));
-  }
-
-  // Room for `more` rows after the first `rows`. Numbers of a scalar column are set by row.
-  void reserve_rows(Arena& arena, size_t rows, size_t more) {
-    if (spec.depth) {
-      rows_at.reserve(arena, more);
-    } else if (spec.kind == Kind::kInt64) {
-      ints.size = rows;
-      ints.reserve(arena, more);
-    } else if (spec.kind == Kind::kFloat) {
-      floats.size = rows;
-      floats.reserve(arena, more);
-    } else {
-      values_at.reserve(arena, more);
-    }
-  }
-
-  TFR_INLINE void push_bytes(Arena& arena, Span value, const uint8_t* limit) {
-    const size_t n = value.size();
-    data.reserve(arena, n);
-    if (TFR_LIKELY(n <= 16 && limit - value.begin >= 16)) {
-      copy16(data.data + data.size, value.begin);
-    } else if (n) {
-      std::memcpy(data.data + data.size, value.begin, n);
-    }
-    data.size += n;
-    values_at.push(arena, static_cast<int32_t>(data.size));
-  }
-
-  void push_null(Arena& arena, int64_t row) {
-    nulls.push_back(row);
-    if (spec.depth) {
-      push_row_end(arena);
-    } else if (spec.kind == Kind::kInt64) {
-      ints.data[row] = 0;
-    } else if (spec.kind == Kind::kFloat) {
-      floats.data[row] = 0;
-    } else {
-      values_at.push(arena, static_cast<int32_t>(data.size));
-    }
-  }
-
-  TFR_INLINE void push_row_end(Arena& arena) {
-    rows_at.push(arena, static_cast<int32_t>(spec.depth == 2 ? steps_at.count() : values()));
-  }
-
-  // Forgets all rows from `rows` on: the last value of a repeated key counts, a damaged record does not.
-  void truncate(size_t rows) {
-    const auto drop = [](std::vector<int64_t>& list, size_t count) {
-      while (!list.empty() && list.back() >= static_cast<int64_t>(count)) list.pop_back();
-    };
-    size_t steps = 0;
-    size_t count = rows;
-    if (spec.depth) {
-      rows_at.truncate(rows);
-      count = rows_at[rows_at.count()];
-    }
-    if (spec.depth == 2) {
-      steps = count;
-      steps_at.truncate(steps);
-      count = steps_at[steps];
-    }
-    ints.size = std::min(ints.size, count);
-    floats.size = std::min(floats.size, count);
-    if (spec.kind >= Kind::kBytes) {
-      values_at.truncate(count);
-      data.size = values_at[values_at.count()];
-    }
-    drop(nulls, rows);
-    drop(step_nulls, steps);
-  }
-
-  // Where the values of a row begin.
-  size_t values_before(size_t row) const {
-    return spec.depth == 2 ? steps_at[rows_at[row]] : spec.depth == 1 ? rows_at[row] : row;
-  }
-
-  Span bytes_between(size_t first, size_t last) const {
-    return {data.data + values_at[first], data.data + values_at[last]};
-  }
-
-  // The first row of [begin, end) that holds a value that is not UTF-8, or end.
-  size_t first_not_utf8(size_t begin, size_t end) const {
-    const Span all = bytes_between(values_before(begin), values_before(end));
-    if (is_ascii(all.begin, all.size())) return end;
-    for (size_t row = begin; row < end; ++row) {
-      for (size_t i = values_before(row); i < values_before(row + 1); ++i) {
-        const Span value = bytes_between(i, i + 1);
-        if (!is_utf8(value.begin, value.size())) return row;
-      }
-    }
-    return end;
-  }
-};
-
 class Decoder {
  public:
   Decoder(const std::vector<ColumnSpec>& columns, RecordType type, const FrameRules& rules)
-      : type_(type), rules_(rules), features_{*this, false}, lists_{*this, true}, feature_map_(features_), list_map_(lists_) {
+      : type_(type),
+        rules_(rules),
+        features_{*this, false},
+        lists_{*this, true},
+        feature_map_(features_),
+        list_map_(lists_) {
     for (const ColumnSpec& column : columns) {
       columns_.emplace_back(column);
       const Shape shape = column.depth                  ? Shape::kList
@@ -196,7 +50,7 @@ class Decoder {
       data.end = data.begin + kMaxRecordBytes + kFrameBytes;
       rules.final = false;
     }
-    std::unique_ptr<Arena, void (*)(Arena*)> arena(new Arena, [](Arena* a) { a->release(); });
+    std::unique_ptr<Arena, void (*)(Arena*)> arena(new Arena(data.size()), [](Arena* a) { a->release(); });
     arena_ = arena.get();
     rows_ = 0;
     first_block_ = false;
@@ -287,7 +141,8 @@ class Decoder {
         static_cast<uint32_t*>(target.numbers)[cursor.row] = load<uint32_t>(chunk.begin);
       } else if (target.shape == Shape::kScalarBytes) {
         decoder.columns_[static_cast<size_t>(slot)].push_bytes(*decoder.arena_, chunk, chunk.begin + 16);
-      } else if (!decoder.append_chunk(decoder.columns_[static_cast<size_t>(slot)], chunk, chunk.begin + (n < 16 ? 16 : n))) {
+      } else if (!decoder.append_chunk(decoder.columns_[static_cast<size_t>(slot)], chunk,
+                                       chunk.begin + (n < 16 ? 16 : n))) {
         return false;
       }
       target.last_row = static_cast<int32_t>(cursor.row);
@@ -304,7 +159,8 @@ class Decoder {
         ++decoder.seen_;
       }
       last_row = static_cast<int32_t>(decoder.rows_);
-      if (lists ? decoder.feature_list(column, body, fault) : decoder.any_feature(column, body, limit, fault)) return true;
+      if (lists ? decoder.feature_list(column, body, fault) : decoder.any_feature(column, body, limit, fault))
+        return true;
       fault.column = slot;
       return fault.reason == kMalformed ? false : decoder.postpone(slot, fault);
     }
@@ -322,8 +178,9 @@ class Decoder {
   }
   TFR_NOINLINE void forget(int slot) {
     columns_[static_cast<size_t>(slot)].truncate(static_cast<size_t>(rows_));
-    misfits_.erase(std::remove_if(misfits_.begin(), misfits_.end(), [slot](const Fault& f) { return f.column == slot; }),
-                   misfits_.end());
+    misfits_.erase(
+        std::remove_if(misfits_.begin(), misfits_.end(), [slot](const Fault& f) { return f.column == slot; }),
+        misfits_.end());
   }
 
   // Room for the block's rows; after the first two blocks also for what is likely to follow.
@@ -335,7 +192,8 @@ class Decoder {
       Column& column = columns_[i];
       column.reserve_rows(*arena_, static_cast<size_t>(rows_), records_.size() + likely);
       if (first_block_) column.reserve_contents(*arena_, followed_by);
-      targets_[i].numbers = column.spec.kind == Kind::kInt64 ? static_cast<void*>(column.ints.data) : column.floats.data;
+      targets_[i].numbers =
+          column.spec.kind == Kind::kInt64 ? static_cast<void*>(column.ints.data) : column.floats.data;
     }
     first_block_ = rows_ == 0;
   }
@@ -355,7 +213,8 @@ class Decoder {
     for (size_t i = 0; i < columns_.size(); ++i) {
       Column& column = columns_[i];
       if (column.spec.kind != Kind::kString) continue;
-      const auto row = static_cast<int64_t>(column.first_not_utf8(static_cast<size_t>(first), static_cast<size_t>(good)));
+      const auto row =
+          static_cast<int64_t>(column.first_not_utf8(static_cast<size_t>(first), static_cast<size_t>(good)));
       if (row == good) continue;
       good = row;
       fault = {"invalid UTF-8 value", static_cast<int>(i), ""};
@@ -422,7 +281,8 @@ class Decoder {
       if (column.spec.depth && !list.size()) return column.push_row_end(*arena_), true;
       Span chunk;
       if (is_one_chunk(list, chunk) && append_chunk(column, chunk, limit)) return true;
-      if (column.spec.depth == 1 && column.content == Content::kBytesList && append_bytes_list(column, list, limit)) return true;
+      if (column.spec.depth == 1 && column.content == Content::kBytesList && append_bytes_list(column, list, limit))
+        return true;
     }
     if (!values_.read(body)) return fault(kMalformed);
     if (!fits(column, fault)) return false;
@@ -488,7 +348,8 @@ class Decoder {
           if (!values_.read(span)) return false;
           if (!fits(column, fault)) return false;
           append_values(column);
-          if (values_.content == Content::kUnset) column.step_nulls.push_back(static_cast<int64_t>(column.steps_at.count()));
+          if (values_.content == Content::kUnset)
+            column.step_nulls.push_back(static_cast<int64_t>(column.steps_at.count()));
           column.steps_at.push(*arena_, static_cast<int32_t>(column.values()));
           return true;
         },
@@ -498,65 +359,13 @@ class Decoder {
     return true;
   }
 
-  // ---- the finished columns as Arrow arrays ----
-
   ExportNode build() {
     ExportNode root;
     root.format = "+s";
     root.length = rows_;
     root.buffers = {nullptr};
-    for (Column& column : columns_) {
-      ExportNode node = build_values(column, column.spec.depth ? column.values() : static_cast<size_t>(rows_));
-      if (column.spec.depth == 2) {
-        node = build_list(std::move(node), column.steps_at);
-        set_nulls(node, column.step_nulls);
-      }
-      if (column.spec.depth) node = build_list(std::move(node), column.rows_at);
-      set_nulls(node, column.nulls);
-      node.name = column.spec.name;
-      root.children.push_back(std::move(node));
-    }
+    for (Column& column : columns_) root.children.push_back(column.build(*arena_, static_cast<size_t>(rows_)));
     return root;
-  }
-
-  static ExportNode build_values(const Column& column, size_t count) {
-    ExportNode node;
-    node.name = "item";
-    node.length = static_cast<int64_t>(count);
-    switch (column.spec.kind) {
-      case Kind::kInt64:
-        node.format = "l";
-        node.buffers = {nullptr, column.ints.data};
-        break;
-      case Kind::kFloat:
-        node.format = "f";
-        node.buffers = {nullptr, column.floats.data};
-        break;
-      default:
-        node.format = column.spec.kind == Kind::kString ? "u" : "z";
-        node.buffers = {nullptr, column.values_at.data, column.data.data};
-    }
-    return node;
-  }
-
-  static ExportNode build_list(ExportNode child, const Offsets& offsets) {
-    ExportNode node;
-    node.format = "+l";
-    node.name = "item";
-    node.length = static_cast<int64_t>(offsets.count());
-    node.buffers = {nullptr, offsets.data};
-    node.children.push_back(std::move(child));
-    return node;
-  }
-
-  void set_nulls(ExportNode& node, const std::vector<int64_t>& nulls) {
-    if (nulls.empty()) return;
-    const size_t bytes = static_cast<size_t>(node.length + 7) / 8;
-    uint8_t* const bits = arena_->allocate(bytes);
-    std::memset(bits, 0xFF, bytes);
-    for (const int64_t row : nulls) bits[row >> 3] &= static_cast<uint8_t>(~(1u << (row & 7)));
-    node.null_count = static_cast<int64_t>(nulls.size());
-    node.buffers[0] = bits;
   }
 
   RecordType type_;

@@ -12,7 +12,7 @@ namespace tfr {
 struct FeatureFacts {
   std::string name;
   bool feature_list = false;
-  int64_t records = 0;               // that hold it with a kind
+  int64_t records = 0;                         // that hold it with a kind
   int64_t first_record[4] = {-1, -1, -1, -1};  // by Content
   int64_t min_values = INT64_MAX;
   int64_t max_values = 0;
@@ -25,8 +25,13 @@ struct FeatureFacts {
 class Inference {
  public:
   Inference(RecordType type, const FrameRules& rules, int64_t max_records)
-      : sequence_(type == RecordType::kSequenceExample), rules_(rules), max_records_(max_records), features_{*this, false},
-        lists_{*this, true}, feature_map_(features_), list_map_(lists_) {}
+      : sequence_(type == RecordType::kSequenceExample),
+        rules_(rules),
+        max_records_(max_records),
+        features_{*this, false},
+        lists_{*this, true},
+        feature_map_(features_),
+        list_map_(lists_) {}
   Inference(const Inference&) = delete;
   Inference& operator=(const Inference&) = delete;
 
@@ -42,8 +47,7 @@ class Inference {
       if (!payload.begin) break;
       Fault fault;
       const bool good = walk_record(
-          payload, sequence_, fault,
-          [&](Span part) { return feature_map_.walk(part, data.end, fault); },
+          payload, sequence_, fault, [&](Span part) { return feature_map_.walk(part, data.end, fault); },
           [&](Span part) { return list_map_.walk(part, data.end, fault); });
       if (!good) {
         damage.reason = fault.reason;

@@ -33,9 +33,10 @@ class Pool {
     return *pool;
   }
 
-  // A chunk of at least `size` bytes. Throws std::bad_alloc.
+  // A chunk of at least `size` bytes; below a huge page of just as many. Throws std::bad_alloc.
   Chunk take(size_t size) {
     if (size > SIZE_MAX - kHugePage) throw std::bad_alloc();
+    if (size < kHugePage) return {static_cast<uint8_t*>(::operator new(size)), size};
     size = (size + kHugePage - 1) & ~(kHugePage - 1);
     {
       const std::lock_guard<std::mutex> lock(mutex_);
@@ -56,6 +57,7 @@ class Pool {
   }
 
   void give_back(Chunk chunk) noexcept {
+    if (chunk.size < kHugePage) return ::operator delete(chunk.data);
     {
       const std::lock_guard<std::mutex> lock(mutex_);
       if (kept_ + chunk.size <= kPoolBytes && free_.size() < free_.capacity()) {
@@ -78,7 +80,8 @@ class Pool {
 // All memory of one decoded batch. Shared by its Arrow arrays: the last release gives the chunks back.
 class Arena {
  public:
-  Arena() = default;
+  // `expected` bytes in all are likely to be asked for.
+  explicit Arena(size_t expected) : chunk_(expected < kHugePage ? expected : kHugePage) {}
   Arena(const Arena&) = delete;
   Arena& operator=(const Arena&) = delete;
   ~Arena() {
@@ -91,7 +94,7 @@ class Arena {
     size = ((size + 63) & ~size_t{63}) + 192;
     if (size > left_) {
       chunks_.reserve(chunks_.size() + 1);
-      const Chunk chunk = Pool::instance().take(size);
+      const Chunk chunk = Pool::instance().take(size > chunk_ ? size : chunk_);
       chunks_.push_back(chunk);
       next_ = chunk.data;
       left_ = chunk.size;
@@ -109,6 +112,7 @@ class Arena {
 
  private:
   std::vector<Chunk> chunks_;
+  size_t chunk_;  // the least size of a chunk
   uint8_t* next_ = nullptr;
   size_t left_ = 0;
   std::atomic<int64_t> references_{1};

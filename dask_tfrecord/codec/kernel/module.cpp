@@ -66,7 +66,8 @@ std::vector<tfr::ColumnSpec> parse_columns(const std::vector<ColumnTuple>& colum
   for (const auto& [name, kind, depth] : columns) specs.push_back({name, parse_kind(kind), depth});
   const int deepest = type == tfr::RecordType::kBytes ? 0 : type == tfr::RecordType::kExample ? 1 : 2;
   for (const tfr::ColumnSpec& spec : specs) {
-    if (spec.depth < 0 || spec.depth > deepest) throw nb::value_error(("too deep for this record type: " + spec.name).c_str());
+    if (spec.depth < 0 || spec.depth > deepest)
+      throw nb::value_error(("too deep for this record type: " + spec.name).c_str());
     if (type == tfr::RecordType::kBytes && (spec.kind < tfr::Kind::kBytes || specs.size() > 1))
       throw nb::value_error("records of type bytes are one column of bytes");
   }
@@ -122,9 +123,11 @@ nb::object python_batch(tfr::ExportNode root, tfr::Arena* arena) {
 
 class PyDecoder {
  public:
-  PyDecoder(const std::vector<ColumnTuple>& columns, const std::string& record_type, bool verify_crc, uint64_t max_record_bytes)
+  PyDecoder(const std::vector<ColumnTuple>& columns, const std::string& record_type, bool verify_crc,
+            uint64_t max_record_bytes)
       : type_(parse_record_type(record_type)),
-        decoder_(parse_columns(columns, type_), type_, {verify_crc, std::min(max_record_bytes, tfr::kMaxRecordBytes), true}) {}
+        decoder_(parse_columns(columns, type_), type_,
+                 {verify_crc, std::min(max_record_bytes, tfr::kMaxRecordBytes), true}) {}
 
   nb::tuple decode(nb::handle data, bool final) {
     const OneCall call(mutex_);
@@ -148,13 +151,15 @@ class PyEncoder {
  public:
   PyEncoder(const std::vector<ColumnTuple>& columns, const std::string& record_type)
       : type_(parse_record_type(record_type)), encoder_(parse_columns(columns, type_), type_) {
-    if (type_ == tfr::RecordType::kBytes && columns.size() != 1) throw nb::value_error("records of type bytes are one column of bytes");
+    if (type_ == tfr::RecordType::kBytes && columns.size() != 1)
+      throw nb::value_error("records of type bytes are one column of bytes");
   }
 
   void bind(nb::handle batch) {
     const OneCall call(mutex_);
     capsules_ = nb::cast<nb::tuple>(batch.attr("__arrow_c_array__")());
-    const auto* schema = static_cast<ArrowSchema*>(PyCapsule_GetPointer(nb::object(capsules_[0]).ptr(), "arrow_schema"));
+    const auto* schema =
+        static_cast<ArrowSchema*>(PyCapsule_GetPointer(nb::object(capsules_[0]).ptr(), "arrow_schema"));
     if (!schema) throw nb::python_error();
     const auto* array = static_cast<ArrowArray*>(PyCapsule_GetPointer(nb::object(capsules_[1]).ptr(), "arrow_array"));
     if (!array) throw nb::python_error();
@@ -189,7 +194,8 @@ class PyEncoder {
 class PyInference {
  public:
   PyInference(const std::string& record_type, bool verify_crc, uint64_t max_record_bytes, int64_t max_records)
-      : inference_(parse_record_type(record_type), {verify_crc, std::min(max_record_bytes, tfr::kMaxRecordBytes), true}, max_records) {
+      : inference_(parse_record_type(record_type), {verify_crc, std::min(max_record_bytes, tfr::kMaxRecordBytes), true},
+                   max_records) {
     if (record_type == "bytes") throw nb::value_error("records of type bytes hold no features");
   }
 
@@ -240,7 +246,7 @@ class PyInference {
 nb::tuple scan(nb::handle data, bool final, bool verify_crc, uint64_t max_record_bytes, bool offsets) {
   const Bytes bytes(data);
   tfr::Damage damage;
-  std::unique_ptr<tfr::Arena, void (*)(tfr::Arena*)> arena(new tfr::Arena, [](tfr::Arena* a) { a->release(); });
+  std::unique_ptr<tfr::Arena, void (*)(tfr::Arena*)> arena(new tfr::Arena(4096), [](tfr::Arena* a) { a->release(); });
   tfr::Growing<int64_t> starts;
   const tfr::FrameRules rules{verify_crc, std::min(max_record_bytes, tfr::kMaxRecordBytes), final};
   {
@@ -290,20 +296,21 @@ NB_MODULE(_kernel, m) {
   using namespace nb::literals;
   encode_error = PyErr_NewException("dask_tfrecord.codec._kernel.EncodeError", PyExc_ValueError, nullptr);
   m.attr("EncodeError") = nb::handle(encode_error);
-  nb::class_<Batch>(m, "Batch").def(
-      "__arrow_c_array__", [](const Batch& batch, nb::handle) { return batch.export_capsules(); },
-      "requested_schema"_a = nb::none());
+  nb::class_<Batch>(m, "Batch")
+      .def(
+          "__arrow_c_array__", [](const Batch& batch, nb::handle) { return batch.export_capsules(); },
+          "requested_schema"_a = nb::none());
   nb::class_<PyEncoder>(m, "Encoder")
       .def(nb::init<const std::vector<ColumnTuple>&, const std::string&>(), "columns"_a, "record_type"_a)
       .def("bind", &PyEncoder::bind, "batch"_a)
       .def("encode_into", &PyEncoder::encode_into, "row"_a, "out"_a);
   nb::class_<PyDecoder>(m, "Decoder")
-      .def(nb::init<const std::vector<ColumnTuple>&, const std::string&, bool, uint64_t>(), "columns"_a, "record_type"_a,
-           nb::kw_only(), "verify_crc"_a = true, "max_record_bytes"_a = tfr::kMaxRecordBytes)
+      .def(nb::init<const std::vector<ColumnTuple>&, const std::string&, bool, uint64_t>(), "columns"_a,
+           "record_type"_a, nb::kw_only(), "verify_crc"_a = true, "max_record_bytes"_a = tfr::kMaxRecordBytes)
       .def("decode", &PyDecoder::decode, "data"_a, nb::kw_only(), "final"_a);
   nb::class_<PyInference>(m, "Inference")
-      .def(nb::init<const std::string&, bool, uint64_t, int64_t>(), "record_type"_a, nb::kw_only(), "verify_crc"_a = true,
-           "max_record_bytes"_a = tfr::kMaxRecordBytes, "max_records"_a = -1)
+      .def(nb::init<const std::string&, bool, uint64_t, int64_t>(), "record_type"_a, nb::kw_only(),
+           "verify_crc"_a = true, "max_record_bytes"_a = tfr::kMaxRecordBytes, "max_records"_a = -1)
       .def("feed", &PyInference::feed, "data"_a, nb::kw_only(), "final"_a)
       .def("features", &PyInference::features);
   m.def("scan", &scan, "data"_a, nb::kw_only(), "final"_a, "verify_crc"_a = true,

@@ -13,7 +13,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "columns.hpp"
+#include "spec.hpp"
 #include "utf8.hpp"
 #include "wire.hpp"
 
@@ -118,7 +118,9 @@ class KeyTable {
       head += tail;
       mask += one_float ? std::string(5, '\xFF') : std::string{0, '\xFF', 0, '\xFF', 0};
     }
-    key.kind = !wanted ? Entry::kUnwanted : one_float && head.size() <= sizeof key.words ? Entry::kFloat : Entry::kChunk;
+    key.kind = !wanted                                        ? Entry::kUnwanted
+               : one_float && head.size() <= sizeof key.words ? Entry::kFloat
+                                                              : Entry::kChunk;
     key.head = static_cast<uint8_t>(head.size());
     key.longer = head.size() > sizeof key.words;
     if (key.longer && one_float) return expect(index, content);
@@ -169,7 +171,8 @@ class MapWalker {
       if (!p) return fault(kMalformed);
       p = tag == tag_of(1, kLen) ? read_span(p, message.end, entry) : skip_value(p, message.end, tag);
       if (!p) return fault(kMalformed);
-      if (tag == tag_of(1, kLen) && !read_long(entry, limit, previous, fault) && (fault.reason || !read_entry(entry, previous, fault)))
+      if (tag == tag_of(1, kLen) && !read_long(entry, limit, previous, fault) &&
+          (fault.reason || !read_entry(entry, previous, fault)))
         return false;
     }
     return true;
@@ -203,10 +206,12 @@ class MapWalker {
         const size_t n = values[-1];
         next = values + n;
         if ((load<uint64_t>(values - 5) ^ (tails[index] + n * kPerByte)) & kTail) break;
-        if (p[1] != key.entry + n || p[1] >= 0x80 || next > end || !sink_.usual(cursor, key.slot, {values, next})) break;
+        if (p[1] != key.entry + n || p[1] >= 0x80 || next > end || !sink_.usual(cursor, key.slot, {values, next}))
+          break;
       } else {
+        // <feature> comes next, and with it the entry must end.
         next = p + 2 + p[1];
-        if (p[1] >= 0x80 || next > end || next < values) break;
+        if (p[1] >= 0x80 || next > end || next != values + 1 + *values) break;
       }
       last = index;
       p = next;
@@ -217,7 +222,8 @@ class MapWalker {
   }
 
   TFR_INLINE static bool matches(const Key& key, const uint8_t* p) {
-    return !(((load<uint64_t>(p) ^ key.words[0]) & key.masks[0]) | ((load<uint64_t>(p + 8) ^ key.words[1]) & key.masks[1]) |
+    return !(((load<uint64_t>(p) ^ key.words[0]) & key.masks[0]) |
+             ((load<uint64_t>(p + 8) ^ key.words[1]) & key.masks[1]) |
              ((load<uint64_t>(p + 16) ^ key.words[2]) & key.masks[2]));
   }
   bool matches_text(uint32_t index, const uint8_t* p) const {

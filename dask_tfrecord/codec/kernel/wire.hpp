@@ -143,12 +143,7 @@ TFR_INLINE uint64_t join_groups(uint64_t x) {
 
 // The continuation bits in the first eight bytes of a varint, by its size.
 inline constexpr uint64_t kContinues[11] = {
-    0,           0,
-    0x80,        0x8080,
-    0x808080,    0x80808080,
-    0x8080808080, 0x808080808080,
-    0x80808080808080, kContinue,
-    kContinue,
+    0, 0, 0x80, 0x8080, 0x808080, 0x80808080, 0x8080808080, 0x808080808080, 0x80808080808080, kContinue, kContinue,
 };
 
 // A varint that takes exactly the n bytes at p (1 to 10), of which 16 may be read. False when it does not.

@@ -1,0 +1,399 @@
+// A column being encoded: the sizes of its map entries, and their bytes.
+//
+// Writes may go up to kOverStore bytes beyond an entry's end.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "arrow.hpp"
+#include "record.hpp"
+#include "varints.hpp"
+
+namespace tfr {
+
+// A value that has no encoding; raised as an exception by the binding.
+struct EncodeFault {
+  int64_t row = -1;
+  int column = -1;
+  const char* reason = nullptr;
+};
+
+constexpr uint64_t kOverStore = 16;
+
+// A column, and what its map entry looks like:
+// 0A <entry> 0A <name length> <name> 12 <feature> <kind> <list> 0A <chunk>
+class EncodedColumn {
+ public:
+  ColumnSpec spec;
+  ColumnView view;
+
+  explicit EncodedColumn(const ColumnSpec& column)
+      : spec(column),
+        key_(key_on_wire(column.name)),
+        kind_tag_(static_cast<uint8_t>(tag_of(static_cast<uint32_t>(content_of(column.kind)), kLen))) {
+    // Where all five lengths are one byte, the head is a text in which n is added to them.
+    if (key_.size() + 7 > 48 || lengths_of(0).entry > 117) return;
+    head_size_ = static_cast<unsigned>(write_head(text_, 0) - text_);
+    max_short_ = 127 - text_[1];
+  }
+
+  // Adds the size of the entries of rows [begin, begin + count) to sizes. A list that holds a null is a
+  // fault; then count becomes the number of rows before it.
+  void measure(int64_t begin, int64_t& count, uint64_t* sizes, EncodeFault& fault) {
+    if (spec.depth == 0) {
+      measure_scalars(begin, count, sizes);
+    } else {
+      measure_lists(begin, count, sizes, fault);
+    }
+  }
+
+  // Writes the entries and moves the rows' ends behind them.
+  void write(int64_t begin, int64_t count, uint8_t** ends) const {
+    if (spec.depth) return write_lists(begin, count, ends);
+    switch (spec.kind) {
+      case Kind::kInt64:
+        return write_ints(begin, count, ends);
+      case Kind::kFloat:
+        return write_floats(begin, count, ends);
+      default:
+        return write_bytes(begin, count, ends);
+    }
+  }
+
+  // The first row of [begin, end) that holds a string that is not UTF-8, or end.
+  int64_t first_not_utf8(int64_t begin, int64_t end) const {
+    if (begin == end) return end;
+    const auto is_valid = [this](int64_t first, int64_t last) {
+      return is_utf8(view.data + view.bytes[first], static_cast<size_t>(view.bytes[last] - view.bytes[first]));
+    };
+    const auto [first, last] = values_of(begin, end);
+    if (is_ascii(view.data + view.bytes[first], static_cast<size_t>(view.bytes[last] - view.bytes[first]))) return end;
+    for (int64_t row = begin; row < end; ++row) {
+      if (!view.valid[row]) continue;
+      const auto [from, to] = values_of(row, row + 1);
+      for (int64_t i = from; i < to; ++i)
+        if (!is_valid(i, i + 1)) return row;
+    }
+    return end;
+  }
+
+ private:
+  struct Lengths {
+    uint64_t list;
+    uint64_t feature;
+    uint64_t entry;
+
+    uint64_t whole_entry() const { return 1 + varint_size(entry) + entry; }
+  };
+
+  static constexpr size_t kTextBytes = 48 + 8;        // three blocks, and what a load of the tail may reach
+  static constexpr uint64_t kPerByte = 0x0100010001;  // of <feature> <kind> <list> 0A <chunk>
+
+  // For a list that is one chunk (or one value) of n bytes.
+  Lengths lengths_of(uint64_t n) const { return lengths_of_list(1 + varint_size(n) + n); }
+  Lengths lengths_of_list(uint64_t list) const {
+    const uint64_t feature = 1 + varint_size(list) + list;
+    return {list, feature, key_.size() + varint_size(feature) + feature};
+  }
+
+  bool fits_text(uint64_t n) const { return static_cast<int64_t>(n) <= max_short_; }
+  TFR_INLINE uint64_t scalar_size(uint64_t n) const {
+    return TFR_LIKELY(fits_text(n)) ? head_size_ + n : lengths_of(n).whole_entry();
+  }
+
+  // ---- heads: all of an entry that comes before its values ----
+
+  uint8_t* write_entry_head(uint8_t* p, uint64_t entry) const {
+    *p++ = tag_of(1, kLen);
+    p = write_varint(p, entry);
+    std::memcpy(p, key_.data(), key_.size());
+    return p + key_.size();
+  }
+  uint8_t* write_list_head(uint8_t* p, const Lengths& lengths) const {
+    p = write_varint(p, lengths.feature);
+    *p++ = kind_tag_;
+    return write_varint(p, lengths.list);
+  }
+  TFR_NOINLINE uint8_t* write_head(uint8_t* p, uint64_t n) const {
+    const Lengths lengths = lengths_of(n);
+    p = write_list_head(write_entry_head(p, lengths.entry), lengths);
+    *p++ = tag_of(1, kLen);
+    return write_varint(p, n);
+  }
+
+  // The head of a short value; kept apart from the column so that it stays in registers.
+  class ShortHead {
+   public:
+    ShortHead(const EncodedColumn& column, uint64_t n) : size_(column.head_size_), entry_(column.text_[1]) {
+      if (!size_) return;  // the column's heads are never short
+      uint8_t text[kTextBytes];
+      std::memcpy(text, column.text_, kTextBytes);
+      text[1] = static_cast<uint8_t>(entry_ + n);
+      tail_ = load<uint64_t>(text + size_ - 5) + n * kPerByte;
+      store<uint64_t>(text + size_ - 5, tail_);
+      for (int i = 0; i < 3; ++i) blocks_[i] = load<Block16>(text + 16 * i);
+    }
+    // For values of the length it was made for.
+    TFR_INLINE uint8_t* write(uint8_t* p) const {
+      store<Block16>(p, blocks_[0]);
+      if (size_ > 16) store<Block16>(p + 16, blocks_[1]);  // not always: kOverStore
+      if (size_ > 32) store<Block16>(p + 32, blocks_[2]);
+      return p + size_;
+    }
+    // For values that are n bytes longer.
+    TFR_INLINE uint8_t* write(uint8_t* p, uint64_t n) const {
+      write(p);
+      p[1] = static_cast<uint8_t>(entry_ + n);
+      store<uint64_t>(p + size_ - 5, tail_ + n * kPerByte);
+      return p + size_;
+    }
+
+   private:
+    Block16 blocks_[3] = {};
+    size_t size_;
+    uint64_t entry_;
+    uint64_t tail_ = 0;
+  };
+
+  // ---- scalars ----
+
+  // A loop over rows skips the null ones by `if (!valid[begin + r]) continue;` on a copy of the validity: the
+  // compiler cannot know that the stores of the loop do not change the column's own.
+
+  void measure_scalars(int64_t begin, int64_t count, uint64_t* sizes) const {
+    const Validity valid = view.valid;
+    switch (spec.kind) {
+      case Kind::kInt64: {
+        const int64_t* const values = view.ints + begin;
+        for (int64_t r = 0; r < count; ++r) {
+          if (!valid[begin + r]) continue;
+          sizes[r] += scalar_size(varint_size(static_cast<uint64_t>(values[r])));
+        }
+        break;
+      }
+      case Kind::kFloat: {
+        const uint64_t size = scalar_size(4);
+        for (int64_t r = 0; r < count; ++r)
+          if (valid[begin + r]) sizes[r] += size;
+        break;
+      }
+      default: {
+        const Bounds bytes = view.bytes;
+        for (int64_t r = 0; r < count; ++r) {
+          if (!valid[begin + r]) continue;
+          sizes[r] += scalar_size(static_cast<uint64_t>(bytes[begin + r + 1] - bytes[begin + r]));
+        }
+      }
+    }
+  }
+
+  void write_ints(int64_t begin, int64_t count, uint8_t** ends) const {
+    const Validity valid = view.valid;
+    const int64_t* const values = view.ints + begin;
+    const ShortHead head(*this, 0);
+    const bool is_short = fits_text(10);
+    for (int64_t r = 0; r < count; ++r) {
+      if (!valid[begin + r]) continue;
+      const auto value = static_cast<uint64_t>(values[r]);
+      prefetch(values + r + count);
+      const unsigned size = varint_size(value);
+      uint8_t* const p = TFR_LIKELY(is_short) ? head.write(ends[r], size) : write_head(ends[r], size);
+      write_sized_varint(p, value, size);
+      ends[r] = p + size;
+    }
+  }
+
+  void write_floats(int64_t begin, int64_t count, uint8_t** ends) const {
+    const Validity valid = view.valid;
+    const float* const values = view.floats + begin;
+    const ShortHead head(*this, 4);
+    const bool is_short = fits_text(10);
+    for (int64_t r = 0; r < count; ++r) {
+      if (!valid[begin + r]) continue;
+      const float value = values[r];
+      prefetch(values + r + count);  // where the next group begins
+      uint8_t* const p = TFR_LIKELY(is_short) ? head.write(ends[r]) : write_head(ends[r], 4);
+      store<float>(p, value);
+      ends[r] = p + 4;
+    }
+  }
+
+  void write_bytes(int64_t begin, int64_t count, uint8_t** ends) const {
+    const ColumnView column = view;
+    const ShortHead head(*this, 0);
+    const int64_t max_short = max_short_;
+    for (int64_t r = 0; r < count; ++r) {
+      if (!column.valid[begin + r]) continue;
+      const int64_t from = column.bytes[begin + r];
+      const auto n = static_cast<uint64_t>(column.bytes[begin + r + 1] - from);
+      uint8_t* const p =
+          TFR_LIKELY(static_cast<int64_t>(n) <= max_short) ? head.write(ends[r], n) : write_head(ends[r], n);
+      ends[r] = copy_bytes(p, column, from, n);
+    }
+  }
+
+ public:
+  TFR_INLINE static uint8_t* copy_bytes(uint8_t* p, const ColumnView& view, int64_t from, uint64_t n) {
+    if (n <= 16 && view.data_end - from >= 16) {
+      copy16(p, view.data + from);
+    } else if (n) {
+      std::memcpy(p, view.data + from, n);
+    }
+    return p + n;
+  }
+
+ private:
+  // ---- lists ----
+
+  struct Range {
+    int64_t first;
+    int64_t last;
+  };
+
+  // The values of rows [begin, end).
+  Range values_of(int64_t begin, int64_t end) const {
+    Range range{begin, end};
+    for (int level = 0; level < spec.depth; ++level)
+      range = {view.lists[level][range.first], view.lists[level][range.last]};
+    return range;
+  }
+
+  void measure_lists(int64_t begin, int64_t& count, uint64_t* sizes, EncodeFault& fault) {
+    const bool encode = spec.depth == 1 && spec.kind == Kind::kInt64;
+    varint_ends_.resize(encode ? static_cast<size_t>(count) + 1 : 0);
+    uint64_t encoded = 0;
+    for (int64_t r = 0; r < count; ++r) {
+      const int64_t row = begin + r;
+      if (encode) varint_ends_[static_cast<size_t>(r)] = encoded;
+      if (!view.valid[row]) continue;
+      const Range list{view.lists[0][row], view.lists[0][row + 1]};
+      if (holds_null(list)) {
+        count = r;
+        fault = {row, -1, "a list cannot hold a null: TFRecord has no encoding for it"};
+      } else if (encode) {
+        const uint64_t n = encode_varints(list, encoded);
+        encoded += n;
+        sizes[r] += (n ? lengths_of(n) : lengths_of_list(0)).whole_entry();
+      } else if (spec.depth == 1) {
+        sizes[r] += lengths_of_list(list_size(list)).whole_entry();
+      } else {
+        const uint64_t steps = feature_list_size(list);
+        const uint64_t entry = key_.size() + varint_size(steps) + steps;
+        sizes[r] += 1 + varint_size(entry) + entry;
+      }
+    }
+    if (encode) varint_ends_[static_cast<size_t>(count)] = encoded;
+  }
+
+  bool holds_null(Range list) const {
+    if (spec.depth == 1) return !view.value_valid.all(list.first, list.last);
+    const Range values{view.lists[1][list.first], view.lists[1][list.last]};
+    return !view.inner_valid.all(list.first, list.last) || !view.value_valid.all(values.first, values.last);
+  }
+
+  uint64_t encode_varints(Range list, uint64_t at) {
+    const auto room = at + static_cast<uint64_t>(list.last - list.first) * 10 + kOverStore;
+    if (varints_.size() < room) varints_.resize(room * 2);
+    uint8_t* const start = varints_.data() + at;
+    return static_cast<uint64_t>(write_varints(start, list) - start);
+  }
+
+  uint8_t* write_varints(uint8_t* p, Range list) const {
+    return varints::best_write()(p, view.ints + list.first, static_cast<size_t>(list.last - list.first));
+  }
+
+  uint64_t packed_size(Range list) const {
+    uint64_t n = 0;
+    for (int64_t i = list.first; i < list.last; ++i) n += varint_size(static_cast<uint64_t>(view.ints[i]));
+    return n;
+  }
+
+  // The size of the *List message that holds the values.
+  uint64_t list_size(Range list) const {
+    if (list.first == list.last) return 0;
+    if (spec.kind >= Kind::kBytes) {
+      uint64_t total = 0;
+      for (int64_t i = list.first; i < list.last; ++i) {
+        const auto size = static_cast<uint64_t>(view.bytes[i + 1] - view.bytes[i]);
+        total += 1 + varint_size(size) + size;
+      }
+      return total;
+    }
+    const uint64_t n =
+        spec.kind == Kind::kInt64 ? packed_size(list) : static_cast<uint64_t>(list.last - list.first) * 4;
+    return 1 + varint_size(n) + n;
+  }
+
+  Range step_values(int64_t step) const { return {view.lists[1][step], view.lists[1][step + 1]}; }
+
+  // The size of FeatureList { repeated Feature feature = 1; } with a feature per inner list.
+  uint64_t feature_list_size(Range steps) const {
+    uint64_t total = 0;
+    for (int64_t step = steps.first; step < steps.last; ++step) {
+      const uint64_t feature = lengths_of_list(list_size(step_values(step))).feature;
+      total += 1 + varint_size(feature) + feature;
+    }
+    return total;
+  }
+
+  void write_lists(int64_t begin, int64_t count, uint8_t** ends) const {
+    const ShortHead head(*this, 0);
+    for (int64_t r = 0; r < count; ++r) {
+      if (!view.valid[begin + r]) continue;
+      const Range list{view.lists[0][begin + r], view.lists[0][begin + r + 1]};
+      if (spec.depth == 2) {
+        ends[r] = write_feature_list(ends[r], list);
+      } else if (spec.kind == Kind::kInt64 && list.first != list.last) {
+        const auto at = static_cast<size_t>(r);
+        const uint64_t n = varint_ends_[at + 1] - varint_ends_[at];
+        uint8_t* const p = fits_text(n) ? head.write(ends[r], n) : write_head(ends[r], n);
+        std::memcpy(p, varints_.data() + varint_ends_[at], n);
+        ends[r] = p + n;
+      } else {
+        const Lengths lengths = lengths_of_list(list_size(list));
+        ends[r] = write_values(write_list_head(write_entry_head(ends[r], lengths.entry), lengths), list);
+      }
+    }
+  }
+
+  uint8_t* write_feature_list(uint8_t* p, Range steps) const {
+    const uint64_t size = feature_list_size(steps);
+    p = write_varint(write_entry_head(p, key_.size() + varint_size(size) + size), size);
+    for (int64_t step = steps.first; step < steps.last; ++step) {
+      *p++ = tag_of(1, kLen);
+      p = write_list_head(p, lengths_of_list(list_size(step_values(step))));
+      p = write_values(p, step_values(step));
+    }
+    return p;
+  }
+
+  // The inside of a *List message.
+  uint8_t* write_values(uint8_t* p, Range list) const {
+    if (list.first == list.last) return p;
+    if (spec.kind >= Kind::kBytes) {
+      for (int64_t i = list.first; i < list.last; ++i) {
+        const auto n = static_cast<uint64_t>(view.bytes[i + 1] - view.bytes[i]);
+        *p++ = tag_of(1, kLen);
+        p = copy_bytes(write_varint(p, n), view, view.bytes[i], n);
+      }
+      return p;
+    }
+    *p++ = tag_of(1, kLen);
+    if (spec.kind == Kind::kInt64) return write_varints(write_varint(p, packed_size(list)), list);
+    const auto n = static_cast<size_t>(list.last - list.first) * 4;
+    p = write_varint(p, n);
+    std::memcpy(p, view.floats + list.first, n);
+    return p + n;
+  }
+
+  std::string key_;  // 0A <name length> <name> 12
+  uint8_t kind_tag_;
+  unsigned head_size_ = 0;
+  int64_t max_short_ = -1;  // the longest value that the text's head fits
+  uint8_t text_[kTextBytes] = {};
+  std::vector<uint8_t> varints_;  // the group's lists of int64, encoded
+  std::vector<uint64_t> varint_ends_;
+};
+
+}  // namespace tfr

@@ -1,0 +1,83 @@
+// What the fuzz targets share: turning the fuzzer's bytes into records, and looking at what was decoded.
+#pragma once
+
+#include <cstdio>
+#include <cstdlib>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "decode.hpp"
+
+namespace tfr::fuzz {
+
+// A copy whose end is the end of its memory, so that every read beyond it is found.
+class Exact {
+ public:
+  explicit Exact(const std::string& bytes) : data_(new uint8_t[bytes.size()]), size_(bytes.size()) {
+    if (size_) std::memcpy(data_.get(), bytes.data(), size_);
+  }
+  Span span() const { return {data_.get(), data_.get() + size_}; }
+
+ private:
+  std::unique_ptr<uint8_t[]> data_;
+  size_t size_;
+};
+
+// A record around any payload, its checksums right: without them a fuzzer gets no further than the frame.
+inline std::string frame(const std::string& payload) {
+  std::string bytes(kFrameBytes + payload.size(), '\0');
+  auto* p = reinterpret_cast<uint8_t*>(bytes.data());
+  if (!payload.empty()) std::memcpy(p + kHeaderBytes, payload.data(), payload.size());
+  write_frame_header(p, payload.size());
+  store<uint32_t>(p + kHeaderBytes + payload.size(),
+                  crc32c::masked(crc32c::by_table(p + kHeaderBytes, payload.size(), 0)));
+  return bytes;
+}
+
+inline RecordType record_type(uint8_t flags) {
+  return flags & 1 ? RecordType::kSequenceExample : RecordType::kExample;
+}
+
+// Some columns of names that are short enough to be found by chance, chosen by the flags.
+inline std::vector<ColumnSpec> columns(uint8_t flags) {
+  std::vector<ColumnSpec> all = {
+      {"a", Kind::kInt64, 0}, {"b", Kind::kFloat, 0}, {"c", Kind::kBytes, 0},  {"s", Kind::kString, 0},
+      {"d", Kind::kInt64, 1}, {"e", Kind::kFloat, 1}, {"f", Kind::kString, 1},
+  };
+  if (flags & 1) {
+    all.push_back({"g", Kind::kInt64, 2});
+    all.push_back({"h", Kind::kBytes, 2});
+  }
+  std::vector<ColumnSpec> some;
+  for (size_t i = 0; i < all.size(); ++i)
+    if (!(flags & 2) || (flags >> 2 >> (i % 6) & 1)) some.push_back(all[i]);
+  return some;
+}
+
+inline void require(bool holds, const char* what) {
+  if (holds) return;
+  std::fprintf(stderr, "does not hold: %s\n", what);
+  std::abort();
+}
+
+// A decoded batch as Arrow structs, released at the end.
+class Arrow {
+ public:
+  explicit Arrow(DecodedBatch batch) {
+    export_schema(batch.root, &schema);
+    export_array(batch.root, batch.arena, &array);
+    batch.arena->release();
+  }
+  Arrow(const Arrow&) = delete;
+  Arrow& operator=(const Arrow&) = delete;
+  ~Arrow() {
+    schema.release(&schema);
+    array.release(&array);
+  }
+
+  ArrowSchema schema;
+  ArrowArray array;
+};
+
+}  // namespace tfr::fuzz

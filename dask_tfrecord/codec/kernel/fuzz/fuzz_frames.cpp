@@ -1,0 +1,22 @@
+// Bytes as they are, taken for a file: frames are walked and messages decoded and looked at.
+#include "fuzz.hpp"
+#include "infer.hpp"
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  if (!size) return 0;
+  const uint8_t flags = *data;
+  const tfr::fuzz::Exact file(std::string(data + 1, data + size));
+  const tfr::FrameRules rules{(flags & 0x80) == 0, tfr::kMaxRecordBytes, true};
+  tfr::Decoder decoder(tfr::fuzz::columns(flags), tfr::fuzz::record_type(flags), rules);
+  const bool final = (flags & 0x40) == 0;
+  tfr::DecodedBatch batch = decoder.decode(file.span(), final);
+  tfr::fuzz::require(batch.consumed <= size - 1, "no more is consumed than there is");
+  tfr::fuzz::require(!final || batch.damage || batch.consumed == size - 1, "all is consumed or damage is told");
+  const tfr::fuzz::Arrow arrow(std::move(batch));
+  tfr::Inference inference(tfr::fuzz::record_type(flags), rules, -1);
+  int64_t records = 0;
+  tfr::Damage damage;
+  inference.feed(file.span(), final, records, damage);
+  tfr::fuzz::require(!final || damage || damage.offset == size - 1, "all is looked at or damage is told");
+  return 0;
+}

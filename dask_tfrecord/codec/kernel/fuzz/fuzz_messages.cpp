@@ -1,0 +1,60 @@
+// One payload in whole frames. What is decoded must not depend on the records before it: alone, and again
+// after it taught the decoder its keys, it must give the same; and what encodes must decode to the same bytes.
+#include "encode.hpp"
+#include "fuzz.hpp"
+
+namespace {
+
+std::string encode(const std::vector<tfr::ColumnSpec>& columns, tfr::RecordType type, const tfr::fuzz::Arrow& arrow) {
+  tfr::Encoder encoder(columns, type);
+  int column = 0;
+  tfr::fuzz::require(!encoder.bind(arrow.schema, arrow.array, column), "what was decoded can be bound");
+  std::string out(64, '\0');
+  std::string bytes;
+  for (int64_t row = 0; row < arrow.array.length;) {
+    const tfr::EncodedRows done = encoder.encode(row, reinterpret_cast<uint8_t*>(out.data()), out.size());
+    if (done.fault.reason) return {};  // a null in a list of lists can be read but not written
+    if (done.need) {
+      tfr::fuzz::require(done.need > out.size(), "a need is more than there was");
+      out.resize(done.need);
+    }
+    bytes.append(out, 0, done.bytes);
+    row = done.next_row;
+  }
+  return bytes;
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  if (!size) return 0;
+  const uint8_t flags = *data;
+  const auto columns = tfr::fuzz::columns(flags);
+  const auto type = tfr::fuzz::record_type(flags);
+  const std::string record = tfr::fuzz::frame(std::string(data + 1, data + size));
+  const tfr::fuzz::Exact once(record);
+  const tfr::fuzz::Exact thrice(record + record + record);
+  tfr::Decoder decoder(columns, type, {});
+  tfr::DecodedBatch first = decoder.decode(once.span(), true);
+  tfr::DecodedBatch again = decoder.decode(thrice.span(), true);
+  tfr::fuzz::require(static_cast<bool>(first.damage) == static_cast<bool>(again.damage),
+                     "damage does not depend on what came before");
+  if (first.damage) {
+    tfr::fuzz::require(std::string(first.damage.reason) == again.damage.reason && !again.damage.offset,
+                       "the first record is the damaged one");
+    first.arena->release();
+    again.arena->release();
+    return 0;
+  }
+  const tfr::fuzz::Arrow one(std::move(first));
+  const tfr::fuzz::Arrow three(std::move(again));
+  tfr::fuzz::require(one.array.length == 1 && three.array.length == 3, "every record is a row");
+  const std::string bytes = encode(columns, type, one);
+  tfr::fuzz::require(encode(columns, type, three) == bytes + bytes + bytes, "values do not depend on what came before");
+  if (bytes.empty()) return 0;
+  const tfr::fuzz::Exact encoded(bytes);
+  tfr::DecodedBatch back = decoder.decode(encoded.span(), true);
+  tfr::fuzz::require(!back.damage, "what is encoded decodes");
+  tfr::fuzz::require(encode(columns, type, tfr::fuzz::Arrow(std::move(back))) == bytes, "and to the same values");
+  return 0;
+}
