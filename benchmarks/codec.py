@@ -5,7 +5,7 @@ decoding a CRC-32C of the input plus a memcpy of the Arrow bytes. Both are measu
 kernel, by the best instruction the machine has, on warm memory. All figures are the best of the rounds in
 CPU time of the thread: the roof is a sum of two passes, so a ratio above 1 is possible.
 
-    python -m benchmarks.codec [--rounds 5] [--scale 1.0] [tabular recsys wide images]
+    python -m benchmarks.codec [--rounds 5] [--scale 1.0] [--crc best] [tabular recsys wide images]
 """
 
 import argparse
@@ -50,11 +50,11 @@ def memcpy(source: np.ndarray, step: int) -> None:
         np.copyto(buffer[: len(part)], part)
 
 
-def checksum(size: int, step: int) -> None:
+def checksum(size: int, step: int, implementation: str) -> None:
     """CRC-32C of as many bytes as ``size``, of a buffer that is in the cache."""
     buffer = np.ones(step, np.uint8)
     for at in range(0, size, step):
-        _kernel.crc32c(buffer[: min(step, size - at)])
+        _kernel.crc32c(buffer[: min(step, size - at)], implementation=implementation)
 
 
 def windows(data: np.ndarray) -> list[slice]:
@@ -84,7 +84,7 @@ def arrow_bytes(table: Table) -> np.ndarray:
     return np.ones(table.batch.nbytes, np.uint8)
 
 
-def measure(table: Table, rounds: int) -> dict[str, float]:
+def measure(table: Table, rounds: int, crc: str) -> dict[str, float]:
     data = np.frombuffer(encoded(table), np.uint8)
     arrow = arrow_bytes(table)
     few = [column for column in table.columns if column.name in table.few]
@@ -95,7 +95,7 @@ def measure(table: Table, rounds: int) -> dict[str, float]:
 
     works: dict[str, Callable[[], float]] = {
         "copy out": lambda: seconds(lambda: memcpy(data, OUT_BYTES)),
-        "crc": lambda: seconds(lambda: checksum(len(data), 256 << 10)),
+        "crc": lambda: seconds(lambda: checksum(len(data), 256 << 10, crc)),
         "encode": lambda: seconds(lambda: drain(encode(table))),
         "copy arrow": lambda: seconds(lambda: memcpy(arrow, OUT_BYTES)),
         "decode": lambda: over_windows(data, decode(everything)),
@@ -124,6 +124,7 @@ def main() -> None:
     parser.add_argument("tables", nargs="*", metavar="table", help=f"of {', '.join(TABLES)}; default: all")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--scale", type=float, default=1.0, help="of the number of rows")
+    parser.add_argument("--crc", default="best", help="that the roof is made of: best, sse4.2, ...")
     arguments = parser.parse_args()
     print(f"CRC-32C by {', '.join(_kernel.crc32c_implementations())}; best of {arguments.rounds} rounds")
     print(f"{'':9}{'':12}{'rows/s':>12}{'GB/s':>8}{'x roof':>8}{'x decode':>10}")
@@ -132,7 +133,7 @@ def main() -> None:
         rows = make.__defaults__[0]
         table = make(max(1, int(rows * arguments.scale)))
         check(table)
-        best = measure(table, arguments.rounds)
+        best = measure(table, arguments.rounds, arguments.crc)
         roofs = {"encode": best["copy out"] + best["crc"], "decode": best["crc"] + best["copy arrow"]}
         for job in ("encode", "decode", "decode few", "infer", "scan"):
             took = best[job]
