@@ -128,13 +128,14 @@ class Decoder {
       static_cast<uint32_t*>(target.numbers)[cursor.row] = load<uint32_t>(value);
       return true;
     }
+    template <class Loop>
     TFR_INLINE bool usual(Cursor& cursor, int slot, Span chunk) const {
       Target& target = cursor.targets[slot];
       const size_t n = chunk.size();
       if (lists || target.last_row == static_cast<int32_t>(cursor.row)) return false;
       if (target.shape == Shape::kScalarInt) {
         uint64_t value = 0;
-        if (n - 1 >= 10 || !read_exact_varint(chunk.begin, n, value)) return false;
+        if (n - 1 >= 10 || !read_exact_varint<Loop>(chunk.begin, n, value)) return false;
         static_cast<uint64_t*>(target.numbers)[cursor.row] = value;
       } else if (target.shape == Shape::kScalarFloat) {
         if (n != 4) return false;

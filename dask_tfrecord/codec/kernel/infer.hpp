@@ -89,6 +89,7 @@ class Inference {
       inference.note(inference.facts_[static_cast<size_t>(slot)], 1);
       return true;
     }
+    template <class Loop>
     TFR_INLINE bool usual(Cursor&, int slot, Span chunk) const {
       return !lists && inference.usual(inference.facts_[static_cast<size_t>(slot)], chunk);
     }

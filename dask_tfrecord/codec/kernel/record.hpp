@@ -13,6 +13,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "cpu.hpp"
 #include "spec.hpp"
 #include "utf8.hpp"
 #include "wire.hpp"
@@ -59,27 +60,50 @@ enum class Entry : uint8_t {
 // A map key that has been met, and the bytes that its entry usually begins with:
 //   0A <entry> 0A <name length> <name> 12 <feature> <kind> <list> 0A <chunk> then n bytes of values
 // where each of the five lengths is one byte. Of a key that nobody wants only the bytes up to 12 count.
-// One cache line: all that the loop over records needs of it.
+// Its first cache line is all that the loop over records needs of it.
 struct alignas(64) Key {
-  uint64_t words[3] = {~uint64_t{0}, 0, 0};  // the first bytes; matches nothing until something is expected
-  uint64_t masks[3] = {~uint64_t{0}, 0, 0};  // which of them are compared
-  uint32_t next = 0;                         // the key that followed it when it was last read field by field
-  int32_t slot = -1;                         // what the sink calls it; -1: nobody wants it
+  uint64_t words[4] = {~uint64_t{0}, 0, 0, 0};  // the first bytes; matches nothing until something is expected
+  uint64_t tail = 0;                            // <feature> <kind> <list> 0A <chunk> for n = 0
+  uint32_t compared = 1;                        // which of the first bytes are compared, a bit for each
+  uint32_t next = 0;                            // the key that followed it when it was last read field by field
+  int32_t slot = -1;                            // what the sink calls it; -1: nobody wants it
   Entry kind = Entry::kUnknown;
-  uint8_t head = 0;     // how many bytes come before the values
-  uint8_t entry = 0;    // the length <entry> for n = 0
-  bool longer = false;  // than the words: the rest is compared with the key's text
+  uint8_t head = 0;                             // how many bytes come before the values
+  uint8_t entry = 0;                            // the length <entry> for n = 0
+  bool longer = false;                          // than the words: the rest is compared with the key's text
+  uint64_t masks[4] = {~uint64_t{0}, 0, 0, 0};  // what `compared` says, a byte for each
 };
+
+// How the hot loop is done with the baseline's instructions, and how with AVX2 and BMI2.
+struct PortableLoop {
+  TFR_INLINE static bool matches(const Key& key, const uint8_t* p) {
+    uint64_t differs = 0;
+    for (int i = 0; i < 4; ++i) differs |= (load<uint64_t>(p + 8 * i) ^ key.words[i]) & key.masks[i];
+    return !differs;
+  }
+  TFR_INLINE static uint64_t join(uint64_t groups) { return join_groups(groups); }
+};
+
+#if defined(TFR_X86)
+#define TFR_AVX2_TARGET TFR_TARGET("avx2,bmi,bmi2,lzcnt")
+
+struct Avx2Loop {
+  TFR_AVX2_TARGET static inline bool matches(const Key& key, const uint8_t* p) {
+    const __m256i same = _mm256_cmpeq_epi8(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)),
+                                           _mm256_load_si256(reinterpret_cast<const __m256i*>(key.words)));
+    return !(~static_cast<uint32_t>(_mm256_movemask_epi8(same)) & key.compared);
+  }
+  TFR_AVX2_TARGET static inline uint64_t join(uint64_t groups) { return _pext_u64(groups, ~kContinue); }
+};
+#endif
 
 class KeyTable {
  public:
-  KeyTable() : keys_(1), texts_(1), tails_(1) {}  // key 0 stands for the start of a record
+  KeyTable() : keys_(1), texts_(1) {}  // key 0 stands for the start of a record
 
   const Key* keys() const { return keys_.data(); }
   const Key& operator[](uint32_t index) const { return keys_[index]; }
   const std::string& text(uint32_t index) const { return texts_[index]; }
-  // <feature> <kind> <list> 0A <chunk> for n = 0.
-  const uint64_t* tails() const { return tails_.data(); }
   void follow(uint32_t index, uint32_t next) { keys_[index].next = next; }
 
   // The index of a name, or 0.
@@ -93,7 +117,6 @@ class KeyTable {
     const auto index = static_cast<uint32_t>(keys_.size());
     keys_.emplace_back();
     keys_[index].slot = slot;
-    tails_.push_back(0);
     texts_.push_back(key_on_wire(name));
     by_name_.emplace(name, index);
     return index;
@@ -114,7 +137,7 @@ class KeyTable {
     if (wanted) {
       const std::string tail{static_cast<char>(4 + n), static_cast<char>(tag_of(static_cast<uint32_t>(content), kLen)),
                              static_cast<char>(2 + n), static_cast<char>(tag_of(1, kLen)), n};
-      tails_[index] = load<uint64_t>((tail + std::string(3, '\0')).data());
+      key.tail = load<uint64_t>((tail + std::string(3, '\0')).data());
       head += tail;
       mask += one_float ? std::string(5, '\xFF') : std::string{0, '\xFF', 0, '\xFF', 0};
     }
@@ -128,6 +151,8 @@ class KeyTable {
     mask.resize(sizeof key.masks);
     std::memcpy(key.words, head.data(), sizeof key.words);
     std::memcpy(key.masks, mask.data(), sizeof key.masks);
+    key.compared = 0;
+    for (size_t i = 0; i < mask.size(); ++i) key.compared |= mask[i] ? 1u << i : 0;
   }
 
   bool full() const { return keys_.size() > kMaxUnwanted; }
@@ -135,11 +160,10 @@ class KeyTable {
  private:
   static constexpr size_t kMaxUnwanted = 4096;  // names nobody wants are remembered up to here
 
-  static constexpr size_t kLongest = 40;
+  static constexpr size_t kLongest = 56;
 
   std::vector<Key> keys_;
   std::vector<std::string> texts_;  // 0A <name length> <name> 12
-  std::vector<uint64_t> tails_;
   std::unordered_map<std::string, uint32_t> by_name_;
 };
 
@@ -147,7 +171,7 @@ class KeyTable {
 //   int slot_of(const std::string& name)     a number for the name; -1: unwanted
 //   Content content_of(int slot)             the kind its next feature is expected to have
 //   bool one_float(int slot)                 whether that feature is expected to be one float
-//   bool usual(Cursor&, int slot, Span chunk)    the chunk of a feature that is one list of the expected kind
+//   bool usual<Loop>(Cursor&, int slot, Span chunk)    the chunk of a feature that is one list of the expected kind
 //       in one chunk; at least 16 bytes after the chunk's begin may be read. False: nothing was done
 //   bool usual_float(Cursor&, int slot, const uint8_t*)    the same for one float
 //   Cursor cursor(), void done(const Cursor&)    what usual() changes, in one place so that it stays in registers
@@ -179,19 +203,20 @@ class MapWalker {
   }
 
  private:
-  static constexpr ptrdiff_t kReach = 72;  // bytes that may be read from an entry's begin on
+  static constexpr ptrdiff_t kReach = 80;  // bytes that may be read from an entry's begin on
   static constexpr int kTries = 4;         // so many absent features are stepped over
 
   // Entries that begin as one of the keys that may come next, up to the first that does not.
-  TFR_INLINE const uint8_t* walk_usual(const uint8_t* p, const uint8_t* end, const uint8_t* limit, uint32_t& previous) {
+  template <class Loop>
+  TFR_INLINE const uint8_t* walk_usual_by(const uint8_t* p, const uint8_t* end, const uint8_t* limit,
+                                          uint32_t& previous) {
     const Key* const keys = table_.keys();
-    const uint64_t* const tails = table_.tails();
     const uint8_t* const stop = limit - end >= kReach ? end : (limit - p > kReach ? limit - kReach : p);
     auto cursor = sink_.cursor();
     uint32_t last = previous;
     while (p < stop) {
       uint32_t index = keys[last].next;
-      if (!TFR_LIKELY(matches(keys[index], p)) && !(index = find_next(index, p))) break;
+      if (!TFR_LIKELY(Loop::matches(keys[index], p)) && !(index = find_next(index, p))) break;
       const Key& key = keys[index];
       if (key.longer && !matches_text(index, p)) break;
       const uint8_t* const values = p + key.head;
@@ -205,8 +230,9 @@ class MapWalker {
         constexpr uint64_t kPerByte = 0x0100010001;
         const size_t n = values[-1];
         next = values + n;
-        if ((load<uint64_t>(values - 5) ^ (tails[index] + n * kPerByte)) & kTail) break;
-        if (p[1] != key.entry + n || p[1] >= 0x80 || next > end || !sink_.usual(cursor, key.slot, {values, next}))
+        if ((load<uint64_t>(values - 5) ^ (key.tail + n * kPerByte)) & kTail) break;
+        if (p[1] != key.entry + n || p[1] >= 0x80 || next > end ||
+            !sink_.template usual<Loop>(cursor, key.slot, {values, next}))
           break;
       } else {
         // <feature> comes next, and with it the entry must end.
@@ -221,11 +247,20 @@ class MapWalker {
     return p;
   }
 
-  TFR_INLINE static bool matches(const Key& key, const uint8_t* p) {
-    return !(((load<uint64_t>(p) ^ key.words[0]) & key.masks[0]) |
-             ((load<uint64_t>(p + 8) ^ key.words[1]) & key.masks[1]) |
-             ((load<uint64_t>(p + 16) ^ key.words[2]) & key.masks[2]));
+#if defined(TFR_X86)
+  TFR_AVX2_TARGET TFR_NOINLINE const uint8_t* walk_usual_avx2(const uint8_t* p, const uint8_t* end,
+                                                              const uint8_t* limit, uint32_t& previous) {
+    return walk_usual_by<Avx2Loop>(p, end, limit, previous);
   }
+#endif
+  TFR_NOINLINE const uint8_t* walk_usual(const uint8_t* p, const uint8_t* end, const uint8_t* limit,
+                                         uint32_t& previous) {
+#if defined(TFR_X86)
+    if (cpu().bmi2) return walk_usual_avx2(p, end, limit, previous);
+#endif
+    return walk_usual_by<PortableLoop>(p, end, limit, previous);
+  }
+
   bool matches_text(uint32_t index, const uint8_t* p) const {
     return !std::memcmp(p + 2, table_.text(index).data(), table_.text(index).size());
   }
@@ -233,7 +268,7 @@ class MapWalker {
   TFR_NOINLINE uint32_t find_next(uint32_t index, const uint8_t* p) const {
     for (int tries = 1; tries < kTries; ++tries) {
       index = table_[index].next;
-      if (matches(table_[index], p)) return index;
+      if (PortableLoop::matches(table_[index], p)) return index;
     }
     return 0;
   }

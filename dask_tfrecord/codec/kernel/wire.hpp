@@ -147,6 +147,8 @@ inline constexpr uint64_t kContinues[11] = {
 };
 
 // A varint that takes exactly the n bytes at p (1 to 10), of which 16 may be read. False when it does not.
+// Loop::join is join_groups or better.
+template <class Loop>
 TFR_INLINE bool read_exact_varint(const uint8_t* p, size_t n, uint64_t& value) {
   // Its bytes among the first eight.
   static constexpr uint64_t kOwn[9] = {
@@ -155,11 +157,11 @@ TFR_INLINE bool read_exact_varint(const uint8_t* p, size_t n, uint64_t& value) {
   const uint64_t x = load<uint64_t>(p);
   if (TFR_LIKELY(n <= 8)) {
     const uint64_t own = x & kOwn[n];
-    value = join_groups(own & ~kContinue);
+    value = Loop::join(own & ~kContinue);
     return (own & kContinue) == kContinues[n];
   }
   if ((x & kContinue) != kContinue) return false;
-  value = join_groups(x & ~kContinue) | static_cast<uint64_t>(p[8] & 0x7F) << 56;
+  value = Loop::join(x & ~kContinue) | static_cast<uint64_t>(p[8] & 0x7F) << 56;
   if (n == 9) return p[8] < 0x80;
   value |= static_cast<uint64_t>(p[9]) << 63;
   return p[8] >= 0x80 && p[9] < 0x80;
