@@ -32,6 +32,7 @@ class Encoder {
 
   // Takes views of a batch, which must outlive the encoding; returns what is wrong with its columns, or null.
   const char* bind(const ArrowSchema& schema, const ArrowArray& array, int& column) {
+    rows_ = 0;  // should a column be refused, there is nothing to encode
     if (schema.n_children != static_cast<int64_t>(columns_.size())) return "the batch has another number of columns";
     for (column = 0; column < schema.n_children; ++column) {
       EncodedColumn& target = columns_[static_cast<size_t>(column)];
