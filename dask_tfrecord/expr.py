@@ -25,12 +25,9 @@ from dask.dataframe.dask_expr.io import BlockwiseIO
 from dask.typing import Key
 
 from dask_tfrecord import frame
-from dask_tfrecord.dataset import Dataset
+from dask_tfrecord.dataset import Dataset, Piece
 from dask_tfrecord.dataset.commit import WriteRun
-from dask_tfrecord.dataset.files import ReadCompression, read_table
-from dask_tfrecord.dataset.listing import FileInfo
 from dask_tfrecord.dataset.snapshot import FileEntry, Snapshot
-from dask_tfrecord.dataset.store import Store
 from dask_tfrecord.errors import TFRecordError
 from dask_tfrecord.schema import Schema
 
@@ -45,11 +42,9 @@ def write(ddf: DataFrame, run: WriteRun, *, write_index: bool) -> Scalar:
     return new_collection(WriteTFRecord(ddf.expr, run, write_index))
 
 
-def read_partition(
-    store: Store, file: FileInfo, schema: Schema, compression: ReadCompression
-) -> pd.DataFrame:
+def read_partition(piece: Piece) -> pd.DataFrame:
     """The task that reads a file."""
-    return frame.to_pandas(read_table(store, file, schema, compression=compression), schema)
+    return frame.to_pandas(piece.read(), piece.schema)
 
 
 def write_partition(
@@ -96,19 +91,10 @@ class ReadTFRecord(PartitionsFiltered, BlockwiseIO):  # type: ignore[misc]  # Da
         return f"read_tfrecord-{self.deterministic_token}"
 
     def _divisions(self) -> tuple[None, ...]:
-        return (None,) * (len(self.dataset.files) + 1)
+        return (None,) * (self.dataset.npieces + 1)
 
     def _filtered_task(self, name: Key, index: int) -> Task:
-        dataset = self.dataset
-        return Task(
-            name,
-            read_partition,
-            dataset.store,
-            dataset.files[index],
-            self._schema,
-            dataset.compression,
-            _data_producer=True,
-        )
+        return Task(name, read_partition, self.dataset.piece(index, self._schema), _data_producer=True)
 
     def _simplify_up(self, parent: Expr, dependents: Any) -> Expr | None:
         if isinstance(parent, Lengths | Len):
@@ -127,9 +113,8 @@ class ReadTFRecord(PartitionsFiltered, BlockwiseIO):  # type: ignore[misc]  # Da
 
     def _count(self, parent: Expr) -> Expr | None:
         """The lengths, if a snapshot knows them; else of no columns, which are counted without decoding."""
-        known = self.dataset.records
-        if known is not None:
-            lengths = tuple(known[index] for index in self._partitions)
+        lengths = tuple(self.dataset.count(index) for index in self._partitions)
+        if None not in lengths:
             return Literal(lengths if isinstance(parent, Lengths) else sum(lengths))
         return type(parent)(self._narrowed([])) if self.columns else None
 

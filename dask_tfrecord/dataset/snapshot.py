@@ -129,6 +129,8 @@ class Snapshot:
         Its version: 1 is the first, each write adds one.
     custom_metadata : dict of str to str
         What the user wanted to keep with it.
+    order : tuple of str
+        Names of all columns, as readers give them; empty if the partition columns come last.
     """
 
     files: tuple[FileEntry, ...]
@@ -139,6 +141,13 @@ class Snapshot:
     partitioning: tuple[Field, ...] = ()
     number: int = 1
     custom_metadata: dict[str, str] = field(default_factory=dict, hash=False)
+    order: tuple[str, ...] = ()
+
+    @property
+    def columns(self) -> Schema:
+        """All columns, those of the records and those of the directories, in their order."""
+        every = Schema((*self.schema.fields, *self.partitioning), self.schema.record_type)
+        return every.select(self.order or every.names)
 
     @property
     def partition_on(self) -> tuple[str, ...]:
@@ -177,6 +186,7 @@ def to_parquet(snapshot: Snapshot) -> pa.Buffer:
         "partitioning": Schema(snapshot.partitioning).to_json() if snapshot.partitioning else None,
         "library": snapshot.library,
         "custom_metadata": snapshot.custom_metadata,
+        "order": list(snapshot.order),
     }
     text = json.dumps(metadata, allow_nan=False)
     files = snapshot.files
@@ -280,8 +290,11 @@ def _snapshot(table: pa.Table, metadata: dict[str, Any], number: int) -> Snapsho
     partitioning = Schema.from_json(stored).fields if stored else ()
     custom = metadata.get("custom_metadata", {})
     _check(all(isinstance(value, str) for value in custom.values()), "custom_metadata is not all strings")
+    order = tuple(metadata.get("order", ()))
+    names = sorted(item.name for item in (*schema.fields, *partitioning))
+    _check(not order or sorted(order) == names, "the order is not one of its columns")
     files = _files(table, schema, partitioning)
-    return Snapshot(files, schema, compression, run, library, partitioning, number, custom)
+    return Snapshot(files, schema, compression, run, library, partitioning, number, custom, order)
 
 
 def _strict_json(text: bytes) -> dict[str, Any]:
