@@ -144,6 +144,24 @@ def store(array: pa.Array, *, exact: bool) -> pa.Array:
     return _store_rounded(array, exact=exact)
 
 
+def storage_bytes(array: pa.Array) -> int:
+    """About how much memory `store` takes for its result: none where it copies nothing."""
+    type_ = array.type
+    if _is_ready(type_):
+        return 0
+    if isinstance(type_, pa.BaseExtensionType):
+        return storage_bytes(array.storage)
+    if is_list(type_):
+        values = array.flatten()
+        return 8 * len(array) + (storage_bytes(values) or int(values.nbytes))
+    if types.is_null(type_) or describe(type_)[0] in ("int64", "float"):
+        return 8 * len(array)
+    if types.is_dictionary(type_):
+        lengths = pc.binary_length(store(array.dictionary, exact=False)).take(array.indices)
+        return 8 * len(array) + (pc.sum(lengths).as_py() or 0)
+    return 8 * len(array) + int(array.nbytes)
+
+
 def load(array: pa.Array, type_: pa.DataType, categories: pa.Array | None = None) -> pa.Array:
     """What `store` or the kernel made, as the type it came from.
 

@@ -20,7 +20,7 @@ from dask.base import tokenize
 from fsspec.implementations.memory import MemoryFileSystem
 
 from dask_tfrecord import DestinationError, SchemaError, TFRecordError, read_tfrecord, to_tfrecord
-from dask_tfrecord.dataset import files
+from dask_tfrecord.dataset import writing
 from dask_tfrecord.dataset.commit import WriteRun, find_snapshot
 from dask_tfrecord.dataset.store import Store
 from dask_tfrecord.schema import Schema
@@ -219,7 +219,7 @@ def test_a_directory_that_holds_files_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("argument", "value"), [("compression", "lz4"), ("record_type", "infer"), ("lossy", "no")]
+    ("argument", "value"), [("compression", "lzo"), ("record_type", "infer"), ("lossy", "no")]
 )
 def test_unknown_choices_are_refused_with_the_known_ones(tmp_path: Path, argument: str, value: Any) -> None:
     with pytest.raises(TFRecordError, match=f"unknown {argument} '{value}'; known are "):
@@ -259,7 +259,7 @@ def test_a_value_that_cannot_be_stored_says_where(tmp_path: Path) -> None:
 def test_rows_count_from_the_partitions_start_across_chunks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(files, "_CHUNK_ROWS", 10)
+    monkeypatch.setattr(writing, "_CHUNK_ROWS", 10)
     numbers = pd.array([1] * 57 + [2**63] + [1] * 10, pd.ArrowDtype(pa.uint64()))
     with pytest.raises(SchemaError, match="2\\^63-1") as caught:
         to_tfrecord(dd.from_pandas(pd.DataFrame({"n": numbers}), npartitions=1), tmp_path)

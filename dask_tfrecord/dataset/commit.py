@@ -11,10 +11,10 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from dask_tfrecord.codec.compression import SUFFIXES, Compression
-from dask_tfrecord.dataset.files import write_file
 from dask_tfrecord.dataset.listing import list_directory
 from dask_tfrecord.dataset.snapshot import FileEntry, Snapshot, from_parquet, library_version, to_parquet
 from dask_tfrecord.dataset.store import Store
+from dask_tfrecord.dataset.writing import write_files
 from dask_tfrecord.errors import DestinationError
 from dask_tfrecord.schema import Lossy, Schema
 
@@ -22,7 +22,7 @@ from dask_tfrecord.schema import Lossy, Schema
 _OWN = "_tfrecord"
 
 _SNAPSHOT_NAME = re.compile(r"\d{8}\.parquet")
-_PART_NAME = re.compile(r"part-(?P<run>[0-9a-f]{8})-\d{5,}-of-(?P<count>\d{5,})\.tfrecord(\.gz|\.zz)?")
+_PART_NAME = re.compile(r"part-(?P<run>[0-9a-f]{8})-\d{5,}-of-(?P<count>\d{5,})\.tfrecord(\.\w+)?")
 
 
 @dataclass(frozen=True, repr=False)
@@ -52,15 +52,16 @@ class WriteRun:
 
     def write(self, table: pa.Table, name: str) -> FileEntry:
         """Write one of the files; a repetition replaces it."""
-        return write_file(
+        path = self._waiting(name) if self.store.renames else self.store.join(name)
+        [entry] = write_files(
             self.store,
-            self._waiting(name) if self.store.renames else self.store.join(name),
+            lambda _: (path, name),
             table,
             self.schema,
-            name=name,
             compression=self.compression,
             lossy=self.lossy,
         )
+        return entry
 
     def commit(self, files: Sequence[FileEntry]) -> Snapshot:
         """Show the files of all partitions as the dataset.

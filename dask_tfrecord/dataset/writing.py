@@ -1,0 +1,251 @@
+"""Tables -> TFRecord files, in bounded memory. Knows no directories and no datasets.
+
+A file consists of blocks: whole records, about 1 MiB of them, compressed by themselves. Where a block ends
+depends on the records alone, so the same rows give the same bytes.
+"""
+
+import os
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from functools import cache
+from itertools import accumulate
+from typing import Any, BinaryIO, NamedTuple
+
+import pyarrow as pa
+
+from dask_tfrecord.casts import storage_bytes
+from dask_tfrecord.codec import SPARE_BYTES, Encoder, _kernel
+from dask_tfrecord.codec.compression import Blocks, Compression, blocks
+from dask_tfrecord.dataset.files import placed
+from dask_tfrecord.dataset.snapshot import Block, FileEntry
+from dask_tfrecord.dataset.store import Store
+from dask_tfrecord.errors import TFRecordError
+from dask_tfrecord.schema import Lossy, Schema
+
+# Content of a block; more only where one record is longer.
+BLOCK_BYTES = 1 << 20
+
+# The most that is converted to storage types at a time.
+_CHUNK_ROWS = 1 << 16
+_CHUNK_BYTES = 1 << 24
+
+# Content of one file that waits for its compression, so that a task's memory does not grow with the machine.
+_WAITING_BYTES = 1 << 24
+
+
+class _Limits(NamedTuple):
+    """Where a file ends: before this many rows or bytes of content are exceeded."""
+
+    rows: int
+    bytes: int
+
+
+def write_files(
+    store: Store,
+    place: Callable[[int], tuple[str, str]],
+    table: pa.Table,
+    schema: Schema,
+    *,
+    compression: Compression | None,
+    level: int | None = None,
+    lossy: Lossy,
+    values: tuple[Any, ...] = (),
+    max_rows: int | None = None,
+    max_bytes: int | None = None,
+    threads: int | None = None,
+) -> list[FileEntry]:
+    """Write a table as one file, or as several where it exceeds a limit; return their receipts.
+
+    Parameters
+    ----------
+    store : Store
+        Where to.
+    place : callable
+        For the number of a file, from 0: the path in the store, and its name in receipts and messages.
+    table : pyarrow.Table
+        The rows. Of a table without any one file is made, too.
+    schema : Schema
+        Its columns.
+    compression, level, lossy
+        As in `to_tfrecord`.
+    values : tuple, default ()
+        The partition values of the receipts.
+    max_rows, max_bytes : int, optional
+        Limits of each file; bytes count before compression, and one record always fits.
+    threads : int, optional
+        How many blocks are compressed at a time, all calls of the process together; the processors that it
+        may use by default. The bytes are the same whatever the number.
+
+    Raises
+    ------
+    SchemaError
+        For a value that cannot be stored, naming the row of the table and the column. The file that it
+        belongs to is not there then, those before it are.
+    """
+    limits = _Limits(max_rows or table.num_rows, max_bytes or 2**63)
+    records = _Records(table, schema, lossy)
+    pool = _pool(threads or _processors(), os.getpid()) if compression else None
+    files: list[FileEntry] = []
+    while not files or records.row < table.num_rows:
+        path, name = place(len(files))
+        first = records.row
+        try:
+            with store.create(path) as file:
+                output = _Output(file, blocks(compression, level) if compression else None, pool)
+                _fill(output, records, limits)
+        except TFRecordError as error:
+            raise placed(error, store.public(store.join(name)), records.base) from None
+        rows = records.row - first
+        files.append(FileEntry(name, output.bytes, rows, output.crc32c, values, tuple(output.blocks)))
+    return files
+
+
+def _fill(output: "_Output", records: "_Records", limits: _Limits) -> None:
+    """One file, of as many records as the limits allow."""
+    first, end = records.row, min(records.row + limits.rows, records.rows)
+    content = 0
+    while records.row < end:
+        at = records.row
+        left = max(0, limits.bytes - content)
+        buffer = output.buffer()
+        size, need = records.take(buffer[: min(BLOCK_BYTES, left) + SPARE_BYTES], end)
+        if need:  # not even one record fits
+            if content and need > left + SPARE_BYTES:
+                break
+            if need > len(buffer):
+                buffer = memoryview(bytearray(need))
+            size, _ = records.take(buffer[:need], end)
+        output.put(buffer, size, Block(0, content, at - first))
+        content += size
+    output.finish()
+
+
+class _Records:
+    """The records of a table's rows, given out from the first to the last.
+
+    Attributes
+    ----------
+    row : int
+        The first that has not been given out.
+    base : int
+        Where in the table the rows begin that errors of `take` count.
+    """
+
+    def __init__(self, table: pa.Table, schema: Schema, lossy: Lossy) -> None:
+        self._batches = table.to_batches()
+        self._starts = list(accumulate((batch.num_rows for batch in self._batches), initial=0))
+        self._schema = schema
+        self._lossy: Lossy = lossy
+        self._encoder = Encoder(schema.columns, schema.record_type, buffer_bytes=0)
+        self.rows = table.num_rows
+        self.row = self.base = self._bound = 0
+
+    def take(self, out: memoryview, end: int) -> tuple[int, int]:
+        """Fill ``out`` with whole records of the rows before ``end``, which continue those taken before.
+
+        Returns the bytes written, and, where not even one record fits, how much room is enough for it.
+        """
+        size = 0
+        while self.row < end:
+            if not self.row < self._bound <= end:
+                self._bind(end)
+            row, count, need = self._encoder.encode_into(self.row - self.base, out[size:])
+            self.row = self.base + row
+            size += count
+            if self.row < self._bound:
+                return size, 0 if size else need
+        return size, 0
+
+    def _bind(self, end: int) -> None:
+        """Have the encoder go on with as many rows as are converted at a time."""
+        index = bisect_right(self._starts, self.row) - 1
+        batch = self._batches[index].slice(self.row - self._starts[index], min(_CHUNK_ROWS, end - self.row))
+        while batch.num_rows > 1 and (size := sum(map(storage_bytes, batch.columns))) > _CHUNK_BYTES:
+            batch = batch.slice(0, max(1, batch.num_rows * _CHUNK_BYTES // size - 1))
+        self.base, self._bound = self.row, self.row + batch.num_rows
+        self._encoder.bind(self._schema.to_storage(batch, lossy=self._lossy))
+
+
+class _Waiting(NamedTuple):
+    """A block on its way: where it belongs, the buffer it is in, how much of it, what becomes of it."""
+
+    block: Block
+    buffer: memoryview
+    size: int
+    stored: Future[bytes]
+
+
+class _Output:
+    """A file in the making: its blocks are compressed side by side, written in order, and counted."""
+
+    def __init__(self, file: BinaryIO, compressed: Blocks | None, pool: Executor | None) -> None:
+        self._file = file
+        self._compressed = compressed
+        self._pool = pool
+        self._waiting: deque[_Waiting] = deque()
+        self._waiting_bytes = 0
+        self._free: list[memoryview] = []
+        self.blocks: list[Block] = []
+        self.bytes = 0
+        self.crc32c = 0
+        if compressed:
+            self._write(compressed.head)
+
+    def buffer(self) -> memoryview:
+        """Room for a block, to be given to `put`."""
+        while self._waiting and self._waiting[0].stored.done():
+            self._write_first()
+        return self._free.pop() if self._free else memoryview(bytearray(BLOCK_BYTES + SPARE_BYTES))
+
+    def put(self, buffer: memoryview, size: int, block: Block) -> None:
+        """Add a block, the first bytes of a buffer, which belongs to the output from now on."""
+        content = buffer[:size]
+        if self._compressed is None or self._pool is None:
+            self._write_block(block, content)
+            self._free.append(buffer)
+            return
+        while self._waiting and self._waiting_bytes + size > _WAITING_BYTES:
+            self._write_first()
+        self._compressed.add(content)
+        stored = self._pool.submit(self._compressed.compress, content)
+        self._waiting.append(_Waiting(block, buffer, size, stored))
+        self._waiting_bytes += size
+
+    def finish(self) -> None:
+        """Write all that has not been written."""
+        while self._waiting:
+            self._write_first()
+        if self._compressed:
+            self._write(self._compressed.tail())
+
+    def _write_first(self) -> None:
+        """Write the block that waits longest, as soon as it is compressed."""
+        first = self._waiting.popleft()
+        self._write_block(first.block, first.stored.result())
+        self._free.append(first.buffer)
+        self._waiting_bytes -= first.size
+
+    def _write_block(self, block: Block, data: bytes | memoryview) -> None:
+        self.blocks.append(block._replace(offset=self.bytes))
+        self._write(data)
+
+    def _write(self, data: bytes | memoryview) -> None:
+        if data:
+            self._file.write(data)
+            self.bytes += len(data)
+            self.crc32c = _kernel.crc32c(data, self.crc32c)
+
+
+@cache
+def _pool(threads: int, process: int) -> Executor:
+    """The threads that compress, for all calls of a process; a fork of it needs its own."""
+    return ThreadPoolExecutor(threads, thread_name_prefix="dask_tfrecord-compress")
+
+
+def _processors() -> int:
+    """How many processors this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
