@@ -2,11 +2,18 @@
 
 from dask_tfrecord import accessor
 from dask_tfrecord.dataset.snapshot import Snapshot, library_version
-from dask_tfrecord.errors import CorruptRecordError, DestinationError, SchemaError, TFRecordError
+from dask_tfrecord.errors import (
+    ConcurrentWriteError,
+    CorruptRecordError,
+    DestinationError,
+    SchemaError,
+    TFRecordError,
+)
 from dask_tfrecord.reader import read_tfrecord
 from dask_tfrecord.writer import to_tfrecord
 
 __all__ = [
+    "ConcurrentWriteError",
     "CorruptRecordError",
     "DestinationError",
     "SchemaError",

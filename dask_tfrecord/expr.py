@@ -49,19 +49,18 @@ def read_partition(piece: Piece) -> pd.DataFrame:
 
 def write_partition(
     partition: pd.DataFrame, run: WriteRun, write_index: bool, index: int, count: int
-) -> FileEntry:
+) -> tuple[FileEntry, ...]:
     """The task that writes a partition."""
-    name = run.name(index, count)
     try:
         table = frame.to_table(partition, run.schema, write_index=write_index)
     except TFRecordError as error:
-        raise error.located(path=run.store.public(run.store.join(name))) from None
-    return run.write(table, name)
+        raise error.located(path=run.store.public(run.store.join(run.name(index, count)))) from None
+    return run.write(table, index, count)
 
 
-def commit(run: WriteRun, files: list[FileEntry]) -> Snapshot:
+def commit(run: WriteRun, receipts: list[tuple[FileEntry, ...]]) -> Snapshot:
     """The task that shows what was written."""
-    return run.commit(files)
+    return run.commit([file for files in receipts for file in files])
 
 
 class ReadTFRecord(PartitionsFiltered, BlockwiseIO):  # type: ignore[misc]  # Dask is untyped

@@ -13,8 +13,9 @@ from dask_tfrecord import expr, frame
 from dask_tfrecord.codec import RecordType
 from dask_tfrecord.codec.compression import SUFFIXES, Compression
 from dask_tfrecord.dataset import check_choice
-from dask_tfrecord.dataset.commit import WriteRun, check_destination
+from dask_tfrecord.dataset.commit import WriteRun
 from dask_tfrecord.dataset.listing import PathLike
+from dask_tfrecord.dataset.modes import check_destination
 from dask_tfrecord.dataset.store import Store
 from dask_tfrecord.schema import Lossy
 

@@ -11,11 +11,11 @@ import pyarrow as pa
 
 from dask_tfrecord.casts import load
 from dask_tfrecord.codec import RecordType
-from dask_tfrecord.dataset.commit import find_snapshot, is_part, unfinished
 from dask_tfrecord.dataset.files import ReadCompression, read_table
 from dask_tfrecord.dataset.inference import infer_schema, take_sample
+from dask_tfrecord.dataset.layout import is_part, replaced_by, unfinished, without_open_runs
 from dask_tfrecord.dataset.listing import FileInfo, PathLike, list_directory, list_files
-from dask_tfrecord.dataset.snapshot import Snapshot
+from dask_tfrecord.dataset.snapshot import Snapshot, find_snapshot
 from dask_tfrecord.dataset.store import Store
 from dask_tfrecord.errors import CorruptRecordError, SchemaError, TFRecordError
 from dask_tfrecord.schema import Field, Schema
@@ -157,11 +157,17 @@ def open_dataset(
     if isinstance(paths, str | os.PathLike):
         store = Store.at(paths, storage_options)
         snapshot = find_snapshot(store)
-        if snapshot is not None:
-            return _open_snapshot(store, snapshot, schema, record_type, compression)
+        while snapshot is not None:
+            try:
+                return _open_snapshot(store, snapshot, schema, record_type, compression)
+            except CorruptRecordError:
+                newest = find_snapshot(store)
+                if newest is None or newest.number == snapshot.number:
+                    raise
+                snapshot = newest  # an overwrite has taken the place of the one before
     store, files = list_files(paths, storage_options)
     if isinstance(paths, str | os.PathLike) and files[0].path.startswith(store.join("")):
-        _refuse_unfinished(store, files)
+        files = _committed(store, files)
     return Dataset(store, files, _plan(store, files, schema, record_type, compression), compression)
 
 
@@ -217,19 +223,28 @@ def _listed(store: Store, snapshot: Snapshot) -> tuple[FileInfo, ...]:
             problem = f"the file has {info.size:,} bytes, the dataset's snapshot says {file.bytes:,}"
             raise CorruptRecordError(problem, path=public)
         files.append(info)
-    foreign = [path for path in found if not is_part(path)]
+    foreign = {path for path in found if not is_part(path)}
+    if foreign:  # perhaps an overwrite replaced them and did not come to removing them
+        foreign -= {store.join(path) for path in replaced_by(store, snapshot.run)}
     if foreign:
         glob = store.public(store.join("*.tfrecord*"))
         raise TFRecordError(
             f"the dataset's snapshot does not list {len(foreign):,} of the files here",
-            path=store.public(foreign[0]),
+            path=store.public(min(foreign)),
             advice=f"move them elsewhere, or read by a glob: {glob}",
         )
     return tuple(files)
 
 
-def _refuse_unfinished(store: Store, files: Sequence[FileInfo]) -> None:
-    """Do not take a part of a dataset for the whole, while it is written or after its writing broke off."""
+def _committed(store: Store, files: Sequence[FileInfo]) -> tuple[FileInfo, ...]:
+    """The files of a directory but for those of writes that have not committed.
+
+    A part of a dataset is not taken for the whole.
+    """
+    files = without_open_runs(store, files)
+    if not files:
+        place = store.public(store.root)
+        raise FileNotFoundError(f"{place}: the only files are those of a write that has not finished")
     parts = unfinished([file.path for file in files])
     if parts:
         glob = store.public(store.join("*.tfrecord*"))
@@ -238,6 +253,7 @@ def _refuse_unfinished(store: Store, files: Sequence[FileInfo]) -> None:
             path=store.public(parts[0]),
             advice=f"write it again elsewhere, or read what is there by a glob: {glob}",
         )
+    return tuple(files)
 
 
 def _plan(

@@ -1,40 +1,35 @@
-"""What a committed dataset consists of, and its one file form: a small Parquet table with JSON metadata.
+"""What a committed dataset consists of, where that is written down, and its one file form: Parquet.
 
 Any tool can read it. It holds relative paths only, and nothing in it is ever executed or resolved as a URL.
 """
 
+import html
 import json
+import os
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any, NamedTuple
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from dask_tfrecord.codec.compression import SUFFIXES, Compression
+from dask_tfrecord.dataset.entries import Block, ColumnStatistics, FileEntry, check, from_table, to_table
+from dask_tfrecord.dataset.store import Store
 from dask_tfrecord.errors import TFRecordError
 from dask_tfrecord.schema import Field, Schema
+
+__all__ = ["Block", "ColumnStatistics", "FileEntry", "Snapshot", "find_snapshot", "library_version"]
 
 # Raised when a reader of this version would misunderstand what is written from now on.
 FORMAT_VERSION = 1
 
-_METADATA_KEY = b"dask_tfrecord"
-_BLOCK = pa.struct([pa.field(name, pa.int64(), nullable=False) for name in ("offset", "content", "record")])
-_TABLE = pa.schema(
-    [
-        pa.field("path", pa.string(), nullable=False),
-        pa.field("bytes", pa.int64(), nullable=False),
-        pa.field("records", pa.int64(), nullable=False),
-        pa.field("crc32c", pa.uint32(), nullable=False),
-        pa.field("blocks", pa.list_(_BLOCK), nullable=False),
-    ]
-)
+# All of the library's own below a dataset's root, hidden from readers by its underscore.
+OWN = "_tfrecord"
 
-# Columns that are there only where they have something to say: Parquet has no struct without fields.
-_VALUES = "partition"
-_STATISTICS = "statistics"
+_METADATA_KEY = b"dask_tfrecord"
+_NAME = re.compile(r"\d{8}\.parquet")
 
 
 def library_version() -> str:
@@ -43,68 +38,6 @@ def library_version() -> str:
         return version("dask-tfrecord")
     except PackageNotFoundError:  # run from its sources
         return "unknown"
-
-
-class Block(NamedTuple):
-    """A place inside a file where reading can start.
-
-    Attributes
-    ----------
-    offset : int
-        Of the stored file, where a raw inflate (or a plain read) can start.
-    content : int
-        Of the decompressed content, where the block's first record starts.
-    record : int
-        Number of that record in the file.
-    """
-
-    offset: int
-    content: int
-    record: int
-
-
-@dataclass(frozen=True)
-class ColumnStatistics:
-    """What is known of a column's values in one file.
-
-    ``min`` and ``max`` are plain Python values, exact, or None where there are no values or nobody looked;
-    the lengths are those of lists and None for scalars.
-    """
-
-    name: str
-    min: Any
-    max: Any
-    nulls: int
-    min_length: int | None = None
-    max_length: int | None = None
-
-
-@dataclass(frozen=True)
-class FileEntry:
-    """One data file.
-
-    Attributes
-    ----------
-    path : str
-        Below the dataset's root.
-    bytes, records, crc32c : int
-        Stored bytes, records, and CRC-32C of the stored bytes.
-    values : tuple
-        Of the partition columns, in the order of `Snapshot.partition_on`, as plain Python values; None is
-        missing.
-    blocks : tuple of Block
-        In the order of the file; empty if it must be read from its start.
-    statistics : tuple of ColumnStatistics
-        Of those columns that have any.
-    """
-
-    path: str
-    bytes: int
-    records: int
-    crc32c: int
-    values: tuple[Any, ...] = ()
-    blocks: tuple[Block, ...] = ()
-    statistics: tuple[ColumnStatistics, ...] = ()
 
 
 @dataclass(frozen=True, repr=False)
@@ -169,11 +102,81 @@ class Snapshot:
         """How many partition directories there are."""
         return len({file.path.rpartition("/")[0] for file in self.files}) if self.partitioning else 0
 
+    @staticmethod
+    def open(
+        path: str | os.PathLike[str],
+        version: int | None = None,
+        *,
+        storage_options: dict[str, Any] | None = None,
+    ) -> "Snapshot":
+        """Read what is known of a dataset, without touching its data.
+
+        Parameters
+        ----------
+        path : str or path-like
+            Its directory.
+        version : int, optional
+            Which of the versions that are kept; an overwrite keeps none before it. The newest by default.
+        storage_options : dict, optional
+            Passed to the filesystem, such as credentials.
+
+        Raises
+        ------
+        FileNotFoundError
+            If there is no such version, or no snapshot at all.
+        """
+        store = Store.at(path, storage_options)
+        kept = versions(store)
+        number = version if version is not None else max(kept, default=0)
+        if number not in kept:
+            wanted = "snapshot" if version is None else f"version {version}"
+            known = ", ".join(map(str, kept)) or "none"
+            raise FileNotFoundError(f"{store.public(store.root)}: no {wanted} here; kept are {known}")
+        return read_snapshot(store, number)
+
     def __repr__(self) -> str:
-        parts = [f"{len(self.files):,} files", f"{self.records:,} records", f"{self.bytes:,} bytes"]
+        return f"Snapshot({', '.join(f'{value:,} {name}' for name, value in self._totals().items())})"
+
+    def _repr_html_(self) -> str:
+        rows = {name: f"{value:,}" for name, value in self._totals().items()}
+        rows["version"] = str(self.number)
+        rows["compression"] = str(self.compression)
+        rows["columns"] = ", ".join([*self.schema.names, *self.partition_on])
+        cells = (f"<tr><th>{name}</th><td>{html.escape(text)}</td></tr>" for name, text in rows.items())
+        return f"<table>{''.join(cells)}</table>"
+
+    def _totals(self) -> dict[str, int]:
+        totals = {"files": len(self.files)}
         if self.partitioning:
-            parts.insert(1, f"{self.partitions:,} partitions")
-        return f"Snapshot({', '.join(parts)})"
+            totals["partitions"] = self.partitions
+        return {**totals, "records": self.records, "bytes": self.bytes}
+
+
+def versions(store: Store) -> list[int]:
+    """The numbers of the snapshots at the store's root, the newest last."""
+    return sorted(int(name[:8]) for name in store.names(OWN) if _NAME.fullmatch(name))
+
+
+def find_snapshot(store: Store) -> Snapshot | None:
+    """The newest snapshot of the dataset at the store's root, if there is any."""
+    while numbers := versions(store):
+        try:
+            return read_snapshot(store, numbers[-1])
+        except FileNotFoundError:  # an overwrite took it away since, and there is a newer one
+            if versions(store) == numbers:
+                raise
+    return None
+
+
+def read_snapshot(store: Store, number: int) -> Snapshot:
+    """One version of the dataset at the store's root."""
+    path = store.join(snapshot_path(number))
+    return from_parquet(store.fs.cat_file(path), store.public(path), number)
+
+
+def snapshot_path(number: int) -> str:
+    """Where a version's snapshot is, below the root."""
+    return f"{OWN}/{number:08d}.parquet"
 
 
 def to_parquet(snapshot: Snapshot) -> pa.Buffer:
@@ -189,15 +192,8 @@ def to_parquet(snapshot: Snapshot) -> pa.Buffer:
         "order": list(snapshot.order),
     }
     text = json.dumps(metadata, allow_nan=False)
-    files = snapshot.files
-    columns = {name: _column(files, name) for name in ("path", "bytes", "records", "crc32c")}
-    columns["blocks"] = _blocks(files)
-    if snapshot.partitioning:
-        columns[_VALUES] = _partition_values(files, snapshot.partitioning)
-    known = _with_statistics(files)
-    if known:
-        columns[_STATISTICS] = _statistics(files, [f for f in snapshot.schema.fields if f.name in known])
-    table = pa.table(columns).replace_schema_metadata({_METADATA_KEY: text.encode()})
+    table = to_table(snapshot.files, snapshot.schema, snapshot.partitioning)
+    table = table.replace_schema_metadata({_METADATA_KEY: text.encode()})
     sink = pa.BufferOutputStream()
     pq.write_table(table, sink)
     return sink.getvalue()
@@ -223,84 +219,26 @@ def from_parquet(data: bytes, path: str, number: int = 1) -> Snapshot:
         raise TFRecordError(f"not a valid snapshot ({error})", path=path, advice=advice) from error
 
 
-def _column(files: Sequence[FileEntry], name: str) -> pa.Array:
-    return pa.array([getattr(file, name) for file in files], _TABLE.field(name).type)
-
-
-def _blocks(files: Sequence[FileEntry]) -> pa.Array:
-    offsets = [0]
-    for file in files:
-        offsets.append(offsets[-1] + len(file.blocks))
-    blocks = [block for file in files for block in file.blocks]
-    numbers = [pa.array([block[at] for block in blocks], pa.int64()) for at in range(len(Block._fields))]
-    structs = pa.StructArray.from_arrays(numbers, fields=list(_BLOCK))
-    return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), structs)
-
-
-def _partition_values(files: Sequence[FileEntry], partitioning: Sequence[Field]) -> pa.Array:
-    for file in files:
-        _check(len(file.values) == len(partitioning), f"{file.path!r} has not one value per partition column")
-    columns = [
-        pa.array([file.values[at] for file in files], _scalar_type(column.type))
-        for at, column in enumerate(partitioning)
-    ]
-    return pa.StructArray.from_arrays(columns, names=[column.name for column in partitioning])
-
-
-def _with_statistics(files: Sequence[FileEntry]) -> set[str]:
-    return {column.name for file in files for column in file.statistics}
-
-
-def _statistics(files: Sequence[FileEntry], columns: Sequence[Field]) -> pa.Array:
-    known = [{column.name: column for column in file.statistics} for file in files]
-    arrays = [_column_statistics([found.get(column.name) for found in known], column) for column in columns]
-    return pa.StructArray.from_arrays(arrays, names=[column.name for column in columns])
-
-
-def _column_statistics(found: Sequence[ColumnStatistics | None], column: Field) -> pa.Array:
-    """One column's statistics per file; null for a file that has none."""
-    fields = _statistics_fields(column)
-    arrays = [
-        pa.array([None if one is None else getattr(one, item.name) for one in found], item.type)
-        for item in fields
-    ]
-    missing = pa.array([one is None for one in found])
-    return pa.StructArray.from_arrays(arrays, fields=fields, mask=missing)
-
-
-def _statistics_fields(column: Field) -> list[pa.Field]:
-    """Scalars have a smallest and a greatest value, lists have lengths."""
-    nulls = pa.field("nulls", pa.int64())
-    if column.depth:
-        return [nulls, pa.field("min_length", pa.int64()), pa.field("max_length", pa.int64())]
-    type_ = _scalar_type(column.type)
-    return [nulls, pa.field("min", type_), pa.field("max", type_)]
-
-
-def _scalar_type(type_: pa.DataType) -> pa.DataType:
-    return type_.value_type if pa.types.is_dictionary(type_) else type_
-
-
 def _snapshot(table: pa.Table, metadata: dict[str, Any], number: int) -> Snapshot:
     compression, run, library = (metadata[key] for key in ("compression", "run", "library"))
-    _check(compression in SUFFIXES, f"unknown compression {compression!r}")
-    _check(isinstance(run, str) and isinstance(library, str), "run or library is not a string")
+    check(compression in SUFFIXES, f"unknown compression {compression!r}")
+    check(isinstance(run, str) and isinstance(library, str), "run or library is not a string")
     schema = Schema.from_json(metadata["schema"])
     stored = metadata.get("partitioning")
     partitioning = Schema.from_json(stored).fields if stored else ()
     custom = metadata.get("custom_metadata", {})
-    _check(all(isinstance(value, str) for value in custom.values()), "custom_metadata is not all strings")
+    check(all(isinstance(value, str) for value in custom.values()), "custom_metadata is not all strings")
     order = tuple(metadata.get("order", ()))
     names = sorted(item.name for item in (*schema.fields, *partitioning))
-    _check(not order or sorted(order) == names, "the order is not one of its columns")
-    files = _files(table, schema, partitioning)
+    check(not order or sorted(order) == names, "the order is not one of its columns")
+    files = from_table(table, schema, partitioning)
     return Snapshot(files, schema, compression, run, library, partitioning, number, custom, order)
 
 
 def _strict_json(text: bytes) -> dict[str, Any]:
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         names = [name for name, _ in pairs]
-        _check(len(set(names)) == len(names), "a key twice in an object")
+        check(len(set(names)) == len(names), "a key twice in an object")
         return dict(pairs)
 
     def constant(name: str) -> Any:
@@ -308,65 +246,3 @@ def _strict_json(text: bytes) -> dict[str, Any]:
 
     value: dict[str, Any] = json.loads(text, object_pairs_hook=unique, parse_constant=constant)
     return value
-
-
-def _files(table: pa.Table, schema: Schema, partitioning: Sequence[Field]) -> tuple[FileEntry, ...]:
-    plain = [column.to_pylist() for column in table.select(_TABLE.names).cast(_TABLE)]
-    blocks = [tuple(Block(**block) for block in found) for found in plain.pop()]
-    values = _read_values(table, partitioning)
-    statistics = _read_statistics(table, schema)
-    rows = zip(*plain, values, blocks, statistics, strict=True)
-    files = tuple(FileEntry(*row) for row in rows)
-    for file in files:
-        _check(_is_inside(file.path), f"the path {file.path!r} is not one below the dataset")
-        _check(file.bytes >= 0 and file.records >= 0, f"the sizes of {file.path!r} are negative")
-    _check(len({file.path for file in files}) == len(files), "a path twice")
-    return files
-
-
-def _read_values(table: pa.Table, partitioning: Sequence[Field]) -> list[tuple[Any, ...]]:
-    if not partitioning:
-        return [()] * len(table)
-    found = table[_VALUES].combine_chunks()
-    columns = [found.field(item.name).cast(_scalar_type(item.type)).to_pylist() for item in partitioning]
-    return list(zip(*columns, strict=True))
-
-
-def _read_statistics(table: pa.Table, schema: Schema) -> list[tuple[ColumnStatistics, ...]]:
-    if _STATISTICS not in table.column_names:
-        return [()] * len(table)
-    found = table[_STATISTICS].combine_chunks()
-    columns = [_read_column(found.field(item.name), item) for item in schema.select(_names(found)).fields]
-    return [tuple(one for one in row if one) for row in zip(*columns, strict=True)]
-
-
-def _names(struct: pa.StructArray) -> list[str]:
-    return [item.name for item in struct.type]
-
-
-def _read_column(found: pa.StructArray, column: Field) -> list[ColumnStatistics | None]:
-    expected = pa.struct(_statistics_fields(column))
-    return [one and _column_of(column.name, one) for one in found.cast(expected).to_pylist()]
-
-
-def _column_of(name: str, stored: dict[str, Any]) -> ColumnStatistics:
-    _check(isinstance(stored["nulls"], int), f"no null count of {name!r}")
-    return ColumnStatistics(
-        name,
-        stored.get("min"),
-        stored.get("max"),
-        stored["nulls"],
-        stored.get("min_length"),
-        stored.get("max_length"),
-    )
-
-
-def _is_inside(path: str) -> bool:
-    """Whether a path is relative, normal, below the root, and nothing that fsspec would take apart."""
-    names = path.split("/")
-    return not any(name in ("", ".", "..") for name in names) and not re.search(r"[\\\0]|::|^\w+:", path)
-
-
-def _check(valid: bool, problem: str) -> None:
-    if not valid:
-        raise ValueError(problem)
