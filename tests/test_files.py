@@ -18,9 +18,9 @@ import pytest
 
 from dask_tfrecord.codec.compression import LEVELS, Compression
 from dask_tfrecord.dataset import writing
+from dask_tfrecord.dataset.entries import FileEntry
 from dask_tfrecord.dataset.files import read_table
 from dask_tfrecord.dataset.listing import list_files
-from dask_tfrecord.dataset.snapshot import FileEntry
 from dask_tfrecord.dataset.store import Store
 from dask_tfrecord.dataset.writing import write_files
 from dask_tfrecord.errors import SchemaError

@@ -18,8 +18,9 @@ import pyarrow as pa
 from dask_tfrecord.casts import storage_bytes
 from dask_tfrecord.codec import SPARE_BYTES, Encoder, _kernel
 from dask_tfrecord.codec.compression import Blocks, Compression, blocks
+from dask_tfrecord.dataset.entries import Block, ColumnStatistics, FileEntry
 from dask_tfrecord.dataset.files import placed
-from dask_tfrecord.dataset.snapshot import Block, FileEntry
+from dask_tfrecord.dataset.statistics import Statistics
 from dask_tfrecord.dataset.store import Store
 from dask_tfrecord.errors import TFRecordError
 from dask_tfrecord.schema import Lossy, Schema
@@ -97,8 +98,8 @@ def write_files(
                 _fill(output, records, limits)
         except TFRecordError as error:
             raise placed(error, store.public(store.join(name)), records.base) from None
-        rows = records.row - first
-        files.append(FileEntry(name, output.bytes, rows, output.crc32c, values, tuple(output.blocks)))
+        rows, found = records.row - first, records.statistics()
+        files.append(FileEntry(name, output.bytes, rows, output.crc32c, values, tuple(output.blocks), found))
     return files
 
 
@@ -139,6 +140,9 @@ class _Records:
         self._schema = schema
         self._lossy: Lossy = lossy
         self._encoder = Encoder(schema.columns, schema.record_type, buffer_bytes=0)
+        self._storage: pa.RecordBatch = None  # of the rows from `base` on
+        self._statistics = Statistics(schema)
+        self._noted = 0  # the first row that is not in the statistics
         self.rows = table.num_rows
         self.row = self.base = self._bound = 0
 
@@ -158,14 +162,27 @@ class _Records:
                 return size, 0 if size else need
         return size, 0
 
+    def statistics(self) -> tuple[ColumnStatistics, ...]:
+        """Of the rows given out since the last call."""
+        self._note()
+        found, self._statistics = self._statistics.result(), Statistics(self._schema)
+        return found
+
+    def _note(self) -> None:
+        if self._noted < self.row:
+            self._statistics.add(self._storage.slice(self._noted - self.base, self.row - self._noted))
+            self._noted = self.row
+
     def _bind(self, end: int) -> None:
         """Have the encoder go on with as many rows as are converted at a time."""
+        self._note()
         index = bisect_right(self._starts, self.row) - 1
         batch = self._batches[index].slice(self.row - self._starts[index], min(_CHUNK_ROWS, end - self.row))
         while batch.num_rows > 1 and (size := sum(map(storage_bytes, batch.columns))) > _CHUNK_BYTES:
             batch = batch.slice(0, max(1, batch.num_rows * _CHUNK_BYTES // size - 1))
         self.base, self._bound = self.row, self.row + batch.num_rows
-        self._encoder.bind(self._schema.to_storage(batch, lossy=self._lossy))
+        self._storage = self._schema.to_storage(batch, lossy=self._lossy)
+        self._encoder.bind(self._storage)
 
 
 class _Waiting(NamedTuple):
