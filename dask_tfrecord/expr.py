@@ -7,6 +7,7 @@ from functools import cached_property
 from typing import Any, ClassVar
 
 import pandas as pd
+import pyarrow as pa
 from dask._task_spec import List, Task, TaskRef
 from dask.dataframe.dask_expr import new_collection
 from dask.dataframe.dask_expr._collection import DataFrame, Scalar
@@ -24,12 +25,13 @@ from dask.dataframe.dask_expr._util import _convert_to_list
 from dask.dataframe.dask_expr.io import BlockwiseIO
 from dask.typing import Key
 
-from dask_tfrecord import frame
+from dask_tfrecord import frame, shuffling
 from dask_tfrecord.dataset import Dataset, Piece
 from dask_tfrecord.dataset.commit import WriteRun
 from dask_tfrecord.dataset.snapshot import FileEntry, Snapshot
 from dask_tfrecord.errors import TFRecordError
 from dask_tfrecord.schema import Schema
+from dask_tfrecord.shuffling import Shuffle
 
 
 def read(dataset: Dataset, columns: list[str] | None) -> DataFrame:
@@ -37,9 +39,13 @@ def read(dataset: Dataset, columns: list[str] | None) -> DataFrame:
     return new_collection(ReadTFRecord(dataset, columns))
 
 
-def write(ddf: DataFrame, run: WriteRun, *, write_index: bool) -> Scalar:
+def write(ddf: DataFrame, run: WriteRun, *, write_index: bool, shuffle: Shuffle | None = None) -> Scalar:
     """The collection whose one value is the snapshot of what was written."""
-    return new_collection(WriteTFRecord(ddf.expr, run, write_index))
+    if shuffle is None:
+        return new_collection(WriteTFRecord(ddf.expr, run, write_index, False))
+    rows = new_collection(PackRows(ddf.expr, run, write_index, shuffle))
+    moved = rows.shuffle(on=shuffling.TARGET, npartitions=shuffle.npartitions, ignore_index=True, force=True)
+    return new_collection(WriteTFRecord(moved.expr, run, False, True))
 
 
 def read_partition(piece: Piece) -> pd.DataFrame:
@@ -48,14 +54,39 @@ def read_partition(piece: Piece) -> pd.DataFrame:
 
 
 def write_partition(
-    partition: pd.DataFrame, run: WriteRun, write_index: bool, index: int, count: int
+    partition: pd.DataFrame, run: WriteRun, write_index: bool, packed: bool, index: int, count: int
 ) -> tuple[FileEntry, ...]:
     """The task that writes a partition."""
-    try:
-        table = frame.to_table(partition, run.schema, write_index=write_index)
-    except TFRecordError as error:
-        raise error.located(path=run.store.public(run.store.join(run.name(index, count)))) from None
+    if packed:
+        table = shuffling.unpack(partition, run.columns, partition_on=run.partition_on)
+    else:
+        table = _to_table(partition, run, write_index, index, count)
     return run.write(table, index, count)
+
+
+def pack_partition(
+    partition: pd.DataFrame, run: WriteRun, write_index: bool, shuffle: Shuffle, index: int, count: int
+) -> pd.DataFrame:
+    """The task that makes the rows of a partition ready to be shuffled."""
+    table = _to_table(partition, run, write_index, index, count)
+    try:
+        return shuffling.pack(
+            table, run.columns, index, partition_on=run.partition_on, lossy=run.lossy, shuffle=shuffle
+        )
+    except TFRecordError as error:
+        raise error.located(path=_named(run, index, count)) from None
+
+
+def _to_table(partition: pd.DataFrame, run: WriteRun, write_index: bool, index: int, count: int) -> pa.Table:
+    try:
+        return frame.to_table(partition, run.columns, write_index=write_index)
+    except TFRecordError as error:
+        raise error.located(path=_named(run, index, count)) from None
+
+
+def _named(run: WriteRun, index: int, count: int) -> str:
+    """What messages call a partition that has no file yet."""
+    return f"{run.store.public(run.store.root)}, partition {index:,} of {count:,}"
 
 
 def commit(run: WriteRun, receipts: list[tuple[FileEntry, ...]]) -> Snapshot:
@@ -90,7 +121,8 @@ class ReadTFRecord(PartitionsFiltered, BlockwiseIO):  # type: ignore[misc]  # Da
         return f"read_tfrecord-{self.deterministic_token}"
 
     def _divisions(self) -> tuple[None, ...]:
-        return (None,) * (self.dataset.npieces + 1)
+        count: int = self.dataset.npieces
+        return (None,) * (count + 1)
 
     def _filtered_task(self, name: Key, index: int) -> Task:
         return Task(name, read_partition, self.dataset.piece(index, self._schema), _data_producer=True)
@@ -121,19 +153,56 @@ class ReadTFRecord(PartitionsFiltered, BlockwiseIO):  # type: ignore[misc]  # Da
         return self.substitute_parameters({"columns": columns})
 
 
-class _Write(Expr):  # type: ignore[misc]  # Dask is untyped
-    """What the two expressions of a write have in common: no value of pandas, and the need of all columns."""
-
-    _parameters: ClassVar = ["frame", "run", "write_index"]
-
-    @property
-    def _meta(self) -> None:
-        return None
+class _AllColumns(Expr):  # type: ignore[misc]  # Dask is untyped
+    """What all expressions of a write have in common: the need of all columns."""
 
     @property
     def _projection_columns(self) -> list[str]:
         columns: list[str] = self.frame.columns
         return columns
+
+
+class _PerPartition(_AllColumns, Blockwise):  # type: ignore[misc]  # Dask is untyped
+    """A task for each partition, which knows its number and counts from the lowered frame."""
+
+    _prefix: ClassVar[str]
+
+    @cached_property
+    def _name(self) -> str:
+        return f"{self._prefix}-{self.deterministic_token}"
+
+    def _divisions(self) -> tuple[None, ...]:
+        count: int = self.frame.npartitions
+        return (None,) * (count + 1)
+
+    def _broadcast_dep(self, dep: Expr) -> bool:
+        return False
+
+    def _task(self, name: Key, index: int) -> Task:
+        partition = TaskRef((self.frame._name, index))
+        return Task(name, self._function, partition, *self.operands[1:], index, self.frame.npartitions)
+
+
+class PackRows(_PerPartition):
+    """The rows as frames of a few simple columns."""
+
+    _parameters: ClassVar = ["frame", "run", "write_index", "shuffle"]
+    _prefix: ClassVar = "packrows"
+    _function = staticmethod(pack_partition)
+
+    @cached_property
+    def _meta(self) -> pd.DataFrame:
+        return shuffling.empty_rows()
+
+
+class _Write(_AllColumns):
+    """What the expressions of a write have in common: no value of pandas."""
+
+    _parameters: ClassVar = ["frame", "run", "write_index", "packed"]
+
+    @property
+    def _meta(self) -> None:
+        return None
 
 
 class WriteTFRecord(_Write):
@@ -146,25 +215,11 @@ class WriteTFRecord(_Write):
         return CommitTFRecord(WritePartitions(*self.operands), self.run)
 
 
-class WritePartitions(_Write, Blockwise):  # type: ignore[misc]  # Dask is untyped
-    """Writes each partition to a file and gives its receipt; the files count from the lowered frame."""
+class WritePartitions(_Write, _PerPartition):
+    """Writes each partition and gives the receipts of its files."""
 
-    @cached_property
-    def _name(self) -> str:
-        return f"totfrecord-{self.deterministic_token}"
-
-    def _divisions(self) -> tuple[None, ...]:
-        count: int = self.frame.npartitions
-        return (None,) * (count + 1)
-
-    def _broadcast_dep(self, dep: Expr) -> bool:
-        return False
-
-    def _task(self, name: Key, index: int) -> Task:
-        partition = TaskRef((self.frame._name, index))
-        return Task(
-            name, write_partition, partition, self.run, self.write_index, index, self.frame.npartitions
-        )
+    _prefix: ClassVar = "totfrecord"
+    _function = staticmethod(write_partition)
 
 
 class CommitTFRecord(Expr):  # type: ignore[misc]  # Dask is untyped

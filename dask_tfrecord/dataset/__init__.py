@@ -277,7 +277,7 @@ def _override(schema: Schema, given: GivenSchema | None, partition_on: Sequence[
     if not given:
         return schema
     whole = isinstance(given, pa.Schema)
-    wanted = given if whole else pa.schema(list(given.items()))
+    wanted: pa.Schema = given if isinstance(given, pa.Schema) else pa.schema(list(given.items()))
     schema.select(wanted.names)  # refuses unknown names
     keys = [item for item in wanted if item.name in partition_on]
     stored = [item for item in wanted if item.name not in partition_on]

@@ -83,7 +83,8 @@ class WriteRun:
 
     def name(self, index: int, count: int, number: int = 0) -> str:
         """The file ``number`` of partition ``index`` of ``count``, in each directory."""
-        return part_name(self.run, index, count, number, SUFFIXES[self.compression])
+        several = self.max_rows is not None or self.max_bytes is not None
+        return part_name(self.run, index, count, number if several else None, SUFFIXES[self.compression])
 
     def write(self, table: pa.Table, index: int, count: int) -> tuple[FileEntry, ...]:
         """Write the files of a partition; a repetition replaces them."""
@@ -137,7 +138,9 @@ class WriteRun:
         runs elsewhere might be about to list them.
         """
         if self.store.renames:
-            remove_staging(self.store, self.run)
+            with suppress(Exception):  # what went wrong before is the news
+                if self._committed() is None:
+                    remove_staging(self.store, self.run)
 
     # -- Steps of the commit ---------------------------------------------------------------------------------
 

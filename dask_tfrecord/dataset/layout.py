@@ -25,10 +25,13 @@ _PART_NAME = re.compile(
 )
 
 
-def part_name(run: str, index: int, count: int, number: int, suffix: str) -> str:
-    """The data file ``number`` (0 is the first) of partition ``index`` of ``count``."""
+def part_name(run: str, index: int, count: int, number: int | None, suffix: str) -> str:
+    """The data file ``number`` of partition ``index`` of ``count``; without a number if it is the only one.
+
+    Names sort in the order of the rows, up to 100,000 files of a partition.
+    """
     digits = max(5, len(str(count)))
-    more = f"-{number}" if number else ""
+    more = "" if number is None else f"-{number:05d}"
     return f"part-{run[:8]}-{index:0{digits}d}-of-{count:0{digits}d}{more}.tfrecord{suffix}"
 
 
