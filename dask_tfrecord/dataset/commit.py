@@ -3,7 +3,7 @@
 Until the snapshot is there readers see what was there before; every step may be repeated.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
@@ -63,6 +63,7 @@ class WriteRun:
     max_bytes: int | None = None
     max_parts: int = 2**31
     custom_metadata: dict[str, str] = field(default_factory=dict, hash=False)
+    label: Callable[[int], str] | None = None
 
     def __repr__(self) -> str:
         return f"WriteRun({self.store.public(self.store.root)!r}, {self.run[:8]})"
@@ -84,7 +85,14 @@ class WriteRun:
     def name(self, index: int, count: int, number: int = 0) -> str:
         """The file ``number`` of partition ``index`` of ``count``, in each directory."""
         several = self.max_rows is not None or self.max_bytes is not None
-        return part_name(self.run, index, count, number if several else None, SUFFIXES[self.compression])
+        return part_name(
+            self.run,
+            index,
+            count,
+            number=number if several else None,
+            label=self.label(index) if self.label else "",
+            suffix=SUFFIXES[self.compression],
+        )
 
     def write(self, table: pa.Table, index: int, count: int) -> tuple[FileEntry, ...]:
         """Write the files of a partition; a repetition replaces them."""

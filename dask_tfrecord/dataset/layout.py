@@ -21,18 +21,37 @@ _REPLACED = "replaced.json"
 SUCCESS = "_SUCCESS"
 
 _PART_NAME = re.compile(
-    r"part-(?P<run>[0-9a-f]{8})-(?P<index>\d{5,})-of-(?P<count>\d{5,})(-\d+)?\.tfrecord(\.\w+)?"
+    r"part-(?P<run>[0-9a-f]{8})-(?P<index>\d{5,})-of-(?P<count>\d{5,})(-\d{5,})?(-[^/]+)?\.tfrecord(\.\w+)?"
 )
 
+# What users may add to names, so that they are names on every store and in every shell.
+_LABEL = re.compile(r"\w[\w.=+@-]{0,99}")
 
-def part_name(run: str, index: int, count: int, number: int | None, suffix: str) -> str:
+
+def part_name(
+    run: str, index: int, count: int, *, number: int | None = None, label: str = "", suffix: str = ""
+) -> str:
     """The data file ``number`` of partition ``index`` of ``count``; without a number if it is the only one.
 
-    Names sort in the order of the rows, up to 100,000 files of a partition.
+    Names sort in the order of the rows, up to 100,000 files of a partition. The label is what a user wants
+    to see there too; all else must stay, for it tells the files of one write from those of others.
     """
     digits = max(5, len(str(count)))
     more = "" if number is None else f"-{number:05d}"
+    more += f"-{label.removesuffix(suffix).removesuffix('.tfrecord')}" if label else ""
     return f"part-{run[:8]}-{index:0{digits}d}-of-{count:0{digits}d}{more}.tfrecord{suffix}"
+
+
+def check_labels(labels: Sequence[object]) -> None:
+    """Refuse labels that are no names, or not each a different one."""
+    for label in labels:
+        if not isinstance(label, str) or not _LABEL.fullmatch(label):
+            raise TFRecordError(
+                f"name_function= gives {label!r}",
+                advice="let it return up to 100 letters, digits and characters of _.=+@-, no directories",
+            )
+    if len(set(labels)) < len(labels):
+        raise TFRecordError("name_function= gives several partitions the same name")
 
 
 def run_of(path: str) -> str | None:

@@ -125,11 +125,11 @@ def _check_names(ours: Schema, theirs: Schema, root: str) -> None:
 
 def _check_partitioning(ours: list[str], theirs: list[str], root: str) -> None:
     if ours != theirs:
-        name = next((name for name in [*theirs, *ours] if (name in theirs) != (name in ours)), ours[0])
+        missing = [name for name in [*theirs, *ours] if (name in theirs) != (name in ours)]
         raise SchemaError(
             f"the dataset is partitioned on {theirs or 'nothing'}, the write on {ours or 'nothing'}",
             path=root,
-            feature=name,
+            feature=(missing or theirs)[0],
             advice=f"pass partition_on={theirs or None}",
         )
 
