@@ -23,6 +23,7 @@ from dask_tfrecord.dataset.store import Store
 from dask_tfrecord.errors import TFRecordError
 from dask_tfrecord.schema import Lossy
 from dask_tfrecord.shuffling import Shuffle
+from dask_tfrecord.sources import check_not_read
 
 # Times that a task on a remote store is tried again, as in Dask's own `to_parquet`.
 _RETRIES = 5
@@ -163,6 +164,8 @@ def to_tfrecord(
         check_labels([name_function(index) for index in range(count or ddf.npartitions)])
     store = Store.at(path, storage_options)
     mode = _mode(append, overwrite, keys)
+    if mode in ("overwrite", "partitions"):
+        check_not_read(ddf, store)
     base = check_destination(store, mode)
     plan = frame.plan_schema(
         ddf._meta,
