@@ -72,13 +72,18 @@ def group(table: pa.Table, names: Sequence[str]) -> Groups:
     for name in names:
         found, count = _codes(table[name])
         codes = found if name == names[0] else np.unique(codes * count + found, return_inverse=True)[1]
-    order = None if bool((codes[1:] >= codes[:-1]).all()) else np.argsort(codes, kind="stable")
+    order = None if bool((codes[1:] >= codes[:-1]).all()) else _sorting(codes)
     ordered = codes if order is None else codes[order]
     starts = np.concatenate([[0], np.flatnonzero(np.diff(ordered)) + 1, [len(codes)]])
     firsts = starts[:-1] if order is None else order[starts[:-1]]
     keys = table.select(list(names)).take(pa.array(firsts))
     decoded = [_decoded(column) for column in keys.columns]
     return Groups(pa.table(decoded, names=list(names)), order, starts)
+
+
+def _sorting(codes: Codes) -> Codes:
+    """The positions in the order of the codes; NumPy sorts short integers in a fraction of the time."""
+    return np.argsort(codes.astype(np.uint16) if codes.max() < 1 << 16 else codes, kind="stable")
 
 
 def too_many(what: str, partition_on: Sequence[str], limit: int) -> TFRecordError:
