@@ -9,6 +9,7 @@ from dask_tfrecord.errors import (
     SchemaError,
     TFRecordError,
 )
+from dask_tfrecord.housekeeping import cleanup, exists
 from dask_tfrecord.reader import read_tfrecord
 from dask_tfrecord.writer import to_tfrecord
 
@@ -19,6 +20,8 @@ __all__ = [
     "SchemaError",
     "Snapshot",
     "TFRecordError",
+    "cleanup",
+    "exists",
     "read_tfrecord",
     "to_tfrecord",
 ]

@@ -14,11 +14,11 @@ from dask_tfrecord.codec.compression import SUFFIXES, Compression
 from dask_tfrecord.dataset.entries import FileEntry
 from dask_tfrecord.dataset.layout import (
     SUCCESS,
+    clear_up,
+    finish_newest,
     note_replaced,
-    open_runs,
     part_name,
     remove_staging,
-    replaced_by,
     run_of,
     staged,
     visible_files,
@@ -133,10 +133,10 @@ class WriteRun:
         committed = self._committed()
         if committed is None:
             self._refuse_if_overtaken(files)
-            self._finish_earlier()
+            finish_newest(self.store)
             self._publish(files)
             committed = self._create_snapshot(files)
-        self._clear_up(self.run)
+        clear_up(self.store, self.run)
         return committed
 
     def abandon(self) -> None:
@@ -263,7 +263,7 @@ class WriteRun:
         self.store.remove(self.store.join(file.path) for file in files)
         remove_staging(self.store, self.run)
         if versions(self.store):
-            self._announce_success()
+            self.store.fs.pipe_file(self.store.join(SUCCESS), b"")
 
     # -- What lies in _tfrecord ------------------------------------------------------------------------------
 
@@ -276,21 +276,6 @@ class WriteRun:
         marker = self._waiting("started")
         if not self.store.fs.exists(marker):
             self.store.fs.pipe_file(marker, b"")
-
-    def _announce_success(self) -> None:
-        self.store.fs.pipe_file(self.store.join(SUCCESS), b"")
-
-    def _finish_earlier(self) -> None:
-        """Do what the newest snapshot's write did not come to."""
-        newest = find_snapshot(self.store)
-        if newest is not None and newest.run in open_runs(self.store):
-            self._clear_up(newest.run)
-
-    def _clear_up(self, run: str) -> None:
-        """After a commit: remove what it replaced and whatever of it is left in staging."""
-        self.store.remove(self.store.join(path) for path in replaced_by(self.store, run))
-        self._announce_success()
-        remove_staging(self.store, run)
 
 
 def _directory(file: FileEntry) -> str:

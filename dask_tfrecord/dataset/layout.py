@@ -7,7 +7,7 @@ from contextlib import suppress
 
 from dask_tfrecord.dataset.entries import is_inside
 from dask_tfrecord.dataset.listing import FileInfo, list_directory
-from dask_tfrecord.dataset.snapshot import OWN
+from dask_tfrecord.dataset.snapshot import OWN, find_snapshot
 from dask_tfrecord.dataset.store import Store
 from dask_tfrecord.errors import TFRecordError
 
@@ -123,10 +123,24 @@ def replaced_by(store: Store, run: str) -> list[str]:
 
 def remove_staging(store: Store, run: str) -> None:
     """Remove all that waits for the commit of a run."""
-    staging = store.join(STAGING)
     store.fs.invalidate_cache()
     with suppress(FileNotFoundError):
-        store.fs.rm(f"{staging}/{run}", recursive=True)
+        store.fs.rm(store.join(f"{STAGING}/{run}"), recursive=True)
     if store.renames:
-        with suppress(OSError):  # another run's files are waiting there
-            store.fs.rmdir(staging)
+        with suppress(OSError):  # another run's files are waiting there, or snapshots are
+            store.fs.rmdir(store.join(STAGING))
+            store.fs.rmdir(store.join(OWN))
+
+
+def clear_up(store: Store, run: str) -> None:
+    """After the commit of a run: remove what it replaced and whatever of it is left in staging."""
+    store.remove(store.join(path) for path in replaced_by(store, run))
+    store.fs.pipe_file(store.join(SUCCESS), b"")
+    remove_staging(store, run)
+
+
+def finish_newest(store: Store) -> None:
+    """Do what the write of the newest snapshot did not come to."""
+    newest = find_snapshot(store)
+    if newest is not None and newest.run in open_runs(store):
+        clear_up(store, newest.run)

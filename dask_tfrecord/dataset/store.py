@@ -8,9 +8,10 @@ import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from datetime import datetime
 from functools import cached_property
 from glob import has_magic
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 from uuid import uuid4
 
 from fsspec import AbstractFileSystem
@@ -209,6 +210,29 @@ class Store:
         if self.renames:
             self._remove_empty({path.rpartition("/")[0] for path in alone})
 
+    def uploads(self) -> list["Upload"]:
+        """The uploads to below the root that were begun and neither completed nor given up, if S3 has any."""
+        if not hasattr(self.fs, "call_s3"):
+            return []
+        bucket, _, key = self.join("").partition("/")
+        found: list[Upload] = []
+        page: dict[str, Any] = {"IsTruncated": True}
+        while page.get("IsTruncated"):
+            markers = {"KeyMarker": "NextKeyMarker", "UploadIdMarker": "NextUploadIdMarker"}
+            start = {name: page[last] for name, last in markers.items() if page.get(last)}
+            page = self.fs.call_s3("list_multipart_uploads", Bucket=bucket, Prefix=key, **start)
+            found += [
+                Upload(f"{bucket}/{one['Key']}", one["UploadId"], one["Initiated"])
+                for one in page.get("Uploads", ())
+            ]
+        return found
+
+    def abort(self, upload: "Upload") -> None:
+        """Give up an upload."""
+        bucket, _, key = upload.path.partition("/")
+        with suppress(FileNotFoundError):  # it is completed, or was given up, since
+            self.fs.call_s3("abort_multipart_upload", Bucket=bucket, Key=key, UploadId=upload.id)
+
     def _remove_empty(self, directories: set[str]) -> None:
         for directory in sorted(directories, key=len, reverse=True):
             while directory.startswith(self.join("")):
@@ -227,6 +251,14 @@ class Store:
             # fsspec gives all readers of a file in memory the same object, with one position.
             own = io.BytesIO(file.getvalue()) if isinstance(file, MemoryFile) else file
             yield Source(own, size)
+
+
+class Upload(NamedTuple):
+    """An upload to S3 that is not completed."""
+
+    path: str
+    id: str
+    started: datetime
 
 
 class Source:
