@@ -44,6 +44,7 @@ class Statistics:
 class _Column:
     def __init__(self, item: Field) -> None:
         self._field = item
+        self._kind, self._depth = item.kind, item.depth
         self._nulls = 0
         self._low: Any = None
         self._high: Any = None
@@ -53,9 +54,9 @@ class _Column:
         self._nulls += nulls
         if nulls == len(array):
             return
-        if self._field.depth:
+        if self._depth:
             low, high = _range(pc.list_value_length(array))
-        elif self._field.kind == "float":
+        elif self._kind == "float":
             low, high = _float_range(array)
         else:
             low, high = _range(array)
@@ -65,7 +66,7 @@ class _Column:
 
     def result(self) -> ColumnStatistics:
         name = self._field.name
-        if self._field.depth:
+        if self._depth:
             return ColumnStatistics(name, None, None, self._nulls, self._low, self._high)
         return ColumnStatistics(name, self._bound(self._low), self._bound(self._high), self._nulls)
 
@@ -73,7 +74,9 @@ class _Column:
         """The value as users see it; None if Python has no such value, or if it is too long."""
         if stored is None or (isinstance(stored, str | bytes) and len(stored) > _LONGEST_BOUND):
             return None
-        [value] = self._field.load(pa.array([stored], _STORAGE[self._field.kind]))
+        if self._field.type == _STORAGE[self._kind]:
+            return stored
+        [value] = self._field.load(pa.array([stored], _STORAGE[self._kind]))
         if isinstance(value, pa.DictionaryScalar):
             value = value.value
         try:

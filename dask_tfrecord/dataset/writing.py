@@ -7,10 +7,12 @@ depends on the records alone, so the same rows give the same bytes.
 import os
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable
-from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import cache
 from itertools import accumulate
+from threading import Lock
 from typing import Any, BinaryIO, NamedTuple
 
 import pyarrow as pa
@@ -76,8 +78,9 @@ def write_files(
     max_rows, max_bytes : int, optional
         Limits of each file; bytes count before compression, and one record always fits.
     threads : int, optional
-        How many blocks are compressed at a time, all calls of the process together; the processors that it
-        may use by default. The bytes are the same whatever the number.
+        How many threads may be busy, those of all calls in the process together; by default as many as there
+        are processors for it. Blocks are compressed on those that no call needs. The bytes are the same
+        whatever the number.
 
     Raises
     ------
@@ -87,14 +90,14 @@ def write_files(
     """
     limits = _Limits(max_rows or table.num_rows, max_bytes or 2**63)
     records = _Records(table, schema, lossy)
-    pool = _pool(threads or _processors(), os.getpid()) if compression else None
+    helpers = _helpers(threads or _processors(), os.getpid())
     files: list[FileEntry] = []
     while not files or records.row < table.num_rows:
         path, name = place(len(files))
         first = records.row
         try:
-            with store.create(path) as file:
-                output = _Output(file, blocks(compression, level) if compression else None, pool)
+            with store.create(path) as file, helpers.without_this_thread():
+                output = _Output(file, blocks(compression, level) if compression else None, helpers)
                 _fill(output, records, limits)
         except TFRecordError as error:
             raise placed(error, store.public(store.join(name)), records.base) from None
@@ -197,10 +200,10 @@ class _Waiting(NamedTuple):
 class _Output:
     """A file in the making: its blocks are compressed side by side, written in order, and counted."""
 
-    def __init__(self, file: BinaryIO, compressed: Blocks | None, pool: Executor | None) -> None:
+    def __init__(self, file: BinaryIO, compressed: Blocks | None, helpers: "_Helpers") -> None:
         self._file = file
         self._compressed = compressed
-        self._pool = pool
+        self._helpers = helpers
         self._waiting: deque[_Waiting] = deque()
         self._waiting_bytes = 0
         self._free: list[memoryview] = []
@@ -219,14 +222,14 @@ class _Output:
     def put(self, buffer: memoryview, size: int, block: Block) -> None:
         """Add a block, the first bytes of a buffer, which belongs to the output from now on."""
         content = buffer[:size]
-        if self._compressed is None or self._pool is None:
+        if self._compressed is None:
             self._write_block(block, content)
             self._free.append(buffer)
             return
         while self._waiting and self._waiting_bytes + size > _WAITING_BYTES:
             self._write_first()
         self._compressed.add(content)
-        stored = self._pool.submit(self._compressed.compress, content)
+        stored = self._helpers.run(self._compressed.compress, content)
         self._waiting.append(_Waiting(block, buffer, size, stored))
         self._waiting_bytes += size
 
@@ -255,10 +258,48 @@ class _Output:
             self.crc32c = _kernel.crc32c(data, self.crc32c)
 
 
+class _Helpers:
+    """Threads for work that the threads of the calls can share, as long as there are processors for it."""
+
+    def __init__(self, threads: int) -> None:
+        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="dask_tfrecord-compress")
+        self._idle = threads
+        self._lock = Lock()
+
+    @contextmanager
+    def without_this_thread(self) -> Iterator[None]:
+        """Count the thread of the caller as busy."""
+        self._take(even_if_none=True)
+        try:
+            yield
+        finally:
+            self._give_back()
+
+    def run(self, work: Callable[[memoryview], bytes], content: memoryview) -> Future[bytes]:
+        """Do the work: somewhere else if a thread is idle, else here and now."""
+        if self._take():
+            future = self._pool.submit(work, content)
+            future.add_done_callback(lambda _: self._give_back())
+        else:
+            future = Future()
+            future.set_result(work(content))
+        return future
+
+    def _take(self, *, even_if_none: bool = False) -> bool:
+        with self._lock:
+            taken = even_if_none or self._idle > 0
+            self._idle -= taken
+        return taken
+
+    def _give_back(self) -> None:
+        with self._lock:
+            self._idle += 1
+
+
 @cache
-def _pool(threads: int, process: int) -> Executor:
-    """The threads that compress, for all calls of a process; a fork of it needs its own."""
-    return ThreadPoolExecutor(threads, thread_name_prefix="dask_tfrecord-compress")
+def _helpers(threads: int, process: int) -> _Helpers:
+    """Those of all calls of a process; a fork of it needs its own."""
+    return _Helpers(threads)
 
 
 def _processors() -> int:
