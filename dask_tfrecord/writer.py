@@ -1,5 +1,6 @@
 """`to_tfrecord`: arguments -> plan -> collection, or its result."""
 
+import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal, get_args
@@ -48,7 +49,7 @@ def to_tfrecord(
     num_shards: int | None = None,
     max_rows_per_file: int | None = None,
     max_bytes_per_file: int | None = None,
-    max_files_per_task: int = 1024,
+    max_files_per_task: int | None = 1024,
     name_function: Callable[[int], str] | None = None,
     custom_metadata: Mapping[str, str] | None = None,
     compute: bool = True,
@@ -107,8 +108,8 @@ def to_tfrecord(
     max_rows_per_file, max_bytes_per_file : int, optional
         A file that would exceed one of these is followed by another. Bytes count before compression; a
         record that is larger by itself has its own file.
-    max_files_per_task : int, default 1024
-        The most directories that one partition may write to; more are refused.
+    max_files_per_task : int or None, default 1024
+        The most directories that one partition may write to; more are refused, unless it is None.
     name_function : callable, optional
         Gives, for the number of a partition, a string that its files' names end with; no two the same.
     custom_metadata : mapping of str to str, optional
@@ -152,10 +153,13 @@ def to_tfrecord(
     check_level(compression, compression_level)
     check_choice("record_type", record_type, get_args(RecordType))
     check_choice("lossy", lossy, get_args(Lossy))
-    limits = {"max_rows_per_file": max_rows_per_file, "max_bytes_per_file": max_bytes_per_file}
-    counts = {"npartitions": npartitions, "num_shards": num_shards}
-    for name, number in {**limits, **counts, "max_files_per_task": max_files_per_task}.items():
-        _check_count(name, number)
+    _check_counts(
+        npartitions=npartitions,
+        num_shards=num_shards,
+        max_rows_per_file=max_rows_per_file,
+        max_bytes_per_file=max_bytes_per_file,
+        max_files_per_task=max_files_per_task,
+    )
     keys = (partition_on,) if isinstance(partition_on, str) else tuple(partition_on or ())
     count = _one_count(npartitions, num_shards)
     moved = _plan_shuffle(keys, colocate, shuffle, count or ddf.npartitions)
@@ -194,7 +198,7 @@ def to_tfrecord(
         order=tuple(plan.names),
         max_rows=max_rows_per_file,
         max_bytes=max_bytes_per_file,
-        max_parts=max_files_per_task,
+        max_parts=max_files_per_task or sys.maxsize,
         level=compression_level,
         custom_metadata=metadata,
         label=name_function,
@@ -222,11 +226,11 @@ def _compute(
     return snapshot
 
 
-def _check_count(name: str, value: object) -> None:
-    if value is not None and (
-        not isinstance(value, int | np.integer) or isinstance(value, bool) or value < 1
-    ):
-        raise TFRecordError(f"{name}={value!r} is not a positive integer")
+def _check_counts(**counts: object) -> None:
+    for name, count in counts.items():
+        is_integer = isinstance(count, int | np.integer) and not isinstance(count, bool)
+        if count is not None and not (is_integer and count > 0):  # type: ignore[operator]  # an integer
+            raise TFRecordError(f"{name}={count!r} is not a positive integer")
 
 
 def _one_count(npartitions: int | None, num_shards: int | None) -> int | None:

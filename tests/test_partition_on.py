@@ -290,7 +290,9 @@ def test_very_many_keys_are_refused_with_what_to_do(tmp_path: Path) -> None:
     few = ddf[ddf["n"] < 10]
     with pytest.raises(TFRecordError, match="10 different values"):
         to_tfrecord(few, tmp_path / "b", partition_on="key", max_files_per_task=9)
-    assert len(to_tfrecord(few, tmp_path / "c", partition_on="key", max_files_per_task=10).files) == 10
+    for name, limit in (("c", 10), ("d", None)):
+        snapshot = to_tfrecord(few, tmp_path / name, partition_on="key", max_files_per_task=limit)
+        assert len(snapshot.files) == 10
 
 
 # --- how many files, of which size -------------------------------------------------------------------
