@@ -113,7 +113,7 @@ def measure_rates(name: str, table: Table, place: Place, rounds: int) -> None:
         lambda: ddf.to_tfrecord(place.clear()),
         bare_loop,
         lambda: ddf.to_tfrecord(place.clear(), compression="gzip"),
-        lambda: side_by_side(lambda index: compress(encoded[index]), len(encoded)),
+        lambda: side_by_side(lambda index: len(compress(encoded[index])), len(encoded)),
     )
     rows = table.batch.num_rows * REPEATS
     for job, took, alone, of in (

@@ -84,6 +84,39 @@ def test_what_was_written_is_what_is_read(tmp_path: Path, compression: Any) -> N
     assert [str(t) for t in found.dtypes] == [str(t) for t in every_dtype.read_back().dtypes]
 
 
+@pytest.mark.parametrize(
+    ("compression", "suffix"), [("zstd", ".zst"), ("lz4", ".lz4"), ("bz2", ".bz2"), ("xz", ".xz")]
+)
+def test_what_tensorflow_does_not_read_is_written_with_a_warning(
+    tmp_path: Path, compression: Any, suffix: str
+) -> None:
+    ddf = dd.from_pandas(every_dtype.frame(), npartitions=2)
+    with pytest.warns(UserWarning, match=f"TensorFlow reads only gzip and zlib, .*{compression}"):
+        snapshot = to_tfrecord(ddf, tmp_path, lossy="allow", compression=compression)
+    assert all(file.path.endswith(f".tfrecord{suffix}") for file in snapshot.files)
+    for path in (tmp_path, tmp_path / f"part-*{suffix}"):
+        assert len(read_tfrecord(path)) == len(ddf)
+    every_dtype.assert_same(read_tfrecord(tmp_path).compute().reset_index(drop=True), every_dtype.read_back())
+
+
+def test_a_higher_level_gives_smaller_files(tmp_path: Path) -> None:
+    sizes = [
+        to_tfrecord(collection(), tmp_path / f"{level}", compression="gzip", compression_level=level).bytes
+        for level in (0, 9)
+    ]
+    assert sizes[1] < sizes[0]
+
+
+@pytest.mark.parametrize(
+    ("compression", "level", "problem"),
+    [(None, 1, "without a compression"), ("gzip", 10, "levels 0 to 9"), ("zstd", 0, "levels 1 to 22")],
+)
+def test_unknown_levels_are_refused(tmp_path: Path, compression: Any, level: int, problem: str) -> None:
+    with pytest.raises(TFRecordError, match=problem):
+        to_tfrecord(collection(), tmp_path / "a", compression=compression, compression_level=level)
+    assert not (tmp_path / "a").exists()
+
+
 @pytest.mark.parametrize("compression", [None, "gzip", "zlib"])
 def test_the_same_rows_give_the_same_bytes(tmp_path: Path, compression: Any) -> None:
     one, other = (to_tfrecord(collection(), tmp_path / name, compression=compression) for name in "ab")
