@@ -3,6 +3,7 @@
 Until the snapshot is there readers see what was there before; every step may be repeated.
 """
 
+import warnings
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -13,7 +14,6 @@ import pyarrow as pa
 from dask_tfrecord.codec.compression import SUFFIXES, Compression
 from dask_tfrecord.dataset.entries import FileEntry
 from dask_tfrecord.dataset.layout import (
-    SUCCESS,
     clear_up,
     finish_newest,
     note_replaced,
@@ -133,10 +133,22 @@ class WriteRun:
         committed = self._committed()
         if committed is None:
             self._refuse_if_overtaken(files)
-            finish_newest(self.store)
-            self._publish(files)
-            committed = self._create_snapshot(files)
-        clear_up(self.store, self.run)
+            try:
+                finish_newest(self.store)
+                self._publish(files)
+                committed = self._create_snapshot(files)
+            except Exception:
+                self._withdraw(files)
+                raise
+        try:
+            clear_up(self.store, self.run)
+        except Exception as error:  # to tell of a failure now would be wrong
+            warnings.warn(
+                f"{self.store.public(self.store.root)}: the data is written, but not all that it replaces "
+                f"could be removed ({error}); dask_tfrecord.cleanup or the next write does that.",
+                UserWarning,
+                stacklevel=2,
+            )
         return committed
 
     def abandon(self) -> None:
@@ -173,7 +185,6 @@ class WriteRun:
 
     def _publish(self, files: Sequence[FileEntry]) -> None:
         """Bring exactly these files to their places."""
-        self.store.remove([self.store.join(SUCCESS)])
         if self.store.renames:
             for file in files:
                 self._move_into_place(file)
@@ -183,6 +194,17 @@ class WriteRun:
             listed = {self.store.join(file.path) for file in files}
             found = self.store.fs.find(self.store.root)
             self.store.remove(path for path in found if run_of(path) == self.run[:8] and path not in listed)
+
+    def _withdraw(self, files: Sequence[FileEntry]) -> None:
+        """After a failure: let the files wait for another try, if it is certain that nothing lists them."""
+        if not self.store.renames:
+            return
+        with suppress(Exception):  # what went wrong before is the news
+            if self._committed() is None:
+                for file in files:
+                    with suppress(FileNotFoundError):
+                        self.store.place(self.store.join(file.path), self._waiting(file.path))
+                self.store.remove_empty({self.store.join(_directory(file)) for file in files})
 
     def _move_into_place(self, file: FileEntry) -> None:
         source, target = self._waiting(file.path), self.store.join(file.path)
@@ -262,8 +284,6 @@ class WriteRun:
     def _give_up(self, files: Sequence[FileEntry]) -> None:
         self.store.remove(self.store.join(file.path) for file in files)
         remove_staging(self.store, self.run)
-        if versions(self.store):
-            self.store.fs.pipe_file(self.store.join(SUCCESS), b"")
 
     # -- What lies in _tfrecord ------------------------------------------------------------------------------
 

@@ -208,7 +208,7 @@ class Store:
             with suppress(FileNotFoundError):
                 self.fs.rm_file(path)
         if self.renames:
-            self._remove_empty({path.rpartition("/")[0] for path in alone})
+            self.remove_empty({path.rpartition("/")[0] for path in alone})
 
     def uploads(self) -> list["Upload"]:
         """The uploads to below the root that were begun and neither completed nor given up, if S3 has any."""
@@ -233,7 +233,8 @@ class Store:
         with suppress(FileNotFoundError):  # it is completed, or was given up, since
             self.fs.call_s3("abort_multipart_upload", Bucket=bucket, Key=key, UploadId=upload.id)
 
-    def _remove_empty(self, directories: set[str]) -> None:
+    def remove_empty(self, directories: set[str]) -> None:
+        """Remove directories that are empty, and those above that are so then, up to the root."""
         for directory in sorted(directories, key=len, reverse=True):
             while directory.startswith(self.join("")):
                 try:
