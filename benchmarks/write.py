@@ -10,13 +10,12 @@ of the rounds in wall time; the files are in memory where the system has such a 
 
 import argparse
 import os
-import shutil
 import tempfile
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from itertools import pairwise
-from pathlib import Path
 
 import dask
 import dask.dataframe as dd
@@ -47,10 +46,15 @@ def seconds(work: Callable[[], object]) -> float:
     return time.perf_counter() - start
 
 
-def best(rounds: int, *works: Callable[[], object]) -> list[float]:
-    """Of each of the works, which take turns."""
-    took = [[seconds(work) for work in works] for _ in range(rounds)]
-    return [min(times) for times in zip(*took, strict=True)]
+def best(rounds: int, *works: Callable[[str], object]) -> list[float]:
+    """Of each of the works, which take turns and get a directory that does not exist."""
+    memory = "/dev/shm"
+    took: list[list[float]] = [[] for _ in works]
+    for _ in range(rounds):
+        for times, work in zip(took, works, strict=True):
+            with tempfile.TemporaryDirectory(dir=memory if os.access(memory, os.W_OK) else None) as root:
+                times.append(seconds(partial(work, f"{root}/data")))
+    return [min(times) for times in took]
 
 
 def side_by_side(work: Callable[[int], object], count: int) -> None:
@@ -76,44 +80,29 @@ def slices(batch: pa.RecordBatch, count: int) -> list[pa.RecordBatch]:
     return [batch.slice(a, b - a) for a, b in pairwise(cuts)]
 
 
-class Place:
-    """A fresh directory for each write, and none left behind."""
-
-    def __init__(self) -> None:
-        memory = Path("/dev/shm")
-        self.root = Path(tempfile.mkdtemp(dir=memory if os.access(memory, os.W_OK) else None))
-
-    def clear(self) -> str:
-        shutil.rmtree(self.root / "data", ignore_errors=True)
-        return str(self.root / "data")
-
-    def remove(self) -> None:
-        shutil.rmtree(self.root, ignore_errors=True)
-
-
-def measure_rates(name: str, table: Table, place: Place, rounds: int) -> None:
+def measure_rates(name: str, table: Table, rounds: int) -> None:
     """The four tables, without compression and with gzip."""
     batches = slices(table.batch, PARTITIONS) * REPEATS
     ddf = collection([to_pandas(batch) for batch in batches])
 
-    def bare(index: int) -> None:
-        with open(f"{place.root}/data/{index}", "wb", buffering=0) as file:
-            for view in Encoder(table.columns, "example").encode(batches[index]):
-                file.write(view)
+    def bare_loop(path: str) -> None:
+        def write(index: int) -> None:
+            with open(f"{path}/{index}", "wb", buffering=0) as file:
+                for view in Encoder(table.columns, "example").encode(batches[index]):
+                    file.write(view)
 
-    def bare_loop() -> None:
-        os.mkdir(place.clear())
-        side_by_side(bare, len(batches))
+        os.mkdir(path)
+        side_by_side(write, len(batches))
 
     encoded = [bytes(view) for view in Encoder(table.columns, "example").encode(table.batch)] * REPEATS
     size = sum(map(len, encoded))
     compress = blocks("gzip").compress
     plain, loop, zipped, compressor = best(
         rounds,
-        lambda: ddf.to_tfrecord(place.clear()),
+        lambda path: ddf.to_tfrecord(path),
         bare_loop,
-        lambda: ddf.to_tfrecord(place.clear(), compression="gzip"),
-        lambda: side_by_side(lambda index: len(compress(encoded[index])), len(encoded)),
+        lambda path: ddf.to_tfrecord(path, compression="gzip"),
+        lambda _: side_by_side(lambda index: len(compress(encoded[index])), len(encoded)),
     )
     rows = table.batch.num_rows * REPEATS
     for job, took, alone, of in (
@@ -123,7 +112,7 @@ def measure_rates(name: str, table: Table, place: Place, rounds: int) -> None:
         print(f"{name:9}{job:8}{rows / took:12,.0f}{size / took / 1e9:8.2f}{alone / took:8.2f} of {of}")
 
 
-def measure_directories(place: Place, rounds: int, scale: float) -> None:
+def measure_directories(rounds: int, scale: float) -> None:
     """``partition_on`` against a flat write of the same rows."""
     rows = max(DIRECTORIES, int(1_000_000 * scale))
     table = TABLES["tabular"](rows)
@@ -132,8 +121,8 @@ def measure_directories(place: Place, rounds: int, scale: float) -> None:
     ddf = collection([to_pandas(batch) for batch in slices(keyed, THREADS)])
     flat, split_up = best(
         rounds,
-        lambda: ddf.to_tfrecord(place.clear()),
-        lambda: ddf.to_tfrecord(place.clear(), partition_on="key"),
+        lambda path: ddf.to_tfrecord(path),
+        lambda path: ddf.to_tfrecord(path, partition_on="key"),
     )
     print(f"{rows:,} rows to {DIRECTORIES} directories: {split_up / flat:.2f} x the time of none")
 
@@ -143,19 +132,19 @@ def measure_slicing(rounds: int, scale: float) -> None:
     rows = int(1_000_000 * scale)
     keys = np.random.default_rng(6).integers(0, max(1, int(KEYS * scale)), rows)
     table = pa.table({"key": keys, "value": np.arange(rows)})
-    [took] = best(rounds, lambda: list(split(table, ("key",), max_parts=rows)))
+    [took] = best(rounds, lambda _: list(split(table, ("key",), max_parts=rows)))
     print(f"{rows:,} rows of {len(np.unique(keys)):,} keys sorted and sliced: {took:.2f} s")
 
 
-def measure_small_partitions(place: Place, rounds: int, scale: float) -> None:
+def measure_small_partitions(rounds: int, scale: float) -> None:
     """The cost of a task: next to nothing to write in each."""
     count = max(2, int(SMALL_PARTITIONS * scale))
     frame = to_pandas(TABLES["tabular"](10).batch)
     ddf = collection([frame] * count)
     ours, parquet = best(
         rounds,
-        lambda: ddf.to_tfrecord(place.clear()),
-        lambda: ddf.to_parquet(place.clear(), write_index=False),
+        lambda path: ddf.to_tfrecord(path),
+        lambda path: ddf.to_parquet(path, write_index=False),
     )
     print(
         f"{count:,} partitions of 10 rows: {1e3 * ours / count:.2f} ms each, "
@@ -170,20 +159,16 @@ def main() -> None:
     parser.add_argument("--scale", type=float, default=1.0, help="of the number of rows and partitions")
     arguments = parser.parse_args()
     rounds, scale = arguments.rounds, arguments.scale
-    place = Place()
     print(f"dask-tfrecord {dask_tfrecord.__version__}, {THREADS} threads, best of {rounds} rounds")
     print(f"{'':9}{'':8}{'rows/s':>12}{'GB/s':>8}{'x':>8}")
-    try:
-        with dask.config.set(scheduler="threads", num_workers=THREADS):
-            for name in arguments.tables or TABLES:
-                make = TABLES[name]
-                rows = max(PARTITIONS, int(make.__defaults__[0] * scale))
-                measure_rates(name, make(rows), place, rounds)
-            measure_directories(place, rounds, scale)
-            measure_slicing(rounds, scale)
-            measure_small_partitions(place, rounds, scale)
-    finally:
-        place.remove()
+    with dask.config.set(scheduler="threads", num_workers=THREADS):
+        for name in arguments.tables or TABLES:
+            make = TABLES[name]
+            rows = max(PARTITIONS, int(make.__defaults__[0] * scale))
+            measure_rates(name, make(rows), rounds)
+        measure_directories(rounds, scale)
+        measure_slicing(rounds, scale)
+        measure_small_partitions(rounds, scale)
 
 
 if __name__ == "__main__":

@@ -121,7 +121,7 @@ def plain(type_: pa.DataType) -> pa.DataType:
 def store(array: pa.Array, *, exact: bool) -> pa.Array:
     """Values as the kernel takes them; with ``exact``, a value that would be rounded is a `MisfitError`."""
     type_ = array.type
-    if _is_ready(type_) and not _has_null_elements(array):
+    if type_ in _READY or (_is_ready(type_) and not _has_null_elements(array)):
         return array
     if isinstance(type_, pa.BaseExtensionType):
         return store(array.storage, exact=exact)
@@ -198,9 +198,9 @@ def _is_large(type_: pa.DataType) -> bool:
 
 
 def _is_ready(type_: pa.DataType) -> bool:
-    if is_list(type_) and not _is_list_view(type_):
-        return _is_ready(type_.value_type)
-    return type_ in _READY
+    if type_ in _READY:
+        return True
+    return is_list(type_) and not _is_list_view(type_) and _is_ready(type_.value_type)
 
 
 def _has_null_elements(array: pa.Array) -> bool:

@@ -65,7 +65,7 @@ class Field:
 
     def store(self, array: pa.Array, *, lossy: Lossy) -> pa.Array:
         """The column's values as the kernel takes them."""
-        if plain(array.type) != self.type:
+        if array.type != self.type and plain(array.type) != self.type:
             raise SchemaError(f"the values are {array.type}, the column is {self.type}", feature=self.name)
         if pa.types.is_null(self.type):
             return pa.nulls(len(array), pa.list_(pa.binary()))
