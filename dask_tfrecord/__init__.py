@@ -2,16 +2,26 @@
 
 from dask_tfrecord import accessor
 from dask_tfrecord.dataset.snapshot import Snapshot, library_version
-from dask_tfrecord.errors import CorruptRecordError, DestinationError, SchemaError, TFRecordError
+from dask_tfrecord.errors import (
+    ConcurrentWriteError,
+    CorruptRecordError,
+    DestinationError,
+    SchemaError,
+    TFRecordError,
+)
+from dask_tfrecord.housekeeping import cleanup, exists
 from dask_tfrecord.reader import read_tfrecord
 from dask_tfrecord.writer import to_tfrecord
 
 __all__ = [
+    "ConcurrentWriteError",
     "CorruptRecordError",
     "DestinationError",
     "SchemaError",
     "Snapshot",
     "TFRecordError",
+    "cleanup",
+    "exists",
     "read_tfrecord",
     "to_tfrecord",
 ]

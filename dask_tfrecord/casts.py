@@ -121,7 +121,7 @@ def plain(type_: pa.DataType) -> pa.DataType:
 def store(array: pa.Array, *, exact: bool) -> pa.Array:
     """Values as the kernel takes them; with ``exact``, a value that would be rounded is a `MisfitError`."""
     type_ = array.type
-    if _is_ready(type_) and not _has_null_elements(array):
+    if type_ in _READY or (_is_ready(type_) and not _has_null_elements(array)):
         return array
     if isinstance(type_, pa.BaseExtensionType):
         return store(array.storage, exact=exact)
@@ -142,6 +142,24 @@ def store(array: pa.Array, *, exact: bool) -> pa.Array:
     if types.is_binary_view(type_) or types.is_fixed_size_binary(type_):
         return array.cast(pa.large_binary())
     return _store_rounded(array, exact=exact)
+
+
+def storage_bytes(array: pa.Array) -> int:
+    """About how much memory `store` takes for its result: none where it copies nothing."""
+    type_ = array.type
+    if _is_ready(type_):
+        return 0
+    if isinstance(type_, pa.BaseExtensionType):
+        return storage_bytes(array.storage)
+    if is_list(type_):
+        values = array.flatten()
+        return 8 * len(array) + (storage_bytes(values) or int(values.nbytes))
+    if types.is_null(type_) or describe(type_)[0] in ("int64", "float"):
+        return 8 * len(array)
+    if types.is_dictionary(type_):
+        lengths = pc.binary_length(store(array.dictionary, exact=False)).take(array.indices)
+        return 8 * len(array) + (pc.sum(lengths).as_py() or 0)
+    return 8 * len(array) + int(array.nbytes)
 
 
 def load(array: pa.Array, type_: pa.DataType, categories: pa.Array | None = None) -> pa.Array:
@@ -180,9 +198,9 @@ def _is_large(type_: pa.DataType) -> bool:
 
 
 def _is_ready(type_: pa.DataType) -> bool:
-    if is_list(type_) and not _is_list_view(type_):
-        return _is_ready(type_.value_type)
-    return type_ in _READY
+    if type_ in _READY:
+        return True
+    return is_list(type_) and not _is_list_view(type_) and _is_ready(type_.value_type)
 
 
 def _has_null_elements(array: pa.Array) -> bool:

@@ -81,3 +81,7 @@ class SchemaError(TFRecordError):
 
 class DestinationError(TFRecordError):
     """A place that cannot be written to as asked, such as one that already holds data."""
+
+
+class ConcurrentWriteError(DestinationError):
+    """Another write committed to the same place since this one, which would replace data, was planned."""

@@ -7,6 +7,7 @@ from functools import cached_property
 from typing import Any, ClassVar
 
 import pandas as pd
+import pyarrow as pa
 from dask._task_spec import List, Task, TaskRef
 from dask.dataframe.dask_expr import new_collection
 from dask.dataframe.dask_expr._collection import DataFrame, Scalar
@@ -24,15 +25,13 @@ from dask.dataframe.dask_expr._util import _convert_to_list
 from dask.dataframe.dask_expr.io import BlockwiseIO
 from dask.typing import Key
 
-from dask_tfrecord import frame
-from dask_tfrecord.dataset import Dataset
+from dask_tfrecord import frame, shuffling
+from dask_tfrecord.dataset import Dataset, Piece
 from dask_tfrecord.dataset.commit import WriteRun
-from dask_tfrecord.dataset.files import ReadCompression, read_table
-from dask_tfrecord.dataset.listing import FileInfo
 from dask_tfrecord.dataset.snapshot import FileEntry, Snapshot
-from dask_tfrecord.dataset.store import Store
 from dask_tfrecord.errors import TFRecordError
 from dask_tfrecord.schema import Schema
+from dask_tfrecord.shuffling import Shuffle
 
 
 def read(dataset: Dataset, columns: list[str] | None) -> DataFrame:
@@ -40,33 +39,59 @@ def read(dataset: Dataset, columns: list[str] | None) -> DataFrame:
     return new_collection(ReadTFRecord(dataset, columns))
 
 
-def write(ddf: DataFrame, run: WriteRun, *, write_index: bool) -> Scalar:
+def write(ddf: DataFrame, run: WriteRun, *, write_index: bool, shuffle: Shuffle | None = None) -> Scalar:
     """The collection whose one value is the snapshot of what was written."""
-    return new_collection(WriteTFRecord(ddf.expr, run, write_index))
+    if shuffle is None:
+        return new_collection(WriteTFRecord(ddf.expr, run, write_index, False))
+    rows = new_collection(PackRows(ddf.expr, run, write_index, shuffle))
+    moved = rows.shuffle(on=shuffling.TARGET, npartitions=shuffle.npartitions, ignore_index=True, force=True)
+    return new_collection(WriteTFRecord(moved.expr, run, False, True))
 
 
-def read_partition(
-    store: Store, file: FileInfo, schema: Schema, compression: ReadCompression
-) -> pd.DataFrame:
+def read_partition(piece: Piece) -> pd.DataFrame:
     """The task that reads a file."""
-    return frame.to_pandas(read_table(store, file, schema, compression=compression), schema)
+    return frame.to_pandas(piece.read(), piece.schema)
 
 
 def write_partition(
-    partition: pd.DataFrame, run: WriteRun, write_index: bool, index: int, count: int
-) -> FileEntry:
+    partition: pd.DataFrame, run: WriteRun, write_index: bool, packed: bool, index: int, count: int
+) -> tuple[FileEntry, ...]:
     """The task that writes a partition."""
-    name = run.name(index, count)
+    if packed:
+        table = shuffling.unpack(partition, run.columns, partition_on=run.partition_on)
+    else:
+        table = _to_table(partition, run, write_index, index, count)
+    return run.write(table, index, count)
+
+
+def pack_partition(
+    partition: pd.DataFrame, run: WriteRun, write_index: bool, shuffle: Shuffle, index: int, count: int
+) -> pd.DataFrame:
+    """The task that makes the rows of a partition ready to be shuffled."""
+    table = _to_table(partition, run, write_index, index, count)
     try:
-        table = frame.to_table(partition, run.schema, write_index=write_index)
+        return shuffling.pack(
+            table, run.columns, index, partition_on=run.partition_on, lossy=run.lossy, shuffle=shuffle
+        )
     except TFRecordError as error:
-        raise error.located(path=run.store.public(run.store.join(name))) from None
-    return run.write(table, name)
+        raise error.located(path=_named(run, index, count)) from None
 
 
-def commit(run: WriteRun, files: list[FileEntry]) -> Snapshot:
+def _to_table(partition: pd.DataFrame, run: WriteRun, write_index: bool, index: int, count: int) -> pa.Table:
+    try:
+        return frame.to_table(partition, run.columns, write_index=write_index)
+    except TFRecordError as error:
+        raise error.located(path=_named(run, index, count)) from None
+
+
+def _named(run: WriteRun, index: int, count: int) -> str:
+    """What messages call a partition that has no file yet."""
+    return f"{run.store.public(run.store.root)}, partition {index:,} of {count:,}"
+
+
+def commit(run: WriteRun, receipts: list[tuple[FileEntry, ...]]) -> Snapshot:
     """The task that shows what was written."""
-    return run.commit(files)
+    return run.commit([file for files in receipts for file in files])
 
 
 class ReadTFRecord(PartitionsFiltered, BlockwiseIO):  # type: ignore[misc]  # Dask is untyped
@@ -96,19 +121,11 @@ class ReadTFRecord(PartitionsFiltered, BlockwiseIO):  # type: ignore[misc]  # Da
         return f"read_tfrecord-{self.deterministic_token}"
 
     def _divisions(self) -> tuple[None, ...]:
-        return (None,) * (len(self.dataset.files) + 1)
+        count: int = self.dataset.npieces
+        return (None,) * (count + 1)
 
     def _filtered_task(self, name: Key, index: int) -> Task:
-        dataset = self.dataset
-        return Task(
-            name,
-            read_partition,
-            dataset.store,
-            dataset.files[index],
-            self._schema,
-            dataset.compression,
-            _data_producer=True,
-        )
+        return Task(name, read_partition, self.dataset.piece(index, self._schema), _data_producer=True)
 
     def _simplify_up(self, parent: Expr, dependents: Any) -> Expr | None:
         if isinstance(parent, Lengths | Len):
@@ -127,9 +144,8 @@ class ReadTFRecord(PartitionsFiltered, BlockwiseIO):  # type: ignore[misc]  # Da
 
     def _count(self, parent: Expr) -> Expr | None:
         """The lengths, if a snapshot knows them; else of no columns, which are counted without decoding."""
-        known = self.dataset.records
-        if known is not None:
-            lengths = tuple(known[index] for index in self._partitions)
+        lengths = tuple(self.dataset.count(index) for index in self._partitions)
+        if None not in lengths:
             return Literal(lengths if isinstance(parent, Lengths) else sum(lengths))
         return type(parent)(self._narrowed([])) if self.columns else None
 
@@ -137,19 +153,56 @@ class ReadTFRecord(PartitionsFiltered, BlockwiseIO):  # type: ignore[misc]  # Da
         return self.substitute_parameters({"columns": columns})
 
 
-class _Write(Expr):  # type: ignore[misc]  # Dask is untyped
-    """What the two expressions of a write have in common: no value of pandas, and the need of all columns."""
-
-    _parameters: ClassVar = ["frame", "run", "write_index"]
-
-    @property
-    def _meta(self) -> None:
-        return None
+class _AllColumns(Expr):  # type: ignore[misc]  # Dask is untyped
+    """What all expressions of a write have in common: the need of all columns."""
 
     @property
     def _projection_columns(self) -> list[str]:
         columns: list[str] = self.frame.columns
         return columns
+
+
+class _PerPartition(_AllColumns, Blockwise):  # type: ignore[misc]  # Dask is untyped
+    """A task for each partition, which knows its number and counts from the lowered frame."""
+
+    _prefix: ClassVar[str]
+
+    @cached_property
+    def _name(self) -> str:
+        return f"{self._prefix}-{self.deterministic_token}"
+
+    def _divisions(self) -> tuple[None, ...]:
+        count: int = self.frame.npartitions
+        return (None,) * (count + 1)
+
+    def _broadcast_dep(self, dep: Expr) -> bool:
+        return False
+
+    def _task(self, name: Key, index: int) -> Task:
+        partition = TaskRef((self.frame._name, index))
+        return Task(name, self._function, partition, *self.operands[1:], index, self.frame.npartitions)
+
+
+class PackRows(_PerPartition):
+    """The rows as frames of a few simple columns."""
+
+    _parameters: ClassVar = ["frame", "run", "write_index", "shuffle"]
+    _prefix: ClassVar = "packrows"
+    _function = staticmethod(pack_partition)
+
+    @cached_property
+    def _meta(self) -> pd.DataFrame:
+        return shuffling.empty_rows()
+
+
+class _Write(_AllColumns):
+    """What the expressions of a write have in common: no value of pandas."""
+
+    _parameters: ClassVar = ["frame", "run", "write_index", "packed"]
+
+    @property
+    def _meta(self) -> None:
+        return None
 
 
 class WriteTFRecord(_Write):
@@ -162,25 +215,11 @@ class WriteTFRecord(_Write):
         return CommitTFRecord(WritePartitions(*self.operands), self.run)
 
 
-class WritePartitions(_Write, Blockwise):  # type: ignore[misc]  # Dask is untyped
-    """Writes each partition to a file and gives its receipt; the files count from the lowered frame."""
+class WritePartitions(_Write, _PerPartition):
+    """Writes each partition and gives the receipts of its files."""
 
-    @cached_property
-    def _name(self) -> str:
-        return f"totfrecord-{self.deterministic_token}"
-
-    def _divisions(self) -> tuple[None, ...]:
-        count: int = self.frame.npartitions
-        return (None,) * (count + 1)
-
-    def _broadcast_dep(self, dep: Expr) -> bool:
-        return False
-
-    def _task(self, name: Key, index: int) -> Task:
-        partition = TaskRef((self.frame._name, index))
-        return Task(
-            name, write_partition, partition, self.run, self.write_index, index, self.frame.npartitions
-        )
+    _prefix: ClassVar = "totfrecord"
+    _function = staticmethod(write_partition)
 
 
 class CommitTFRecord(Expr):  # type: ignore[misc]  # Dask is untyped

@@ -2,14 +2,14 @@
 
 import warnings
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import pandas as pd
 import pyarrow as pa
 from dask.dataframe.utils import UNKNOWN_CATEGORIES, clear_known_categories
 
-from dask_tfrecord.casts import describe, is_list
+from dask_tfrecord.casts import describe, is_list, plain
 from dask_tfrecord.errors import SchemaError
 from dask_tfrecord.schema import Field, RecordType, Schema, check_names
 
@@ -26,8 +26,9 @@ def plan_schema(
     record_type: RecordType,
     write_index: bool,
     sample: Sample,
+    partition_on: Sequence[str] = (),
 ) -> Schema:
-    """The one schema that all partitions of a collection are brought to.
+    """The one schema that all partitions of a collection are brought to, of all its columns in their order.
 
     Parameters
     ----------
@@ -42,6 +43,8 @@ def plan_schema(
     sample : callable
         Given column names, yields computed partitions of these columns. It is called only when there are
         columns whose dtype does not tell the type (object, unknown categories), and read until all did.
+    partition_on : sequence of str
+        The columns that become directories and no part of the records.
 
     Raises
     ------
@@ -53,12 +56,17 @@ def plan_schema(
         meta = _index_to_columns(meta)
         sample = _with_index(sample, data)
     check_names(list(meta.columns))
+    _check_partition_on(partition_on, list(meta.columns))
     wanted = _wanted_types(schema, meta)
     _warn_of_text(meta, wanted)
     shown = _find_types({name: meta[name] for name in meta.columns if name not in wanted}, sample)
     types = {name: wanted[name] if name in wanted else _type_of(shown[name]) for name in meta.columns}
     categories = _known_categories({**dict(meta.items()), **shown}, types, meta)
-    return Schema.from_arrow(pa.schema(list(types.items())), record_type, categories=categories)
+    keys = {name: _key(Field(name, plain(types[name]), categories.get(name))) for name in partition_on}
+    stored = pa.schema([item for item in types.items() if item[0] not in keys])
+    records = Schema.from_arrow(stored, record_type, categories=categories)
+    fields = keys | {item.name: item for item in records.fields}
+    return Schema(tuple(fields[name] for name in types), record_type)
 
 
 def to_table(frame: pd.DataFrame, schema: Schema, *, write_index: bool) -> pa.Table:
@@ -144,6 +152,35 @@ def _wanted_types(schema: Types | pa.Schema | None, meta: pd.DataFrame) -> dict[
                 advice=f'pass for example {{"{name}": pa.int64()}}',
             )
     return wanted
+
+
+def _check_partition_on(partition_on: Sequence[str], columns: list[str]) -> None:
+    unknown = [name for name in partition_on if name not in columns]
+    if unknown:
+        raise SchemaError(f"Partitioning on non-existent column {unknown[0]!r}; there are {columns}")
+    if len(set(partition_on)) < len(partition_on):
+        raise SchemaError(f"partition_on={list(partition_on)} names a column more than once")
+    if len(partition_on) == len(columns):
+        raise SchemaError(
+            "No data left to save outside partition columns",
+            advice="leave a column out of partition_on=, or add one that the records hold",
+        )
+
+
+def _key(item: Field) -> Field:
+    """The partition column, if its values can be keys."""
+    if not pa.types.is_null(item.type):
+        try:
+            depth = describe(item.type)[1]
+        except SchemaError as error:
+            raise error.located(feature=item.name) from None
+        if depth:
+            raise SchemaError(
+                f"directories cannot be named after values of the type {item.type}",
+                feature=item.name,
+                advice="partition on a column of numbers, strings, bytes, dates or times",
+            )
+    return item
 
 
 def _warn_of_text(meta: pd.DataFrame, wanted: Types) -> None:

@@ -43,7 +43,7 @@ def read_tfrecord(
         all columns: nothing is inferred, others are not read.
     record_type : "infer", "example", "sequence_example" or "bytes"
         What the records are. With "bytes" they may be anything, and are one column, ``record``.
-    compression : "infer", "gzip", "zlib" or None
+    compression : "infer", "gzip", "zlib", "zstd", "lz4", "bz2", "xz" or None
         "infer" goes by the first bytes of each file, whatever its name.
     storage_options : dict, optional
         Passed to the filesystem, such as credentials.

@@ -7,6 +7,7 @@ import base64
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Literal, Self, get_args
 
 import pyarrow as pa
@@ -50,7 +51,7 @@ class Field:
         """0 for a scalar, 1 for a list, 2 for a list of lists."""
         return self.column.depth
 
-    @property
+    @cached_property
     def column(self) -> Column:
         """What the kernel needs to know."""
         if pa.types.is_null(self.type):  # never more than present without a value
@@ -64,7 +65,7 @@ class Field:
 
     def store(self, array: pa.Array, *, lossy: Lossy) -> pa.Array:
         """The column's values as the kernel takes them."""
-        if plain(array.type) != self.type:
+        if array.type != self.type and plain(array.type) != self.type:
             raise SchemaError(f"the values are {array.type}, the column is {self.type}", feature=self.name)
         if pa.types.is_null(self.type):
             return pa.nulls(len(array), pa.list_(pa.binary()))

@@ -1,22 +1,30 @@
 """`to_tfrecord`: arguments -> plan -> collection, or its result."""
 
+import sys
 import warnings
-from collections.abc import Iterator, Mapping
-from typing import Any, get_args
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Literal, get_args
 from uuid import uuid4
 
 import dask.dataframe as dd
+import numpy as np
 import pandas as pd
 import pyarrow as pa
 
 from dask_tfrecord import expr, frame
 from dask_tfrecord.codec import RecordType
-from dask_tfrecord.codec.compression import SUFFIXES, Compression
+from dask_tfrecord.codec.compression import PORTABLE, SUFFIXES, Compression, check_level
 from dask_tfrecord.dataset import check_choice
-from dask_tfrecord.dataset.commit import WriteRun, check_destination
+from dask_tfrecord.dataset.commit import WriteRun
+from dask_tfrecord.dataset.layout import check_labels
 from dask_tfrecord.dataset.listing import PathLike
+from dask_tfrecord.dataset.modes import Mode, check_agreement, check_destination
+from dask_tfrecord.dataset.snapshot import Snapshot
 from dask_tfrecord.dataset.store import Store
+from dask_tfrecord.errors import TFRecordError
 from dask_tfrecord.schema import Lossy
+from dask_tfrecord.shuffling import Shuffle
+from dask_tfrecord.sources import check_not_read
 
 # Times that a task on a remote store is tried again, as in Dask's own `to_parquet`.
 _RETRIES = 5
@@ -27,15 +35,31 @@ def to_tfrecord(
     path: PathLike,
     *,
     compression: Compression | None = None,
+    compression_level: int | None = None,
     record_type: RecordType = "example",
     schema: Mapping[str, pa.DataType] | pa.Schema | None = None,
     lossy: Lossy = "warn",
     write_index: bool = False,
+    append: bool = False,
+    overwrite: bool | Literal["partitions"] = False,
+    partition_on: str | Sequence[str] | None = None,
+    colocate: bool = False,
+    shuffle: int | None = None,
+    npartitions: int | None = None,
+    num_shards: int | None = None,
+    max_rows_per_file: int | None = None,
+    max_bytes_per_file: int | None = None,
+    max_files_per_task: int | None = 1024,
+    name_function: Callable[[int], str] | None = None,
+    custom_metadata: Mapping[str, str] | None = None,
     compute: bool = True,
     compute_kwargs: dict[str, Any] | None = None,
+    retries: int | None = None,
     storage_options: dict[str, Any] | None = None,
 ) -> Any:
-    """Write a Dask DataFrame as TFRecord files, one per partition, which TensorFlow and Spark read.
+    """Write a Dask DataFrame as TFRecord files, which TensorFlow and Spark read.
+
+    Each partition becomes one file, or more where it has rows for several directories or exceeds a limit.
 
     The files appear together when all of them are whole; a write that fails leaves no dataset. With them a
     snapshot is stored in ``_tfrecord/``, so that `read_tfrecord` gives the same columns and types back.
@@ -45,10 +69,13 @@ def to_tfrecord(
     ddf : dask.dataframe.DataFrame
         What to write.
     path : str or path-like
-        Directory to write to, which must be empty or not exist. Prepend a protocol such as ``s3://`` for
-        remote data.
-    compression : "gzip", "zlib" or None
-        Of whole files. TensorFlow must be told it: ``TFRecordDataset(files, compression_type="GZIP")``.
+        Directory to write to, which must be empty or not exist unless ``append`` or ``overwrite`` says what
+        becomes of its data. Prepend a protocol such as ``s3://`` for remote data.
+    compression : "gzip", "zlib", "zstd", "lz4", "bz2", "xz" or None
+        Of whole files. TensorFlow must be told it, ``TFRecordDataset(files, compression_type="GZIP")``, and
+        reads only the first two.
+    compression_level : int, optional
+        More is smaller and slower; which there are depends on the compression.
     record_type : "example", "sequence_example" or "bytes"
         What each row becomes. Lists of lists need "sequence_example"; "bytes" takes one column of bytes
         and stores its values as they are.
@@ -60,10 +87,40 @@ def to_tfrecord(
         nothing; or refuse any value that would change.
     write_index : bool, default False
         Whether the index becomes the first column.
+    append : bool, default False
+        Whether to add to the data in the directory, whoever wrote it. Columns and types must be the same.
+    overwrite : bool or "partitions", default False
+        Whether to replace all data in the directory, or only the partition directories that are written to.
+        What is replaced is removed when the new data is whole, and readers see the old or the new, never
+        both.
+    partition_on : str or list of str, optional
+        Columns that become directories, ``country=US/day=2026-01-31``, and are no part of the records; from
+        there they come back as they were. Values are spelled and percent-encoded as Spark does, missing ones
+        are ``__HIVE_DEFAULT_PARTITION__``. A partition writes a file for each combination that it holds.
+    colocate : bool, default False
+        Whether to bring rows with the same values of ``partition_on`` into one partition first, so that
+        each directory gets one file, or as many as the limits ask for. Shuffles the data.
+    shuffle : int, optional
+        A seed, with which all rows are shuffled over all files, the same way every time, on disk if they do
+        not fit into memory. With ``colocate=True``, within the directories.
+    npartitions, num_shards : int, optional
+        Partitions to write, and so files, if there are no directories and no limits. Two names of the same.
+    max_rows_per_file, max_bytes_per_file : int, optional
+        A file that would exceed one of these is followed by another. Bytes count before compression; a
+        record that is larger by itself has its own file.
+    max_files_per_task : int or None, default 1024
+        The most directories that one partition may write to; more are refused, unless it is None.
+    name_function : callable, optional
+        Gives, for the number of a partition, a string that its files' names end with; no two the same.
+    custom_metadata : mapping of str to str, optional
+        Kept in the snapshot, whose ``custom_metadata`` it is.
     compute : bool, default True
         Whether to write now, or to return a lazy object that writes when it is computed.
     compute_kwargs : dict, optional
-        Passed to ``compute``, such as ``{"scheduler": "processes"}``. ``retries`` is 5 on remote stores.
+        Passed to ``compute``, such as ``{"scheduler": "processes"}``.
+    retries : int, optional
+        Times that a task is tried again before the write fails; 5 on remote stores by default. With
+        ``compute=False``, pass it to ``compute`` yourself.
     storage_options : dict, optional
         Passed to the filesystem, such as credentials.
 
@@ -75,9 +132,12 @@ def to_tfrecord(
     Raises
     ------
     DestinationError
-        If the directory already holds anything that a reader would see.
+        If the directory already holds anything that a reader would see, or is to be overwritten with what
+        is read from it.
+    ConcurrentWriteError
+        If data was to be replaced and another write committed in the meantime.
     SchemaError
-        For columns or values that TFRecord cannot hold.
+        For columns or values that TFRecord cannot hold, or that do not go with what is there.
 
     See Also
     --------
@@ -90,28 +150,140 @@ def to_tfrecord(
     Snapshot(16 files, 1,000,000 records, 81,321,104 bytes)
     """
     check_choice("compression", compression, tuple(SUFFIXES))
+    check_level(compression, compression_level)
     check_choice("record_type", record_type, get_args(RecordType))
     check_choice("lossy", lossy, get_args(Lossy))
+    _check_counts(
+        npartitions=npartitions,
+        num_shards=num_shards,
+        max_rows_per_file=max_rows_per_file,
+        max_bytes_per_file=max_bytes_per_file,
+        max_files_per_task=max_files_per_task,
+    )
+    keys = (partition_on,) if isinstance(partition_on, str) else tuple(partition_on or ())
+    count = _one_count(npartitions, num_shards)
+    moved = _plan_shuffle(keys, colocate, shuffle, count or ddf.npartitions)
+    metadata = _checked_metadata(custom_metadata)
+    if name_function is not None:
+        check_labels([name_function(index) for index in range(count or ddf.npartitions)])
     store = Store.at(path, storage_options)
-    check_destination(store)
+    mode = _mode(append, overwrite, keys)
+    if mode in ("overwrite", "partitions"):
+        check_not_read(ddf, store)
+    base = check_destination(store, mode)
     plan = frame.plan_schema(
         ddf._meta,
         schema=schema,
         record_type=record_type,
         write_index=write_index,
         sample=lambda names: _partitions(ddf[names]),
+        partition_on=keys,
     )
-    if lossy == "warn" and plan.lossy_names:
-        _warn_of_rounding(plan.lossy_names)
-    run = WriteRun(store, plan, compression, lossy, uuid4().hex)
-    result = expr.write(ddf, run, write_index=write_index)
-    if not compute:
-        return result
+    records = plan.select(name for name in plan.names if name not in keys)
+    if lossy == "warn" and records.lossy_names:
+        _warn_of_rounding(records.lossy_names)
+    if compression not in PORTABLE:
+        _warn_of_compression(compression)
+    if mode in ("append", "partitions"):
+        check_agreement(store, records, plan.select(keys).fields)
+    run = WriteRun(
+        store,
+        records,
+        compression,
+        lossy,
+        uuid4().hex,
+        mode=mode,
+        base=base,
+        partitioning=plan.select(keys).fields,
+        order=tuple(plan.names),
+        max_rows=max_rows_per_file,
+        max_bytes=max_bytes_per_file,
+        max_parts=max_files_per_task or sys.maxsize,
+        level=compression_level,
+        custom_metadata=metadata,
+        label=name_function,
+    )
+    if moved is None:
+        ddf = _repartitioned(ddf, count)
+    result = expr.write(ddf, run, write_index=write_index, shuffle=moved)
+    return _compute(result, run, compute_kwargs, retries) if compute else result
+
+
+def _compute(
+    result: Any, run: WriteRun, compute_kwargs: dict[str, Any] | None, retries: int | None
+) -> Snapshot:
     kwargs = dict(compute_kwargs or {})
-    if not store.local:
+    if retries is not None:
+        kwargs["retries"] = retries
+    elif not run.store.local:
         kwargs.setdefault("retries", _RETRIES)
-    # Dask's compute() alone does not fuse reading, transforming and writing to one task per partition.
-    return result.optimize().compute(**kwargs)
+    try:
+        # Dask's compute() alone does not fuse reading, transforming and writing to one task per partition.
+        snapshot: Snapshot = result.optimize().compute(**kwargs)
+    except BaseException:
+        run.abandon()
+        raise
+    return snapshot
+
+
+def _check_counts(**counts: object) -> None:
+    for name, count in counts.items():
+        is_integer = isinstance(count, int | np.integer) and not isinstance(count, bool)
+        if count is not None and not (is_integer and count > 0):  # type: ignore[operator]  # an integer
+            raise TFRecordError(f"{name}={count!r} is not a positive integer")
+
+
+def _one_count(npartitions: int | None, num_shards: int | None) -> int | None:
+    if npartitions is not None and num_shards is not None and npartitions != num_shards:
+        raise TFRecordError(
+            f"npartitions={npartitions} and num_shards={num_shards} are two names of the same",
+            advice="pass one of them",
+        )
+    return num_shards if npartitions is None else npartitions
+
+
+def _plan_shuffle(
+    partition_on: tuple[str, ...], colocate: bool, seed: int | None, npartitions: int
+) -> Shuffle | None:
+    if seed is not None and (not isinstance(seed, int | np.integer) or isinstance(seed, bool)):
+        raise TFRecordError(f"shuffle={seed!r} is not a seed", advice="pass an integer, such as shuffle=0")
+    if colocate and not partition_on:
+        raise TFRecordError("colocate=True without partition_on= has nothing to bring together")
+    if not colocate and seed is None:
+        return None
+    together = partition_on if colocate else ()
+    return Shuffle(together, None if seed is None else int(seed), npartitions)
+
+
+def _checked_metadata(given: Mapping[str, str] | None) -> dict[str, str]:
+    metadata = dict(given or {})
+    if not all(isinstance(text, str) for pair in metadata.items() for text in pair):
+        raise TFRecordError(
+            "custom_metadata= must map strings to strings",
+            advice="encode other values, such as with json.dumps",
+        )
+    return metadata
+
+
+def _repartitioned(ddf: dd.DataFrame, npartitions: int | None) -> dd.DataFrame:
+    """The collection with exactly this number of partitions; divisions could stand in the way of some."""
+    if npartitions in (None, ddf.npartitions):
+        return ddf
+    return ddf.clear_divisions().repartition(npartitions=npartitions)
+
+
+def _mode(append: bool, overwrite: bool | Literal["partitions"], partition_on: tuple[str, ...]) -> Mode:
+    check_choice("append", append, (False, True))
+    check_choice("overwrite", overwrite, (False, True, "partitions"))
+    if append and overwrite:
+        raise TFRecordError(
+            "append=True keeps what is there, overwrite= replaces it", advice="pass one of them"
+        )
+    if overwrite == "partitions" and not partition_on:
+        raise TFRecordError('overwrite="partitions" without partition_on= has no partitions to replace')
+    if append:
+        return "append"
+    return "partitions" if overwrite == "partitions" else "overwrite" if overwrite else "create"
 
 
 def _partitions(ddf: dd.DataFrame) -> Iterator[pd.DataFrame]:
@@ -124,6 +296,14 @@ def _warn_of_rounding(names: list[str]) -> None:
     warnings.warn(
         f"TFRecord has 32-bit floats only, to which the values of {columns} are rounded; "
         'pass lossy="allow" if that is wanted, or lossy="raise" to refuse values that would change.',
+        UserWarning,
+        stacklevel=3,
+    )
+
+
+def _warn_of_compression(compression: Compression | None) -> None:
+    warnings.warn(
+        f"TensorFlow reads only gzip and zlib, and no file that is compressed with {compression}.",
         UserWarning,
         stacklevel=3,
     )

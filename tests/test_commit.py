@@ -14,7 +14,9 @@ import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
 from dask_tfrecord import DestinationError, TFRecordError, read_tfrecord, to_tfrecord
-from dask_tfrecord.dataset.commit import WriteRun, check_destination, is_part
+from dask_tfrecord.dataset.commit import WriteRun
+from dask_tfrecord.dataset.layout import is_part
+from dask_tfrecord.dataset.modes import check_destination
 from dask_tfrecord.dataset.store import Store
 from dask_tfrecord.schema import Schema
 
@@ -79,7 +81,7 @@ def a_run(root: Path | str) -> WriteRun:
 def written(run: WriteRun, *numbers: int) -> list[Any]:
     """The receipts of one partition per number."""
     count = len(numbers)
-    return [run.write(pa.table({"n": [n]}), run.name(at, count)) for at, n in enumerate(numbers)]
+    return [file for at, n in enumerate(numbers) for file in run.write(pa.table({"n": [n]}), at, count)]
 
 
 def test_files_are_hidden_until_the_commit(tmp_path: Path) -> None:
@@ -92,7 +94,7 @@ def test_files_are_hidden_until_the_commit(tmp_path: Path) -> None:
     assert not (tmp_path / "_tfrecord" / "staging").exists()
 
 
-STEPS = ["move", "create_exclusively", "sync_directory"]
+STEPS = ["move", "place", "create_exclusively", "sync_directory", "remove"]
 
 
 @pytest.mark.parametrize("step", STEPS)

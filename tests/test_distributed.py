@@ -16,7 +16,7 @@ import pytest
 from distributed import Client, LocalCluster
 
 from dask_tfrecord import CorruptRecordError, SchemaError, read_tfrecord, to_tfrecord
-from dask_tfrecord.dataset import files
+from dask_tfrecord.dataset import writing
 
 
 @pytest.fixture(scope="module")
@@ -110,7 +110,7 @@ def doom(part: pd.DataFrame, marker: str, at: int) -> pd.DataFrame:
 
     if at in part["n"].tolist() and not os.path.exists(marker):
         Path(marker).touch()
-        files._Sink._put = write_a_bit_and_die
+        writing._Output._write = write_a_bit_and_die
     return part
 
 

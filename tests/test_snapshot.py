@@ -2,18 +2,29 @@
 
 import json
 from collections.abc import Callable
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from dask_tfrecord.dataset.snapshot import FileEntry, Snapshot, from_parquet, to_parquet
+from dask_tfrecord.dataset.snapshot import (
+    Block,
+    ColumnStatistics,
+    FileEntry,
+    Snapshot,
+    from_parquet,
+    to_parquet,
+)
 from dask_tfrecord.errors import TFRecordError
 from dask_tfrecord.schema import Schema
 
+WARSAW = ZoneInfo("Europe/Warsaw")
 SCHEMA = Schema.from_arrow(
     pa.schema(
         {
@@ -44,6 +55,52 @@ def test_what_was_stored_comes_back() -> None:
     assert from_parquet(stored(), "root/1") == SNAPSHOT
 
 
+def a_partitioned_snapshot(key: pa.DataType, values: list[Any]) -> Snapshot:
+    """One file per value, with blocks and statistics in some."""
+    partitioning = Schema.from_arrow(pa.schema({"key": key, "it's 2": pa.int8()})).fields
+    flag = ColumnStatistics("flag", False, True, 3)
+    lists = ColumnStatistics("lists", None, None, 0, 2, 5)
+    category = ColumnStatistics("category", "a", "b", 1)
+    extras = [
+        {"blocks": (Block(0, 0, 0), Block(2**40, 2**50, 7)), "statistics": (flag, lists, category)},
+        {"statistics": (ColumnStatistics("category", None, None, 2),)},
+        {},
+    ]
+    files = tuple(
+        FileEntry(f"key={at}/part-{at}", 1, 2, 3, (value, None if at else 5), **extras[at % 3])
+        for at, value in enumerate(values)
+    )
+    return Snapshot(files, SCHEMA, None, "run", "1", partitioning, 7, {"who": "me", "": "ü"})
+
+
+@pytest.mark.parametrize(
+    ("key", "values"),
+    [
+        (pa.string(), ["a", "", None, "__HIVE_DEFAULT_PARTITION__", "/..%2F"]),
+        (pa.dictionary(pa.int32(), pa.string()), ["a", None, "b"]),
+        (pa.int64(), [2**63 - 1, None, -(2**63)]),
+        (pa.uint64(), [2**64 - 1, None]),
+        (pa.bool_(), [True, False, None]),
+        (pa.float64(), [0.1, None, float("inf")]),
+        (pa.binary(), [b"\xff\x00", b"", None]),
+        (pa.decimal128(5, 2), [Decimal("1.25"), None]),
+        (pa.date32(), [date(1, 1, 1), None]),
+        (pa.timestamp("s"), [datetime(2026, 1, 1, 2, 3, 4), None]),
+        (pa.timestamp("ns"), [pd.Timestamp(2**60 + 1), None]),
+        (pa.timestamp("us", "Europe/Warsaw"), [datetime(2026, 10, 25, 2, 30, tzinfo=WARSAW, fold=1), None]),
+        (pa.time32("s"), [time(1, 2, 3), None]),
+        (pa.duration("us"), [timedelta(microseconds=1), None]),
+    ],
+)
+def test_partition_values_keep_their_type(key: pa.DataType, values: list[Any]) -> None:
+    snapshot = a_partitioned_snapshot(key, values)
+    found = from_parquet(bytes(to_parquet(snapshot)), "root/7", 7)
+    assert found == snapshot
+    assert [type(file.values[0]) for file in found.files] == [type(value) for value in values]
+    assert found.partition_on == ("key", "it's 2")
+    assert repr(found).startswith(f"Snapshot({len(values)} files, {len(values)} partitions, ")
+
+
 def test_no_files_are_a_dataset_too() -> None:
     empty = Snapshot((), SCHEMA, None, "run", "1")
     assert from_parquet(bytes(to_parquet(empty)), "root/1") == empty
@@ -57,7 +114,7 @@ def test_it_says_what_there_is() -> None:
 def test_pandas_reads_it(tmp_path: Path) -> None:
     (tmp_path / "1.parquet").write_bytes(stored())
     frame = pd.read_parquet(tmp_path / "1.parquet")
-    assert frame.columns.tolist() == ["path", "bytes", "records", "crc32c"]
+    assert frame.columns.tolist() == ["path", "bytes", "records", "crc32c", "blocks"]
     assert frame["crc32c"].tolist() == [2**32 - 1, 0]
 
 
@@ -126,6 +183,13 @@ def test_a_path_that_leaves_the_dataset_is_refused(path: str) -> None:
         lambda metadata, columns: columns.update(records=[1, None]),
         lambda metadata, columns: columns.update(bytes=[-1, 0]),
         lambda metadata, columns: columns.update(path=["a", "a"]),
+        lambda metadata, columns: columns.update(blocks=[[{"offset": 1}], []]),
+        lambda metadata, columns: metadata.update(partitioning=metadata["schema"]),
+        lambda metadata, columns: metadata.update(partitioning=[1]),
+        lambda metadata, columns: metadata.update(custom_metadata={"a": 1}),
+        lambda metadata, columns: metadata.update(custom_metadata=["a"]),
+        lambda metadata, columns: columns.update(statistics=[{"other": None}] * 2),
+        lambda metadata, columns: columns.update(statistics=[{"flag": {"min": 1}}] * 2),
     ],
 )
 def test_anything_else_than_a_snapshot_is_refused(change: Callable[..., object]) -> None:

@@ -20,7 +20,7 @@ from dask.base import tokenize
 from fsspec.implementations.memory import MemoryFileSystem
 
 from dask_tfrecord import DestinationError, SchemaError, TFRecordError, read_tfrecord, to_tfrecord
-from dask_tfrecord.dataset import files
+from dask_tfrecord.dataset import writing
 from dask_tfrecord.dataset.commit import WriteRun, find_snapshot
 from dask_tfrecord.dataset.store import Store
 from dask_tfrecord.schema import Schema
@@ -82,6 +82,39 @@ def test_what_was_written_is_what_is_read(tmp_path: Path, compression: Any) -> N
     found = read_tfrecord(tmp_path)
     every_dtype.assert_same(found.compute().reset_index(drop=True), every_dtype.read_back())
     assert [str(t) for t in found.dtypes] == [str(t) for t in every_dtype.read_back().dtypes]
+
+
+@pytest.mark.parametrize(
+    ("compression", "suffix"), [("zstd", ".zst"), ("lz4", ".lz4"), ("bz2", ".bz2"), ("xz", ".xz")]
+)
+def test_what_tensorflow_does_not_read_is_written_with_a_warning(
+    tmp_path: Path, compression: Any, suffix: str
+) -> None:
+    ddf = dd.from_pandas(every_dtype.frame(), npartitions=2)
+    with pytest.warns(UserWarning, match=f"TensorFlow reads only gzip and zlib, .*{compression}"):
+        snapshot = to_tfrecord(ddf, tmp_path, lossy="allow", compression=compression)
+    assert all(file.path.endswith(f".tfrecord{suffix}") for file in snapshot.files)
+    for path in (tmp_path, tmp_path / f"part-*{suffix}"):
+        assert len(read_tfrecord(path)) == len(ddf)
+    every_dtype.assert_same(read_tfrecord(tmp_path).compute().reset_index(drop=True), every_dtype.read_back())
+
+
+def test_a_higher_level_gives_smaller_files(tmp_path: Path) -> None:
+    sizes = [
+        to_tfrecord(collection(), tmp_path / f"{level}", compression="gzip", compression_level=level).bytes
+        for level in (0, 9)
+    ]
+    assert sizes[1] < sizes[0]
+
+
+@pytest.mark.parametrize(
+    ("compression", "level", "problem"),
+    [(None, 1, "without a compression"), ("gzip", 10, "levels 0 to 9"), ("zstd", 0, "levels 1 to 22")],
+)
+def test_unknown_levels_are_refused(tmp_path: Path, compression: Any, level: int, problem: str) -> None:
+    with pytest.raises(TFRecordError, match=problem):
+        to_tfrecord(collection(), tmp_path / "a", compression=compression, compression_level=level)
+    assert not (tmp_path / "a").exists()
 
 
 @pytest.mark.parametrize("compression", [None, "gzip", "zlib"])
@@ -219,7 +252,7 @@ def test_a_directory_that_holds_files_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("argument", "value"), [("compression", "lz4"), ("record_type", "infer"), ("lossy", "no")]
+    ("argument", "value"), [("compression", "lzo"), ("record_type", "infer"), ("lossy", "no")]
 )
 def test_unknown_choices_are_refused_with_the_known_ones(tmp_path: Path, argument: str, value: Any) -> None:
     with pytest.raises(TFRecordError, match=f"unknown {argument} '{value}'; known are "):
@@ -259,7 +292,7 @@ def test_a_value_that_cannot_be_stored_says_where(tmp_path: Path) -> None:
 def test_rows_count_from_the_partitions_start_across_chunks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(files, "_CHUNK_ROWS", 10)
+    monkeypatch.setattr(writing, "_CHUNK_ROWS", 10)
     numbers = pd.array([1] * 57 + [2**63] + [1] * 10, pd.ArrowDtype(pa.uint64()))
     with pytest.raises(SchemaError, match="2\\^63-1") as caught:
         to_tfrecord(dd.from_pandas(pd.DataFrame({"n": numbers}), npartitions=1), tmp_path)

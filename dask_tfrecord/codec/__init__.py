@@ -19,6 +19,9 @@ MAX_RECORD_BYTES = 2**31 - 1
 # encoding it (page faults), a buffer of this size stays in the cache.
 BUFFER_BYTES = 1 << 20
 
+# Room that the kernel wants after the last record of a buffer.
+SPARE_BYTES = 16
+
 # Damage of these kinds is a value that does not fit the column, not a damaged file.
 _SCHEMA_REASONS = {
     "wrong kind": "the column is {kind}, the record holds {found}",
@@ -108,23 +111,34 @@ class Encoder:
         self._kernel = _kernel.Encoder(self._columns, record_type)
         self._buffer = bytearray(buffer_bytes)
 
-    def encode(self, batch: pa.RecordBatch) -> Iterator[memoryview]:
-        """Yield the bytes of all rows. Each view is valid only until the next one is asked for.
+    def bind(self, batch: pa.RecordBatch) -> None:
+        """Take the batch whose rows `encode_into` encodes."""
+        self._kernel.bind(batch)
+
+    def encode_into(self, row: int, out: Buffer) -> tuple[int, int, int]:
+        """Fill ``out`` with the whole records from a row of the batch on.
+
+        Returns the next row, the bytes written, and 0, or, where not even one record fits, how much room is
+        enough for it. ``SPARE_BYTES`` behind the last record stay free.
 
         Raises
         ------
         SchemaError
             For a value that has no encoding, naming the row of the batch and the column.
         """
+        try:
+            return self._kernel.encode_into(row, out)
+        except _kernel.EncodeError as error:
+            bad_row, column, reason = error.args
+            feature = self._columns[column].name if column >= 0 else None
+            raise SchemaError(reason, record=bad_row, feature=feature) from None
+
+    def encode(self, batch: pa.RecordBatch) -> Iterator[memoryview]:
+        """Yield the bytes of all rows. Each view is valid only until the next one is asked for."""
         row = 0
-        self._kernel.bind(batch)
+        self.bind(batch)
         while row < batch.num_rows:
-            try:
-                row, size, need = self._kernel.encode_into(row, self._buffer)
-            except _kernel.EncodeError as error:
-                bad_row, column, reason = error.args
-                feature = self._columns[column].name if column >= 0 else None
-                raise SchemaError(reason, record=bad_row, feature=feature) from None
+            row, size, need = self.encode_into(row, self._buffer)
             if need:
                 self._buffer = bytearray(need)
             else:

@@ -1,35 +1,52 @@
 """One write of a dataset: what it was asked to do, where its files wait, and the commit that shows them.
 
-Until the snapshot is there the dataset does not exist for readers; every step may be repeated.
+Until the snapshot is there readers see what was there before; every step may be repeated.
 """
 
-import re
-from collections.abc import Sequence
+import warnings
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from pathlib import PurePosixPath
 
 import pyarrow as pa
 
 from dask_tfrecord.codec.compression import SUFFIXES, Compression
-from dask_tfrecord.dataset.files import write_file
-from dask_tfrecord.dataset.listing import list_directory
-from dask_tfrecord.dataset.snapshot import FileEntry, Snapshot, from_parquet, library_version, to_parquet
+from dask_tfrecord.dataset.entries import FileEntry
+from dask_tfrecord.dataset.layout import (
+    clear_up,
+    finish_newest,
+    note_replaced,
+    part_name,
+    remove_staging,
+    run_of,
+    staged,
+    visible_files,
+)
+from dask_tfrecord.dataset.modes import Mode, adopt, agreed
+from dask_tfrecord.dataset.partitioning import split
+from dask_tfrecord.dataset.snapshot import (
+    Snapshot,
+    find_snapshot,
+    library_version,
+    read_snapshot,
+    snapshot_path,
+    to_parquet,
+    versions,
+)
 from dask_tfrecord.dataset.store import Store
-from dask_tfrecord.errors import DestinationError
-from dask_tfrecord.schema import Lossy, Schema
-
-# All of the library's own below a dataset's root, hidden from readers by its underscore.
-_OWN = "_tfrecord"
-
-_SNAPSHOT_NAME = re.compile(r"\d{8}\.parquet")
-_PART_NAME = re.compile(r"part-(?P<run>[0-9a-f]{8})-\d{5,}-of-(?P<count>\d{5,})\.tfrecord(\.gz|\.zz)?")
+from dask_tfrecord.dataset.writing import write_files
+from dask_tfrecord.errors import ConcurrentWriteError, TFRecordError
+from dask_tfrecord.schema import Field, Lossy, Schema
 
 
 @dataclass(frozen=True, repr=False)
 class WriteRun:
     """One call of `to_tfrecord`; travels to every task of it.
 
-    ``run`` is a fresh random id, so that no two calls have the same names or the same task keys.
+    ``run`` is a fresh random id, so that no two calls have the same names or the same task keys. ``base`` is
+    the number of the newest snapshot when the write was planned; one that replaces data goes on from there
+    or not at all.
     """
 
     store: Store
@@ -37,6 +54,16 @@ class WriteRun:
     compression: Compression | None
     lossy: Lossy
     run: str
+    mode: Mode = "create"
+    base: int = 0
+    partitioning: tuple[Field, ...] = ()
+    order: tuple[str, ...] = ()
+    level: int | None = None
+    max_rows: int | None = None
+    max_bytes: int | None = None
+    max_parts: int = 2**31
+    custom_metadata: dict[str, str] = field(default_factory=dict, hash=False)
+    label: Callable[[int], str] | None = None
 
     def __repr__(self) -> str:
         return f"WriteRun({self.store.public(self.store.root)!r}, {self.run[:8]})"
@@ -44,135 +71,232 @@ class WriteRun:
     def __dask_tokenize__(self) -> tuple[object, ...]:
         return "dask_tfrecord.WriteRun", self.store.__dask_tokenize__(), self.run
 
-    def name(self, index: int, count: int) -> str:
-        """The file of partition ``index`` of ``count``."""
-        digits = max(5, len(str(count)))
-        numbers = f"{index:0{digits}d}-of-{count:0{digits}d}"
-        return f"part-{self.run[:8]}-{numbers}.tfrecord{SUFFIXES[self.compression]}"
+    @property
+    def partition_on(self) -> tuple[str, ...]:
+        """Names of the partition columns."""
+        return tuple(column.name for column in self.partitioning)
 
-    def write(self, table: pa.Table, name: str) -> FileEntry:
-        """Write one of the files; a repetition replaces it."""
-        return write_file(
-            self.store,
-            self._waiting(name) if self.store.renames else self.store.join(name),
-            table,
-            self.schema,
-            name=name,
-            compression=self.compression,
-            lossy=self.lossy,
+    @property
+    def columns(self) -> Schema:
+        """All columns, those of the records and those of the directories, in their order."""
+        every = Schema((*self.schema.fields, *self.partitioning), self.schema.record_type)
+        return every.select(self.order or every.names)
+
+    def name(self, index: int, count: int, number: int = 0) -> str:
+        """The file ``number`` of partition ``index`` of ``count``, in each directory."""
+        several = self.max_rows is not None or self.max_bytes is not None
+        return part_name(
+            self.run,
+            index,
+            count,
+            number=number if several else None,
+            label=self.label(index) if self.label else "",
+            suffix=SUFFIXES[self.compression],
         )
 
+    def write(self, table: pa.Table, index: int, count: int) -> tuple[FileEntry, ...]:
+        """Write the files of a partition; a repetition replaces them."""
+        if not self.store.renames:
+            self._announce()
+        files: list[FileEntry] = []
+        for part in split(table, self.partition_on, max_parts=self.max_parts):
+            directory = f"{part.directory}/" if part.directory else ""
+
+            def place(number: int, directory: str = directory) -> tuple[str, str]:
+                name = directory + self.name(index, count, number)
+                return self._waiting(name) if self.store.renames else self.store.join(name), name
+
+            files += write_files(
+                self.store,
+                place,
+                part.table,
+                self.schema,
+                compression=self.compression,
+                level=self.level,
+                lossy=self.lossy,
+                values=part.values,
+                max_rows=self.max_rows,
+                max_bytes=self.max_bytes,
+            )
+        return tuple(files)
+
     def commit(self, files: Sequence[FileEntry]) -> Snapshot:
-        """Show the files of all partitions as the dataset.
+        """Show the files of all partitions as the dataset, or as more of it.
 
         Raises
         ------
-        DestinationError
-            If another write committed to the same place first.
+        ConcurrentWriteError
+            If this write replaces data and another committed since it was planned.
+        SchemaError
+            If it adds to data that has other columns by now.
         """
-        committed = find_snapshot(self.store)
+        committed = self._committed()
         if committed is None:
-            if self.store.renames:
-                self._move_into_place(files)
-            committed = self._create_snapshot(files)
-        if committed.run != self.run:
-            self._remove(files)
-            raise DestinationError(
+            self._refuse_if_overtaken(files)
+            try:
+                finish_newest(self.store)
+                self._publish(files)
+                committed = self._create_snapshot(files)
+            except Exception:
+                self._withdraw(files)
+                raise
+        try:
+            clear_up(self.store, self.run)
+        except Exception as error:  # to tell of a failure now would be wrong
+            warnings.warn(
+                f"{self.store.public(self.store.root)}: the data is written, but not all that it replaces "
+                f"could be removed ({error}); dask_tfrecord.cleanup or the next write does that.",
+                UserWarning,
+                stacklevel=2,
+            )
+        return committed
+
+    def abandon(self) -> None:
+        """Let go of the files that wait for the commit, which fails from then on, as far as that is safe.
+
+        Where files do not wait but are in place already they stay, unseen, until `cleanup`: a commit that
+        runs elsewhere might be about to list them.
+        """
+        if self.store.renames:
+            with suppress(Exception):  # what went wrong before is the news
+                if self._committed() is None:
+                    remove_staging(self.store, self.run)
+
+    # -- Steps of the commit ---------------------------------------------------------------------------------
+
+    def _committed(self) -> Snapshot | None:
+        """The snapshot of this write, if it is there already."""
+        for number in versions(self.store):
+            if number > self.base:
+                with suppress(FileNotFoundError):  # overwritten since
+                    snapshot = read_snapshot(self.store, number)
+                    if snapshot.run == self.run:
+                        return snapshot
+        return None
+
+    def _refuse_if_overtaken(self, files: Sequence[FileEntry]) -> None:
+        if self.mode != "append" and max(versions(self.store), default=0) > self.base:
+            self._give_up(files)
+            raise ConcurrentWriteError(
                 "another write committed a dataset here first",
                 path=self.store.public(self.store.root),
-                advice="write to a directory of its own",
+                advice="write to a directory of its own, or start again on top of what is there now",
             )
-        self.store.fs.pipe_file(self.store.join("_SUCCESS"), b"")
+
+    def _publish(self, files: Sequence[FileEntry]) -> None:
+        """Bring exactly these files to their places."""
         if self.store.renames:
-            self._remove_staging()
-        return committed
+            for file in files:
+                self._move_into_place(file)
+            for directory in {parent for file in files for parent in PurePosixPath(file.path).parents}:
+                self.store.sync_directory(self.store.join(str(directory)))
+        else:
+            listed = {self.store.join(file.path) for file in files}
+            found = self.store.fs.find(self.store.root)
+            self.store.remove(path for path in found if run_of(path) == self.run[:8] and path not in listed)
+
+    def _withdraw(self, files: Sequence[FileEntry]) -> None:
+        """After a failure: let the files wait for another try, if it is certain that nothing lists them."""
+        if not self.store.renames:
+            return
+        with suppress(Exception):  # what went wrong before is the news
+            if self._committed() is None:
+                for file in files:
+                    with suppress(FileNotFoundError):
+                        self.store.place(self.store.join(file.path), self._waiting(file.path))
+                self.store.remove_empty({self.store.join(_directory(file)) for file in files})
+
+    def _move_into_place(self, file: FileEntry) -> None:
+        source, target = self._waiting(file.path), self.store.join(file.path)
+        try:
+            self.store.place(source, target)
+        except FileNotFoundError:
+            if not self.store.fs.exists(target):  # not moved by an earlier attempt either
+                raise
+
+    def _create_snapshot(self, files: Sequence[FileEntry]) -> Snapshot:
+        while True:
+            try:
+                snapshot, replaced = self._next(files)
+            except TFRecordError:
+                self._give_up(files)
+                raise
+            if replaced:
+                note_replaced(self.store, self.run, replaced)
+            path = self.store.join(snapshot_path(snapshot.number))
+            try:
+                self.store.create_exclusively(path, bytes(to_parquet(snapshot)))
+            except OSError:  # taken; or the answer to our own success was lost
+                committed = self._committed()
+                if committed is not None:
+                    return committed
+                self._refuse_if_overtaken(files)
+                if max(versions(self.store), default=0) < snapshot.number:
+                    raise
+            else:
+                return snapshot
+
+    def _next(self, files: Sequence[FileEntry]) -> tuple[Snapshot, list[str]]:
+        """The dataset after this write, and the files below the root that do not belong to it any more."""
+        snapshot = Snapshot(
+            files=tuple(files),
+            schema=self.schema,
+            compression=self.compression,
+            run=self.run,
+            library=library_version(),
+            partitioning=self.partitioning,
+            number=max(versions(self.store), default=0) + 1,
+            custom_metadata=self.custom_metadata,
+            order=self.order,
+        )
+        if self.mode == "create":
+            return snapshot, []
+        if self.mode == "overwrite":
+            start = len(self.store.join(""))
+            return snapshot, [file.path[start:] for file in visible_files(self.store)] + self._outdated()
+        return self._on_top(snapshot)
+
+    def _on_top(self, snapshot: Snapshot) -> tuple[Snapshot, list[str]]:
+        """The snapshot with the files that are kept."""
+        before = find_snapshot(self.store)
+        if before is not None:
+            agreed(before, self.schema, self.partitioning, self.store)
+        else:
+            before = adopt(self.store, self.schema, self.partitioning)
+        if before is None:
+            return snapshot, []
+        new = {_directory(file) for file in snapshot.files} if self.mode == "partitions" else set()
+        kept = tuple(file for file in before.files if _directory(file) not in new)
+        replaced = [file.path for file in before.files if _directory(file) in new]
+        return replace(
+            snapshot,
+            files=kept + snapshot.files,
+            schema=before.schema,
+            partitioning=before.partitioning,
+            number=before.number + 1,
+            custom_metadata={**before.custom_metadata, **self.custom_metadata},
+            order=before.order,
+        ), replaced + self._outdated() if replaced else []
+
+    def _outdated(self) -> list[str]:
+        return [snapshot_path(number) for number in versions(self.store)]
+
+    def _give_up(self, files: Sequence[FileEntry]) -> None:
+        self.store.remove(self.store.join(file.path) for file in files)
+        remove_staging(self.store, self.run)
+
+    # -- What lies in _tfrecord ------------------------------------------------------------------------------
 
     def _waiting(self, name: str) -> str:
         """Where a whole file waits for the commit."""
-        return self.store.join(f"{_OWN}/staging/{self.run}/{name}")
+        return self.store.join(staged(self.run, name))
 
-    def _remove_staging(self) -> None:
-        staging = self.store.join(f"{_OWN}/staging")
-        with suppress(FileNotFoundError):
-            self.store.fs.rm(f"{staging}/{self.run}", recursive=True)
-        with suppress(OSError):  # another run's files are waiting there
-            self.store.fs.rmdir(staging)
-
-    def _remove(self, files: Sequence[FileEntry]) -> None:
-        for file in files:
-            with suppress(FileNotFoundError):
-                self.store.fs.rm_file(self.store.join(file.path))
-
-    def _create_snapshot(self, files: Sequence[FileEntry]) -> Snapshot:
-        """The first snapshot: this one, or the one of another write that was faster."""
-        snapshot = Snapshot(tuple(files), self.schema, self.compression, self.run, library_version())
-        try:
-            self.store.create_exclusively(_snapshot_path(self.store, 1), bytes(to_parquet(snapshot)))
-        except OSError:  # taken; or the answer to our own success was lost
-            found = find_snapshot(self.store)
-            if found is None:
-                raise
-            return found
-        return snapshot
-
-    def _move_into_place(self, files: Sequence[FileEntry]) -> None:
-        for file in files:
-            target = self.store.join(file.path)
-            try:
-                self.store.move(self._waiting(file.path), target)
-            except FileNotFoundError:
-                if not self.store.fs.exists(target):  # not moved by an earlier attempt either
-                    raise
-        self.store.sync_directory(self.store.root)
+    def _announce(self) -> None:
+        """Let readers who list the directory know that the files of this run are not to be seen yet."""
+        marker = self._waiting("started")
+        if not self.store.fs.exists(marker):
+            self.store.fs.pipe_file(marker, b"")
 
 
-def find_snapshot(store: Store) -> Snapshot | None:
-    """The newest snapshot of the dataset at the store's root, if there is any."""
-    if "://" in store.root:  # a URL over HTTP, where nothing is a directory
-        return None
-    store.fs.invalidate_cache(store.join(_OWN))
-    try:
-        names = [path.rpartition("/")[2] for path in store.fs.ls(store.join(_OWN), detail=False)]
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    numbers = [int(name[:8]) for name in names if _SNAPSHOT_NAME.fullmatch(name)]
-    if not numbers:
-        return None
-    path = _snapshot_path(store, max(numbers))
-    return from_parquet(store.fs.cat_file(path), store.public(path))
-
-
-def is_part(path: str) -> bool:
-    """Whether a path has the name of a data file that this library writes."""
-    return _PART_NAME.fullmatch(path.rpartition("/")[2]) is not None
-
-
-def unfinished(paths: Sequence[str]) -> list[str]:
-    """Those of the paths that are data files of writes of which others are missing."""
-    writes: dict[tuple[str, ...], list[str]] = {}
-    for path in paths:
-        part = _PART_NAME.fullmatch(path.rpartition("/")[2])
-        if part:
-            writes.setdefault(part.group("run", "count"), []).append(path)
-    return [path for (_, count), found in writes.items() if len(found) < int(count) for path in found]
-
-
-def check_destination(store: Store) -> None:
-    """Refuse a place that holds anything a reader would see.
-
-    Raises
-    ------
-    DestinationError
-        If it is a file, or holds visible files or a dataset.
-    """
-    root = store.public(store.root)
-    if store.fs.isfile(store.root):
-        raise DestinationError("is a file, not a directory", path=root)
-    holds = "a dataset" if find_snapshot(store) else "files" if list_directory(store) else None
-    if holds:
-        advice = "choose another directory, or remove this one first"
-        raise DestinationError(f"the directory already holds {holds}", path=root, advice=advice)
-
-
-def _snapshot_path(store: Store, number: int) -> str:
-    return store.join(f"{_OWN}/{number:08d}.parquet")
+def _directory(file: FileEntry) -> str:
+    return file.path.rpartition("/")[0]

@@ -1,18 +1,17 @@
-"""One TFRecord file <-> Arrow batches, in bounded memory. Knows no directories and no datasets."""
+"""TFRecord files -> Arrow batches, in bounded memory. Knows no directories and no datasets."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import BinaryIO, Literal
+from typing import Literal
 
 import pyarrow as pa
 
-from dask_tfrecord.codec import Decoder, Encoder, _kernel, scan
-from dask_tfrecord.codec.compression import HEAD_BYTES, Compression, Decompressor, compressor, detect
+from dask_tfrecord.codec import Decoder, scan
+from dask_tfrecord.codec.compression import HEAD_BYTES, Compression, decompressor, detect
 from dask_tfrecord.dataset.listing import FileInfo
-from dask_tfrecord.dataset.snapshot import FileEntry
 from dask_tfrecord.dataset.store import Store
 from dask_tfrecord.errors import CorruptRecordError, TFRecordError
-from dask_tfrecord.schema import Lossy, Schema
+from dask_tfrecord.schema import Schema
 
 # How a file that is read may be compressed; "infer" goes by its first bytes.
 ReadCompression = Compression | Literal["infer"] | None
@@ -20,46 +19,10 @@ ReadCompression = Compression | Literal["infer"] | None
 # A file is read through one buffer of this size, which grows only for a record that is longer.
 WINDOW_BYTES = 1 << 22
 
-# The most that is converted to storage types at a time.
-_CHUNK_ROWS = 1 << 16
-_CHUNK_BYTES = 1 << 26
-
-_ADVICE_AT_START = "check that it is a TFRecord file, either uncompressed or compressed with gzip or zlib"
+_ADVICE_AT_START = "check that it is a TFRecord file, uncompressed or in one of the known compressions"
 
 # Length, its checksum and the payload's checksum around each payload.
 FRAME_BYTES = 16
-
-
-def write_file(
-    store: Store,
-    path: str,
-    table: pa.Table,
-    schema: Schema,
-    *,
-    name: str,
-    compression: Compression | None,
-    lossy: Lossy,
-) -> FileEntry:
-    """Write one file, whole or not at all, and return its receipt, in which it is called ``name``.
-
-    Raises
-    ------
-    SchemaError
-        For a value that cannot be stored, naming the row of the table and the column.
-    """
-    encoder = Encoder(schema.columns, schema.record_type)
-    rows = 0
-    try:
-        with store.create(path) as file:
-            sink = _Sink(file, compression)
-            for batch in table.to_batches(max_chunksize=_chunk_rows(table)):
-                for block in encoder.encode(schema.to_storage(batch, lossy=lossy)):
-                    sink.write(block)
-                rows += batch.num_rows
-            sink.finish()
-    except TFRecordError as error:
-        raise placed(error, store.public(store.join(name)), rows) from None
-    return FileEntry(name, sink.bytes, rows, sink.crc32c)
 
 
 def read_file(
@@ -123,34 +86,6 @@ def placed(error: TFRecordError, path: str, first: int) -> TFRecordError:
     return error.located(path=path, advice=_ADVICE_AT_START if at_start else None)
 
 
-def _chunk_rows(table: pa.Table) -> int:
-    rows: int = _CHUNK_BYTES * table.num_rows // max(1, table.nbytes)
-    return max(1, min(_CHUNK_ROWS, rows))
-
-
-class _Sink:
-    """Counts and checksums what is written to a file, after compressing it."""
-
-    def __init__(self, file: BinaryIO, compression: Compression | None) -> None:
-        self._file = file
-        self._compressor = compressor(compression) if compression else None
-        self.bytes = 0
-        self.crc32c = 0
-
-    def write(self, data: memoryview) -> None:
-        self._put(self._compressor.compress(data) if self._compressor else data)
-
-    def finish(self) -> None:
-        if self._compressor:
-            self._put(self._compressor.flush())
-
-    def _put(self, data: bytes | memoryview) -> None:
-        if data:
-            self._file.write(data)
-            self.bytes += len(data)
-            self.crc32c = _kernel.crc32c(data, self.crc32c)
-
-
 @contextmanager
 def open_window(store: Store, file: FileInfo, compression: ReadCompression, size: int) -> Iterator["Window"]:
     """A window over the file's (decompressed) content."""
@@ -163,7 +98,7 @@ def open_window(store: Store, file: FileInfo, compression: ReadCompression, size
                 advice='pass compression="infer", which goes by the first bytes of each file',
             )
         if found:
-            yield Window(Decompressor(source.readinto, found).readinto, size)
+            yield Window(decompressor(source.readinto, found).readinto, size)
         else:
             yield Window(source.readinto, size, source.size)
 

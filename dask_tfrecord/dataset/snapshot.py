@@ -1,11 +1,13 @@
-"""What a committed dataset consists of, and its one file form: a small Parquet table with JSON metadata.
+"""What a committed dataset consists of, where that is written down, and its one file form: Parquet.
 
 Any tool can read it. It holds relative paths only, and nothing in it is ever executed or resolved as a URL.
 """
 
+import html
 import json
+import os
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
@@ -13,21 +15,21 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from dask_tfrecord.codec.compression import SUFFIXES, Compression
+from dask_tfrecord.dataset.entries import Block, ColumnStatistics, FileEntry, check, from_table, to_table
+from dask_tfrecord.dataset.store import Store
 from dask_tfrecord.errors import TFRecordError
-from dask_tfrecord.schema import Schema
+from dask_tfrecord.schema import Field, Schema
+
+__all__ = ["Block", "ColumnStatistics", "FileEntry", "Snapshot", "find_snapshot", "library_version"]
 
 # Raised when a reader of this version would misunderstand what is written from now on.
 FORMAT_VERSION = 1
 
+# All of the library's own below a dataset's root, hidden from readers by its underscore.
+OWN = "_tfrecord"
+
 _METADATA_KEY = b"dask_tfrecord"
-_TABLE = pa.schema(
-    [
-        pa.field("path", pa.string(), nullable=False),
-        pa.field("bytes", pa.int64(), nullable=False),
-        pa.field("records", pa.int64(), nullable=False),
-        pa.field("crc32c", pa.uint32(), nullable=False),
-    ]
-)
+_NAME = re.compile(r"\d{8}\.parquet")
 
 
 def library_version() -> str:
@@ -36,16 +38,6 @@ def library_version() -> str:
         return version("dask-tfrecord")
     except PackageNotFoundError:  # run from its sources
         return "unknown"
-
-
-@dataclass(frozen=True)
-class FileEntry:
-    """One data file: path below the dataset's root, stored bytes, records, CRC-32C of the stored bytes."""
-
-    path: str
-    bytes: int
-    records: int
-    crc32c: int
 
 
 @dataclass(frozen=True, repr=False)
@@ -57,12 +49,21 @@ class Snapshot:
     files : tuple of FileEntry
         In the order of the partitions.
     schema : Schema
-        Columns, their Arrow types and the record type.
+        The columns in the records, their Arrow types and the record type.
     compression : "gzip", "zlib" or None
+        Of the files that the write added.
     run : str
         The id of the write that made it.
     library : str
         Version of the package that wrote it.
+    partitioning : tuple of Field
+        The partition columns, which are in the names of the directories and not in the records.
+    number : int
+        Its version: 1 is the first, each write adds one.
+    custom_metadata : dict of str to str
+        What the user wanted to keep with it.
+    order : tuple of str
+        Names of all columns, as readers give them; empty if the partition columns come last.
     """
 
     files: tuple[FileEntry, ...]
@@ -70,6 +71,21 @@ class Snapshot:
     compression: Compression | None
     run: str
     library: str
+    partitioning: tuple[Field, ...] = ()
+    number: int = 1
+    custom_metadata: dict[str, str] = field(default_factory=dict, hash=False)
+    order: tuple[str, ...] = ()
+
+    @property
+    def columns(self) -> Schema:
+        """All columns, those of the records and those of the directories, in their order."""
+        every = Schema((*self.schema.fields, *self.partitioning), self.schema.record_type)
+        return every.select(self.order or every.names)
+
+    @property
+    def partition_on(self) -> tuple[str, ...]:
+        """Names of the partition columns."""
+        return tuple(column.name for column in self.partitioning)
 
     @property
     def bytes(self) -> int:
@@ -81,8 +97,86 @@ class Snapshot:
         """Records of all files."""
         return sum(file.records for file in self.files)
 
+    @property
+    def partitions(self) -> int:
+        """How many partition directories there are."""
+        return len({file.path.rpartition("/")[0] for file in self.files}) if self.partitioning else 0
+
+    @staticmethod
+    def open(
+        path: str | os.PathLike[str],
+        version: int | None = None,
+        *,
+        storage_options: dict[str, Any] | None = None,
+    ) -> "Snapshot":
+        """Read what is known of a dataset, without touching its data.
+
+        Parameters
+        ----------
+        path : str or path-like
+            Its directory.
+        version : int, optional
+            Which of the versions that are kept; an overwrite keeps none before it. The newest by default.
+        storage_options : dict, optional
+            Passed to the filesystem, such as credentials.
+
+        Raises
+        ------
+        FileNotFoundError
+            If there is no such version, or no snapshot at all.
+        """
+        store = Store.at(path, storage_options)
+        kept = versions(store)
+        number = version if version is not None else max(kept, default=0)
+        if number not in kept:
+            wanted = "snapshot" if version is None else f"version {version}"
+            known = ", ".join(map(str, kept)) or "none"
+            raise FileNotFoundError(f"{store.public(store.root)}: no {wanted} here; kept are {known}")
+        return read_snapshot(store, number)
+
     def __repr__(self) -> str:
-        return f"Snapshot({len(self.files):,} files, {self.records:,} records, {self.bytes:,} bytes)"
+        return f"Snapshot({', '.join(f'{value:,} {name}' for name, value in self._totals().items())})"
+
+    def _repr_html_(self) -> str:
+        rows = {name: f"{value:,}" for name, value in self._totals().items()}
+        rows["version"] = str(self.number)
+        rows["compression"] = str(self.compression)
+        rows["columns"] = ", ".join([*self.schema.names, *self.partition_on])
+        cells = (f"<tr><th>{name}</th><td>{html.escape(text)}</td></tr>" for name, text in rows.items())
+        return f"<table>{''.join(cells)}</table>"
+
+    def _totals(self) -> dict[str, int]:
+        totals = {"files": len(self.files)}
+        if self.partitioning:
+            totals["partitions"] = self.partitions
+        return {**totals, "records": self.records, "bytes": self.bytes}
+
+
+def versions(store: Store) -> list[int]:
+    """The numbers of the snapshots at the store's root, the newest last."""
+    return sorted(int(name[:8]) for name in store.names(OWN) if _NAME.fullmatch(name))
+
+
+def find_snapshot(store: Store) -> Snapshot | None:
+    """The newest snapshot of the dataset at the store's root, if there is any."""
+    while numbers := versions(store):
+        try:
+            return read_snapshot(store, numbers[-1])
+        except FileNotFoundError:  # an overwrite took it away since, and there is a newer one
+            if versions(store) == numbers:
+                raise
+    return None
+
+
+def read_snapshot(store: Store, number: int) -> Snapshot:
+    """One version of the dataset at the store's root."""
+    path = store.join(snapshot_path(number))
+    return from_parquet(store.fs.cat_file(path), store.public(path), number)
+
+
+def snapshot_path(number: int) -> str:
+    """Where a version's snapshot is, below the root."""
+    return f"{OWN}/{number:08d}.parquet"
 
 
 def to_parquet(snapshot: Snapshot) -> pa.Buffer:
@@ -92,18 +186,20 @@ def to_parquet(snapshot: Snapshot) -> pa.Buffer:
         "run": snapshot.run,
         "compression": snapshot.compression,
         "schema": snapshot.schema.to_json(),
+        "partitioning": Schema(snapshot.partitioning).to_json() if snapshot.partitioning else None,
         "library": snapshot.library,
+        "custom_metadata": snapshot.custom_metadata,
+        "order": list(snapshot.order),
     }
-    files = snapshot.files
-    columns = [[getattr(file, name) for file in files] for name in _TABLE.names]
     text = json.dumps(metadata, allow_nan=False)
-    schema = _TABLE.with_metadata({_METADATA_KEY: text.encode()})
+    table = to_table(snapshot.files, snapshot.schema, snapshot.partitioning)
+    table = table.replace_schema_metadata({_METADATA_KEY: text.encode()})
     sink = pa.BufferOutputStream()
-    pq.write_table(pa.table(columns, schema=schema), sink)
+    pq.write_table(table, sink)
     return sink.getvalue()
 
 
-def from_parquet(data: bytes, path: str) -> Snapshot:
+def from_parquet(data: bytes, path: str, number: int = 1) -> Snapshot:
     """Read a snapshot's file, believing nothing; ``path`` is its name in messages."""
     try:
         table = pq.read_table(pa.BufferReader(data))
@@ -115,22 +211,34 @@ def from_parquet(data: bytes, path: str) -> Snapshot:
                 path=path,
                 advice="upgrade dask-tfrecord",
             )
-        compression, run, library = (metadata[key] for key in ("compression", "run", "library"))
-        _check(compression in SUFFIXES, f"unknown compression {compression!r}")
-        _check(isinstance(run, str) and isinstance(library, str), "run or library is not a string")
-        files = _files(table.select(_TABLE.names).cast(_TABLE))
-        return Snapshot(files, Schema.from_json(metadata["schema"]), compression, run, library)
-    except (pa.ArrowException, KeyError, OSError, TypeError, ValueError) as error:
+        return _snapshot(table, metadata, number)
+    except (pa.ArrowException, AttributeError, KeyError, OSError, TypeError, ValueError) as error:
         if isinstance(error, TFRecordError) and error.path:
             raise
         advice = "read the data files by a glob instead, such as '<directory>/*.tfrecord'"
         raise TFRecordError(f"not a valid snapshot ({error})", path=path, advice=advice) from error
 
 
+def _snapshot(table: pa.Table, metadata: dict[str, Any], number: int) -> Snapshot:
+    compression, run, library = (metadata[key] for key in ("compression", "run", "library"))
+    check(compression in SUFFIXES, f"unknown compression {compression!r}")
+    check(isinstance(run, str) and isinstance(library, str), "run or library is not a string")
+    schema = Schema.from_json(metadata["schema"])
+    stored = metadata.get("partitioning")
+    partitioning = Schema.from_json(stored).fields if stored else ()
+    custom = metadata.get("custom_metadata", {})
+    check(all(isinstance(value, str) for value in custom.values()), "custom_metadata is not all strings")
+    order = tuple(metadata.get("order", ()))
+    names = sorted(item.name for item in (*schema.fields, *partitioning))
+    check(not order or sorted(order) == names, "the order is not one of its columns")
+    files = from_table(table, schema, partitioning)
+    return Snapshot(files, schema, compression, run, library, partitioning, number, custom, order)
+
+
 def _strict_json(text: bytes) -> dict[str, Any]:
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         names = [name for name, _ in pairs]
-        _check(len(set(names)) == len(names), "a key twice in an object")
+        check(len(set(names)) == len(names), "a key twice in an object")
         return dict(pairs)
 
     def constant(name: str) -> Any:
@@ -138,23 +246,3 @@ def _strict_json(text: bytes) -> dict[str, Any]:
 
     value: dict[str, Any] = json.loads(text, object_pairs_hook=unique, parse_constant=constant)
     return value
-
-
-def _files(table: pa.Table) -> tuple[FileEntry, ...]:
-    files = tuple(FileEntry(*row) for row in zip(*(column.to_pylist() for column in table), strict=True))
-    for file in files:
-        _check(_is_inside(file.path), f"the path {file.path!r} is not one below the dataset")
-        _check(file.bytes >= 0 and file.records >= 0, f"the sizes of {file.path!r} are negative")
-    _check(len({file.path for file in files}) == len(files), "a path twice")
-    return files
-
-
-def _is_inside(path: str) -> bool:
-    """Whether a path is relative, normal, below the root, and nothing that fsspec would take apart."""
-    names = path.split("/")
-    return not any(name in ("", ".", "..") for name in names) and not re.search(r"[\\\0]|::|^\w+:", path)
-
-
-def _check(valid: bool, problem: str) -> None:
-    if not valid:
-        raise ValueError(problem)

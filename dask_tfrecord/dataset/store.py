@@ -5,11 +5,13 @@ Knows nothing of what is in the files. Nothing it says contains a credential.
 
 import io
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from datetime import datetime
 from functools import cached_property
-from typing import Any, BinaryIO
+from glob import has_magic
+from typing import Any, BinaryIO, NamedTuple
 from uuid import uuid4
 
 from fsspec import AbstractFileSystem
@@ -76,6 +78,18 @@ class Store:
         """Whether new files are renamed into place; otherwise an upload puts them there."""
         protocol = self.fs.protocol
         return _UPLOADING.isdisjoint([protocol] if isinstance(protocol, str) else protocol)
+
+    def names(self, directory: str) -> list[str]:
+        """What lies directly in a directory below the root, now; nothing if there is no such directory."""
+        if "://" in self.root:  # a URL over HTTP, where nothing is a directory
+            return []
+        path = self.join(directory)
+        self.fs.invalidate_cache(path)
+        try:
+            found = [one.rstrip("/").rpartition("/")[2] for one in self.fs.ls(path, detail=False)]
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        return [name for name in found if name]
 
     # -- Writing ---------------------------------------------------------------------------------------------
 
@@ -148,6 +162,7 @@ class Store:
         finally:
             with suppress(FileNotFoundError):
                 self.fs.rm_file(temporary)
+        self.sync_directory(parent)
 
     def move(self, source: str, target: str) -> None:
         """Rename a file, over the one that is there."""
@@ -155,6 +170,16 @@ class Store:
             os.replace(source, target)
         else:
             self.fs.mv(source, target)
+
+    def place(self, source: str, target: str) -> None:
+        """Rename a file into a directory that may not be there yet, or be removed as empty at this moment."""
+        while True:
+            self.fs.makedirs(target.rpartition("/")[0], exist_ok=True)
+            try:
+                return self.move(source, target)
+            except FileNotFoundError:
+                if not self.fs.exists(source):
+                    raise
 
     def sync_directory(self, path: str) -> None:
         """Make renames into this directory survive a power cut, where that is ours to do."""
@@ -165,6 +190,59 @@ class Store:
             finally:
                 os.close(descriptor)
 
+    def remove(self, paths: Iterable[str]) -> None:
+        """Remove files, many in one request where the store can; those that are not there are passed over.
+
+        Directories that are empty then go, too, up to the root.
+        """
+        alone = list(paths)
+        if not self.renames:
+            together = [path for path in alone if not has_magic(path)]
+            alone = [path for path in alone if has_magic(path)]
+            try:
+                if together:
+                    self.fs.rm(together)
+            except FileNotFoundError:
+                alone += together
+        for path in alone:
+            with suppress(FileNotFoundError):
+                self.fs.rm_file(path)
+        if self.renames:
+            self.remove_empty({path.rpartition("/")[0] for path in alone})
+
+    def uploads(self) -> list["Upload"]:
+        """The uploads to below the root that were begun and neither completed nor given up, if S3 has any."""
+        if not hasattr(self.fs, "call_s3"):
+            return []
+        bucket, _, key = self.join("").partition("/")
+        found: list[Upload] = []
+        page: dict[str, Any] = {"IsTruncated": True}
+        while page.get("IsTruncated"):
+            markers = {"KeyMarker": "NextKeyMarker", "UploadIdMarker": "NextUploadIdMarker"}
+            start = {name: page[last] for name, last in markers.items() if page.get(last)}
+            page = self.fs.call_s3("list_multipart_uploads", Bucket=bucket, Prefix=key, **start)
+            found += [
+                Upload(f"{bucket}/{one['Key']}", one["UploadId"], one["Initiated"])
+                for one in page.get("Uploads", ())
+            ]
+        return found
+
+    def abort(self, upload: "Upload") -> None:
+        """Give up an upload."""
+        bucket, _, key = upload.path.partition("/")
+        with suppress(FileNotFoundError):  # it is completed, or was given up, since
+            self.fs.call_s3("abort_multipart_upload", Bucket=bucket, Key=key, UploadId=upload.id)
+
+    def remove_empty(self, directories: set[str]) -> None:
+        """Remove directories that are empty, and those above that are so then, up to the root."""
+        for directory in sorted(directories, key=len, reverse=True):
+            while directory.startswith(self.join("")):
+                try:
+                    self.fs.rmdir(directory)
+                except OSError:  # not empty, or gone
+                    break
+                directory = directory.rpartition("/")[0]
+
     # -- Reading ---------------------------------------------------------------------------------------------
 
     @contextmanager
@@ -174,6 +252,14 @@ class Store:
             # fsspec gives all readers of a file in memory the same object, with one position.
             own = io.BytesIO(file.getvalue()) if isinstance(file, MemoryFile) else file
             yield Source(own, size)
+
+
+class Upload(NamedTuple):
+    """An upload to S3 that is not completed."""
+
+    path: str
+    id: str
+    started: datetime
 
 
 class Source:

@@ -1,0 +1,92 @@
+"""Partition values <-> the directory names that Hive and Spark give them. Knows no files."""
+
+import re
+from collections.abc import Sequence
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dask_tfrecord.errors import SchemaError, TFRecordError
+
+# The value of rows that have none.
+NULL = "__HIVE_DEFAULT_PARTITION__"
+
+# What one name may take on every common filesystem.
+MAX_NAME_BYTES = 255
+
+# Spark's set, and NUL.
+_SPECIAL = re.compile(r"[\0-\x1f\x7f\"#%'*/:=?\\{\[\]^]")
+_ESCAPED = re.compile("%([0-9A-Fa-f]{2})")
+
+
+def directories(keys: pa.Table) -> list[str]:
+    """The directory of each row: a level ``name=value`` for each column.
+
+    Raises
+    ------
+    SchemaError
+        For a name that is longer than filesystems allow, naming the column.
+    """
+    levels = [_level(name, column) for name, column in zip(keys.column_names, keys.columns, strict=True)]
+    return ["/".join(names) for names in zip(*levels, strict=True)]
+
+
+def parse(directory: str) -> list[tuple[str, str | None]]:
+    """The names and the values' texts that a directory is made of; levels of another form are left out."""
+    pairs = (level.partition("=") for level in directory.split("/") if "=" in level)
+    return [(_unescape(name), None if text == NULL else _unescape(text)) for name, _, text in pairs]
+
+
+def check_inside(path: str) -> None:
+    """Refuse a relative path that is not a normal one below where it starts."""
+    if any(name in ("", ".", "..") for name in path.split("/")):
+        raise TFRecordError(f"the path {path!r} would not lie inside the dataset")
+
+
+def _level(name: str, values: pa.ChunkedArray) -> list[str]:
+    start = f"{_escape_name(name)}="
+    level = [start + _escape(text) for text in _texts(values)]
+    for text in level:
+        size = len(text.encode())
+        if size > MAX_NAME_BYTES:
+            raise SchemaError(
+                f"a value would make a directory name of {size:,} bytes, {MAX_NAME_BYTES} are allowed: "
+                f"{text[:60]}...",
+                feature=name,
+                advice="partition on a shorter column, such as a hash of this one",
+            )
+    return level
+
+
+def _texts(values: pa.ChunkedArray) -> Sequence[str | None]:
+    """The values as Spark spells them; different values have different texts."""
+    type_ = values.type
+    if pa.types.is_null(type_):
+        return [None] * len(values)
+    if pa.types.is_binary(type_) or pa.types.is_large_binary(type_) or pa.types.is_fixed_size_binary(type_):
+        return [None if value is None else value.decode("latin-1") for value in values.to_pylist()]
+    if pa.types.is_timestamp(type_) and type_.tz is not None:  # local times come twice when clocks go back
+        values = values.cast(pa.timestamp(type_.unit, "UTC"))
+    texts: list[str | None] = pc.cast(values, pa.large_string()).to_pylist()
+    return texts
+
+
+def _escape(text: str | None) -> str:
+    if text is None:
+        return NULL
+    escaped = _SPECIAL.sub(_percent, text)
+    return f"%5F{escaped[1:]}" if escaped == NULL else escaped
+
+
+def _escape_name(name: str) -> str:
+    """Also of a first dot, which would hide the directory."""
+    escaped = _SPECIAL.sub(_percent, name)
+    return f"%2E{escaped[1:]}" if escaped.startswith(".") else escaped
+
+
+def _percent(match: re.Match[str]) -> str:
+    return f"%{ord(match[0]):02X}"
+
+
+def _unescape(text: str) -> str:
+    return _ESCAPED.sub(lambda match: chr(int(match[1], 16)), text)

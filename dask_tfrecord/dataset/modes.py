@@ -1,0 +1,174 @@
+"""What a write finds at its destination, and whether the two go together."""
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import Any, Literal
+
+import pyarrow as pa
+
+from dask_tfrecord.codec import _kernel
+from dask_tfrecord.dataset import hive
+from dask_tfrecord.dataset.entries import FileEntry
+from dask_tfrecord.dataset.files import WINDOW_BYTES, count_records
+from dask_tfrecord.dataset.inference import infer_schema, take_sample
+from dask_tfrecord.dataset.layout import visible_files
+from dask_tfrecord.dataset.listing import FileInfo
+from dask_tfrecord.dataset.snapshot import Snapshot, find_snapshot, library_version, versions
+from dask_tfrecord.dataset.store import Store
+from dask_tfrecord.errors import DestinationError, SchemaError
+from dask_tfrecord.schema import Field, Schema
+
+# What becomes of the data that is there: refuse any; keep all; replace all; replace the partition
+# directories that are written to.
+Mode = Literal["create", "append", "overwrite", "partitions"]
+
+# Files that are read at a time when they enter a dataset.
+_THREADS = 8
+
+
+def check_destination(store: Store, mode: Mode = "create") -> int:
+    """Refuse a place that cannot be written to in this mode; return the number of its newest snapshot, or 0.
+
+    Raises
+    ------
+    DestinationError
+        If it is a file, or holds anything that a reader would see although the mode is "create".
+    """
+    root = store.public(store.root)
+    if store.fs.isfile(store.root):
+        raise DestinationError("is a file, not a directory", path=root)
+    newest = max(versions(store), default=0)
+    if mode == "create":
+        holds = "a dataset" if newest else "files" if visible_files(store) else None
+        if holds:
+            advice = "choose another directory, or pass append=True or overwrite=True"
+            raise DestinationError(f"the directory already holds {holds}", path=root, advice=advice)
+    return newest
+
+
+def check_agreement(store: Store, schema: Schema, partitioning: Sequence[Field]) -> None:
+    """Refuse to add such columns to what is there, if there is anything.
+
+    Raises
+    ------
+    SchemaError
+        If columns, types or partition columns differ, naming one that does.
+    """
+    snapshot = find_snapshot(store)
+    if snapshot is not None:
+        agreed(snapshot, schema, partitioning, store)
+    elif files := visible_files(store):
+        _foreign_schema(store, files, schema)
+        for file in files:
+            _values(store, file, partitioning)
+
+
+def agreed(snapshot: Snapshot, schema: Schema, partitioning: Sequence[Field], store: Store) -> None:
+    """As `check_agreement`, with a snapshot."""
+    root = store.public(store.root)
+    _check_names(schema, snapshot.schema, root)
+    found = {item.name: item for item in snapshot.schema.fields}
+    pairs = [(item, found[item.name]) for item in schema.fields]
+    _check_partitioning([item.name for item in partitioning], list(snapshot.partition_on), root)
+    for ours, theirs in [*pairs, *zip(partitioning, snapshot.partitioning, strict=True)]:
+        _check_type(ours, theirs, root)
+
+
+def adopt(store: Store, schema: Schema, partitioning: Sequence[Field]) -> Snapshot | None:
+    """A snapshot (numbered 0, stored nowhere) of files that others wrote; None if there are none.
+
+    All of them are read: nothing else knows how many records they hold.
+    """
+    files = visible_files(store)
+    if not files:
+        return None
+    existing = _foreign_schema(store, files, schema)
+    values = [_values(store, file, partitioning) for file in files]
+    with ThreadPoolExecutor(_THREADS) as pool:
+        entries = list(pool.map(lambda file: _entry(store, file), files))
+    entries = [replace(entry, values=found) for entry, found in zip(entries, values, strict=True)]
+    return Snapshot(tuple(entries), existing, None, "", library_version(), tuple(partitioning), 0)
+
+
+def _foreign_schema(store: Store, files: Sequence[FileInfo], schema: Schema) -> Schema:
+    """The schema of files that carry none, in which ours decides where they say nothing.
+
+    Kinds must agree; types beyond the kind are ours alone, and theirs stay as readers infer them.
+    """
+    root = store.public(store.root)
+    sample = take_sample(store, files, record_type=schema.record_type, compression="infer")
+    inferred = infer_schema(sample, {})
+    _check_names(schema, inferred, root)
+    ours = {item.name: item for item in schema.fields}
+    for item in inferred.fields:
+        if not pa.types.is_null(item.type) and item.column != ours[item.name].column:
+            _check_type(ours[item.name], item, root)
+    fields = [ours[item.name] if pa.types.is_null(item.type) else item for item in inferred.fields]
+    return Schema(tuple(fields), schema.record_type)
+
+
+def _check_names(ours: Schema, theirs: Schema, root: str) -> None:
+    if ours.record_type != theirs.record_type:
+        raise SchemaError(
+            f"the records are {ours.record_type!r}, those of the dataset {theirs.record_type!r}",
+            path=root,
+            advice=f"pass record_type={theirs.record_type!r}",
+        )
+    for name in ours.names:
+        if name not in theirs.names:
+            raise _differs("the dataset has no such column", name, root)
+    for name in theirs.names:
+        if name not in ours.names:
+            raise _differs("the dataset has this column, the DataFrame has not", name, root)
+
+
+def _check_partitioning(ours: list[str], theirs: list[str], root: str) -> None:
+    if ours != theirs:
+        missing = [name for name in [*theirs, *ours] if (name in theirs) != (name in ours)]
+        raise SchemaError(
+            f"the dataset is partitioned on {theirs or 'nothing'}, the write on {ours or 'nothing'}",
+            path=root,
+            feature=(missing or theirs)[0],
+            advice=f"pass partition_on={theirs or None}",
+        )
+
+
+def _check_type(ours: Field, theirs: Field, root: str) -> None:
+    if ours.type != theirs.type:
+        raise _differs(f"the column is {ours.type}, in the dataset it is {theirs.type}", ours.name, root)
+    if pa.types.is_dictionary(ours.type) and ours.type.ordered and ours.categories != theirs.categories:
+        raise _differs("the ordered categories are not those of the dataset", ours.name, root)
+
+
+def _differs(problem: str, name: str, root: str) -> SchemaError:
+    return SchemaError(problem, path=root, feature=name, advice="bring it to the columns of the dataset")
+
+
+def _values(store: Store, file: FileInfo, partitioning: Sequence[Field]) -> tuple[Any, ...]:
+    """The partition values of a file that somebody else named."""
+    directory = file.path[len(store.join("")) :].rpartition("/")[0]
+    pairs = hive.parse(directory)
+    path = store.public(file.path)
+    _check_partitioning([item.name for item in partitioning], [name for name, _ in pairs], path)
+    return tuple(_value(text, item, path) for (_, text), item in zip(pairs, partitioning, strict=True))
+
+
+def _value(text: str | None, field: Field, path: str) -> Any:
+    type_ = field.type.value_type if pa.types.is_dictionary(field.type) else field.type
+    try:
+        return pa.scalar(text, pa.string()).cast(type_).as_py()
+    except pa.ArrowException:
+        raise SchemaError(
+            f"the name of the directory gives {text!r}, which is no {type_}", path=path, feature=field.name
+        ) from None
+
+
+def _entry(store: Store, file: FileInfo) -> FileEntry:
+    size, crc32c = 0, 0
+    view = memoryview(bytearray(WINDOW_BYTES))
+    with store.open(file.path, file.size) as source:
+        while count := source.readinto(view):
+            size += count
+            crc32c = _kernel.crc32c(view[:count], crc32c)
+    return FileEntry(file.path[len(store.join("")) :], size, count_records(store, file), crc32c)

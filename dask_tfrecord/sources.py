@@ -1,0 +1,116 @@
+"""Whether a collection reads from a place, by the paths that its expressions, tasks and functions mention."""
+
+import os
+from collections.abc import Iterator, Mapping
+from fnmatch import fnmatchcase
+from functools import partial
+from types import CodeType, FunctionType, MethodType
+from typing import Any
+
+import dask.dataframe as dd
+
+from dask_tfrecord.dataset.store import Store
+from dask_tfrecord.errors import DestinationError
+
+# Libraries whose objects are looked into; those of others are data.
+_LIBRARIES = frozenset(
+    {"dask", "dask_tfrecord", "distributed", "fsspec", "s3fs", "gcsfs", "adlfs", "pathlib"}
+)
+
+
+def check_not_read(ddf: dd.DataFrame, store: Store) -> None:
+    """Refuse to overwrite what the collection is made of.
+
+    Raises
+    ------
+    DestinationError
+        If a path that the collection mentions lies in the store's root, or the root lies in it.
+    """
+    for text in _mentioned(ddf):
+        if _overlaps(text, store):
+            raise DestinationError(
+                f"the DataFrame reads from {store.public(text)}, which the overwrite would remove",
+                path=store.public(store.root),
+                advice="write to another directory, and replace this one when that is done",
+            )
+
+
+def _mentioned(ddf: dd.DataFrame) -> Iterator[str]:
+    """The texts that may be paths; a mere name only where something is read, and if no column has it."""
+    seen: set[int] = set()
+    for node in ddf.expr.walk():
+        columns = set() if node.dependencies() else {str(name) for name in getattr(node, "columns", ())}
+        for operand in node.operands:
+            for text in _texts(operand, seen):
+                is_name = "/" not in text and os.sep not in text
+                if not is_name or (not node.dependencies() and text not in columns):
+                    yield text
+
+
+def _texts(value: Any, seen: set[int]) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+        return
+    if id(value) in seen:
+        return
+    seen.add(id(value))
+    if isinstance(value, os.PathLike):
+        yield os.fsdecode(value)
+    for part in _parts(value):
+        yield from _texts(part, seen)
+
+
+def _parts(value: Any) -> Iterator[Any]:
+    """What an object consists of, as far as it may hold paths."""
+    if isinstance(value, Mapping):
+        yield from value.values()
+    elif isinstance(value, list | tuple | set | frozenset):
+        yield from value
+    elif isinstance(value, partial):
+        yield from (value.func, value.args, value.keywords)
+    elif isinstance(value, MethodType):
+        yield from (value.__func__, value.__self__)
+    elif isinstance(value, FunctionType):
+        yield from (value.__defaults__, value.__kwdefaults__, value.__code__)
+        yield from (cell.cell_contents for cell in value.__closure__ or () if _is_filled(cell))
+        named = (value.__globals__.get(name) for name in value.__code__.co_names)
+        yield from (one for one in named if isinstance(one, str | os.PathLike))
+    elif isinstance(value, CodeType):
+        yield from value.co_consts
+    elif not isinstance(value, type) and type(value).__module__.partition(".")[0] in _LIBRARIES:
+        if hasattr(value, "__dask_graph__"):
+            yield dict(value.__dask_graph__())
+        else:
+            yield from _attributes(value)
+
+
+def _is_filled(cell: Any) -> bool:
+    try:
+        return cell.cell_contents is not cell
+    except ValueError:  # a variable that has no value yet
+        return False
+
+
+def _attributes(value: Any) -> Iterator[Any]:
+    yield from getattr(value, "__dict__", {}).values()
+    for kind in type(value).__mro__:
+        names = kind.__dict__.get("__slots__", ())
+        for name in (names,) if isinstance(names, str) else names:
+            yield getattr(value, name, None)
+
+
+def _overlaps(text: str, store: Store) -> bool:
+    """Whether a path or glob means anything at or below the store's root, or a directory that holds it."""
+    protocols = store.fs.protocol
+    known = (protocols,) if isinstance(protocols, str) else protocols
+    scheme, found, _ = text.rpartition("::")[2].partition("://")
+    if (found and scheme not in known) or "\0" in text or len(text) > 1 << 12:
+        return False
+    pattern = str(store.fs._strip_protocol(text.rpartition("::")[2])).strip("/").split("/")
+    root = store.root.strip("/").split("/")
+    for wanted, name in zip(pattern, root, strict=False):
+        if "**" in wanted:
+            return True
+        if wanted != name and not fnmatchcase(name, wanted):
+            return False
+    return pattern != [""]

@@ -1,0 +1,354 @@
+"""The behaviour that every store must show; a test module per store subclasses it and says where to write."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import count
+from typing import Any, ClassVar
+from unittest.mock import patch
+
+import dask
+import dask.dataframe as dd
+import pandas as pd
+import pyarrow as pa
+import pytest
+
+from dask_tfrecord import (
+    ConcurrentWriteError,
+    DestinationError,
+    Snapshot,
+    cleanup,
+    exists,
+    read_tfrecord,
+    to_tfrecord,
+)
+from dask_tfrecord.dataset.commit import WriteRun
+from dask_tfrecord.dataset.layout import open_runs
+from dask_tfrecord.dataset.store import Store
+
+
+class FaultError(OSError):
+    """A store that fails on purpose."""
+
+
+class Faults:
+    """Lets the store's operation of one number fail, before or after its effect."""
+
+    def __init__(self, number: int, *, after: bool = False) -> None:
+        self.left = number
+        self.after = after
+        self.hit = False
+        self._depth = 0
+
+    def run(self, operation: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """An operation; those that it consists of itself are not counted."""
+        with self.nested():
+            due = self.due()
+            if due and not self.after:
+                raise FaultError("on purpose, before")
+            result = operation(*args, **kwargs)
+            if due:
+                raise FaultError("on purpose, after")
+            return result
+
+    def due(self) -> bool:
+        """Whether it is this operation's turn to fail."""
+        if self._depth > 1:
+            return False
+        self.left -= 1
+        self.hit |= self.left == -1
+        return self.left == -1
+
+    @contextmanager
+    def nested(self) -> Iterator[None]:
+        self._depth += 1
+        try:
+            yield
+        finally:
+            self._depth -= 1
+
+
+@contextmanager
+def faulty_methods(owner: type, names: list[str], faults: Faults) -> Iterator[None]:
+    """The methods of a filesystem's class as operations."""
+
+    def wrapped(original: Callable[..., Any]) -> Callable[..., Any]:
+        def method(*args: Any, **kwargs: Any) -> Any:
+            return faults.run(original, *args, **kwargs)
+
+        return method
+
+    with patch.multiple(owner, **{name: wrapped(getattr(owner, name)) for name in names}):
+        yield
+
+
+# For each mode: the rows before, and those after 3 and 5 were written.
+MODES = {"append": ([0, 1, 2], [0, 1, 2, 3, 5]), "overwrite": ([0, 1, 2], [3, 5])}
+
+
+def rows(*numbers: int, npartitions: int = 2) -> dd.DataFrame:
+    frame = pd.DataFrame({"n": list(numbers), "key": [n % 3 for n in numbers]})
+    return dd.from_pandas(frame, npartitions=npartitions)
+
+
+class StoreSuite:
+    """What is promised of a store. The fixture ``place`` is a URL of a directory that does not exist yet."""
+
+    # Passed to the filesystem.
+    options: ClassVar[dict[str, Any]] = {}
+
+    # Whether a file is seen in its place before the commit (though not by readers of the dataset).
+    uploads = False
+
+    @contextmanager
+    def faults(self, faults: Faults) -> Iterator[None]:
+        """Let the store count its operations."""
+        raise NotImplementedError
+        yield
+
+    @pytest.fixture(autouse=True)
+    def _one_thread(self) -> Iterator[None]:
+        with dask.config.set(scheduler="sync"):
+            yield
+
+    def write(self, ddf: dd.DataFrame, place: str, **options: Any) -> Any:
+        return to_tfrecord(ddf, place, storage_options=self.options, retries=0, **options)
+
+    def read(self, place: str) -> list[int]:
+        """The sorted numbers; none if there is no dataset."""
+        try:
+            ddf = read_tfrecord(place, storage_options=self.options)
+        except FileNotFoundError:
+            return []
+        return sorted(ddf["n"].compute().tolist())
+
+    def store(self, place: str) -> Store:
+        return Store.at(place, self.options)
+
+    def files(self, place: str) -> list[str]:
+        """All files, from the listing of a filesystem that remembers nothing."""
+        store = self.store(place)
+        start = len(store.join(""))
+        return sorted(path[start:] for path in store.fs.find(store.root))
+
+    def run(self, place: str) -> WriteRun:
+        ddf = rows(1)
+        lazy = self.write(ddf, place, compute=False)
+        return lazy.expr.run
+
+    # -- Files -----------------------------------------------------------------------------------------------
+
+    @pytest.mark.parametrize("size", [0, 3, 20 << 20])
+    def test_a_created_file_is_visible_when_it_is_whole(self, place: str, size: int) -> None:
+        store = self.store(place)
+        path = store.join("a/b")
+        with store.create(path) as file:
+            file.write(bytes(size))
+            assert not store.fs.exists(path)
+        store.fs.invalidate_cache()
+        assert store.fs.info(path)["size"] == size
+
+    @pytest.mark.parametrize("size", [3, 20 << 20])
+    def test_an_exception_leaves_the_old_file_and_no_new_one(self, place: str, size: int) -> None:
+        store = self.store(place)
+        with store.create(store.join("old")) as file:
+            file.write(b"old")
+
+        def fail(name: str) -> None:
+            with store.create(store.join(name)) as file:
+                file.write(bytes(size))
+                raise KeyboardInterrupt
+
+        for name in ("old", "new"):
+            with pytest.raises(KeyboardInterrupt):
+                fail(name)
+        assert self.files(place) == ["old"]
+        assert store.fs.cat_file(store.join("old")) == b"old"
+        assert store.uploads() == []
+
+    def test_exclusive_creation_leaves_the_file_that_is_there(self, place: str) -> None:
+        store = self.store(place)
+        store.create_exclusively(store.join("1"), b"first")
+        with pytest.raises(FileExistsError):
+            store.create_exclusively(store.join("1"), b"second")
+        assert store.fs.cat_file(store.join("1")) == b"first"
+
+    def test_removing_files_passes_over_those_that_are_not_there(self, place: str) -> None:
+        store = self.store(place)
+        for name in ("a", "b[1]", "b1", "c/d"):
+            store.fs.makedirs(store.join("c"), exist_ok=True)
+            store.fs.pipe_file(store.join(name), b"x")
+        store.remove(store.join(name) for name in ("a", "gone", "b[1]", "[g]one", "c/d"))
+        assert self.files(place) == ["b1"]
+        store.remove([])
+
+    def test_names_are_those_of_now(self, place: str) -> None:
+        store = self.store(place)
+        assert store.names("a") == []
+        store.fs.makedirs(store.join("a/c"), exist_ok=True)
+        store.fs.pipe_file(store.join("a/b"), b"x")
+        store.fs.pipe_file(store.join("a/c/d"), b"x")
+        assert sorted(store.names("a")) == ["b", "c"]
+
+    # -- Datasets --------------------------------------------------------------------------------------------
+
+    def test_what_was_written_is_read(self, place: str) -> None:
+        assert not exists(place, storage_options=self.options)
+        snapshot = self.write(rows(*range(7)), place, compression="gzip")
+        assert exists(place, storage_options=self.options)
+        assert self.read(place) == list(range(7))
+        assert Snapshot.open(place, storage_options=self.options) == snapshot
+        assert len([name for name in self.files(place) if "_tfrecord/" in name]) == 1
+        with pytest.raises(DestinationError):
+            self.write(rows(1), place)
+
+    def test_modes(self, place: str) -> None:
+        self.write(rows(0, 1, 2), place, partition_on="key")
+        self.write(rows(3, 4), place, partition_on="key", append=True)
+        assert self.read(place) == [0, 1, 2, 3, 4]
+        self.write(rows(7), place, partition_on="key", overwrite="partitions")
+        assert self.read(place) == [0, 2, 3, 7]
+        self.write(rows(8), place, overwrite=True)
+        assert self.read(place) == [8]
+        assert len(self.files(place)) == 3
+
+    def test_files_of_others_are_kept_or_replaced(self, place: str) -> None:
+        self.write(rows(1), place)
+        store = self.store(place)
+        [part] = [name for name in self.files(place) if name.startswith("part-")]
+        data = store.fs.cat_file(store.join(part))
+        store.fs.rm(store.root, recursive=True)
+        store.fs.makedirs(store.root, exist_ok=True)
+        store.fs.pipe_file(store.join("other.tfrecord"), data)
+        self.write(rows(2), place, append=True)
+        assert self.read(place) == [1, 2]
+        store.fs.rm(store.join("_tfrecord"), recursive=True)
+        self.write(rows(3), place, overwrite=True)
+        assert self.read(place) == [3]
+        assert len(self.files(place)) == 3
+
+    def test_concurrent_writes(self, place: str) -> None:
+        self.write(rows(1), place)
+        appends = [self.write(rows(n), place, append=True, compute=False) for n in (2, 3)]
+        overwrites = [self.write(rows(n), place, overwrite=True, compute=False) for n in (4, 5)]
+        for lazy in appends:
+            lazy.compute()
+        assert self.read(place) == [1, 2, 3]
+        for lazy in overwrites:
+            with pytest.raises(ConcurrentWriteError):
+                lazy.compute()
+        assert self.read(place) == [1, 2, 3]
+
+    def test_snapshots_that_are_created_at_once_are_both_kept_or_one_raises(self, place: str) -> None:
+        for options in ({"append": True}, {"overwrite": True}):
+            others = iter([self.write(rows(1), place, compute=False, **options)])
+            create = Store.create_exclusively
+
+            def overtaken(
+                store: Store, path: str, data: bytes, others: Any = others, create: Any = create
+            ) -> None:
+                for other in others:
+                    other.compute()
+                create(store, path, data)
+
+            lazy = self.write(rows(2), place, compute=False, **options)
+            with patch.object(Store, "create_exclusively", overtaken):
+                if "append" in options:
+                    lazy.compute()
+                    assert self.read(place) == [1, 2]
+                else:
+                    with pytest.raises(ConcurrentWriteError):
+                        lazy.compute()
+                    assert self.read(place) == [1]
+
+    def test_a_repeated_task_and_a_repeated_commit_leave_each_row_once(self, place: str) -> None:
+        """The second attempt of the task makes fewer files, as with other limits."""
+        run = self.run(place)
+        table = pa.table({"n": [1], "key": [1]})
+        stale = run.write(table, 5, 6)
+        files = [*run.write(table, 0, 2), *run.write(table, 0, 2), *run.write(table, 1, 2)][1:]
+        assert self.read(place) == []
+        assert not exists(place, storage_options=self.options)
+        assert run.commit(files) == run.commit(files)
+        assert self.read(place) == [1, 1]
+        assert stale[0].path not in self.files(place)
+        assert len(self.files(place)) == 4
+
+    # -- Failures --------------------------------------------------------------------------------------------
+
+    @pytest.mark.parametrize("mode", MODES)
+    @pytest.mark.filterwarnings("ignore:.*the data is written, but:UserWarning")
+    def test_any_operation_may_fail(self, place: str, mode: str) -> None:
+        self.sweep(place, mode, after=False)
+
+    def sweep(self, place: str, mode: str, *, after: bool) -> None:
+        """Either an exception and the old rows, or none and the new."""
+        old, new = MODES[mode]
+        outcomes = []
+        for number in count():
+            here = f"{place}/{number}"
+            self.write(rows(*old), here)
+            before = self.files(here)
+            faults = Faults(number, after=after)
+            try:
+                with self.faults(faults):
+                    self.write(rows(3, 5), here, **{mode: True})
+            except OSError:
+                assert faults.hit
+                outcomes.append(old)
+            else:
+                outcomes.append(new)
+            assert self.read(here) == outcomes[-1]
+            if outcomes[-1] == old and not self.uploads:
+                assert self.files(here) == before
+            cleanup(here, older_than="0s", storage_options=self.options)
+            assert self.read(here) == outcomes[-1]
+            if outcomes[-1] == old:
+                assert self.files(here) == before
+            assert open_runs(self.store(here)) == []
+            if not faults.hit:
+                break
+        assert number > 8
+        assert old in outcomes
+        assert outcomes[-1] == new
+
+    @pytest.mark.filterwarnings("ignore:.*the data is written, but:UserWarning")
+    def test_a_write_that_is_tried_again_succeeds_whatever_failed(self, place: str) -> None:
+        for number in count():
+            here = f"{place}/{number}"
+            self.write(rows(0, 1, 2), here)
+            lazy = self.write(rows(3, 5), here, overwrite=True, compute=False)
+            faults = Faults(number)
+            for _ in range(2):
+                try:
+                    with self.faults(faults):
+                        lazy.compute()
+                except FaultError:
+                    continue
+            assert self.read(here) == [3, 5]
+            if not faults.hit:
+                break
+        assert number > 5
+
+    def test_a_dead_run_is_cleaned_up(self, place: str) -> None:
+        self.write(rows(1), place)
+        before = self.files(place)
+        lazy = self.write(rows(2, 3), place, append=True, compute=False)
+        with (
+            patch.object(WriteRun, "commit", side_effect=KeyboardInterrupt),
+            pytest.raises(KeyboardInterrupt),
+        ):
+            lazy.compute()
+        assert self.read(place) == [1]
+        assert cleanup(place, storage_options=self.options) == []
+        assert len(cleanup(place, older_than="0s", storage_options=self.options)) >= 2
+        assert self.files(place) == before
+        assert self.read(place) == [1]
+
+
+class RemoteSuite(StoreSuite):
+    """What is promised where an operation may succeed and its answer be lost."""
+
+    @pytest.mark.parametrize("mode", MODES)
+    @pytest.mark.filterwarnings("ignore:.*the data is written, but:UserWarning")
+    def test_any_answer_may_be_lost(self, place: str, mode: str) -> None:
+        self.sweep(place, mode, after=True)

@@ -1,0 +1,48 @@
+"""The local disk."""
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from abstract import FaultError, Faults, StoreSuite
+
+_OPERATIONS = {
+    "open",
+    "os.mkdir",
+    "os.rename",
+    "os.remove",
+    "os.rmdir",
+    "os.link",
+    "os.listdir",
+    "os.scandir",
+}
+_active: list[tuple[str, Faults]] = []
+
+
+def _audit(event: str, arguments: tuple[object, ...]) -> None:
+    """Python's own hook, before each operation of the system; it cannot be taken away again."""
+    for root, faults in _active:
+        if event in _OPERATIONS and root in str(arguments[0]):
+            with faults.nested():
+                if faults.due():
+                    raise FaultError("on purpose")
+
+
+sys.addaudithook(_audit)
+
+
+class TestLocalStore(StoreSuite):
+    @pytest.fixture
+    def place(self, tmp_path: Path) -> str:
+        self.root = str(tmp_path)
+        return f"{tmp_path}/place"
+
+    @contextmanager
+    def faults(self, faults: Faults) -> Iterator[None]:
+        _active.append((self.root, faults))
+        try:
+            yield
+        finally:
+            _active.clear()

@@ -1,0 +1,36 @@
+"""fsspec's files in memory, which rename."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+from abstract import Faults, RemoteSuite, faulty_methods
+from fsspec.implementations.memory import MemoryFileSystem
+
+_OPERATIONS = [
+    "_open",
+    "cat_file",
+    "exists",
+    "find",
+    "info",
+    "ls",
+    "makedirs",
+    "mv",
+    "pipe_file",
+    "rm",
+    "rm_file",
+    "rmdir",
+]
+
+
+class TestMemoryStore(RemoteSuite):
+    @pytest.fixture
+    def place(self) -> str:
+        MemoryFileSystem.store.clear()
+        MemoryFileSystem.pseudo_dirs[:] = [""]
+        return "memory://bucket/place"
+
+    @contextmanager
+    def faults(self, faults: Faults) -> Iterator[None]:
+        with faulty_methods(MemoryFileSystem, _OPERATIONS, faults):
+            yield

@@ -1,0 +1,74 @@
+"""S3, by s3fs and a server of moto's in this process."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import count
+from typing import Any, ClassVar
+from unittest.mock import patch
+
+import pytest
+import s3fs
+from abstract import FaultError, Faults, RemoteSuite, rows
+from moto.server import ThreadedMotoServer
+
+from dask_tfrecord import cleanup
+
+_buckets = count()
+
+
+@pytest.fixture(scope="module")
+def endpoint() -> Iterator[str]:
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("AWS_EC2_METADATA_DISABLED", "true")
+        server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+        server.start()
+        host, port = server.get_host_and_port()
+        yield f"http://{host}:{port}"
+        server.stop()
+
+
+class TestS3Store(RemoteSuite):
+    options: ClassVar[dict[str, Any]] = {}
+    uploads = True
+
+    @pytest.fixture
+    def place(self, endpoint: str) -> str:
+        self.options |= {
+            "key": "nobody",
+            "secret": "hunter2",
+            "endpoint_url": endpoint,
+            "client_kwargs": {"region_name": "us-east-1"},
+        }
+        bucket = f"bucket-{next(_buckets)}"
+        s3fs.S3FileSystem(**self.options).call_s3("create_bucket", Bucket=bucket)
+        return f"s3://{bucket}/place"
+
+    @contextmanager
+    def faults(self, faults: Faults) -> Iterator[None]:
+        """Every request is an operation."""
+        call = s3fs.S3FileSystem._call_s3
+
+        async def faulty(fs: Any, method: str, *args: Any, **kwargs: Any) -> Any:
+            with faults.nested():
+                due = faults.due()
+            if due and not faults.after:
+                raise FaultError("on purpose, before")
+            result = await call(fs, method, *args, **kwargs)
+            if due:
+                raise FaultError("on purpose, after")
+            return result
+
+        with patch.object(s3fs.S3FileSystem, "_call_s3", faulty):
+            yield
+
+    def test_uploads_of_the_dead_are_given_up(self, place: str) -> None:
+        self.write(rows(1), place)
+        store = self.store(place)
+        names = ["part-0123abcd-00000-of-00001.tfrecord", "_tfrecord/staging/x", "others.bin"]
+        bucket, _, key = store.root.partition("/")
+        for name in names:
+            store.fs.call_s3("create_multipart_upload", Bucket=bucket, Key=f"{key}/{name}")
+        assert len(store.uploads()) == 3
+        assert cleanup(place, older_than="10000 days", storage_options=self.options) == []
+        assert cleanup(place, older_than="0s", storage_options=self.options) == sorted(names[:2])
+        assert [upload.path for upload in store.uploads()] == [store.join("others.bin")]

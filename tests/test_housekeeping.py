@@ -1,0 +1,172 @@
+"""`exists` and `cleanup`: what writes that died have left goes, what a snapshot lists stays."""
+
+import os
+import time
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import dask
+import dask.dataframe as dd
+import pandas as pd
+import pytest
+
+from dask_tfrecord import TFRecordError, cleanup, exists, read_tfrecord, to_tfrecord
+from dask_tfrecord.dataset.commit import WriteRun
+
+# Where a write may be stopped.
+COMMIT = "commit.WriteRun.commit"
+CREATION = "store.Store.create_exclusively"
+REMOVAL = "commit.clear_up"
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> Iterator[None]:
+    with dask.config.set(scheduler="sync"):
+        yield
+
+
+def collection(*values: int) -> dd.DataFrame:
+    return dd.from_pandas(pd.DataFrame({"n": list(values)}, dtype="int64"), npartitions=1)
+
+
+def content(root: Path) -> list[str]:
+    return sorted(str(path.relative_to(root)) for path in root.rglob("*"))
+
+
+def killed_before(step: str, ddf: dd.DataFrame, place: Path, **options: Any) -> None:
+    """A write that stops dead in its commit, as it were."""
+
+    def stop(*args: Any) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(f"dask_tfrecord.dataset.{step}", stop)
+        patch.setattr(WriteRun, "abandon", lambda run: None)
+        with pytest.raises(KeyboardInterrupt):
+            to_tfrecord(ddf, place, **options)
+
+
+def test_a_place_exists_when_there_is_data(tmp_path: Path) -> None:
+    place = tmp_path / "place"
+    assert not exists(place)
+    place.mkdir()
+    (place / "_hidden").touch()
+    assert not exists(place)
+    killed_before(CREATION, collection(1), place)
+    assert not exists(place)
+    to_tfrecord(collection(), place)
+    assert exists(place)
+
+
+def test_files_of_others_exist(tmp_path: Path) -> None:
+    (tmp_path / "a.tfrecord").touch()
+    assert exists(tmp_path)
+    assert exists(tmp_path / "a.tfrecord")
+    assert not exists("memory://nowhere")
+
+
+@pytest.mark.parametrize("step", [COMMIT, CREATION])
+def test_what_a_dead_write_left_goes(tmp_path: Path, step: str) -> None:
+    to_tfrecord(collection(1), tmp_path)
+    before = content(tmp_path)
+    killed_before(step, collection(2), tmp_path, append=True)
+    assert cleanup(tmp_path) == []
+    assert cleanup(tmp_path, older_than=timedelta(hours=1)) == []
+    [name] = cleanup(tmp_path, older_than="0s")
+    assert "part-" in name
+    assert content(tmp_path) == before
+    assert read_tfrecord(tmp_path)["n"].compute().tolist() == [1]
+
+
+def test_what_a_first_write_left_goes_and_a_write_can_follow(tmp_path: Path) -> None:
+    killed_before(CREATION, collection(1), tmp_path)
+    with pytest.raises(FileNotFoundError, match="a write that has not finished"):
+        read_tfrecord(tmp_path)
+    assert len(cleanup(tmp_path, older_than="0s")) == 1
+    assert content(tmp_path) == []
+    to_tfrecord(collection(2), tmp_path)
+
+
+def test_a_removal_that_broke_off_is_finished(tmp_path: Path) -> None:
+    (tmp_path / "other.tfrecord").touch()
+    killed_before(REMOVAL, collection(1), tmp_path, overwrite=True)
+    assert (tmp_path / "other.tfrecord").exists()
+    assert read_tfrecord(tmp_path)["n"].compute().tolist() == [1]
+    cleanup(tmp_path)
+    assert not (tmp_path / "other.tfrecord").exists()
+    assert read_tfrecord(tmp_path)["n"].compute().tolist() == [1]
+    assert [name for name in content(tmp_path) if "part" not in name] == [
+        "_SUCCESS",
+        "_tfrecord",
+        "_tfrecord/00000001.parquet",
+    ]
+
+
+def test_the_next_write_finishes_the_removal(tmp_path: Path) -> None:
+    (tmp_path / "other.tfrecord").touch()
+    killed_before(REMOVAL, collection(1), tmp_path, overwrite=True)
+    to_tfrecord(collection(2), tmp_path, append=True)
+    assert not (tmp_path / "other.tfrecord").exists()
+    assert read_tfrecord(tmp_path)["n"].compute().tolist() == [1, 2]
+
+
+def test_a_file_that_comes_after_an_overwrite_is_foreign_again(tmp_path: Path) -> None:
+    (tmp_path / "other.tfrecord").touch()
+    to_tfrecord(collection(1), tmp_path, overwrite=True)
+    (tmp_path / "other.tfrecord").touch()
+    with pytest.raises(TFRecordError, match="does not list 1 of the files"):
+        read_tfrecord(tmp_path)
+
+
+def test_data_without_a_snapshot_is_left_alone(tmp_path: Path) -> None:
+    """As in a copy of the data files."""
+    to_tfrecord(collection(1), tmp_path)
+    (tmp_path / "_tfrecord" / "00000001.parquet").unlink()
+    (tmp_path / "foreign.tfrecord").touch()
+    before = content(tmp_path)
+    assert cleanup(tmp_path, older_than="0s") == []
+    assert content(tmp_path) == before
+
+
+def test_files_of_others_beside_a_dataset_are_left_alone(tmp_path: Path) -> None:
+    to_tfrecord(collection(1), tmp_path)
+    (tmp_path / "foreign.tfrecord").touch()
+    (tmp_path / "_tfrecord" / "notes.txt").touch()
+    assert cleanup(tmp_path, older_than="0s") == []
+    assert (tmp_path / "foreign.tfrecord").exists()
+    assert (tmp_path / "_tfrecord" / "notes.txt").exists()
+
+
+def test_the_age_of_a_run_is_that_of_its_newest_file(tmp_path: Path) -> None:
+    to_tfrecord(collection(1), tmp_path)
+    two = dd.from_pandas(pd.DataFrame({"n": [2, 3]}), npartitions=2)
+    killed_before(COMMIT, two, tmp_path, append=True)
+    paths = sorted((tmp_path / "_tfrecord/staging").rglob("part-*"))
+    day_ago = time.time() - 24 * 3600
+    os.utime(paths[0], (day_ago, day_ago))
+    assert cleanup(tmp_path, older_than="6 hours") == []
+    os.utime(paths[1], (day_ago, day_ago))
+    assert len(cleanup(tmp_path, older_than="6 hours")) == 2
+
+
+def test_half_a_snapshot_goes(tmp_path: Path) -> None:
+    to_tfrecord(collection(1), tmp_path)
+    half = tmp_path / "_tfrecord" / f".00000002.parquet.{'0123abcd' * 4}"
+    half.touch()
+    assert cleanup(tmp_path) == []
+    assert cleanup(tmp_path, older_than="0s") == [f"_tfrecord/{half.name}"]
+    assert not half.exists()
+
+
+def test_there_may_be_nothing_to_clean(tmp_path: Path) -> None:
+    assert cleanup(tmp_path / "nowhere") == []
+    to_tfrecord(collection(1), tmp_path)
+    assert cleanup(tmp_path, older_than="0s") == []
+
+
+@pytest.mark.parametrize("duration", ["soon", "-1 day", 5, None, timedelta(-1)])
+def test_a_duration_that_is_none_is_refused(tmp_path: Path, duration: Any) -> None:
+    with pytest.raises(TFRecordError, match="is not a duration"):
+        cleanup(tmp_path, older_than=duration)

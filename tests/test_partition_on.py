@@ -1,0 +1,405 @@
+"""`partition_on`, and how many files of which size and name a write makes."""
+
+import json
+import os
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import dask
+import dask.dataframe as dd
+import every_dtype
+import fsspec
+import oracle
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from dask.base import tokenize
+
+from dask_tfrecord import SchemaError, Snapshot, TFRecordError, read_tfrecord, to_tfrecord
+
+NULL = "__HIVE_DEFAULT_PARTITION__"
+STRINGS = pd.ArrowDtype(pa.string())
+STRANGE = [
+    "../x",
+    "/",
+    ".",
+    "..",
+    "",
+    "%2F",
+    "=",
+    ":",
+    "a::b",
+    "\n",
+    "🦉",
+    NULL,
+    None,
+    "~",
+    " ",
+    "x.",
+    "*?[a]",
+]
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> Iterator[None]:
+    with dask.config.set(scheduler="sync"):
+        yield
+
+
+def collection(rows: int = 12, npartitions: int = 3) -> dd.DataFrame:
+    frame = pd.DataFrame(
+        {
+            "n": range(rows),
+            "country": pd.array([["PL", "US", None, ""][n % 4] for n in range(rows)], STRINGS),
+            "year": pd.array([2025 + n % 2 for n in range(rows)], pd.ArrowDtype(pa.int16())),
+            "tags": pd.array([["t"] * (n % 3) for n in range(rows)], pd.ArrowDtype(pa.list_(pa.string()))),
+        }
+    )
+    return dd.from_pandas(frame, npartitions=npartitions)
+
+
+def keyed(values: Any, type_: pa.DataType | None = None) -> dd.DataFrame:
+    array = pa.array(values, type_)
+    key = pd.array(array, pd.ArrowDtype(array.type))
+    return dd.from_pandas(pd.DataFrame({"key": key, "n": range(len(key))}), npartitions=1)
+
+
+def directories(root: Path) -> set[str]:
+    return {str(path.parent.relative_to(root)) for path in root.rglob("part-*")}
+
+
+def names(snapshot: Snapshot) -> list[str]:
+    """The files' paths without the run."""
+    return [f"{head}part-{tail[9:]}" for head, _, tail in (f.path.partition("part-") for f in snapshot.files)]
+
+
+def sorted_rows(ddf: dd.DataFrame) -> pd.DataFrame:
+    found: pd.DataFrame = ddf.compute().sort_values("n").reset_index(drop=True)
+    return found
+
+
+# --- directories -------------------------------------------------------------------------------------
+
+
+def test_rows_lie_in_the_directories_of_their_values_which_no_record_holds(tmp_path: Path) -> None:
+    snapshot = to_tfrecord(collection(), tmp_path, partition_on=["country", "year"])
+    expected = {
+        "country=PL/year=2025",
+        "country=US/year=2026",
+        f"country={NULL}/year=2025",
+        "country=/year=2026",
+    }
+    assert directories(tmp_path) == expected
+    for path in tmp_path.rglob("part-*"):
+        records = [oracle.parse(payload) for payload in oracle.read_payloads(path)]
+        assert records
+        assert {frozenset(record.features) for record in records} <= {frozenset({"n", "tags"})}
+    assert snapshot.partition_on == ("country", "year")
+    assert {file.values for file in snapshot.files} == {("PL", 2025), ("US", 2026), (None, 2025), ("", 2026)}
+
+
+def test_partition_columns_come_back_where_they_were_with_their_types(tmp_path: Path) -> None:
+    ddf = collection()
+    to_tfrecord(ddf, tmp_path, partition_on=["year", "country"])
+    found = read_tfrecord(tmp_path)
+    assert list(found.columns) == ["n", "country", "year", "tags"]
+    expected = ddf.compute().astype({"n": pd.ArrowDtype(pa.int64())})
+    pd.testing.assert_frame_equal(sorted_rows(found), expected)
+    assert found.dtypes.to_dict() == expected.dtypes.to_dict()
+
+
+SCALARS = [
+    name
+    for name, dtype in every_dtype.read_back().dtypes.items()
+    if name != "large_string"  # its values are longer than names may be
+    and not (isinstance(dtype, pd.ArrowDtype) and pa.types.is_nested(dtype.pyarrow_dtype))
+]
+
+
+@pytest.mark.parametrize("name", SCALARS)
+@pytest.mark.parametrize("colocate", [False, True])
+def test_every_scalar_type_can_be_a_key(tmp_path: Path, name: str, colocate: bool) -> None:
+    frame = every_dtype.frame()[[name]].assign(n=range(every_dtype.ROWS))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # a float64 that is in no record is not rounded
+        ddf = dd.from_pandas(frame, npartitions=2)
+        to_tfrecord(ddf, tmp_path, partition_on=name, colocate=colocate)
+    found = sorted_rows(read_tfrecord(tmp_path))[[name]]
+    every_dtype.assert_same(found, every_dtype.read_back()[[name]])
+
+
+def test_values_that_no_record_holds_exactly_are_exact_as_keys(tmp_path: Path) -> None:
+    values = [0.1, 1e300, -0.0, 0.0, None, float("nan")]
+    to_tfrecord(keyed(values, pa.float64()), tmp_path / "a", partition_on="key")
+    found = pa.array(sorted_rows(read_tfrecord(tmp_path / "a"))["key"]).to_pylist()
+    assert repr(found) == repr(values)
+    to_tfrecord(keyed([2**64 - 1], pa.uint64()), tmp_path / "b", partition_on="key", colocate=True)
+    assert read_tfrecord(tmp_path / "b")["key"].compute().tolist() == [2**64 - 1]
+
+
+@pytest.mark.parametrize("protocol", ["file", "memory"])
+def test_strange_values_come_back_and_stay_inside_the_root(tmp_path: Path, protocol: str) -> None:
+    root = f"{protocol}://{tmp_path}/root"
+    to_tfrecord(keyed(STRANGE), root, partition_on="key")
+    assert sorted_rows(read_tfrecord(root))["key"].tolist() == [
+        pd.NA if value is None else value for value in STRANGE
+    ]
+    fs = fsspec.filesystem(protocol)
+    found = [path for path in fs.find(str(tmp_path)) if "part-" in path]
+    assert len(found) == len(STRANGE)
+    assert {os.path.dirname(os.path.dirname(path)) for path in found} == {f"{tmp_path}/root"}
+
+
+def test_null_the_empty_string_and_the_name_of_null_are_three(tmp_path: Path) -> None:
+    to_tfrecord(keyed([None, "", NULL]), tmp_path, partition_on="key")
+    assert directories(tmp_path) == {f"key={NULL}", "key=", f"key=%5F{NULL[1:]}"}
+    assert sorted_rows(read_tfrecord(tmp_path))["key"].tolist() == [pd.NA, "", NULL]
+
+
+def test_the_rows_of_sparks_sample_give_its_directories(tmp_path: Path, data: Path) -> None:
+    told = json.loads((data / "spark" / "partitioned.source.json").read_text())
+    types = {"id": pa.int64(), "country": pa.string(), "day": pa.int32(), "x": pa.float32()}
+    table = pa.Table.from_pylist(told["rows"], pa.schema({**types, "tags": pa.list_(pa.string())}.items()))
+    country = pc.if_else(pc.equal(table["country"], ""), None, table["country"])  # as Spark has it
+    table = table.set_column(1, "country", country)
+    ddf = dd.from_pandas(table.to_pandas(types_mapper=pd.ArrowDtype), npartitions=2)
+    to_tfrecord(ddf, tmp_path, partition_on=told["partition_by"])
+    assert directories(tmp_path) == directories(data / "spark" / "partitioned")
+
+
+def test_a_whole_path_can_be_partitioned_bytes(tmp_path: Path) -> None:
+    record = pd.array([b"\xff", b"", b"\0"], pd.ArrowDtype(pa.binary()))
+    ddf = dd.from_pandas(pd.DataFrame({"k": [1, 2, 1], "x": record}), npartitions=1)
+    to_tfrecord(ddf, tmp_path, partition_on="k", record_type="bytes", colocate=True)
+    found = read_tfrecord(tmp_path).compute()
+    assert sorted(zip(found["k"], found["x"], strict=True)) == [(1, b"\0"), (1, b"\xff"), (2, b"")]
+    assert oracle.read_payloads(next((tmp_path / "k=2").glob("part-*"))) == [b""]
+
+
+def test_an_index_can_be_the_partition_column(tmp_path: Path) -> None:
+    ddf = dd.from_pandas(pd.DataFrame({"n": [1, 2]}, index=pd.Index([7, 8], name="key")), npartitions=1)
+    to_tfrecord(ddf, tmp_path, partition_on="key", write_index=True)
+    assert list(read_tfrecord(tmp_path).columns) == ["key", "n"]
+    assert directories(tmp_path) == {"key=7", "key=8"}
+
+
+def test_a_dataset_without_rows_keeps_its_columns(tmp_path: Path) -> None:
+    ddf = collection()
+    for name, colocate in (("a", False), ("b", True)):
+        snapshot = to_tfrecord(ddf[ddf["n"] > 99], tmp_path / name, partition_on="country", colocate=colocate)
+        assert (len(snapshot.files), snapshot.partition_on) == (0, ("country",))
+        found = read_tfrecord(tmp_path / name)
+        assert len(found) == len(found.compute()) == 0
+        assert list(found.compute().columns) == ["n", "country", "year", "tags"]
+
+
+def test_the_same_rows_give_the_same_bytes_in_the_same_directories(tmp_path: Path) -> None:
+    found = []
+    for name, scheduler in (("a", "sync"), ("b", "threads")):
+        kwargs = {"scheduler": scheduler}
+        snapshot = to_tfrecord(collection(), tmp_path / name, partition_on="country", compute_kwargs=kwargs)
+        found.append((names(snapshot), [file.crc32c for file in snapshot.files]))
+    assert found[0] == found[1]
+
+
+# --- reading what is in the directories -------------------------------------------------------------
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    to_tfrecord(collection(), tmp_path / "root", partition_on=["country", "year"])
+    return tmp_path / "root"
+
+
+def test_columns_can_be_chosen_of_both_kinds(root: Path) -> None:
+    assert read_tfrecord(root, columns=["year", "n"]).compute().shape == (12, 2)
+    assert read_tfrecord(root)["country"].compute().value_counts().to_dict() == {"PL": 3, "US": 3, "": 3}
+    assert read_tfrecord(root, columns="tags").compute().map(len).sum() == 12
+    assert len(read_tfrecord(root)) == 12
+
+
+def test_partition_columns_alone_open_no_file(root: Path) -> None:
+    ddf = read_tfrecord(root, columns=["year", "country"])
+    for path in root.rglob("part-*"):
+        path.write_bytes(b"\0" * path.stat().st_size)
+    assert sorted(ddf["year"].compute()) == [2025] * 6 + [2026] * 6
+
+
+def test_partition_columns_can_be_read_as_another_type(root: Path) -> None:
+    found = read_tfrecord(root, schema={"year": pa.string(), "n": pa.int8()})
+    assert set(found["year"].compute()) == {"2025", "2026"}
+    assert found.dtypes["n"] == pd.ArrowDtype(pa.int8())
+    whole = pa.schema([("country", pa.string()), ("n", pa.int64())])
+    assert list(read_tfrecord(root, schema=whole).columns) == ["country", "n"]
+    with pytest.raises(SchemaError, match="the partition values are string and not int64") as caught:
+        read_tfrecord(root, schema={"country": pa.int64()})
+    assert caught.value.feature == "country"
+
+
+def test_other_partition_values_have_another_token(tmp_path: Path) -> None:
+    ddf = collection()
+    one, other = (tmp_path / name for name in "ab")
+    for path in (one, other):
+        to_tfrecord(ddf, path, partition_on="year")
+    assert tokenize(read_tfrecord(one)) == tokenize(read_tfrecord(one))
+    assert tokenize(read_tfrecord(one)) != tokenize(read_tfrecord(other))
+
+
+# --- what is refused ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("partition_on", "message"),
+    [
+        (["nope"], "Partitioning on non-existent column 'nope'; there are"),
+        (["n", "country", "year", "tags"], "No data left to save outside partition columns"),
+        (["year", "year"], "more than once"),
+        ("tags", "feature 'tags': directories cannot be named after values of the type list"),
+    ],
+)
+def test_columns_that_cannot_be_partitioned_on_are_refused(
+    tmp_path: Path, partition_on: Any, message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        to_tfrecord(collection(), tmp_path / "a", partition_on=partition_on, compute=False)
+    assert not (tmp_path / "a").exists()
+
+
+def test_unhashable_objects_are_refused_as_keys(tmp_path: Path) -> None:
+    with dask.config.set({"dataframe.convert-string": False}):
+        ddf = dd.from_pandas(pd.DataFrame({"key": [{"a": 1}, {"a": 2}], "n": [1, 2]}), npartitions=1)
+    with pytest.raises(SchemaError, match="feature 'key'"):
+        to_tfrecord(ddf, tmp_path / "a", partition_on="key")
+    assert not (tmp_path / "a").exists()
+
+
+def test_names_that_are_too_long_are_refused_before_anything_is_written(tmp_path: Path) -> None:
+    with pytest.raises(SchemaError, match="255 are allowed"):
+        to_tfrecord(keyed(["short", "x" * 300]), tmp_path / "a", partition_on="key")
+    assert not list(tmp_path.rglob("part-*"))
+
+
+def test_very_many_keys_are_refused_with_what_to_do(tmp_path: Path) -> None:
+    ddf = keyed(range(1025))
+    with pytest.raises(TFRecordError, match=r"1,025 different values of 'key'.*bucket.*colocate=True"):
+        to_tfrecord(ddf, tmp_path / "a", partition_on="key")
+    assert not list(tmp_path.rglob("part-*"))
+    few = ddf[ddf["n"] < 10]
+    with pytest.raises(TFRecordError, match="10 different values"):
+        to_tfrecord(few, tmp_path / "b", partition_on="key", max_files_per_task=9)
+    for name, limit in (("c", 10), ("d", None)):
+        snapshot = to_tfrecord(few, tmp_path / name, partition_on="key", max_files_per_task=limit)
+        assert len(snapshot.files) == 10
+
+
+# --- how many files, of which size -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("argument", ["npartitions", "num_shards"])
+@pytest.mark.parametrize("count", [1, 2, 3, 7])
+def test_there_are_as_many_files_as_asked_for(tmp_path: Path, argument: str, count: int) -> None:
+    snapshot = to_tfrecord(collection(), tmp_path, **{argument: count})
+    assert names(snapshot) == [f"part-{n:05d}-of-{count:05d}.tfrecord" for n in range(count)]
+    assert read_tfrecord(tmp_path)["n"].compute().tolist() == list(range(12))
+
+
+def test_files_hold_no_more_rows_than_asked_for(tmp_path: Path) -> None:
+    snapshot = to_tfrecord(collection(), tmp_path, npartitions=2, max_rows_per_file=3)
+    assert [file.records for file in snapshot.files] == [3, 1, 3, 3, 2]
+    assert read_tfrecord(tmp_path)["n"].compute().tolist() == list(range(12))
+    assert sorted(names(snapshot)) == names(snapshot)
+
+
+def test_files_hold_no_more_bytes_than_asked_for(tmp_path: Path) -> None:
+    plain = to_tfrecord(collection(), tmp_path / "a", npartitions=1)
+    limit = plain.bytes // 3
+    to_tfrecord(collection(), tmp_path / "b", npartitions=1, max_bytes_per_file=limit)
+    sizes = [path.stat().st_size for path in (tmp_path / "b").glob("part-*")]
+    assert len(sizes) >= 3
+    assert max(sizes) <= limit
+    assert sum(sizes) == plain.bytes
+    alone = to_tfrecord(collection(), tmp_path / "c", max_bytes_per_file=1)
+    assert [file.records for file in alone.files] == [1] * 12
+
+
+def test_each_directory_rolls_over_by_itself(tmp_path: Path) -> None:
+    snapshot = to_tfrecord(collection(), tmp_path, npartitions=1, partition_on="year", max_rows_per_file=4)
+    assert [(file.values[0], file.records) for file in snapshot.files] == [
+        (2025, 4),
+        (2025, 2),
+        (2026, 4),
+        (2026, 2),
+    ]
+    assert len(read_tfrecord(tmp_path).compute()) == 12
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"max_rows_per_file": 0}, "max_rows_per_file=0 is not a positive integer"),
+        ({"max_bytes_per_file": 1.5}, "max_bytes_per_file=1.5 is not"),
+        ({"npartitions": True}, "npartitions=True is not"),
+        ({"npartitions": 2, "num_shards": 3}, "two names of the same"),
+        ({"colocate": True}, "nothing to bring together"),
+        ({"shuffle": True}, "shuffle=True is not a seed"),
+        ({"custom_metadata": {"a": 1}}, "must map strings to strings"),
+    ],
+)
+def test_arguments_without_sense_are_refused(tmp_path: Path, arguments: Any, message: str) -> None:
+    with pytest.raises(TFRecordError, match=message):
+        to_tfrecord(collection(), tmp_path / "a", **arguments)
+
+
+def test_metadata_of_the_user_is_kept(tmp_path: Path) -> None:
+    to_tfrecord(collection(), tmp_path, custom_metadata={"owner": "łódź"})
+    assert Snapshot.open(tmp_path).custom_metadata == {"owner": "łódź"}
+
+
+def test_retries_reach_compute(tmp_path: Path) -> None:
+    def get(graph: Any, keys: Any, **kwargs: Any) -> Any:
+        seen.update(kwargs)
+        return dask.get(graph, keys)
+
+    seen: dict[str, Any] = {}
+    to_tfrecord(collection(), tmp_path, retries=3, compute_kwargs={"scheduler": get, "retries": 1})
+    assert seen["retries"] == 3
+
+
+# --- names -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ending", ["", ".tfrecord", ".tfrecord.gz"])
+def test_names_end_with_what_the_user_wants(tmp_path: Path, ending: str) -> None:
+    snapshot = to_tfrecord(
+        collection(), tmp_path, name_function=lambda n: f"train-{n}{ending}", compression="gzip"
+    )
+    assert names(snapshot) == [f"part-{n:05d}-of-00003-train-{n}.tfrecord.gz" for n in range(3)]
+    assert len(read_tfrecord(tmp_path).compute()) == 12
+
+
+def test_named_files_roll_over_and_lie_in_directories(tmp_path: Path) -> None:
+    options: dict[str, Any] = {"partition_on": "year", "max_rows_per_file": 4, "npartitions": 1}
+    snapshot = to_tfrecord(collection(), tmp_path, name_function="file{}".format, **options)
+    assert names(snapshot) == [
+        f"year={year}/part-00000-of-00001-{number:05d}-file0.tfrecord"
+        for year in (2025, 2026)
+        for number in range(2)
+    ]
+    assert len(read_tfrecord(tmp_path).compute()) == 12
+
+
+@pytest.mark.parametrize(
+    ("name_function", "message"),
+    [
+        (lambda n: "same", "several partitions the same name"),
+        (lambda n: f"../{n}", r"name_function= gives '../0'; let it return"),
+        (lambda n: n, "name_function= gives 0"),
+        (lambda n: "", "name_function= gives ''"),
+    ],
+)
+def test_names_that_are_none_are_refused(tmp_path: Path, name_function: Any, message: str) -> None:
+    with pytest.raises(TFRecordError, match=message):
+        to_tfrecord(collection(), tmp_path / "a", name_function=name_function, compute=False)
