@@ -32,7 +32,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.mark.parametrize("number", [1, 2, 3])
+@pytest.mark.parametrize("number", [1, 2, 3, 4])
 def test_python_example_runs_as_printed(folder: Path, number: int) -> None:
     block = _blocks("python")[number]
     assert _run([sys.executable, "-W", "error::UserWarning", "-c", block], folder)
@@ -40,7 +40,7 @@ def test_python_example_runs_as_printed(folder: Path, number: int) -> None:
 
 @pytest.mark.tensorflow
 def test_tensorflow_example_runs_as_printed(folder: Path) -> None:
-    out = _run([sys.executable, "-c", _blocks("python")[4]], folder)
+    out = _run([sys.executable, "-c", _blocks("python")[-1]], folder)
     assert out.split("\n")[-3:] == ["[b'Ada' b'Alan'] [1815 1912]", "[b''] [1906]", ""]
 
 
