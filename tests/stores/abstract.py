@@ -298,7 +298,8 @@ class StoreSuite:
             else:
                 outcomes.append(new)
             assert self.read(here) == outcomes[-1]
-            if outcomes[-1] == old and not self.uploads and not after:  # a lost answer may leave a file, unseen
+            # A lost answer may leave a file, unseen by readers.
+            if outcomes[-1] == old and not self.uploads and not after:
                 assert self.files(here) == before
             cleanup(here, older_than="0s", storage_options=self.options)
             assert self.read(here) == outcomes[-1]
