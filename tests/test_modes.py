@@ -1,6 +1,7 @@
 """Writing where data is: refused, added to, replaced; what is there stays readable until the commit."""
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,7 @@ import dask
 import dask.dataframe as dd
 import oracle
 import pandas as pd
+import pyarrow as pa
 import pytest
 from dask import delayed
 from fsspec.implementations.memory import MemoryFileSystem
@@ -21,6 +23,7 @@ from dask_tfrecord import (
     read_tfrecord,
     to_tfrecord,
 )
+from dask_tfrecord.dataset.commit import WriteRun
 from dask_tfrecord.dataset.store import Store
 
 
@@ -200,6 +203,93 @@ def test_concurrent_appends_are_both_there(place: str) -> None:
     assert second.compute().number == 2
     assert first.compute().number == 3
     assert sorted(values(place)) == [1, 2, 3]
+
+
+def test_many_appends_at_once_are_all_there(place: str) -> None:
+    lazies = [to_tfrecord(collection(n), place, append=True, compute=False) for n in range(8)]
+    with ThreadPoolExecutor(len(lazies)) as pool:
+        numbers = [snapshot.number for snapshot in pool.map(lambda lazy: lazy.compute(), lazies)]
+    assert sorted(numbers) == list(range(1, 9))
+    assert sorted(values(place)) == list(range(8))
+
+
+def test_of_many_overwrites_at_once_one_wins(place: str) -> None:
+    to_tfrecord(collection(-1), place)
+    lazies = [to_tfrecord(collection(n), place, overwrite=True, compute=False) for n in range(8)]
+    won = []
+
+    def compute(n: int) -> None:
+        try:
+            lazies[n].compute()
+        except ConcurrentWriteError:
+            return
+        won.append(n)
+
+    with ThreadPoolExecutor(len(lazies)) as pool:
+        list(pool.map(compute, range(8)))
+    assert len(won) == 1
+    assert values(place) == won
+    store = Store.at(place)
+    assert len(store.fs.glob(store.join("part-*"))) == 1
+
+
+@pytest.mark.parametrize("mode", ["append", "overwrite"])
+def test_a_number_that_is_free_again_is_not_taken_for_the_next(
+    place: str, monkeypatch: pytest.MonkeyPatch, mode: str
+) -> None:
+    """Two overwrites commit after a write has decided on its number, and the second removes the first's."""
+    to_tfrecord(collection(1), place)
+    create = Store.create_exclusively
+    others = iter([2, 3])
+
+    def overtaken(self: Store, path: str, data: bytes) -> None:
+        for n in list(others):  # none are left for the overwrites themselves
+            to_tfrecord(collection(n), place, overwrite=True)
+        create(self, path, data)
+
+    lazy = to_tfrecord(collection(4), place, compute=False, **{mode: True})
+    monkeypatch.setattr(Store, "create_exclusively", overtaken)
+    if mode == "append":
+        assert lazy.compute().number == 4
+        assert sorted(values(place)) == [3, 4]
+    else:
+        with pytest.raises(ConcurrentWriteError):
+            lazy.compute()
+        assert values(place) == [3]
+
+
+TWINS = {
+    "create": ({}, {"a": [1]}),
+    "append": ({"append": True}, {"a": [0, 1], "b": [0]}),
+    "overwrite": ({"overwrite": True}, {"a": [1]}),
+    "partitions": ({"overwrite": "partitions"}, {"a": [1], "b": [0]}),
+}
+
+
+@pytest.mark.parametrize("step", ["_next", "_try_to_create", "_publish"])
+@pytest.mark.parametrize("mode", TWINS)
+def test_a_commit_that_runs_twice_at_once_commits_once(
+    place: str, monkeypatch: pytest.MonkeyPatch, mode: str, step: str
+) -> None:
+    """As when a worker that was given up for lost goes on: one attempt does it all inside of the other."""
+    options, expected = TWINS[mode]
+    if mode != "create":
+        to_tfrecord(keyed(a=[0], b=[0]), place, partition_on="key")
+    lazy = to_tfrecord(keyed(a=[1]), place, partition_on="key", compute=False, **options)
+    run = lazy.expr.run
+    table = pa.table({"key": ["a"], "n": [1]})
+    files = run.write(table, 0, 1)
+    work = getattr(WriteRun, step)
+    twins = iter([run])
+
+    def overtaken(self: WriteRun, *args: Any) -> Any:
+        for twin in twins:
+            twin.commit(files)
+        return work(self, *args)
+
+    monkeypatch.setattr(WriteRun, step, overtaken)
+    run.commit(files)
+    assert by_key(place) == expected
 
 
 def test_appends_that_race_for_a_number_are_both_there(place: str, monkeypatch: pytest.MonkeyPatch) -> None:

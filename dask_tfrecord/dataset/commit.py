@@ -165,13 +165,24 @@ class WriteRun:
     # -- Steps of the commit ---------------------------------------------------------------------------------
 
     def _committed(self) -> Snapshot | None:
-        """The snapshot of this write, if it is there already."""
+        """The snapshot of this write, if it is there already and counts."""
         for number in versions(self.store):
             if number > self.base:
                 with suppress(FileNotFoundError):  # overwritten since
                     snapshot = read_snapshot(self.store, number)
                     if snapshot.run == self.run:
-                        return snapshot
+                        return self._if_it_counts(snapshot)
+        return None
+
+    def _if_it_counts(self, snapshot: Snapshot) -> Snapshot | None:
+        """Our snapshot, unless the newest one knew nothing of it; then it is removed."""
+        own = {file.path for file in snapshot.files if self._is_own(file.path)}
+        newest = find_snapshot(self.store)
+        if newest is None or newest.run == self.run or not own:
+            return snapshot
+        if not own.isdisjoint(file.path for file in newest.files):
+            return snapshot
+        self.store.remove([self.store.join(snapshot_path(snapshot.number))])
         return None
 
     def _refuse_if_overtaken(self, files: Sequence[FileEntry]) -> None:
@@ -193,7 +204,7 @@ class WriteRun:
         else:
             listed = {self.store.join(file.path) for file in files}
             found = self.store.fs.find(self.store.root)
-            self.store.remove(path for path in found if run_of(path) == self.run[:8] and path not in listed)
+            self.store.remove(path for path in found if self._is_own(path) and path not in listed)
 
     def _withdraw(self, files: Sequence[FileEntry]) -> None:
         """After a failure: let the files wait for another try, if it is certain that nothing lists them."""
@@ -223,18 +234,33 @@ class WriteRun:
                 raise
             if replaced:
                 note_replaced(self.store, self.run, replaced)
-            path = self.store.join(snapshot_path(snapshot.number))
-            try:
-                self.store.create_exclusively(path, bytes(to_parquet(snapshot)))
-            except OSError:  # taken; or the answer to our own success was lost
-                committed = self._committed()
-                if committed is not None:
-                    return committed
-                self._refuse_if_overtaken(files)
-                if max(versions(self.store), default=0) < snapshot.number:
-                    raise
-            else:
+            failure = self._try_to_create(snapshot)
+            if failure is None and self._is_newest(snapshot.number):
                 return snapshot
+            committed = self._committed()  # perhaps only the answer to our own success was lost
+            if committed is not None:
+                return committed
+            self._refuse_if_overtaken(files)
+            if failure is not None and max(versions(self.store), default=0) < snapshot.number:
+                raise failure
+
+    def _try_to_create(self, snapshot: Snapshot) -> Exception | None:
+        path = self.store.join(snapshot_path(snapshot.number))
+        try:
+            self.store.create_exclusively(path, bytes(to_parquet(snapshot)))
+        except Exception as error:  # its number is taken, or the store fails
+            return error
+        return None
+
+    def _is_newest(self, number: int) -> bool:
+        """Whether a snapshot that was created is the one that readers see.
+
+        Overwrites remove earlier snapshots, so a number may be free again that is long overtaken.
+        """
+        try:
+            return max(versions(self.store), default=0) <= number
+        except Exception:  # nothing speaks against it
+            return True
 
     def _next(self, files: Sequence[FileEntry]) -> tuple[Snapshot, list[str]]:
         """The dataset after this write, and the files below the root that do not belong to it any more."""
@@ -245,7 +271,7 @@ class WriteRun:
             run=self.run,
             library=library_version(),
             partitioning=self.partitioning,
-            number=max(versions(self.store), default=0) + 1,
+            number=self.base + 1,
             custom_metadata=self.custom_metadata,
             order=self.order,
         )
@@ -253,7 +279,8 @@ class WriteRun:
             return snapshot, []
         if self.mode == "overwrite":
             start = len(self.store.join(""))
-            return snapshot, [file.path[start:] for file in visible_files(self.store)] + self._outdated()
+            found = [file.path[start:] for file in visible_files(self.store)]
+            return snapshot, [path for path in found if not self._is_own(path)] + self._outdated()
         return self._on_top(snapshot)
 
     def _on_top(self, snapshot: Snapshot) -> tuple[Snapshot, list[str]]:
@@ -265,21 +292,26 @@ class WriteRun:
             before = adopt(self.store, self.schema, self.partitioning)
         if before is None:
             return snapshot, []
+        others = [file for file in before.files if not self._is_own(file.path)]
         new = {_directory(file) for file in snapshot.files} if self.mode == "partitions" else set()
-        kept = tuple(file for file in before.files if _directory(file) not in new)
-        replaced = [file.path for file in before.files if _directory(file) in new]
+        kept = tuple(file for file in others if _directory(file) not in new)
+        replaced = [file.path for file in others if _directory(file) in new]
         return replace(
             snapshot,
             files=kept + snapshot.files,
             schema=before.schema,
             partitioning=before.partitioning,
-            number=before.number + 1,
+            number=before.number + 1 if self.mode == "append" else snapshot.number,
             custom_metadata={**before.custom_metadata, **self.custom_metadata},
             order=before.order,
         ), replaced + self._outdated() if replaced else []
 
+    def _is_own(self, path: str) -> bool:
+        """Whether a file is of this run, of which another attempt may be committing at this moment."""
+        return run_of(path) == self.run[:8]
+
     def _outdated(self) -> list[str]:
-        return [snapshot_path(number) for number in versions(self.store)]
+        return [snapshot_path(number) for number in versions(self.store) if number <= self.base]
 
     def _give_up(self, files: Sequence[FileEntry]) -> None:
         self.store.remove(self.store.join(file.path) for file in files)
