@@ -26,8 +26,8 @@ from dask.dataframe.dask_expr.io import BlockwiseIO
 from dask.typing import Key
 
 from dask_tfrecord import frame, shuffling
-from dask_tfrecord.dataset import Dataset, Piece
 from dask_tfrecord.dataset.commit import WriteRun
+from dask_tfrecord.dataset.dataset import Dataset, Piece
 from dask_tfrecord.dataset.snapshot import FileEntry, Snapshot
 from dask_tfrecord.errors import TFRecordError
 from dask_tfrecord.schema import Schema

@@ -9,9 +9,9 @@ import pyarrow as pa
 from dask_tfrecord import expr
 from dask_tfrecord.codec import RecordType
 from dask_tfrecord.codec.compression import SUFFIXES
-from dask_tfrecord.dataset import check_choice, open_dataset
-from dask_tfrecord.dataset.files import ReadCompression
+from dask_tfrecord.dataset.files import ReadCompression, ReadOptions
 from dask_tfrecord.dataset.listing import PathLike
+from dask_tfrecord.dataset.opening import check_choice, open_dataset
 from dask_tfrecord.errors import SchemaError
 from dask_tfrecord.schema import Schema
 
@@ -77,7 +77,7 @@ def read_tfrecord(
         path,
         schema=schema,
         record_type=record_type,
-        compression=compression,
+        options=ReadOptions(compression=compression),
         storage_options=storage_options,
     )
     ddf = expr.read(dataset, None if columns is None else _names(dataset.schema, columns))

@@ -14,11 +14,11 @@ import pyarrow as pa
 from dask_tfrecord import expr, frame
 from dask_tfrecord.codec import RecordType
 from dask_tfrecord.codec.compression import PORTABLE, SUFFIXES, Compression, check_level
-from dask_tfrecord.dataset import check_choice
 from dask_tfrecord.dataset.commit import WriteRun
 from dask_tfrecord.dataset.layout import check_labels
 from dask_tfrecord.dataset.listing import PathLike
 from dask_tfrecord.dataset.modes import Mode, check_agreement, check_destination
+from dask_tfrecord.dataset.opening import check_choice
 from dask_tfrecord.dataset.snapshot import Snapshot
 from dask_tfrecord.dataset.store import Store
 from dask_tfrecord.errors import TFRecordError

@@ -19,8 +19,9 @@ import pytest
 from dask_tfrecord.codec.compression import LEVELS, Compression
 from dask_tfrecord.dataset import writing
 from dask_tfrecord.dataset.entries import FileEntry
-from dask_tfrecord.dataset.files import read_table
+from dask_tfrecord.dataset.files import ReadOptions, read_table
 from dask_tfrecord.dataset.listing import list_files
+from dask_tfrecord.dataset.splits import Split
 from dask_tfrecord.dataset.store import Store
 from dask_tfrecord.dataset.writing import write_files
 from dask_tfrecord.errors import SchemaError
@@ -66,7 +67,7 @@ def write(root: Path, table: pa.Table, **options: Any) -> list[FileEntry]:
 def read(root: Path, entry: FileEntry, schema: pa.Schema) -> pa.Table:
     store, [file] = list_files(root / entry.path)
     plan = Schema.from_arrow(schema, "bytes" if schema.types == [pa.binary()] else "example")
-    return read_table(store, file, plan)
+    return read_table(store, Split(file), plan, ReadOptions())
 
 
 def inflate_from(stored: bytes, compression: Compression | None) -> bytes:

@@ -10,7 +10,7 @@ import pytest
 from oracle import Feature, Record
 
 from dask_tfrecord.codec import Column, Encoder
-from dask_tfrecord.dataset import open_dataset
+from dask_tfrecord.dataset.opening import open_dataset
 from dask_tfrecord.errors import CorruptRecordError, SchemaError
 from dask_tfrecord.schema import Schema
 

@@ -16,9 +16,12 @@ from dask.base import tokenize
 
 from dask_tfrecord import expr, read_tfrecord, to_tfrecord
 from dask_tfrecord.codec import Decoder
-from dask_tfrecord.dataset import Dataset, files
+from dask_tfrecord.dataset import files
 from dask_tfrecord.dataset.commit import WriteRun
+from dask_tfrecord.dataset.dataset import Dataset
+from dask_tfrecord.dataset.files import ReadOptions
 from dask_tfrecord.dataset.listing import FileInfo
+from dask_tfrecord.dataset.splits import plan_pieces
 from dask_tfrecord.dataset.store import Store
 from dask_tfrecord.schema import Schema
 
@@ -64,15 +67,15 @@ def cost(monkeypatch: pytest.MonkeyPatch, ddf: Any) -> Cost:
     open_file = Store.open
 
     @contextmanager
-    def opening(self: Store, path: str, size: int | None) -> Iterator[Any]:
+    def opening(self: Store, path: str, *args: Any) -> Iterator[Any]:
         cost.opened.append(path)
-        with open_file(self, path, size) as source:
+        with open_file(self, path, *args) as source:
             yield source
 
     class Decoding(Decoder):
-        def __init__(self, columns: Any, record_type: Any) -> None:
+        def __init__(self, columns: Any, *args: Any, **options: Any) -> None:
             cost.decoded = sorted({*cost.decoded, *(column.name for column in columns)})
-            super().__init__(columns, record_type)
+            super().__init__(columns, *args, **options)
 
     monkeypatch.setattr(Store, "open", opening)
     monkeypatch.setattr(files, "Decoder", Decoding)
@@ -134,7 +137,7 @@ def test_a_length_decodes_nothing_and_opens_nothing_where_it_is_known(
 ) -> None:
     run, expected = LENGTHS[query]
     assert run(ddf) == expected
-    known = ddf.expr.dataset.records is not None
+    known = bool(ddf.expr.dataset.entries)
     assert cost.decoded == []
     assert cost.files == (0 if known else FILES)
 
@@ -173,7 +176,7 @@ def many(count: int) -> Dataset:
     """A dataset of files that are not there."""
     schema = Schema.from_arrow(pa.schema({f"c{n}": pa.int64() for n in range(50)}))
     infos = tuple(FileInfo(f"/nowhere/part-{n:06d}.tfrecord", n) for n in range(count))
-    return Dataset(Store.at("/nowhere"), infos, schema, "infer")
+    return Dataset(Store.at("/nowhere"), plan_pieces(infos, None), schema, ReadOptions())
 
 
 def test_a_task_carries_its_own_file_and_not_the_others() -> None:

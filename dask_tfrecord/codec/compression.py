@@ -194,7 +194,9 @@ def detect(head: bytes) -> Compression | None:
     return None
 
 
-def decompressor(readinto: ReadInto, compression: Compression) -> "StreamDecompressor | FrameDecompressor":
+def decompressor(
+    readinto: ReadInto, compression: Compression, *, inside: bool = False
+) -> "StreamDecompressor | FrameDecompressor":
     """The content of a compressed file, read forward through ``readinto``.
 
     Damage raises CorruptRecordError, with the offset in the content. An empty file has no content.
@@ -205,9 +207,12 @@ def decompressor(readinto: ReadInto, compression: Compression) -> "StreamDecompr
         Fills a view with the next compressed bytes and returns how many; 0 at the end of the file.
     compression : str
         Its compression.
+    inside : bool
+        Whether ``readinto`` begins with one of the later blocks of a file that this library wrote.
     """
-    make = FrameDecompressor if compression in ("zstd", "lz4") else StreamDecompressor
-    return make(readinto, compression)
+    if compression in ("zstd", "lz4"):
+        return FrameDecompressor(readinto, compression)
+    return StreamDecompressor(readinto, compression, inside=inside and compression in ("gzip", "zlib"))
 
 
 class _Stream(Protocol):
@@ -222,12 +227,13 @@ class _Stream(Protocol):
     def decompress(self, data: bytes, max_length: int, /) -> bytes: ...
 
 
-def _stream(compression: Compression) -> _Stream:
+def _stream(compression: Compression, inside: bool) -> _Stream:
     if compression == "bz2":
         return bz2.BZ2Decompressor()
     if compression == "xz":
         return lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=_XZ_MEMORY_BYTES)
     flag = igzip_lib.DECOMP_GZIP if compression == "gzip" else igzip_lib.DECOMP_ZLIB
+    flag = igzip_lib.DECOMP_DEFLATE if inside else flag
     stream: _Stream = igzip_lib.IgzipDecompressor(flag=flag)
     return stream
 
@@ -239,9 +245,10 @@ class StreamDecompressor:
     one, as tape and block tools pad with them. Anything else is damage.
     """
 
-    def __init__(self, readinto: ReadInto, compression: Compression) -> None:
+    def __init__(self, readinto: ReadInto, compression: Compression, *, inside: bool = False) -> None:
         self._readinto = readinto
         self._compression = compression
+        self._inside = inside  # a stream without its head, after which only its checksum follows
         self._buffer = memoryview(bytearray(_INPUT_BYTES))
         self._ahead = b""  # read, and not yet given to a stream
         self._stream: _Stream | None = None
@@ -262,6 +269,8 @@ class StreamDecompressor:
 
     def _next_stream(self) -> _Stream | None:
         """Start on the next stream; None at the end of the file."""
+        if self._inside and self._streams:
+            return None
         data = self._take()
         if self._streams:
             data = data.lstrip(b"\0")
@@ -270,7 +279,7 @@ class StreamDecompressor:
         if not data:
             return None
         self._ahead = data
-        self._stream = _stream(self._compression)
+        self._stream = _stream(self._compression, self._inside)
         self._streams += 1
         self._stream_offset = self._offset
         return self._stream

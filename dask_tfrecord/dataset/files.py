@@ -2,13 +2,14 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Literal
 
 import pyarrow as pa
 
-from dask_tfrecord.codec import Decoder, scan
-from dask_tfrecord.codec.compression import HEAD_BYTES, Compression, decompressor, detect
-from dask_tfrecord.dataset.listing import FileInfo
+from dask_tfrecord.codec import MAX_RECORD_BYTES, Decoder, scan
+from dask_tfrecord.codec.compression import HEAD_BYTES, SUFFIXES, Compression, decompressor, detect
+from dask_tfrecord.dataset.splits import Split
 from dask_tfrecord.dataset.store import Store
 from dask_tfrecord.errors import CorruptRecordError, TFRecordError
 from dask_tfrecord.schema import Schema
@@ -25,22 +26,34 @@ _ADVICE_AT_START = "check that it is a TFRecord file, uncompressed or in one of 
 FRAME_BYTES = 16
 
 
-def read_file(
-    store: Store, file: FileInfo, schema: Schema, *, compression: ReadCompression = "infer"
-) -> Iterator[pa.RecordBatch]:
-    """The records of a file as batches of the schema's columns; its other features are skipped unparsed.
+@dataclass(frozen=True)
+class ReadOptions:
+    """How files are read, whatever they hold; `read_tfrecord` says what each means."""
+
+    compression: ReadCompression = "infer"
+    verify_crc: bool = True
+    max_record_bytes: int = MAX_RECORD_BYTES
+
+
+def read_split(store: Store, split: Split, schema: Schema, options: ReadOptions) -> Iterator[pa.RecordBatch]:
+    """The records of a split as batches of the schema's columns; its other features are skipped unparsed.
 
     Raises
     ------
     CorruptRecordError
-        For damage anywhere in the file, after the batches before it.
+        For damage anywhere in the split, after the batches before it.
     SchemaError
         For a value that does not fit its column.
     """
-    decoder = Decoder(schema.columns, schema.record_type)
-    rows = 0
+    decoder = Decoder(
+        schema.columns,
+        schema.record_type,
+        verify_crc=options.verify_crc,
+        max_record_bytes=options.max_record_bytes,
+    )
+    rows = split.start.record
     try:
-        with open_window(store, file, compression, WINDOW_BYTES) as window:
+        with open_window(store, split, options, WINDOW_BYTES) as window:
             for data in window:
                 decoded = decoder.decode(data, final=window.final)
                 yield schema.from_storage(decoded.batch)
@@ -49,32 +62,39 @@ def read_file(
                 rows += decoded.batch.num_rows
                 window.advance(decoded.consumed)
     except TFRecordError as error:
-        raise placed(error, store.public(file.path), rows) from None
+        raise placed(error, store.public(split.file.path), rows) from None
 
 
-def read_table(
-    store: Store, file: FileInfo, schema: Schema, *, compression: ReadCompression = "infer"
-) -> pa.Table:
-    """All records of a file; if no columns are wanted, only their number is found out."""
+def read_table(store: Store, split: Split, schema: Schema, options: ReadOptions) -> pa.Table:
+    """All records of a split; if no columns are wanted, only their number is found out."""
     if not schema.fields:
-        rows = count_records(store, file, compression=compression)
-        return pa.table({"": pa.nulls(rows)}).select([])
-    return pa.Table.from_batches(read_file(store, file, schema, compression=compression), schema.arrow)
+        return no_columns(count_records(store, split, options))
+    return pa.Table.from_batches(read_split(store, split, schema, options), schema.arrow)
 
 
-def count_records(store: Store, file: FileInfo, *, compression: ReadCompression = "infer") -> int:
-    """How many records a file holds; their checksums are verified, their messages are not looked at."""
+def no_columns(rows: int) -> pa.Table:
+    """Nothing but a number of rows."""
+    return pa.table({"": pa.nulls(rows)}).select([])
+
+
+def count_records(store: Store, split: Split, options: ReadOptions) -> int:
+    """How many records a split holds; their checksums are verified, their messages are not looked at."""
     records = 0
     try:
-        with open_window(store, file, compression, WINDOW_BYTES) as window:
+        with open_window(store, split, options, WINDOW_BYTES) as window:
             for data in window:
-                scanned = scan(data, final=window.final)
+                scanned = scan(
+                    data,
+                    final=window.final,
+                    verify_crc=options.verify_crc,
+                    max_record_bytes=options.max_record_bytes,
+                )
                 if scanned.damage:
                     raise scanned.damage.error((), 0, window.offset)
                 records += scanned.records
                 window.advance(scanned.consumed)
     except TFRecordError as error:
-        raise placed(error, store.public(file.path), records) from None
+        raise placed(error, store.public(split.file.path), split.start.record + records) from None
     return records
 
 
@@ -87,20 +107,56 @@ def placed(error: TFRecordError, path: str, first: int) -> TFRecordError:
 
 
 @contextmanager
-def open_window(store: Store, file: FileInfo, compression: ReadCompression, size: int) -> Iterator["Window"]:
-    """A window over the file's (decompressed) content."""
-    with store.open(file.path, file.size) as source:
-        found = detect(source.peek(HEAD_BYTES))
-        if compression not in ("infer", found) and source.size != 0:
-            raise CorruptRecordError(
-                f"the file's first bytes are not {compression or 'uncompressed TFRecord'}",
-                offset=0,
-                advice='pass compression="infer", which goes by the first bytes of each file',
-            )
-        if found:
-            yield Window(decompressor(source.readinto, found).readinto, size)
+def open_window(store: Store, split: Split, options: ReadOptions, size: int) -> Iterator["Window"]:
+    """A window over the split's (decompressed) content; its offsets are those in the file's content."""
+    start, stop = split.start, split.stop
+    with store.open(split.file.path, split.file.size, start.offset, stop and stop.offset) as source:
+        if start.offset:
+            found = block_compression(split)
         else:
-            yield Window(source.readinto, size, source.size)
+            found = detect(source.peek(HEAD_BYTES))
+            _check_compression(found, options.compression, source.size)
+        content = None if stop is None else stop.content
+        if found:
+            stream = decompressor(source.readinto, found, inside=start.offset > 0)
+            readinto = (
+                stream.readinto if content is None else _first(content - start.content, stream.readinto)
+            )
+            yield Window(readinto, size, start.content, content)
+        else:
+            yield Window(source.readinto, size, start.content, source.size if stop is None else content)
+
+
+def _first(count: int | None, readinto: Callable[[memoryview], int]) -> Callable[[memoryview], int]:
+    """A reader of the first bytes only; of all if there is no count."""
+    if count is None:
+        return readinto
+    left = count
+
+    def read(view: memoryview) -> int:
+        nonlocal left
+        got = readinto(view[:left]) if left else 0
+        left -= got
+        return got
+
+    return read
+
+
+def block_compression(split: Split) -> Compression | None:
+    """What a split that does not begin with its file is compressed with: files with such splits are ours."""
+    if split.start.offset == split.start.content:
+        return None
+    suffixes = {suffix: name for name, suffix in SUFFIXES.items()}
+    return suffixes[f".{split.file.path.rpartition('.')[2]}"]
+
+
+def _check_compression(found: Compression | None, wanted: ReadCompression, size: int | None) -> None:
+    if wanted not in ("infer", found) and size != 0:
+        raise CorruptRecordError(
+            f"the file's first bytes are not {wanted or 'uncompressed TFRecord'}",
+            offset=0,
+            advice='pass compression="infer", which goes by the first bytes of each file',
+        )
 
 
 class Window:
@@ -115,24 +171,28 @@ class Window:
         Fills a view with the next bytes and returns how many; 0 at the end.
     size : int
         Bytes of the buffer at first. It doubles when a record is longer, so never by more than is there.
-    total : int, optional
-        Bytes of the whole stream, if known: a record that claims to go beyond is damage at once.
+    offset : int
+        Where the stream begins in the file's content.
+    stop : int, optional
+        Where it ends there, if known: a record that claims to go beyond is damage at once.
 
     Attributes
     ----------
     offset : int
-        Where in the stream the bytes in view begin.
+        Where in the file's content the bytes in view begin.
     final : bool
         Whether the bytes in view are the last.
     """
 
-    def __init__(self, readinto: Callable[[memoryview], int], size: int, total: int | None = None) -> None:
+    def __init__(
+        self, readinto: Callable[[memoryview], int], size: int, offset: int = 0, stop: int | None = None
+    ) -> None:
         self._readinto = readinto
-        self._buffer = _buffer(size if total is None else min(size, total + 1))
+        self._buffer = _buffer(size if stop is None else min(size, stop - offset + 1))
         self._start = self._end = 0
-        self._total = total
+        self._stop = stop
         self._failure: CorruptRecordError | None = None
-        self.offset = 0
+        self.offset = offset
         self.final = False
 
     def __iter__(self) -> Iterator[memoryview]:
@@ -165,9 +225,9 @@ class Window:
 
     def _check_claim(self) -> None:
         claim = FRAME_BYTES + int.from_bytes(self._buffer[:8], "little")
-        if self._total is not None and self.offset + claim > self._total:
+        if self._stop is not None and self.offset + claim > self._stop:
             raise CorruptRecordError(
-                f"the record claims {claim:,} bytes, the file has {self._total - self.offset:,} more",
+                f"the record claims {claim:,} bytes, the file has {self._stop - self.offset:,} more",
                 offset=self.offset,
             )
 

@@ -10,8 +10,9 @@ from typing import Literal, NamedTuple
 import pyarrow as pa
 
 from dask_tfrecord.codec import Damage, Feature, Inference, RecordType, scan
-from dask_tfrecord.dataset.files import FRAME_BYTES, WINDOW_BYTES, ReadCompression, open_window, placed
+from dask_tfrecord.dataset.files import FRAME_BYTES, WINDOW_BYTES, ReadOptions, open_window, placed
 from dask_tfrecord.dataset.listing import FileInfo
+from dask_tfrecord.dataset.splits import Split
 from dask_tfrecord.dataset.store import Store
 from dask_tfrecord.errors import SchemaError, TFRecordError
 from dask_tfrecord.schema import Field, Schema
@@ -63,7 +64,7 @@ def take_sample(
     files: Sequence[FileInfo],
     *,
     record_type: RecordType | Literal["infer"],
-    compression: ReadCompression,
+    options: ReadOptions,
 ) -> Sample:
     """Look at records of the first file, the last and some between.
 
@@ -84,7 +85,7 @@ def take_sample(
     for file in _choose(files):
         path = store.public(file.path)
         try:
-            offsets, consumed = _feed(inference, store, file, compression)
+            offsets, consumed = _feed(inference, store, file, options)
         except _NotAMessageError as error:
             if record_type == "infer" and not inference.features():
                 return Sample("bytes", (), ())
@@ -142,11 +143,9 @@ def _choose(files: Sequence[FileInfo]) -> list[FileInfo]:
     return [files[index] for index in sorted({0, *some, len(files) - 1})]
 
 
-def _feed(
-    inference: Inference, store: Store, file: FileInfo, compression: ReadCompression
-) -> tuple[pa.Array, int]:
+def _feed(inference: Inference, store: Store, file: FileInfo, options: ReadOptions) -> tuple[pa.Array, int]:
     """Show the file's first records to the inference: where they begin, and their bytes."""
-    with open_window(store, file, compression, WINDOW_BYTES) as window:
+    with open_window(store, Split(file), options, WINDOW_BYTES) as window:
         for data in window:
             records, consumed, damage = inference.feed(data, final=window.final)
             if damage:

@@ -10,11 +10,12 @@ import pyarrow as pa
 from dask_tfrecord.codec import _kernel
 from dask_tfrecord.dataset import hive
 from dask_tfrecord.dataset.entries import FileEntry
-from dask_tfrecord.dataset.files import WINDOW_BYTES, count_records
+from dask_tfrecord.dataset.files import WINDOW_BYTES, ReadOptions, count_records
 from dask_tfrecord.dataset.inference import infer_schema, take_sample
 from dask_tfrecord.dataset.layout import visible_files
 from dask_tfrecord.dataset.listing import FileInfo
 from dask_tfrecord.dataset.snapshot import Snapshot, find_snapshot, library_version, versions
+from dask_tfrecord.dataset.splits import Split
 from dask_tfrecord.dataset.store import Store
 from dask_tfrecord.errors import DestinationError, SchemaError
 from dask_tfrecord.schema import Field, Schema
@@ -97,7 +98,7 @@ def _foreign_schema(store: Store, files: Sequence[FileInfo], schema: Schema) -> 
     Kinds must agree; types beyond the kind are ours alone, and theirs stay as readers infer them.
     """
     root = store.public(store.root)
-    sample = take_sample(store, files, record_type=schema.record_type, compression="infer")
+    sample = take_sample(store, files, record_type=schema.record_type, options=ReadOptions())
     inferred = infer_schema(sample, {})
     _check_names(schema, inferred, root)
     ours = {item.name: item for item in schema.fields}
@@ -171,4 +172,6 @@ def _entry(store: Store, file: FileInfo) -> FileEntry:
         while count := source.readinto(view):
             size += count
             crc32c = _kernel.crc32c(view[:count], crc32c)
-    return FileEntry(file.path[len(store.join("")) :], size, count_records(store, file), crc32c)
+    return FileEntry(
+        file.path[len(store.join("")) :], size, count_records(store, Split(file), ReadOptions()), crc32c
+    )

@@ -246,12 +246,16 @@ class Store:
     # -- Reading ---------------------------------------------------------------------------------------------
 
     @contextmanager
-    def open(self, path: str, size: int | None) -> Iterator["Source"]:
-        """A file to read forward, which has ``size`` bytes (None if nobody knows)."""
+    def open(
+        self, path: str, size: int | None, start: int = 0, stop: int | None = None
+    ) -> Iterator["Source"]:
+        """A file to read forward from ``start`` to ``stop``; it has ``size`` bytes (None if nobody knows)."""
         with self.fs.open(path, "rb", block_size=_BLOCK_BYTES) as file:
             # fsspec gives all readers of a file in memory the same object, with one position.
             own = io.BytesIO(file.getvalue()) if isinstance(file, MemoryFile) else file
-            yield Source(own, size)
+            if start:
+                own.seek(start)
+            yield Source(own, size, start, stop)
 
 
 class Upload(NamedTuple):
@@ -263,16 +267,17 @@ class Upload(NamedTuple):
 
 
 class Source:
-    """A file's bytes from the first to the last, and the check that there are as many as were planned."""
+    """A file's bytes, forward, and the check that there are as many as were planned."""
 
-    def __init__(self, file: Any, size: int | None) -> None:
+    def __init__(self, file: Any, size: int | None, start: int = 0, stop: int | None = None) -> None:
         self._file = file
-        self._read = 0
+        self._position = start
+        self._stop = stop
         self._ahead = memoryview(b"")
         self.size = size
 
     def peek(self, count: int) -> bytes:
-        """The file's first bytes, at most ``count``; to be asked for before anything is read."""
+        """The first bytes, at most ``count``; to be asked for before anything is read."""
         head = memoryview(bytearray(count))
         end = 0
         while end < count and (got := self.readinto(head[end:])):
@@ -281,22 +286,29 @@ class Source:
         return bytes(self._ahead)
 
     def readinto(self, view: memoryview) -> int:
-        """Fill the start of ``view`` and return how many bytes; 0 only at the end of the file."""
+        """Fill the start of ``view`` and return how many bytes; 0 only at the end."""
         if self._ahead:
             count = min(len(view), len(self._ahead))
             view[:count], self._ahead = self._ahead[:count], self._ahead[count:]
             return count
+        if self._stop is not None:
+            view = view[: self._stop - self._position]
+            if not view:
+                return 0
         if hasattr(self._file, "readinto"):
             count = self._file.readinto(view)
         else:
             data = self._file.read(len(view))
             count = len(data)
             view[:count] = data
-        self._read += count
-        if self.size is not None and (self._read > self.size or (count == 0 and self._read < self.size)):
-            now = f"more than {self.size:,}" if self._read > self.size else f"only {self._read:,}"
+        self._position += count
+        self._check_size(count == 0)
+        return count
+
+    def _check_size(self, ended: bool) -> None:
+        if self.size is not None and (self._position > self.size or (ended and self._position < self.size)):
+            now = f"more than {self.size:,}" if self._position > self.size else f"only {self._position:,}"
             raise CorruptRecordError(
                 f"the file had {self.size:,} bytes when the dataset was listed, and has {now} now",
                 advice="call read_tfrecord again if it was rewritten on purpose",
             )
-        return count
