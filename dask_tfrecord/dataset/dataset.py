@@ -96,12 +96,10 @@ class Dataset:
 
     def piece(self, index: int, schema: Schema) -> Piece:
         """A partition, to be read as some of the dataset's columns."""
-        values = {
-            name: self.values[name].slice(index, 1).take(pa.array([0]))
-            for name in schema.names
-            if name in self.values
-        }
-        return Piece(self.store, self.pieces[index], schema, self.options, values)
+        splits = self.pieces[index]
+        names = [name for name in schema.names if name in self.values and splits]
+        values = {name: self.values[name].take(pa.array([index])) for name in names}
+        return Piece(self.store, splits, schema, self.options, values)
 
     def count(self, index: int) -> int | None:
         """How many records a partition has, if that is known."""
