@@ -99,6 +99,9 @@ class StoreSuite:
     # Whether a file is seen in its place before the commit (though not by readers of the dataset).
     uploads = False
 
+    # Of the operations that a write consists of, each so many-th is made to fail.
+    stride = 1
+
     @contextmanager
     def faults(self, faults: Faults) -> Iterator[None]:
         """Let the store count its operations."""
@@ -284,7 +287,7 @@ class StoreSuite:
         """Either an exception and the old rows, or none and the new."""
         old, new = MODES[mode]
         outcomes = []
-        for number in count():
+        for number in count(0, self.stride):
             here = f"{place}/{number}"
             self.write(rows(*old), here)
             before = self.files(here)
@@ -314,7 +317,7 @@ class StoreSuite:
 
     @pytest.mark.filterwarnings("ignore:.*the data is written, but:UserWarning")
     def test_a_write_that_is_tried_again_succeeds_whatever_failed(self, place: str) -> None:
-        for number in count():
+        for number in count(0, self.stride):
             here = f"{place}/{number}"
             self.write(rows(0, 1, 2), here)
             lazy = self.write(rows(3, 5), here, overwrite=True, compute=False)

@@ -1,0 +1,56 @@
+"""Google Cloud Storage, by gcsfs and an emulator of it in this process."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import count
+from typing import Any, ClassVar
+from unittest.mock import patch
+
+import pytest
+from abstract import FaultError, Faults, RemoteSuite
+from google_emulator import emulator
+
+os.environ["GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT"] = "false"  # or each bucket is asked for over gRPC first
+import gcsfs.retry
+
+_buckets = count()
+
+
+@pytest.fixture(scope="module")
+def endpoint() -> Iterator[str]:
+    seconds = patch.object(gcsfs.retry, "min", lambda *_: 0, create=True)  # to wait before another attempt
+    with emulator() as url, seconds:
+        yield url
+
+
+@pytest.mark.filterwarnings("ignore:Sending a large body:ResourceWarning")  # gcsfs gives aiohttp its blocks
+class TestGCSStore(RemoteSuite):
+    options: ClassVar[dict[str, Any]] = {}
+    uploads = True
+    stride = 3  # the emulator takes its time
+
+    @pytest.fixture
+    def place(self, endpoint: str) -> str:
+        self.options |= {"endpoint_url": endpoint, "token": "anon", "project": "project"}
+        bucket = f"bucket-{next(_buckets)}"
+        gcsfs.GCSFileSystem(**self.options).mkdir(bucket)
+        return f"gs://{bucket}/place"
+
+    @contextmanager
+    def faults(self, faults: Faults) -> Iterator[None]:
+        """Every request is an operation."""
+        call = gcsfs.GCSFileSystem._request
+
+        async def faulty(fs: Any, *args: Any, **kwargs: Any) -> Any:
+            with faults.nested():
+                due = faults.due()
+            if due and not faults.after:
+                raise FaultError("on purpose, before")
+            result = await call(fs, *args, **kwargs)
+            if due:
+                raise FaultError("on purpose, after")
+            return result
+
+        with patch.object(gcsfs.GCSFileSystem, "_request", faulty):
+            yield
