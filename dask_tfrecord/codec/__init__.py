@@ -236,3 +236,33 @@ def scan(
     return Scanned(
         records, consumed, damage and Damage(*damage), pa.array(found) if found is not None else None
     )
+
+
+class Found(NamedTuple):
+    """Where a record is ``proven`` to begin and the size of its whole frame, or what is in the way.
+
+    Unless ``proven``, nothing before ``offset`` is a record. A ``size`` other than 0 says that a record of
+    that size may begin there, and that its end and the 12 bytes after it must be brought to tell.
+    """
+
+    offset: int
+    size: int
+    proven: bool
+
+
+def find_record(
+    data: Buffer,
+    start: int,
+    *,
+    final: bool,
+    lenient: bool = False,
+    max_record_bytes: int = MAX_RECORD_BYTES,
+) -> Found:
+    """Find the first record from ``start`` on, in bytes that may begin anywhere; see ``_kernel.pyi``.
+
+    Its two checksums hold, and that of the next record's length does, or it ends where the data does, if
+    that is ``final``. Behind damage be ``lenient``: then its payload, or what follows it, may be damaged too.
+    """
+    return Found(
+        *_kernel.find_record(data, start, final=final, lenient=lenient, max_record_bytes=max_record_bytes)
+    )

@@ -100,6 +100,26 @@ def scan(
 ) -> tuple[int, int, Damage | None, ArrowArray | None]:
     """Walk frames without decoding: (records, bytes consumed, damage, int64 offsets of the records)."""
 
+def find_record(
+    data: Buffer,
+    start: int,
+    *,
+    final: bool,
+    max_record_bytes: int = 2147483647,
+    lenient: bool = False,
+) -> tuple[int, int, bool]:
+    """The first record from ``start`` on that is proven to be one: (offset, size of its frame, True).
+
+    Proven: the checksums of its length and of its payload hold, and so does that of the length that follows,
+    or it ends with the data, if that is ``final``. If ``lenient``, one of the latter two is enough, be the
+    payload damaged or what follows.
+
+    (offset, size, False): nothing before ``offset`` is a record. If ``size`` is not 0, one may begin there,
+    and ``size`` bytes from there, and 12 more unless the data ends there, will tell; that is at most
+    ``max_record_bytes`` + 28. If it is 0, there is none; unless ``final``, the bytes from ``offset`` on, at
+    most 11, may be the begin of one. If ``final``, ``offset`` is the end.
+    """
+
 def crc32c(data: Buffer, value: int = 0, implementation: str = "best") -> int:
     """Unmasked CRC-32C (Castagnoli) of ``data``, continuing from ``value``."""
 

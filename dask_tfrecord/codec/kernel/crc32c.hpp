@@ -78,6 +78,32 @@ TFR_INLINE uint32_t of_length(uint64_t length) {
   return ~(kFiveZeros ^ t[7][length & 0xFF] ^ t[6][(length >> 8) & 0xFF] ^ t[5][length >> 16]);
 }
 
+// ---- the value of bytes followed by others -------------------------------------------------------
+
+constexpr uint32_t product(uint32_t a, uint32_t b) {
+  uint32_t sum = 0;
+  for (; a; a <<= 1, b = times_x(b)) sum ^= a & 0x80000000 ? b : 0;
+  return sum;
+}
+
+// x^8, and each next one the square of the one before.
+inline constexpr std::array<uint32_t, 64> kSquares = [] {
+  std::array<uint32_t, 64> squares{};
+  uint32_t value = x_to_the(8);
+  for (uint32_t& square : squares) {
+    square = value;
+    value = product(value, value);
+  }
+  return squares;
+}();
+
+// What bytes with this CRC contribute to the CRC of them and n more: xor-ed with that of the n, it is the whole's.
+inline uint32_t followed_by(uint32_t crc, uint64_t n) {
+  for (unsigned bit = 0; n; ++bit, n >>= 1)
+    if (n & 1) crc = product(crc, kSquares[bit]);
+  return crc;
+}
+
 // ---- three interleaved streams of the processor's CRC instruction --------------------------------
 //
 // One CRC instruction takes 8 bytes in one cycle but answers after three, so three independent streams

@@ -10,6 +10,7 @@
 #include "decode.hpp"
 #include "encode.hpp"
 #include "infer.hpp"
+#include "locate.hpp"
 
 namespace nb = nanobind;
 
@@ -273,6 +274,17 @@ nb::tuple scan(nb::handle data, bool final, bool verify_crc, uint64_t max_record
   return nb::make_tuple(damage.record, damage.offset, damage_tuple(damage), found);
 }
 
+nb::tuple find_record(nb::handle data, uint64_t start, bool final, uint64_t max_record_bytes, bool lenient) {
+  const Bytes bytes(data);
+  if (start > bytes.size()) throw nb::index_error("start is outside the data");
+  const tfr::FrameRules rules{true, std::min(max_record_bytes, tfr::kMaxRecordBytes), final};
+  const tfr::Located found = [&] {
+    const nb::gil_scoped_release no_gil;
+    return tfr::Locator(bytes.span(), rules, lenient).find(bytes.data() + start);
+  }();
+  return nb::make_tuple(found.offset, found.size, found.proven);
+}
+
 uint32_t crc32c_of(nb::handle data, uint32_t value, const std::string& implementation) {
   const Bytes bytes(data);
   for (const tfr::crc32c::Implementation& candidate : tfr::crc32c::implementations()) {
@@ -315,6 +327,8 @@ NB_MODULE(_kernel, m) {
       .def("features", &PyInference::features);
   m.def("scan", &scan, "data"_a, nb::kw_only(), "final"_a, "verify_crc"_a = true,
         "max_record_bytes"_a = tfr::kMaxRecordBytes, "offsets"_a = false);
+  m.def("find_record", &find_record, "data"_a, "start"_a, nb::kw_only(), "final"_a,
+        "max_record_bytes"_a = tfr::kMaxRecordBytes, "lenient"_a = false);
   m.def("crc32c", &crc32c_of, "data"_a, "value"_a = 0, "implementation"_a = "best");
   m.def("crc32c_implementations", &crc32c_implementations);
 }

@@ -1,0 +1,61 @@
+// Records among other bytes, found as their definition says, however much of the data is there.
+#include "fuzz.hpp"
+#include "locate.hpp"
+
+namespace {
+
+// The definition, one checksum after the other.
+bool is_record(tfr::Span data, size_t at, bool lenient, uint64_t max_record_bytes) {
+  const size_t size = data.size();
+  const auto header_at = [&](size_t from) {
+    return from <= size && size - from >= tfr::kHeaderBytes && tfr::length_is_intact(data.begin + from);
+  };
+  if (!header_at(at)) return false;
+  const auto n = tfr::load<uint64_t>(data.begin + at);
+  if (n > max_record_bytes || n + tfr::kFrameBytes > size - at) return false;
+  const uint8_t* const payload = data.begin + at + tfr::kHeaderBytes;
+  const bool intact = tfr::crc32c::masked(tfr::crc32c::by_table(payload, n, 0)) == tfr::load<uint32_t>(payload + n);
+  const size_t end = at + n + tfr::kFrameBytes;
+  const bool followed = end == size || header_at(end);
+  return lenient ? intact || followed : intact && followed;
+}
+
+}  // namespace
+
+// The fuzzer's bytes are a file in which 0x52 stands for a header and the checksum of what it encloses: it could
+// not find those by itself.
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  if (size < 3) return 0;
+  const bool lenient = data[0] & 1;
+  const uint64_t max_record_bytes = data[0] & 2 ? data[1] : tfr::kMaxRecordBytes;
+  std::string bytes;
+  for (size_t i = 3; i < size; ++i) {
+    if (data[i] != 0x52 || i + 1 >= size) {
+      bytes.push_back(static_cast<char>(data[i]));
+      continue;
+    }
+    ++i;
+    const size_t n = std::min<size_t>(data[i], size - i - 1);
+    std::string record = tfr::fuzz::frame(std::string(data + i + 1, data + i + 1 + n));
+    if (data[0] & 4) bytes.append(record, 0, tfr::kHeaderBytes);  // a header alone: what comes is read once more
+    if (data[0] & 4) continue;
+    bytes += record;
+    i += n;
+  }
+  const tfr::fuzz::Exact file(bytes);
+  size_t expected = 0;
+  while (expected < bytes.size() && !is_record(file.span(), expected, lenient, max_record_bytes)) ++expected;
+  tfr::Locator whole(file.span(), {true, max_record_bytes, true}, lenient);
+  const tfr::Located found = whole.find(file.span().begin);
+  tfr::fuzz::require(found.offset == expected, "the first record is found");
+  tfr::fuzz::require(found.proven == (expected < bytes.size()), "what is found is proven");
+  const size_t some = bytes.size() * data[2] / 255;
+  const tfr::fuzz::Exact part(bytes.substr(0, some));
+  const tfr::Located early =
+      tfr::Locator(part.span(), {true, max_record_bytes, false}, lenient).find(part.span().begin);
+  tfr::fuzz::require(early.offset <= expected, "no record is passed over for want of data");
+  tfr::fuzz::require(!early.proven || early.offset == expected, "more data changes no proof");
+  tfr::fuzz::require(early.proven || early.size || early.offset + tfr::kHeaderBytes > some,
+                     "all there is was looked at");
+  return 0;
+}

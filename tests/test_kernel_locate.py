@@ -1,0 +1,154 @@
+"""The kernel against bytes that begin anywhere: which record is found, and when more bytes are needed."""
+
+import struct
+
+import numpy as np
+import oracle
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dask_tfrecord.codec import MAX_RECORD_BYTES, Found, find_record
+
+RECORDS = [b"", b"x" * 40, b"abc", bytes(20), b"last"]
+FILE = oracle.records_file(RECORDS)
+# Where each record starts, and the end of the file.
+STARTS = [len(oracle.records_file(RECORDS[:n])) for n in range(len(RECORDS) + 1)]
+
+
+def exact(data: bytes) -> np.ndarray:
+    """The bytes in a heap buffer that ends with them, so that a sanitizer sees a read past the end."""
+    return np.frombuffer(data, np.uint8).copy()
+
+
+def header(length: int) -> bytes:
+    """The 12 bytes before a payload of this length."""
+    packed = struct.pack("<Q", length)
+    return packed + struct.pack("<I", oracle.masked_crc(packed))
+
+
+def _has_header(data: bytes, at: int) -> bool:
+    return data[at + 8 : at + 12] == struct.pack("<I", oracle.masked_crc(data[at : at + 8]))
+
+
+def first_record(data: bytes, start: int, *, lenient: bool, max_record_bytes: int) -> tuple[int, int, bool]:
+    """The definition, place by place, for data that is final."""
+    for at in range(start, len(data)):
+        size = 16 + int.from_bytes(data[at : at + 8], "little")
+        if not _has_header(data, at) or size - 16 > max_record_bytes or at + size > len(data):
+            continue
+        payload, footer = data[at + 12 : at + size - 4], data[at + size - 4 : at + size]
+        intact = footer == struct.pack("<I", oracle.masked_crc(payload))
+        followed = at + size == len(data) or _has_header(data, at + size)
+        if (intact or followed) if lenient else (intact and followed):
+            return at, size, True
+    return len(data), 0, False
+
+
+payloads = st.recursive(
+    st.binary(max_size=40) | st.integers(0, 60).map(bytes),
+    lambda inner: st.lists(inner, max_size=4).map(oracle.records_file),
+    max_leaves=6,
+)
+pieces = (
+    payloads.map(oracle.frame)
+    | st.binary(max_size=20)
+    | st.integers(0, 30).map(bytes)
+    | st.integers(0, 200).map(header)
+    | st.sampled_from([header(2**31 - 1), header(2**31), header(2**63)])
+)
+
+
+@st.composite
+def damaged_files(draw: st.DrawFn) -> bytes:
+    """Records, some within records, between other bytes; some bytes changed, perhaps cut off."""
+    data = bytearray(b"".join(draw(st.lists(pieces, max_size=8))))
+    for at in draw(st.lists(st.integers(0, max(0, len(data) - 1)), max_size=3)) if data else []:
+        data[at] ^= draw(st.sampled_from([1, 0x80, 0xFF]))
+    return bytes(data[: draw(st.integers(0, len(data)))] if draw(st.booleans()) else data)
+
+
+limits = st.sampled_from([MAX_RECORD_BYTES, 0, 20, 100])
+
+
+@given(damaged_files(), st.integers(0, 1000), st.booleans(), limits)
+def test_the_first_record_is_the_one_that_the_definition_says(
+    data: bytes, start: int, lenient: bool, limit: int
+) -> None:
+    start = min(start, len(data))
+    found = find_record(exact(data), start, final=True, lenient=lenient, max_record_bytes=limit)
+    assert found == first_record(data, start, lenient=lenient, max_record_bytes=limit)
+
+
+@given(damaged_files(), st.integers(1, 50), st.booleans(), limits)
+def test_windows_find_the_same_record_as_the_whole(data: bytes, step: int, lenient: bool, limit: int) -> None:
+    """As a reader brings them: what is no record is dropped, and what decides is fetched."""
+    begin, end = 0, min(step, len(data))
+    while True:
+        window = exact(data[begin:end])
+        final = end == len(data)
+        found = find_record(window, 0, final=final, lenient=lenient, max_record_bytes=limit)
+        if found.proven or final:
+            break
+        begin += found.offset
+        wanted = found.size + 12 if found.size else end - begin + step
+        assert wanted <= limit + 28 or not found.size
+        assert begin + wanted > end
+        end = min(begin + wanted, len(data))
+    expected = first_record(data, 0, lenient=lenient, max_record_bytes=limit)
+    assert (begin + found.offset, *found[1:]) == expected
+
+
+@pytest.mark.parametrize("start", range(len(FILE) + 1))
+@pytest.mark.parametrize("lenient", [False, True])
+def test_from_anywhere_the_next_record_is_found(start: int, lenient: bool) -> None:
+    record = next(n for n, at in enumerate(STARTS) if at >= start)
+    found = find_record(exact(FILE), start, final=True, lenient=lenient)
+    size = len(FILE) - STARTS[record] if record == len(RECORDS) else STARTS[record + 1] - STARTS[record]
+    assert found == Found(STARTS[record], size, record < len(RECORDS))
+
+
+def test_a_record_next_to_a_damaged_one_is_found_if_lenient() -> None:
+    """One proof is enough, whichever of the two the damage left."""
+    first, second = oracle.frame(b"first"), oracle.frame(b"second")
+    no_header = bytes([second[0] ^ 1]) + second[1:]
+    bad_payload = first[:12] + bytes([first[12] ^ 1]) + first[13:]
+    for data in (first + no_header, bad_payload + second):
+        assert find_record(data, 0, final=True).offset != 0
+        assert find_record(data, 0, final=True, lenient=True) == Found(0, len(first), True)
+    assert not find_record(bad_payload + no_header, 0, final=True, lenient=True).proven
+
+
+def test_zero_bytes_are_no_records_but_records_of_no_bytes_are() -> None:
+    assert find_record(bytes(1000), 0, final=True) == Found(1000, 0, False)
+    assert find_record(bytes(1000) + oracle.frame(b""), 0, final=True) == Found(1000, 16, True)
+
+
+def test_no_length_is_believed_beyond_the_limit() -> None:
+    assert find_record(header(1001), 0, final=False, max_record_bytes=1000).size == 0
+    assert find_record(header(1000), 0, final=False, max_record_bytes=1000) == Found(0, 1016, False)
+    assert find_record(header(2**31), 0, final=False, max_record_bytes=2**40).size == 0
+
+
+@pytest.mark.parametrize("kept", range(1, 12))
+def test_the_begin_of_a_header_is_kept_for_the_next_call(kept: int) -> None:
+    junk = b"\xff" * 100
+    found = find_record(exact(junk + header(5)[:kept]), 0, final=False)
+    assert (found.size, found.proven) == (0, False)
+    assert 100 + kept - 11 <= found.offset <= 100
+
+
+def test_a_start_outside_the_data_is_refused() -> None:
+    with pytest.raises(IndexError, match="start"):
+        find_record(b"abc", 4, final=True)
+
+
+def test_headers_in_headers_take_time_by_the_size_of_the_data() -> None:
+    """Each of many headers is followed by one more where it says; read one by one, they are 800 GB."""
+    size = 16 << 20
+    data = bytearray()
+    for at in range(0, size, 160):  # every length ends at the same place
+        data += header(size - at - 16) + b"\xff" * 148
+    data = data[: size - 4] + b"nope" + oracle.frame(b"x")
+    found = find_record(data, 0, final=True)
+    assert found == Found(size, 17, True)
