@@ -1,5 +1,6 @@
 """Records <-> Arrow: the typed face of the kernel. Knows bytes and Arrow, no files and no Dask."""
 
+import json
 from collections.abc import Iterator, Sequence
 from typing import Any, Literal, NamedTuple
 
@@ -27,6 +28,7 @@ _SCHEMA_REASONS = {
     "wrong kind": "the column is {kind}, the record holds {found}",
     "not a scalar": "holds {found} values, the column is a scalar",
     "invalid UTF-8 value": "the value is not valid UTF-8, the column is a string",
+    "unknown feature": "the record holds it, the schema does not have it",
 }
 
 
@@ -46,7 +48,8 @@ class Damage(NamedTuple):
     """Where and why decoding stopped, counted from the start of the data of one call.
 
     ``size`` is the length of the record's whole frame, 0 when that cannot be known; ``column`` is the
-    column's index or -1; ``found`` is what was met: a number of values, the name of a kind, or "".
+    column's index or -1; ``found`` is what was met: a number of values, the name of a kind, or "";
+    ``unknown`` is the column that would read a feature which was not known.
     """
 
     record: int
@@ -55,10 +58,11 @@ class Damage(NamedTuple):
     reason: str
     column: int
     found: str
+    unknown: Column | None = None
 
     def error(self, columns: Sequence[Column], record: int, offset: int) -> TFRecordError:
         """The exception for this damage; ``record`` and ``offset`` are those of the data's start."""
-        column = columns[self.column] if self.column >= 0 else None
+        column = columns[self.column] if self.column >= 0 else self.unknown
         place: dict[str, Any] = {
             "record": record + self.record,
             "offset": offset + self.offset,
@@ -78,9 +82,18 @@ def _advice(damage: Damage, column: Column) -> str:
     type_ = {"int64": "pa.int64()", "float": "pa.float32()", "bytes": "pa.binary()"}.get(kind, "pa.string()")
     for _ in range(max(column.depth, damage.reason == "not a scalar")):
         type_ = f"pa.list_({type_})"
-    if damage.reason == "wrong kind":
-        return f'pass schema={{"{column.name}": {type_}}} if all records hold {damage.found}'
-    return f'pass schema={{"{column.name}": {type_}}}'
+    schema = f"pass schema={{{json.dumps(column.name, ensure_ascii=False)}: {type_}}}"
+    if damage.reason == "unknown feature":
+        return f'{schema} to read it, or extra="ignore"'
+    return f"{schema} if all records hold {damage.found}" if damage.reason == "wrong kind" else schema
+
+
+def _damage(found: "_kernel.Damage | None") -> Damage | None:
+    """What the kernel says, with names."""
+    if found is None:
+        return None
+    *_, unknown = found
+    return Damage(*found[:6], unknown and Column(*unknown))
 
 
 class Decoded(NamedTuple):
@@ -146,7 +159,10 @@ class Encoder:
 
 
 class Decoder:
-    """Framed records -> Arrow batches of the wanted columns; see ``_kernel.pyi``."""
+    """Framed records -> Arrow batches of the wanted columns; see ``_kernel.pyi``.
+
+    With ``known``, the names of all features there may be, a record that holds another one is damaged.
+    """
 
     def __init__(
         self,
@@ -155,10 +171,15 @@ class Decoder:
         *,
         verify_crc: bool = True,
         max_record_bytes: int = MAX_RECORD_BYTES,
+        known: Sequence[str] | None = None,
     ) -> None:
         self.columns = tuple(columns)
         self._kernel = _kernel.Decoder(
-            self.columns, record_type, verify_crc=verify_crc, max_record_bytes=max_record_bytes
+            self.columns,
+            record_type,
+            verify_crc=verify_crc,
+            max_record_bytes=max_record_bytes,
+            known=known,
         )
 
     def decode(self, data: Buffer, *, final: bool) -> Decoded:
@@ -167,7 +188,7 @@ class Decoder:
         batch = pa.record_batch(exported)
         if any("\0" in column.name for column in self.columns):  # a C string, Arrow's boundary, ends there
             batch = batch.rename_columns([column.name for column in self.columns])
-        return Decoded(batch, consumed, damage and Damage(*damage))
+        return Decoded(batch, consumed, _damage(damage))
 
 
 class Feature(NamedTuple):
@@ -205,7 +226,7 @@ class Inference:
     def feed(self, data: Buffer, *, final: bool) -> tuple[int, int, Damage | None]:
         """Look at the whole records at the start of ``data``: (records, bytes consumed, damage)."""
         records, consumed, damage = self._kernel.feed(data, final=final)
-        return records, consumed, damage and Damage(*damage)
+        return records, consumed, _damage(damage)
 
     def features(self) -> list[Feature]:
         """All features seen so far, in the order first seen."""
@@ -233,9 +254,7 @@ def scan(
     records, consumed, damage, found = _kernel.scan(
         data, final=final, verify_crc=verify_crc, max_record_bytes=max_record_bytes, offsets=offsets
     )
-    return Scanned(
-        records, consumed, damage and Damage(*damage), pa.array(found) if found is not None else None
-    )
+    return Scanned(records, consumed, _damage(damage), pa.array(found) if found is not None else None)
 
 
 class Found(NamedTuple):

@@ -9,7 +9,7 @@ must be UTF-8); depth is 0 for a scalar, 1 for a list, 2 for a list of lists (a 
 """
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from typing_extensions import Buffer, CapsuleType
 
@@ -18,12 +18,13 @@ class ArrowArray(Protocol):
         self, requested_schema: CapsuleType | None = None
     ) -> tuple[CapsuleType, CapsuleType]: ...
 
-Column = tuple[str, str, int]
+Column = tuple[str, Literal["int64", "float", "bytes", "string"], int]
 
 # (record, offset, size, reason, column, found): record and offset count from the start of the call's
 # data; size is the record's whole frame, 0 when it cannot be known; column is an index into the
-# columns or -1; found is what was met (a number of values, or the name of a kind) or "".
-Damage = tuple[int, int, int, str, int, str]
+# columns or -1; found is what was met (a number of values, or the name of a kind) or ""; unknown is the
+# column that would read a feature which is neither a column nor known.
+Damage = tuple[int, int, int, str, int, str, Column | None]
 
 class EncodeError(ValueError):
     """A value that has no encoding; args are (row, column or -1, reason)."""
@@ -50,6 +51,7 @@ class Decoder:
     """Decodes framed records to the wanted columns; all other features are skipped unparsed.
 
     Batches have the columns' order; bytes come as binary, string as utf8, lists as list, 32 bit offsets.
+    Unless ``known`` is None, a feature, with a kind, that is neither a column nor ``known`` is damage.
     """
 
     def __init__(
@@ -59,6 +61,7 @@ class Decoder:
         *,
         verify_crc: bool = True,
         max_record_bytes: int = 2147483647,
+        known: Sequence[str] | None = None,
     ) -> None: ...
     def decode(self, data: Buffer, *, final: bool) -> tuple[ArrowArray, int, Damage | None]:
         """The whole records at the start of ``data``: (batch, bytes consumed, damage).

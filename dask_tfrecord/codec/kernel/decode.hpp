@@ -10,6 +10,7 @@
 
 #include "column.hpp"
 #include "frame.hpp"
+#include "strangers.hpp"
 
 namespace tfr {
 
@@ -40,6 +41,12 @@ class Decoder {
   }
   Decoder(const Decoder&) = delete;
   Decoder& operator=(const Decoder&) = delete;
+
+  // From now on a record that holds a feature which is neither a column's nor known is damaged.
+  void expect_only(const std::vector<std::string>& known) {
+    strangers_.expect_only(known);
+    for (const Column& column : columns_) strangers_.expect_only({column.spec.name});
+  }
 
   // Decodes the whole records at the start of data. Throws std::bad_alloc.
   DecodedBatch decode(Span data, bool final) {
@@ -84,6 +91,7 @@ class Decoder {
  private:
   static constexpr ptrdiff_t kBlockBytes = 64 << 10;
   static constexpr size_t kBlockRecords = 512;
+  static constexpr const char* kUnknownFeature = "unknown feature";
 
   enum class Shape : uint8_t { kScalarInt, kScalarFloat, kScalarBytes, kList };
 
@@ -104,7 +112,7 @@ class Decoder {
         const ColumnSpec& spec = decoder.columns_[i].spec;
         if ((spec.depth == 2) == lists && spec.name == name) return static_cast<int>(i);
       }
-      return -1;
+      return decoder.strangers_.expects(name) ? kUnwanted : kStranger;
     }
     Content content_of(int slot) const { return decoder.columns_[static_cast<size_t>(slot)].content; }
 
@@ -151,6 +159,9 @@ class Decoder {
       return true;
     }
 
+    bool stranger(const std::string& name, Span body, Fault& fault) const {
+      return decoder.strangers_.take(name, lists, body) || fault(kMalformed);
+    }
     TFR_INLINE bool value(int slot, Span body, const uint8_t* limit, Fault& fault) const {
       Column& column = decoder.columns_[static_cast<size_t>(slot)];
       int32_t& last_row = decoder.targets_[static_cast<size_t>(slot)].last_row;
@@ -231,6 +242,7 @@ class Decoder {
     damage.reason = fault.reason;
     damage.column = fault.column;
     damage.found = fault.found;
+    if (fault.reason == kUnknownFeature) damage.unknown = strangers_.first();
     return bad.begin - kHeaderBytes;
   }
 
@@ -240,6 +252,7 @@ class Decoder {
       return true;
     }
     seen_ = 0;
+    strangers_.clear();
     const bool good = walk_record(
         record, type_ == RecordType::kSequenceExample, fault,
         [&](Span part) { return feature_map_.walk(part, limit, fault); },
@@ -250,6 +263,7 @@ class Decoder {
       return false;
     }
     if (!good) return false;
+    if (strangers_.any()) return fault(kUnknownFeature);
     if (seen_ != columns_.size())
       for (size_t i = 0; i < columns_.size(); ++i)
         if (targets_[i].last_row != rows_) columns_[i].push_null(*arena_, rows_);
@@ -378,6 +392,7 @@ class Decoder {
   MapWalker<Sink> feature_map_;
   MapWalker<Sink> list_map_;
   Values values_;
+  Strangers strangers_;         // of the current record
   std::vector<Fault> misfits_;  // of the current record
   std::vector<Span> records_;
   Arena* arena_ = nullptr;

@@ -2,9 +2,11 @@
 // Source of the format: tensorflow/core/lib/io/record_writer.h; all numbers are little-endian.
 #pragma once
 
+#include <optional>
 #include <string>
 
 #include "crc32c.hpp"
+#include "spec.hpp"
 #include "wire.hpp"
 
 namespace tfr {
@@ -22,6 +24,7 @@ struct Damage {
   const char* reason = nullptr;
   int column = -1;
   std::string found;
+  std::optional<ColumnSpec> unknown;  // the column that would read a feature nobody expected
 
   explicit operator bool() const { return reason != nullptr; }
 };

@@ -93,6 +93,7 @@ class Inference {
     TFR_INLINE bool usual(Cursor&, int slot, Span chunk) const {
       return !lists && inference.usual(inference.facts_[static_cast<size_t>(slot)], chunk);
     }
+    bool stranger(const std::string&, Span, Fault&) const { return true; }  // all are welcome
     bool value(int slot, Span body, const uint8_t*, Fault& fault) const {
       FeatureFacts& facts = inference.facts_[static_cast<size_t>(slot)];
       return lists ? inference.feature_list(facts, body, fault) : inference.any_feature(facts, body, fault);

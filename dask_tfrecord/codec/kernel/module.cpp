@@ -1,5 +1,6 @@
 // The binding: the only file that touches Python. See ../_kernel.pyi for what each call means.
 #include <nanobind/nanobind.h>
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
@@ -55,6 +56,11 @@ tfr::Kind parse_kind(const std::string& name) {
   throw nb::value_error(("unknown kind: " + name).c_str());
 }
 
+const char* name_of(tfr::Kind kind) {
+  static constexpr const char* kNames[] = {"int64", "float", "bytes", "string"};
+  return kNames[static_cast<int>(kind)];
+}
+
 tfr::RecordType parse_record_type(const std::string& name) {
   if (name == "example") return tfr::RecordType::kExample;
   if (name == "sequence_example") return tfr::RecordType::kSequenceExample;
@@ -77,7 +83,10 @@ std::vector<tfr::ColumnSpec> parse_columns(const std::vector<ColumnTuple>& colum
 
 nb::object damage_tuple(const tfr::Damage& damage) {
   if (!damage) return nb::none();
-  return nb::make_tuple(damage.record, damage.offset, damage.size, damage.reason, damage.column, damage.found);
+  nb::object unknown = nb::none();
+  if (damage.unknown)
+    unknown = nb::make_tuple(damage.unknown->name, name_of(damage.unknown->kind), damage.unknown->depth);
+  return nb::make_tuple(damage.record, damage.offset, damage.size, damage.reason, damage.column, damage.found, unknown);
 }
 
 nb::object capsule(void* pointer, const char* name, void (*destroy)(PyObject*)) {
@@ -125,10 +134,12 @@ nb::object python_batch(tfr::ExportNode root, tfr::Arena* arena) {
 class PyDecoder {
  public:
   PyDecoder(const std::vector<ColumnTuple>& columns, const std::string& record_type, bool verify_crc,
-            uint64_t max_record_bytes)
+            uint64_t max_record_bytes, const std::optional<std::vector<std::string>>& known)
       : type_(parse_record_type(record_type)),
         decoder_(parse_columns(columns, type_), type_,
-                 {verify_crc, std::min(max_record_bytes, tfr::kMaxRecordBytes), true}) {}
+                 {verify_crc, std::min(max_record_bytes, tfr::kMaxRecordBytes), true}) {
+    if (known) decoder_.expect_only(*known);
+  }
 
   nb::tuple decode(nb::handle data, bool final) {
     const OneCall call(mutex_);
@@ -317,8 +328,10 @@ NB_MODULE(_kernel, m) {
       .def("bind", &PyEncoder::bind, "batch"_a)
       .def("encode_into", &PyEncoder::encode_into, "row"_a, "out"_a);
   nb::class_<PyDecoder>(m, "Decoder")
-      .def(nb::init<const std::vector<ColumnTuple>&, const std::string&, bool, uint64_t>(), "columns"_a,
-           "record_type"_a, nb::kw_only(), "verify_crc"_a = true, "max_record_bytes"_a = tfr::kMaxRecordBytes)
+      .def(nb::init<const std::vector<ColumnTuple>&, const std::string&, bool, uint64_t,
+                    const std::optional<std::vector<std::string>>&>(),
+           "columns"_a, "record_type"_a, nb::kw_only(), "verify_crc"_a = true,
+           "max_record_bytes"_a = tfr::kMaxRecordBytes, "known"_a = nb::none())
       .def("decode", &PyDecoder::decode, "data"_a, nb::kw_only(), "final"_a);
   nb::class_<PyInference>(m, "Inference")
       .def(nb::init<const std::string&, bool, uint64_t, int64_t>(), "record_type"_a, nb::kw_only(),

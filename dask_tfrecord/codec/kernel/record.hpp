@@ -49,6 +49,9 @@ inline std::string key_on_wire(const std::string& name) {
   return text + name + "\x12";
 }
 
+constexpr int kUnwanted = -1;  // a map key whose value is skipped
+constexpr int kStranger = -2;  // one that should not be there; asked for anew each time
+
 // How much of an entry follows from its key.
 enum class Entry : uint8_t {
   kUnknown,   // nothing yet
@@ -66,7 +69,7 @@ struct alignas(64) Key {
   uint64_t tail = 0;                            // <feature> <kind> <list> 0A <chunk> for n = 0
   uint32_t compared = 1;                        // which of the first bytes are compared, a bit for each
   uint32_t next = 0;                            // the key that followed it when it was last read field by field
-  int32_t slot = -1;                            // what the sink calls it; -1: nobody wants it
+  int32_t slot = kUnwanted;                     // what the sink calls it
   Entry kind = Entry::kUnknown;
   uint8_t head = 0;                             // how many bytes come before the values
   uint8_t entry = 0;                            // the length <entry> for n = 0
@@ -168,7 +171,7 @@ class KeyTable {
 };
 
 // A sink has
-//   int slot_of(const std::string& name)     a number for the name; -1: unwanted
+//   int slot_of(const std::string& name)     a number for the name, or kUnwanted, or kStranger
 //   Content content_of(int slot)             the kind its next feature is expected to have
 //   bool one_float(int slot)                 whether that feature is expected to be one float
 //   bool usual<Loop>(Cursor&, int slot, Span chunk)    the chunk of a feature that is one list of the expected kind
@@ -177,6 +180,7 @@ class KeyTable {
 //   Cursor cursor(), void done(const Cursor&)    what usual() changes, in one place so that it stays in registers
 //   bool value(int slot, Span body, const uint8_t* limit, Fault&)    any body of a map value; bytes up to
 //       limit may be read though they are not the body's
+//   bool stranger(const std::string& name, Span body, Fault&)    the same for a stranger's
 template <class Sink>
 class MapWalker {
  public:
@@ -329,6 +333,7 @@ class MapWalker {
     uint32_t key = table_.find(name);
     if (!key) {
       const int slot = sink_.slot_of(name);
+      if (slot == kStranger) return sink_.stranger(name, body, fault);
       if (slot < 0 && table_.full()) return true;
       key = table_.add(name, slot);
       table_.expect(key, slot < 0 ? Content::kUnset : sink_.content_of(slot), slot >= 0 && sink_.one_float(slot));

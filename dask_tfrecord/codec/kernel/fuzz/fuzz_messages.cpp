@@ -2,6 +2,7 @@
 // after it taught the decoder its keys, it must give the same; and what encodes must decode to the same bytes.
 #include "encode.hpp"
 #include "fuzz.hpp"
+#include "infer.hpp"
 
 namespace {
 
@@ -24,6 +25,30 @@ std::string encode(const std::vector<tfr::ColumnSpec>& columns, tfr::RecordType 
   return bytes;
 }
 
+std::string reason_of(tfr::DecodedBatch batch) {
+  batch.arena->release();
+  return batch.damage ? batch.damage.reason : "";
+}
+
+// A feature that nobody expects is told by the first record as by the third, and only if there is one.
+void look_for_strangers(tfr::Span once, tfr::Span thrice, tfr::RecordType type) {
+  tfr::Decoder decoder({}, type, {});
+  const bool is_good = reason_of(decoder.decode(once, true)).empty();
+  decoder.expect_only({"a", "g"});
+  const std::string reason = reason_of(decoder.decode(once, true));
+  tfr::fuzz::require(reason_of(decoder.decode(thrice, true)) == reason, "strangers do not depend on what came before");
+  tfr::fuzz::require(is_good || !reason.empty(), "damage stays damage");
+  if (reason != "unknown feature") return;
+  tfr::Inference inference(type, {}, -1);
+  int64_t records = 0;
+  tfr::Damage damage;
+  inference.feed(once, true, records, damage);
+  bool is_there = false;
+  for (const tfr::FeatureFacts& facts : inference.facts())
+    is_there |= facts.name != "a" && facts.name != "g" && facts.last != tfr::Content::kUnset;
+  tfr::fuzz::require(is_there, "a stranger is there");
+}
+
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
@@ -34,6 +59,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::string record = tfr::fuzz::frame(std::string(data + 1, data + size));
   const tfr::fuzz::Exact once(record);
   const tfr::fuzz::Exact thrice(record + record + record);
+  look_for_strangers(once.span(), thrice.span(), type);
   tfr::Decoder decoder(columns, type, {});
   tfr::DecodedBatch first = decoder.decode(once.span(), true);
   tfr::DecodedBatch again = decoder.decode(thrice.span(), true);

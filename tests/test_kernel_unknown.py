@@ -1,0 +1,92 @@
+"""The kernel against features that nobody expects: when there is one, which, and what would read it."""
+
+import oracle
+import pytest
+from oracle import block, bytes_list, entry, example_of, float_list, int64_list, packed
+from test_kernel_wire import ACCEPTED, ONE, SEQUENCES, exact
+
+from dask_tfrecord.codec import Column, Decoder
+from dask_tfrecord.errors import SchemaError
+
+
+@pytest.mark.parametrize("payload", ACCEPTED.values(), ids=ACCEPTED.keys())
+def test_a_feature_is_unknown_if_protobuf_sees_it_with_a_kind(payload: bytes) -> None:
+    features = oracle.parse(payload).features
+    holds = {name for name, feature in features.items() if feature.kind is not None}
+    damages = [
+        Decoder([], "example", known=known).decode(exact(oracle.frame(payload)), final=True).damage
+        for known in ([], list(features))
+    ]
+    assert {damage.unknown.name for damage in damages[:1] if damage and damage.unknown} <= holds
+    assert [damage and damage.reason for damage in damages] == ["unknown feature" if holds else None, None]
+
+
+@pytest.mark.parametrize("payload", SEQUENCES.values(), ids=SEQUENCES.keys())
+def test_a_feature_list_is_unknown_if_protobuf_sees_a_step_with_a_kind(payload: bytes) -> None:
+    record = oracle.parse(payload, "sequence_example")
+    holds = {name for name, feature in record.features.items() if feature.kind is not None}
+    holds |= {name for name, steps in record.lists.items() if any(step.kind for step in steps)}
+    damage = Decoder([], "sequence_example", known=[]).decode(exact(oracle.frame(payload)), final=True).damage
+    assert (damage is not None) == bool(holds)
+    assert damage is None or (damage.unknown and damage.unknown.name in holds)
+
+
+@pytest.mark.parametrize(
+    ("feature", "type_"),
+    [
+        (int64_list(packed(1)), "pa.int64()"),
+        (int64_list(packed(1), packed(2)), "pa.list_(pa.int64())"),
+        (int64_list(), "pa.int64()"),
+        (float_list(block(1, bytes(4))), "pa.float32()"),
+        (bytes_list(block(1, "é".encode()), block(1, b"")), "pa.list_(pa.string())"),
+        (bytes_list(block(1, b"\xff")), "pa.binary()"),
+    ],
+)
+def test_the_error_of_an_unknown_feature_says_what_would_read_it(feature: bytes, type_: str) -> None:
+    good = oracle.frame(example_of(entry("a", ONE)))
+    columns = [Column("a", "int64", 0)]
+    bad = oracle.frame(example_of(entry("a", ONE), entry("new", feature), entry("newer", ONE)))
+    decoded = Decoder(columns, "example", known=["b"]).decode(exact(good + bad), final=True)
+    assert decoded.batch.to_pydict() == {"a": [1]}
+    assert decoded.damage is not None
+    error = decoded.damage.error(columns, 10, 1000)
+    assert isinstance(error, SchemaError)
+    assert str(error) == (
+        f"record 11 (byte {1000 + len(good):,}): feature 'new': "
+        "the record holds it, the schema does not have it; "
+        f'pass schema={{"new": {type_}}} to read it, or extra="ignore"'
+    )
+
+
+def test_an_unknown_feature_counts_as_its_last_value_says() -> None:
+    """As for columns: the last of a repeated key counts, and one without a kind is absent."""
+    for values, is_damage in (([ONE, b""], False), ([b"", ONE], True), ([bytes_list(), ONE], True)):
+        payload = example_of(*(entry("new", value) for value in values))
+        damage = Decoder([], "example", known=[]).decode(exact(oracle.frame(payload)), final=True).damage
+        assert (damage is not None) == is_damage
+        assert damage is None or damage.unknown == Column("new", "int64", 0)
+
+
+def test_an_unknown_feature_is_found_in_every_record_that_holds_it() -> None:
+    """Also where the kernel has learnt the keys of the records before, more of them than it remembers."""
+    names = [f"known{n}" for n in range(5000)]
+    usual = example_of(*(entry(name, ONE) for name in names))
+    strange = example_of(*(entry(name, ONE) for name in names), entry("new", ONE))
+    decoder = Decoder([], "example", known=names)
+    for record in [usual, usual, strange, strange, usual, strange]:
+        damage = decoder.decode(exact(oracle.frame(record)), final=True).damage
+        assert (damage is not None) == (record is strange)
+
+
+def test_a_malformed_value_of_an_unknown_feature_is_damage_and_not_a_question_of_schema() -> None:
+    payload = example_of(entry("new", int64_list(block(1, b"\x80"))))
+    damage = Decoder([], "example", known=[]).decode(exact(oracle.frame(payload)), final=True).damage
+    assert damage is not None
+    assert damage.reason == "malformed protobuf message"
+
+
+def test_many_unknown_features_take_time_by_their_number() -> None:
+    payload = example_of(*(entry(f"new{n}", ONE) for n in range(200_000)))
+    damage = Decoder([], "example", known=[]).decode(exact(oracle.frame(payload)), final=True).damage
+    assert damage is not None
+    assert damage.unknown == Column("new0", "int64", 0)
