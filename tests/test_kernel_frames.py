@@ -5,6 +5,8 @@ import struct
 import numpy as np
 import oracle
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from dask_tfrecord.codec import Column, Decoder, Inference, _kernel, scan
 
@@ -131,6 +133,39 @@ def test_checksums_are_not_looked_at_when_told_so() -> None:
     decoded = Decoder(COLUMNS, "example", verify_crc=False).decode(bytes(damaged), final=True)
     assert (decoded.batch.to_pydict(), decoded.damage) == (ROWS, None)
     assert scan(bytes(damaged), final=True, verify_crc=False).damage is None
+
+
+@pytest.mark.parametrize("byte", [n for start in STARTS[:-1] for n in range(start, start + 12)])
+def test_checksums_of_lengths_are_verified_always(byte: int) -> None:
+    damaged = bytearray(FILE)
+    damaged[byte] ^= 1
+    found = scan(bytes(damaged), final=True, verify_crc=False)
+    assert found.damage is not None
+    assert found.damage.offset == found.consumed == max(start for start in STARTS if start <= byte)
+
+
+@given(st.lists(st.integers(0, 60), max_size=40), st.integers(1, 200), st.integers(0, 50), st.booleans())
+def test_places_for_blocks_are_as_far_apart_as_asked_and_no_further_than_a_record_more(
+    sizes: list[int], every: int, cut: int, final: bool
+) -> None:
+    file = oracle.records_file([bytes(size) for size in sizes])
+    file = file[: max(0, len(file) - cut)]
+    everything = scan(exact(file), final=final, offsets=True)
+    starts = everything.offsets.to_pylist()
+    expected: list[tuple[int, int]] = []
+    for number, start in enumerate(starts):
+        if not expected or start - expected[-1][0] >= every:
+            expected.append((start, number))
+    found = scan(exact(file), final=final, every=every)
+    assert found[:3] == everything[:3]
+    assert list(zip(found.offsets.to_pylist(), found.numbers.to_pylist(), strict=True)) == expected
+
+
+def test_places_are_given_only_if_asked_for() -> None:
+    assert scan(FILE, final=True)[3:] == (None, None)
+    assert scan(FILE, final=True, offsets=True).numbers is None
+    found = scan(FILE, final=True, every=2**64 - 1)
+    assert (found.offsets.to_pylist(), found.numbers.to_pylist()) == ([0], [0])
 
 
 # --- CRC-32C -------------------------------------------------------------------------------------------

@@ -234,12 +234,13 @@ class Inference:
 
 
 class Scanned(NamedTuple):
-    """Frames walked without decoding; ``offsets`` (int64) only when asked for."""
+    """Frames walked without decoding; ``offsets`` and ``numbers`` (int64) only when asked for."""
 
     records: int
     consumed: int
     damage: Damage | None
     offsets: pa.Array | None
+    numbers: pa.Array | None
 
 
 def scan(
@@ -247,14 +248,26 @@ def scan(
     *,
     final: bool,
     offsets: bool = False,
+    every: int = 0,
     verify_crc: bool = True,
     max_record_bytes: int = MAX_RECORD_BYTES,
 ) -> Scanned:
-    """Count and locate the whole records at the start of ``data``, checking checksums only."""
-    records, consumed, damage, found = _kernel.scan(
-        data, final=final, verify_crc=verify_crc, max_record_bytes=max_record_bytes, offsets=offsets
+    """Count and locate the whole records at the start of ``data``, checking checksums only.
+
+    ``offsets`` gives where each begins. ``every`` gives that of the first, and then of each that begins at
+    least so many bytes after the last one given, and the records' ``numbers``: where blocks may begin.
+    Without ``verify_crc`` payloads are not looked at, only the lengths and their checksums.
+    """
+    records, consumed, damage, *arrays = _kernel.scan(
+        data,
+        final=final,
+        verify_crc=verify_crc,
+        max_record_bytes=max_record_bytes,
+        offsets=offsets,
+        every=every,
     )
-    return Scanned(records, consumed, _damage(damage), pa.array(found) if found is not None else None)
+    found, numbers = (None if array is None else pa.array(array) for array in arrays)
+    return Scanned(records, consumed, _damage(damage), found, numbers)
 
 
 class Found(NamedTuple):

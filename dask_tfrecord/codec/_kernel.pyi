@@ -100,8 +100,14 @@ def scan(
     verify_crc: bool = True,
     max_record_bytes: int = 2147483647,
     offsets: bool = False,
-) -> tuple[int, int, Damage | None, ArrowArray | None]:
-    """Walk frames without decoding: (records, bytes consumed, damage, int64 offsets of the records)."""
+    every: int = 0,
+) -> tuple[int, int, Damage | None, ArrowArray | None, ArrowArray | None]:
+    """Walk frames without decoding: (records, bytes consumed, damage, offsets, numbers).
+
+    The checksums of the lengths are always verified, those of the payloads if ``verify_crc``. ``offsets``
+    (int64) are those of all records, if asked for; with ``every``, of the first, and then of each that begins
+    at least so many bytes after the last one given, and ``numbers`` (int64) says which records these are.
+    """
 
 def find_record(
     data: Buffer,

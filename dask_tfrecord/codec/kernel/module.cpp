@@ -12,6 +12,7 @@
 #include "encode.hpp"
 #include "infer.hpp"
 #include "locate.hpp"
+#include "scan.hpp"
 
 namespace nb = nanobind;
 
@@ -255,34 +256,25 @@ class PyInference {
   tfr::Inference inference_;
 };
 
-nb::tuple scan(nb::handle data, bool final, bool verify_crc, uint64_t max_record_bytes, bool offsets) {
+nb::tuple scan(nb::handle data, bool final, bool verify_crc, uint64_t max_record_bytes, bool offsets, uint64_t every) {
   const Bytes bytes(data);
-  tfr::Damage damage;
   std::unique_ptr<tfr::Arena, void (*)(tfr::Arena*)> arena(new tfr::Arena(4096), [](tfr::Arena* a) { a->release(); });
-  tfr::Growing<int64_t> starts;
   const tfr::FrameRules rules{verify_crc, std::min(max_record_bytes, tfr::kMaxRecordBytes), final};
-  {
+  const tfr::Scanned scanned = [&] {
     const nb::gil_scoped_release no_gil;
-    const tfr::Span span = bytes.span();
-    const uint8_t* p = span.begin;
-    damage.record = 0;
-    for (;; ++damage.record) {
-      const tfr::Span payload = tfr::next_frame(p, span.end, rules, tfr::crc32c::best(), damage);
-      if (!payload.begin) break;
-      if (offsets) starts.push(*arena, p - span.begin);
-      p = payload.end + tfr::kFooterBytes;
-    }
-    damage.offset = static_cast<uint64_t>(p - span.begin);
-  }
-  nb::object found = nb::none();
-  if (offsets) {
+    return tfr::scan(bytes.span(), rules, {offsets || every, every}, *arena);
+  }();
+  const auto array = [&](bool wanted, const tfr::Growing<int64_t>& values) -> nb::object {
+    if (!wanted) return nb::none();
     tfr::ExportNode node;
     node.format = "l";
-    node.length = damage.record;
-    node.buffers = {nullptr, starts.data};
-    found = python_batch(std::move(node), arena.release());
-  }
-  return nb::make_tuple(damage.record, damage.offset, damage_tuple(damage), found);
+    node.length = static_cast<int64_t>(values.size);
+    node.buffers = {nullptr, values.data};
+    arena->retain();
+    return python_batch(std::move(node), arena.get());
+  };
+  return nb::make_tuple(scanned.records, scanned.consumed, damage_tuple(scanned.damage),
+                        array(offsets || every, scanned.offsets), array(every, scanned.numbers));
 }
 
 nb::tuple find_record(nb::handle data, uint64_t start, bool final, uint64_t max_record_bytes, bool lenient) {
@@ -339,7 +331,7 @@ NB_MODULE(_kernel, m) {
       .def("feed", &PyInference::feed, "data"_a, nb::kw_only(), "final"_a)
       .def("features", &PyInference::features);
   m.def("scan", &scan, "data"_a, nb::kw_only(), "final"_a, "verify_crc"_a = true,
-        "max_record_bytes"_a = tfr::kMaxRecordBytes, "offsets"_a = false);
+        "max_record_bytes"_a = tfr::kMaxRecordBytes, "offsets"_a = false, "every"_a = 0);
   m.def("find_record", &find_record, "data"_a, "start"_a, nb::kw_only(), "final"_a,
         "max_record_bytes"_a = tfr::kMaxRecordBytes, "lenient"_a = false);
   m.def("crc32c", &crc32c_of, "data"_a, "value"_a = 0, "implementation"_a = "best");

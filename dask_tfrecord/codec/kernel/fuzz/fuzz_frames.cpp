@@ -1,6 +1,7 @@
 // Bytes as they are, taken for a file: frames are walked and messages decoded and looked at.
 #include "fuzz.hpp"
 #include "infer.hpp"
+#include "scan.hpp"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (!size) return 0;
@@ -18,5 +19,14 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   tfr::Damage damage;
   inference.feed(file.span(), final, records, damage);
   tfr::fuzz::require(!final || damage || damage.offset == size - 1, "all is looked at or damage is told");
+  const tfr::FrameRules frames{rules.verify_crc, rules.max_record_bytes, final};
+  tfr::Arena arena(4096);
+  const tfr::Scanned all = tfr::scan(file.span(), frames, {true, 0}, arena);
+  const tfr::Scanned some = tfr::scan(file.span(), frames, {true, static_cast<uint64_t>(flags) + 1}, arena);
+  tfr::fuzz::require(all.consumed == some.consumed && all.offsets.size == static_cast<size_t>(all.records),
+                     "all are told");
+  for (size_t i = 0; i < some.offsets.size; ++i)
+    tfr::fuzz::require(all.offsets.data[some.numbers.data[i]] == some.offsets.data[i],
+                       "numbers are those of the places");
   return 0;
 }
