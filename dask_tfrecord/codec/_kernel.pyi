@@ -18,6 +18,10 @@ class ArrowArray(Protocol):
         self, requested_schema: CapsuleType | None = None
     ) -> tuple[CapsuleType, CapsuleType]: ...
 
+class Batch(ArrowArray, Protocol):
+    def array_address(self) -> int:
+        """Address of a C Data Interface ArrowArray without its schema, to be moved from while this lives."""
+
 Column = tuple[str, Literal["int64", "float", "bytes", "string"], int]
 
 # (record, offset, size, reason, column, found): record and offset count from the start of the call's
@@ -63,7 +67,7 @@ class Decoder:
         max_record_bytes: int = 2147483647,
         known: Sequence[str] | None = None,
     ) -> None: ...
-    def decode(self, data: Buffer, *, final: bool) -> tuple[ArrowArray, int, Damage | None]:
+    def decode(self, data: Buffer, *, final: bool) -> tuple[Batch, int, Damage | None]:
         """The whole records at the start of ``data``: (batch, bytes consumed, damage).
 
         Unless ``final``, a record that goes on past the end is left for the next call, which gets it

@@ -109,7 +109,16 @@ class Batch {
   Batch(tfr::ExportNode root, tfr::Arena* arena) : root_(std::move(root)), arena_(arena) {}
   Batch(const Batch&) = delete;
   Batch& operator=(const Batch&) = delete;
-  ~Batch() { arena_->release(); }
+  ~Batch() {
+    if (array_.release) array_.release(&array_);
+    arena_->release();
+  }
+
+  // Where the columns alone are; an importer moves them out of there.
+  uintptr_t array_address() {
+    if (!array_.release) tfr::export_array(root_, arena_, &array_);
+    return reinterpret_cast<uintptr_t>(&array_);
+  }
 
   nb::tuple export_capsules() const {
     auto schema = std::make_unique<ArrowSchema>();
@@ -126,6 +135,7 @@ class Batch {
  private:
   tfr::ExportNode root_;
   tfr::Arena* arena_;
+  ArrowArray array_{};
 };
 
 nb::object python_batch(tfr::ExportNode root, tfr::Arena* arena) {
@@ -312,6 +322,7 @@ NB_MODULE(_kernel, m) {
   encode_error = PyErr_NewException("dask_tfrecord.codec._kernel.EncodeError", PyExc_ValueError, nullptr);
   m.attr("EncodeError") = nb::handle(encode_error);
   nb::class_<Batch>(m, "Batch")
+      .def("array_address", &Batch::array_address)
       .def(
           "__arrow_c_array__", [](const Batch& batch, nb::handle) { return batch.export_capsules(); },
           "requested_schema"_a = nb::none());
