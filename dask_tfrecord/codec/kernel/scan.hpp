@@ -20,6 +20,15 @@ struct Scanned {
   Growing<int64_t> numbers;
 };
 
+// Headers alone are no stream of reads that a processor foresees: of small records a walk that skips the payloads
+// would be slower than one that reads them. So as many bytes as the frame has are brought near, a page further on.
+TFR_INLINE void fetch_ahead(Span frame) {
+  constexpr size_t kPage = 4096;
+  constexpr size_t kLine = 64;
+  if (frame.size() > kPage) return;
+  for (size_t at = 0; at < frame.size(); at += kLine) prefetch(frame.begin + kPage + at);
+}
+
 // Walks the whole records at the start of data; what grows lies in the arena.
 inline Scanned scan(Span data, const FrameRules& rules, Places places, Arena& arena) {
   Scanned scanned;
@@ -34,6 +43,7 @@ inline Scanned scan(Span data, const FrameRules& rules, Places places, Arena& ar
       if (places.every) scanned.numbers.push(arena, scanned.records);
       next = places.every < UINT64_MAX - scanned.consumed ? scanned.consumed + places.every : UINT64_MAX;
     }
+    if (!rules.verify_crc) fetch_ahead({p, payload.end + kFooterBytes});
     p = payload.end + kFooterBytes;
   }
   scanned.damage.record = scanned.records;
