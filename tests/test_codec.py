@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from oracle import Feature, Record
 
-from dask_tfrecord.codec import Column, Decoder, Encoder, Inference, RecordType, scan
+from dask_tfrecord.codec import Column, Decoder, Encoder, Inference, RecordType, _kernel, scan
 from dask_tfrecord.errors import SchemaError
 
 MESSAGES: list[RecordType] = ["example", "sequence_example"]
@@ -168,6 +168,19 @@ def test_the_kernel_reads_what_protobuf_writes(table: Table, random_: random.Ran
     batch = decode(table.columns, table.record_type, oracle.records_file(payloads))
     assert batch.schema.names == [column.name for column in table.columns]
     assert [values_of(array) for array in batch.columns] == table.values
+
+
+@given(any_table)
+def test_any_arrow_library_gets_the_batch_that_the_decoder_gives(table: Table) -> None:
+    """Through the capsules, which bring the schema along; a name ends there at its first NUL."""
+    file = oracle.records_file([oracle.serialize(record, table.record_type) for record in table.records()])
+    exported, _, _ = _kernel.Decoder(table.columns, table.record_type).decode(file, final=True)
+    batch, ours = pa.record_batch(exported), decode(table.columns, table.record_type, file)
+    assert batch.schema.names == [name.split("\0")[0] for name in ours.schema.names]
+    assert batch.schema.types == ours.schema.types
+    assert [values_of(array) for array in batch.columns] == [values_of(array) for array in ours.columns]
+    batch.validate(full=True)
+    ours.validate(full=True)
 
 
 @given(any_table, st.randoms(use_true_random=False))
