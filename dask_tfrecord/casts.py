@@ -120,9 +120,9 @@ def plain(type_: pa.DataType) -> pa.DataType:
 
 def store(array: pa.Array, *, exact: bool) -> pa.Array:
     """Values as the kernel takes them; with ``exact``, a value that would be rounded is a `MisfitError`."""
-    type_ = array.type
-    if type_ in _READY or (_is_ready(type_) and not _has_null_elements(array)):
+    if is_stored(array):
         return array
+    type_ = array.type
     if isinstance(type_, pa.BaseExtensionType):
         return store(array.storage, exact=exact)
     if types.is_dictionary(type_):
@@ -144,11 +144,16 @@ def store(array: pa.Array, *, exact: bool) -> pa.Array:
     return _store_rounded(array, exact=exact)
 
 
+def is_stored(array: pa.Array) -> bool:
+    """Whether values are as the kernel takes them, so that `store` copies nothing."""
+    return array.type in _READY or (_is_ready(array.type) and not _has_null_elements(array))
+
+
 def storage_bytes(array: pa.Array) -> int:
     """About how much memory `store` takes for its result: none where it copies nothing."""
-    type_ = array.type
-    if _is_ready(type_):
+    if is_stored(array):
         return 0
+    type_ = array.type
     if isinstance(type_, pa.BaseExtensionType):
         return storage_bytes(array.storage)
     if is_list(type_):

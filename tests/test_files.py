@@ -21,6 +21,7 @@ from dask_tfrecord.dataset import writing
 from dask_tfrecord.dataset.entries import FileEntry
 from dask_tfrecord.dataset.files import ReadOptions, read_table
 from dask_tfrecord.dataset.listing import list_files
+from dask_tfrecord.dataset.partitioning import Part
 from dask_tfrecord.dataset.splits import Split
 from dask_tfrecord.dataset.store import Store
 from dask_tfrecord.dataset.writing import write_files
@@ -52,16 +53,19 @@ def numbers(rows: int) -> pa.Table:
     )
 
 
-def write(root: Path, table: pa.Table, **options: Any) -> list[FileEntry]:
+def write(root: Path, table: pa.Table, parts: list[Part] | None = None, **options: Any) -> list[FileEntry]:
     """The table below ``root``, as plain records where it is one column of bytes."""
     plain = table.schema.types == [pa.binary()]
     schema = Schema.from_arrow(table.schema, "bytes" if plain else "example")
     store = Store.at(root)
 
-    def place(index: int) -> tuple[str, str]:
-        return store.join(f"{index}.tfrecord"), f"{index}.tfrecord"
+    def place(directory: str, index: int) -> tuple[str, str]:
+        name = f"{directory}{index}.tfrecord"
+        return store.join(name), name
 
-    return write_files(store, place, table, schema, **{"compression": None, "lossy": "allow", **options})
+    whole = [Part("", (), table.num_rows)]
+    options = {"compression": None, "lossy": "allow", **options}
+    return write_files(store, place, parts or whole, table, schema, **options)
 
 
 def read(root: Path, entry: FileEntry, schema: pa.Schema) -> pa.Table:
@@ -108,7 +112,7 @@ def test_blocks_hold_about_a_mebibyte(tmp_path: Path, compression: Compression |
 
 @every
 def test_the_receipt_says_what_was_stored(tmp_path: Path, compression: Compression | None) -> None:
-    [entry] = write(tmp_path, numbers(1000), compression=compression, values=("x", None))
+    [entry] = write(tmp_path, numbers(1000), [Part("", ("x", None), 1000)], compression=compression)
     stored = (tmp_path / entry.path).read_bytes()
     assert (entry.path, entry.records, entry.bytes) == ("0.tfrecord", 1000, len(stored))
     assert entry.crc32c == oracle.crc32c(stored)
@@ -198,9 +202,38 @@ def test_a_value_that_cannot_be_stored_names_the_row_of_the_table(
     assert caught.value.path == str(tmp_path / f"{len(list(tmp_path.iterdir()))}.tfrecord")
 
 
+@pytest.mark.parametrize("compression", [None, "gzip"])
+@pytest.mark.parametrize("limits", [{}, {"max_rows": 100}, {"max_bytes": 5_000}])
+def test_parts_have_files_of_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compression: Compression | None, limits: dict[str, int]
+) -> None:
+    """The same as if each was a table of its own, whatever rows are converted together."""
+    monkeypatch.setattr(writing, "_CHUNK_ROWS", 64)
+    table = numbers(1000).append_column("small", pa.array([n % 100 for n in range(1000)], pa.int8()))
+    parts = [Part("a-", ("a",), 300), Part("b-", ("b",), 1), Part("c-", (None,), 699)]
+    entries = write(tmp_path / "all", table, parts, compression=compression, **limits)
+    first = 0
+    for part in parts:
+        alone = table.slice(first, part.rows)
+        own = [entry for entry in entries if entry.values == part.values]
+        assert write(tmp_path / "alone", alone, [part], compression=compression, **limits) == own
+        assert pa.concat_tables([read(tmp_path / "all", entry, table.schema) for entry in own]) == alone
+        first += part.rows
+    assert {entry.path for entry in entries} == {path.name for path in (tmp_path / "all").iterdir()}
+
+
+def test_a_bad_value_of_a_later_part_leaves_the_parts_before_it(tmp_path: Path) -> None:
+    table = pa.table({"n": pa.array([*range(10), 2**63], pa.uint64())})
+    with pytest.raises(SchemaError) as caught:
+        write(tmp_path, table, [Part("a-", ("a",), 6), Part("b-", ("b",), 4), Part("c-", ("c",), 1)])
+    assert (caught.value.record, caught.value.path) == (10, str(tmp_path / "c-0.tfrecord"))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a-0.tfrecord", "b-0.tfrecord"]
+
+
 MEASURE = """
 import random, resource, sys
 import pyarrow as pa
+from dask_tfrecord.dataset.partitioning import Part
 from dask_tfrecord.dataset.store import Store
 from dask_tfrecord.dataset.writing import write_files
 from dask_tfrecord.schema import Schema
@@ -219,7 +252,8 @@ table = pa.table(make())
 schema = Schema.from_arrow(table.schema)
 store = Store.at("out")
 peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-write = lambda part: write_files(store, lambda _: (store.join("file"), "file"), part, schema,
+place = lambda _, number: (store.join("file"), "file")
+write = lambda rows: write_files(store, place, [Part("", (), len(rows))], rows, schema,
                                  compression=sys.argv[2] or None, lossy="allow", threads=16)
 write(table.slice(0, 10))
 normal = peak()

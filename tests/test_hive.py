@@ -2,6 +2,7 @@
 
 import datetime
 import decimal
+import itertools
 from typing import Any
 
 import hypothesis.strategies as st
@@ -11,7 +12,7 @@ from hypothesis import given
 
 from dask_tfrecord import SchemaError, TFRecordError
 from dask_tfrecord.dataset import hive
-from dask_tfrecord.dataset.partitioning import split
+from dask_tfrecord.dataset.partitioning import Split, split
 
 
 def directory(value: Any, type_: pa.DataType | None = None, name: str = "c") -> str:
@@ -106,49 +107,57 @@ def test_paths_that_leave_the_root_are_refused(path: str) -> None:
 # --- the parts of a table ----------------------------------------------------------------------------
 
 
+def numbers(found: Split) -> dict[tuple[Any, ...], list[int]]:
+    """The column "n" of each part, by the part's values."""
+    ends = itertools.accumulate(part.rows for part in found.parts)
+    return {
+        part.values: found.table["n"].slice(end - part.rows, part.rows).to_pylist()
+        for part, end in zip(found.parts, ends, strict=True)
+    }
+
+
 def test_rows_go_to_their_part_in_the_order_they_had() -> None:
     table = pa.table({"n": range(6), "c": ["b", "a", None, "b", "a", ""]})
-    parts = split(table, ["c"], max_parts=9)
-    assert [(p.directory, p.values, p.table["n"].to_pylist()) for p in parts] == [
-        ("c=b", ("b",), [0, 3]),
-        ("c=a", ("a",), [1, 4]),
-        (f"c={hive.NULL}", (None,), [2]),
-        ("c=", ("",), [5]),
-    ]
-    assert parts[0].table.column_names == ["n"]
+    found = split(table, ["c"], max_parts=9)
+    assert [part.directory for part in found.parts] == ["c=b", "c=a", f"c={hive.NULL}", "c="]
+    assert numbers(found) == {("b",): [0, 3], ("a",): [1, 4], (None,): [2], ("",): [5]}
+    assert found.table.column_names == ["n"]
+    assert found.order is not None
+    assert found.order.tolist() == found.table["n"].to_pylist()
 
 
 def test_two_columns_part_by_their_combinations() -> None:
     table = pa.table({"a": [1, 2, 1, 2, 1], "b": ["x", "x", "y", "x", "x"], "n": range(5)})
-    found = {part.values: part.table["n"].to_pylist() for part in split(table, ["b", "a"], max_parts=9)}
+    found = numbers(split(table, ["b", "a"], max_parts=9))
     assert found == {("x", 1): [0, 4], ("x", 2): [1, 3], ("y", 1): [2]}
 
 
 def test_chunks_with_different_categories_part_by_value() -> None:
     chunks = [pa.array(["a", "b"]).dictionary_encode(), pa.array(["b", None, "a"]).dictionary_encode()]
     table = pa.table({"c": pa.chunked_array(chunks), "n": range(5)})
-    found = {part.values: part.table["n"].to_pylist() for part in split(table, ["c"], max_parts=9)}
+    found = numbers(split(table, ["c"], max_parts=9))
     assert found == {("a",): [0, 4], ("b",): [1, 2], (None,): [3]}
 
 
 def test_floats_part_by_value_with_nan_as_one() -> None:
     nan = float("nan")
     table = pa.table({"c": [0.0, -0.0, nan, 1.5, nan], "n": range(5)})
-    parts = split(table, ["c"], max_parts=9)
+    parts = split(table, ["c"], max_parts=9).parts
     assert [part.directory for part in parts] == ["c=0", "c=-0", "c=nan", "c=1.5"]
-    assert [part.table.num_rows for part in parts] == [1, 1, 2, 1]
+    assert [part.rows for part in parts] == [1, 1, 2, 1]
 
 
 def test_rows_that_are_in_order_are_not_copied() -> None:
     table = pa.table({"c": ["a", "a", "b"], "n": [1, 2, 3]})
-    part = split(table, ["c"], max_parts=9)[1]
-    assert part.table["n"].chunk(0).buffers()[1].address == table["n"].chunk(0).buffers()[1].address
+    found = split(table, ["c"], max_parts=9)
+    assert found.table["n"].chunk(0).buffers()[1].address == table["n"].chunk(0).buffers()[1].address
+    assert found.order is None
 
 
 def test_no_columns_give_one_part_and_no_rows_give_none() -> None:
     table = pa.table({"n": [1]})
-    assert split(table, [], max_parts=1) == [("", (), table)]
-    assert split(table.slice(1), ["n"], max_parts=1) == []
+    assert split(table, [], max_parts=1) == (table, [("", (), 1)], None)
+    assert split(table.slice(1), ["n"], max_parts=1).parts == []
 
 
 def test_too_many_parts_are_refused_with_what_to_do() -> None:

@@ -14,10 +14,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dask_tfrecord.codec import RecordType
+from dask_tfrecord.codec import Column, Encoder, RecordType
 from dask_tfrecord.dataset import writing
 from dask_tfrecord.dataset.entries import ColumnStatistics
-from dask_tfrecord.dataset.statistics import Statistics
+from dask_tfrecord.dataset.partitioning import Part
+from dask_tfrecord.dataset.statistics import describe, none, together
 from dask_tfrecord.dataset.store import Store
 from dask_tfrecord.dataset.writing import write_files
 from dask_tfrecord.schema import Schema
@@ -29,11 +30,12 @@ NOON = datetime.datetime(2024, 2, 29, 12, tzinfo=datetime.UTC)
 def of(array: pa.Array, record_type: RecordType = "example") -> ColumnStatistics:
     """The statistics of one column, gathered from three batches."""
     schema = Schema.from_arrow(pa.schema([("x", array.type)]), record_type)
-    statistics = Statistics(schema)
+    encoder = Encoder(schema.columns, record_type)
+    known = none(schema)
     for begin, end in itertools.pairwise([0, len(array) // 3, len(array) // 2, len(array)]):
-        batch = pa.record_batch({"x": array.slice(begin, end - begin)})
-        statistics.add(schema.to_storage(batch, lossy="allow"))
-    [found] = statistics.result()
+        encoder.bind(schema.to_storage(pa.record_batch({"x": array.slice(begin)}), lossy="allow"))
+        known = together(known, encoder.statistics(0, end - begin))
+    [[found]] = describe(schema, [known])
     assert found.name == "x"
     return found
 
@@ -131,16 +133,66 @@ def test_bounds_of_floats_are_those_of_python(values: list[float | None]) -> Non
     assert found.nulls == values.count(None)
 
 
+STARTS = [b"", b"\0", b"a", b"a\0", b"abcdefg", b"abcdefgh", b"abcdefgh\0", b"\x7f", b"\xff" * 9]
+
+
+@given(
+    st.lists(
+        st.none() | st.builds(bytes.__add__, st.sampled_from(STARTS), st.binary(max_size=9)), max_size=30
+    ),
+    st.sampled_from([pa.binary(), pa.large_binary()]),
+    st.integers(0, 30),
+)
+def test_bounds_of_bytes_are_those_of_python(
+    values: list[bytes | None], type_: pa.DataType, cut: int
+) -> None:
+    values_from = values[cut:]
+    known = [value for value in values_from if value is not None]
+    found = of(pa.array(values, type_).slice(cut))
+    assert (found.min, found.max) == ((min(known), max(known)) if known else (None, None))
+    assert found.nulls == values_from.count(None)
+
+
+@given(st.lists(st.none() | st.text(max_size=12), max_size=30))
+def test_bounds_of_text_are_those_of_python(values: list[str | None]) -> None:
+    known = [value for value in values if value is not None]
+    found = of(pa.array(values, pa.string()))
+    assert (found.min, found.max) == ((min(known), max(known)) if known else (None, None))
+
+
+@given(st.lists(st.none() | st.integers(-(2**63), 2**63 - 1), max_size=50), st.integers(0, 50))
+def test_bounds_of_integers_are_those_of_python(values: list[int | None], cut: int) -> None:
+    values_from = values[cut:]
+    known = [value for value in values_from if value is not None]
+    found = of(pa.array(values, pa.int64()).slice(cut))
+    assert (found.min, found.max) == ((min(known), max(known)) if known else (None, None))
+    assert found.nulls == values_from.count(None)
+
+
+def test_rows_outside_the_batch_are_refused() -> None:
+    encoder = Encoder([Column("x", "int64", 0)], "example")
+    encoder.bind(pa.record_batch({"x": pa.array([1, 2, 3])}))
+    assert encoder.statistics(3, 3) == [(0, None, None)]
+    for begin, end in [(-1, 2), (0, 4), (2, 1), (4, 4)]:
+        with pytest.raises(IndexError, match="outside the batch"):
+            encoder.statistics(begin, end)
+        with pytest.raises(IndexError, match="outside the batch"):
+            encoder.encode_into(begin, bytearray(100), end)
+
+
 @pytest.mark.parametrize("limits", [{"max_rows": 300}, {"max_bytes": 10_000}])
 def test_every_file_has_its_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limits: dict[str, int]
 ) -> None:
     monkeypatch.setattr(writing, "_CHUNK_ROWS", 77)
-    table = pa.table({"n": range(1000), "odd": [n if n % 2 else None for n in range(1000)]})
+    table = pa.table(
+        {"n": pa.array(range(1000), pa.int16()), "odd": [n if n % 2 else None for n in range(1000)]}
+    )
     store = Store.at(tmp_path)
     entries = write_files(
         store,
-        lambda index: (store.join(f"{index}"), f"{index}"),
+        lambda _, index: (store.join(f"{index}"), f"{index}"),
+        [Part("", (), 1000)],
         table,
         Schema.from_arrow(table.schema),
         compression=None,

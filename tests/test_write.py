@@ -299,6 +299,16 @@ def test_rows_count_from_the_partitions_start_across_chunks(
     assert caught.value.record == 57
 
 
+def test_rows_count_in_the_partition_also_when_it_is_split_by_keys(tmp_path: Path) -> None:
+    numbers = pd.array([1] * 57 + [2**63] + [1] * 10, pd.ArrowDtype(pa.uint64()))
+    frame = pd.DataFrame({"n": numbers, "key": ["b", "a"] * 34})
+    with pytest.raises(SchemaError, match="2\\^63-1") as caught:
+        to_tfrecord(dd.from_pandas(frame, npartitions=1, sort=False), tmp_path, partition_on="key")
+    assert caught.value.record == 57
+    assert caught.value.path is not None
+    assert "key=a/" in caught.value.path
+
+
 def test_a_partition_with_other_columns_than_planned_says_where(tmp_path: Path) -> None:
     ddf = collection().map_partitions(
         lambda part: part[["n"]], meta=collection()._meta, enforce_metadata=False

@@ -108,6 +108,17 @@ class Decoded(NamedTuple):
     damage: Damage | None
 
 
+class Statistics(NamedTuple):
+    """How many rows of a column are null, and the least and greatest of its values; None if it has none.
+
+    Of lists it is their lengths; NaN does not count.
+    """
+
+    nulls: int
+    least: Any
+    greatest: Any
+
+
 class Encoder:
     """Arrow batches -> framed records.
 
@@ -132,8 +143,8 @@ class Encoder:
         """Take the batch whose rows `encode_into` encodes."""
         self._kernel.bind(batch)
 
-    def encode_into(self, row: int, out: Buffer) -> tuple[int, int, int]:
-        """Fill ``out`` with the whole records from a row of the batch on.
+    def encode_into(self, row: int, out: Buffer, end: int | None = None) -> tuple[int, int, int]:
+        """Fill ``out`` with the whole records from a row of the batch on, up to the one before ``end``.
 
         Returns the next row, the bytes written, and 0, or, where not even one record fits, how much room is
         enough for it. ``SPARE_BYTES`` behind the last record stay free.
@@ -144,11 +155,15 @@ class Encoder:
             For a value that has no encoding, naming the row of the batch and the column.
         """
         try:
-            return self._kernel.encode_into(row, out)
+            return self._kernel.encode_into(row, out, end)
         except _kernel.EncodeError as error:
             bad_row, column, reason = error.args
             feature = self._columns[column].name if column >= 0 else None
             raise SchemaError(reason, record=bad_row, feature=feature) from None
+
+    def statistics(self, row: int, end: int) -> list[Statistics]:
+        """What the encoded rows from ``row`` to before ``end`` hold, for each column."""
+        return list(map(Statistics._make, self._kernel.statistics(row, end)))
 
     def encode(self, batch: pa.RecordBatch) -> Iterator[memoryview]:
         """Yield the bytes of all rows. Each view is valid only until the next one is asked for."""

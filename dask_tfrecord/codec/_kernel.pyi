@@ -45,10 +45,19 @@ class Encoder:
     def bind(self, batch: ArrowArray) -> None:
         """Take the batch whose rows the next calls encode. Raises EncodeError if its storage is another."""
 
-    def encode_into(self, row: int, out: Buffer) -> tuple[int, int, int]:
-        """Fill ``out`` with whole framed records from ``row`` on: (next row, bytes written, need).
+    def encode_into(self, row: int, out: Buffer, end: int | None = None) -> tuple[int, int, int]:
+        """Fill ``out`` with whole framed records of the rows from ``row`` to before ``end``, or to the last.
 
-        need is 0, or, when not even one record fits, the size of buffer that is enough. Raises EncodeError.
+        Returns (next row, bytes written, need). need is 0, or, when not even one record fits, the size of
+        buffer that is enough. Raises EncodeError.
+        """
+
+    def statistics(self, row: int, end: int) -> list[tuple[int, Any, Any]]:
+        """(nulls, least, greatest) of each column's rows from ``row`` to before ``end``.
+
+        Of a list it is the length that counts. NaN does not count, and there is no negative zero; bytes and
+        strings are in the order of their bytes. None and None if there is no value. Strings must be UTF-8,
+        as those of encoded rows are.
         """
 
 class Decoder:

@@ -98,26 +98,29 @@ class WriteRun:
         """Write the files of a partition; a repetition replaces them."""
         if not self.store.renames:
             self._announce()
-        files: list[FileEntry] = []
-        for part in split(table, self.partition_on, max_parts=self.max_parts):
-            directory = f"{part.directory}/" if part.directory else ""
+        rows = split(table, self.partition_on, max_parts=self.max_parts)
 
-            def place(number: int, directory: str = directory) -> tuple[str, str]:
-                name = directory + self.name(index, count, number)
-                return self._waiting(name) if self.store.renames else self.store.join(name), name
+        def place(directory: str, number: int) -> tuple[str, str]:
+            name = f"{directory}/" * bool(directory) + self.name(index, count, number)
+            return self._waiting(name) if self.store.renames else self.store.join(name), name
 
-            files += write_files(
+        try:
+            files = write_files(
                 self.store,
                 place,
-                part.table,
+                rows.parts,
+                rows.table,
                 self.schema,
                 compression=self.compression,
                 level=self.level,
                 lossy=self.lossy,
-                values=part.values,
                 max_rows=self.max_rows,
                 max_bytes=self.max_bytes,
             )
+        except TFRecordError as error:
+            if error.record is not None and rows.order is not None:
+                error.record = int(rows.order[error.record])  # where the user has it
+            raise
         return tuple(files)
 
     def commit(self, files: Sequence[FileEntry]) -> Snapshot:

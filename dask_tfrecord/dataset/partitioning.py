@@ -15,11 +15,22 @@ Codes = npt.NDArray[np.int64]
 
 
 class Part(NamedTuple):
-    """The rows that share their partition values, without these; the directory is "" if there are none."""
+    """How many rows share their partition values; the directory is "" if there are no partitions."""
 
     directory: str
     values: tuple[Any, ...]
+    rows: int
+
+
+class Split(NamedTuple):
+    """A table's rows, without their partition values, sorted by these: first those of the first part.
+
+    ``order`` are the numbers of the rows in the table that was split, or None if they are in its order.
+    """
+
     table: pa.Table
+    parts: list[Part]
+    order: Codes | None = None
 
 
 class Groups(NamedTuple):
@@ -34,7 +45,7 @@ class Groups(NamedTuple):
     starts: Codes
 
 
-def split(table: pa.Table, partition_on: Sequence[str], *, max_parts: int) -> list[Part]:
+def split(table: pa.Table, partition_on: Sequence[str], *, max_parts: int) -> Split:
     """The parts of a table, in the order in which their keys first appear; none of an empty table.
 
     The table is sorted once and the parts are slices of it.
@@ -47,23 +58,29 @@ def split(table: pa.Table, partition_on: Sequence[str], *, max_parts: int) -> li
         If there are more parts than ``max_parts``.
     """
     if not partition_on:
-        return [Part("", (), table)]
+        return Split(table, [Part("", (), table.num_rows)])
+    rows = table.drop_columns(list(partition_on))
     if not table.num_rows:
-        return []
+        return Split(rows, [])
     keys, order, starts = group(table, partition_on)
     if keys.num_rows > max_parts:
         raise too_many(f"{keys.num_rows:,} different values", partition_on, max_parts)
     directories = hive.directories(keys)
-    values = list(zip(*(_plain(name, keys[name]) for name in partition_on), strict=True))
-    rows = table.drop_columns(list(partition_on))
-    if order is not None:
-        rows = rows.take(pa.array(order))
-    ends = starts[1:]
-    slices = (rows.slice(start, end - start) for start, end in zip(starts, ends, strict=False))
-    parts = [Part(*part) for part in zip(directories, values, slices, strict=True)]
-    for part in parts:
-        hive.check_inside(part.directory)
-    return parts
+    for directory in directories:
+        hive.check_inside(directory)
+    values = zip(*(_plain(name, keys[name]) for name in partition_on), strict=True)
+    parts = list(map(Part, directories, values, np.diff(starts).tolist()))
+    return Split(rows if order is None else _sorted(rows, order), parts, order)
+
+
+def _sorted(table: pa.Table, order: Codes) -> pa.Table:
+    """The rows in another order, column by column, which Arrow does faster than a table."""
+    numbers = pa.array(order)
+    columns = [
+        pc.take(column.chunk(0) if column.num_chunks == 1 else column, numbers, boundscheck=False)
+        for column in table.columns
+    ]
+    return pa.Table.from_arrays(columns, schema=table.schema)
 
 
 def group(table: pa.Table, names: Sequence[str]) -> Groups:

@@ -1,4 +1,4 @@
-"""Tables -> TFRecord files, in bounded memory. Knows no directories and no datasets.
+"""Tables -> TFRecord files, in bounded memory. Knows no datasets.
 
 A file consists of blocks: whole records, about 1 MiB of them, compressed by themselves. Where a block ends
 depends on the records alone, so the same rows give the same bytes.
@@ -7,24 +7,26 @@ depends on the records alone, so the same rows give the same bytes.
 import os
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import cache
 from itertools import accumulate
 from threading import Lock
-from typing import Any, BinaryIO, NamedTuple
+from typing import BinaryIO, NamedTuple
 
 import pyarrow as pa
 
-from dask_tfrecord.casts import storage_bytes
+from dask_tfrecord.casts import is_stored, storage_bytes
 from dask_tfrecord.codec import SPARE_BYTES, Encoder, _kernel
 from dask_tfrecord.codec.compression import Blocks, Compression, blocks
 from dask_tfrecord.dataset.entries import Block, ColumnStatistics, FileEntry
 from dask_tfrecord.dataset.files import placed
-from dask_tfrecord.dataset.statistics import Statistics
+from dask_tfrecord.dataset.partitioning import Part
+from dask_tfrecord.dataset.statistics import Columns, describe, none, together
 from dask_tfrecord.dataset.store import Store
-from dask_tfrecord.errors import TFRecordError
+from dask_tfrecord.errors import SchemaError, TFRecordError
 from dask_tfrecord.schema import Lossy, Schema
 
 # Content of a block; more only where one record is longer.
@@ -47,34 +49,35 @@ class _Limits(NamedTuple):
 
 def write_files(
     store: Store,
-    place: Callable[[int], tuple[str, str]],
+    place: Callable[[str, int], tuple[str, str]],
+    parts: Sequence[Part],
     table: pa.Table,
     schema: Schema,
     *,
     compression: Compression | None,
     level: int | None = None,
     lossy: Lossy,
-    values: tuple[Any, ...] = (),
     max_rows: int | None = None,
     max_bytes: int | None = None,
     threads: int | None = None,
 ) -> list[FileEntry]:
-    """Write a table as one file, or as several where it exceeds a limit; return their receipts.
+    """Write a table as one file for each part, or as several where that exceeds a limit; return the receipts.
 
     Parameters
     ----------
     store : Store
         Where to.
     place : callable
-        For the number of a file, from 0: the path in the store, and its name in receipts and messages.
+        For the directory of a part and the number of a file in it, from 0: the path in the store, and its
+        name in receipts and messages.
+    parts : sequence of Part
+        Which of the rows belong together, from the first to the last. Of one without any a file is made, too.
     table : pyarrow.Table
-        The rows. Of a table without any one file is made, too.
+        The rows of all parts.
     schema : Schema
         Its columns.
     compression, level, lossy
         As in `to_tfrecord`.
-    values : tuple, default ()
-        The partition values of the receipts.
     max_rows, max_bytes : int, optional
         Limits of each file; bytes count before compression, and one record always fits.
     threads : int, optional
@@ -91,24 +94,38 @@ def write_files(
     limits = _Limits(max_rows or table.num_rows, max_bytes or 2**63)
     records = _Records(table, schema, lossy)
     helpers = _helpers(threads or _processors(), os.getpid())
+    buffers: list[memoryview] = []
     files: list[FileEntry] = []
-    while not files or records.row < table.num_rows:
-        path, name = place(len(files))
-        first = records.row
-        try:
-            with store.create(path) as file, helpers.without_this_thread():
-                output = _Output(file, blocks(compression, level) if compression else None, helpers)
-                _fill(output, records, limits)
-        except TFRecordError as error:
-            raise placed(error, store.public(store.join(name)), records.base) from None
-        rows, found = records.row - first, records.statistics()
-        files.append(FileEntry(name, output.bytes, rows, output.crc32c, values, tuple(output.blocks), found))
-    return files
+    found: list[Columns] = []
+    end = 0
+    with helpers.without_this_thread():
+        for part in parts:
+            number, end = 0, end + part.rows
+            while not number or records.row < end:
+                path, name = place(part.directory, number)
+                first = records.row
+                try:
+                    with store.create(path) as file:
+                        compressed = blocks(compression, level) if compression else None
+                        output = _Output(file, compressed, helpers, buffers)
+                        _fill(output, records, end, limits)
+                except TFRecordError as error:
+                    raise placed(error, store.public(store.join(name)), records.base) from None
+                rows, at = records.row - first, tuple(output.blocks)
+                files.append(FileEntry(name, output.bytes, rows, output.crc32c, part.values, at))
+                found.append(records.statistics())
+                number += 1
+    return list(map(_with_statistics, files, describe(schema, found)))
 
 
-def _fill(output: "_Output", records: "_Records", limits: _Limits) -> None:
-    """One file, of as many records as the limits allow."""
-    first, end = records.row, min(records.row + limits.rows, records.rows)
+def _with_statistics(file: FileEntry, columns: tuple[ColumnStatistics, ...]) -> FileEntry:
+    return replace(file, statistics=columns)
+
+
+def _fill(output: "_Output", records: "_Records", end: int, limits: _Limits) -> None:
+    """One file, of as many of the records before the row ``end`` as the limits allow."""
+    first = records.row
+    end = min(first + limits.rows, end)
     content = 0
     while records.row < end:
         at = records.row
@@ -143,10 +160,8 @@ class _Records:
         self._schema = schema
         self._lossy: Lossy = lossy
         self._encoder = Encoder(schema.columns, schema.record_type, buffer_bytes=0)
-        self._storage: pa.RecordBatch = None  # of the rows from `base` on
-        self._statistics = Statistics(schema)
+        self._statistics = none(schema)
         self._noted = 0  # the first row that is not in the statistics
-        self.rows = table.num_rows
         self.row = self.base = self._bound = 0
 
     def take(self, out: memoryview, end: int) -> tuple[int, int]:
@@ -156,36 +171,44 @@ class _Records:
         """
         size = 0
         while self.row < end:
-            if not self.row < self._bound <= end:
+            if self.row == self._bound:
                 self._bind(end)
-            row, count, need = self._encoder.encode_into(self.row - self.base, out[size:])
+            last = min(end, self._bound)
+            row, count, need = self._encoder.encode_into(self.row - self.base, out[size:], last - self.base)
             self.row = self.base + row
             size += count
-            if self.row < self._bound:
+            if self.row < last:
                 return size, 0 if size else need
         return size, 0
 
-    def statistics(self) -> tuple[ColumnStatistics, ...]:
+    def statistics(self) -> Columns:
         """Of the rows given out since the last call."""
         self._note()
-        found, self._statistics = self._statistics.result(), Statistics(self._schema)
+        found, self._statistics = self._statistics, none(self._schema)
         return found
 
     def _note(self) -> None:
         if self._noted < self.row:
-            self._statistics.add(self._storage.slice(self._noted - self.base, self.row - self._noted))
+            found = self._encoder.statistics(self._noted - self.base, self.row - self.base)
+            self._statistics = together(self._statistics, found)
             self._noted = self.row
 
     def _bind(self, end: int) -> None:
-        """Have the encoder go on with as many rows as are converted at a time."""
+        """Have the encoder go on with as many rows as are converted at a time; the file ends at ``end``."""
         self._note()
         index = bisect_right(self._starts, self.row) - 1
-        batch = self._batches[index].slice(self.row - self._starts[index], min(_CHUNK_ROWS, end - self.row))
-        while batch.num_rows > 1 and (size := sum(map(storage_bytes, batch.columns))) > _CHUNK_BYTES:
-            batch = batch.slice(0, max(1, batch.num_rows * _CHUNK_BYTES // size - 1))
-        self.base, self._bound = self.row, self.row + batch.num_rows
-        self._storage = self._schema.to_storage(batch, lossy=self._lossy)
-        self._encoder.bind(self._storage)
+        batch = self._batches[index].slice(self.row - self._starts[index])
+        if not all(map(is_stored, batch.columns)):
+            batch = batch.slice(0, _CHUNK_ROWS)
+            while batch.num_rows > 1 and (size := sum(map(storage_bytes, batch.columns))) > _CHUNK_BYTES:
+                batch = batch.slice(0, max(1, batch.num_rows * _CHUNK_BYTES // size - 1))
+        self.base = self.row
+        try:
+            storage = self._schema.to_storage(batch, lossy=self._lossy)
+        except SchemaError:  # perhaps for a row of a later file
+            storage = self._schema.to_storage(batch.slice(0, end - self.row), lossy=self._lossy)
+        self._bound = self.row + storage.num_rows
+        self._encoder.bind(storage)
 
 
 class _Waiting(NamedTuple):
@@ -198,15 +221,20 @@ class _Waiting(NamedTuple):
 
 
 class _Output:
-    """A file in the making: its blocks are compressed side by side, written in order, and counted."""
+    """A file in the making: its blocks are compressed side by side, written in order, and counted.
 
-    def __init__(self, file: BinaryIO, compressed: Blocks | None, helpers: "_Helpers") -> None:
+    ``free`` are buffers for it and for the files that follow, for fresh memory takes as long as a small file.
+    """
+
+    def __init__(
+        self, file: BinaryIO, compressed: Blocks | None, helpers: "_Helpers", free: list[memoryview]
+    ) -> None:
         self._file = file
         self._compressed = compressed
         self._helpers = helpers
         self._waiting: deque[_Waiting] = deque()
         self._waiting_bytes = 0
-        self._free: list[memoryview] = []
+        self._free = free
         self.blocks: list[Block] = []
         self.bytes = 0
         self.crc32c = 0
@@ -224,7 +252,7 @@ class _Output:
         content = buffer[:size]
         if self._compressed is None:
             self._write_block(block, content)
-            self._free.append(buffer)
+            self._keep(buffer)
             return
         while self._waiting and self._waiting_bytes + size > _WAITING_BYTES:
             self._write_first()
@@ -244,8 +272,13 @@ class _Output:
         """Write the block that waits longest, as soon as it is compressed."""
         first = self._waiting.popleft()
         self._write_block(first.block, first.stored.result())
-        self._free.append(first.buffer)
+        self._keep(first.buffer)
         self._waiting_bytes -= first.size
+
+    def _keep(self, buffer: memoryview) -> None:
+        """For the next block; but not what one long record asked for."""
+        if len(buffer) == BLOCK_BYTES + SPARE_BYTES:
+            self._free.append(buffer)
 
     def _write_block(self, block: Block, data: bytes | memoryview) -> None:
         self.blocks.append(block._replace(offset=self.bytes))

@@ -12,6 +12,7 @@
 
 #include "entry.hpp"
 #include "frame.hpp"
+#include "statistics.hpp"
 
 namespace tfr {
 
@@ -46,22 +47,33 @@ class Encoder {
   }
 
   int64_t rows() const { return rows_; }
+  Kind kind(size_t column) const { return columns_[column].spec.kind; }
 
-  EncodedRows encode(int64_t row, uint8_t* out, uint64_t room) {
+  // Of the rows [begin, end) of the batch, for each column.
+  std::vector<ColumnStatistics> statistics(int64_t begin, int64_t end) const {
+    std::vector<ColumnStatistics> found;
+    found.reserve(columns_.size());
+    for (const EncodedColumn& column : columns_)
+      found.push_back(ColumnStatistics::of(column.spec, column.view, begin, end));
+    return found;
+  }
+
+  // As many of the rows [row, end) of the batch as there is room for.
+  EncodedRows encode(int64_t row, int64_t end, uint8_t* out, uint64_t room) {
     EncodedRows result;
     result.next_row = row;
-    while (result.next_row < rows_ && !result.fault.reason) {
+    while (result.next_row < end && !result.fault.reason) {
       const int64_t begin = result.next_row;
-      int64_t count = std::min(rows_ - begin, group_rows_);
+      int64_t count = std::min(end - begin, group_rows_);
       measure(begin, count, result.fault);
       const int64_t fitting = lay_out(count, out + result.bytes, room - result.bytes);
       if (fitting < count) result.fault = {};
       write(begin, fitting);
       if (fitting) {
         const Frame& last = frames_[static_cast<size_t>(fitting) - 1];
-        const auto end = static_cast<uint64_t>(last.begin + last.size + kFrameBytes - out);
-        group_rows_ = rows_of_a_group((end - result.bytes) / static_cast<uint64_t>(fitting));
-        result.bytes = end;
+        const auto bytes = static_cast<uint64_t>(last.begin + last.size + kFrameBytes - out);
+        group_rows_ = rows_of_a_group((bytes - result.bytes) / static_cast<uint64_t>(fitting));
+        result.bytes = bytes;
         result.next_row += fitting;
       }
       if (fitting < count) {

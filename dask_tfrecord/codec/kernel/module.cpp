@@ -190,19 +190,51 @@ class PyEncoder {
     if (const char* wrong = encoder_.bind(*schema, *array, column)) fail(-1, column, wrong);
   }
 
-  nb::tuple encode_into(int64_t row, nb::handle out) {
+  nb::tuple encode_into(int64_t row, nb::handle out, std::optional<int64_t> end) {
     const OneCall call(mutex_);
     const Bytes room(out, PyBUF_WRITABLE);
-    if (row < 0 || row > encoder_.rows()) throw nb::index_error("row is outside the batch");
+    const int64_t last = end.value_or(encoder_.rows());
+    check_rows(row, last);
     const tfr::EncodedRows done = [&] {
       const nb::gil_scoped_release no_gil;
-      return encoder_.encode(row, room.data(), room.size());
+      return encoder_.encode(row, last, room.data(), room.size());
     }();
     if (done.fault.reason) fail(done.fault.row, done.fault.column, done.fault.reason);
     return nb::make_tuple(done.next_row, done.bytes, done.need);
   }
 
+  nb::list statistics(int64_t row, int64_t end) {
+    const OneCall call(mutex_);
+    check_rows(row, end);
+    const std::vector<tfr::ColumnStatistics> columns = [&] {
+      const nb::gil_scoped_release no_gil;
+      return encoder_.statistics(row, end);
+    }();
+    nb::list all;
+    for (size_t i = 0; i < columns.size(); ++i) all.append(python_statistics(encoder_.kind(i), columns[i]));
+    return all;
+  }
+
  private:
+  void check_rows(int64_t row, int64_t end) const {
+    if (row < 0 || row > end || end > encoder_.rows()) throw nb::index_error("row is outside the batch");
+  }
+
+  // (nulls, min, max); at most one of the extents is not empty.
+  static nb::tuple python_statistics(tfr::Kind kind, const tfr::ColumnStatistics& found) {
+    if (!found.ints.empty()) return nb::make_tuple(found.nulls, found.ints.low, found.ints.high);
+    if (!found.floats.empty())  // without the sign of a zero, which would depend on the order
+      return nb::make_tuple(found.nulls, found.floats.low + 0.0, found.floats.high + 0.0);
+    if (found.bytes.empty()) return nb::make_tuple(found.nulls, nb::none(), nb::none());
+    return nb::make_tuple(found.nulls, python_bytes(kind, found.bytes.low), python_bytes(kind, found.bytes.high));
+  }
+
+  static nb::object python_bytes(tfr::Kind kind, tfr::Span value) {
+    const auto* text = reinterpret_cast<const char*>(value.begin);
+    if (kind == tfr::Kind::kString) return nb::str(text, value.size());
+    return nb::bytes(text, value.size());
+  }
+
   [[noreturn]] static void fail(int64_t row, int column, const char* reason) {
     PyErr_SetObject(encode_error, nb::make_tuple(row, column, reason).ptr());
     throw nb::python_error();
@@ -329,7 +361,8 @@ NB_MODULE(_kernel, m) {
   nb::class_<PyEncoder>(m, "Encoder")
       .def(nb::init<const std::vector<ColumnTuple>&, const std::string&>(), "columns"_a, "record_type"_a)
       .def("bind", &PyEncoder::bind, "batch"_a)
-      .def("encode_into", &PyEncoder::encode_into, "row"_a, "out"_a);
+      .def("encode_into", &PyEncoder::encode_into, "row"_a, "out"_a, "end"_a = nb::none())
+      .def("statistics", &PyEncoder::statistics, "row"_a, "end"_a);
   nb::class_<PyDecoder>(m, "Decoder")
       .def(nb::init<const std::vector<ColumnTuple>&, const std::string&, bool, uint64_t,
                     const std::optional<std::vector<std::string>>&>(),
