@@ -5,6 +5,7 @@ from typing import Any, Literal, get_args
 
 import dask.dataframe as dd
 import pyarrow as pa
+from dask.utils import parse_bytes
 
 from dask_tfrecord import expr
 from dask_tfrecord.codec import RecordType
@@ -12,7 +13,7 @@ from dask_tfrecord.codec.compression import SUFFIXES
 from dask_tfrecord.dataset.files import ReadCompression, ReadOptions
 from dask_tfrecord.dataset.listing import PathLike
 from dask_tfrecord.dataset.opening import check_choice, open_dataset
-from dask_tfrecord.errors import SchemaError
+from dask_tfrecord.errors import SchemaError, TFRecordError
 from dask_tfrecord.schema import Schema
 
 
@@ -21,11 +22,12 @@ def read_tfrecord(
     *,
     columns: str | Sequence[str] | None = None,
     schema: Mapping[str, pa.DataType] | pa.Schema | None = None,
+    blocksize: int | str | None = "128 MiB",
     record_type: RecordType | Literal["infer"] = "infer",
     compression: ReadCompression = "infer",
     storage_options: dict[str, Any] | None = None,
 ) -> dd.DataFrame | dd.Series:
-    """Read TFRecord files into a Dask DataFrame, a partition per file.
+    """Read TFRecord files into a Dask DataFrame.
 
     Only the columns that a computation needs are decoded, only the files of the partitions that it needs
     are opened, and every checksum of what is read is verified.
@@ -41,6 +43,10 @@ def read_tfrecord(
     schema : mapping of str to pyarrow.DataType, or pyarrow.Schema, optional
         A mapping gives the types of some columns, whatever was inferred or stored for them. A schema gives
         all columns: nothing is inferred, others are not read.
+    blocksize : int, str or None, default "128 MiB"
+        How much of the files, in stored bytes, a partition should be. Larger files that `to_tfrecord` wrote
+        are split, compressed ones too; neighbouring files that are smaller share a partition if their
+        partition columns hold the same. None makes a partition of each file.
     record_type : "infer", "example", "sequence_example" or "bytes"
         What the records are. With "bytes" they may be anything, and are one column, ``record``.
     compression : "infer", "gzip", "zlib", "zstd", "lz4", "bz2", "xz" or None
@@ -78,10 +84,26 @@ def read_tfrecord(
         schema=schema,
         record_type=record_type,
         options=ReadOptions(compression=compression),
+        blocksize=_bytes(blocksize),
         storage_options=storage_options,
     )
     ddf = expr.read(dataset, None if columns is None else _names(dataset.schema, columns))
     return ddf[columns] if isinstance(columns, str) else ddf
+
+
+def _bytes(blocksize: int | str | None) -> int | None:
+    """A number of bytes, such as "64 MB"."""
+    if blocksize is None:
+        return None
+    try:
+        size = int(parse_bytes(blocksize))
+    except (AttributeError, OverflowError, ValueError):
+        size = 0
+    if size < 1 or isinstance(blocksize, bool):
+        raise TFRecordError(
+            f"blocksize={blocksize!r} is not a size", advice='pass bytes, a text such as "128 MiB", or None'
+        )
+    return size
 
 
 def _names(schema: Schema, columns: str | Sequence[str]) -> list[str]:

@@ -45,7 +45,8 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(params=["snapshot", "foreign"])
 def ddf(request: pytest.FixtureRequest, root: Path) -> Any:
-    return read_tfrecord(root if request.param == "snapshot" else f"{root}/*.tfrecord")
+    path = root if request.param == "snapshot" else f"{root}/*.tfrecord"
+    return read_tfrecord(path, blocksize=None)
 
 
 class Cost:
@@ -176,7 +177,8 @@ def many(count: int) -> Dataset:
     """A dataset of files that are not there."""
     schema = Schema.from_arrow(pa.schema({f"c{n}": pa.int64() for n in range(50)}))
     infos = tuple(FileInfo(f"/nowhere/part-{n:06d}.tfrecord", n) for n in range(count))
-    return Dataset(Store.at("/nowhere"), plan_pieces(infos, None), schema, ReadOptions())
+    pieces, values = plan_pieces(infos, blocksize=None)
+    return Dataset(Store.at("/nowhere"), pieces, schema, ReadOptions(), values)
 
 
 def test_a_task_carries_its_own_file_and_not_the_others() -> None:

@@ -68,7 +68,7 @@ def in_order(ddf: Any) -> pd.DataFrame:
 
 
 def test_foreign_files_are_read_whatever_their_compression(foreign: Path) -> None:
-    ddf = read_tfrecord(foreign)
+    ddf = read_tfrecord(foreign, blocksize=None)
     assert ddf.npartitions == 3
     pd.testing.assert_frame_equal(in_order(ddf), expected())
 
@@ -86,7 +86,7 @@ def test_a_file_and_a_list_of_files(foreign: Path) -> None:
 
 
 def test_meta_is_what_partitions_hold(foreign: Path) -> None:
-    ddf = read_tfrecord(foreign)
+    ddf = read_tfrecord(foreign, blocksize=None)
     assert_eq(ddf[["n", "name"]], ddf[["n", "name"]].compute(), check_index=False)
     for partition in ddf.partitions:
         assert partition.compute().dtypes.equals(ddf.dtypes)
@@ -165,7 +165,7 @@ def test_no_records_are_no_rows(tmp_path: Path, contents: list[bytes]) -> None:
 
 def test_an_empty_file_among_others_has_their_dtypes(foreign: Path) -> None:
     (foreign / "3.tfrecord").write_bytes(b"")
-    ddf = read_tfrecord(foreign)
+    ddf = read_tfrecord(foreign, blocksize=None)
     assert ddf.partitions[3].compute().dtypes.equals(ddf.dtypes)
     assert len(ddf) == 10
 

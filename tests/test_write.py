@@ -198,7 +198,7 @@ def test_every_call_has_its_own_run_and_its_own_keys(tmp_path: Path) -> None:
 
 def test_reading_changing_and_writing_is_one_task_a_partition(tmp_path: Path) -> None:
     to_tfrecord(collection(), tmp_path / "a")
-    ddf = read_tfrecord(tmp_path / "a")
+    ddf = read_tfrecord(tmp_path / "a", blocksize=None)
     lazy = to_tfrecord(ddf[ddf["n"] > 3][["name"]], tmp_path / "b", compute=False)
     keys = [key[0].rpartition("-")[0] for key in lazy.optimize().__dask_graph__()]
     assert sorted(keys) == ["committfrecord", *["read_tfrecord-fused-totfrecord"] * 3]

@@ -36,6 +36,7 @@ def open_dataset(
     schema: GivenSchema | None = None,
     record_type: RecordType | Literal["infer"] = "infer",
     options: ReadOptions = _USUAL,
+    blocksize: int | None = None,
     storage_options: dict[str, Any] | None = None,
 ) -> Dataset:
     """Find the files that the paths mean, and the schema to read them with.
@@ -48,7 +49,7 @@ def open_dataset(
         snapshot = find_snapshot(store)
         while snapshot is not None:
             try:
-                return _open_snapshot(store, snapshot, schema, record_type, options)
+                return _open_snapshot(store, snapshot, schema, record_type, options, blocksize)
             except CorruptRecordError:
                 newest = find_snapshot(store)
                 if newest is None or newest.number == snapshot.number:
@@ -57,9 +58,8 @@ def open_dataset(
     store, files = list_files(paths, storage_options)
     if isinstance(paths, str | os.PathLike) and files[0].path.startswith(store.join("")):
         files = _committed(store, files)
-    return Dataset(
-        store, plan_pieces(files, None), _plan(store, files, schema, record_type, options), options
-    )
+    pieces, _ = plan_pieces(files, blocksize=blocksize)
+    return Dataset(store, pieces, _plan(store, files, schema, record_type, options), options)
 
 
 def _open_snapshot(
@@ -68,6 +68,7 @@ def _open_snapshot(
     schema: GivenSchema | None,
     record_type: RecordType | Literal["infer"],
     options: ReadOptions,
+    blocksize: int | None,
 ) -> Dataset:
     files = _listed(store, snapshot)
     if record_type in ("infer", snapshot.schema.record_type) or not files:
@@ -75,8 +76,9 @@ def _open_snapshot(
     else:
         columns = _plan(store, files, schema, record_type, options)
     values = _partition_values(snapshot, columns)
+    pieces, values = plan_pieces(files, snapshot.files, values, blocksize=blocksize)
     entries = {store.join(file.path): replace(file, blocks=()) for file in snapshot.files}
-    return Dataset(store, plan_pieces(files, snapshot.files), columns, options, values, entries)
+    return Dataset(store, pieces, columns, options, values, entries)
 
 
 def _partition_values(snapshot: Snapshot, schema: Schema) -> dict[str, pa.Array]:
