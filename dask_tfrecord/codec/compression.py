@@ -178,12 +178,17 @@ class _Frames:
         return self.compress(b"") if self._empty else b""
 
 
+def is_frame(head: bytes) -> bool:
+    """Whether these are the length of a record and its checksum (and more)."""
+    return len(head) >= HEAD_BYTES and scan(head[:HEAD_BYTES], final=False).damage is None
+
+
 def detect(head: bytes) -> Compression | None:
     """What a file that starts with these (up to ``HEAD_BYTES``) bytes is compressed with.
 
     A first record may begin like a zlib stream, so a length with the right checksum is believed first.
     """
-    if len(head) >= HEAD_BYTES and scan(head[:HEAD_BYTES], final=False).damage is None:
+    if is_frame(head):
         return None
     for magic, compression in _MAGIC.items():
         if head.startswith(magic):

@@ -8,7 +8,7 @@ from typing import Literal
 import pyarrow as pa
 
 from dask_tfrecord.codec import MAX_RECORD_BYTES, Decoder, scan
-from dask_tfrecord.codec.compression import HEAD_BYTES, SUFFIXES, Compression, decompressor, detect
+from dask_tfrecord.codec.compression import HEAD_BYTES, SUFFIXES, Compression, decompressor, detect, is_frame
 from dask_tfrecord.dataset.splits import Split
 from dask_tfrecord.dataset.store import Store
 from dask_tfrecord.errors import CorruptRecordError, TFRecordError
@@ -109,10 +109,11 @@ def placed(error: TFRecordError, path: str, first: int) -> TFRecordError:
 @contextmanager
 def open_window(store: Store, split: Split, options: ReadOptions, size: int) -> Iterator["Window"]:
     """A window over the split's (decompressed) content; its offsets are those in the file's content."""
-    start, stop = split.start, split.stop
-    with store.open(split.file.path, split.file.size, start.offset, stop and stop.offset) as source:
+    file, start, stop = split.file, split.start, split.stop
+    end = None if stop is None else stop.offset
+    with store.open(file.path, file.size, start.offset, end, file.stamp) as source:
         if start.offset:
-            found = block_compression(split)
+            found = block_compression(split, source.peek(HEAD_BYTES))
         else:
             found = detect(source.peek(HEAD_BYTES))
             _check_compression(found, options.compression, source.size)
@@ -142,12 +143,22 @@ def _first(count: int | None, readinto: Callable[[memoryview], int]) -> Callable
     return read
 
 
-def block_compression(split: Split) -> Compression | None:
-    """What a split that does not begin with its file is compressed with: files with such splits are ours."""
-    if split.start.offset == split.start.content:
+def block_compression(split: Split, head: bytes) -> Compression | None:
+    """What a split is compressed with that begins, with ``head``, inside its file.
+
+    Plain files may be named anything. Compressed ones with such splits are ours, and named for it.
+    """
+    suffix = f".{split.file.path.rpartition('.')[2]}"
+    named = next((name for name, known in SUFFIXES.items() if name and known == suffix), None)
+    if split.start.offset == split.start.content and (not named or is_frame(head)):
         return None
-    suffixes = {suffix: name for name, suffix in SUFFIXES.items()}
-    return suffixes[f".{split.file.path.rpartition('.')[2]}"]
+    if named is None:
+        raise TFRecordError(
+            f"the file cannot be read from byte {split.start.offset:,} on: it is compressed, its name does "
+            "not say how",
+            advice="give it its name back, or read it as a whole with blocksize=None",
+        )
+    return named
 
 
 def _check_compression(found: Compression | None, wanted: ReadCompression, size: int | None) -> None:

@@ -7,23 +7,11 @@ from typing import Any
 
 from fsspec.core import url_to_fs
 
+from dask_tfrecord.dataset.source import stamp_of
 from dask_tfrecord.dataset.store import Store
 from dask_tfrecord.errors import TFRecordError
 
 PathLike = str | os.PathLike[str]
-
-# What a listing may know that changes when a file is rewritten.
-_STAMPS = (
-    "ETag",
-    "etag",
-    "md5Hash",
-    "mtime",
-    "LastModified",
-    "last_modified",
-    "updated",
-    "modified",
-    "created",
-)
 
 
 @dataclass(frozen=True)
@@ -123,5 +111,4 @@ def _first_magic(path: str) -> int:
 
 
 def _file(info: dict[str, Any]) -> FileInfo:
-    stamp = next((str(info[key]) for key in _STAMPS if info.get(key) is not None), "")
-    return FileInfo(info["name"], info.get("size"), stamp)
+    return FileInfo(info["name"], info.get("size"), stamp_of(info))

@@ -6,7 +6,7 @@ Knows nothing of what is in the files. Nothing it says contains a credential.
 import io
 import os
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
@@ -20,14 +20,11 @@ from fsspec.implementations.local import LocalFileSystem
 from fsspec.implementations.memory import MemoryFile
 from fsspec.utils import tokenize
 
-from dask_tfrecord.errors import CorruptRecordError
+from dask_tfrecord.dataset.source import REQUEST_BYTES, Expected, Source
 
 # Stores where a rename is a copy, and where an upload becomes visible as a whole when it is completed.
 # All others rename, and a new file is written beside its place first.
 _UPLOADING = frozenset({"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "adl", "oss", "oci"})
-
-# Bytes that travel in one request.
-_BLOCK_BYTES = 1 << 23
 
 
 @dataclass(frozen=True, repr=False)
@@ -76,8 +73,7 @@ class Store:
     @cached_property
     def renames(self) -> bool:
         """Whether new files are renamed into place; otherwise an upload puts them there."""
-        protocol = self.fs.protocol
-        return _UPLOADING.isdisjoint([protocol] if isinstance(protocol, str) else protocol)
+        return _UPLOADING.isdisjoint(self._protocols)
 
     def names(self, directory: str) -> list[str]:
         """What lies directly in a directory below the root, now; nothing if there is no such directory."""
@@ -122,7 +118,7 @@ class Store:
 
     @contextmanager
     def _create_by_upload(self, path: str) -> Iterator[BinaryIO]:
-        file = self.fs.open(path, "wb", block_size=_BLOCK_BYTES, autocommit=False)
+        file = self.fs.open(path, "wb", block_size=REQUEST_BYTES, autocommit=False)
         try:
             yield file
             file.close()
@@ -247,15 +243,52 @@ class Store:
 
     @contextmanager
     def open(
-        self, path: str, size: int | None, start: int = 0, stop: int | None = None
-    ) -> Iterator["Source"]:
-        """A file to read forward from ``start`` to ``stop``; it has ``size`` bytes (None if nobody knows)."""
-        with self.fs.open(path, "rb", block_size=_BLOCK_BYTES) as file:
-            # fsspec gives all readers of a file in memory the same object, with one position.
-            own = io.BytesIO(file.getvalue()) if isinstance(file, MemoryFile) else file
-            if start:
-                own.seek(start)
-            yield Source(own, size, start, stop)
+        self, path: str, size: int | None, start: int = 0, stop: int | None = None, stamp: str = ""
+    ) -> Iterator[Source]:
+        """A file to read forward from ``start`` to ``stop``.
+
+        ``size`` (None if nobody knows) and ``stamp`` (empty if there is none) are those of the file that is
+        meant; CorruptRecordError tells that it is gone, or another one now.
+        """
+        expected = Expected(
+            self.public(path), size, stamp, not start and stop is None, lambda: self._look(path)
+        )
+        with ExitStack() as stack:
+            with expected.explained():
+                file = stack.enter_context(self._open(path, expected))
+                expected.check(self._details(file, path))
+                if start:
+                    file.seek(start)
+            yield Source(file, expected, start, stop)
+
+    def _open(self, path: str, expected: Expected) -> Any:
+        options: dict[str, Any] = {"block_size": REQUEST_BYTES, "cache_type": "none"}  # `Source` reads ahead
+        if "http" in self._protocols:
+            if expected.whole:
+                options["block_size"] = 0  # one request, which servers without ranges answer, too
+            elif expected.size is not None:
+                options["size"] = expected.size + 1  # so that a byte too many does not go unnoticed
+        file = self.fs.open(path, "rb", **options)
+        # fsspec gives all readers of a file in memory the same object, with one position.
+        return io.BytesIO(file.getvalue()) if isinstance(file, MemoryFile) else file
+
+    def _details(self, file: Any, path: str) -> dict[str, Any]:
+        """What an open file tells of itself without another request."""
+        if self.local:
+            status = os.fstat(file.fileno())
+            return {"size": status.st_size, "mtime": status.st_mtime}
+        if isinstance(file, io.BytesIO):
+            return self._look(path)
+        return {} if self.renames else dict(getattr(file, "details", None) or {})
+
+    def _look(self, path: str) -> dict[str, Any]:
+        self.fs.invalidate_cache(path)
+        return dict(self.fs.info(path))
+
+    @property
+    def _protocols(self) -> frozenset[str]:
+        protocol = self.fs.protocol
+        return frozenset([protocol] if isinstance(protocol, str) else protocol)
 
 
 class Upload(NamedTuple):
@@ -264,51 +297,3 @@ class Upload(NamedTuple):
     path: str
     id: str
     started: datetime
-
-
-class Source:
-    """A file's bytes, forward, and the check that there are as many as were planned."""
-
-    def __init__(self, file: Any, size: int | None, start: int = 0, stop: int | None = None) -> None:
-        self._file = file
-        self._position = start
-        self._stop = stop
-        self._ahead = memoryview(b"")
-        self.size = size
-
-    def peek(self, count: int) -> bytes:
-        """The first bytes, at most ``count``; to be asked for before anything is read."""
-        head = memoryview(bytearray(count))
-        end = 0
-        while end < count and (got := self.readinto(head[end:])):
-            end += got
-        self._ahead = head[:end]
-        return bytes(self._ahead)
-
-    def readinto(self, view: memoryview) -> int:
-        """Fill the start of ``view`` and return how many bytes; 0 only at the end."""
-        if self._ahead:
-            count = min(len(view), len(self._ahead))
-            view[:count], self._ahead = self._ahead[:count], self._ahead[count:]
-            return count
-        if self._stop is not None:
-            view = view[: self._stop - self._position]
-            if not view:
-                return 0
-        if hasattr(self._file, "readinto"):
-            count = self._file.readinto(view)
-        else:
-            data = self._file.read(len(view))
-            count = len(data)
-            view[:count] = data
-        self._position += count
-        self._check_size(count == 0)
-        return count
-
-    def _check_size(self, ended: bool) -> None:
-        if self.size is not None and (self._position > self.size or (ended and self._position < self.size)):
-            now = f"more than {self.size:,}" if self._position > self.size else f"only {self._position:,}"
-            raise CorruptRecordError(
-                f"the file had {self.size:,} bytes when the dataset was listed, and has {now} now",
-                advice="call read_tfrecord again if it was rewritten on purpose",
-            )

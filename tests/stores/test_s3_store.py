@@ -9,7 +9,7 @@ from unittest.mock import patch
 import pytest
 import s3fs
 from abstract import FaultError, Faults, RemoteSuite, rows
-from moto.server import ThreadedMotoServer
+from servers import s3_server
 
 from dask_tfrecord import cleanup
 
@@ -17,14 +17,9 @@ _buckets = count()
 
 
 @pytest.fixture(scope="module")
-def endpoint() -> Iterator[str]:
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setenv("AWS_EC2_METADATA_DISABLED", "true")
-        server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-        server.start()
-        host, port = server.get_host_and_port()
-        yield f"http://{host}:{port}"
-        server.stop()
+def server() -> Iterator[dict[str, Any]]:
+    with s3_server() as options:
+        yield options
 
 
 class TestS3Store(RemoteSuite):
@@ -32,13 +27,8 @@ class TestS3Store(RemoteSuite):
     uploads = True
 
     @pytest.fixture
-    def place(self, endpoint: str) -> str:
-        self.options |= {
-            "key": "nobody",
-            "secret": "hunter2",
-            "endpoint_url": endpoint,
-            "client_kwargs": {"region_name": "us-east-1"},
-        }
+    def place(self, server: dict[str, Any]) -> str:
+        self.options |= server
         bucket = f"bucket-{next(_buckets)}"
         s3fs.S3FileSystem(**self.options).call_s3("create_bucket", Bucket=bucket)
         return f"s3://{bucket}/place"

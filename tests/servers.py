@@ -1,0 +1,102 @@
+"""A web server of one folder, as good or as bad as a test wants it, and an S3 server."""
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import pytest
+from moto.server import ThreadedMotoServer
+
+
+@dataclass
+class Web:
+    """What the server does, and what it was asked: (method, path, Range) each."""
+
+    root: Path
+    url: str = ""
+    ranges: bool = True
+    says_so: bool = False
+    lie: int = 0  # how many bytes more than there are it says there are, when asked before
+    cut: int | None = None  # after how many bytes of an answer it hangs up
+    secret: str = ""
+    asked: list[tuple[str, str, str]] = field(default_factory=list)
+
+
+class _Handler(BaseHTTPRequestHandler):
+    web: Web
+
+    def log_message(self, *args: Any) -> None:
+        """Say nothing."""
+
+    def do_HEAD(self) -> None:
+        self._answer(body=False)
+
+    def do_GET(self) -> None:
+        self._answer(body=True)
+
+    def _answer(self, *, body: bool) -> None:
+        web, name = self.web, self.path.partition("?")[0].lstrip("/")
+        web.asked.append((self.command, name, self.headers.get("Range", "")))
+        path = web.root / name
+        if not path.is_file():
+            return self.send_error(404)
+        content = path.read_bytes()
+        size = len(content) if body else len(content) + web.lie
+        status = 200
+        wanted = re.fullmatch(r"bytes=(\d+)-(\d+)", self.headers.get("Range", ""))
+        if wanted and web.ranges:
+            first, last = int(wanted[1]), min(int(wanted[2]), size - 1)
+            if first > last:
+                return self.send_error(416)
+            content, status = content[first : last + 1], 206
+            size = len(content)
+        self.send_response(status)
+        self.send_header("Content-Length", str(size))
+        if status == 206:
+            self.send_header("Content-Range", f"bytes {first}-{last}/{path.stat().st_size}")
+        if web.says_so and not web.ranges:
+            self.send_header("Accept-Ranges", "none")
+        self.end_headers()
+        if body:
+            self.wfile.write(content[: web.cut])
+        if web.cut is not None:
+            self.close_connection = True
+        return None
+
+
+@contextmanager
+def web_server(root: Path) -> Iterator[Web]:
+    """A server of the folder's files."""
+    web = Web(root)
+    handler = type("Handler", (_Handler,), {"web": web})
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        web.url = f"http://127.0.0.1:{server.server_port}"
+        thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        try:
+            yield web
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+@contextmanager
+def s3_server() -> Iterator[dict[str, Any]]:
+    """The storage options of an S3 server in this process."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("AWS_EC2_METADATA_DISABLED", "true")
+        server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+        server.start()
+        host, port = server.get_host_and_port()
+        yield {
+            "key": "nobody",
+            "secret": "hunter2",
+            "endpoint_url": f"http://{host}:{port}",
+            "client_kwargs": {"region_name": "us-east-1"},
+        }
+        server.stop()
