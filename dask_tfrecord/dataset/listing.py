@@ -1,9 +1,15 @@
 """Which files a directory, a glob, a file or a list of these means. Opens none of them."""
 
 import os
-from collections.abc import Sequence
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from itertools import pairwise
+from typing import Any, NamedTuple
+from urllib.parse import urlsplit
 
 from fsspec.core import url_to_fs
 
@@ -12,6 +18,15 @@ from dask_tfrecord.dataset.store import Store
 from dask_tfrecord.errors import TFRecordError
 
 PathLike = str | os.PathLike[str]
+
+# Old versions of Hadoop put an empty object of this name beside what they take for a directory.
+_FOLDER_SUFFIX = "_$folder$"
+
+# Files of one directory in a list from which on that is listed, rather than each of them asked for.
+_MANY = 64
+
+# Requests at a time, for each path of a list.
+_THREADS = 16
 
 
 @dataclass(frozen=True)
@@ -25,14 +40,44 @@ class FileInfo:
     stamp: str = ""
 
 
+class Listing(NamedTuple):
+    """What paths mean.
+
+    Attributes
+    ----------
+    store : Store
+        Where the files are; its root is the first of the paths.
+    files : tuple of FileInfo
+        In the order of their rows.
+    base : str
+        The directory, if one was asked for: what it is called itself says nothing about the rows in it.
+        Empty for all else.
+    spelled_out : frozenset of str
+        The paths of files that were asked for by their full names.
+    """
+
+    store: Store
+    files: tuple[FileInfo, ...]
+    base: str
+    spelled_out: frozenset[str]
+
+
+class _Found(NamedTuple):
+    """What one path means."""
+
+    files: list[FileInfo]
+    kind: str  # "directory", "file" or "glob"
+
+
 def list_files(
     paths: PathLike | Sequence[PathLike], storage_options: dict[str, Any] | None = None
-) -> tuple[Store, tuple[FileInfo, ...]]:
+) -> Listing:
     """The visible files that ``paths`` means.
 
     Those of a directory (at any depth) or glob come sorted by path, those of a list in the list's order.
-    As in Spark, a name is hidden that starts with "." or with "_" (and holds no "=", as the partition
-    directory ``_year=2026`` does), unless the caller spelled it out.
+    A path that exists is taken as it is, whatever signs of a glob it holds. As in Spark, a name is hidden
+    that starts with "." or with "_" (and holds no "=", as the partition directory ``_year=2026`` does),
+    unless the caller spelled it out.
 
     Raises
     ------
@@ -45,20 +90,18 @@ def list_files(
     if not wanted:
         raise TFRecordError("the list of paths is empty")
     store = Store.at(wanted[0], storage_options)
-    files: list[FileInfo] = []
-    for path in wanted:
-        fs, here = url_to_fs(os.fspath(path), **(storage_options or {}))
-        if fs != store.fs:
-            raise TFRecordError(
-                "the paths of one call must be on one filesystem",
-                path=store.public(store.root),
-                advice="read each filesystem's files by themselves and use dask.dataframe.concat",
-            )
-        found = _expand(store, here)
-        if not found:
-            raise FileNotFoundError(f"{store.public(here)}: no visible files to read here")
-        files += found
-    return store, tuple(files)
+    places = list(_places(store, wanted, storage_options or {}))
+    found = _expand_all(store, places)
+    for place, one in zip(places, found, strict=True):
+        if not one.files:
+            raise FileNotFoundError(f"{store.public(place)}: no visible files to read here")
+    alone = len(found) == 1 and not isinstance(paths, list | tuple) and found[0].kind == "directory"
+    return Listing(
+        store,
+        tuple(file for one in found for file in one.files),
+        store.root if alone else "",
+        frozenset(file.path for one in found if one.kind == "file" for file in one.files),
+    )
 
 
 def list_directory(store: Store) -> list[FileInfo]:
@@ -69,45 +112,115 @@ def list_directory(store: Store) -> list[FileInfo]:
         return []
 
 
-def _expand(store: Store, path: str) -> list[FileInfo]:
-    """The files that one path means."""
-    fs = store.fs
+def _places(store: Store, paths: Sequence[PathLike], options: dict[str, Any]) -> Iterator[str]:
+    """The paths as the store's filesystem calls them."""
+    for path in paths:
+        text = os.fspath(path)
+        if store.local and "://" not in text and "::" not in text:  # many times faster
+            yield str(store.fs._strip_protocol(text))
+            continue
+        fs, here = url_to_fs(text, **options)
+        if fs != store.fs:
+            raise TFRecordError(
+                "the paths of one call must be on one filesystem",
+                path=store.public(store.root),
+                advice="read each filesystem's files by themselves and use dask.dataframe.concat",
+            )
+        yield here
+
+
+def _expand_all(store: Store, places: Sequence[str]) -> list[_Found]:
+    """What each path means; where each is a request, many at a time."""
+    if store.local or len(places) == 1:
+        return [_expand(store, place) for place in places]
+    parents = Counter(place.rpartition("/")[0] for place in places if not _is_url(place))
+    for parent, count in parents.items():
+        if count >= _MANY and _first_magic(parent) == len(parent):
+            with suppress(OSError):  # fsspec remembers it, and answers from it when asked for the files
+                store.fs.ls(parent)
+    with ThreadPoolExecutor(_THREADS) as pool:
+        return list(pool.map(lambda place: _expand(store, place), places))
+
+
+def _expand(store: Store, path: str) -> _Found:
     try:
-        info = fs.info(path)
+        info = store.fs.info(path)
     except FileNotFoundError:
-        return _glob(store, path) if _first_magic(path) < len(path) else []
-    if info["type"] == "directory":
-        return list_directory(Store(fs, path))
-    return [_file(info)]
+        magic = _first_magic(path) < len(path)
+        return _Found(_glob(store, path) if magic else [], "glob")
+    if info["type"] == "directory" or _is_page(info):
+        return _Found(list_directory(Store(store.fs, path)), "directory")
+    return _Found([_file(info)], "file")
+
+
+def _is_url(path: str) -> bool:
+    return path.startswith(("http://", "https://"))
+
+
+def _is_page(info: dict[str, Any]) -> bool:
+    """Whether it is what a server shows of a directory over HTTP, where nothing else tells."""
+    return info.get("mimetype") == "text/html" and urlsplit(info.get("url", "")).path.endswith("/")
 
 
 def _glob(store: Store, pattern: str) -> list[FileInfo]:
     """The files that match, and those below directories that match."""
-    spelled_out = pattern[: _first_magic(pattern)].rpartition("/")[0]
-    found: dict[str, Any] = {}
-    for path, info in store.fs.glob(pattern, detail=True).items():
-        found |= store.fs.find(path, detail=True) if info["type"] == "directory" else {path: info}
-    return _visible(found, spelled_out)
+    found: dict[str, FileInfo] = {}
+    for one in expand_braces(pattern):
+        spelled_out = one[: _first_magic(one)].rpartition("/")[0]
+        matches: dict[str, Any] = {}
+        for path, info in store.fs.glob(one, detail=True).items():
+            below = info["type"] == "directory"
+            matches |= store.fs.find(path, detail=True) if below else {path: info}
+        found |= {file.path: file for file in _visible(matches, spelled_out)}
+    return [found[path] for path in sorted(found)]
+
+
+def expand_braces(pattern: str) -> list[str]:
+    """The patterns without braces that one with ``{a,b}`` stands for; braces may hold others."""
+    start = depth = 0
+    commas: list[int] = []
+    for at, sign in enumerate(pattern):
+        if sign == "{":
+            if not depth:
+                start, commas = at, []
+            depth += 1
+        elif depth and sign == ",":
+            commas += [at] if depth == 1 else []
+        elif depth and sign == "}":
+            depth -= 1
+            if not depth:
+                edges = [start, *commas, at]
+                choices = (pattern[one + 1 : other] for one, other in pairwise(edges))
+                whole = (f"{pattern[:start]}{choice}{pattern[at + 1 :]}" for choice in choices)
+                return list(dict.fromkeys(each for one in whole for each in expand_braces(one)))
+    return [pattern]
 
 
 def _visible(found: dict[str, Any], base: str) -> list[FileInfo]:
     start = len(base.rstrip("/"))
-    return [
-        _file(info)
-        for path, info in sorted(found.items())
-        if info["type"] != "directory"
-        and not path.endswith("/")
-        and not any(_hidden(name) for name in path[start:].split("/"))
-    ]
+    hidden: dict[str, bool] = {}  # by directory, of which there are few
+    files = []
+    for path in sorted(found):
+        info = found[path]
+        directory, _, name = path.rpartition("/")
+        if not name or info["type"] == "directory" or _is_hidden(name):
+            continue
+        if directory not in hidden:
+            hidden[directory] = any(map(_is_hidden, directory[start:].split("/")))
+        if not hidden[directory]:
+            files.append(_file(info))
+    return files
 
 
-def _hidden(name: str) -> bool:
-    return name.startswith(".") or (name.startswith("_") and "=" not in name)
+def _is_hidden(name: str) -> bool:
+    if name.endswith(_FOLDER_SUFFIX):
+        return True
+    return name.startswith(".") or (name.startswith("_") and not re.search("=|%3D", name))
 
 
 def _first_magic(path: str) -> int:
     """Where a path starts to be a glob; its length if it is none."""
-    return min((at for at in map(path.find, "*?[") if at >= 0), default=len(path))
+    return min((at for at in map(path.find, "*?[{") if at >= 0), default=len(path))
 
 
 def _file(info: dict[str, Any]) -> FileInfo:

@@ -55,8 +55,9 @@ def open_dataset(
                 if newest is None or newest.number == snapshot.number:
                     raise
                 snapshot = newest  # an overwrite has taken the place of the one before
-    store, files = list_files(paths, storage_options)
-    if isinstance(paths, str | os.PathLike) and files[0].path.startswith(store.join("")):
+    listing = list_files(paths, storage_options)
+    store, files = listing.store, listing.files
+    if listing.base:
         files = _committed(store, files)
     pieces, _ = plan_pieces(files, blocksize=blocksize)
     return Dataset(store, pieces, _plan(store, files, schema, record_type, options), options)

@@ -12,6 +12,7 @@ from abstract import FaultError, Faults, RemoteSuite, rows
 from servers import s3_server
 
 from dask_tfrecord import cleanup
+from dask_tfrecord.dataset.listing import list_files
 
 _buckets = count()
 
@@ -62,3 +63,16 @@ class TestS3Store(RemoteSuite):
         assert cleanup(place, older_than="10000 days", storage_options=self.options) == []
         assert cleanup(place, older_than="0s", storage_options=self.options) == sorted(names[:2])
         assert [upload.path for upload in store.uploads()] == [store.join("others.bin")]
+
+    def test_what_stands_for_a_directory_is_no_file(self, place: str) -> None:
+        self.write(rows(1), place)
+        store = self.store(place)
+        bucket, _, key = store.root.partition("/")
+        for name in ("", "country=US/", "country=US_$folder$"):
+            store.fs.call_s3("put_object", Bucket=bucket, Key=f"{key}/{name}", Body=b"")
+        assert self.read(place) == [1]
+        assert [file.size for file in list_files(f"{place}/*", self.options).files] == [
+            file.size for file in list_files(place, self.options).files
+        ]
+        with pytest.raises(FileNotFoundError, match="country=US: no visible"):
+            list_files(f"{place}/country=US/", self.options)
