@@ -19,6 +19,7 @@ from dask_tfrecord.dataset import source, writing
 from dask_tfrecord.dataset.entries import Block
 from dask_tfrecord.dataset.files import ReadOptions, count_records, read_table
 from dask_tfrecord.dataset.listing import list_files
+from dask_tfrecord.dataset.partitioning import Part
 from dask_tfrecord.dataset.splits import Split
 from dask_tfrecord.dataset.store import Store
 from dask_tfrecord.dataset.writing import write_files
@@ -53,10 +54,11 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Written]:
         for compression in EVERY:
             name = found.name(compression)
 
-            def place(_: int, name: str = name) -> tuple[str, str]:
+            def place(_: str, __: int, name: str = name) -> tuple[str, str]:
                 return store.join(name), name
 
-            [entry] = write_files(store, place, TABLE, SCHEMA, compression=compression, lossy="allow")
+            whole = [Part("", (), TABLE.num_rows)]
+            [entry] = write_files(store, place, whole, TABLE, SCHEMA, compression=compression, lossy="allow")
             found.blocks[compression] = entry.blocks
         yield found
 
@@ -99,7 +101,7 @@ def places(written: Written, web: Web) -> Iterator[dict[str, tuple[str, dict[str
 
 def whole(place: tuple[str, dict[str, Any]], name: str) -> tuple[Store, Split]:
     root, options = place
-    store, [file] = list_files(f"{root}/{name}", options)
+    store, [file], *_ = list_files(f"{root}/{name}", options)
     return store, Split(file)
 
 
@@ -225,7 +227,7 @@ def test_a_server_that_hangs_up_is_an_error(
 
 
 def test_no_message_holds_the_secret_of_a_url(server: Web) -> None:
-    store, [file] = list_files(f"{server.url}/data.tfrecord?Signature=hunter2")
+    store, [file], *_ = list_files(f"{server.url}/data.tfrecord?Signature=hunter2")
     server.cut = 10
     with pytest.raises(TFRecordError) as caught:
         read_table(store, Split(file), SCHEMA, ReadOptions())
