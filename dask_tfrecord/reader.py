@@ -12,8 +12,9 @@ from dask_tfrecord.codec import RecordType
 from dask_tfrecord.codec.compression import SUFFIXES
 from dask_tfrecord.dataset.files import ReadCompression, ReadOptions
 from dask_tfrecord.dataset.listing import PathLike
-from dask_tfrecord.dataset.opening import check_choice, open_dataset
+from dask_tfrecord.dataset.opening import Infer, check_choice, open_dataset
 from dask_tfrecord.errors import SchemaError, TFRecordError
+from dask_tfrecord.parallel import compute_each
 from dask_tfrecord.schema import Schema
 
 
@@ -22,6 +23,9 @@ def read_tfrecord(
     *,
     columns: str | Sequence[str] | None = None,
     schema: Mapping[str, pa.DataType] | pa.Schema | None = None,
+    hive: bool | Mapping[str, pa.DataType] = True,
+    use_snapshot: bool = True,
+    infer: Infer = "sample",
     blocksize: int | str | None = "128 MiB",
     record_type: RecordType | Literal["infer"] = "infer",
     compression: ReadCompression = "infer",
@@ -35,14 +39,29 @@ def read_tfrecord(
     Parameters
     ----------
     path : str, path-like or list of these
-        A directory, a glob, a file, or a list of files and globs. Prepend a protocol such as ``s3://`` for
-        remote data. A directory that `to_tfrecord` wrote knows its columns and their types; for all other
-        files they are inferred from a sample. Names that start with ``.`` or ``_`` are hidden, as in Spark.
+        A directory (with all that is below it), a glob (``*``, ``?``, ``[ab]``, ``**``, ``{a,b}``), a file,
+        or a list of these. Prepend a protocol such as ``s3://`` for remote data. A directory that
+        `to_tfrecord` wrote knows its columns and their types; for all other files they are inferred. Rows
+        come in the order of the paths' names, those of a list in its order. Names that start with ``.`` or
+        ``_`` are hidden, as in Spark. A glob gives none of the files of a write that has not committed.
     columns : str or list of str, optional
         The columns to load, in this order. One name that is not in a list gives a Series.
     schema : mapping of str to pyarrow.DataType, or pyarrow.Schema, optional
-        A mapping gives the types of some columns, whatever was inferred or stored for them. A schema gives
-        all columns: nothing is inferred, others are not read.
+        A mapping gives the types of some columns, whatever was inferred or stored for them; one that no
+        record holds is all missing, or refused where a snapshot or ``infer="all"`` tells that none does. A
+        schema gives all columns: nothing is inferred, others are not read.
+    hive : bool or mapping of str to pyarrow.DataType, default True
+        Whether directories that are called ``key=value`` make columns. Without a snapshot those of all
+        levels below ``path`` count if it is a directory, and for globs, files and lists those of the whole
+        path. Where all values of a key are integers in their plain spelling it becomes int64, else string;
+        a mapping gives types, and prefers those directories to features of the same names. The value
+        ``__HIVE_DEFAULT_PARTITION__`` is missing, as is a key that the path of a file does not have.
+    use_snapshot : bool, default True
+        Whether to read a directory that `to_tfrecord` wrote by its snapshot. Otherwise the files that are
+        there are read like anyone's.
+    infer : "sample" or "all"
+        Whether columns and types are inferred from some records of the first file, the last and a few
+        between, or from every record of all files, which reads everything once more.
     blocksize : int, str or None, default "128 MiB"
         How much of the files, in stored bytes, a partition should be. Larger files that `to_tfrecord` wrote
         are split, compressed ones too; neighbouring files that are smaller share a partition if their
@@ -78,11 +97,16 @@ def read_tfrecord(
     >>> ddf = dd.read_tfrecord("s3://bucket/train", columns=["label"])  # doctest: +SKIP
     """
     check_choice("record_type", record_type, ("infer", *get_args(RecordType)))
+    check_choice("infer", infer, get_args(Infer))
     check_choice("compression", compression, ("infer", *SUFFIXES))
     dataset = open_dataset(
         path,
         schema=schema,
+        hive=hive,
+        use_snapshot=use_snapshot,
+        infer=infer,
         record_type=record_type,
+        compute_each=compute_each,
         options=ReadOptions(compression=compression),
         blocksize=_bytes(blocksize),
         storage_options=storage_options,

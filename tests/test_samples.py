@@ -3,8 +3,10 @@
 import base64
 import gzip
 import json
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import dask
 import oracle
@@ -176,33 +178,83 @@ def test_shards_read_as_one_frame_in_the_order_of_their_names() -> None:
     assert_holds(frame, [record for name in shards for record in writers_records(name)[1]])
 
 
-@pytest.mark.parametrize("name", SPARK)
-def test_sparks_data_set_reads_to_exactly_its_rows(name: str) -> None:
-    """The whole directory, with its _SUCCESS and checksum files, and each file for itself."""
+def sparks_rows(name: str) -> dict[str, list[Any]]:
+    """The rows of each of a data set's files, in the order of their names: Records, or payloads."""
     told = load(DATA / "spark" / f"{name}.decoded.json")
+    sequence = name == "sequence_example"
+    return {
+        part: [
+            base64.b64decode(row["b64"]) if name == "byte_array" else _record(row, _sparks_feature, sequence)
+            for row in told[part]
+        ]
+        for part in sorted(told)
+    }
+
+
+def sparks_record_type(name: str) -> str:
     option = load(DATA / "spark" / f"{name}.source.json")["options"].get("recordType", "Example")
-    record_type = {"Example": "example", "SequenceExample": "sequence_example", "ByteArray": "bytes"}[option]
-    for part, rows in told.items():
+    return {"Example": "example", "SequenceExample": "sequence_example", "ByteArray": "bytes"}[option]
+
+
+@pytest.mark.parametrize("name", SPARK)
+def test_sparks_file_reads_to_exactly_its_rows(name: str) -> None:
+    for part, rows in sparks_rows(name).items():
         frame = dask_tfrecord.read_tfrecord(
-            str(DATA / "spark" / name / part), record_type=record_type
+            str(DATA / "spark" / name / part), record_type=sparks_record_type(name), hive=False
         ).compute()
-        if record_type == "bytes":
-            assert frame["record"].tolist() == [base64.b64decode(row["b64"]) for row in rows]
+        if name == "byte_array":
+            assert frame["record"].tolist() == rows
         else:
-            sequence = record_type == "sequence_example"
-            assert_holds(frame, [_record(row, _sparks_feature, sequence) for row in rows])
+            assert_holds(frame, rows)
 
 
-@pytest.mark.parametrize("name", ["example_all", "example_gzip", "sequence_example", "byte_array", "empty"])
-def test_sparks_directory_is_its_part_files_and_nothing_else(name: str) -> None:
-    """_SUCCESS and the hidden checksum files hold no rows."""
-    told = load(DATA / "spark" / f"{name}.decoded.json")
-    frame = dask_tfrecord.read_tfrecord(str(DATA / "spark" / name)).compute()
-    rows = [row for part in sorted(told) for row in told[part]]
+@pytest.mark.parametrize("infer", ["sample", "all"])
+@pytest.mark.parametrize("name", SPARK)
+def test_sparks_directory_reads_in_one_call(name: str, infer: Any) -> None:
+    """All rows in the order of the files' names, with what the directories are called; nothing of _SUCCESS
+    and the hidden checksum files.
+    """
+    frame = dask_tfrecord.read_tfrecord(str(DATA / "spark" / name), infer=infer).compute()
+    rows = sparks_rows(name)
+    for key, values in keys_of(rows).items():
+        assert frame.pop(key).tolist() == values
+    everything = [row for part in rows.values() for row in part]
     if name == "byte_array":
-        assert frame["record"].tolist() == [base64.b64decode(row["b64"]) for row in rows]
+        assert frame["record"].tolist() == everything
     else:
-        assert_holds(frame, [_record(row, _sparks_feature, name == "sequence_example") for row in rows])
+        assert_holds(frame, everything)
+
+
+def keys_of(rows: dict[str, list[Any]]) -> dict[str, list[Any]]:
+    """For each key of the directories its value in each row, as the standard library decodes it."""
+    found: dict[str, list[Any]] = {}
+    for part, records in rows.items():
+        for level in part.split("/")[:-1]:
+            key, _, value = level.partition("=")
+            value = None if value == "__HIVE_DEFAULT_PARTITION__" else unquote(value)
+            found.setdefault(key, []).extend([value] * len(records))
+    for values in found.values():
+        if all(value is None or value.isdigit() for value in values):
+            values[:] = [pd.NA if value is None else int(value) for value in values]
+        else:
+            values[:] = [pd.NA if value is None else value for value in values]
+    return found
+
+
+def test_sparks_partition_values_are_those_that_were_written() -> None:
+    told = load(DATA / "spark" / "partitioned.source.json")
+    frame = dask_tfrecord.read_tfrecord(str(DATA / "spark" / "partitioned")).compute()
+    rows = [{key: row[key] for key in ("id", "country", "day", "x", "tags")} for row in told["rows"]]
+    found = pa.Table.from_pandas(frame[list(rows[0])], preserve_index=False).to_pylist()
+    assert sorted(found, key=itemgetter("id")) == sorted(rows, key=itemgetter("id"))
+
+
+def test_all_files_of_other_writers_are_found_in_one_directory() -> None:
+    payloads = dask_tfrecord.read_tfrecord(
+        str(DATA / "writers" / "*.tfrecord{,.gz,.zz}"), record_type="bytes"
+    )
+    expected = [payload for name in WRITERS for payload in oracle.read_payloads(DATA / "writers" / name)]
+    assert payloads["record"].compute().tolist() == expected
 
 
 def test_a_compression_that_tensorflow_does_not_know_is_refused_and_not_misread() -> None:

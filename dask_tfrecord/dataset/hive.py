@@ -16,7 +16,10 @@ MAX_NAME_BYTES = 255
 
 # Spark's set, and NUL.
 _SPECIAL = re.compile(r"[\0-\x1f\x7f\"#%'*/:=?\\{\[\]^]")
-_ESCAPED = re.compile("%([0-9A-Fa-f]{2})")
+_ESCAPED = re.compile("(?:%[0-9A-Fa-f]{2})+")
+
+# An integer that has no other spelling, so that the text can be had back from the number.
+_CANONICAL = "^(0|-?[1-9][0-9]{0,18})$"
 
 
 def directories(keys: pa.Table) -> list[str]:
@@ -35,6 +38,63 @@ def parse(directory: str) -> list[tuple[str, str | None]]:
     """The names and the values' texts that a directory is made of; levels of another form are left out."""
     pairs = (level.partition("=") for level in directory.split("/") if "=" in level)
     return [(_unescape(name), None if text == NULL else _unescape(text)) for name, _, text in pairs]
+
+
+def key_texts(directories: Sequence[str]) -> dict[str, pa.Array]:
+    """The keys of some directories, in the order first seen: for each the texts of its values.
+
+    Null is a key's null, and where a directory has no such level.
+
+    Raises
+    ------
+    SchemaError
+        For a key that is twice in one directory.
+    """
+    numbers = {directory: number for number, directory in enumerate(dict.fromkeys(directories))}
+    texts: dict[str, list[str | None]] = {}
+    for directory, number in numbers.items():
+        pairs = parse(directory)
+        for name, text in pairs:
+            texts.setdefault(name, [None] * len(numbers))[number] = text
+        if len({name for name, _ in pairs}) < len(pairs):
+            name = next(name for name, _ in pairs if [one for one, _ in pairs].count(name) > 1)
+            raise SchemaError(f"the directory {directory!r} has several values for it", feature=name)
+    rows = pa.array([numbers[directory] for directory in directories], pa.int64())
+    return {name: pa.array(found, pa.string()).take(rows) for name, found in texts.items()}
+
+
+def infer_type(texts: pa.Array) -> pa.DataType:
+    """int64 if all texts are integers in their only spelling, and there are any; else string."""
+    canonical = pc.match_substring_regex(texts, _CANONICAL)
+    if texts.null_count == len(texts) or not pc.all(canonical).as_py():
+        return pa.string()
+    try:
+        texts.cast(pa.int64())
+    except pa.ArrowInvalid:  # beyond 64 bits
+        return pa.string()
+    return pa.int64()
+
+
+def to_values(name: str, texts: pa.Array, type_: pa.DataType, directories: Sequence[str]) -> pa.Array:
+    """The values that the texts spell, as `directories` would spell them; of a category's value type.
+
+    Raises
+    ------
+    SchemaError
+        For a text that is no such value, naming its directory.
+    """
+    type_ = type_.value_type if pa.types.is_dictionary(type_) else type_
+    try:
+        return _cast(texts, type_)
+    except (pa.ArrowException, UnicodeEncodeError):
+        for directory, text in zip(directories, texts.to_pylist(), strict=True):
+            try:
+                _cast(pa.array([text], pa.string()), type_)
+            except (pa.ArrowException, UnicodeEncodeError):
+                raise SchemaError(
+                    f"the directory {directory!r} gives {text!r}, which is no {type_}", feature=name
+                ) from None
+        raise
 
 
 def check_inside(path: str) -> None:
@@ -71,6 +131,19 @@ def _texts(values: pa.ChunkedArray) -> Sequence[str | None]:
     return texts
 
 
+def _cast(texts: pa.Array, type_: pa.DataType) -> pa.Array:
+    """The inverse of `_texts`."""
+    if pa.types.is_binary(type_) or pa.types.is_large_binary(type_) or pa.types.is_fixed_size_binary(type_):
+        values = [None if text is None else text.encode("latin-1") for text in texts.to_pylist()]
+        return pa.array(values, type_)
+    if pa.types.is_duration(type_):
+        return texts.cast(pa.int64()).cast(type_)
+    if pa.types.is_time(type_):
+        moments = pc.binary_join_element_wise("1970-01-01", texts, " ")
+        return moments.cast(pa.timestamp(type_.unit)).cast(type_)
+    return texts.cast(type_)
+
+
 def _escape(text: str | None) -> str:
     if text is None:
         return NULL
@@ -89,4 +162,13 @@ def _percent(match: re.Match[str]) -> str:
 
 
 def _unescape(text: str) -> str:
-    return _ESCAPED.sub(lambda match: chr(int(match[1], 16)), text)
+    return _ESCAPED.sub(_unescaped, text)
+
+
+def _unescaped(match: re.Match[str]) -> str:
+    """Spark escapes single ASCII characters; other writers whole texts as UTF-8."""
+    found = bytes.fromhex(match[0].replace("%", ""))
+    try:
+        return found.decode()
+    except UnicodeDecodeError:
+        return found.decode("latin-1")

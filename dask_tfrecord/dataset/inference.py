@@ -1,75 +1,150 @@
-"""The schema of files that carry none, from a bounded sample of their records."""
+"""The schema of files that carry none, from a bounded sample of their records, or from all of them."""
 
 import random
-from bisect import bisect_right
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from functools import partial, reduce
+from operator import itemgetter
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import pyarrow as pa
 
 from dask_tfrecord.codec import Damage, Feature, Inference, RecordType, scan
 from dask_tfrecord.dataset.files import FRAME_BYTES, WINDOW_BYTES, ReadOptions, open_window, placed
 from dask_tfrecord.dataset.listing import FileInfo
-from dask_tfrecord.dataset.splits import Split
+from dask_tfrecord.dataset.splits import Split, plan_pieces
 from dask_tfrecord.dataset.store import Store
 from dask_tfrecord.errors import SchemaError, TFRecordError
 from dask_tfrecord.schema import Field, Schema
 
-# The first file, the last, and some between; of each, the records of one window.
+# The first file, the last, and some between; of each, the records of one window, at most so many.
 _FILES = 5
+_RECORDS = 100_000
+
+# Stored bytes that a task looks at when all records are looked at.
+_TASK_BYTES = 1 << 27
+
+# An empty file of any compression has no more bytes than that, and one with a feature in it has more.
+_EMPTY_BYTES = 32
 
 # The one column of records that are not messages.
 PAYLOAD = pa.field("record", pa.binary())
 
 _TYPES = {"int64": pa.int64(), "float": pa.float32(), "bytes": pa.binary()}
 
+AskedType: TypeAlias = RecordType | Literal["infer"]
 
-class SampledFile(NamedTuple):
-    """A file, how many records of others were looked at before its own, and where its own begin."""
+# Calls a function with each argument, in parallel maybe, and gives the results in their order.
+ComputeEach: TypeAlias = Callable[[Callable[[Any], Any], Iterable[Any]], list[Any]]
+
+
+class Place(NamedTuple):
+    """Where a record is: the file, its number in the file, and where its frame begins in the content."""
 
     path: str
-    first: int
-    offsets: pa.Array
+    record: int
+    offset: int
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What was seen of one feature; the counts are over the records that hold it with a kind.
+
+    Attributes
+    ----------
+    path : str
+        The first file that has it.
+    kinds : dict of str to Place
+        The kinds it has, and of each the first record.
+    """
+
+    name: str
+    feature_list: bool
+    path: str
+    records: int
+    kinds: dict[str, Place]
+    min_values: int
+    max_values: int
+    min_steps: int
+    max_steps: int
+    utf8: bool
+
+    @property
+    def length(self) -> int | None:
+        """How many values each record holds, if that is the same number in all of them."""
+        return self.min_values if self.kinds and self.min_values == self.max_values else None
+
+    def merged(self, later: "Seen") -> "Seen":
+        """The same of these records and of later ones."""
+        return Seen(
+            self.name,
+            self.feature_list,
+            self.path,
+            self.records + later.records,
+            self.kinds | {kind: place for kind, place in later.kinds.items() if kind not in self.kinds},
+            min(one.min_values for one in (self, later) if one.kinds or not (self.kinds or later.kinds)),
+            max(self.max_values, later.max_values),
+            min(one.min_steps for one in (self, later) if one.records or not (self.records or later.records)),
+            max(self.max_steps, later.max_steps),
+            self.utf8 and later.utf8,
+        )
 
 
 @dataclass(frozen=True)
 class Sample:
-    """What some records of some files hold.
+    """What some records hold. Samples of parts merge to that of the whole, exactly.
 
     Attributes
     ----------
-    record_type : "example", "sequence_example" or "bytes"
+    record_type : "example", "sequence_example", "bytes" or "infer"
         As asked for, or as recognised.
-    features : tuple of Feature
+    features : tuple of Seen
         In the order first seen.
-    files : tuple of SampledFile
-        In their order.
+    records, payload : int
+        How many records there are, and the bytes in them.
+    stranger : TFRecordError, optional
+        For the first record that is no message, after which its file was not looked at any further.
     """
 
-    record_type: RecordType
-    features: tuple[Feature, ...]
-    files: tuple[SampledFile, ...]
+    record_type: AskedType
+    features: tuple[Seen, ...] = ()
+    records: int = 0
+    payload: int = 0
+    stranger: TFRecordError | None = None
 
-    def place(self, record: int) -> tuple[str, int, int]:
-        """File of a sampled record, its number in the file, and its offset."""
-        file = self.files[bisect_right(self.files, record, key=lambda file: file.first) - 1]
-        number = record - file.first
-        return file.path, number, file.offsets[number].as_py()
+    def merged(self, later: "Sample") -> "Sample":
+        """What these records and later ones hold."""
+        found = {(one.name, one.feature_list): one for one in self.features}
+        for one in later.features:
+            key = one.name, one.feature_list
+            found[key] = found[key].merged(one) if key in found else one
+        return Sample(
+            self.record_type,
+            tuple(found.values()),
+            self.records + later.records,
+            self.payload + later.payload,
+            self.stranger or later.stranger,
+        )
+
+    @property
+    def known_type(self) -> RecordType:
+        """The record type; that of plain examples where no record told."""
+        return "example" if self.record_type == "infer" else self.record_type
+
+    def is_nullable(self, feature: Seen) -> bool:
+        """Whether some of the records lack the feature."""
+        return feature.records < self.records
 
 
 def take_sample(
-    store: Store,
-    files: Sequence[FileInfo],
-    *,
-    record_type: RecordType | Literal["infer"],
-    options: ReadOptions,
+    store: Store, files: Sequence[FileInfo], *, record_type: AskedType, options: ReadOptions
 ) -> Sample:
     """Look at records of the first file, the last and some between.
 
-    Records are recognised as sequence examples if any holds a feature list, and as bytes if the first are
-    not messages, or are not empty and yet none of them holds a feature.
+    Records are recognised as sequence examples if any holds a feature list, and as bytes if none holds a
+    feature and they are no messages, or are not empty.
 
     Raises
     ------
@@ -77,34 +152,36 @@ def take_sample(
         For damage in the sampled part.
     """
     if record_type == "bytes":
-        return Sample("bytes", (), ())
-    # An Example reads as a SequenceExample that has a context only.
-    inference = Inference("example" if record_type == "example" else "sequence_example")
-    sampled: list[SampledFile] = []
-    records = payload = 0
-    for file in _choose(files):
-        path = store.public(file.path)
-        try:
-            offsets, consumed = _feed(inference, store, file, options)
-        except _NotAMessageError as error:
-            if record_type == "infer" and not inference.features():
-                return Sample("bytes", (), ())
-            raise placed(error.damage, path, 0) from None
-        except TFRecordError as error:
-            raise placed(error, path, 0) from None
-        sampled.append(SampledFile(path, records, offsets))
-        records += len(offsets)
-        payload += consumed - FRAME_BYTES * len(offsets)
-    features = tuple(inference.features())
-    if record_type == "infer":
-        if payload and not features:
-            return Sample("bytes", (), ())
-        lists = any(feature.feature_list for feature in features)
-        record_type = "sequence_example" if lists else "example"
-    return Sample(record_type, features, tuple(sampled))
+        return Sample("bytes")
+    splits = [Split(file) for file in _choose(files)]
+    look = partial(_look, store, options=options, record_type=record_type, limit=_RECORDS)
+    with ThreadPoolExecutor(_FILES) as pool:
+        return _concluded(pool.map(look, splits), record_type)
 
 
-def infer_schema(sample: Sample, given: Mapping[str, pa.DataType]) -> Schema:
+def look_at_all(
+    store: Store,
+    files: Sequence[FileInfo],
+    *,
+    record_type: AskedType,
+    options: ReadOptions,
+    compute_each: ComputeEach,
+) -> Sample:
+    """Look at every record, in tasks that read many small files each.
+
+    Raises
+    ------
+    CorruptRecordError
+        For any damage.
+    """
+    if record_type == "bytes":
+        return Sample("bytes")
+    look = partial(_look_at_piece, store, options=options, record_type=record_type)
+    pieces, _ = plan_pieces(files, blocksize=_TASK_BYTES)
+    return _concluded(compute_each(look, pieces), record_type)
+
+
+def infer_schema(sample: Sample, given: Mapping[str, pa.DataType], without: Sequence[str] = ()) -> Schema:
     """The columns that hold what was sampled, except for those whose types are ``given``.
 
     A feature that never has more than one value becomes a scalar, a feature list a list of lists; bytes
@@ -118,42 +195,101 @@ def infer_schema(sample: Sample, given: Mapping[str, pa.DataType]) -> Schema:
     types = dict(given)
     if sample.record_type == "bytes":
         types = types or {PAYLOAD.name: PAYLOAD.type}
-    known = Schema.from_arrow(pa.schema(list(types.items())), sample.record_type).fields if types else ()
+    record_type = sample.known_type
+    known = Schema.from_arrow(pa.schema(list(types.items())), record_type).fields if types else ()
     fields = {field.name: field for field in known}
     names = Counter(feature.name for feature in sample.features)
     inferred = {
-        feature.name: fields.get(feature.name) or _field(feature, sample, names[feature.name])
+        feature.name: fields.get(feature.name) or _field(feature, names[feature.name])
         for feature in sample.features
+        if feature.name not in without
     }
-    return Schema(tuple((inferred | fields).values()), sample.record_type)
-
-
-class _NotAMessageError(Exception):
-    """The frame of a record is whole, but what is in it is not a message."""
-
-    def __init__(self, damage: TFRecordError) -> None:
-        super().__init__(str(damage))
-        self.damage = damage
+    return Schema(tuple((inferred | fields).values()), record_type)
 
 
 def _choose(files: Sequence[FileInfo]) -> list[FileInfo]:
-    """A few files, the same ones every time, in their order."""
+    """A few files, the same ones every time, in their order; none that is empty, unless all are."""
+    files = [file for file in files if file.size is None or file.size > _EMPTY_BYTES] or files
     middle = range(1, len(files) - 1)
     some = random.Random(len(files)).sample(middle, min(len(middle), _FILES - 2))
     return [files[index] for index in sorted({0, *some, len(files) - 1})]
 
 
-def _feed(inference: Inference, store: Store, file: FileInfo, options: ReadOptions) -> tuple[pa.Array, int]:
-    """Show the file's first records to the inference: where they begin, and their bytes."""
-    with open_window(store, Split(file), options, WINDOW_BYTES) as window:
-        for data in window:
-            records, consumed, damage = inference.feed(data, final=window.final)
-            if damage:
-                error = damage.error((), 0, 0)
-                raise _NotAMessageError(error) if _is_framed(data, damage) else error
-            if records:
-                return scan(data[:consumed], final=True, offsets=True).offsets, consumed
-    return pa.array([], pa.int64()), 0
+def _concluded(samples: Iterable[Sample], record_type: AskedType) -> Sample:
+    """The samples as one, of a record type that is known."""
+    found = reduce(Sample.merged, samples, Sample(record_type))
+    if found.stranger and (found.features or record_type != "infer"):
+        raise found.stranger
+    if record_type != "infer":
+        return found
+    if found.payload and not found.features:
+        return Sample("bytes")
+    lists = any(feature.feature_list for feature in found.features)
+    return Sample("sequence_example" if lists else "example", found.features, found.records, found.payload)
+
+
+def _look_at_piece(
+    store: Store, splits: Sequence[Split], *, options: ReadOptions, record_type: AskedType
+) -> Sample:
+    looks = (_look(store, split, options=options, record_type=record_type) for split in splits)
+    return reduce(Sample.merged, looks, Sample(record_type))
+
+
+def _look(
+    store: Store,
+    split: Split,
+    *,
+    options: ReadOptions,
+    record_type: AskedType,
+    limit: int | None = None,
+) -> Sample:
+    """What the records of a split hold; with a limit those of its first window, at most so many."""
+    # An Example reads as a SequenceExample that has a context only.
+    inference = Inference(
+        "example" if record_type == "example" else "sequence_example",
+        max_records=-1 if limit is None else limit,
+        verify_crc=options.verify_crc,
+        max_record_bytes=options.max_record_bytes,
+    )
+    path = store.public(split.file.path)
+    first = split.start.record
+    places: dict[int, Place] = {}
+    records = payload = 0
+    stranger = None
+    try:
+        with open_window(store, split, options, WINDOW_BYTES) as window:
+            for data in window:
+                count, consumed, damage = inference.feed(data, final=window.final)
+                _note_places(places, inference, records, data[:consumed], Place(path, first, window.offset))
+                records += count
+                payload += consumed - FRAME_BYTES * count
+                if damage:
+                    error = damage.error((), records - count, window.offset)
+                    if not _is_framed(data, damage):
+                        raise error
+                    stranger = placed(error, path, first)
+                    payload += damage.size - FRAME_BYTES
+                    break
+                if count and limit is not None:
+                    break
+                window.advance(consumed)
+    except TFRecordError as error:
+        raise placed(error, path, first) from None
+    features = tuple(_seen(feature, path, places) for feature in inference.features())
+    return Sample(record_type, features, records, payload, stranger)
+
+
+def _note_places(
+    places: dict[int, Place], inference: Inference, before: int, data: memoryview, start: Place
+) -> None:
+    """Remember where those records of the last call are that were the first of a feature's kind."""
+    numbers = {number for feature in inference.features() for number in feature.kinds.values()}
+    new = sorted(number for number in numbers if number >= before)
+    if new:
+        offsets = scan(data, final=True, verify_crc=False, offsets=True).offsets
+        for number in new:
+            offset = offsets[number - before].as_py() if offsets else 0
+            places[number] = Place(start.path, start.record + number, start.offset + offset)
 
 
 def _is_framed(data: memoryview, damage: Damage) -> bool:
@@ -161,23 +297,24 @@ def _is_framed(data: memoryview, damage: Damage) -> bool:
     return damage.size > 0 and scan(frame, final=True).damage is None
 
 
-def _field(feature: Feature, sample: Sample, count: int) -> Field:
+def _seen(feature: Feature, path: str, places: Mapping[int, Place]) -> Seen:
+    kinds = {kind: places[number] for kind, number in sorted(feature.kinds.items(), key=itemgetter(1))}
+    return Seen(**{**feature._asdict(), "kinds": kinds, "path": path})
+
+
+def _field(feature: Seen, count: int) -> Field:
     if count > 1:
         raise SchemaError(
             "is both a feature of the context and a feature list",
-            path=sample.files[0].path,
+            path=feature.path,
             feature=feature.name,
             advice=f'pass schema={{"{feature.name}": ...}} with the type of the one to read',
         )
     if len(feature.kinds) > 1:
-        (one, at), (other, elsewhere) = sorted(feature.kinds.items(), key=lambda item: item[1])[:2]
-        path, record, offset = sample.place(at)
-        other_path, other_record, _ = sample.place(elsewhere)
+        (one, at), (other, elsewhere) = list(feature.kinds.items())[:2]
         raise SchemaError(
-            f"holds {one} here and {other} in {other_path}, record {other_record:,}",
-            path=path,
-            record=record,
-            offset=offset,
+            f"holds {one} here and {other} in {elsewhere.path}, record {elsewhere.record:,}",
+            **at._asdict(),
             feature=feature.name,
             advice="pass a schema= without the feature, or read files of one kind at a time",
         )

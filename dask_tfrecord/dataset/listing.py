@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, NamedTuple
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 from fsspec.core import url_to_fs
 
@@ -27,6 +27,7 @@ _MANY = 64
 
 # Requests at a time, for each path of a list.
 _THREADS = 16
+
 
 
 @dataclass(frozen=True)
@@ -110,6 +111,11 @@ def list_directory(store: Store) -> list[FileInfo]:
         return _visible(store.fs.find(store.root, detail=True), store.root)
     except FileNotFoundError:
         return []
+
+
+def plain(path: str) -> str:
+    """The path without what an address over HTTP escapes."""
+    return unquote(path) if _is_url(path) else path
 
 
 def _places(store: Store, paths: Sequence[PathLike], options: dict[str, Any]) -> Iterator[str]:

@@ -61,8 +61,7 @@ def check_agreement(store: Store, schema: Schema, partitioning: Sequence[Field])
         agreed(snapshot, schema, partitioning, store)
     elif files := visible_files(store):
         _foreign_schema(store, files, schema)
-        for file in files:
-            _values(store, file, partitioning)
+        _values(store, files, partitioning)
 
 
 def agreed(snapshot: Snapshot, schema: Schema, partitioning: Sequence[Field], store: Store) -> None:
@@ -85,7 +84,7 @@ def adopt(store: Store, schema: Schema, partitioning: Sequence[Field]) -> Snapsh
     if not files:
         return None
     existing = _foreign_schema(store, files, schema)
-    values = [_values(store, file, partitioning) for file in files]
+    values = _values(store, files, partitioning)
     with ThreadPoolExecutor(_THREADS) as pool:
         entries = list(pool.map(lambda file: _entry(store, file), files))
     entries = [replace(entry, values=found) for entry, found in zip(entries, values, strict=True)]
@@ -146,23 +145,22 @@ def _differs(problem: str, name: str, root: str) -> SchemaError:
     return SchemaError(problem, path=root, feature=name, advice="bring it to the columns of the dataset")
 
 
-def _values(store: Store, file: FileInfo, partitioning: Sequence[Field]) -> tuple[Any, ...]:
-    """The partition values of a file that somebody else named."""
-    directory = file.path[len(store.join("")) :].rpartition("/")[0]
-    pairs = hive.parse(directory)
-    path = store.public(file.path)
-    _check_partitioning([item.name for item in partitioning], [name for name, _ in pairs], path)
-    return tuple(_value(text, item, path) for (_, text), item in zip(pairs, partitioning, strict=True))
-
-
-def _value(text: str | None, field: Field, path: str) -> Any:
-    type_ = field.type.value_type if pa.types.is_dictionary(field.type) else field.type
+def _values(store: Store, files: Sequence[FileInfo], partitioning: Sequence[Field]) -> list[tuple[Any, ...]]:
+    """The partition values of files that somebody else named."""
+    directories = [file.path[len(store.join("")) :].rpartition("/")[0] for file in files]
+    expected = [item.name for item in partitioning]
+    for directory, file in dict(zip(directories, files, strict=True)).items():
+        found = [name for name, _ in hive.parse(directory)]
+        _check_partitioning(expected, found, store.public(file.path))
+    texts = hive.key_texts(directories)
     try:
-        return pa.scalar(text, pa.string()).cast(type_).as_py()
-    except pa.ArrowException:
-        raise SchemaError(
-            f"the name of the directory gives {text!r}, which is no {type_}", path=path, feature=field.name
-        ) from None
+        columns = [
+            hive.to_values(item.name, texts[item.name], item.type, directories) for item in partitioning
+        ]
+    except SchemaError as error:
+        raise error.located(path=store.public(store.root)) from None
+    rows = zip(*(column.to_pylist() for column in columns), strict=True)
+    return list(rows) if columns else [()] * len(files)
 
 
 def _entry(store: Store, file: FileInfo) -> FileEntry:

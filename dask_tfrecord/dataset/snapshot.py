@@ -215,7 +215,7 @@ def from_parquet(data: bytes, path: str, number: int = 1) -> Snapshot:
     except (pa.ArrowException, AttributeError, KeyError, OSError, TypeError, ValueError) as error:
         if isinstance(error, TFRecordError) and error.path:
             raise
-        advice = "read the data files by a glob instead, such as '<directory>/*.tfrecord'"
+        advice = "pass use_snapshot=False to read the data files without it"
         raise TFRecordError(f"not a valid snapshot ({error})", path=path, advice=advice) from error
 
 

@@ -77,7 +77,7 @@ class Store:
 
     def names(self, directory: str) -> list[str]:
         """What lies directly in a directory below the root, now; nothing if there is no such directory."""
-        if "://" in self.root:  # a URL over HTTP, where nothing is a directory
+        if "://" in self.root and not self.root.endswith("/"):  # over HTTP any file could be asked for that
             return []
         path = self.join(directory)
         self.fs.invalidate_cache(path)

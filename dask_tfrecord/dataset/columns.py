@@ -1,0 +1,204 @@
+"""Which columns files have, and of which types: what the caller says, what the directories are called, and
+what the records hold.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from typing import TypeAlias
+
+import pyarrow as pa
+
+from dask_tfrecord.codec import RecordType
+from dask_tfrecord.dataset import hive
+from dask_tfrecord.dataset.listing import Listing, plain
+from dask_tfrecord.dataset.snapshot import Snapshot
+from dask_tfrecord.errors import SchemaError, TFRecordError
+from dask_tfrecord.schema import Field, Schema, check_names
+
+GivenSchema: TypeAlias = Mapping[str, pa.DataType] | pa.Schema
+GivenHive: TypeAlias = bool | Mapping[str, pa.DataType]
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What the caller says about columns.
+
+    Attributes
+    ----------
+    types : dict of str to pyarrow.DataType
+        The types of some columns, or of all.
+    whole : bool
+        Whether there are to be these columns only, in this order.
+    keys : dict of str to pyarrow.DataType
+        Of keys of directories, which are then not taken from the records.
+    hive : bool
+        Whether keys of directories are columns.
+    """
+
+    types: dict[str, pa.DataType] = field(default_factory=dict)
+    whole: bool = False
+    keys: dict[str, pa.DataType] = field(default_factory=dict)
+    hive: bool = True
+
+    @classmethod
+    def of(cls, schema: GivenSchema | None, hive: GivenHive) -> "Wanted":
+        """What ``schema=`` and ``hive=`` say.
+
+        Raises
+        ------
+        SchemaError
+            If they contradict each other.
+        TFRecordError
+            If they are nothing of the kind.
+        """
+        whole = isinstance(schema, pa.Schema) and bool(schema.names)
+        if isinstance(schema, pa.Schema):
+            if whole:
+                check_names(schema.names)
+            schema = {item.name: item.type for item in schema}
+        types = _types("schema", schema or {})
+        keys = {} if isinstance(hive, bool) else _types("hive", hive)
+        for name in keys.keys() & types.keys():
+            if keys[name] != types[name]:
+                raise SchemaError(f"is {types[name]} by schema= and {keys[name]} by hive=", feature=name)
+        return cls(types, whole, keys, hive is not False)
+
+    def type_of(self, name: str) -> pa.DataType | None:
+        """The type of a key, if it is given."""
+        return self.keys.get(name) or self.types.get(name)
+
+
+def key_columns(listing: Listing, wanted: Wanted) -> dict[str, pa.Array]:
+    """The columns that the directories of a listing's files make: for each key the files' values.
+
+    Below a directory that was asked for, its own name and those above are no keys; for all else every level
+    of the path counts.
+
+    Raises
+    ------
+    SchemaError
+        For a value that does not fit the type that is given, and for given types of keys that no path has.
+    """
+    if not wanted.hive:
+        return {}
+    start = len(listing.base)
+    directories = [plain(file.path[start:].rpartition("/")[0]) for file in listing.files]
+    try:
+        return _key_values(directories, wanted)
+    except SchemaError as error:
+        advice = "pass hive=False to ignore what the directories are called"
+        if error.feature in wanted.types or error.feature in wanted.keys:
+            advice = f'pass hive={{"{error.feature}": pa.string()}}, or hive=False to ignore the directories'
+        raise error.located(path=listing.store.public(listing.store.root), advice=advice) from None
+
+
+def _key_values(directories: Sequence[str], wanted: Wanted) -> dict[str, pa.Array]:
+    texts = hive.key_texts(directories)
+    unknown = [name for name in wanted.keys if name not in texts]
+    if unknown:
+        raise _unknown("hive=", unknown[0], list(texts), "no directory has the key")
+    types = {
+        name: wanted.type_of(name) or hive.infer_type(found)
+        for name, found in texts.items()
+        if not wanted.whole or name in wanted.types or name in wanted.keys
+    }
+    return {name: hive.to_values(name, texts[name], type_, directories) for name, type_ in types.items()}
+
+
+def key_fields(values: Mapping[str, pa.Array], wanted: Wanted) -> tuple[Field, ...]:
+    """The fields of keys."""
+    types = [(name, wanted.type_of(name) or found.type) for name, found in values.items()]
+    return Schema.from_arrow(pa.schema(types)).fields if types else ()
+
+
+def with_keys(schema: Schema, keys: Sequence[Field], wanted: Wanted) -> Schema:
+    """All columns: those of the records, and those of the directories last, unless an order is given."""
+    every = Schema((*schema.fields, *keys), schema.record_type)
+    if not wanted.whole:
+        return every
+    more = [item.name for item in keys if item.name not in wanted.types]
+    return every.select([*wanted.types, *more])
+
+
+def check_given(names: Sequence[str], known: Sequence[str], *, certain: bool) -> str | None:
+    """Refuse a given name that nothing has, where that is certain; else tell of one that looks misspelled."""
+    unknown = [name for name in names if name not in known]
+    if certain and unknown:
+        raise _unknown("schema=", unknown[0], known, "no record and no directory has the column")
+    for name in unknown:
+        if near := get_close_matches(name, [one for one in known if one not in names], 1):
+            return f"schema= names {name!r}, which no record of the sample has; did you mean {near[0]!r}?"
+    return None
+
+
+def override(snapshot: Snapshot, wanted: Wanted) -> Schema:
+    """A snapshot's columns with the types that are given; with those only, if it is a whole schema."""
+    keys = snapshot.partition_on
+    schema = snapshot.columns
+    if not wanted.hive:
+        schema = schema.select(name for name in schema.names if name not in keys)
+    for name in wanted.keys:
+        if name not in keys:
+            raise _unknown("hive=", name, keys, "no directory has the key")
+    check_given([*wanted.types], schema.names, certain=True)
+    found = {item.name: item for item in schema.fields}
+    stored = {name: type_ for name, type_ in wanted.types.items() if name not in keys}
+    found |= {item.name: item for item in _fields(stored, schema.record_type)}
+    found |= {item.name: item for item in _fields(_keys_of(wanted, keys), "example")}
+    names = [*wanted.types] if wanted.whole else schema.names
+    return Schema(tuple(found[name] for name in names), schema.record_type)
+
+
+def snapshot_values(snapshot: Snapshot, schema: Schema) -> dict[str, pa.Array]:
+    """The partition columns that the schema has: for each the files' values.
+
+    Raises
+    ------
+    SchemaError
+        If they do not fit the schema's type.
+    """
+    wanted = {item.name: _value_type(item.type) for item in schema.fields}
+    found = {}
+    for at, item in enumerate(snapshot.partitioning):
+        if item.name not in wanted:
+            continue
+        values = pa.array([file.values[at] for file in snapshot.files], _value_type(item.type))
+        try:
+            found[item.name] = values.cast(wanted[item.name])
+        except pa.ArrowException as error:
+            raise SchemaError(
+                f"the partition values are {values.type} and not {wanted[item.name]}: {error}",
+                feature=item.name,
+                advice="leave the column out of schema= and of hive=",
+            ) from None
+    return found
+
+
+def _types(keyword: str, given: object) -> dict[str, pa.DataType]:
+    if not isinstance(given, Mapping) or not all(isinstance(one, pa.DataType) for one in given.values()):
+        raise TFRecordError(
+            f"{keyword}={given!r} gives no Arrow types",
+            advice=f'pass such as {keyword}={{"age": pa.int64()}}',
+        )
+    return dict(given)
+
+
+def _unknown(keyword: str, name: str, known: Sequence[str], problem: str) -> SchemaError:
+    near = get_close_matches(name, known, 3)
+    there = ", ".join(map(repr, near or known)) or "none"
+    hint = f"did you mean {there}?" if near else f"there are {there}"
+    return SchemaError(f"{problem} that {keyword} names; {hint}", feature=name)
+
+
+def _keys_of(wanted: Wanted, keys: Sequence[str]) -> dict[str, pa.DataType]:
+    types = {name: wanted.type_of(name) for name in keys}
+    return {name: type_ for name, type_ in types.items() if type_ is not None}
+
+
+def _fields(types: Mapping[str, pa.DataType], record_type: RecordType) -> tuple[Field, ...]:
+    return Schema.from_arrow(pa.schema(list(types.items())), record_type).fields if types else ()
+
+
+def _value_type(type_: pa.DataType) -> pa.DataType:
+    return type_.value_type if pa.types.is_dictionary(type_) else type_

@@ -1,0 +1,121 @@
+"""Which files of a place are read: what its snapshot lists, what is there, what is not committed."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import dask
+import dask.dataframe as dd
+import oracle
+import pandas as pd
+import pyarrow as pa
+import pytest
+
+from dask_tfrecord import CorruptRecordError, TFRecordError, read_tfrecord, to_tfrecord
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> Iterator[None]:
+    with dask.config.set(scheduler="sync"):
+        yield
+
+
+def write(root: Path, *numbers: int, **options: object) -> Path:
+    frame = pd.DataFrame({"n": list(numbers), "k": [n % 2 for n in numbers]})
+    to_tfrecord(dd.from_pandas(frame, npartitions=2), root, **options)
+    return root
+
+
+def row(n: int) -> bytes:
+    return oracle.features_file([{"n": ("int64", [n]), "k": ("int64", [n % 2])}])
+
+
+def numbers(path: object, **options: object) -> list[int]:
+    return sorted(read_tfrecord(path, **options)["n"].compute())
+
+
+def a_dead_write(root: Path) -> Path:
+    """A file of a write that broke off, in its place, as on an object store."""
+    (root / "_tfrecord" / "staging" / "0123abcd-run").mkdir(parents=True)
+    path = root / "part-0123abcd-00000-of-00001.tfrecord"
+    path.write_bytes(row(99))
+    return path
+
+
+def test_what_is_there_is_read_without_the_snapshot(tmp_path: Path) -> None:
+    own = write(tmp_path / "own", *range(4))
+    (own / "others.tfrecord").write_bytes(row(10))
+    with pytest.raises(TFRecordError, match="use_snapshot=False"):
+        read_tfrecord(own)
+    assert numbers(own, use_snapshot=False) == [0, 1, 2, 3, 10]
+    assert read_tfrecord(own, use_snapshot=False)["n"].dtype == pd.ArrowDtype(pa.int64())
+
+
+@pytest.mark.parametrize("harm", ["missing", "longer"])
+def test_a_file_that_is_not_as_the_snapshot_says_raises_and_says_how_to_read_the_rest(
+    tmp_path: Path, harm: str
+) -> None:
+    own = write(tmp_path / "own", *range(4))
+    first = min(own.glob("part-*"))
+    if harm == "missing":
+        os.remove(first)
+    else:
+        first.write_bytes(first.read_bytes() + row(10))
+    with pytest.raises(CorruptRecordError, match="use_snapshot=False") as caught:
+        read_tfrecord(own)
+    assert caught.value.path == str(first)
+    assert numbers(own, use_snapshot=False) == ([2, 3] if harm == "missing" else [0, 1, 2, 3, 10])
+
+
+@pytest.mark.parametrize("name", ["part-*", "*", "{part,x}*", "**/*.tfrecord"])
+def test_a_glob_gives_no_files_of_a_write_that_broke_off(tmp_path: Path, name: str) -> None:
+    own = write(tmp_path / "own", *range(4))
+    dead = a_dead_write(own)
+    assert numbers(own) == numbers(f"{own}/{name}") == [0, 1, 2, 3]
+    assert numbers(f"{own}/{name}", use_snapshot=False) == [0, 1, 2, 3]
+    assert numbers([own, f"{own}/{name}"]) == sorted([0, 1, 2, 3] * 2)
+    assert numbers(dead) == numbers([dead]) == [99]
+
+
+def test_a_glob_gives_no_files_that_an_overwrite_has_not_removed_yet(tmp_path: Path) -> None:
+    own = write(tmp_path / "own", *range(4))
+    kept = {path: path.read_bytes() for path in own.glob("part-*")}
+    write(own, 7, 8, overwrite=True)
+    for path, content in kept.items():
+        path.write_bytes(content)
+    assert numbers(own) == numbers(f"{own}/*") == [7, 8]
+    assert numbers(f"{own}/*", use_snapshot=False) == [0, 1, 2, 3, 7, 8]
+
+
+@pytest.mark.parametrize("root", ["own", "run=5/own", "own/run=5"])
+def test_a_partitioned_dataset_is_recognised_from_its_directories(tmp_path: Path, root: str) -> None:
+    own = write(tmp_path / root, *range(4), partition_on=["k"])
+    (own / "_tfrecord" / "staging" / "0123abcd-run").mkdir(parents=True)
+    (own / "k=0" / "part-0123abcd-00000-of-00001.tfrecord").write_bytes(row(98))
+    assert numbers(f"{own}/k=*/*") == numbers(f"{own}/k=*") == [0, 1, 2, 3]
+    assert numbers(f"{own}/k=0/*") == numbers(own / "k=0") == [0, 2]
+
+
+def test_a_directory_of_datasets_gives_what_is_committed_in_each(tmp_path: Path) -> None:
+    for name, rows in {"a": (0, 1), "b": (2, 3)}.items():
+        a_dead_write(write(tmp_path / name, *rows))
+    assert numbers(tmp_path) == numbers(f"{tmp_path}/*") == [0, 1, 2, 3]
+
+
+def test_a_place_that_holds_only_what_is_not_committed_holds_nothing(tmp_path: Path) -> None:
+    a_dead_write(tmp_path)
+    for path in (tmp_path, f"{tmp_path}/*.tfrecord"):
+        with pytest.raises(FileNotFoundError, match="write that has not finished"):
+            read_tfrecord(path)
+
+
+def test_a_part_of_a_write_without_its_snapshot_is_read_when_told_to(tmp_path: Path) -> None:
+    (tmp_path / "part-0123abcd-00000-of-00002.tfrecord").write_bytes(row(5))
+    with pytest.raises(TFRecordError, match=r"others of it are missing; .* use_snapshot=False"):
+        read_tfrecord(tmp_path)
+    assert numbers(tmp_path, use_snapshot=False) == numbers(f"{tmp_path}/*") == [5]
+
+
+def test_names_that_look_like_ours_elsewhere_are_anyones(tmp_path: Path) -> None:
+    (tmp_path / "part-0123abcd-00000-of-00001.tfrecord").write_bytes(row(5))
+    assert numbers(tmp_path) == numbers(f"{tmp_path}/*") == [5]
