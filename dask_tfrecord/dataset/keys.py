@@ -1,0 +1,199 @@
+"""Values that people write or snapshots hold <-> keys that order and compare exactly, for each Arrow type.
+
+A key is the number a value is stored as (an int, or a float), a string, or bytes. Knows Arrow, no files.
+"""
+
+import datetime
+import math
+from decimal import Decimal
+from fractions import Fraction
+from typing import Any, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+from pyarrow import types
+
+Key: TypeAlias = int | float | str | bytes
+
+_TICKS = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
+_EPOCH = datetime.datetime(1970, 1, 1)
+_DAY = 86_400
+
+
+class WrongTypeError(TypeError):
+    """A value that cannot be compared to a column's values; its text says what would be right."""
+
+
+def value_type(type_: pa.DataType) -> pa.DataType:
+    """The type of what is compared: that of a dictionary's values."""
+    return type_.value_type if types.is_dictionary(type_) else type_
+
+
+def is_comparable(type_: pa.DataType) -> bool:
+    """Whether the type's values have keys: those of lists and tensors have none."""
+    type_ = value_type(type_)
+    return _is_whole(type_) or types.is_floating(type_) or _is_text(type_) or _is_binary(type_)
+
+
+def has_nan(type_: pa.DataType) -> bool:
+    """Whether there may be values that are neither small nor great."""
+    return bool(types.is_floating(value_type(type_)))
+
+
+def key_of(value: Any, type_: pa.DataType) -> Key | Fraction:
+    """The key of a value; a fraction if it lies between two that the type can hold.
+
+    Raises
+    ------
+    WrongTypeError
+        For a value of another type, or a missing one.
+    """
+    type_ = value_type(type_)
+    if _is_text(type_):
+        return str(_checked(value, isinstance(value, str), "a string", type_))
+    if _is_binary(type_):
+        _checked(value, isinstance(value, bytes | bytearray | memoryview), "bytes", type_)
+        return bytes(value)
+    if types.is_boolean(type_):
+        return int(_checked(value, isinstance(value, bool | np.bool_), "True or False", type_))
+    if types.is_floating(type_):
+        return _rounded(_checked(value, _is_number(value), "a number", type_))
+    if types.is_integer(type_) or types.is_decimal(type_):
+        _checked(value, _is_number(value) and not math.isnan(value), "a number", type_)
+        return _plain(_exact(value) * 10 ** (type_.scale if types.is_decimal(type_) else 0))
+    return _plain(_seconds(value, type_) * _ticks(type_))
+
+
+def scalar_of(key: Key, type_: pa.DataType) -> pa.Scalar | None:
+    """The inverse of `key_of`; None if the type cannot hold the value."""
+    try:
+        if types.is_decimal(type_):
+            digits = tuple(map(int, str(abs(int(key)))))
+            return pa.scalar(Decimal((int(key < 0), digits, -type_.scale)), type_)  # type: ignore[operator]
+        if types.is_boolean(type_):
+            return pa.scalar(bool(key), type_) if key in (0, 1) else None
+        return pa.scalar(key, type_)
+    except (pa.ArrowException, OverflowError, ValueError):
+        return None
+
+
+# Beyond what any whole type holds, for infinities and for values between those it holds.
+BEYOND = 10**80
+
+
+def _is_whole(type_: pa.DataType) -> bool:
+    tests = (
+        types.is_boolean,
+        types.is_integer,
+        types.is_decimal,
+        types.is_date,
+        types.is_time,
+        types.is_timestamp,
+        types.is_duration,
+    )
+    return any(test(type_) for test in tests)
+
+
+def _is_text(type_: pa.DataType) -> bool:
+    return bool(types.is_string(type_) or types.is_large_string(type_))
+
+
+def _is_binary(type_: pa.DataType) -> bool:
+    return bool(types.is_binary(type_) or types.is_large_binary(type_) or types.is_fixed_size_binary(type_))
+
+
+def _is_number(value: Any) -> bool:
+    known = isinstance(value, int | float | Decimal | Fraction | np.integer | np.floating)
+    return known and not isinstance(value, bool)
+
+
+def _checked(value: Any, fits: bool, wanted: str, type_: pa.DataType) -> Any:
+    if not fits:
+        raise WrongTypeError(f"{value!r} is not {wanted}, the column is {type_}")
+    return value
+
+
+def _exact(value: Any) -> Fraction:
+    if math.isinf(value):
+        return Fraction(BEYOND if value > 0 else -BEYOND)
+    return Fraction(int(value)) if isinstance(value, np.integer) else Fraction(value)
+
+
+def _rounded(value: Any) -> float:
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf
+
+
+def _plain(value: Fraction) -> int | Fraction:
+    return value.numerator if value.denominator == 1 else value
+
+
+def _ticks(type_: pa.DataType) -> Fraction:
+    """Steps of the type in a second."""
+    if types.is_date(type_):
+        return Fraction(1, _DAY) if types.is_date32(type_) else Fraction(1000)
+    return Fraction(_TICKS[type_.unit])
+
+
+def _seconds(value: Any, type_: pa.DataType) -> Fraction:
+    """A date, a time or a duration as seconds: since 1970, since midnight, or as such."""
+    if value is None or value != value:  # NaT
+        raise WrongTypeError(f"{value!r} is no value, the column is {type_}")
+    if types.is_timestamp(type_):
+        return _instant(value, type_)
+    if types.is_date(type_):
+        value = _parsed(value, datetime.date, type_)
+        right = isinstance(value, datetime.date) and not isinstance(value, datetime.datetime)
+        _checked(value, right, 'a date, such as datetime.date(2026, 2, 28) or "2026-02-28"', type_)
+        return Fraction(value.toordinal() - _EPOCH.toordinal()) * _DAY
+    if types.is_time(type_):
+        value = _parsed(value, datetime.time, type_)
+        _checked(value, isinstance(value, datetime.time), 'a time, such as "12:30"', type_)
+        whole = datetime.datetime.combine(_EPOCH, value.replace(tzinfo=None)) - _EPOCH
+        return _length(whole)
+    value = getattr(value, "asm8", value)
+    _checked(value, isinstance(value, datetime.timedelta | np.timedelta64), "a timedelta", type_)
+    return _length(value)
+
+
+def _instant(value: Any, type_: pa.DataType) -> Fraction:
+    value = _parsed(value, datetime.datetime, type_)
+    if isinstance(value, datetime.date) and not isinstance(value, datetime.datetime):
+        value = datetime.datetime.combine(value, datetime.time())
+    right = isinstance(value, datetime.datetime | np.datetime64)
+    _checked(value, right, 'a time, such as datetime.datetime(2026, 2, 28) or "2026-02-28 12:30"', type_)
+    zone = getattr(value, "tzinfo", None)
+    if (zone is None) != (type_.tz is None):
+        wanted = "with" if zone is None else "without"
+        raise WrongTypeError(f"{value!r} must be a time {wanted} a time zone, the column is {type_}")
+    if hasattr(value, "asm8"):  # of pandas, which may have nanoseconds; in UTC
+        value = value.asm8
+    if isinstance(value, np.datetime64):
+        return _length(value.astype(f"datetime64[{_unit(value)}]") - np.datetime64("1970-01-01"))
+    if zone is not None:
+        value = value.astimezone(datetime.UTC).replace(tzinfo=None)
+    return _length(value - _EPOCH)
+
+
+def _parsed(value: Any, kind: Any, type_: pa.DataType) -> Any:
+    if not isinstance(value, str):
+        return value
+    try:
+        return kind.fromisoformat(value)
+    except ValueError as error:
+        raise WrongTypeError(f"{value!r} is not in ISO format ({error}), the column is {type_}") from None
+
+
+def _length(value: Any) -> Fraction:
+    if isinstance(value, datetime.timedelta):
+        return Fraction(value.days * _DAY + value.seconds) + Fraction(value.microseconds, 10**6)
+    unit = _unit(value)
+    return Fraction(int(value.astype(f"timedelta64[{unit}]").astype(np.int64)), _TICKS[unit])
+
+
+def _unit(value: np.datetime64 | np.timedelta64) -> str:
+    """The unit to count it in: its own, or seconds for hours, days and longer."""
+    unit = np.datetime_data(value.dtype)[0]
+    return unit if unit in _TICKS else "s"
