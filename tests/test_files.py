@@ -21,7 +21,7 @@ from dask_tfrecord.dataset import writing
 from dask_tfrecord.dataset.entries import FileEntry
 from dask_tfrecord.dataset.files import ReadOptions, read_table
 from dask_tfrecord.dataset.listing import list_files
-from dask_tfrecord.dataset.partitioning import Part
+from dask_tfrecord.dataset.partitioning import Part, Parted
 from dask_tfrecord.dataset.splits import Split
 from dask_tfrecord.dataset.store import Store
 from dask_tfrecord.dataset.writing import write_files
@@ -65,7 +65,7 @@ def write(root: Path, table: pa.Table, parts: list[Part] | None = None, **option
 
     whole = [Part("", (), table.num_rows)]
     options = {"compression": None, "lossy": "allow", **options}
-    return write_files(store, place, parts or whole, table, schema, **options)
+    return write_files(store, place, Parted(table, parts or whole), schema, **options)
 
 
 def read(root: Path, entry: FileEntry, schema: pa.Schema) -> pa.Table:
@@ -233,7 +233,7 @@ def test_a_bad_value_of_a_later_part_leaves_the_parts_before_it(tmp_path: Path) 
 MEASURE = """
 import random, resource, sys
 import pyarrow as pa
-from dask_tfrecord.dataset.partitioning import Part
+from dask_tfrecord.dataset.partitioning import Part, Parted
 from dask_tfrecord.dataset.store import Store
 from dask_tfrecord.dataset.writing import write_files
 from dask_tfrecord.schema import Schema
@@ -253,7 +253,7 @@ schema = Schema.from_arrow(table.schema)
 store = Store.at("out")
 peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 place = lambda _, number: (store.join("file"), "file")
-write = lambda rows: write_files(store, place, [Part("", (), len(rows))], rows, schema,
+write = lambda rows: write_files(store, place, Parted(rows, [Part("", (), len(rows))]), schema,
                                  compression=sys.argv[2] or None, lossy="allow", threads=16)
 write(table.slice(0, 10))
 normal = peak()

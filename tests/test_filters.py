@@ -16,6 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dask_tfrecord.codec import Encoder
 from dask_tfrecord.dataset.entries import ColumnStatistics
 from dask_tfrecord.dataset.filters import compare, is_in, parse_filters
 from dask_tfrecord.dataset.keys import WrongTypeError
@@ -31,7 +32,7 @@ from dask_tfrecord.dataset.predicates import (
     facts_of,
     facts_of_value,
 )
-from dask_tfrecord.dataset.statistics import Statistics
+from dask_tfrecord.dataset.statistics import describe
 from dask_tfrecord.errors import SchemaError
 from dask_tfrecord.schema import Field, Schema
 
@@ -83,11 +84,12 @@ def stored(array: pa.Array) -> tuple[pa.Array, ColumnStatistics]:
     """A column as it is read back, and what its file's receipt says of it."""
     schema = Schema.from_arrow(pa.schema([("x", array.type)]))
     batch = schema.to_storage(pa.record_batch({"x": array}), lossy="allow")
-    statistics = Statistics(schema)
-    statistics.add(batch)
+    encoder = Encoder(schema.columns, schema.record_type)
+    encoder.bind(batch)
+    [[statistics]] = describe(schema, [encoder.statistics(0, len(array))])
     kernel = {"int64": pa.int64(), "float": pa.float32()}.get(schema.fields[0].kind, batch.column(0).type)
     back = schema.from_storage(pa.record_batch({"x": batch.column(0).cast(kernel)}))
-    return back.column(0), statistics.result()[0]
+    return back.column(0), statistics
 
 
 Judge = Callable[["pd.Series[Any]"], Any]

@@ -6,13 +6,15 @@ import itertools
 from typing import Any
 
 import hypothesis.strategies as st
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given
 
 from dask_tfrecord import SchemaError, TFRecordError
+from dask_tfrecord.codec import take_bytes
 from dask_tfrecord.dataset import hive
-from dask_tfrecord.dataset.partitioning import Split, split
+from dask_tfrecord.dataset.partitioning import Parted, split
 
 
 def directory(value: Any, type_: pa.DataType | None = None, name: str = "c") -> str:
@@ -107,7 +109,7 @@ def test_paths_that_leave_the_root_are_refused(path: str) -> None:
 # --- the parts of a table ----------------------------------------------------------------------------
 
 
-def numbers(found: Split) -> dict[tuple[Any, ...], list[int]]:
+def numbers(found: Parted) -> dict[tuple[Any, ...], list[int]]:
     """The column "n" of each part, by the part's values."""
     ends = itertools.accumulate(part.rows for part in found.parts)
     return {
@@ -147,11 +149,44 @@ def test_floats_part_by_value_with_nan_as_one() -> None:
     assert [part.rows for part in parts] == [1, 1, 2, 1]
 
 
-def test_rows_that_are_in_order_are_not_copied() -> None:
+def test_rows_that_are_in_order_are_not_moved() -> None:
     table = pa.table({"c": ["a", "a", "b"], "n": [1, 2, 3]})
     found = split(table, ["c"], max_parts=9)
     assert found.table["n"].chunk(0).buffers()[1].address == table["n"].chunk(0).buffers()[1].address
     assert found.order is None
+
+
+BYTES = [b"", None, b"a", b"\0" * 16, b"x" * 17, b"y" * 1000]
+
+
+@pytest.mark.parametrize("type_", [pa.binary(), pa.large_binary(), pa.string(), pa.large_string()], ids=str)
+@pytest.mark.parametrize("cut", [0, 3])
+@pytest.mark.parametrize("nulls", [False, True])
+def test_rows_keep_their_values_in_another_order(type_: pa.DataType, cut: int, nulls: bool) -> None:
+    chosen = [value for value in BYTES if nulls or value is not None]
+    array = pa.array((chosen * 40)[: 40 * len(chosen) - 1], pa.binary()).cast(type_)
+    table = pa.table({"key": [n * n % 7 for n in range(len(array))], "x": array}).slice(cut)
+    found = split(table, ["key"], max_parts=9)
+    assert found.order is not None
+    assert found.table["x"].type == type_
+    found.table.validate(full=True)
+    values = table["x"].to_pylist()
+    assert found.table["x"].to_pylist() == [values[row] for row in found.order]
+
+
+@pytest.mark.parametrize("row", [-1, 3, 2**62])
+def test_a_row_that_is_not_there_is_refused(row: int) -> None:
+    column = pa.array([b"a", b"b", b"c", b"d"]).slice(1)
+    with pytest.raises(IndexError, match="outside the column"):
+        take_bytes(column, np.array([0, row]))
+    assert take_bytes(column, np.array([2, 0, 2])).to_pylist() == [b"d", b"b", b"d"]
+
+
+def test_values_longer_than_offsets_reach_are_refused() -> None:
+    column = pa.array([b"x" * 2**20])
+    with pytest.raises(IndexError, match="too long for the column's type"):
+        take_bytes(column, np.zeros(2**11, np.int64))
+    assert len(take_bytes(column.slice(1), np.array([], np.int64))) == 0
 
 
 def test_no_columns_give_one_part_and_no_rows_give_none() -> None:

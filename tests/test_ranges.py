@@ -19,7 +19,7 @@ from dask_tfrecord.dataset import source, writing
 from dask_tfrecord.dataset.entries import Block
 from dask_tfrecord.dataset.files import ReadOptions, count_records, read_table
 from dask_tfrecord.dataset.listing import list_files
-from dask_tfrecord.dataset.partitioning import Part
+from dask_tfrecord.dataset.partitioning import Part, Parted
 from dask_tfrecord.dataset.splits import Split
 from dask_tfrecord.dataset.store import Store
 from dask_tfrecord.dataset.writing import write_files
@@ -57,8 +57,8 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Written]:
             def place(_: str, __: int, name: str = name) -> tuple[str, str]:
                 return store.join(name), name
 
-            whole = [Part("", (), TABLE.num_rows)]
-            [entry] = write_files(store, place, whole, TABLE, SCHEMA, compression=compression, lossy="allow")
+            whole = Parted(TABLE, [Part("", (), TABLE.num_rows)])
+            [entry] = write_files(store, place, whole, SCHEMA, compression=compression, lossy="allow")
             found.blocks[compression] = entry.blocks
         yield found
 

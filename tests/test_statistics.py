@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from dask_tfrecord.codec import Column, Encoder, RecordType
 from dask_tfrecord.dataset import writing
 from dask_tfrecord.dataset.entries import ColumnStatistics
-from dask_tfrecord.dataset.partitioning import Part
+from dask_tfrecord.dataset.partitioning import Part, Parted
 from dask_tfrecord.dataset.statistics import describe, none, together
 from dask_tfrecord.dataset.store import Store
 from dask_tfrecord.dataset.writing import write_files
@@ -192,8 +192,7 @@ def test_every_file_has_its_own(
     entries = write_files(
         store,
         lambda _, index: (store.join(f"{index}"), f"{index}"),
-        [Part("", (), 1000)],
-        table,
+        Parted(table, [Part("", (), 1000)]),
         Schema.from_arrow(table.schema),
         compression=None,
         lossy="allow",

@@ -329,3 +329,8 @@ def find_record(
     return Found(
         *_kernel.find_record(data, start, final=final, lenient=lenient, max_record_bytes=max_record_bytes)
     )
+
+
+def take_bytes(array: pa.Array, rows: Buffer) -> pa.Array:
+    """The values of a binary or string array at ``rows`` (int64), much faster than Arrow has them."""
+    return pa.array(_kernel.take_bytes(array, rows))

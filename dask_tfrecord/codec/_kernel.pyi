@@ -142,6 +142,12 @@ def find_record(
     most 11, may be the begin of one. If ``final``, ``offset`` is the end.
     """
 
+def take_bytes(column: ArrowArray, rows: Buffer) -> ArrowArray:
+    """The values of a binary or utf8 array, 32 or 64 bit offsets, at ``rows`` (int64), as such an array.
+
+    Raises IndexError for a row that there is not, or if the values are too long for the offsets.
+    """
+
 def crc32c(data: Buffer, value: int = 0, implementation: str = "best") -> int:
     """Unmasked CRC-32C (Castagnoli) of ``data``, continuing from ``value``."""
 

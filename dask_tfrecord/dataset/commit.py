@@ -98,29 +98,22 @@ class WriteRun:
         """Write the files of a partition; a repetition replaces them."""
         if not self.store.renames:
             self._announce()
-        rows = split(table, self.partition_on, max_parts=self.max_parts)
 
         def place(directory: str, number: int) -> tuple[str, str]:
             name = f"{directory}/" * bool(directory) + self.name(index, count, number)
             return self._waiting(name) if self.store.renames else self.store.join(name), name
 
-        try:
-            files = write_files(
-                self.store,
-                place,
-                rows.parts,
-                rows.table,
-                self.schema,
-                compression=self.compression,
-                level=self.level,
-                lossy=self.lossy,
-                max_rows=self.max_rows,
-                max_bytes=self.max_bytes,
-            )
-        except TFRecordError as error:
-            if error.record is not None and rows.order is not None:
-                error.record = int(rows.order[error.record])  # where the user has it
-            raise
+        files = write_files(
+            self.store,
+            place,
+            split(table, self.partition_on, max_parts=self.max_parts),
+            self.schema,
+            compression=self.compression,
+            level=self.level,
+            lossy=self.lossy,
+            max_rows=self.max_rows,
+            max_bytes=self.max_bytes,
+        )
         return tuple(files)
 
     def commit(self, files: Sequence[FileEntry]) -> Snapshot:

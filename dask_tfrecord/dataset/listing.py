@@ -29,7 +29,6 @@ _MANY = 64
 _THREADS = 16
 
 
-
 @dataclass(frozen=True)
 class FileInfo:
     """A file as a listing showed it: the filesystem's own path, bytes (None if the store does not say), and a

@@ -8,8 +8,12 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dask_tfrecord.codec import take_bytes
 from dask_tfrecord.dataset import hive
 from dask_tfrecord.errors import SchemaError, TFRecordError
+
+# Types whose values the kernel brings into another order.
+_BYTES = (pa.binary(), pa.large_binary(), pa.string(), pa.large_string())
 
 Codes = npt.NDArray[np.int64]
 
@@ -22,7 +26,7 @@ class Part(NamedTuple):
     rows: int
 
 
-class Split(NamedTuple):
+class Parted(NamedTuple):
     """A table's rows, without their partition values, sorted by these: first those of the first part.
 
     ``order`` are the numbers of the rows in the table that was split, or None if they are in its order.
@@ -45,10 +49,10 @@ class Groups(NamedTuple):
     starts: Codes
 
 
-def split(table: pa.Table, partition_on: Sequence[str], *, max_parts: int) -> Split:
+def split(table: pa.Table, partition_on: Sequence[str], *, max_parts: int) -> Parted:
     """The parts of a table, in the order in which their keys first appear; none of an empty table.
 
-    The table is sorted once and the parts are slices of it.
+    The table is sorted once, and stays as it is if its rows are in that order.
 
     Raises
     ------
@@ -58,10 +62,10 @@ def split(table: pa.Table, partition_on: Sequence[str], *, max_parts: int) -> Sp
         If there are more parts than ``max_parts``.
     """
     if not partition_on:
-        return Split(table, [Part("", (), table.num_rows)])
+        return Parted(table, [Part("", (), table.num_rows)])
     rows = table.drop_columns(list(partition_on))
     if not table.num_rows:
-        return Split(rows, [])
+        return Parted(rows, [])
     keys, order, starts = group(table, partition_on)
     if keys.num_rows > max_parts:
         raise too_many(f"{keys.num_rows:,} different values", partition_on, max_parts)
@@ -70,17 +74,22 @@ def split(table: pa.Table, partition_on: Sequence[str], *, max_parts: int) -> Sp
         hive.check_inside(directory)
     values = zip(*(_plain(name, keys[name]) for name in partition_on), strict=True)
     parts = list(map(Part, directories, values, np.diff(starts).tolist()))
-    return Split(rows if order is None else _sorted(rows, order), parts, order)
+    return Parted(rows if order is None else _sorted(rows, order), parts, order)
 
 
 def _sorted(table: pa.Table, order: Codes) -> pa.Table:
-    """The rows in another order, column by column, which Arrow does faster than a table."""
+    """The rows in another order, column by column, which is faster than Arrow's way with a table."""
     numbers = pa.array(order)
-    columns = [
-        pc.take(column.chunk(0) if column.num_chunks == 1 else column, numbers, boundscheck=False)
-        for column in table.columns
-    ]
+    columns = [_take(column, order, numbers) for column in table.columns]
     return pa.Table.from_arrays(columns, schema=table.schema)
+
+
+def _take(column: pa.ChunkedArray, order: Codes, numbers: pa.Array) -> pa.Array | pa.ChunkedArray:
+    if column.num_chunks != 1:
+        return column.take(numbers)
+    if column.type in _BYTES:
+        return take_bytes(column.chunk(0), order.data)
+    return pc.take(column.chunk(0), numbers, boundscheck=False)
 
 
 def group(table: pa.Table, names: Sequence[str]) -> Groups:
@@ -90,8 +99,7 @@ def group(table: pa.Table, names: Sequence[str]) -> Groups:
         found, count = _codes(table[name])
         codes = found if name == names[0] else np.unique(codes * count + found, return_inverse=True)[1]
     order = None if bool((codes[1:] >= codes[:-1]).all()) else _sorting(codes)
-    ordered = codes if order is None else codes[order]
-    starts = np.concatenate([[0], np.flatnonzero(np.diff(ordered)) + 1, [len(codes)]])
+    starts = np.concatenate([[0], np.cumsum(np.bincount(codes))])
     firsts = starts[:-1] if order is None else order[starts[:-1]]
     keys = table.select(list(names)).take(pa.array(firsts))
     decoded = [_decoded(column) for column in keys.columns]

@@ -7,7 +7,7 @@ depends on the records alone, so the same rows give the same bytes.
 import os
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
@@ -16,14 +16,12 @@ from itertools import accumulate
 from threading import Lock
 from typing import BinaryIO, NamedTuple
 
-import pyarrow as pa
-
 from dask_tfrecord.casts import is_stored, storage_bytes
 from dask_tfrecord.codec import SPARE_BYTES, Encoder, _kernel
 from dask_tfrecord.codec.compression import Blocks, Compression, blocks
 from dask_tfrecord.dataset.entries import Block, ColumnStatistics, FileEntry
 from dask_tfrecord.dataset.files import placed
-from dask_tfrecord.dataset.partitioning import Part
+from dask_tfrecord.dataset.partitioning import Parted
 from dask_tfrecord.dataset.statistics import Columns, describe, none, together
 from dask_tfrecord.dataset.store import Store
 from dask_tfrecord.errors import SchemaError, TFRecordError
@@ -50,8 +48,7 @@ class _Limits(NamedTuple):
 def write_files(
     store: Store,
     place: Callable[[str, int], tuple[str, str]],
-    parts: Sequence[Part],
-    table: pa.Table,
+    rows: Parted,
     schema: Schema,
     *,
     compression: Compression | None,
@@ -61,7 +58,7 @@ def write_files(
     max_bytes: int | None = None,
     threads: int | None = None,
 ) -> list[FileEntry]:
-    """Write a table as one file for each part, or as several where that exceeds a limit; return the receipts.
+    """Write a file for each part of a table, or several where it exceeds a limit; return their receipts.
 
     Parameters
     ----------
@@ -70,12 +67,10 @@ def write_files(
     place : callable
         For the directory of a part and the number of a file in it, from 0: the path in the store, and its
         name in receipts and messages.
-    parts : sequence of Part
-        Which of the rows belong together, from the first to the last. Of one without any a file is made, too.
-    table : pyarrow.Table
-        The rows of all parts.
+    rows : Parted
+        The table and its parts. Of a part without rows a file is made, too.
     schema : Schema
-        Its columns.
+        The table's columns.
     compression, level, lossy
         As in `to_tfrecord`.
     max_rows, max_bytes : int, optional
@@ -88,18 +83,18 @@ def write_files(
     Raises
     ------
     SchemaError
-        For a value that cannot be stored, naming the row of the table and the column. The file that it
-        belongs to is not there then, those before it are.
+        For a value that cannot be stored, naming the column and the row of the table that was split. The
+        file that it belongs to is not there then, those before it are.
     """
-    limits = _Limits(max_rows or table.num_rows, max_bytes or 2**63)
-    records = _Records(table, schema, lossy)
+    limits = _Limits(max_rows or 2**63, max_bytes or 2**63)
+    records = _Records(rows, schema, lossy)
     helpers = _helpers(threads or _processors(), os.getpid())
     buffers: list[memoryview] = []
     files: list[FileEntry] = []
     found: list[Columns] = []
     end = 0
     with helpers.without_this_thread():
-        for part in parts:
+        for part in rows.parts:
             number, end = 0, end + part.rows
             while not number or records.row < end:
                 path, name = place(part.directory, number)
@@ -110,9 +105,9 @@ def write_files(
                         output = _Output(file, compressed, helpers, buffers)
                         _fill(output, records, end, limits)
                 except TFRecordError as error:
-                    raise placed(error, store.public(store.join(name)), records.base) from None
-                rows, at = records.row - first, tuple(output.blocks)
-                files.append(FileEntry(name, output.bytes, rows, output.crc32c, part.values, at))
+                    raise records.placed(error, store.public(store.join(name))) from None
+                count, at = records.row - first, tuple(output.blocks)
+                files.append(FileEntry(name, output.bytes, count, output.crc32c, part.values, at))
                 found.append(records.statistics())
                 number += 1
     return list(map(_with_statistics, files, describe(schema, found)))
@@ -144,25 +139,31 @@ def _fill(output: "_Output", records: "_Records", end: int, limits: _Limits) -> 
 
 
 class _Records:
-    """The records of a table's rows, given out from the first to the last.
+    """The records of a table's rows, given out from the first of the first part to the last.
 
     Attributes
     ----------
     row : int
         The first that has not been given out.
-    base : int
-        Where in the table the rows begin that errors of `take` count.
     """
 
-    def __init__(self, table: pa.Table, schema: Schema, lossy: Lossy) -> None:
-        self._batches = table.to_batches()
+    def __init__(self, rows: Parted, schema: Schema, lossy: Lossy) -> None:
+        self._order = rows.order
+        self._batches = rows.table.to_batches()
         self._starts = list(accumulate((batch.num_rows for batch in self._batches), initial=0))
         self._schema = schema
         self._lossy: Lossy = lossy
         self._encoder = Encoder(schema.columns, schema.record_type, buffer_bytes=0)
-        self._statistics = none(schema)
+        self._statistics: Columns | None = None
         self._noted = 0  # the first row that is not in the statistics
-        self.row = self.base = self._bound = 0
+        self.row = self._base = self._bound = 0
+
+    def placed(self, error: TFRecordError, path: str) -> TFRecordError:
+        """An error of `take` with its file, and with the row of the table that was split."""
+        error = placed(error, path, self._base)
+        if error.record is not None and self._order is not None:
+            error.record = int(self._order[error.record])
+        return error
 
     def take(self, out: memoryview, end: int) -> tuple[int, int]:
         """Fill ``out`` with whole records of the rows before ``end``, which continue those taken before.
@@ -174,8 +175,8 @@ class _Records:
             if self.row == self._bound:
                 self._bind(end)
             last = min(end, self._bound)
-            row, count, need = self._encoder.encode_into(self.row - self.base, out[size:], last - self.base)
-            self.row = self.base + row
+            row, count, need = self._encoder.encode_into(self.row - self._base, out[size:], last - self._base)
+            self.row = self._base + row
             size += count
             if self.row < last:
                 return size, 0 if size else need
@@ -184,13 +185,13 @@ class _Records:
     def statistics(self) -> Columns:
         """Of the rows given out since the last call."""
         self._note()
-        found, self._statistics = self._statistics, none(self._schema)
-        return found
+        found, self._statistics = self._statistics, None
+        return found or none(self._schema)
 
     def _note(self) -> None:
         if self._noted < self.row:
-            found = self._encoder.statistics(self._noted - self.base, self.row - self.base)
-            self._statistics = together(self._statistics, found)
+            found = self._encoder.statistics(self._noted - self._base, self.row - self._base)
+            self._statistics = together(self._statistics, found) if self._statistics else found
             self._noted = self.row
 
     def _bind(self, end: int) -> None:
@@ -202,7 +203,7 @@ class _Records:
             batch = batch.slice(0, _CHUNK_ROWS)
             while batch.num_rows > 1 and (size := sum(map(storage_bytes, batch.columns))) > _CHUNK_BYTES:
                 batch = batch.slice(0, max(1, batch.num_rows * _CHUNK_BYTES // size - 1))
-        self.base = self.row
+        self._base = self.row
         try:
             storage = self._schema.to_storage(batch, lossy=self._lossy)
         except SchemaError:  # perhaps for a row of a later file

@@ -10,6 +10,7 @@
 
 #include "decode.hpp"
 #include "encode.hpp"
+#include "gather.hpp"
 #include "infer.hpp"
 #include "locate.hpp"
 #include "scan.hpp"
@@ -168,6 +169,26 @@ class PyDecoder {
   tfr::Decoder decoder_;
 };
 
+// Arrow data of a Python object that offers it, held as long as this lives.
+class ImportedArray {
+ public:
+  ImportedArray() = default;
+  explicit ImportedArray(nb::handle object) : capsules_(nb::cast<nb::tuple>(object.attr("__arrow_c_array__")())) {
+    schema_ = static_cast<ArrowSchema*>(PyCapsule_GetPointer(nb::object(capsules_[0]).ptr(), "arrow_schema"));
+    if (!schema_) throw nb::python_error();
+    array_ = static_cast<ArrowArray*>(PyCapsule_GetPointer(nb::object(capsules_[1]).ptr(), "arrow_array"));
+    if (!array_) throw nb::python_error();
+  }
+
+  const ArrowSchema& schema() const { return *schema_; }
+  const ArrowArray& array() const { return *array_; }
+
+ private:
+  nb::tuple capsules_;
+  const ArrowSchema* schema_ = nullptr;
+  const ArrowArray* array_ = nullptr;
+};
+
 PyObject* encode_error = nullptr;
 
 class PyEncoder {
@@ -180,14 +201,9 @@ class PyEncoder {
 
   void bind(nb::handle batch) {
     const OneCall call(mutex_);
-    capsules_ = nb::cast<nb::tuple>(batch.attr("__arrow_c_array__")());
-    const auto* schema =
-        static_cast<ArrowSchema*>(PyCapsule_GetPointer(nb::object(capsules_[0]).ptr(), "arrow_schema"));
-    if (!schema) throw nb::python_error();
-    const auto* array = static_cast<ArrowArray*>(PyCapsule_GetPointer(nb::object(capsules_[1]).ptr(), "arrow_array"));
-    if (!array) throw nb::python_error();
+    batch_ = ImportedArray(batch);
     int column = -1;
-    if (const char* wrong = encoder_.bind(*schema, *array, column)) fail(-1, column, wrong);
+    if (const char* wrong = encoder_.bind(batch_.schema(), batch_.array(), column)) fail(-1, column, wrong);
   }
 
   nb::tuple encode_into(int64_t row, nb::handle out, std::optional<int64_t> end) {
@@ -243,7 +259,7 @@ class PyEncoder {
   std::mutex mutex_;
   tfr::RecordType type_;
   tfr::Encoder encoder_;
-  nb::tuple capsules_;  // own the batch that the encoder has views of
+  ImportedArray batch_;  // that the encoder has views of
 };
 
 class PyInference {
@@ -330,6 +346,28 @@ nb::tuple find_record(nb::handle data, uint64_t start, bool final, uint64_t max_
   return nb::make_tuple(found.offset, found.size, found.proven);
 }
 
+nb::object take_bytes(nb::handle column, nb::handle rows) {
+  const ImportedArray imported(column);
+  const Bytes numbers(rows);
+  const std::string format = imported.schema().format;
+  const tfr::ColumnSpec spec{"", tfr::Kind::kBytes, 0};
+  tfr::ColumnView view;
+  if (const char* wrong = tfr::import_column(spec, &imported.schema(), &imported.array(), view))
+    throw nb::type_error(wrong);
+  const auto* first = reinterpret_cast<const int64_t*>(numbers.data());
+  const auto count = static_cast<int64_t>(numbers.size() / sizeof(int64_t));
+  std::unique_ptr<tfr::Arena, void (*)(tfr::Arena*)> arena(new tfr::Arena(4096), [](tfr::Arena* a) { a->release(); });
+  tfr::ExportNode node;
+  node.format = format;
+  const char* wrong = [&] {
+    const nb::gil_scoped_release no_gil;
+    const auto gather = format == "z" || format == "u" ? tfr::gather_bytes<int32_t> : tfr::gather_bytes<int64_t>;
+    return gather(view, imported.array().length, first, count, *arena, node);
+  }();
+  if (wrong) throw nb::index_error(wrong);
+  return python_batch(std::move(node), arena.release());
+}
+
 uint32_t crc32c_of(nb::handle data, uint32_t value, const std::string& implementation) {
   const Bytes bytes(data);
   for (const tfr::crc32c::Implementation& candidate : tfr::crc32c::implementations()) {
@@ -378,6 +416,7 @@ NB_MODULE(_kernel, m) {
         "max_record_bytes"_a = tfr::kMaxRecordBytes, "offsets"_a = false, "every"_a = 0);
   m.def("find_record", &find_record, "data"_a, "start"_a, nb::kw_only(), "final"_a,
         "max_record_bytes"_a = tfr::kMaxRecordBytes, "lenient"_a = false);
+  m.def("take_bytes", &take_bytes, "column"_a, "rows"_a);
   m.def("crc32c", &crc32c_of, "data"_a, "value"_a = 0, "implementation"_a = "best");
   m.def("crc32c_implementations", &crc32c_implementations);
 }
