@@ -2,14 +2,18 @@
 
 An uncompressed write against a bare loop that encodes the same rows and writes the bytes; gzip against the
 compressor alone on the same bytes; both on two threads. Then many directories against none, slicing a
-partition by 100,000 keys, and 10,000 small partitions against Dask's ``to_parquet``. All figures are the best
-of the rounds in wall time; the files are in memory where the system has such a place.
+partition by 100,000 keys, and 10,000 small partitions against Dask's ``to_parquet``. The contestants take
+turns, after a round that does not count. Times are wall times, the best of the rounds; of what is compared,
+the median of the rounds, each of which is as busy or quiet for both. The files are in memory where the system
+has such a place.
 
-    python -m benchmarks.write [--rounds 3] [--scale 1.0] [tabular recsys wide images]
+    python -m benchmarks.write [--rounds 5] [--scale 1.0] [tabular recsys wide images]
 """
 
 import argparse
+import gc
 import os
+import statistics
 import tempfile
 import time
 from collections.abc import Callable
@@ -46,15 +50,21 @@ def seconds(work: Callable[[], object]) -> float:
     return time.perf_counter() - start
 
 
-def best(rounds: int, *works: Callable[[str], object]) -> list[float]:
-    """Of each of the works, which take turns and get a directory that does not exist."""
+def rounds_of(rounds: int, *works: Callable[[str], object]) -> list[list[float]]:
+    """The times of each of the works, which take turns and get a directory that does not exist."""
     memory = "/dev/shm"
     took: list[list[float]] = [[] for _ in works]
-    for _ in range(rounds):
+    for _ in range(rounds + 1):
         for times, work in zip(took, works, strict=True):
             with tempfile.TemporaryDirectory(dir=memory if os.access(memory, os.W_OK) else None) as root:
+                gc.collect()
                 times.append(seconds(partial(work, f"{root}/data")))
-    return [min(times) for times in took]
+    return [times[1:] for times in took]
+
+
+def ratio(times: list[float], others: list[float]) -> float:
+    """How many times as long as the others it takes, in the median of the rounds."""
+    return statistics.median(time / other for time, other in zip(times, others, strict=True))
 
 
 def side_by_side(work: Callable[[int], object], count: int) -> None:
@@ -97,7 +107,7 @@ def measure_rates(name: str, table: Table, rounds: int) -> None:
     encoded = [bytes(view) for view in Encoder(table.columns, "example").encode(table.batch)] * REPEATS
     size = sum(map(len, encoded))
     compress = blocks("gzip").compress
-    plain, loop, zipped, compressor = best(
+    plain, loop, zipped, compressor = rounds_of(
         rounds,
         lambda path: ddf.to_tfrecord(path),
         bare_loop,
@@ -109,7 +119,8 @@ def measure_rates(name: str, table: Table, rounds: int) -> None:
         ("plain", plain, loop, "encode and write()"),
         ("gzip", zipped, compressor, "the compressor"),
     ):
-        print(f"{name:9}{job:8}{rows / took:12,.0f}{size / took / 1e9:8.2f}{alone / took:8.2f} of {of}")
+        best = min(took)
+        print(f"{name:9}{job:8}{rows / best:12,.0f}{size / best / 1e9:8.2f}{ratio(alone, took):8.2f} of {of}")
 
 
 def measure_directories(rounds: int, scale: float) -> None:
@@ -119,12 +130,12 @@ def measure_directories(rounds: int, scale: float) -> None:
     keys = pa.array(np.random.default_rng(5).integers(0, DIRECTORIES, rows))
     keyed = pa.RecordBatch.from_arrays([*table.batch.columns, keys], names=[*table.batch.schema.names, "key"])
     ddf = collection([to_pandas(batch) for batch in slices(keyed, THREADS)])
-    flat, split_up = best(
+    flat, split_up = rounds_of(
         rounds,
         lambda path: ddf.to_tfrecord(path),
         lambda path: ddf.to_tfrecord(path, partition_on="key"),
     )
-    print(f"{rows:,} rows to {DIRECTORIES} directories: {split_up / flat:.2f} x the time of none")
+    print(f"{rows:,} rows to {DIRECTORIES} directories: {ratio(split_up, flat):.2f} x the time of none")
 
 
 def measure_slicing(rounds: int, scale: float) -> None:
@@ -132,8 +143,8 @@ def measure_slicing(rounds: int, scale: float) -> None:
     rows = int(1_000_000 * scale)
     keys = np.random.default_rng(6).integers(0, max(1, int(KEYS * scale)), rows)
     table = pa.table({"key": keys, "value": np.arange(rows)})
-    [took] = best(rounds, lambda _: split(table, ("key",), max_parts=rows))
-    print(f"{rows:,} rows of {len(np.unique(keys)):,} keys sorted and sliced: {took:.2f} s")
+    [took] = rounds_of(rounds, lambda _: split(table, ("key",), max_parts=rows))
+    print(f"{rows:,} rows of {len(np.unique(keys)):,} keys sorted and sliced: {min(took):.2f} s")
 
 
 def measure_small_partitions(rounds: int, scale: float) -> None:
@@ -141,25 +152,25 @@ def measure_small_partitions(rounds: int, scale: float) -> None:
     count = max(2, int(SMALL_PARTITIONS * scale))
     frame = to_pandas(TABLES["tabular"](10).batch)
     ddf = collection([frame] * count)
-    ours, parquet = best(
+    ours, parquet = rounds_of(
         rounds,
         lambda path: ddf.to_tfrecord(path),
         lambda path: ddf.to_parquet(path, write_index=False),
     )
     print(
-        f"{count:,} partitions of 10 rows: {1e3 * ours / count:.2f} ms each, "
-        f"{ours / parquet:.2f} x the time of to_parquet"
+        f"{count:,} partitions of 10 rows: {1e3 * min(ours) / count:.2f} ms each, "
+        f"{ratio(ours, parquet):.2f} x the time of to_parquet"
     )
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("tables", nargs="*", metavar="table", help=f"of {', '.join(TABLES)}; default: all")
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--scale", type=float, default=1.0, help="of the number of rows and partitions")
     arguments = parser.parse_args()
     rounds, scale = arguments.rounds, arguments.scale
-    print(f"dask-tfrecord {dask_tfrecord.__version__}, {THREADS} threads, best of {rounds} rounds")
+    print(f"dask-tfrecord {dask_tfrecord.__version__}, {THREADS} threads, {rounds} rounds")
     print(f"{'':9}{'':8}{'rows/s':>12}{'GB/s':>8}{'x':>8}")
     with dask.config.set(scheduler="threads", num_workers=THREADS):
         for name in arguments.tables or TABLES:
@@ -168,7 +179,7 @@ def main() -> None:
             measure_rates(name, make(rows), rounds)
         measure_directories(rounds, scale)
         measure_slicing(rounds, scale)
-        measure_small_partitions(rounds, scale)
+        measure_small_partitions(min(rounds, 2), scale)
 
 
 if __name__ == "__main__":

@@ -195,7 +195,8 @@ class WriteRun:
         if self.store.renames:
             for file in files:
                 self._move_into_place(file)
-            for directory in {parent for file in files for parent in PurePosixPath(file.path).parents}:
+            below = {PurePosixPath(directory) for directory in set(map(_directory, files))}
+            for directory in below.union(*(path.parents for path in below)):
                 self.store.sync_directory(self.store.join(str(directory)))
         else:
             listed = {self.store.join(file.path) for file in files}
