@@ -69,7 +69,7 @@ def write(root: Path, table: pa.Table, parts: list[Part] | None = None, **option
 
 
 def read(root: Path, entry: FileEntry, schema: pa.Schema) -> pa.Table:
-    store, [file] = list_files(root / entry.path)
+    store, [file], *_ = list_files(root / entry.path)
     plan = Schema.from_arrow(schema, "bytes" if schema.types == [pa.binary()] else "example")
     return read_table(store, Split(file), plan, ReadOptions())
 
