@@ -63,9 +63,10 @@ def read_tfrecord(
         Whether columns and types are inferred from some records of the first file, the last and a few
         between, or from every record of all files, which reads everything once more.
     blocksize : int, str or None, default "128 MiB"
-        How much of the files, in stored bytes, a partition should be. Larger files that `to_tfrecord` wrote
-        are split, compressed ones too; neighbouring files that are smaller share a partition if their
-        partition columns hold the same. None makes a partition of each file.
+        How much of the files, in stored bytes, a partition should be. Larger files are split: those that
+        `to_tfrecord` wrote at no cost, compressed ones too; uncompressed ones of others are read once, in
+        parallel, to find their records, unless `index` has done so. Neighbouring files that are smaller
+        share a partition if their partition columns hold the same. None makes a partition of each file.
     record_type : "infer", "example", "sequence_example" or "bytes"
         What the records are. With "bytes" they may be anything, and are one column, ``record``.
     compression : "infer", "gzip", "zlib", "zstd", "lz4", "bz2", "xz" or None

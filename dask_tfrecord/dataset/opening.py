@@ -32,8 +32,9 @@ from dask_tfrecord.dataset.inference import (
     take_sample,
 )
 from dask_tfrecord.dataset.listing import FileInfo, PathLike, list_files
-from dask_tfrecord.dataset.snapshot import Snapshot, find_snapshot
-from dask_tfrecord.dataset.splits import plan_pieces
+from dask_tfrecord.dataset.locate import locate_large
+from dask_tfrecord.dataset.snapshot import FileEntry, Snapshot, find_snapshot
+from dask_tfrecord.dataset.splits import Located, plan_pieces
 from dask_tfrecord.dataset.store import Store
 from dask_tfrecord.errors import CorruptRecordError, SchemaError, TFRecordError
 from dask_tfrecord.schema import Schema
@@ -67,19 +68,21 @@ def open_dataset(
     blocksize: int | None = None,
     storage_options: dict[str, Any] | None = None,
 ) -> Dataset:
-    """Find the files that the paths mean, and the schema to read them with.
+    """Find the files that the paths mean, the schema to read them with, and how to divide the reading.
 
-    A directory that this library wrote is read by its snapshot, which knows both. All else is listed, and
-    what ``schema`` leaves open is inferred from a sample, or from all records by tasks of ``compute_each``.
+    A directory that this library wrote is read by its snapshot, which knows all that. All else is listed, and
+    what ``schema`` leaves open is inferred from a sample, or from all records by tasks of ``compute_each``,
+    which also locate the records of large files.
     """
     wanted = Wanted.of(schema, hive)
+    locate = partial(locate_large, options=options, blocksize=blocksize, compute_each=compute_each)
     look = partial(_look, record_type=record_type, infer=infer, compute_each=compute_each, options=options)
     if use_snapshot and isinstance(paths, str | os.PathLike):
         store = Store.at(paths, storage_options)
         snapshot = find_snapshot(store)
         while snapshot is not None:
             try:
-                return _open_snapshot(store, snapshot, wanted, record_type, options, blocksize, look)
+                return _open_snapshot(store, snapshot, wanted, record_type, options, blocksize, look, locate)
             except CorruptRecordError:
                 newest = find_snapshot(store)
                 if newest is None or newest.number == snapshot.number:
@@ -91,7 +94,8 @@ def open_dataset(
     look_here = partial(look, listing.store, listing.files)
     records = _record_columns(wanted, list(values), record_type, look_here, certain=infer == "all")
     columns = with_keys(records, key_fields(values, wanted), wanted)
-    pieces, values = plan_pieces(listing.files, values=values, blocksize=blocksize)
+    known = locate(listing.store, listing.files, [None] * len(listing.files))
+    pieces, values = plan_pieces(listing.files, known, values, blocksize=blocksize)
     return Dataset(listing.store, pieces, columns, options, values)
 
 
@@ -103,6 +107,7 @@ def _open_snapshot(
     options: ReadOptions,
     blocksize: int | None,
     look: Callable[..., Sample],
+    locate: Callable[..., list[FileEntry | Located | None]],
 ) -> Dataset:
     files = snapshot_files(store, snapshot)
     if record_type in ("infer", snapshot.schema.record_type) or not files:
@@ -113,7 +118,8 @@ def _open_snapshot(
         records = _record_columns(wanted, names, record_type, partial(look, store, files))
         columns = with_keys(records, keys, wanted)
     values = snapshot_values(snapshot, columns)
-    pieces, values = plan_pieces(files, snapshot.files, values, blocksize=blocksize)
+    known = locate(store, files, snapshot.files)
+    pieces, values = plan_pieces(files, known, values, blocksize=blocksize)
     pairs = zip(files, snapshot.files, strict=True)
     entries = {file.path: replace(entry, blocks=()) for file, entry in pairs}
     return Dataset(store, pieces, columns, options, values, entries)

@@ -1,12 +1,11 @@
 """Stretches of files that are read by themselves, and which of them each partition reads."""
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
 
-from dask_tfrecord.codec.compression import SUFFIXES
 from dask_tfrecord.dataset.entries import Block, FileEntry
 from dask_tfrecord.dataset.listing import FileInfo
 
@@ -38,9 +37,28 @@ class Split:
     records: int | None = None
 
 
+@dataclass(frozen=True)
+class Located:
+    """What was found out of a file about which nothing is written down.
+
+    Attributes
+    ----------
+    records : int
+        How many there are; what damage has taken does not count.
+    blocks : tuple of Block
+        Where some of them begin, the first of them the file's start.
+    damaged : tuple of int
+        Where a length was met that is damaged.
+    """
+
+    records: int
+    blocks: tuple[Block, ...]
+    damaged: tuple[int, ...] = ()
+
+
 def plan_pieces(
     files: Sequence[FileInfo],
-    entries: Sequence[FileEntry] | None = None,
+    entries: Sequence[FileEntry | Located | None] | None = None,
     values: Mapping[str, pa.Array] | None = None,
     *,
     blocksize: int | None,
@@ -51,7 +69,7 @@ def plan_pieces(
     ----------
     files : sequence of FileInfo
         What is read.
-    entries : sequence of FileEntry, optional
+    entries : sequence of FileEntry, Located or None, optional
         What is known of each of them. Files with blocks are split where they are larger than a partition.
     values : mapping of str to pyarrow.Array, optional
         The partition columns: a value for each file. Neighbours with the same values may share a partition.
@@ -64,7 +82,7 @@ def plan_pieces(
         The splits of each partition, of which there is at least one, and for each partition its values.
     """
     columns = dict(values or {})
-    known: Sequence[FileEntry | None] = entries if entries is not None else [None] * len(files)
+    known = entries if entries is not None else [None] * len(files)
     splits = [split_file(file, entry, blocksize) for file, entry in zip(files, known, strict=True)]
     pieces: list[tuple[Split, ...]] = []
     firsts: list[int] = []
@@ -77,29 +95,28 @@ def plan_pieces(
     return tuple(pieces) or ((),), {name: column.take(taken) for name, column in columns.items()}
 
 
-def split_file(file: FileInfo, entry: FileEntry | None, blocksize: int | None) -> tuple[Split, ...]:
+def split_file(file: FileInfo, known: FileEntry | Located | None, blocksize: int | None) -> tuple[Split, ...]:
     """Stretches of about equal size, none of them much larger than a partition if the blocks allow it."""
-    if entry is None:
+    if known is None:
         return (Split(file),)
-    cuts = _cuts(file, entry, blocksize)
+    cuts = _cuts(file.size or 0, known.blocks, blocksize)
     starts = [_FIRST, *cuts]
-    ends = [*(cut.record for cut in cuts), entry.records]
-    return tuple(
-        Split(file, start, stop, end - start.record)
-        for start, stop, end in zip(starts, [*cuts, None], ends, strict=True)
-    )
+    ends = [*(cut.record for cut in cuts), known.records]
+    records: list[int | None] = [end - start.record for start, end in zip(starts, ends, strict=True)]
+    if isinstance(known, Located):
+        for place in known.damaged:  # how many of the records are whole is not known there
+            records[bisect_right(starts, place, key=lambda start: start.offset) - 1] = None
+    stretches = zip(starts, [*cuts, None], records, strict=True)
+    return tuple(Split(file, start, stop, count) for start, stop, count in stretches)
 
 
-def _cuts(file: FileInfo, entry: FileEntry, blocksize: int | None) -> list[Block]:
-    """The blocks at which a file is cut."""
-    if blocksize is None or entry.bytes <= blocksize:
+def _cuts(size: int, blocks: Sequence[Block], blocksize: int | None) -> list[Block]:
+    """The blocks at which a file is cut; the first cannot be one of them."""
+    if blocksize is None or size <= blocksize:
         return []
-    # A block at the same place in the file and in its content says nothing of whether it is compressed.
-    compressed = f".{file.path.rpartition('.')[2]}" in SUFFIXES.values()
-    blocks = [block for block in entry.blocks[1:] if not (compressed and block.offset == block.content)]
-    offsets = [block.offset for block in blocks]
-    parts = -(-entry.bytes // blocksize)
-    found = [bisect_left(offsets, entry.bytes * part // parts) for part in range(1, parts)]
+    parts = -(-size // blocksize)
+    offsets = [block.offset for block in blocks[1:]]
+    found = [bisect_left(offsets, size * part // parts) + 1 for part in range(1, parts)]
     return [blocks[at] for at in dict.fromkeys(found) if at < len(blocks)]
 
 
