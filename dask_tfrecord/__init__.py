@@ -10,6 +10,7 @@ from dask_tfrecord.errors import (
     TFRecordError,
 )
 from dask_tfrecord.housekeeping import cleanup, exists
+from dask_tfrecord.inspection import index
 from dask_tfrecord.reader import read_tfrecord
 from dask_tfrecord.writer import to_tfrecord
 
@@ -22,6 +23,7 @@ __all__ = [
     "TFRecordError",
     "cleanup",
     "exists",
+    "index",
     "read_tfrecord",
     "to_tfrecord",
 ]

@@ -90,7 +90,7 @@ def locate(
     compute_each: ComputeEach,
     *,
     stretch: int,
-    every: int = BLOCK_BYTES,
+    every: int,
 ) -> dict[str, Located]:
     """The records of those of the files that are not compressed, by path; of others nothing is known.
 

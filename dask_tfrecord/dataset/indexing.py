@@ -1,0 +1,130 @@
+"""What a snapshot says of files that others wrote: found out by reading all of them once. Changes nothing."""
+
+from collections.abc import Sequence
+from functools import partial, reduce
+from typing import NamedTuple
+
+from dask_tfrecord.codec import Decoder, Encoder
+from dask_tfrecord.codec.compression import Compression, detect
+from dask_tfrecord.dataset import statistics
+from dask_tfrecord.dataset.checksum import SummingStore, followed_by
+from dask_tfrecord.dataset.dataset import Dataset
+from dask_tfrecord.dataset.entries import Block, FileEntry
+from dask_tfrecord.dataset.files import ReadOptions, open_window, placed
+from dask_tfrecord.dataset.inference import ComputeEach
+from dask_tfrecord.dataset.listing import FileInfo
+from dask_tfrecord.dataset.locate import BLOCK_BYTES, locate
+from dask_tfrecord.dataset.snapshot import Snapshot, library_version
+from dask_tfrecord.dataset.splits import Split, split_file
+from dask_tfrecord.dataset.store import Store
+from dask_tfrecord.errors import TFRecordError
+from dask_tfrecord.schema import Schema
+
+# A larger file is read by several tasks.
+STRETCH_BYTES = 1 << 27
+
+
+class _Examined(NamedTuple):
+    """What was found in a stretch of a file."""
+
+    records: int
+    bytes: int
+    crc32c: int
+    columns: statistics.Columns
+    blocks: tuple[Block, ...]
+    compression: Compression | None
+
+
+def examine(dataset: Dataset, compute_each: ComputeEach, run: str) -> Snapshot:
+    """A snapshot, stored nowhere yet, of a dataset that was opened with a partition for each of its files.
+
+    Raises
+    ------
+    CorruptRecordError
+        For damage anywhere.
+    SchemaError
+        For a value that does not fit its column.
+    """
+    files = [split.file for piece in dataset.pieces for split in piece]
+    schema = dataset.schema.select(name for name in dataset.schema.names if name not in dataset.values)
+    partitioning = dataset.schema.select(dataset.values).fields if dataset.values else ()
+    found = _examine_all(dataset.store, files, schema, dataset.options, compute_each)
+    told = statistics.describe(schema, [one.columns for one in found])
+    start = len(dataset.store.join(""))
+    values = list(zip(*(column.to_pylist() for column in dataset.values.values()), strict=True))
+    entries = [
+        FileEntry(file.path[start:], one.bytes, one.records, one.crc32c, value, one.blocks, columns)
+        for file, one, columns, value in zip(files, found, told, values or [()] * len(files), strict=True)
+    ]
+    compressions = {one.compression for one in found}
+    return Snapshot(
+        files=tuple(entries),
+        schema=schema,
+        compression=compressions.pop() if len(compressions) == 1 else None,
+        run=run,
+        library=library_version(),
+        partitioning=partitioning,
+        order=tuple(dataset.schema.names),
+    )
+
+
+def _examine_all(
+    store: Store, files: Sequence[FileInfo], schema: Schema, options: ReadOptions, compute_each: ComputeEach
+) -> list[_Examined]:
+    """What is in each file."""
+    large = [file for file in files if (file.size or 0) > STRETCH_BYTES]
+    located = locate(store, large, options, compute_each, stretch=STRETCH_BYTES, every=BLOCK_BYTES)
+    known = [located.get(file.path) for file in files]
+    splits = [split_file(file, one, STRETCH_BYTES) for file, one in zip(files, known, strict=True)]
+    parts = iter(compute_each(partial(_examine, store, schema, options), [s for of in splits for s in of]))
+    found = [reduce(_joined, [next(parts) for _ in of_file]) for of_file in splits]
+    return [
+        one if place is None else one._replace(blocks=place.blocks)
+        for one, place in zip(found, known, strict=True)
+    ]
+
+
+def _joined(one: _Examined, after: _Examined) -> _Examined:
+    """Two stretches of a file as one."""
+    return _Examined(
+        one.records + after.records,
+        one.bytes + after.bytes,
+        followed_by(one.crc32c, after.crc32c, after.bytes),
+        statistics.together(one.columns, after.columns),
+        one.blocks + after.blocks,
+        one.compression,
+    )
+
+
+def _examine(store: Store, schema: Schema, options: ReadOptions, split: Split) -> _Examined:
+    """Read a stretch of a file; its blocks are those of a file that is not compressed."""
+    summing = SummingStore(store.fs, store.root)
+    decoder = Decoder(
+        schema.columns,
+        schema.record_type,
+        verify_crc=options.verify_crc,
+        max_record_bytes=options.max_record_bytes,
+    )
+    encoder = Encoder(schema.columns, schema.record_type, buffer_bytes=0)
+    columns = statistics.none(schema)
+    blocks: list[Block] = []
+    record = split.start.record
+    try:
+        with open_window(summing, split, options, BLOCK_BYTES) as window:
+            for data in window:
+                decoded = decoder.decode(data, final=window.final)
+                schema.from_storage(decoded.batch)  # refuses values that do not fit
+                if decoded.damage:
+                    raise decoded.damage.error(schema.columns, 0, window.offset)
+                if decoded.batch.num_rows:
+                    encoder.bind(decoded.batch)
+                    columns = statistics.together(columns, encoder.statistics(0, decoded.batch.num_rows))
+                    blocks.append(Block(window.offset, window.offset, record))
+                    record += decoded.batch.num_rows
+                window.advance(decoded.consumed)
+    except TFRecordError as error:
+        raise placed(error, store.public(split.file.path), record) from None
+    total = summing.sum
+    compression = detect(total.head)
+    kept = () if compression else tuple(blocks)
+    return _Examined(record - split.start.record, total.bytes, total.crc32c, columns, kept, compression)
