@@ -213,8 +213,3 @@ def test_a_broken_message_among_messages_is_damage(tmp_path: Path) -> None:
         infer(tmp_path, content)
     assert caught.value.record == 1
     assert caught.value.path == f"{tmp_path}/0.tfrecord"
-
-
-def test_what_is_no_tfrecord_at_all_is_told_so(tmp_path: Path) -> None:
-    with pytest.raises(CorruptRecordError, match="check that it is a TFRecord file"):
-        infer(tmp_path, b"a,b,c\n1,2,3\n4,5,6\n")

@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from dask_tfrecord.codec import MAX_RECORD_BYTES, Decoder, scan
 from dask_tfrecord.codec.compression import HEAD_BYTES, SUFFIXES, Compression, decompressor, detect, is_frame
+from dask_tfrecord.codec.lookalikes import LOOK_BYTES, looks_like
 from dask_tfrecord.dataset.splits import Split
 from dask_tfrecord.dataset.store import Store
 from dask_tfrecord.errors import CorruptRecordError, TFRecordError
@@ -112,10 +113,11 @@ def open_window(store: Store, split: Split, options: ReadOptions, size: int) -> 
     file, start, stop = split.file, split.start, split.stop
     end = None if stop is None else stop.offset
     with store.open(file.path, file.size, start.offset, end, file.stamp) as source:
+        head = source.peek(HEAD_BYTES if start.offset else LOOK_BYTES)
         if start.offset:
-            found = block_compression(split, source.peek(HEAD_BYTES))
+            found = block_compression(split, head[:HEAD_BYTES])
         else:
-            found = detect(source.peek(HEAD_BYTES))
+            found = detect(head[:HEAD_BYTES])
             _check_compression(found, options.compression, source.size)
         content = None if stop is None else stop.content
         if found:
@@ -123,9 +125,30 @@ def open_window(store: Store, split: Split, options: ReadOptions, size: int) -> 
             readinto = (
                 stream.readinto if content is None else _first(content - start.content, stream.readinto)
             )
-            yield Window(readinto, size, start.content, content)
+            window = Window(readinto, size, start.content, content)
         else:
-            yield Window(source.readinto, size, start.content, source.size if stop is None else content)
+            window = Window(source.readinto, size, start.content, source.size if stop is None else content)
+        try:
+            yield window
+        except CorruptRecordError as error:
+            raise _recognised(error, window.head, head, found) if error.offset == 0 else error from None
+
+
+def _recognised(
+    error: CorruptRecordError, content: bytes, stored: bytes, compression: Compression | None
+) -> CorruptRecordError:
+    """The error at a file's start with what the file looks like instead, if that is something known."""
+    packed = compression is not None and content
+    looks = looks_like(content if packed else stored)
+    if looks is None or is_frame(content[:HEAD_BYTES]):
+        return error
+    within = f", compressed with {compression}" if packed else ""
+    return CorruptRecordError(
+        f"not a TFRecord file: it looks like {looks}{within}",
+        record=error.record,
+        offset=0,
+        advice="move it elsewhere, or pass a glob that leaves it out",
+    )
 
 
 def _first(count: int | None, readinto: Callable[[memoryview], int]) -> Callable[[memoryview], int]:
@@ -193,6 +216,8 @@ class Window:
         Where in the file's content the bytes in view begin.
     final : bool
         Whether the bytes in view are the last.
+    head : bytes
+        The first bytes of all, which tell what it is if it is no TFRecord file.
     """
 
     def __init__(
@@ -205,6 +230,7 @@ class Window:
         self._failure: CorruptRecordError | None = None
         self.offset = offset
         self.final = False
+        self.head = b""
 
     def __iter__(self) -> Iterator[memoryview]:
         while not self.final:
@@ -232,6 +258,7 @@ class Window:
                 self.final = count == 0
         except CorruptRecordError as failure:  # to be told after the damage that may lie before it
             self._failure = failure
+        self.head = self.head or bytes(buffer[: min(self._end, LOOK_BYTES)])
         return buffer[: self._end]
 
     def _check_claim(self) -> None:

@@ -1,0 +1,90 @@
+"""What a file that is no TFRecord file looks like, by its first bytes."""
+
+# Bytes of a file's start that `looks_like` wants to see: those of a tar archive tell late.
+LOOK_BYTES = 512
+
+_MAGIC = {
+    b"PAR1": "a Parquet file",
+    b"PARE": "an encrypted Parquet file",
+    b"ARROW1": "an Arrow IPC or Feather file",
+    b"FEA1": "a Feather file",
+    b"\xff\xff\xff\xff": "an Arrow IPC stream",
+    b"ORC": "an ORC file",
+    b"Obj\x01": "an Avro file",
+    b"SEQ\x06": "a Hadoop sequence file",
+    b"\x89HDF\r\n\x1a\n": "an HDF5 file",
+    b"CDF\x01": "a NetCDF file",
+    b"CDF\x02": "a NetCDF file",
+    b"SQLite format 3\0": "an SQLite database",
+    b"PK\x03\x04": "a zip archive",
+    b"PK\x05\x06": "a zip archive",
+    b"7z\xbc\xaf\x27\x1c": "a 7z archive",
+    b"Rar!\x1a\x07": "a RAR archive",
+    b"\x93NUMPY": "a NumPy file",
+    b"\x0a\x23\xd7\xce": "an MXNet RecordIO file",
+    b"\x83\xaf\x70\xd1\x0d\x88\x4a\x3f": "a Riegeli file",
+    b"\xff\x06\0\0sNaPpY": "a file compressed with Snappy",
+    b"\x89PNG\r\n\x1a\n": "a PNG image",
+    b"\xff\xd8\xff": "a JPEG image",
+    b"GIF8": "a GIF image",
+    b"%PDF": "a PDF document",
+    b"\x7fELF": "a program",
+    b"\x80\x02": "a Python pickle",
+    b"\x80\x03": "a Python pickle",
+    b"\x80\x04": "a Python pickle",
+    b"\x80\x05": "a Python pickle",
+    b"\xff\xfe": "text in UTF-16",
+    b"\xfe\xff": "text in UTF-16",
+    b"\x1f\x8b": "a gzip file",
+}
+_TAR_MAGIC_AT = 257
+
+# Hadoop's codecs write the size of a block and that of its first chunk, both big-endian.
+_HADOOP_BLOCK_BYTES = 1 << 26
+
+_WHITESPACE = b"\t\n\r\f"
+
+
+def looks_like(head: bytes) -> str | None:
+    """What the first bytes of a file, as many as ``LOOK_BYTES`` if there are, are known to be the start of.
+
+    Not asked of files that begin with a whole frame.
+    """
+    for magic, name in _MAGIC.items():
+        if head.startswith(magic):
+            return name
+    if head[_TAR_MAGIC_AT:].startswith(b"ustar"):
+        return "a tar archive"
+    if head and not head.strip(b"\0"):
+        return "zeros, as a crash leaves them"
+    if _is_text(head):
+        return _kind_of_text(head.removeprefix(b"\xef\xbb\xbf").strip())
+    size, chunk = int.from_bytes(head[:4], "big"), int.from_bytes(head[4:8], "big")
+    if len(head) >= 8 and 0 < chunk <= size + size // 100 + 64 and size <= _HADOOP_BLOCK_BYTES:
+        return "a file that Hadoop compressed with lz4 or Snappy"
+    return None
+
+
+def _is_text(head: bytes) -> bool:
+    if not head or any(byte < 32 and byte not in _WHITESPACE for byte in head) or b"\x7f" in head:
+        return False
+    for cut in range(min(4, len(head))):  # the last character may not be whole
+        try:
+            head[: len(head) - cut].decode()
+        except UnicodeDecodeError:
+            continue
+        return True
+    return False
+
+
+def _kind_of_text(head: bytes) -> str:
+    if head.startswith((b"{", b"[")):
+        return "JSON"
+    if head.lower().startswith((b"<!doctype html", b"<html")):
+        return "an HTML page, such as a server's message"
+    if head.startswith(b"<"):
+        return "XML"
+    first = head.partition(b"\n")[0]
+    if any(sign in first for sign in (b",", b"\t", b";")):
+        return "text such as CSV"
+    return "text"
