@@ -1,17 +1,26 @@
 """The schema of files that carry none: what is concluded from what protobuf wrote."""
 
+import pickle
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import dask
+import hypothesis.strategies as st
 import oracle
 import pyarrow as pa
 import pytest
+from hypothesis import given
 from oracle import Feature, Record
 
+from dask_tfrecord import read_tfrecord
 from dask_tfrecord.codec import Column, Encoder
-from dask_tfrecord.dataset.opening import open_dataset
-from dask_tfrecord.errors import CorruptRecordError, SchemaError
+from dask_tfrecord.dataset.files import ReadOptions
+from dask_tfrecord.dataset.inference import AskedType, Place, Sample, look_at_all, take_sample
+from dask_tfrecord.dataset.listing import list_files
+from dask_tfrecord.dataset.opening import one_by_one, open_dataset
+from dask_tfrecord.errors import CorruptRecordError, SchemaError, TFRecordError
 from dask_tfrecord.schema import Schema
 
 
@@ -180,16 +189,16 @@ def test_a_name_in_context_and_feature_lists_is_refused_unless_given(tmp_path: P
 
 def test_given_types_go_before_inferred_ones(tmp_path: Path) -> None:
     content = file_of({"a": ("int64", [1]), "b": ("int64", [1])}, {"a": ("float", [1])})
-    given = {"a": pa.list_(pa.float32()), "rare": pa.timestamp("s")}
-    schema = infer(tmp_path, content, schema=given)
+    known = {"a": pa.list_(pa.float32()), "rare": pa.timestamp("s")}
+    schema = infer(tmp_path, content, schema=known)
     assert types(schema) == {"a": pa.list_(pa.float32()), "b": pa.int64(), "rare": pa.timestamp("s")}
 
 
 def test_a_whole_schema_is_all_there_is(tmp_path: Path) -> None:
     content = file_of({"a": ("int64", [1]), "b": ("int64", [1])}, {"b": ("float", [1])})
-    given = pa.schema({"c": pa.bool_(), "a": pa.int8()})
-    assert infer(tmp_path, content, schema=given).arrow == given
-    assert infer(tmp_path, b"not looked at", schema=given, record_type="example").arrow == given
+    whole = pa.schema({"c": pa.bool_(), "a": pa.int8()})
+    assert infer(tmp_path, content, schema=whole).arrow == whole
+    assert infer(tmp_path, b"not looked at", schema=whole, record_type="example").arrow == whole
 
 
 @pytest.mark.parametrize("compression", ["gzip", "zlib"])
@@ -213,3 +222,206 @@ def test_a_broken_message_among_messages_is_damage(tmp_path: Path) -> None:
         infer(tmp_path, content)
     assert caught.value.record == 1
     assert caught.value.path == f"{tmp_path}/0.tfrecord"
+
+
+# --- every record --------------------------------------------------------------------------------------
+
+
+def sampled(tmp_path: Path, record_type: AskedType, *files: bytes, everything: bool = True) -> Sample:
+    """What files of this content hold, by all their records or by a sample."""
+    tmp_path.mkdir(exist_ok=True)
+    for number, content in enumerate(files):
+        (tmp_path / f"{number:02d}.tfrecord").write_bytes(content)
+    store, found, *_ = list_files(tmp_path)
+    if not everything:
+        return take_sample(store, found, record_type=record_type, options=ReadOptions())
+    return look_at_all(store, found, record_type=record_type, options=ReadOptions(), compute_each=one_by_one)
+
+
+FEATURES = st.one_of(
+    st.builds(Feature, st.just("int64"), st.lists(st.integers(0, 9), max_size=3)),
+    st.builds(Feature, st.just("bytes"), st.lists(st.sampled_from([b"", b"a", b"\xff"]), max_size=3)),
+    st.just(Feature()),
+)
+RECORDS = st.builds(
+    Record,
+    st.dictionaries(st.sampled_from("abc"), FEATURES, max_size=3),
+    st.dictionaries(st.sampled_from("cde"), st.lists(FEATURES, max_size=3), max_size=2),
+)
+
+
+@pytest.mark.parametrize("record_type", ["infer", "example", "sequence_example"])
+@given(st.lists(st.lists(RECORDS, max_size=4), min_size=1, max_size=5))
+def test_samples_of_files_merge_to_that_of_one_file(
+    tmp_path_factory: pytest.TempPathFactory, record_type: AskedType, parts: list[list[Record]]
+) -> None:
+    tmp_path = tmp_path_factory.mktemp("files")
+    contents = [sequence_file(*part) for part in parts]
+    divided = sampled(tmp_path / "divided", record_type, *contents)
+    together = sampled(tmp_path / "together", record_type, b"".join(contents))
+    assert facts(divided) == facts(together)
+    assert places(divided, tmp_path / "divided", contents) == places(
+        together, tmp_path / "together", [b"".join(contents)]
+    )
+
+
+def facts(sample: Sample) -> list[Any]:
+    """All but where records are."""
+    return [
+        (sample.record_type, sample.records, sample.payload),
+        *(replace(one, path="", kinds=dict.fromkeys(one.kinds)) for one in sample.features),
+    ]
+
+
+def places(sample: Sample, root: Path, contents: list[bytes]) -> list[dict[str, int]]:
+    """For each feature where its kinds come first, in bytes from the first file's start."""
+    starts = {f"{root}/{n:02d}.tfrecord": sum(map(len, contents[:n])) for n in range(len(contents))}
+    return [
+        {kind: starts[place.path] + place.offset for kind, place in one.kinds.items()}
+        for one in sample.features
+    ]
+
+
+def test_a_kinds_place_is_its_records(tmp_path: Path) -> None:
+    """Also beyond the first window, and in a compressed file."""
+    padding = file_of({"a": ("bytes", [bytes(1 << 20)])})
+    content = padding * 9 + file_of({"a": ("int64", [1])})
+    for compression in (None, "gzip"):
+        sample = sampled(tmp_path, "infer", oracle.compress(content, compression))
+        path = f"{tmp_path}/00.tfrecord"
+        assert sample.features[0].kinds == {
+            "bytes": Place(path, 0, 0),
+            "int64": Place(path, 9, 9 * len(padding)),
+        }
+
+
+def test_everything_is_looked_at_when_asked_for(tmp_path: Path) -> None:
+    common = file_of({"a": ("int64", [1])})
+    files = [common] * 40
+    files[23] = common * 3 + file_of({"a": ("int64", [1, 2]), "late": ("bytes", [b"\xff"])})
+    assert types(infer(tmp_path, *files)) == {"a": pa.int64()}
+    schema = infer(tmp_path, *files, infer="all")
+    assert types(schema) == {"a": pa.list_(pa.int64()), "late": pa.binary()}
+
+
+def test_everything_is_looked_at_in_tasks_of_many_files(tmp_path: Path) -> None:
+    for number in range(1000):
+        (tmp_path / f"{number:04d}").write_bytes(file_of({"a": ("int64", [1])}))
+    tasks: list[Any] = []
+
+    def noting(function: Any, arguments: Any) -> list[Any]:
+        tasks.extend(arguments)
+        return [pickle.loads(pickle.dumps(function))(argument) for argument in tasks]
+
+    assert open_dataset(tmp_path, infer="all", compute_each=noting).schema.names == ["a"]
+    assert 1 < len(tasks) < 20
+    assert [split.file.path[-4:] for task in tasks for split in task] == [f"{n:04d}" for n in range(1000)]
+
+
+def test_two_kinds_far_apart_are_refused_with_both_places(tmp_path: Path) -> None:
+    common = file_of({"a": ("int64", [1])})
+    files = [common] * 40
+    files[17] = common * 5 + file_of({"a": ("float", [0])})
+    with pytest.raises(SchemaError) as caught:
+        infer(tmp_path, *files, infer="all")
+    assert "holds int64 here and float in" in str(caught.value)
+    assert "/17.tfrecord, record 5" in str(caught.value)
+
+
+def test_a_message_among_no_messages_is_damage_and_not_bytes(tmp_path: Path) -> None:
+    strange, usual = oracle.frame(b"no message"), file_of({"a": ("int64", [1])})
+    for files in ((strange, usual), (usual, strange)):
+        with pytest.raises(CorruptRecordError) as caught:
+            infer(tmp_path, *files)
+        assert caught.value.path == f"{tmp_path}/{files.index(strange)}.tfrecord"
+        assert (caught.value.record, caught.value.offset) == (0, 0)
+
+
+def test_damage_anywhere_is_found_when_everything_is_looked_at(tmp_path: Path) -> None:
+    common = file_of({"a": ("int64", [1])})
+    files = [common * 9] * 40
+    files[17] = common * 9 + common[:-1]
+    infer(tmp_path, *files)
+    with pytest.raises(CorruptRecordError) as caught:
+        infer(tmp_path, *files, infer="all")
+    assert (caught.value.record, caught.value.offset) == (9, 9 * len(common))
+
+
+def test_lengths_and_absence_are_noted(tmp_path: Path) -> None:
+    sample = sampled(
+        tmp_path,
+        "infer",
+        file_of({"fixed": ("int64", [1, 2]), "ragged": ("int64", [1])}),
+        file_of(
+            {"fixed": ("int64", [3, 4]), "ragged": ("int64", []), "rare": ("int64", [1]), "unset": (None, [])}
+        ),
+    )
+    lengths = {one.name: one.length for one in sample.features}
+    assert lengths == {"fixed": 2, "ragged": None, "rare": 1, "unset": None}
+    nullable = {one.name for one in sample.features if sample.is_nullable(one)}
+    assert nullable == {"rare", "unset"}
+
+
+@pytest.mark.parametrize("compression", [None, "gzip", "zlib"])
+def test_empty_files_are_not_sampled_where_others_are(tmp_path: Path, compression: str | None) -> None:
+    """As Spark leaves them: a file for each task, most of them without rows."""
+    empty = oracle.compress(b"", compression)
+    content = oracle.compress(file_of({"a": ("int64", [1])}), compression)
+    assert infer(tmp_path, *[empty] * 20, content, *[empty] * 20).names == ["a"]
+
+
+def test_a_sample_is_bounded_in_records_too(tmp_path: Path) -> None:
+    many = oracle.frame(b"") * 100_000
+    assert sampled(tmp_path, "example", many * 2, everything=False).records == 100_000
+    assert infer(tmp_path, many + file_of({"late": ("int64", [1])})).names == []
+
+
+# --- schema= -------------------------------------------------------------------------------------------
+
+
+def test_a_misspelled_name_is_refused_where_that_is_certain(tmp_path: Path) -> None:
+    content = file_of({"image": ("bytes", [b"x"])}, {"label": ("int64", [1])})
+    with pytest.raises(SchemaError, match="schema= names; did you mean 'image'") as caught:
+        infer(tmp_path, content, schema={"imgae": pa.binary()}, infer="all")
+    assert caught.value.feature == "imgae"
+    with pytest.raises(SchemaError, match="there are 'image', 'label'"):
+        infer(tmp_path, content, schema={"zzz": pa.binary()}, infer="all")
+
+
+def test_a_misspelled_name_warns_where_it_may_be_a_rare_feature(tmp_path: Path) -> None:
+    content = file_of({"image": ("bytes", [b"x"])}, {"label": ("int64", [1])})
+    with pytest.warns(UserWarning, match="no record of the sample has; did you mean 'image'") as caught:
+        assert read_tfrecord(infer_path(tmp_path, content), schema={"imgae": pa.binary()}).columns.size == 3
+    assert caught[0].filename == __file__
+    assert infer(tmp_path, content, schema={"zzz": pa.binary()}).names == ["image", "label", "zzz"]
+
+
+def infer_path(tmp_path: Path, content: bytes) -> Path:
+    (tmp_path / "0.tfrecord").write_bytes(content)
+    return tmp_path
+
+
+@pytest.mark.parametrize("given", [{"a": "int64"}, ["a"], "a", {"a": int}])
+def test_a_schema_that_is_none_is_refused(tmp_path: Path, given: Any) -> None:
+    with pytest.raises(TFRecordError, match=r"schema=.* gives no Arrow types; pass such as schema=\{"):
+        infer(tmp_path, file_of({"a": ("int64", [1])}), schema=given)
+
+
+def test_inference_is_only_of_two_kinds(tmp_path: Path) -> None:
+    with pytest.raises(TFRecordError, match=r"unknown infer 'some'; known are 'sample', 'all'"):
+        read_tfrecord(infer_path(tmp_path, b""), infer="some")
+
+
+def test_tasks_look_at_everything_by_the_active_scheduler(tmp_path: Path) -> None:
+    path = infer_path(tmp_path, file_of({"a": ("int64", [1])}))
+    ran: list[Any] = []
+
+    def scheduler(graph: Any, keys: Any, **options: Any) -> Any:
+        ran.append(keys)
+        return dask.get(graph, keys, **options)
+
+    with dask.config.set(scheduler=scheduler):
+        assert list(read_tfrecord(path, infer="sample").columns) == ["a"]
+        assert not ran
+        assert list(read_tfrecord(path, infer="all").columns) == ["a"]
+        assert ran
