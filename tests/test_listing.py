@@ -8,11 +8,15 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
 from typing import Any, ClassVar
+from unittest.mock import patch
 from urllib.parse import unquote
 
+import oracle
 import pytest
+from fsspec.implementations.local import LocalFileSystem
 from fsspec.implementations.memory import MemoryFileSystem
 
+from dask_tfrecord import read_tfrecord
 from dask_tfrecord.dataset.listing import _expand_all, list_directory, list_files
 from dask_tfrecord.dataset.store import Store
 from dask_tfrecord.errors import TFRecordError
@@ -201,6 +205,31 @@ def test_an_archive_and_a_cache_are_read_through(tmp_path: Path) -> None:
     (tmp_path / "data" / "a.tfrecord").write_bytes(b"1")
     found = list_files(f"simplecache::file://{tmp_path}/data").files
     assert [file.path for file in found] == [f"{tmp_path}/data/a.tfrecord"]
+
+
+def test_planning_lists_once_and_opens_the_sampled_files_only(tmp_path: Path) -> None:
+    content = oracle.features_file([{"a": ("int64", [1])}])
+    for day in range(10):
+        (tmp_path / f"day={day}").mkdir()
+        for number in range(1_000):
+            (tmp_path / f"day={day}" / f"{number:03d}.tfrecord").write_bytes(content)
+    looked: list[str] = []
+
+    def noting(name: str) -> Any:
+        original = getattr(LocalFileSystem, name)
+
+        def method(fs: LocalFileSystem, path: str, *args: Any, **kwargs: Any) -> Any:
+            looked.append(f"{name} {Path(path).relative_to(tmp_path)}")
+            return original(fs, path, *args, **kwargs)
+
+        return patch.object(LocalFileSystem, name, method)
+
+    with noting("ls"), noting("open"):
+        ddf = read_tfrecord(tmp_path)
+    assert list(ddf.columns) == ["a", "day"]
+    assert len([one for one in looked if one.startswith("open")]) <= 5
+    listed = [one for one in looked if one.startswith("ls") and one != "ls _tfrecord"]
+    assert sorted(listed) == ["ls .", *(f"ls day={day}" for day in range(10))]
 
 
 # --- over HTTP, where only pages of links tell what is there -----------------------------------------------

@@ -6,12 +6,14 @@ from itertools import count
 from typing import Any, ClassVar
 from unittest.mock import patch
 
+import oracle
 import pytest
 import s3fs
 from abstract import FaultError, Faults, RemoteSuite, rows
+from moto.s3.models import s3_backends
 from servers import s3_server
 
-from dask_tfrecord import cleanup
+from dask_tfrecord import cleanup, read_tfrecord
 from dask_tfrecord.dataset.listing import list_files
 
 _buckets = count()
@@ -76,3 +78,25 @@ class TestS3Store(RemoteSuite):
         ]
         with pytest.raises(FileNotFoundError, match="country=US: no visible"):
             list_files(f"{place}/country=US/", self.options)
+
+    def test_planning_lists_once_and_opens_the_sampled_files_only(self, place: str) -> None:
+        bucket, _, key = place.removeprefix("s3://").partition("/")
+        (server,) = s3_backends["123456789012"].values()
+        content = oracle.features_file([{"a": ("int64", [1])}])
+        for number in range(3_000):
+            server.put_object(bucket, f"{key}/day={number % 7}/{number:05d}.tfrecord", content)
+        requests: list[tuple[str, str | None]] = []
+        call = s3fs.S3FileSystem._call_s3
+
+        async def noting(fs: Any, method: str, *args: Any, **kwargs: Any) -> Any:
+            requests.append((method if isinstance(method, str) else method.__name__, kwargs.get("Key")))
+            return await call(fs, method, *args, **kwargs)
+
+        with patch.object(s3fs.S3FileSystem, "_call_s3", noting):
+            ddf = read_tfrecord(place, storage_options=self.options)
+        assert ddf.dtypes.astype(str).to_dict() == {"a": "int64[pyarrow]", "day": "int64[pyarrow]"}
+        files = {key for _, key in requests if key is not None and key.endswith(".tfrecord")}
+        assert len(files) <= 5
+        assert sum(key in files for _, key in requests) == len(files)
+        pages = 3_000 // 1_000
+        assert len(requests) <= len(files) + pages + 4  # for a snapshot, and for whether it is a directory
