@@ -11,12 +11,15 @@ from typing import Any, ClassVar
 from unittest.mock import patch
 from urllib.parse import unquote
 
+import dask.dataframe as dd
 import oracle
+import pandas as pd
+import pyarrow as pa
 import pytest
 from fsspec.implementations.local import LocalFileSystem
 from fsspec.implementations.memory import MemoryFileSystem
 
-from dask_tfrecord import read_tfrecord
+from dask_tfrecord import read_tfrecord, to_tfrecord
 from dask_tfrecord.dataset.listing import _expand_all, list_directory, list_files
 from dask_tfrecord.dataset.store import Store
 from dask_tfrecord.errors import TFRecordError
@@ -283,6 +286,19 @@ def test_a_query_is_part_of_an_address_and_not_shown(server: str) -> None:
     with pytest.raises(FileNotFoundError, match="nothing: no visible") as caught:
         list_files(f"{server}/nothing?signature=secret")
     assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize("end", ["", "/"])
+def test_a_dataset_on_a_server_that_shows_its_directories_is_read_by_its_snapshot(
+    server: str, tmp_path: Path, end: str
+) -> None:
+    frame = pd.DataFrame({"n": [1, 2, 3], "key": ["a b", "x=y/z%", None]}).astype({"n": "int8"})
+    to_tfrecord(dd.from_pandas(frame, npartitions=1), tmp_path / "web" / "own", partition_on=["key"])
+    ddf = read_tfrecord(f"{server}/own{end}")
+    assert ddf["n"].dtype == pd.ArrowDtype(pa.int8())
+    assert len(ddf) == 3
+    found = ddf.compute(scheduler="sync").set_index("n")["key"]
+    assert found.fillna("none").to_dict() == {1: "a b", 2: "x=y/z%", 3: "none"}
 
 
 @pytest.mark.parametrize("name", ["nothing", "nothing/*", "*.parquet", "_temporary/*.tfrecord"])

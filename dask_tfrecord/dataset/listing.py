@@ -104,6 +104,16 @@ def list_files(
     )
 
 
+def at_page(store: Store) -> Store:
+    """The store; over HTTP with a slash at the end of its root if that is a page of links."""
+    if not _is_url(store.root) or store.root.endswith("/"):
+        return store
+    try:
+        return Store(store.fs, f"{store.root}/") if _is_page(store.fs.info(store.root)) else store
+    except FileNotFoundError:
+        return store
+
+
 def list_directory(store: Store) -> list[FileInfo]:
     """The visible files below the store's root, sorted; none if there is no such directory."""
     try:

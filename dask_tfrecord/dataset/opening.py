@@ -31,7 +31,7 @@ from dask_tfrecord.dataset.inference import (
     look_at_all,
     take_sample,
 )
-from dask_tfrecord.dataset.listing import FileInfo, PathLike, list_files
+from dask_tfrecord.dataset.listing import FileInfo, PathLike, at_page, list_files
 from dask_tfrecord.dataset.locate import locate_large
 from dask_tfrecord.dataset.snapshot import FileEntry, Snapshot, find_snapshot
 from dask_tfrecord.dataset.splits import Located, plan_pieces
@@ -78,7 +78,7 @@ def open_dataset(
     locate = partial(locate_large, options=options, blocksize=blocksize, compute_each=compute_each)
     look = partial(_look, record_type=record_type, infer=infer, compute_each=compute_each, options=options)
     if use_snapshot and isinstance(paths, str | os.PathLike):
-        store = Store.at(paths, storage_options)
+        store = at_page(Store.at(paths, storage_options))
         snapshot = find_snapshot(store)
         while snapshot is not None:
             try:
