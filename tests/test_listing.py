@@ -301,6 +301,25 @@ def test_a_dataset_on_a_server_that_shows_its_directories_is_read_by_its_snapsho
     assert found.fillna("none").to_dict() == {1: "a b", 2: "x=y/z%", 3: "none"}
 
 
+def test_links_to_directories_are_gone_into_once(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "elsewhere" / "day=1").mkdir(parents=True)
+    (tmp_path / "elsewhere" / "day=1" / "a.tfrecord").write_bytes(b"")
+    os.symlink("../elsewhere", tmp_path / "data" / "more")
+    os.symlink(".", tmp_path / "data" / "loop")
+    os.symlink("../../data", tmp_path / "elsewhere" / "day=1" / "back")
+    expected = [f"{tmp_path}/data/more/day=1/a.tfrecord"]
+    for path in (tmp_path / "data", f"{tmp_path}/data/mor*", f"{tmp_path}/{{data,nothing}}"):
+        assert [file.path for file in list_files(path).files] == expected
+
+
+@pytest.mark.parametrize("path", ["", [""], ["a", None], [1], [["a"]]])
+def test_what_is_no_path_is_refused(path: Any) -> None:
+    for function in (list_files, read_tfrecord):
+        with pytest.raises(TFRecordError, match="is not a path"):
+            function(path)
+
+
 @pytest.mark.parametrize("name", ["nothing", "nothing/*", "*.parquet", "_temporary/*.tfrecord"])
 def test_what_matches_nothing_raises_and_says_what_was_asked(root: str, name: str) -> None:
     with pytest.raises(FileNotFoundError, match=f"_data/{name}: no visible files".replace("*", r"\*")):

@@ -86,9 +86,7 @@ def list_files(
     TFRecordError
         If the paths are on different filesystems, or there are none.
     """
-    wanted = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
-    if not wanted:
-        raise TFRecordError("the list of paths is empty")
+    wanted = as_paths(paths)
     store = Store.at(wanted[0], storage_options)
     places = list(_places(store, wanted, storage_options or {}))
     found = _expand_all(store, places)
@@ -104,6 +102,23 @@ def list_files(
     )
 
 
+def as_paths(paths: PathLike | Sequence[PathLike]) -> list[PathLike]:
+    """The paths as a list of at least one.
+
+    Raises
+    ------
+    TFRecordError
+        If there are none, or one is no path; an empty text would be the working directory.
+    """
+    wanted = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
+    if not wanted:
+        raise TFRecordError("the list of paths is empty")
+    for path in wanted:
+        if not isinstance(path, str | os.PathLike) or not os.fspath(path):
+            raise TFRecordError(f"{path!r} is not a path", advice="pass a directory, a glob, or a file")
+    return wanted
+
+
 def at_page(store: Store) -> Store:
     """The store; over HTTP with a slash at the end of its root if that is a page of links."""
     if not _is_url(store.root) or store.root.endswith("/"):
@@ -117,7 +132,7 @@ def at_page(store: Store) -> Store:
 def list_directory(store: Store) -> list[FileInfo]:
     """The visible files below the store's root, sorted; none if there is no such directory."""
     try:
-        return _visible(store.fs.find(store.root, detail=True), store.root)
+        return _visible(_find(store, store.root), store.root)
     except FileNotFoundError:
         return []
 
@@ -185,9 +200,27 @@ def _glob(store: Store, pattern: str) -> list[FileInfo]:
         matches: dict[str, Any] = {}
         for path, info in store.fs.glob(one, detail=True).items():
             below = info["type"] == "directory"
-            matches |= store.fs.find(path, detail=True) if below else {path: info}
+            matches |= _find(store, path) if below or _is_linked_directory(store, info) else {path: info}
         found |= {file.path: file for file in _visible(matches, spelled_out)}
     return [found[path] for path in sorted(found)]
+
+
+def _find(store: Store, path: str, above: frozenset[str] = frozenset()) -> dict[str, Any]:
+    """What lies below a directory, also behind links to directories, unless these lead back to it."""
+    found: dict[str, Any] = store.fs.find(path, detail=True)
+    links = [name for name, info in found.items() if _is_linked_directory(store, info)]
+    if links:
+        above |= {os.path.realpath(path)}
+    for name in links:
+        del found[name]
+        if os.path.realpath(name) not in above:
+            found |= _find(store, name, above)
+    return found
+
+
+def _is_linked_directory(store: Store, info: dict[str, Any]) -> bool:
+    """What fsspec does not go into by itself, and no store but a disk has."""
+    return store.local and info.get("islink", False) and os.path.isdir(info["name"])
 
 
 def expand_braces(pattern: str) -> list[str]:

@@ -31,7 +31,7 @@ from dask_tfrecord.dataset.inference import (
     look_at_all,
     take_sample,
 )
-from dask_tfrecord.dataset.listing import FileInfo, PathLike, at_page, list_files
+from dask_tfrecord.dataset.listing import FileInfo, PathLike, as_paths, at_page, list_files
 from dask_tfrecord.dataset.locate import locate_large
 from dask_tfrecord.dataset.snapshot import FileEntry, Snapshot, find_snapshot
 from dask_tfrecord.dataset.splits import Located, plan_pieces
@@ -74,11 +74,13 @@ def open_dataset(
     what ``schema`` leaves open is inferred from a sample, or from all records by tasks of ``compute_each``,
     which also locate the records of large files.
     """
+    places = as_paths(paths)
     wanted = Wanted.of(schema, hive)
     locate = partial(locate_large, options=options, blocksize=blocksize, compute_each=compute_each)
     look = partial(_look, record_type=record_type, infer=infer, compute_each=compute_each, options=options)
-    if use_snapshot and isinstance(paths, str | os.PathLike):
-        store = at_page(Store.at(paths, storage_options))
+    alone = isinstance(paths, str | os.PathLike)
+    if use_snapshot and alone:
+        store = at_page(Store.at(places[0], storage_options))
         snapshot = find_snapshot(store)
         while snapshot is not None:
             try:
@@ -88,7 +90,7 @@ def open_dataset(
                 if newest is None or newest.number == snapshot.number:
                     raise
                 snapshot = newest  # an overwrite has taken the place of the one before
-    listing = list_files(paths, storage_options)
+    listing = list_files(paths if alone else places, storage_options)
     listing = listing._replace(files=committed_files(listing, use_snapshot=use_snapshot))
     values = key_columns(listing, wanted)
     look_here = partial(look, listing.store, listing.files)
