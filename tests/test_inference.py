@@ -111,6 +111,17 @@ def test_a_context_alone_is_an_example_unless_asked_otherwise(tmp_path: Path) ->
     assert infer(tmp_path, content, record_type="sequence_example").record_type == "sequence_example"
 
 
+@pytest.mark.parametrize("whole", [True, False])
+def test_a_list_of_lists_that_is_given_makes_sequence_examples(tmp_path: Path, whole: bool) -> None:
+    """The sample need not hold any."""
+    content = sequence_file(Record({"id": Feature("int64", [1])}))
+    steps = {"id": pa.int64(), "steps": pa.list_(pa.list_(pa.int64()))}
+    schema = infer(tmp_path, content, schema=pa.schema(steps) if whole else steps)
+    assert (schema.record_type, types(schema)) == ("sequence_example", steps)
+    with pytest.raises(SchemaError, match=r'pass record_type="sequence_example"'):
+        infer(tmp_path, content, schema=steps, record_type="example")
+
+
 def test_feature_lists_are_left_out_when_examples_are_asked_for(tmp_path: Path) -> None:
     record = Record({"id": Feature("int64", [1])}, {"steps": [Feature("int64", [1])]})
     assert infer(tmp_path, sequence_file(record), record_type="example").names == ["id"]

@@ -308,7 +308,8 @@ def _field(feature: Seen, count: int) -> Field:
             "is both a feature of the context and a feature list",
             path=feature.path,
             feature=feature.name,
-            advice=f'pass schema={{"{feature.name}": ...}} with the type of the one to read',
+            advice=f'pass schema={{"{feature.name}": pa.int64()}}, say, to read that of the context, or '
+            f'schema={{"{feature.name}": pa.list_(pa.list_(pa.int64()))}} to read the list',
         )
     if len(feature.kinds) > 1:
         (one, at), (other, elsewhere) = list(feature.kinds.items())[:2]

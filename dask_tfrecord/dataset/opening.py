@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
+from dask_tfrecord.casts import is_list
 from dask_tfrecord.dataset.columns import (
     GivenHive,
     GivenSchema,
@@ -157,6 +158,9 @@ def _record_columns(
     if wanted.whole and record_type != "infer":
         return Schema.from_arrow(pa.schema(types), record_type)
     sample = look()
+    nested = any(is_list(type_) and is_list(type_.value_type) for type_ in types.values())
+    if nested and record_type == "infer" and sample.known_type == "example":  # none of the sample has a list
+        sample = replace(sample, record_type="sequence_example")
     if wanted.whole:
         return Schema.from_arrow(pa.schema(types), sample.known_type)
     if sample.record_type != "bytes":
