@@ -41,9 +41,10 @@ def read_tfrecord(
     path : str, path-like or list of these
         A directory (with all that is below it), a glob (``*``, ``?``, ``[ab]``, ``**``, ``{a,b}``), a file,
         or a list of these. Prepend a protocol such as ``s3://`` for remote data. A directory that
-        `to_tfrecord` wrote knows its columns and their types; for all other files they are inferred. Rows
-        come in the order of the paths' names, those of a list in its order. Names that start with ``.`` or
-        ``_`` are hidden, as in Spark. A glob gives none of the files of a write that has not committed.
+        `to_tfrecord` wrote, if it is not in a list, knows its columns and their types; for all other files
+        they are inferred. Rows come in the order of the paths' names, those of a list in its order. Names
+        that start with ``.`` or ``_`` are hidden, as in Spark. A glob or list of directories gives none of
+        the files of a write that has not committed; a file that is spelled out is always read.
     columns : str or list of str, optional
         The columns to load, in this order. One name that is not in a list gives a Series.
     schema : mapping of str to pyarrow.DataType, or pyarrow.Schema, optional

@@ -213,6 +213,14 @@ def test_an_unknown_key_is_refused_with_the_known(tmp_path: Path) -> None:
         read_tfrecord(root, hive={"x": pa.int8()})
 
 
+def test_a_misspelled_key_in_a_schema_is_told(tmp_path: Path) -> None:
+    root = put(tmp_path, "year=2026/country=US")
+    with pytest.warns(UserWarning, match="did you mean 'country'"):
+        read_tfrecord(root, schema={"contry": pa.string()})
+    with pytest.raises(SchemaError, match="did you mean 'country'"):
+        read_tfrecord(root, schema={"contry": pa.string()}, infer="all")
+
+
 @pytest.mark.parametrize("given", ["year", {"year": "int"}, ["year"], None, 1])
 def test_what_hive_cannot_be_is_refused(tmp_path: Path, given: Any) -> None:
     with pytest.raises(TFRecordError, match=r"hive=.* gives no Arrow types; pass such as hive=\{"):

@@ -165,7 +165,7 @@ def _record_columns(
         return Schema.from_arrow(pa.schema(types), sample.known_type)
     if sample.record_type != "bytes":
         _check_keys(sample, keys, wanted)
-        known = [feature.name for feature in sample.features]
+        known = [*(feature.name for feature in sample.features), *keys]
         if warning := check_given(list(types), known, certain=certain):
             warnings.warn(warning, UserWarning, stacklevel=4)
     return infer_schema(sample, types, without=keys)

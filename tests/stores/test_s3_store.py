@@ -25,6 +25,20 @@ def server() -> Iterator[dict[str, Any]]:
         yield options
 
 
+@contextmanager
+def noted_requests() -> Iterator[list[tuple[str, str | None]]]:
+    """The requests that are made, and the keys that they name."""
+    requests: list[tuple[str, str | None]] = []
+    call = s3fs.S3FileSystem._call_s3
+
+    async def noting(fs: Any, method: Any, *args: Any, **kwargs: Any) -> Any:
+        requests.append((method if isinstance(method, str) else method.__name__, kwargs.get("Key")))
+        return await call(fs, method, *args, **kwargs)
+
+    with patch.object(s3fs.S3FileSystem, "_call_s3", noting):
+        yield requests
+
+
 class TestS3Store(RemoteSuite):
     options: ClassVar[dict[str, Any]] = {}
     uploads = True
@@ -85,14 +99,7 @@ class TestS3Store(RemoteSuite):
         content = oracle.features_file([{"a": ("int64", [1])}])
         for number in range(3_000):
             server.put_object(bucket, f"{key}/day={number % 7}/{number:05d}.tfrecord", content)
-        requests: list[tuple[str, str | None]] = []
-        call = s3fs.S3FileSystem._call_s3
-
-        async def noting(fs: Any, method: str, *args: Any, **kwargs: Any) -> Any:
-            requests.append((method if isinstance(method, str) else method.__name__, kwargs.get("Key")))
-            return await call(fs, method, *args, **kwargs)
-
-        with patch.object(s3fs.S3FileSystem, "_call_s3", noting):
+        with noted_requests() as requests:
             ddf = read_tfrecord(place, storage_options=self.options)
         assert ddf.dtypes.astype(str).to_dict() == {"a": "int64[pyarrow]", "day": "int64[pyarrow]"}
         files = {key for _, key in requests if key is not None and key.endswith(".tfrecord")}
@@ -100,3 +107,14 @@ class TestS3Store(RemoteSuite):
         assert sum(key in files for _, key in requests) == len(files)
         pages = 3_000 // 1_000
         assert len(requests) <= len(files) + pages + 4  # for a snapshot, and for whether it is a directory
+
+    def test_many_files_of_a_list_take_one_listing(self, place: str) -> None:
+        bucket, _, key = place.removeprefix("s3://").partition("/")
+        (server,) = s3_backends["123456789012"].values()
+        for number in range(200):
+            server.put_object(bucket, f"{key}/{number:03d}.tfrecord", b"")
+        paths = [f"{place}/{number:03d}.tfrecord" for number in reversed(range(200))]
+        with noted_requests() as requests:
+            files = list_files(paths, self.options).files
+        assert [f"s3://{file.path}" for file in files] == paths
+        assert [method for method, _ in requests] == ["list_objects_v2"]
