@@ -11,6 +11,7 @@ from dask_tfrecord.errors import (
 )
 from dask_tfrecord.housekeeping import cleanup, exists
 from dask_tfrecord.inspection import index
+from dask_tfrecord.random_access import take
 from dask_tfrecord.reader import read_tfrecord
 from dask_tfrecord.writer import to_tfrecord
 
@@ -25,6 +26,7 @@ __all__ = [
     "exists",
     "index",
     "read_tfrecord",
+    "take",
     "to_tfrecord",
 ]
 __version__ = library_version()

@@ -200,7 +200,7 @@ def test_damage_raises_and_nothing_is_written(root: Path) -> None:
 
 
 def test_values_that_do_not_fit_raise_and_nothing_is_written(root: Path) -> None:
-    with pytest.raises(SchemaError, match=r"record 48 .*'n'|record 48"):
+    with pytest.raises(SchemaError, match="does not fit int8"):
         dask_tfrecord.index(root, schema={"n": pa.int8()})
     assert not (root / "_tfrecord").exists()
 

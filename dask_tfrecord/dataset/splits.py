@@ -99,7 +99,11 @@ def split_file(file: FileInfo, known: FileEntry | Located | None, blocksize: int
     """Stretches of about equal size, none of them much larger than a partition if the blocks allow it."""
     if known is None:
         return (Split(file),)
-    cuts = _cuts(file.size or 0, known.blocks, blocksize)
+    return split_at_blocks(file, known, _cuts(file.size or 0, known.blocks, blocksize))
+
+
+def split_at_blocks(file: FileInfo, known: FileEntry | Located, cuts: Sequence[Block]) -> tuple[Split, ...]:
+    """The stretches between some of a file's blocks, other than the first."""
     starts = [_FIRST, *cuts]
     ends = [*(cut.record for cut in cuts), known.records]
     records: list[int | None] = [end - start.record for start, end in zip(starts, ends, strict=True)]

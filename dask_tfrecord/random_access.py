@@ -1,0 +1,172 @@
+"""`take`: rows by their numbers, from the blocks that hold them."""
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+import pyarrow as pa
+
+from dask_tfrecord import frame
+from dask_tfrecord.dataset.columns import snapshot_values
+from dask_tfrecord.dataset.dataset import Dataset
+from dask_tfrecord.dataset.entries import FileEntry
+from dask_tfrecord.dataset.files import ReadOptions
+from dask_tfrecord.dataset.listing import FileInfo, PathLike
+from dask_tfrecord.dataset.snapshot import Snapshot, find_snapshot
+from dask_tfrecord.dataset.splits import Split, split_at_blocks
+from dask_tfrecord.dataset.store import Store
+from dask_tfrecord.errors import SchemaError
+from dask_tfrecord.parallel import compute_each
+from dask_tfrecord.schema import Schema
+
+_Numbers: TypeAlias = npt.NDArray[np.int64]
+
+# Blocks, of about 1 MiB, that one task reads; fewer are read without asking a scheduler.
+_BLOCKS_PER_TASK = 16
+
+
+class _Wanted(NamedTuple):
+    """Some rows of a block."""
+
+    file: int
+    split: Split
+    rows: _Numbers
+
+
+def take(
+    path: PathLike,
+    indices: Sequence[int] | npt.ArrayLike,
+    columns: str | Sequence[str] | None = None,
+    *,
+    storage_options: dict[str, Any] | None = None,
+) -> pd.DataFrame | pd.Series:
+    """Load rows of a dataset by their numbers.
+
+    Only the blocks of about 1 MiB that hold them are read, of uncompressed files and of compressed ones that
+    `to_tfrecord` wrote; other compressed files are read as a whole. Many blocks are read in parallel.
+
+    Parameters
+    ----------
+    path : str or path-like
+        The directory of a dataset that `to_tfrecord` or `index` made.
+    indices : sequence of int
+        Numbers of rows, counted over the files in the order of `read_tfrecord`, in any order and any number
+        of times. As in NumPy negative ones count from the end, and a mask with a bool for each row will do.
+    columns : str or list of str, optional
+        The columns to load, in this order. One name that is not in a list gives a Series.
+    storage_options : dict, optional
+        Passed to the filesystem, such as credentials.
+
+    Returns
+    -------
+    pandas.DataFrame or pandas.Series
+        A row for each index, in their order, with a new range index and the dtypes of `read_tfrecord`.
+
+    Raises
+    ------
+    FileNotFoundError
+        If there is no snapshot.
+    IndexError
+        If there is no such row.
+
+    See Also
+    --------
+    index : Makes what `take` needs, for files that others wrote.
+
+    Examples
+    --------
+    >>> import dask_tfrecord
+    >>> dask_tfrecord.take("s3://bucket/train", [7, 1_000_000, -1], columns=["label"])  # doctest: +SKIP
+    """
+    store = Store.at(path, storage_options)
+    root = store.public(store.root)
+    snapshot = find_snapshot(store)
+    if snapshot is None:
+        advice = f"dask_tfrecord.index({root!r}) makes one of files that others wrote"
+        raise FileNotFoundError(f"{root}: no snapshot here, which knows where each row is; {advice}")
+    schema = _selected(snapshot.columns, columns)
+    numbers, order = np.unique(_row_numbers(indices, snapshot.records, root), return_inverse=True)
+    if not schema.fields:
+        return pd.DataFrame(index=pd.RangeIndex(order.size))
+    wanted = list(_find(store, snapshot, numbers))
+    table = _read(_dataset(store, snapshot, schema, wanted), wanted)
+    rows = frame.to_pandas(table.take(pa.array(order.reshape(-1))), schema)
+    return rows[columns] if isinstance(columns, str) else rows
+
+
+def _selected(schema: Schema, columns: str | Sequence[str] | None) -> Schema:
+    if columns is None:
+        return schema
+    names = [columns] if isinstance(columns, str) else list(columns)
+    if len(set(names)) < len(names):
+        raise SchemaError("columns= names a column more than once")
+    return schema.select(names)
+
+
+def _row_numbers(indices: Any, count: int, root: str) -> _Numbers:
+    """The rows that are meant, counted from 0."""
+    found = np.atleast_1d(np.asarray(indices))
+    if not found.size and found.dtype != bool:
+        found = found.astype(np.int64)
+    if found.ndim > 1 or found.dtype.kind not in "biu":
+        raise IndexError(
+            f"{root}: indices are a list of integers, not {found.ndim}-dimensional {found.dtype}"
+        )
+    if found.dtype == bool:
+        if len(found) != count:
+            raise IndexError(f"{root}: a mask of {len(found):,} rows for a dataset of {count:,} rows")
+        return np.flatnonzero(found)
+    outside = found[(found >= count) | (found < -count)]
+    if outside.size:
+        raise IndexError(f"{root}: index {outside[0]} is out of bounds for a dataset of {count:,} rows")
+    numbers = found.astype(np.int64)
+    return np.where(numbers < 0, numbers + count, numbers)
+
+
+def _find(store: Store, snapshot: Snapshot, numbers: _Numbers) -> Iterator[_Wanted]:
+    """The blocks that hold these rows, which are ascending, and which of each block's rows they are."""
+    starts = np.cumsum([0, *(entry.records for entry in snapshot.files)])
+    file_of = np.searchsorted(starts, numbers, side="right") - 1
+    for file, rows in _runs(file_of, numbers):
+        splits = _blocks(store, snapshot.files[file])
+        firsts = [split.start.record for split in splits]
+        rows = rows - starts[file]
+        for block, found in _runs(np.searchsorted(firsts, rows, side="right") - 1, rows):
+            yield _Wanted(file, splits[block], found - firsts[block])
+
+
+def _blocks(store: Store, entry: FileEntry) -> tuple[Split, ...]:
+    return split_at_blocks(FileInfo(store.join(entry.path), entry.bytes), entry, entry.blocks[1:])
+
+
+def _runs(keys: _Numbers, numbers: _Numbers) -> Iterator[tuple[int, _Numbers]]:
+    """The numbers that have the same key, which are neighbours."""
+    if not len(keys):
+        return
+    cuts = np.flatnonzero(np.diff(keys)) + 1
+    for first, found in zip([0, *cuts], np.split(numbers, cuts), strict=True):
+        yield int(keys[first]), found
+
+
+def _dataset(store: Store, snapshot: Snapshot, schema: Schema, wanted: Sequence[_Wanted]) -> Dataset:
+    """The blocks as partitions."""
+    files = pa.array([one.file for one in wanted], pa.int64())
+    values = {name: column.take(files) for name, column in snapshot_values(snapshot, schema).items()}
+    return Dataset(store, tuple((one.split,) for one in wanted), schema, ReadOptions(), values)
+
+
+def _read(dataset: Dataset, wanted: Sequence[_Wanted]) -> pa.Table:
+    """All rows that are wanted, in the order of the dataset."""
+    blocks = [(dataset.piece(at, dataset.schema), one.rows) for at, one in enumerate(wanted)]
+    if len(blocks) <= _BLOCKS_PER_TASK:
+        return _read_blocks(dataset.schema, blocks)
+    tasks = [blocks[at : at + _BLOCKS_PER_TASK] for at in range(0, len(blocks), _BLOCKS_PER_TASK)]
+    return pa.concat_tables(compute_each(partial(_read_blocks, dataset.schema), tasks))
+
+
+def _read_blocks(schema: Schema, blocks: Sequence[tuple[Any, _Numbers]]) -> pa.Table:
+    tables = [piece.read().take(pa.array(rows)) for piece, rows in blocks]
+    return pa.concat_tables([pa.Table.from_batches([schema.no_rows()]), *tables])
