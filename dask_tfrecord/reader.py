@@ -26,6 +26,7 @@ def read_tfrecord(
     hive: bool | Mapping[str, pa.DataType] = True,
     use_snapshot: bool = True,
     infer: Infer = "sample",
+    filters: Sequence[Any] | None = None,
     blocksize: int | str | None = "128 MiB",
     record_type: RecordType | Literal["infer"] = "infer",
     compression: ReadCompression = "infer",
@@ -63,6 +64,13 @@ def read_tfrecord(
     infer : "sample" or "all"
         Whether columns and types are inferred from some records of the first file, the last and a few
         between, or from every record of all files, which reads everything once more.
+    filters : list of tuple or list of list of tuple, optional
+        Which rows to load: conditions ``(column, operator, value)`` that must all hold, or lists of such of
+        which one must hold. Operators are ``=``, ``==``, ``!=``, ``<``, ``<=``, ``>``, ``>=``, ``in``,
+        ``not in``, and ``is`` and ``is not``, which look for None. Missing values are false in all but ``is``
+        and ``not in``. Files that hold no such row by their partition columns or by the statistics of the
+        snapshot are not opened; of the others all rows are looked at. Values are compared as they are stored:
+        those of floating point columns with 32 bits.
     blocksize : int, str or None, default "128 MiB"
         How much of the files, in stored bytes, a partition should be. Larger files are split: those that
         `to_tfrecord` wrote at no cost, compressed ones too; uncompressed ones of others are read once, in
@@ -111,6 +119,7 @@ def read_tfrecord(
         compute_each=compute_each,
         options=ReadOptions(compression=compression),
         blocksize=_bytes(blocksize),
+        filters=None if isinstance(filters, list | tuple) and not filters else filters,
         storage_options=storage_options,
     )
     ddf = expr.read(dataset, None if columns is None else _names(dataset.schema, columns))

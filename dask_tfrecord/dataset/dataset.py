@@ -1,14 +1,17 @@
 """A dataset to read, and a partition of it: what travels in the graph and in its tasks."""
 
 import hashlib
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import accumulate
 
 import pyarrow as pa
 
 from dask_tfrecord.casts import load
 from dask_tfrecord.dataset.entries import FileEntry
 from dask_tfrecord.dataset.files import ReadOptions, no_columns, read_table
+from dask_tfrecord.dataset.predicates import Outcomes, Predicate, outcomes_in_file
 from dask_tfrecord.dataset.splits import Split
 from dask_tfrecord.dataset.store import Store
 from dask_tfrecord.schema import Field, Schema
@@ -26,6 +29,12 @@ class Piece:
         The columns that are wanted, in their order.
     values : dict of str to pyarrow.Array
         For those that are partition columns, their value.
+    filters : Predicate, optional
+        Which rows are wanted.
+    looked_at : tuple of Field
+        The columns that the filters need and that are not wanted otherwise.
+    rows : tuple of (int, int), optional
+        If splits of the partition are left out: which of its rows the others hold, from and up to.
     """
 
     store: Store
@@ -33,21 +42,30 @@ class Piece:
     schema: Schema
     options: ReadOptions
     values: dict[str, pa.Array]
+    filters: Predicate | None = None
+    looked_at: tuple[Field, ...] = ()
+    rows: tuple[tuple[int, int], ...] | None = None
 
     def __repr__(self) -> str:
         paths = dict.fromkeys(self.store.public(split.file.path) for split in self.splits)
         return f"Piece({', '.join(map(repr, paths)) or 'no files'})"
 
     def read(self) -> pa.Table:
-        """The table of all records."""
+        """The table of all records that are wanted."""
         tables = [self._read(split) for split in self.splits]
         if not self.schema.fields:
             return no_columns(sum(table.num_rows for table in tables))
         return pa.concat_tables([pa.Table.from_batches([self.schema.no_rows()]), *tables])
 
     def _read(self, split: Split) -> pa.Table:
-        stored = self.schema.select(name for name in self.schema.names if name not in self.values)
-        if stored.fields or split.records is None or not self.values:
+        if self.filters is None:
+            return self._columns(split, self.schema)
+        table = self._columns(split, replace(self.schema, fields=self.schema.fields + self.looked_at))
+        return table.filter(self.filters.mask(table)).select(self.schema.names)
+
+    def _columns(self, split: Split, schema: Schema) -> pa.Table:
+        stored = schema.select(name for name in schema.names if name not in self.values)
+        if stored.fields or split.records is None:
             table = read_table(self.store, split, stored, self.options)
         else:
             table = no_columns(split.records)
@@ -55,9 +73,9 @@ class Piece:
             return table
         columns = [
             self._repeated(field, table.num_rows) if field.name in self.values else table[field.name]
-            for field in self.schema.fields
+            for field in schema.fields
         ]
-        return pa.Table.from_arrays(columns, schema=self.schema.arrow)
+        return pa.Table.from_arrays(columns, schema=schema.arrow)
 
     def _repeated(self, field: Field, rows: int) -> pa.Array:
         value = self.values[field.name]
@@ -80,6 +98,8 @@ class Dataset:
         The columns that are in no record: a value for each piece.
     entries : dict of str to FileEntry
         What a snapshot knows of the files, by their path in the store; no blocks.
+    filters : Predicate, optional
+        Which rows are wanted; files that hold none of them are in no piece.
     """
 
     store: Store
@@ -88,27 +108,65 @@ class Dataset:
     options: ReadOptions
     values: dict[str, pa.Array] = field(default_factory=dict, hash=False)
     entries: dict[str, FileEntry] = field(default_factory=dict, hash=False)
+    filters: Predicate | None = None
 
     @property
     def npieces(self) -> int:
         """How many partitions there are."""
         return len(self.pieces)
 
-    def piece(self, index: int, schema: Schema) -> Piece:
-        """A partition, to be read as some of the dataset's columns."""
-        splits = self.pieces[index]
-        names = [name for name in schema.names if name in self.values and splits]
+    def piece(self, index: int, schema: Schema, predicate: Predicate | None = None) -> Piece:
+        """A partition, to be read as some of the dataset's columns.
+
+        Where that is known, files are left out in which the predicate, of another filter that comes later, is
+        true for no row.
+        """
+        splits, rows = self._needed(index, predicate)
+        filters = self._filters(index, splits)
+        others = filters.columns() - set(schema.names) if filters is not None else set()
+        looked_at = self.schema.select(sorted(others)).fields
+        names = [name for name in (*schema.names, *sorted(others)) if name in self.values and splits]
         values = {name: self.values[name].take(pa.array([index])) for name in names}
-        return Piece(self.store, splits, schema, self.options, values)
+        return Piece(self.store, splits, schema, self.options, values, filters, looked_at, rows)
 
     def count(self, index: int) -> int | None:
         """How many records a partition has, if that is known."""
-        total = 0
-        for split in self.pieces[index]:
-            if split.records is None:
-                return None
-            total += split.records
-        return total
+        counts = [self._count(index, split) for split in self.pieces[index]]
+        return None if None in counts else sum(filter(None, counts))
+
+    def _needed(
+        self, index: int, predicate: Predicate | None
+    ) -> tuple[tuple[Split, ...], tuple[tuple[int, int], ...] | None]:
+        """The splits that may have rows for which the predicate is true, and which of the piece's rows."""
+        splits = self.pieces[index]
+        if predicate is None:
+            return splits, None
+        needed = [True in self._outcomes(predicate, index, split) for split in splits]
+        if not any(needed):
+            return (), None
+        counts = [self._count(index, split) for split in splits]
+        if all(needed) or None in counts:  # rows after others that nobody counted would get wrong numbers
+            return splits, None
+        ends = list(accumulate((count or 0 for count in counts), initial=0))
+        places = [place for place, wanted in enumerate(needed) if wanted]
+        return tuple(splits[place] for place in places), tuple((ends[at], ends[at + 1]) for at in places)
+
+    def _filters(self, index: int, splits: Sequence[Split]) -> Predicate | None:
+        """The filters, unless it is known that they are true for all rows."""
+        if self.filters is None or all(self._is_certain(index, split) for split in splits):
+            return None
+        return self.filters
+
+    def _count(self, index: int, split: Split) -> int | None:
+        return split.records if self._is_certain(index, split) else None
+
+    def _is_certain(self, index: int, split: Split) -> bool:
+        return self.filters is None or self._outcomes(self.filters, index, split) <= {True}
+
+    def _outcomes(self, predicate: Predicate, index: int, split: Split) -> Outcomes:
+        fields = [item for item in self.schema.fields if item.name in predicate.columns()]
+        values = {item.name: self.values[item.name][index] for item in fields if item.name in self.values}
+        return outcomes_in_file(predicate, fields, self.entries.get(split.file.path), values)
 
     def __repr__(self) -> str:
         return f"Dataset({self.store.public(self.store.root)!r}, {self.npieces:,} partitions)"
@@ -119,5 +177,6 @@ class Dataset:
     @cached_property
     def _token(self) -> str:
         values = [(name, found.to_pylist()) for name, found in self.values.items()]
-        parts = (self.store.__dask_tokenize__(), self.schema.to_json(), self.options, values, self.pieces)
+        how = (self.schema.to_json(), self.options, self.filters)
+        parts = (self.store.__dask_tokenize__(), how, values, self.pieces)
         return hashlib.sha256(repr(parts).encode()).hexdigest()

@@ -5,7 +5,7 @@ import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import pyarrow as pa
 
@@ -24,6 +24,7 @@ from dask_tfrecord.dataset.columns import (
 from dask_tfrecord.dataset.committed import committed_files, snapshot_files
 from dask_tfrecord.dataset.dataset import Dataset
 from dask_tfrecord.dataset.files import ReadOptions
+from dask_tfrecord.dataset.filters import parse_filters
 from dask_tfrecord.dataset.inference import (
     AskedType,
     ComputeEach,
@@ -34,6 +35,7 @@ from dask_tfrecord.dataset.inference import (
 )
 from dask_tfrecord.dataset.listing import FileInfo, PathLike, as_paths, at_page, list_files
 from dask_tfrecord.dataset.locate import locate_large
+from dask_tfrecord.dataset.predicates import Predicate, outcomes_in_file
 from dask_tfrecord.dataset.snapshot import FileEntry, Snapshot, find_snapshot
 from dask_tfrecord.dataset.splits import Located, plan_pieces
 from dask_tfrecord.dataset.store import Store
@@ -67,13 +69,15 @@ def open_dataset(
     compute_each: ComputeEach = one_by_one,
     options: ReadOptions = _USUAL,
     blocksize: int | None = None,
+    filters: Any = None,
     storage_options: dict[str, Any] | None = None,
 ) -> Dataset:
     """Find the files that the paths mean, the schema to read them with, and how to divide the reading.
 
     A directory that this library wrote is read by its snapshot, which knows all that. All else is listed, and
     what ``schema`` leaves open is inferred from a sample, or from all records by tasks of ``compute_each``,
-    which also locate the records of large files.
+    which also locate the records of large files. Files that hold no row that the filters want are left out
+    at once, where that is known.
     """
     places = as_paths(paths)
     wanted = Wanted.of(schema, hive)
@@ -85,7 +89,9 @@ def open_dataset(
         snapshot = find_snapshot(store)
         while snapshot is not None:
             try:
-                return _open_snapshot(store, snapshot, wanted, record_type, options, blocksize, look, locate)
+                return _open_snapshot(
+                    store, snapshot, wanted, record_type, options, blocksize, filters, look, locate
+                )
             except CorruptRecordError:
                 newest = find_snapshot(store)
                 if newest is None or newest.number == snapshot.number:
@@ -97,9 +103,12 @@ def open_dataset(
     look_here = partial(look, listing.store, listing.files)
     records = _record_columns(wanted, list(values), record_type, look_here, certain=infer == "all")
     columns = with_keys(records, key_fields(values, wanted), wanted)
-    known = locate(listing.store, listing.files, [None] * len(listing.files))
-    pieces, values = plan_pieces(listing.files, known, values, blocksize=blocksize)
-    return Dataset(listing.store, pieces, columns, options, values)
+    predicate = None if filters is None else parse_filters(filters, columns)
+    unknown: list[FileEntry | None] = [None] * len(listing.files)
+    files, unknown, values = _that_may_match(predicate, columns, listing.files, unknown, values)
+    known = locate(listing.store, files, unknown)
+    pieces, values = plan_pieces(files, known, values, blocksize=blocksize)
+    return Dataset(listing.store, pieces, columns, options, values, filters=predicate)
 
 
 def _open_snapshot(
@@ -109,10 +118,11 @@ def _open_snapshot(
     record_type: AskedType,
     options: ReadOptions,
     blocksize: int | None,
+    filters: Any,
     look: Callable[..., Sample],
     locate: Callable[..., list[FileEntry | Located | None]],
 ) -> Dataset:
-    files = snapshot_files(store, snapshot)
+    files: Sequence[FileInfo] = snapshot_files(store, snapshot)
     if record_type in ("infer", snapshot.schema.record_type) or not files:
         columns = override(snapshot, wanted)
     else:
@@ -121,11 +131,49 @@ def _open_snapshot(
         records = _record_columns(wanted, names, record_type, partial(look, store, files))
         columns = with_keys(records, keys, wanted)
     values = snapshot_values(snapshot, columns)
-    known = locate(store, files, snapshot.files)
+    predicate = None if filters is None else parse_filters(filters, columns)
+    entries = _with_statistics(snapshot, columns)
+    files, entries, values = _that_may_match(predicate, columns, files, entries, values)
+    known = locate(store, files, entries)
     pieces, values = plan_pieces(files, known, values, blocksize=blocksize)
-    pairs = zip(files, snapshot.files, strict=True)
-    entries = {file.path: replace(entry, blocks=()) for file, entry in pairs}
-    return Dataset(store, pieces, columns, options, values, entries)
+    by_path = {file.path: replace(entry, blocks=()) for file, entry in zip(files, entries, strict=True)}
+    return Dataset(store, pieces, columns, options, values, by_path, predicate)
+
+
+def _with_statistics(snapshot: Snapshot, schema: Schema) -> Sequence[FileEntry]:
+    """The files; statistics of columns that are to be read as another type are left out."""
+    names = {item.name for item in set(snapshot.schema.fields) & set(schema.fields)}
+    if names == set(snapshot.schema.names):
+        return snapshot.files
+    return [
+        replace(file, statistics=tuple(column for column in file.statistics if column.name in names))
+        for file in snapshot.files
+    ]
+
+
+Entry = TypeVar("Entry", FileEntry, FileEntry | None)
+
+
+def _that_may_match(
+    predicate: Predicate | None,
+    schema: Schema,
+    files: Sequence[FileInfo],
+    entries: Sequence[Entry],
+    values: dict[str, pa.Array],
+) -> tuple[Sequence[FileInfo], Sequence[Entry], dict[str, pa.Array]]:
+    """The files that may hold rows for which the predicate is true, and what is known of them."""
+    if predicate is None:
+        return files, entries, values
+    fields = [item for item in schema.fields if item.name in predicate.columns()]
+    keys = [item.name for item in fields if item.name in values]
+    kept = [
+        index
+        for index, entry in enumerate(entries)
+        if True in outcomes_in_file(predicate, fields, entry, {name: values[name][index] for name in keys})
+    ]
+    taken = pa.array(kept, pa.int64())
+    columns = {name: column.take(taken) for name, column in values.items()}
+    return [files[index] for index in kept], [entries[index] for index in kept], columns
 
 
 def _look(

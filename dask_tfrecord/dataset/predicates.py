@@ -5,7 +5,7 @@ outcomes that its rows may have, never one too few: a file that cannot be true h
 """
 
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import product
@@ -14,7 +14,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dask_tfrecord.dataset.entries import ColumnStatistics
+from dask_tfrecord.dataset.entries import ColumnStatistics, FileEntry
 from dask_tfrecord.dataset.keys import (
     Key,
     WrongTypeError,
@@ -229,6 +229,34 @@ class Unsure(Predicate):
         if not self.candidates:
             return ANY
         return frozenset().union(*(candidate.outcomes(known) for candidate in self.candidates))
+
+
+def outcomes_in_file(
+    predicate: Predicate, fields: Iterable[Field], entry: FileEntry | None, values: Mapping[str, pa.Scalar]
+) -> Outcomes:
+    """What a predicate may come to for the rows of one file.
+
+    Parameters
+    ----------
+    predicate : Predicate
+        The predicate.
+    fields : iterable of Field
+        The columns it looks at.
+    entry : FileEntry, optional
+        What a snapshot knows of the file.
+    values : mapping of str to pyarrow.Scalar
+        The columns that have one value throughout the file.
+    """
+    if entry is not None and not entry.records:
+        return frozenset()
+    statistics = {} if entry is None else {column.name: column for column in entry.statistics}
+    known = {}
+    for field in fields:
+        if field.name in values:
+            known[field.name] = facts_of_value(field, values[field.name].as_py())
+        elif entry is not None and field.name in statistics:
+            known[field.name] = facts_of(field, statistics[field.name], entry.records)
+    return predicate.outcomes(known)
 
 
 def facts_of(field: Field, found: ColumnStatistics, records: int) -> Facts:
