@@ -3,7 +3,7 @@
 Checked on Dask 2025.5.1 to 2026.8. What the tasks do is in `dataset` and `frame`.
 """
 
-from functools import cached_property
+from functools import cached_property, reduce
 from typing import Any, ClassVar
 
 import pandas as pd
@@ -12,25 +12,49 @@ from dask._task_spec import List, Task, TaskRef
 from dask.dataframe.dask_expr import new_collection
 from dask.dataframe.dask_expr._collection import DataFrame, Scalar
 from dask.dataframe.dask_expr._expr import (
+    EQ,
+    GE,
+    GT,
+    LE,
+    LT,
+    NE,
+    And,
+    Assign,
+    Between,
+    Binop,
     Blockwise,
+    Elemwise,
     Expr,
+    Filter,
     Index,
+    Invert,
+    Isin,
+    IsNa,
     Lengths,
     Literal,
+    NotNull,
+    Or,
     PartitionsFiltered,
+    Projection,
+    _DelayedExpr,
     determine_column_projection,
 )
+from dask.dataframe.dask_expr._indexing import Loc
 from dask.dataframe.dask_expr._reductions import Len
 from dask.dataframe.dask_expr._util import _convert_to_list
 from dask.dataframe.dask_expr.io import BlockwiseIO
+from dask.tokenize import tokenize
 from dask.typing import Key
 
 from dask_tfrecord import frame, shuffling
+from dask_tfrecord.dataset import filters, predicates
 from dask_tfrecord.dataset.commit import WriteRun
 from dask_tfrecord.dataset.dataset import Dataset, Piece
+from dask_tfrecord.dataset.keys import WrongTypeError
+from dask_tfrecord.dataset.predicates import Operator, Predicate, Unsure
 from dask_tfrecord.dataset.snapshot import FileEntry, Snapshot
 from dask_tfrecord.errors import TFRecordError
-from dask_tfrecord.schema import Schema
+from dask_tfrecord.schema import Field, Schema
 from dask_tfrecord.shuffling import Shuffle
 
 
@@ -49,8 +73,8 @@ def write(ddf: DataFrame, run: WriteRun, *, write_index: bool, shuffle: Shuffle 
 
 
 def read_partition(piece: Piece) -> pd.DataFrame:
-    """The task that reads a file."""
-    return frame.to_pandas(piece.read(), piece.schema)
+    """The task that reads a partition."""
+    return frame.to_pandas(piece.read(), piece.schema, piece.rows)
 
 
 def write_partition(
@@ -95,10 +119,14 @@ def commit(run: WriteRun, receipts: list[tuple[FileEntry, ...]]) -> Snapshot:
 
 
 class ReadTFRecord(PartitionsFiltered, BlockwiseIO):  # type: ignore[misc]  # Dask is untyped
-    """A partition per file of a dataset; takes in projections, so that other columns are never decoded."""
+    """The partitions of a dataset.
 
-    _parameters: ClassVar = ["dataset", "columns", "_partitions"]
-    _defaults: ClassVar = {"columns": None, "_partitions": None}
+    It takes in projections, so that other columns are never decoded, and predicates, so that files are not
+    opened in which they are true for no row. The filters that the predicates come from stay where they are.
+    """
+
+    _parameters: ClassVar = ["dataset", "columns", "_partitions", "predicate"]
+    _defaults: ClassVar = {"columns": None, "_partitions": None, "predicate": None}
     _absorb_projections = True
     _pickle_functools_cache = False
 
@@ -125,9 +153,13 @@ class ReadTFRecord(PartitionsFiltered, BlockwiseIO):  # type: ignore[misc]  # Da
         return (None,) * (count + 1)
 
     def _filtered_task(self, name: Key, index: int) -> Task:
-        return Task(name, read_partition, self.dataset.piece(index, self._schema), _data_producer=True)
+        piece = self.dataset.piece(index, self._schema, self.predicate)
+        return Task(name, read_partition, piece, _data_producer=True)
 
     def _simplify_up(self, parent: Expr, dependents: Any) -> Expr | None:
+        pruned = self._prune(parent, dependents)
+        if pruned is not None:
+            return pruned
         if isinstance(parent, Lengths | Len):
             return self._count(parent)
         if isinstance(parent, Index):
@@ -151,6 +183,130 @@ class ReadTFRecord(PartitionsFiltered, BlockwiseIO):  # type: ignore[misc]  # Da
 
     def _narrowed(self, columns: list[str]) -> Expr:
         return self.substitute_parameters({"columns": columns})
+
+    def _prune(self, parent: Expr, dependents: Any) -> Expr | None:
+        """The parent over only those files in which its rows may pass a filter, if all rows meet one.
+
+        What comes to other reads of the same rows is the same, so that the rows of all stay the same.
+        """
+        ends = _filters_of(self, dependents)
+        predicate = None
+        if ends:
+            predicate = reduce(
+                predicates.Or, sorted({_predicate_of(_mask_of(one)) for one in ends}, key=repr)
+            )
+            predicate = predicate if self.dataset.knows_of(predicate) else None
+        if predicate == self.predicate:
+            return None
+        return parent.substitute(self, self.substitute_parameters({"predicate": predicate}))
+
+    def _is_of_same_rows(self, other: "ReadTFRecord") -> bool:
+        chosen = [one.operand("_partitions") for one in (self, other)]
+        return bool(tokenize(self.dataset) == tokenize(other.dataset) and chosen[0] == chosen[1])
+
+
+def _filters_of(read: ReadTFRecord, dependents: Any) -> list[Filter | Loc] | None:
+    """The filters that end all ways of a read's rows, by operations that look at one row at a time.
+
+    None if some way goes elsewhere, or if a filter brings in rows from elsewhere too.
+    """
+    ends: list[Filter | Loc] = []
+    seen, waiting = {read._name}, [read]
+    while waiting:
+        parents = [found for one in dependents.get(waiting.pop()._name, ()) if (found := one()) is not None]
+        if not parents:
+            return None
+        for parent in parents:
+            if parent._name in seen:
+                continue
+            seen.add(parent._name)
+            if isinstance(parent, Filter) or (isinstance(parent, Loc) and parent.cindexer is None):
+                ends.append(parent)
+                below = _reads_below(parent, read)
+                if below is None:
+                    return None
+                waiting += [one for one in below if one._name not in seen]
+                seen |= {one._name for one in below}
+            elif isinstance(parent, Elemwise):
+                waiting.append(parent)
+            else:
+                return None
+    return ends
+
+
+def _reads_below(end: Filter | Loc, read: ReadTFRecord) -> list[ReadTFRecord] | None:
+    """What a filter's rows and mask are computed from, row by row; None if not all of it is of the read."""
+    found, waiting = [], end.dependencies()
+    while waiting:
+        one = waiting.pop()
+        if isinstance(one, ReadTFRecord) and one._is_of_same_rows(read):
+            found.append(one)
+        elif isinstance(one, Elemwise):
+            waiting += one.dependencies()
+        elif one.ndim:
+            return None
+    return found
+
+
+def _mask_of(one: Filter | Loc) -> Expr:
+    return one.predicate if isinstance(one, Filter) else one.iindexer
+
+
+_SYMBOLS: dict[type[Expr], Operator] = {EQ: "==", NE: "!=", LT: "<", LE: "<=", GT: ">", GE: ">="}
+_MIRRORED: dict[Operator, Operator] = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
+_BOUNDS: dict[str, tuple[Operator, Operator]] = {
+    "both": (">=", "<="),
+    "left": (">=", "<"),
+    "right": (">", "<="),
+    "neither": (">", "<"),
+}
+
+
+def _predicate_of(found: Expr) -> Predicate:
+    """What an expression says of the columns of its read, as far as it can be told."""
+    try:
+        return _parse(found)
+    except (OverflowError, TypeError, ValueError):  # pandas may know how to compare such values
+        return Unsure()
+
+
+def _parse(found: Expr) -> Predicate:
+    if isinstance(found, And | Or):
+        combine = predicates.And if isinstance(found, And) else predicates.Or
+        return combine(_predicate_of(found.left), _predicate_of(found.right))
+    if isinstance(found, Invert):
+        return predicates.Not(_predicate_of(found.frame))
+    if isinstance(found, Binop) and type(found) in _SYMBOLS:
+        symbol, column, value = _SYMBOLS[type(found)], found.left, found.right
+        if isinstance(value, Expr):
+            symbol, column, value = _MIRRORED.get(symbol, symbol), value, column
+        return filters.compare_in_pandas(_field_of(column), symbol, value)
+    if isinstance(found, Between) and found.inclusive in _BOUNDS:
+        least, most = _BOUNDS[found.inclusive]
+        field = _field_of(found.frame)
+        return predicates.And(
+            filters.compare_in_pandas(field, least, found.left),
+            filters.compare_in_pandas(field, most, found.right),
+        )
+    if isinstance(found, Isin) and isinstance(found.operand("values"), _DelayedExpr):
+        values = found.operand("values").obj.compute(scheduler="sync")
+        return filters.is_in_pandas(_field_of(found.frame), values)
+    if isinstance(found, IsNa | NotNull):
+        missing = predicates.IsNull(_field_of(found.frame).name)
+        return missing if isinstance(found, IsNa) else predicates.Not(missing)
+    return filters.compare_in_pandas(_field_of(found), "==", True)
+
+
+def _field_of(found: Any) -> Field:
+    """The column of a read that an expression is."""
+    name = found.operand("columns") if isinstance(found, Projection) else None
+    frame = found
+    while isinstance(frame, Projection) or (isinstance(frame, Assign) and name not in frame.keys):
+        frame = frame.frame
+    if not isinstance(name, str) or not isinstance(frame, ReadTFRecord):
+        raise WrongTypeError("it is no column of the dataset")
+    field: Field = frame.dataset.schema.select([name]).fields[0]
+    return field
 
 
 class _AllColumns(Expr):  # type: ignore[misc]  # Dask is untyped

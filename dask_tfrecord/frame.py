@@ -5,6 +5,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pyarrow as pa
 from dask.dataframe.utils import UNKNOWN_CATEGORIES, clear_known_categories
@@ -90,8 +91,18 @@ def to_table(frame: pd.DataFrame, schema: Schema, *, write_index: bool) -> pa.Ta
     return pa.Table.from_arrays(columns, schema=schema.arrow)
 
 
-def to_pandas(table: pa.Table, schema: Schema) -> pd.DataFrame:
-    """A table of the schema as a partition: Arrow-backed columns, and pandas categories for dictionaries."""
+def to_pandas(table: pa.Table, schema: Schema, rows: Sequence[tuple[int, int]] | None = None) -> pd.DataFrame:
+    """A table of the schema as a partition: Arrow-backed columns, and pandas categories for dictionaries.
+
+    The index counts the rows. ``rows`` are the stretches of it, from and up to, that the table is made of.
+    """
+    frame = _columns(table, schema)
+    if rows is not None:
+        frame.index = pd.Index(np.concatenate([np.arange(*stretch) for stretch in rows]))
+    return frame
+
+
+def _columns(table: pa.Table, schema: Schema) -> pd.DataFrame:
     if not table.num_rows:  # and so perhaps no chunk that knows the categories
         table = pa.Table.from_batches([schema.no_rows()])
     columns = [_for_pandas(column) for column in table.unify_dictionaries().columns]

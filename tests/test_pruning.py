@@ -1,5 +1,6 @@
 """`filters=` and predicates on the frame: the rows are pandas' own, and few files are opened."""
 
+import operator
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,6 +12,8 @@ import oracle
 import pandas as pd
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from dask_tfrecord import SchemaError, read_tfrecord, to_tfrecord
 from dask_tfrecord.dataset.store import Store
@@ -85,7 +88,7 @@ FILTERS: list[tuple[Any, "pd.Series[Any]", int]] = [
         (FRAME.n < 5) | ((FRAME.n > 35) & (FRAME.country == "US")),
         4,
     ),
-    ([("word", "is not", None)], FRAME.word.notna(), 12),
+    ([("word", "is not", None)], FRAME.word.notnull(), 12),
     ([("word", "==", "w13")], FRAME.word == "w13", 3),
     ([("share", ">", 4.5)], FRAME.share > 4.5, 3),
     ([("list", "is", None)], FRAME.list.isna(), 0),
@@ -164,3 +167,162 @@ def test_statistics_of_another_type_rule_nothing_out(tmp_path: Path) -> None:
 def test_the_filters_are_part_of_the_name(root: Path) -> None:
     names = {read_tfrecord(root, filters=[("n", "<", bound)]).expr._name for bound in (33, 34, 34)}
     assert len(names) == 2
+
+
+# --- predicates on the frame -----------------------------------------------------------------------------
+
+MASKS: dict[str, tuple[Any, int]] = {
+    "equal": (lambda d: d.country == "PL", 4),
+    "unequal": (lambda d: d.country != "PL", 8),
+    "reflected": (lambda d: "PL" == d.country, 4),  # noqa: SIM300
+    "less": (lambda d: d.n < 10, 3),
+    "greater, reflected": (lambda d: 29 < d.n, 3),  # noqa: SIM300
+    "float": (lambda d: d.n >= 29.5, 3),
+    "and": (lambda d: (d.country == "US") & (d.n >= 20), 2),
+    "or": (lambda d: (d.country == "US") | (d.country == "PL"), 8),
+    "not": (lambda d: ~(d.country == "FR"), 8),
+    "isin": (lambda d: d.country.isin(["US", "PL"]), 8),
+    "isin of numbers": (lambda d: d.n.isin([3, 35]), 6),
+    "not isin": (lambda d: ~d.country.isin(["US", "PL"]), 4),
+    "between": (lambda d: d.n.between(5, 9), 3),
+    "between, open": (lambda d: d.n.between(9, 20, inclusive="neither"), 3),
+    "isna": (lambda d: d.country.isna(), 0),
+    "notna": (lambda d: d.country.notnull(), 12),
+    "nested": (lambda d: ~((d.country == "FR") | ((d.n < 20) & ~(d.country != "US"))), 6),
+    "nothing": (lambda d: d.country == "DE", 0),
+    "a scalar that is computed": (lambda d: d.n > d.n.max() - 3, 12),
+    "another type": (lambda d: d.country == 3, 12),
+    "what nobody knows": (lambda d: (d.country == "US") & (d.n * 2 > 30), 4),
+    "twice": (lambda d: (d.country == "US") & (d.n < 20) & (d.n >= 10), 1),
+}
+
+
+@pytest.mark.parametrize("blocksize", [None, "1 KiB", "128 MiB"])
+@pytest.mark.parametrize("name", MASKS)
+def test_a_predicate_on_the_frame_opens_the_files_that_may_hold_its_rows(
+    name: str, blocksize: str | None, root: Path, opened: Opened
+) -> None:
+    mask, files = MASKS[name]
+    ddf = read_tfrecord(root, blocksize=blocksize)
+    whole = ddf.compute()
+    opened.clear()
+    found = ddf[mask(ddf)].compute()
+    assert len(set(opened)) == files
+    pd.testing.assert_frame_equal(found, whole[mask(whole).fillna(False)], check_index_type=False)
+
+
+USES: dict[str, tuple[Any, int]] = {
+    "a column": (lambda d: d[d.country == "PL"].n.sum(), 4),
+    "a filtered column": (lambda d: d.n[d.country == "PL"].sum(), 4),
+    "loc": (lambda d: d.loc[d.country == "PL", ["n", "share"]], 4),
+    "loc of rows": (lambda d: d.loc[d.country == "PL"], 4),
+    "filter of filter": (lambda d: (lambda e: e[e.n < 10])(d[d.country == "PL"]), 1),
+    "a new column": (lambda d: (lambda e: e[e.country == "PL"].w)(d.assign(w=d.n * 2)), 4),
+    "a group": (lambda d: d[d.n < 10].groupby("country", sort=True).n.sum(), 3),
+    "a column of a column": (lambda d: d[["n", "country"]][d.country == "PL"].n.max(), 4),
+    "an index": (lambda d: d[d.country == "PL"].index.max(), 0),
+    "another use": (lambda d: d[d.country == "PL"].n.sum() + d.n.max(), 12),
+    "two filters": (lambda d: d[d.country == "PL"].n.sum() + d[d.country == "US"].n.max(), 8),
+    "a filter and its opposite": (lambda d: d[d.n < 10].n.sum() + d[~(d.n < 10)].n.sum(), 12),
+    "aligned": (lambda d: d[d.country == "PL"].n + d.n, 12),
+}
+
+
+@pytest.mark.parametrize("blocksize", [None, "128 MiB"])
+@pytest.mark.parametrize("name", USES)
+def test_files_are_left_out_only_where_all_rows_pass_a_filter(
+    name: str, blocksize: str | None, root: Path, opened: Opened
+) -> None:
+    use, files = USES[name]
+    ddf = read_tfrecord(root, blocksize=blocksize)
+    whole = dd.from_map(lambda n: ddf.get_partition(n).compute(), range(ddf.npartitions), meta=ddf._meta)
+    expected = use(whole).compute()
+    opened.clear()
+    found = use(ddf).compute()
+    assert len(set(opened)) == files
+    if isinstance(found, pd.DataFrame | pd.Series):
+        assert found.astype(object).equals(expected.astype(object))
+        assert found.index.tolist() == expected.index.tolist()
+    else:
+        assert found == expected
+
+
+def test_several_results_read_what_any_of_them_needs(root: Path, opened: Opened) -> None:
+    ddf = read_tfrecord(root)
+    few, many = dask.compute(ddf[ddf.n < 5].n.sum(), ddf[ddf.country == "PL"].n.count())
+    assert (few, many) == (10, 10)
+    assert len(opened) == len(set(opened)) == 6
+
+
+def test_partitions_keep_their_numbers_when_files_are_left_out(root: Path, opened: Opened) -> None:
+    ddf = read_tfrecord(root, blocksize=None)
+    some = ddf[ddf.country == "PL"]
+    assert some.npartitions == some.optimize().npartitions == 12
+    lengths = [len(part.compute()) for part in some.partitions]
+    assert (sum(lengths), lengths.count(0)) == (10, 8)
+    assert len(opened) == 4
+    full, empty = (next(at for at in range(12) if bool(lengths[at]) is has) for has in (True, False))
+    opened.clear()
+    assert len(some.get_partition(empty).compute()) == 0
+    assert opened == []
+    few = ddf.partitions[[full, empty]]
+    assert len(few[few.country == "PL"].compute()) == lengths[full]
+    assert len(opened) == 1
+    assert len(some.head(2, npartitions=-1)) == 2
+    assert len(some.partitions[[empty, full]].tail(2)) == 2
+    with pytest.warns(UserWarning, match="Insufficient elements"):
+        assert len(some.partitions[[empty, full]].head(2)) == 0
+
+
+def test_the_length_of_a_filter_by_partition_opens_nothing(root: Path, opened: Opened) -> None:
+    ddf = read_tfrecord(root)
+    assert len(ddf[ddf.country == "US"]) == 10
+    assert len(ddf[ddf.country.isin(["US", "FR"])]) == 30
+    assert opened == []
+    assert len(ddf[(ddf.country == "US") & (ddf.n < 5)]) == 1
+    assert len(opened) == 1
+
+
+def test_filters_and_predicates_together(root: Path, opened: Opened) -> None:
+    ddf = read_tfrecord(root, filters=[("country", "in", ["PL", "US"]), ("n", ">", 3)])
+    assert numbers(ddf[ddf.n < 12].compute()) == [n for n in range(4, 12) if n % 4 in (1, 3)]
+    assert len(opened) == 3
+
+
+LITERALS = st.integers(-1, 41) | st.sampled_from([0.5, 9.0, 9.5, 2.0**60])
+WORDS = st.sampled_from(["w01", "w13", "w2", "zz", "", "w39"])
+COUNTRIES = st.sampled_from(["FR", "PL", "US", "DE", "G"])
+COLUMNS = {"n": LITERALS, "share": LITERALS | st.just(0.1), "word": WORDS, "country": COUNTRIES}
+OPERATIONS = [operator.eq, operator.ne, operator.lt, operator.le, operator.gt, operator.ge]
+
+
+def _leaf(name: str) -> st.SearchStrategy[Any]:
+    values = COLUMNS[name]
+    return (
+        st.builds(lambda op, value: lambda d: op(d[name], value), st.sampled_from(OPERATIONS), values)
+        | st.builds(lambda found: lambda d: d[name].isin(found), st.lists(values.filter(bool), max_size=3))
+        | st.sampled_from([lambda d: d[name].isna(), lambda d: d[name].notnull()])
+        | st.builds(lambda low, high: lambda d: d[name].between(low, high), values, values)
+    )
+
+
+MASK = st.recursive(
+    st.sampled_from(sorted(COLUMNS)).flatmap(_leaf),
+    lambda inner: (
+        st.builds(lambda one, other: lambda d: one(d) & other(d), inner, inner)
+        | st.builds(lambda one, other: lambda d: one(d) | other(d), inner, inner)
+        | st.builds(lambda one: lambda d: ~one(d), inner)
+    ),
+    max_leaves=5,
+)
+
+
+@pytest.mark.parametrize("blocksize", [None, "128 MiB"])
+@given(mask=MASK)
+def test_no_predicate_loses_a_row(blocksize: str | None, root: Path, mask: Any) -> None:
+    ddf = read_tfrecord(root, blocksize=blocksize)
+    whole = ddf.compute()
+    expected = whole[mask(whole).astype("boolean").fillna(False)]
+    found = ddf[mask(ddf)]
+    pd.testing.assert_frame_equal(found.compute(), expected, check_index_type=False)
+    assert len(found) == len(expected)

@@ -134,6 +134,11 @@ class Dataset:
         counts = [self._count(index, split) for split in self.pieces[index]]
         return None if None in counts else sum(filter(None, counts))
 
+    def knows_of(self, predicate: Predicate) -> bool:
+        """Whether files could be told apart by what the predicate looks at."""
+        columns = predicate.columns()
+        return bool(columns and self.entries) or not columns.isdisjoint(self.values)
+
     def _needed(
         self, index: int, predicate: Predicate | None
     ) -> tuple[tuple[Split, ...], tuple[tuple[int, int], ...] | None]:

@@ -2,16 +2,32 @@
 
 import math
 from collections.abc import Iterable, Iterator
+from decimal import Decimal
 from fractions import Fraction
 from functools import reduce
 from typing import Any, get_args
 
+import numpy as np
 import pyarrow as pa
 
-from dask_tfrecord.dataset.keys import BEYOND, WrongTypeError, is_comparable, key_of
-from dask_tfrecord.dataset.predicates import COMPARE, And, Compare, IsIn, IsNull, Not, Operator, Or, Predicate
+from dask_tfrecord.dataset.keys import BEYOND, WrongTypeError, is_comparable, key_of, value_type
+from dask_tfrecord.dataset.predicates import (
+    COMPARE,
+    And,
+    Compare,
+    IsIn,
+    IsNull,
+    Not,
+    Operator,
+    Or,
+    Predicate,
+    Unsure,
+)
 from dask_tfrecord.errors import SchemaError
 from dask_tfrecord.schema import Field, Schema
+
+# Up to here floats hold every integer.
+_EXACT_FLOAT = 2**53
 
 
 def compare(field: Field, symbol: Operator, value: Any) -> Predicate:
@@ -43,6 +59,49 @@ def is_in(field: Field, values: Iterable[Any]) -> Predicate:
     wanted = list(values)
     keys = [key_of(value, field.type) for value in wanted if value is not None]
     return IsIn(field.name, tuple(key for key in keys if not isinstance(key, Fraction)), None in wanted)
+
+
+def compare_in_pandas(field: Field, symbol: Operator, value: Any) -> Predicate:
+    """What pandas makes of a comparison; unsure where that depends on how the column is backed.
+
+    Raises
+    ------
+    WrongTypeError
+        For a value that only pandas may know how to compare.
+    """
+    exact = compare(field, symbol, _sure(field, value))
+    rounded = _rounded(field, value)
+    return exact if rounded == value else Unsure((exact, compare(field, symbol, rounded)))
+
+
+def is_in_pandas(field: Field, values: Iterable[Any]) -> Predicate:
+    """What pandas makes of `isin`, with the same reservations."""
+    wanted = [_sure(field, value) for value in values]
+    exact = is_in(field, wanted)
+    rounded = [_rounded(field, value) for value in wanted]
+    return exact if rounded == wanted else Unsure((exact, is_in(field, rounded)))
+
+
+def _sure(field: Field, value: Any) -> Any:
+    """The value, if Arrow and numpy compare it as exactly as keys do."""
+    type_ = value_type(field.type)
+    real = isinstance(value, float | np.floating)
+    if value is None or value != value or isinstance(value, Fraction):
+        raise WrongTypeError("what is missing differs with the backend")
+    if isinstance(value, Decimal) != pa.types.is_decimal(type_) and (real or isinstance(value, Decimal)):
+        raise WrongTypeError("decimals and floats are compared as floats")
+    if real and not pa.types.is_floating(type_) and abs(value) >= _EXACT_FLOAT:
+        raise WrongTypeError("large integers and floats are compared as floats")
+    return value
+
+
+def _rounded(field: Field, value: Any) -> Any:
+    """A number as numpy would round it to compare it to the column's values."""
+    type_ = value_type(field.type)
+    if not pa.types.is_floating(type_) or pa.types.is_float64(type_):
+        return value
+    with np.errstate(over="ignore"):
+        return float(type_.to_pandas_dtype()(value))
 
 
 def parse_filters(filters: Any, schema: Schema) -> Predicate:
