@@ -321,10 +321,11 @@ def _to_arrow(column: "pd.Series[Any]", item: Field) -> pa.Array | pa.ChunkedArr
 
 
 def _convert(column: "pd.Series[Any]", type_: pa.DataType) -> pa.Array | pa.ChunkedArray:
-    if isinstance(column.dtype, pd.ArrowDtype | pd.CategoricalDtype):
-        array = pa.array(column)
-        chunks = array.chunks if isinstance(array, pa.ChunkedArray) else [array]
+    if isinstance(column.dtype, pd.ArrowDtype):
+        chunks = column.array.__arrow_array__().chunks  # 50 times as fast as pa.array()
         return pa.chunked_array([_cast(chunk, type_) for chunk in chunks], type_)
+    if isinstance(column.dtype, pd.CategoricalDtype):
+        return _cast(pa.array(column), type_)
     if pd.api.types.is_object_dtype(column.dtype):
         return _from_objects(column, type_)
     return pa.array(column, type=type_, from_pandas=True)

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import memory
 import oracle
 import pyarrow as pa
 import pytest
@@ -281,6 +282,47 @@ def test_a_file_takes_little_memory(tmp_path: Path, table: str, compression: str
     result = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
     assert result.returncode == 0, result.stderr
     assert int(result.stdout) < 64 * 1024
+
+
+MEASURE_KEYS = """
+import sys
+import numpy as np
+import pyarrow as pa
+from memory import peak_kib
+from dask_tfrecord.dataset.partitioning import split
+from dask_tfrecord.dataset.store import Store
+from dask_tfrecord.dataset.writing import write_files
+from dask_tfrecord.schema import Schema
+
+rows = 1_000_000
+make = {
+    "numbers": lambda: {f"n{i}": pa.array(range(rows)) for i in range(20)},
+    "small": lambda: {f"b{i}": pa.array(np.zeros(rows, np.int8)) for i in range(60)},
+    "text": lambda: {f"t{i}": pa.array(range(10**9, 10**9 + rows)).cast(pa.string()) for i in range(10)},
+    "lists": lambda: {"x": pa.FixedSizeListArray.from_arrays(pa.array(np.zeros(60 * rows, np.int8)), 60)},
+}[sys.argv[1]]
+table = pa.table({**make(), "key": np.random.default_rng(1).integers(0, 100, rows)})
+schema = Schema.from_arrow(table.schema).select(table.column_names[:-1])
+store = Store.at("out")
+
+def write(table):
+    rows = split(table, ["key"], max_parts=100)
+    write_files(store, lambda directory, _: (store.join(directory), directory), rows, schema,
+                compression=sys.argv[2] or None, lossy="allow", threads=16)
+
+write(table.slice(0, 1000))
+normal = peak_kib()
+write(table)
+print(peak_kib() - normal - table.nbytes // 1024)
+"""
+
+
+@pytest.mark.parametrize("compression", ["", "gzip"])
+@pytest.mark.parametrize("table", ["numbers", "small", "text", "lists"])
+def test_files_of_many_keys_take_a_sorted_copy_and_little_more(
+    tmp_path: Path, table: str, compression: str
+) -> None:
+    assert memory.growth(MEASURE_KEYS, tmp_path, table, compression) < 64 * 1024
 
 
 # --- TensorFlow ----------------------------------------------------------------------------------------
