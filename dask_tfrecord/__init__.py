@@ -5,7 +5,9 @@ from dask_tfrecord.dataset.snapshot import Snapshot, library_version
 from dask_tfrecord.errors import (
     ConcurrentWriteError,
     CorruptRecordError,
+    CorruptRecordWarning,
     DestinationError,
+    FileChangedError,
     SchemaError,
     TFRecordError,
 )
@@ -18,7 +20,9 @@ from dask_tfrecord.writer import to_tfrecord
 __all__ = [
     "ConcurrentWriteError",
     "CorruptRecordError",
+    "CorruptRecordWarning",
     "DestinationError",
+    "FileChangedError",
     "SchemaError",
     "Snapshot",
     "TFRecordError",

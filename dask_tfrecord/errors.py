@@ -75,6 +75,14 @@ class CorruptRecordError(TFRecordError):
     """Bytes that are not a whole, undamaged TFRecord file or not a valid message."""
 
 
+class FileChangedError(CorruptRecordError):
+    """A file that is another one than the one that was listed."""
+
+
+class CorruptRecordWarning(UserWarning):
+    """Damage that was passed over because the reader was told to."""
+
+
 class SchemaError(TFRecordError):
     """Values that do not fit a column's type, or a type that TFRecord cannot hold."""
 

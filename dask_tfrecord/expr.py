@@ -3,6 +3,8 @@
 Checked on Dask 2025.5.1 to 2026.8. What the tasks do is in `dataset` and `frame`.
 """
 
+import sys
+import warnings
 from functools import cached_property, reduce
 from typing import Any, ClassVar
 
@@ -53,7 +55,7 @@ from dask_tfrecord.dataset.dataset import Dataset, Piece
 from dask_tfrecord.dataset.keys import WrongTypeError
 from dask_tfrecord.dataset.predicates import Operator, Predicate, Unsure
 from dask_tfrecord.dataset.snapshot import FileEntry, Snapshot
-from dask_tfrecord.errors import TFRecordError
+from dask_tfrecord.errors import CorruptRecordWarning, TFRecordError
 from dask_tfrecord.schema import Field, Schema
 from dask_tfrecord.shuffling import Shuffle
 
@@ -74,7 +76,14 @@ def write(ddf: DataFrame, run: WriteRun, *, write_index: bool, shuffle: Shuffle 
 
 def read_partition(piece: Piece) -> pd.DataFrame:
     """The task that reads a partition."""
-    return frame.to_pandas(piece.read(), piece.schema, piece.rows)
+    return frame.to_pandas(piece.read(_warn), piece.schema, piece.rows)
+
+
+def _warn(message: str) -> None:
+    """Say it here, and to the client of the worker that this may be."""
+    distributed = sys.modules.get("distributed")  # or the scheduler is another one
+    warn = warnings.warn if distributed is None else distributed.warn
+    warn(message, CorruptRecordWarning, 3)
 
 
 def write_partition(

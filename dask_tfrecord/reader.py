@@ -8,11 +8,13 @@ import pyarrow as pa
 from dask.utils import parse_bytes
 
 from dask_tfrecord import expr
-from dask_tfrecord.codec import RecordType
+from dask_tfrecord.codec import MAX_RECORD_BYTES, RecordType
 from dask_tfrecord.codec.compression import SUFFIXES
-from dask_tfrecord.dataset.files import ReadCompression, ReadOptions
+from dask_tfrecord.dataset.damage import DamagePolicy, OnCorrupt, check_apart, check_policy
+from dask_tfrecord.dataset.files import Extra, ReadCompression, ReadOptions
 from dask_tfrecord.dataset.listing import PathLike
 from dask_tfrecord.dataset.opening import Infer, check_choice, open_dataset
+from dask_tfrecord.dataset.store import Store
 from dask_tfrecord.errors import SchemaError, TFRecordError
 from dask_tfrecord.parallel import compute_each
 from dask_tfrecord.schema import Schema
@@ -30,6 +32,14 @@ def read_tfrecord(
     blocksize: int | str | None = "128 MiB",
     record_type: RecordType | Literal["infer"] = "infer",
     compression: ReadCompression = "infer",
+    extra: Extra = "raise",
+    include_path_column: bool | str = False,
+    include_offset_column: bool | str = False,
+    on_corrupt: OnCorrupt = "raise",
+    max_corrupt: int | float | None = None,
+    quarantine_path: PathLike | None = None,
+    verify_crc: bool = True,
+    max_record_bytes: int | str = MAX_RECORD_BYTES,
     storage_options: dict[str, Any] | None = None,
 ) -> dd.DataFrame | dd.Series:
     """Read TFRecord files into a Dask DataFrame.
@@ -80,6 +90,31 @@ def read_tfrecord(
         What the records are. With "bytes" they may be anything, and are one column, ``record``.
     compression : "infer", "gzip", "zlib", "zstd", "lz4", "bz2", "xz" or None
         "infer" goes by the first bytes of each file, whatever its name.
+    extra : "raise" or "ignore"
+        What becomes of a feature that is no column, for example because the sample did not hold it. It
+        raises where all columns are read, unless ``schema`` is a whole one.
+    include_path_column : bool or str, default False
+        Whether a column, called ``path`` or as given, tells the file of each record.
+    include_offset_column : bool or str, default False
+        Whether a column, called ``offset`` or as given, tells where in its file, once decompressed, each
+        record begins.
+    on_corrupt : "raise", "skip" or "quarantine"
+        What becomes of damage. By default it raises. "skip" reads all other records: where a payload is
+        damaged or is no message, that record is lost; where a length is, all up to the next record whose
+        checksums hold. What is lost is told by one warning for each file of a partition. "quarantine" keeps
+        the lost bytes, too. A file that was replaced, and values that do not fit their column, always raise.
+    max_corrupt : int or float, optional
+        How many records, or stretches in which none can be told, each partition may lose; a float between 0
+        and 1 is the fraction of its records. More raise.
+    quarantine_path : str or path-like, optional
+        Directory for the lost bytes, as Parquet files with the columns ``file``, ``offset``, ``length``,
+        ``reason`` and ``bytes``, one for each damaged stretch that a task reads; best a new one. Long damage
+        takes several rows. ``storage_options`` hold for it, too.
+    verify_crc : bool, default True
+        Whether the checksums of the payloads are verified. Without, reading is a little faster, and damaged
+        values may be taken for good ones. The checksums of lengths are always verified.
+    max_record_bytes : int or str, default 2 GiB - 1
+        A longer record is damage. It bounds the memory that hostile files can take.
     storage_options : dict, optional
         Passed to the filesystem, such as credentials.
 
@@ -109,6 +144,20 @@ def read_tfrecord(
     check_choice("record_type", record_type, ("infer", *get_args(RecordType)))
     check_choice("infer", infer, get_args(Infer))
     check_choice("compression", compression, ("infer", *SUFFIXES))
+    check_choice("extra", extra, get_args(Extra))
+    check_choice("on_corrupt", on_corrupt, get_args(OnCorrupt))
+    quarantine = None if quarantine_path is None else Store.at(quarantine_path, storage_options)
+    damage = DamagePolicy(on_corrupt, max_corrupt, quarantine)
+    check_policy(damage)
+    options = ReadOptions(
+        compression=compression,
+        verify_crc=verify_crc,
+        max_record_bytes=_record_bytes(max_record_bytes),
+        extra="ignore" if isinstance(schema, pa.Schema) else extra,
+        damage=damage,
+        path_column=_origin_name(include_path_column, "path"),
+        offset_column=_origin_name(include_offset_column, "offset"),
+    )
     dataset = open_dataset(
         path,
         schema=schema,
@@ -117,26 +166,27 @@ def read_tfrecord(
         infer=infer,
         record_type=record_type,
         compute_each=compute_each,
-        options=ReadOptions(compression=compression),
-        blocksize=_bytes(blocksize),
+        options=options,
+        blocksize=_bytes("blocksize", blocksize),
         filters=None if isinstance(filters, list | tuple) and not filters else filters,
         storage_options=storage_options,
-    )
+    ).with_origin()
+    check_apart(quarantine, dataset.store)
     ddf = expr.read(dataset, None if columns is None else _names(dataset.schema, columns))
     return ddf[columns] if isinstance(columns, str) else ddf
 
 
-def _bytes(blocksize: int | str | None) -> int | None:
+def _bytes(name: str, given: int | str | None) -> int | None:
     """A number of bytes, such as "64 MB"."""
-    if blocksize is None:
+    if given is None:
         return None
     try:
-        size = int(parse_bytes(blocksize))
+        size = int(parse_bytes(given))
     except (AttributeError, OverflowError, ValueError):
         size = 0
-    if size < 1 or isinstance(blocksize, bool):
+    if size < 1 or isinstance(given, bool):
         raise TFRecordError(
-            f"blocksize={blocksize!r} is not a size", advice='pass bytes, a text such as "128 MiB", or None'
+            f"{name}={given!r} is not a size", advice='pass bytes, a text such as "128 MiB", or None'
         )
     return size
 
@@ -148,3 +198,26 @@ def _names(schema: Schema, columns: str | Sequence[str]) -> list[str]:
     if repeated:
         raise SchemaError(f"columns= names {', '.join(map(repr, repeated))} more than once")
     return names
+
+
+def _record_bytes(given: int | str) -> int:
+    """A limit of records, which is at most what protobuf itself allows."""
+    size = _bytes("max_record_bytes", given)
+    if size is None or size > MAX_RECORD_BYTES:
+        raise TFRecordError(
+            f"max_record_bytes={given!r} is no limit",
+            advice=f"pass at most {MAX_RECORD_BYTES:,}, or leave it out",
+        )
+    return size
+
+
+def _origin_name(given: bool | str, usual: str) -> str | None:
+    """The name of a column that is wanted or not."""
+    if isinstance(given, str) and given:
+        return given
+    if not isinstance(given, bool):
+        raise TFRecordError(
+            f"include_{usual}_column={given!r} is neither a name nor True or False",
+            advice=f"pass True for a column {usual!r}, or a name for it",
+        )
+    return usual if given else None

@@ -3,6 +3,7 @@
 import gzip
 import json
 import struct
+import warnings
 import zlib
 from pathlib import Path
 from typing import Any
@@ -290,3 +291,71 @@ def test_absurd_lengths_take_no_memory(tmp_path: Path) -> None:
     largest.write_bytes(length + struct.pack("<I", oracle.masked_crc(length)) + bytes(100))
     found = growth(MEASURE, tmp_path, str(GOOD), *map(str, paths), str(largest))
     assert found < 16 * 1024
+
+
+# --- passed over ---------------------------------------------------------------------------------------
+
+
+def undamaged(name: str) -> list[bytes]:
+    """The payloads whose frames hold, by the rules for passing over damage: looked for at every byte."""
+    content, _ = oracle.read_stored(BAD / name)
+    found, at = [], 0
+    while at < len(content):
+        payload, end = _frame_at(content, at)
+        if payload is not None:
+            found.append(payload)
+        at = end or _next_frame(content, at + 1)
+    return found
+
+
+def _frame_at(content: bytes, at: int) -> tuple[bytes | None, int]:
+    """The payload of the frame, None if it is damaged; and the frame's end, 0 if its length is."""
+    header = content[at : at + 12]
+    if len(header) < 12 or struct.unpack("<I", header[8:])[0] != oracle.masked_crc(header[:8]):
+        return None, 0
+    end = at + 16 + struct.unpack("<Q", header[:8])[0]
+    if end > len(content):
+        return None, 0
+    payload = content[at + 12 : end - 4]
+    intact = struct.unpack("<I", content[end - 4 : end])[0] == oracle.masked_crc(payload)
+    return (payload if intact else None), end
+
+
+def _next_frame(content: bytes, start: int) -> int:
+    """Where the next frame of which the payload is intact or what follows is a frame, or the end."""
+    for at in range(start, len(content)):
+        payload, end = _frame_at(content, at)
+        follows = end == len(content) or (end and _frame_at(content, end)[1])
+        if end and (payload is not None or follows):
+            return at
+    return len(content)
+
+
+@pytest.mark.filterwarnings("ignore::dask_tfrecord.CorruptRecordWarning")
+@pytest.mark.parametrize("name", CASES)
+def test_bad_file_passed_over_gives_all_payloads_that_are_intact(name: str) -> None:
+    assert read(name, record_type="bytes", on_corrupt="skip") == {"record": undamaged(name)}
+
+
+@pytest.mark.filterwarnings("ignore::dask_tfrecord.CorruptRecordWarning")
+@pytest.mark.parametrize("name", CASES)
+def test_bad_file_passed_over_gives_protobufs_rows_of_all_messages(name: str) -> None:
+    messages = [payload for payload in undamaged(name) if not _refused(payload)]
+    records = [oracle.parse(payload) for payload in messages if not oracle.drops_map_entries(payload)]
+    schema = list_schema(records)
+    if any(len(kinds) > 1 for kinds in kinds_of(records).values()):
+        with pytest.raises(SchemaError):
+            read(name, schema=schema, record_type="example", on_corrupt="skip")
+        return
+    found = read(name, schema=schema, record_type="example", on_corrupt="skip")
+    assert found == {c: oracle.column_values(records, c, depth=1) for c in schema.names}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_bad_file_passed_over_says_so_if_and_only_if_something_is_lost(name: str) -> None:
+    _, whole = stored_payloads(name)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        read(name, record_type="bytes", on_corrupt="skip")
+    assert [warning.category for warning in caught] == ([] if whole else [dask_tfrecord.CorruptRecordWarning])
+    assert all(name in str(warning.message) for warning in caught)

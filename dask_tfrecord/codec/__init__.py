@@ -107,6 +107,10 @@ class Decoded(NamedTuple):
     consumed: int
     damage: Damage | None
 
+    @property
+    def records(self) -> int:
+        return self.batch.num_rows  # type: ignore[no-any-return]
+
 
 class Statistics(NamedTuple):
     """How many rows of a column are null, and the least and greatest of its values; None if it has none.

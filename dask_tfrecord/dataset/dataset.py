@@ -5,15 +5,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import accumulate
+from typing import Self
 
 import pyarrow as pa
 
 from dask_tfrecord.casts import load
+from dask_tfrecord.dataset.damage import Losses, Warn, warn_here
 from dask_tfrecord.dataset.entries import FileEntry
-from dask_tfrecord.dataset.files import ReadOptions, no_columns, read_table
+from dask_tfrecord.dataset.files import PATH, ReadOptions, no_columns, read_table
 from dask_tfrecord.dataset.predicates import Outcomes, Predicate, outcomes_in_file
 from dask_tfrecord.dataset.splits import Split
 from dask_tfrecord.dataset.store import Store
+from dask_tfrecord.errors import SchemaError
 from dask_tfrecord.schema import Field, Schema
 
 
@@ -35,6 +38,8 @@ class Piece:
         The columns that the filters need and that are not wanted otherwise.
     rows : tuple of (int, int), optional
         If splits of the partition are left out: which of its rows the others hold, from and up to.
+    known : tuple of str, optional
+        All features that the records may have; None if they may have any.
     """
 
     store: Store
@@ -45,28 +50,33 @@ class Piece:
     filters: Predicate | None = None
     looked_at: tuple[Field, ...] = ()
     rows: tuple[tuple[int, int], ...] | None = None
+    known: tuple[str, ...] | None = None
 
     def __repr__(self) -> str:
         paths = dict.fromkeys(self.store.public(split.file.path) for split in self.splits)
         return f"Piece({', '.join(map(repr, paths)) or 'no files'})"
 
-    def read(self) -> pa.Table:
-        """The table of all records that are wanted."""
-        tables = [self._read(split) for split in self.splits]
+    def read(self, warn: Warn = warn_here) -> pa.Table:
+        """The table of all records that are wanted; what damage was passed over is told to ``warn``."""
+        losses = Losses(self.options.damage)
+        tables = [self._read(split, losses) for split in self.splits]
+        losses.finish(warn)
         if not self.schema.fields:
             return no_columns(sum(table.num_rows for table in tables))
         return pa.concat_tables([pa.Table.from_batches([self.schema.no_rows()]), *tables])
 
-    def _read(self, split: Split) -> pa.Table:
+    def _read(self, split: Split, losses: Losses) -> pa.Table:
         if self.filters is None:
-            return self._columns(split, self.schema)
-        table = self._columns(split, replace(self.schema, fields=self.schema.fields + self.looked_at))
+            return self._columns(split, self.schema, losses)
+        columns = replace(self.schema, fields=self.schema.fields + self.looked_at)
+        table = self._columns(split, columns, losses)
         return table.filter(self.filters.mask(table)).select(self.schema.names)
 
-    def _columns(self, split: Split, schema: Schema) -> pa.Table:
+    def _columns(self, split: Split, schema: Schema, losses: Losses) -> pa.Table:
         stored = schema.select(name for name in schema.names if name not in self.values)
-        if stored.fields or split.records is None:
-            table = read_table(self.store, split, stored, self.options)
+        if stored.fields or split.records is None or self.options.damage.passes:
+            table = read_table(self.store, split, stored, self.options, known=self.known, losses=losses)
+            losses.rows += table.num_rows
         else:
             table = no_columns(split.records)
         if not self.values:
@@ -115,6 +125,20 @@ class Dataset:
         """How many partitions there are."""
         return len(self.pieces)
 
+    def with_origin(self) -> Self:
+        """The same with the columns that the options name for where records come from, as the last ones."""
+        names = self.options.origin
+        clash = [name for at, name in enumerate(names) if name in (*self.schema.names, *names[:at])]
+        if clash:
+            raise SchemaError(
+                "the column that tells where records come from is called as another one",
+                feature=clash[0],
+                advice='pass another name, such as include_path_column="file" or include_offset_column="at"',
+            )
+        types = {self.options.path_column: PATH, self.options.offset_column: pa.int64()}
+        added = tuple(Field(name, types[name]) for name in names)
+        return replace(self, schema=Schema(self.schema.fields + added, self.schema.record_type))
+
     def piece(self, index: int, schema: Schema, predicate: Predicate | None = None) -> Piece:
         """A partition, to be read as some of the dataset's columns.
 
@@ -127,7 +151,13 @@ class Dataset:
         looked_at = self.schema.select(sorted(others)).fields
         names = [name for name in (*schema.names, *sorted(others)) if name in self.values and splits]
         values = {name: self.values[name].take(pa.array([index])) for name in names}
-        return Piece(self.store, splits, schema, self.options, values, filters, looked_at, rows)
+        known = self._known(schema)
+        return Piece(self.store, splits, schema, self.options, values, filters, looked_at, rows, known)
+
+    def _known(self, schema: Schema) -> tuple[str, ...] | None:
+        """All features there may be, if all columns are read and others are not to be ignored."""
+        whole = set(schema.names) == set(self.schema.names) and self.schema.record_type != "bytes"
+        return tuple(self.schema.names) if whole and self.options.extra == "raise" else None
 
     def count(self, index: int) -> int | None:
         """How many records a partition has, if that is known."""
@@ -163,6 +193,8 @@ class Dataset:
         return self.filters
 
     def _count(self, index: int, split: Split) -> int | None:
+        if self.options.damage.passes:  # what is damaged nobody counted
+            return None
         return split.records if self._is_certain(index, split) else None
 
     def _is_certain(self, index: int, split: Split) -> bool:

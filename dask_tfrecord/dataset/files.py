@@ -1,76 +1,129 @@
 """TFRecord files -> Arrow batches, in bounded memory. Knows no directories and no datasets."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Literal
+from functools import partial
+from typing import Generic, Literal, Protocol, TypeVar
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from dask_tfrecord.codec import MAX_RECORD_BYTES, Decoder, scan
+from dask_tfrecord.codec import (
+    MAX_RECORD_BYTES,
+    Column,
+    Damage,
+    Decoded,
+    Decoder,
+    Found,
+    find_record,
+    scan,
+)
 from dask_tfrecord.codec.compression import HEAD_BYTES, SUFFIXES, Compression, decompressor, detect, is_frame
 from dask_tfrecord.codec.lookalikes import LOOK_BYTES, looks_like
+from dask_tfrecord.dataset.damage import RAISE, DamagePolicy, Losses, SplitLosses
 from dask_tfrecord.dataset.splits import Split
 from dask_tfrecord.dataset.store import Store
-from dask_tfrecord.errors import CorruptRecordError, TFRecordError
+from dask_tfrecord.dataset.window import FRAME_BYTES, Window
+from dask_tfrecord.errors import CorruptRecordError, SchemaError, TFRecordError
 from dask_tfrecord.schema import Schema
 
 # How a file that is read may be compressed; "infer" goes by its first bytes.
 ReadCompression = Compression | Literal["infer"] | None
+
+# What becomes of features that the schema does not have.
+Extra = Literal["raise", "ignore"]
+
+# The column of the files that records come from.
+PATH = pa.dictionary(pa.int32(), pa.string())
 
 # A file is read through one buffer of this size, which grows only for a record that is longer.
 WINDOW_BYTES = 1 << 22
 
 _ADVICE_AT_START = "check that it is a TFRecord file, uncompressed or in one of the known compressions"
 
-# Length, its checksum and the payload's checksum around each payload.
-FRAME_BYTES = 16
-
 
 @dataclass(frozen=True)
 class ReadOptions:
-    """How files are read, whatever they hold; `read_tfrecord` says what each means."""
+    """How files are read, whatever they hold; `read_tfrecord` says what each means.
+
+    ``path_column`` and ``offset_column`` are the names of columns that tell where records come from.
+    """
 
     compression: ReadCompression = "infer"
     verify_crc: bool = True
     max_record_bytes: int = MAX_RECORD_BYTES
+    extra: Extra = "raise"
+    damage: DamagePolicy = RAISE
+    path_column: str | None = None
+    offset_column: str | None = None
+
+    @property
+    def origin(self) -> tuple[str, ...]:
+        """The columns that are in no record."""
+        return tuple(filter(None, (self.path_column, self.offset_column)))
 
 
-def read_split(store: Store, split: Split, schema: Schema, options: ReadOptions) -> Iterator[pa.RecordBatch]:
+def read_split(
+    store: Store,
+    split: Split,
+    schema: Schema,
+    options: ReadOptions,
+    *,
+    known: Sequence[str] | None = None,
+    losses: Losses | None = None,
+) -> Iterator[pa.RecordBatch]:
     """The records of a split as batches of the schema's columns; its other features are skipped unparsed.
+
+    Parameters
+    ----------
+    store, split, options
+        What is read, and how.
+    schema : Schema
+        The columns, also those that tell where records come from.
+    known : sequence of str, optional
+        All features that there may be; without it any others may be there, too.
+    losses : Losses, optional
+        Takes note of what is passed over.
 
     Raises
     ------
     CorruptRecordError
-        For damage anywhere in the split, after the batches before it.
+        For damage anywhere in the split, after the batches before it, unless the options pass over it.
     SchemaError
         For a value that does not fit its column.
     """
+    stored = schema.select(name for name in schema.names if name not in options.origin)
+    path = store.public(split.file.path)
     decoder = Decoder(
-        schema.columns,
+        stored.columns,
         schema.record_type,
         verify_crc=options.verify_crc,
         max_record_bytes=options.max_record_bytes,
+        known=known,
     )
-    rows = split.start.record
-    try:
-        with open_window(store, split, options, WINDOW_BYTES) as window:
-            for data in window:
-                decoded = decoder.decode(data, final=window.final)
-                yield schema.from_storage(decoded.batch)
-                if decoded.damage:
-                    raise decoded.damage.error(schema.columns, 0, window.offset)
-                rows += decoded.batch.num_rows
-                window.advance(decoded.consumed)
-    except TFRecordError as error:
-        raise placed(error, store.public(split.file.path), rows) from None
+    for step in walk(store, split, options, decoder.decode, stored.columns, losses):
+        try:
+            batch = stored.from_storage(step.result.batch)
+        except TFRecordError as error:
+            raise placed(error, path, step.record) from None
+        yield batch if stored == schema else _with_origin(batch, schema, options, path, step)
 
 
-def read_table(store: Store, split: Split, schema: Schema, options: ReadOptions) -> pa.Table:
+def read_table(
+    store: Store,
+    split: Split,
+    schema: Schema,
+    options: ReadOptions,
+    *,
+    known: Sequence[str] | None = None,
+    losses: Losses | None = None,
+) -> pa.Table:
     """All records of a split; if no columns are wanted, only their number is found out."""
     if not schema.fields:
-        return no_columns(count_records(store, split, options))
-    return pa.Table.from_batches(read_split(store, split, schema, options), schema.arrow)
+        return no_columns(count_records(store, split, options, losses))
+    batches = read_split(store, split, schema, options, known=known, losses=losses)
+    return pa.Table.from_batches(batches, schema.arrow)
 
 
 def no_columns(rows: int) -> pa.Table:
@@ -78,25 +131,144 @@ def no_columns(rows: int) -> pa.Table:
     return pa.table({"": pa.nulls(rows)}).select([])
 
 
-def count_records(store: Store, split: Split, options: ReadOptions) -> int:
-    """How many records a split holds; their checksums are verified, their messages are not looked at."""
-    records = 0
+def count_records(store: Store, split: Split, options: ReadOptions, losses: Losses | None = None) -> int:
+    """How many records a split holds.
+
+    Their checksums are verified. Their messages are looked at only where one that is unparsable would be
+    passed over, and so must not count.
+    """
+    if options.damage.passes:
+        batches = read_split(store, split, Schema(()), options, losses=losses)
+        return sum(batch.num_rows for batch in batches)
+    scan_all = partial(scan, verify_crc=options.verify_crc, max_record_bytes=options.max_record_bytes)
+    return sum(step.result.records for step in walk(store, split, options, scan_all, losses=losses))
+
+
+class Result(Protocol):
+    """What the kernel made of the records at the start of some bytes."""
+
+    @property
+    def records(self) -> int: ...
+    @property
+    def consumed(self) -> int: ...
+    @property
+    def damage(self) -> Damage | None: ...
+
+
+_R = TypeVar("_R", bound=Result)
+
+
+@dataclass(frozen=True)
+class Step(Generic[_R]):
+    """What the kernel made of some bytes, where they are, and the number of their first record."""
+
+    result: _R
+    data: memoryview
+    offset: int
+    record: int
+
+
+def walk(
+    store: Store,
+    split: Split,
+    options: ReadOptions,
+    kernel: Callable[..., _R],
+    columns: Sequence[Column] = (),
+    losses: Losses | None = None,
+) -> Iterator[Step[_R]]:
+    """Take the records of a split, some at a time; damage ends it, or is passed over if that is allowed."""
+    path = store.public(split.file.path)
+    record = split.start.record
     try:
-        with open_window(store, split, options, WINDOW_BYTES) as window:
+        with (
+            (losses or Losses(options.damage)).of(path, split.start.offset) as lost,
+            open_window(store, split, options, WINDOW_BYTES) as window,
+        ):
+            search = _Search(window, lost, options.max_record_bytes)
             for data in window:
-                scanned = scan(
-                    data,
-                    final=window.final,
-                    verify_crc=options.verify_crc,
-                    max_record_bytes=options.max_record_bytes,
-                )
-                if scanned.damage:
-                    raise scanned.damage.error((), 0, window.offset)
-                records += scanned.records
-                window.advance(scanned.consumed)
+                at = search.resume(data)
+                while at < len(data) and not search.reason:
+                    result = kernel(data[at:], final=window.final)
+                    end = at + result.consumed
+                    yield Step(result, data[at:end], window.offset + at, record)
+                    count = result.records
+                    record += count
+                    damage = result.damage or window.overrun(count, at, end)
+                    if damage is None:
+                        at = end
+                        break
+                    error = damage.error(columns, -count, window.offset + at)
+                    if not lost.passes or isinstance(error, SchemaError):
+                        raise error
+                    at = search.pass_over(data, end, damage)
+                    record += 1
+                window.advance(at)
+                if window.broken and lost.passes:
+                    return lost.add(window.offset, data[at:], window.broken.problem, more=bool(search.reason))
     except TFRecordError as error:
-        raise placed(error, store.public(split.file.path), split.start.record + records) from None
-    return records
+        raise placed(error, path, record) from None
+
+
+class _Search:
+    """Passes over damage, and looks for the record after it, if need be in all that follows.
+
+    Attributes
+    ----------
+    reason : str
+        What is wrong with the bytes whose end is looked for; empty if none are.
+    """
+
+    def __init__(self, window: Window, lost: SplitLosses, max_record_bytes: int) -> None:
+        self._window = window
+        self._lost = lost
+        self._max_record_bytes = max_record_bytes
+        self.reason = ""
+
+    def pass_over(self, data: memoryview, at: int, damage: Damage) -> int:
+        """Where to go on in the data, or, if there is a `reason`, from where on to bring more."""
+        if damage.size:
+            self._lost.add(self._window.offset + at, data[at : at + damage.size], damage.reason)
+            return at + damage.size
+        self.reason = damage.reason
+        return self._seek(data, at, more=False)
+
+    def resume(self, data: memoryview) -> int:
+        """The same for the next data; its start if nothing is looked for."""
+        return self._seek(data, 0, more=True) if self.reason else 0
+
+    def _seek(self, data: memoryview, start: int, *, more: bool) -> int:
+        found = self._find(data, start)
+        self._lost.add(self._window.offset + start, data[start : found.offset], self.reason, more=more)
+        if found.proven:
+            self.reason = ""
+        return found.offset
+
+    def _find(self, data: memoryview, start: int) -> Found:
+        """The next record; not one that would go on past the end of the split."""
+        window = self._window
+        while True:
+            most = self._max_record_bytes
+            if window.stop is not None:
+                most = min(most, max(0, window.stop - window.offset - start - FRAME_BYTES))
+            found = find_record(data, start, final=window.final, lenient=True, max_record_bytes=most)
+            end = window.offset + found.offset + found.size
+            if found.proven or window.stop is None or end <= window.stop:
+                return found
+            start = found.offset + 1
+
+
+def _with_origin(
+    batch: pa.RecordBatch, schema: Schema, options: ReadOptions, path: str, step: Step[Decoded]
+) -> pa.RecordBatch:
+    """The batch with the columns that tell where its records come from."""
+    columns = dict(zip(batch.schema.names, batch.columns, strict=True))
+    if options.path_column in schema.names:
+        codes = pa.repeat(pa.scalar(0, pa.int32()), batch.num_rows)
+        columns[options.path_column] = pa.DictionaryArray.from_arrays(codes, pa.array([path], pa.string()))
+    if options.offset_column in schema.names:
+        frames = scan(step.data, final=True, offsets=True, verify_crc=False)
+        columns[options.offset_column] = pc.add(frames.offsets, step.offset)
+    return pa.RecordBatch.from_arrays([columns[name] for name in schema.names], schema=schema.arrow)
 
 
 def placed(error: TFRecordError, path: str, first: int) -> TFRecordError:
@@ -108,7 +280,7 @@ def placed(error: TFRecordError, path: str, first: int) -> TFRecordError:
 
 
 @contextmanager
-def open_window(store: Store, split: Split, options: ReadOptions, size: int) -> Iterator["Window"]:
+def open_window(store: Store, split: Split, options: ReadOptions, size: int) -> Iterator[Window]:
     """A window over the split's (decompressed) content; its offsets are those in the file's content."""
     file, start, stop = split.file, split.start, split.stop
     end = None if stop is None else stop.offset
@@ -191,85 +363,3 @@ def _check_compression(found: Compression | None, wanted: ReadCompression, size:
             offset=0,
             advice='pass compression="infer", which goes by the first bytes of each file',
         )
-
-
-class Window:
-    """Moves over a stream of records: whole ones leave it at the front, more bytes come in at the end.
-
-    Iterating gives the bytes in view, each time starting where `advance` left off. The buffer is the same
-    one again and again, so what was given is valid only until the next step.
-
-    Parameters
-    ----------
-    readinto : callable
-        Fills a view with the next bytes and returns how many; 0 at the end.
-    size : int
-        Bytes of the buffer at first. It doubles when a record is longer, so never by more than is there.
-    offset : int
-        Where the stream begins in the file's content.
-    stop : int, optional
-        Where it ends there, if known: a record that claims to go beyond is damage at once.
-
-    Attributes
-    ----------
-    offset : int
-        Where in the file's content the bytes in view begin.
-    final : bool
-        Whether the bytes in view are the last.
-    head : bytes
-        The first bytes of all, which tell what it is if it is no TFRecord file.
-    """
-
-    def __init__(
-        self, readinto: Callable[[memoryview], int], size: int, offset: int = 0, stop: int | None = None
-    ) -> None:
-        self._readinto = readinto
-        self._buffer = _buffer(size if stop is None else min(size, stop - offset + 1))
-        self._start = self._end = 0
-        self._stop = stop
-        self._failure: CorruptRecordError | None = None
-        self.offset = offset
-        self.final = False
-        self.head = b""
-
-    def __iter__(self) -> Iterator[memoryview]:
-        while not self.final:
-            yield self._fill()
-            if self._failure:
-                raise self._failure
-
-    def advance(self, count: int) -> None:
-        """Let go of bytes at the front."""
-        self._start += count
-        self.offset += count
-
-    def _fill(self) -> memoryview:
-        tail = self._end - self._start
-        buffer = self._buffer
-        if tail == len(buffer):
-            self._check_claim()
-            buffer = _buffer(2 * tail)
-        buffer[:tail] = self._buffer[self._start : self._end]
-        self._buffer, self._start, self._end = buffer, 0, tail
-        try:
-            while self._end < len(buffer) and not self.final:
-                count = self._readinto(buffer[self._end :])
-                self._end += count
-                self.final = count == 0
-        except CorruptRecordError as failure:  # to be told after the damage that may lie before it
-            self._failure = failure
-        self.head = self.head or bytes(buffer[: min(self._end, LOOK_BYTES)])
-        return buffer[: self._end]
-
-    def _check_claim(self) -> None:
-        claim = FRAME_BYTES + int.from_bytes(self._buffer[:8], "little")
-        if self._stop is not None and self.offset + claim > self._stop:
-            raise CorruptRecordError(
-                f"the record claims {claim:,} bytes, the file has {self._stop - self.offset:,} more",
-                offset=self.offset,
-            )
-
-
-def _buffer(size: int) -> memoryview:
-    """Memory that takes up room only when it is written to."""
-    return memoryview(pa.allocate_buffer(size)).cast("B")

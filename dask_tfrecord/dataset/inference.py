@@ -4,7 +4,7 @@ import random
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial, reduce
 from operator import itemgetter
 from typing import Any, Literal, NamedTuple, TypeAlias
@@ -12,11 +12,13 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 import pyarrow as pa
 
 from dask_tfrecord.codec import Damage, Feature, Inference, RecordType, scan
-from dask_tfrecord.dataset.files import FRAME_BYTES, WINDOW_BYTES, ReadOptions, open_window, placed
+from dask_tfrecord.dataset.damage import DamagePolicy
+from dask_tfrecord.dataset.files import ReadOptions, walk
 from dask_tfrecord.dataset.listing import FileInfo
 from dask_tfrecord.dataset.splits import Split, plan_pieces
 from dask_tfrecord.dataset.store import Store
-from dask_tfrecord.errors import SchemaError, TFRecordError
+from dask_tfrecord.dataset.window import FRAME_BYTES
+from dask_tfrecord.errors import CorruptRecordError, SchemaError, TFRecordError
 from dask_tfrecord.schema import Field, Schema
 
 # The first file, the last, and some between; of each, the records of one window, at most so many.
@@ -252,31 +254,46 @@ def _look(
         max_record_bytes=options.max_record_bytes,
     )
     path = store.public(split.file.path)
-    first = split.start.record
     places: dict[int, Place] = {}
     records = payload = 0
     stranger = None
+    kernel = _Feed(inference)
+    if options.damage.passes:  # and is told of, and counted, by who reads
+        options = replace(options, damage=DamagePolicy("skip"))
     try:
-        with open_window(store, split, options, WINDOW_BYTES) as window:
-            for data in window:
-                count, consumed, damage = inference.feed(data, final=window.final)
-                _note_places(places, inference, records, data[:consumed], Place(path, first, window.offset))
-                records += count
-                payload += consumed - FRAME_BYTES * count
-                if damage:
-                    error = damage.error((), records - count, window.offset)
-                    if not _is_framed(data, damage):
-                        raise error
-                    stranger = placed(error, path, first)
-                    payload += damage.size - FRAME_BYTES
-                    break
-                if count and limit is not None:
-                    break
-                window.advance(consumed)
-    except TFRecordError as error:
-        raise placed(error, path, first) from None
+        for step in walk(store, split, options, kernel):
+            count = step.result.records
+            _note_places(places, inference, records, step.data, Place(path, step.record, step.offset))
+            records += count
+            payload += len(step.data) - FRAME_BYTES * count + kernel.payload
+            if count and limit is not None and step.result.damage is None:
+                break
+    except CorruptRecordError as error:
+        if not kernel.payload:
+            raise
+        stranger = error
     features = tuple(_seen(feature, path, places) for feature in inference.features())
     return Sample(record_type, features, records, payload, stranger)
+
+
+class _Fed(NamedTuple):
+    records: int
+    consumed: int
+    damage: Damage | None
+
+
+class _Feed:
+    """Shows records to an inference; ``payload`` is what is in the last one if it is whole but no message."""
+
+    def __init__(self, inference: Inference) -> None:
+        self._inference = inference
+        self.payload = 0
+
+    def __call__(self, data: memoryview, *, final: bool) -> _Fed:
+        fed = _Fed(*self._inference.feed(data, final=final))
+        is_whole = fed.damage is not None and _is_framed(data, fed.damage)
+        self.payload = fed.damage.size - FRAME_BYTES if fed.damage and is_whole else 0
+        return fed
 
 
 def _note_places(
@@ -289,7 +306,7 @@ def _note_places(
         offsets = scan(data, final=True, verify_crc=False, offsets=True).offsets
         for number in new:
             offset = offsets[number - before].as_py() if offsets else 0
-            places[number] = Place(start.path, start.record + number, start.offset + offset)
+            places[number] = Place(start.path, start.record + number - before, start.offset + offset)
 
 
 def _is_framed(data: memoryview, damage: Damage) -> bool:

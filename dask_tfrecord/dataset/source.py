@@ -8,7 +8,7 @@ from typing import Any
 
 from fsspec.spec import AbstractBufferedFile
 
-from dask_tfrecord.errors import CorruptRecordError, TFRecordError
+from dask_tfrecord.errors import FileChangedError, TFRecordError
 
 # Bytes that travel in one request.
 REQUEST_BYTES = 1 << 23
@@ -72,12 +72,12 @@ class Expected:
             raise self.resized(f"{size:,}")
         if self.stamp and stamp and stamp != self.stamp:
             problem = "the file was rewritten since the dataset was listed"
-            raise CorruptRecordError(problem, path=self.path, advice=_ADVICE)
+            raise FileChangedError(problem, path=self.path, advice=_ADVICE)
 
-    def resized(self, now: str) -> CorruptRecordError:
+    def resized(self, now: str) -> FileChangedError:
         """The error for a file of another size."""
         problem = f"the file had {self.size:,} bytes when the dataset was listed, and has {now} now"
-        return CorruptRecordError(problem, path=self.path, advice=_ADVICE)
+        return FileChangedError(problem, path=self.path, advice=_ADVICE)
 
     @contextmanager
     def explained(self) -> Iterator[None]:
@@ -165,6 +165,6 @@ class Source:
         if self._position > end:
             if self._stop is None:
                 raise self._expected.resized(f"more than {end:,}")
-            raise CorruptRecordError(
+            raise FileChangedError(
                 "the server sends more bytes than it was asked for", path=self._expected.path
             )

@@ -248,7 +248,7 @@ class Store:
         """A file to read forward from ``start`` to ``stop``.
 
         ``size`` (None if nobody knows) and ``stamp`` (empty if there is none) are those of the file that is
-        meant; CorruptRecordError tells that it is gone, or another one now.
+        meant; FileChangedError tells that it is another one now.
         """
         expected = Expected(
             self.public(path), size, stamp, not start and stop is None, lambda: self._look(path)
