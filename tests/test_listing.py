@@ -288,6 +288,15 @@ def test_a_query_is_part_of_an_address_and_not_shown(server: str) -> None:
     assert "secret" not in str(caught.value)
 
 
+@pytest.mark.parametrize("value", ["a b", "x%3Dy%2Fz%25", "日本"])
+def test_directories_on_a_server_make_columns(server: str, tmp_path: Path, value: str) -> None:
+    directory = tmp_path / "web" / "hive" / f"key={value}"
+    directory.mkdir(parents=True)
+    (directory / "a.tfrecord").write_bytes(oracle.features_file([{"n": ("int64", [1])}]))
+    frame = read_tfrecord(f"{server}/hive/").compute(scheduler="sync")
+    assert frame.to_dict("list") == {"n": [1], "key": [unquote(value)]}
+
+
 @pytest.mark.parametrize("end", ["", "/"])
 def test_a_dataset_on_a_server_that_shows_its_directories_is_read_by_its_snapshot(
     server: str, tmp_path: Path, end: str

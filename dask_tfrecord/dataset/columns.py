@@ -82,8 +82,8 @@ def key_columns(listing: Listing, wanted: Wanted) -> dict[str, pa.Array]:
     """
     if not wanted.hive:
         return {}
-    start = len(listing.base)
-    directories = [plain(file.path[start:].rpartition("/")[0]) for file in listing.files]
+    start = len(plain(listing.base))
+    directories = [plain(file.path)[start:].rpartition("/")[0] for file in listing.files]
     try:
         return _key_values(directories, wanted)
     except SchemaError as error:
