@@ -204,6 +204,19 @@ def test_a_key_that_is_a_feature_as_well_is_decided_by_the_caller(tmp_path: Path
     assert read_tfrecord(root, hive={"year": pa.int64()})["year"].compute().tolist() == [2026]
 
 
+def test_a_key_that_is_a_feature_where_nobody_looked_raises_when_it_is_read(tmp_path: Path) -> None:
+    root = put(tmp_path, *(f"year={number}" for number in range(40)))
+    late = oracle.features_file([{"n": ("int64", [1])}, {"year": ("int64", [5])}])
+    (root / "year=23" / "023.tfrecord").write_bytes(late)
+    with pytest.raises(SchemaError, match=r"feature 'year': .*hive=False .*hive=\{") as caught:
+        read_tfrecord(root).compute()
+    assert (caught.value.path, caught.value.record) == (f"{root}/year=23/023.tfrecord", 1)
+    assert len(read_tfrecord(root, hive={"year": pa.int64()}).compute()) == 41
+    assert read_tfrecord(root, hive=False, schema={"year": pa.int64()})[
+        "year"
+    ].compute().dropna().tolist() == [5]
+
+
 def test_an_unknown_key_is_refused_with_the_known(tmp_path: Path) -> None:
     root = put(tmp_path, "year=2026/country=US")
     with pytest.raises(SchemaError, match="hive= names; did you mean 'year'") as caught:

@@ -387,6 +387,25 @@ def test_a_sample_is_bounded_in_records_too(tmp_path: Path) -> None:
     assert infer(tmp_path, many + file_of({"late": ("int64", [1])})).names == []
 
 
+def test_a_feature_list_that_the_sample_did_not_hold_raises_and_says_how_to_read_it(tmp_path: Path) -> None:
+    """As an example, which the sample tells it is, the record would lose it without a word."""
+    files = [sequence_file(Record({"a": Feature("int64", [1])}))] * 40
+    files[23] += sequence_file(Record({"a": Feature("int64", [2])}, {"steps": [Feature("int64", [3])]}))
+    assert types(infer(tmp_path, *files)) == {"a": pa.int64()}
+    with dask.config.set(scheduler="sync"):
+        with pytest.raises(
+            SchemaError, match=r'schema=\{"steps": pa.list_\(pa.list_\(pa.int64\(\)\)\)\}'
+        ) as caught:
+            read_tfrecord(tmp_path).compute()
+        assert (caught.value.path, caught.value.record) == (f"{tmp_path}/23.tfrecord", 1)
+        assert caught.value.feature == "steps"
+        given = {"steps": pa.list_(pa.list_(pa.int64()))}
+        steps = read_tfrecord(tmp_path, schema=given)["steps"].compute().dropna()
+        assert [[list(step) for step in record] for record in steps] == [[[3]]]
+        assert len(read_tfrecord(tmp_path, extra="ignore").compute()) == 41
+        assert len(read_tfrecord(tmp_path, record_type="example").compute()) == 41
+
+
 # --- schema= -------------------------------------------------------------------------------------------
 
 

@@ -121,6 +121,16 @@ def with_keys(schema: Schema, keys: Sequence[Field], wanted: Wanted) -> Schema:
     return every.select([*wanted.types, *more])
 
 
+def key_clash(name: str) -> SchemaError:
+    """The error for a key that is a feature as well, where it was not said that the directories decide."""
+    return SchemaError(
+        f"is in the records and also in the names of the directories, as {name}=...",
+        feature=name,
+        advice="pass hive=False to take what is in the records, "
+        f'or hive={{"{name}": pa.string()}} to take what the directories are called',
+    )
+
+
 def check_given(names: Sequence[str], known: Sequence[str], *, certain: bool) -> str | None:
     """Refuse a given name that nothing has, where that is certain; else tell of one that looks misspelled."""
     unknown = [name for name in names if name not in known]

@@ -10,6 +10,7 @@ from typing import Self
 import pyarrow as pa
 
 from dask_tfrecord.casts import load
+from dask_tfrecord.dataset.columns import key_clash
 from dask_tfrecord.dataset.damage import Losses, Warn, warn_here
 from dask_tfrecord.dataset.entries import FileEntry
 from dask_tfrecord.dataset.files import PATH, ReadOptions, no_columns, read_table
@@ -75,7 +76,7 @@ class Piece:
     def _columns(self, split: Split, schema: Schema, losses: Losses) -> pa.Table:
         stored = schema.select(name for name in schema.names if name not in self.values)
         if stored.fields or split.records is None or self.options.damage.passes:
-            table = read_table(self.store, split, stored, self.options, known=self.known, losses=losses)
+            table = self._stored(split, stored, losses)
             losses.rows += table.num_rows
         else:
             table = no_columns(split.records)
@@ -86,6 +87,15 @@ class Piece:
             for field in schema.fields
         ]
         return pa.Table.from_arrays(columns, schema=schema.arrow)
+
+    def _stored(self, split: Split, stored: Schema, losses: Losses) -> pa.Table:
+        try:
+            return read_table(self.store, split, stored, self.options, known=self.known, losses=losses)
+        except SchemaError as error:
+            if error.feature not in self.values:
+                raise
+            place = {"path": error.path, "record": error.record, "offset": error.offset}
+            raise key_clash(error.feature).located(**place) from None
 
     def _repeated(self, field: Field, rows: int) -> pa.Array:
         value = self.values[field.name]
@@ -108,6 +118,8 @@ class Dataset:
         The columns that are in no record: a value for each piece.
     entries : dict of str to FileEntry
         What a snapshot knows of the files, by their path in the store; no blocks.
+    guarded : frozenset of str
+        Those of them that no record may have as a feature, for nobody said which to take.
     filters : Predicate, optional
         Which rows are wanted; files that hold none of them are in no piece.
     """
@@ -119,6 +131,7 @@ class Dataset:
     values: dict[str, pa.Array] = field(default_factory=dict, hash=False)
     entries: dict[str, FileEntry] = field(default_factory=dict, hash=False)
     filters: Predicate | None = None
+    guarded: frozenset[str] = frozenset()
 
     @property
     def npieces(self) -> int:
@@ -157,7 +170,9 @@ class Dataset:
     def _known(self, schema: Schema) -> tuple[str, ...] | None:
         """All features there may be, if all columns are read and others are not to be ignored."""
         whole = set(schema.names) == set(self.schema.names) and self.schema.record_type != "bytes"
-        return tuple(self.schema.names) if whole and self.options.extra == "raise" else None
+        if not whole or self.options.extra == "ignore":
+            return None
+        return tuple(name for name in self.schema.names if name not in self.guarded)
 
     def count(self, index: int) -> int | None:
         """How many records a partition has, if that is known."""
@@ -214,6 +229,6 @@ class Dataset:
     @cached_property
     def _token(self) -> str:
         values = [(name, found.to_pylist()) for name, found in self.values.items()]
-        how = (self.schema.to_json(), self.options, self.filters)
+        how = (self.schema.to_json(), self.options, self.filters, sorted(self.guarded))
         parts = (self.store.__dask_tokenize__(), how, values, self.pieces)
         return hashlib.sha256(repr(parts).encode()).hexdigest()

@@ -48,6 +48,7 @@ class ReadOptions:
     """How files are read, whatever they hold; `read_tfrecord` says what each means.
 
     ``path_column`` and ``offset_column`` are the names of columns that tell where records come from.
+    ``guessed`` says that the records were taken for examples because none of a sample had a feature list.
     """
 
     compression: ReadCompression = "infer"
@@ -57,6 +58,7 @@ class ReadOptions:
     damage: DamagePolicy = RAISE
     path_column: str | None = None
     offset_column: str | None = None
+    guessed: bool = False
 
     @property
     def origin(self) -> tuple[str, ...]:
@@ -95,9 +97,11 @@ def read_split(
     """
     stored = schema.select(name for name in schema.names if name not in options.origin)
     path = store.public(split.file.path)
+    # An example is a sequence example without feature lists, which are then something unknown.
+    guessed = options.guessed and known is not None and schema.record_type == "example"
     decoder = Decoder(
         stored.columns,
-        schema.record_type,
+        "sequence_example" if guessed else schema.record_type,
         verify_crc=options.verify_crc,
         max_record_bytes=options.max_record_bytes,
         known=known,

@@ -15,6 +15,7 @@ from dask_tfrecord.dataset.columns import (
     GivenSchema,
     Wanted,
     check_given,
+    key_clash,
     key_columns,
     key_fields,
     override,
@@ -39,7 +40,7 @@ from dask_tfrecord.dataset.predicates import Predicate, outcomes_in_file
 from dask_tfrecord.dataset.snapshot import FileEntry, Snapshot, find_snapshot
 from dask_tfrecord.dataset.splits import Located, plan_pieces
 from dask_tfrecord.dataset.store import Store
-from dask_tfrecord.errors import CorruptRecordError, SchemaError, TFRecordError
+from dask_tfrecord.errors import CorruptRecordError, TFRecordError
 from dask_tfrecord.schema import Schema
 
 Infer = Literal["sample", "all"]
@@ -104,11 +105,13 @@ def open_dataset(
     records = _record_columns(wanted, list(values), record_type, look_here, certain=infer == "all")
     columns = with_keys(records, key_fields(values, wanted), wanted)
     predicate = None if filters is None else parse_filters(filters, columns)
-    unknown: list[FileEntry | None] = [None] * len(listing.files)
+    unknown: Sequence[FileEntry | None] = [None] * len(listing.files)
     files, unknown, values = _that_may_match(predicate, columns, listing.files, unknown, values)
     known = locate(listing.store, files, unknown)
     pieces, values = plan_pieces(files, known, values, blocksize=blocksize)
-    return Dataset(listing.store, pieces, columns, options, values, filters=predicate)
+    guarded = frozenset(values) - wanted.keys.keys()
+    options = replace(options, guessed=record_type == "infer")
+    return Dataset(listing.store, pieces, columns, options, values, filters=predicate, guarded=guarded)
 
 
 def _open_snapshot(
@@ -224,10 +227,4 @@ def _check_keys(sample: Sample, keys: Sequence[str], wanted: Wanted) -> None:
     for feature in sample.features:
         name = feature.name
         if name in keys and name not in wanted.keys:
-            raise SchemaError(
-                f"is in the records and also in the names of the directories, as {name}=...",
-                path=feature.path,
-                feature=name,
-                advice="pass hive=False to take what is in the records, "
-                f'or hive={{"{name}": pa.string()}} to take what the directories are called',
-            )
+            raise key_clash(name).located(path=feature.path)
