@@ -12,7 +12,7 @@ from dask_tfrecord.errors import (
     TFRecordError,
 )
 from dask_tfrecord.housekeeping import cleanup, exists
-from dask_tfrecord.inspection import index
+from dask_tfrecord.inspection import index, verify
 from dask_tfrecord.random_access import take
 from dask_tfrecord.reader import read_tfrecord
 from dask_tfrecord.writer import to_tfrecord
@@ -32,6 +32,7 @@ __all__ = [
     "read_tfrecord",
     "take",
     "to_tfrecord",
+    "verify",
 ]
 __version__ = library_version()
 

@@ -1,18 +1,26 @@
-"""`index`: what is in files that others wrote, looked at once and written down."""
+"""`index` and `verify`: what is in files, looked at once and written down, and what is wrong with them."""
 
 import os
-from typing import Any, Literal
+from collections.abc import Sequence
+from typing import Any, Literal, get_args
 from uuid import uuid4
+
+import pandas as pd
+import pyarrow as pa
 
 from dask_tfrecord.codec import RecordType
 from dask_tfrecord.dataset.columns import GivenHive, GivenSchema
 from dask_tfrecord.dataset.indexing import examine
+from dask_tfrecord.dataset.layout import is_part
+from dask_tfrecord.dataset.listing import PathLike, list_directory, list_files
 from dask_tfrecord.dataset.modes import check_destination
-from dask_tfrecord.dataset.opening import open_dataset
-from dask_tfrecord.dataset.snapshot import Snapshot, snapshot_path, to_parquet, versions
+from dask_tfrecord.dataset.opening import check_choice, open_dataset
+from dask_tfrecord.dataset.snapshot import Snapshot, find_snapshot, snapshot_path, to_parquet, versions
 from dask_tfrecord.dataset.store import Store
+from dask_tfrecord.dataset.verifying import Found, differences, drift, look_through, missing, sampled_schema
 from dask_tfrecord.errors import ConcurrentWriteError, DestinationError
 from dask_tfrecord.parallel import compute_each
+from dask_tfrecord.schema import Schema
 
 
 def index(
@@ -92,3 +100,97 @@ def index(
     except FileExistsError:
         raise ConcurrentWriteError("another write committed a snapshot here first", path=root) from None
     return snapshot
+
+
+def verify(
+    path: PathLike | Sequence[PathLike],
+    *,
+    record_type: RecordType | Literal["infer"] = "infer",
+    storage_options: dict[str, Any] | None = None,
+) -> pd.DataFrame:
+    """Read all files to their ends, in parallel and in bounded memory, and tell what is wrong with them.
+
+    Parameters
+    ----------
+    path : str, path-like or list of these
+        As in `read_tfrecord`.
+    record_type : "infer", "example", "sequence_example" or "bytes"
+        What the records are. Those of bytes may be anything, and only their checksums are looked at.
+    storage_options : dict, optional
+        Passed to the filesystem, such as credentials.
+
+    Returns
+    -------
+    pandas.DataFrame
+        A row for each file, Arrow-backed, with the columns
+
+        - path
+        - bytes : stored bytes
+        - records : how many are whole
+        - damaged : how many records, or stretches in which no record can be told, are not
+        - damaged_bytes : of the (decompressed) content
+        - offset, reason : where in the content the first damage is, and what it is; null without damage
+        - drift : how features differ from the columns, which are those of the snapshot, or those that
+          `read_tfrecord` infers from a sample; empty if they do not
+        - agrees : whether the file is as the dataset's snapshot says; null where there is none
+        - differs : in what it is not; null where there is no snapshot
+
+    Raises
+    ------
+    FileNotFoundError
+        If there is nothing to read. Damage raises nothing.
+
+    See Also
+    --------
+    index, read_tfrecord
+
+    Examples
+    --------
+    >>> import dask_tfrecord
+    >>> report = dask_tfrecord.verify("s3://bucket/train")  # doctest: +SKIP
+    >>> report[(report.damaged > 0) | (report.drift != "") | ~report.agrees]  # doctest: +SKIP
+    """
+    check_choice("record_type", record_type, ("infer", *get_args(RecordType)))
+    if isinstance(path, str | os.PathLike):
+        store = Store.at(path, storage_options)
+        snapshot = find_snapshot(store)
+        if snapshot is not None:
+            return _verify_snapshot(store, snapshot)
+    listing = list_files(path, storage_options)
+    schema = sampled_schema(listing.store, listing.files, record_type)
+    found = look_through(listing.store, listing.files, schema.record_type, compute_each)
+    paths = [listing.store.public(file.path) for file in listing.files]
+    return _report(paths, found, schema, [None] * len(found))
+
+
+def _verify_snapshot(store: Store, snapshot: Snapshot) -> pd.DataFrame:
+    """The same of a dataset of which the files are known, and of those that should not be among them."""
+    entries = {store.join(entry.path): entry for entry in snapshot.files}
+    files = [file for file in list_directory(store) if file.path in entries or not is_part(file.path)]
+    looked = look_through(store, files, snapshot.schema.record_type, compute_each)
+    found = dict.fromkeys(entries, missing("the file is missing, the dataset's snapshot lists it"))
+    found |= {file.path: one for file, one in zip(files, looked, strict=True)}
+    differs: list[str | None] = [
+        differences(one, entries[path]) if path in entries else "the snapshot does not list it"
+        for path, one in found.items()
+    ]
+    return _report([*map(store.public, found)], [*found.values()], snapshot.schema, differs)
+
+
+def _report(
+    paths: Sequence[str], found: Sequence[Found], schema: Schema, differs: Sequence[str | None]
+) -> pd.DataFrame:
+    columns = {
+        "path": pa.array(paths, pa.string()),
+        "bytes": pa.array([one.bytes for one in found], pa.int64()),
+        "records": pa.array([one.sample.records for one in found], pa.int64()),
+        "damaged": pa.array([one.damaged for one in found], pa.int64()),
+        "damaged_bytes": pa.array([one.damaged_bytes for one in found], pa.int64()),
+        "offset": pa.array([one.first and one.first.offset for one in found], pa.int64()),
+        "reason": pa.array([one.first and one.first.reason for one in found], pa.string()),
+        "drift": pa.array([drift(one.sample, schema) for one in found], pa.string()),
+        "agrees": pa.array([None if one is None else not one for one in differs], pa.bool_()),
+        "differs": pa.array(differs, pa.string()),
+    }
+    frame: pd.DataFrame = pa.table(columns).to_pandas(types_mapper=pd.ArrowDtype)
+    return frame

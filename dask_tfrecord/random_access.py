@@ -155,7 +155,9 @@ def _dataset(store: Store, snapshot: Snapshot, schema: Schema, wanted: Sequence[
     """The blocks as partitions."""
     files = pa.array([one.file for one in wanted], pa.int64())
     values = {name: column.take(files) for name, column in snapshot_values(snapshot, schema).items()}
-    return Dataset(store, tuple((one.split,) for one in wanted), schema, ReadOptions(), values)
+    whole = len(schema.fields) == len(snapshot.columns.fields)
+    options = ReadOptions(extra="raise" if whole else "ignore")
+    return Dataset(store, tuple((one.split,) for one in wanted), schema, options, values)
 
 
 def _read(dataset: Dataset, wanted: Sequence[_Wanted]) -> pa.Table:

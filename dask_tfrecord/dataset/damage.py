@@ -99,6 +99,7 @@ class Lost(NamedTuple):
 
     offset: int
     length: int
+    reason: str
 
 
 @dataclass
@@ -109,21 +110,21 @@ class _OfFile:
     bytes: int = 0
     places: list[Lost] = field(default_factory=list)
 
-    def add(self, offset: int, length: int) -> None:
+    def add(self, offset: int, length: int, reason: str) -> None:
         self.count += 1
         self.bytes += length
         if len(self.places) < _LISTED:
-            self.places.append(Lost(offset, length))
+            self.places.append(Lost(offset, length, reason))
 
     def extend(self, length: int) -> None:
         self.bytes += length
         if self.count <= _LISTED:
-            offset, before = self.places.pop()
-            self.places.append(Lost(offset, before + length))
+            last = self.places.pop()
+            self.places.append(last._replace(length=last.length + length))
 
     def __str__(self) -> str:
         what = "a damaged record or stretch" if self.count == 1 else "damaged records or stretches"
-        listed = ", ".join(f"{offset:,} to {offset + length:,}" for offset, length in self.places)
+        listed = ", ".join(f"{offset:,} to {offset + length:,}" for offset, length, _ in self.places)
         more = self.count - len(self.places)
         rest = f" and {more:,} more" if more else ""
         return f"passed over {self.count:,} {what}, {self.bytes:,} bytes: bytes {listed}{rest}"
@@ -195,7 +196,7 @@ class SplitLosses:
             file.extend(len(data))
         else:
             self.count += 1
-            file.add(offset, len(data))
+            file.add(offset, len(data), reason)
             most = self._losses.policy.max_corrupt
             if isinstance(most, int) and self._losses.count > most:
                 raise self._losses.too_many(self._path)

@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 import pyarrow as pa
 
 from dask_tfrecord.codec import Damage, Feature, Inference, RecordType, scan
-from dask_tfrecord.dataset.damage import DamagePolicy
+from dask_tfrecord.dataset.damage import DamagePolicy, Losses
 from dask_tfrecord.dataset.files import ReadOptions, walk
 from dask_tfrecord.dataset.listing import FileInfo
 from dask_tfrecord.dataset.splits import Split, plan_pieces
@@ -156,7 +156,7 @@ def take_sample(
     if record_type == "bytes":
         return Sample("bytes")
     splits = [Split(file) for file in _choose(files)]
-    look = partial(_look, store, options=options, record_type=record_type, limit=_RECORDS)
+    look = partial(look_at_split, store, options=options, record_type=record_type, limit=_RECORDS)
     with ThreadPoolExecutor(_FILES) as pool:
         return _concluded(pool.map(look, splits), record_type)
 
@@ -233,17 +233,18 @@ def _concluded(samples: Iterable[Sample], record_type: AskedType) -> Sample:
 def _look_at_piece(
     store: Store, splits: Sequence[Split], *, options: ReadOptions, record_type: AskedType
 ) -> Sample:
-    looks = (_look(store, split, options=options, record_type=record_type) for split in splits)
+    looks = (look_at_split(store, split, options=options, record_type=record_type) for split in splits)
     return reduce(Sample.merged, looks, Sample(record_type))
 
 
-def _look(
+def look_at_split(
     store: Store,
     split: Split,
     *,
     options: ReadOptions,
     record_type: AskedType,
     limit: int | None = None,
+    losses: Losses | None = None,
 ) -> Sample:
     """What the records of a split hold; with a limit those of its first window, at most so many."""
     # An Example reads as a SequenceExample that has a context only.
@@ -261,7 +262,7 @@ def _look(
     if options.damage.passes:  # and is told of, and counted, by who reads
         options = replace(options, damage=DamagePolicy("skip"))
     try:
-        for step in walk(store, split, options, kernel):
+        for step in walk(store, split, options, kernel, losses=losses):
             count = step.result.records
             _note_places(places, inference, records, step.data, Place(path, step.record, step.offset))
             records += count

@@ -1,0 +1,163 @@
+"""What is wrong with files: damage, features that are not in the schema, other sizes than were noted."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial, reduce
+from typing import NamedTuple
+
+from dask_tfrecord.codec import RecordType, scan
+from dask_tfrecord.dataset.checksum import SummingStore, followed_by
+from dask_tfrecord.dataset.damage import DamagePolicy, Losses, Lost
+from dask_tfrecord.dataset.entries import FileEntry
+from dask_tfrecord.dataset.files import WINDOW_BYTES, ReadOptions, walk
+from dask_tfrecord.dataset.inference import (
+    AskedType,
+    ComputeEach,
+    Sample,
+    Seen,
+    infer_schema,
+    look_at_split,
+    take_sample,
+)
+from dask_tfrecord.dataset.listing import FileInfo
+from dask_tfrecord.dataset.locate import BLOCK_BYTES, locate
+from dask_tfrecord.dataset.splits import Split, plan_pieces
+from dask_tfrecord.dataset.store import Store
+from dask_tfrecord.errors import TFRecordError
+from dask_tfrecord.schema import Field, Schema
+
+# Stored bytes that a task reads.
+_TASK_BYTES = 1 << 26
+
+_SKIP = DamagePolicy("skip")
+
+
+class Found(NamedTuple):
+    """What a stretch of a file holds, and what of it is lost.
+
+    ``bytes`` and ``crc32c`` are those of what is stored.
+    """
+
+    sample: Sample
+    bytes: int
+    crc32c: int
+    damaged: int
+    damaged_bytes: int
+    first: Lost | None
+
+
+def missing(problem: str) -> Found:
+    """What is found of a file that cannot be read."""
+    return Found(Sample("infer"), 0, 0, 1, 0, Lost(0, 0, problem))
+
+
+def look_through(
+    store: Store, files: Sequence[FileInfo], record_type: RecordType, compute_each: ComputeEach
+) -> list[Found]:
+    """What is in each file, in tasks that read stretches of large files or many small ones."""
+    options = ReadOptions(damage=_SKIP)
+    once = list({file.path: file for file in files}.values())
+    large = [file for file in once if (file.size or 0) > _TASK_BYTES]
+    located = locate(store, large, options, compute_each, stretch=_TASK_BYTES, every=BLOCK_BYTES)
+    pieces, _ = plan_pieces(once, [located.get(file.path) for file in once], blocksize=_TASK_BYTES)
+    found = compute_each(partial(_look_through, store, options, record_type), pieces)
+    of_file: dict[str, list[Found]] = {file.path: [] for file in once}
+    for piece, of_piece in zip(pieces, found, strict=True):
+        for split, one in zip(piece, of_piece, strict=True):
+            of_file[split.file.path].append(one)
+    return [reduce(_joined, of_file[file.path]) for file in files]
+
+
+def sampled_schema(store: Store, files: Sequence[FileInfo], record_type: AskedType) -> Schema:
+    """The schema that readers infer, in which the first kind of a feature counts."""
+    sample = take_sample(store, files, record_type=record_type, options=ReadOptions(damage=_SKIP))
+    features: dict[str, Seen] = {}
+    for one in sample.features:
+        features.setdefault(one.name, replace(one, kinds=dict(list(one.kinds.items())[:1])))
+    return infer_schema(replace(sample, features=tuple(features.values())), {})
+
+
+def drift(sample: Sample, schema: Schema) -> str:
+    """How what was seen differs from the columns; empty if it does not."""
+    columns = {item.name: item for item in schema.fields}
+    return "; ".join(problem for one in sample.features for problem in _differences(one, columns))
+
+
+def differences(found: Found, entry: FileEntry) -> str:
+    """In what a file is not as it was; empty if it is."""
+    pairs = [
+        ("bytes", found.bytes, entry.bytes),
+        ("records", found.sample.records, entry.records),
+        ("crc32c", found.crc32c, entry.crc32c),
+    ]
+    return "; ".join(f"{name}: {now:,} instead of {was:,}" for name, now, was in pairs if now != was)
+
+
+def _look_through(
+    store: Store, options: ReadOptions, record_type: RecordType, splits: Sequence[Split]
+) -> list[Found]:
+    return [_look_at(store, options, record_type, split) for split in splits]
+
+
+def _look_at(store: Store, options: ReadOptions, record_type: RecordType, split: Split) -> Found:
+    path = store.public(split.file.path)
+    summing = SummingStore(store.fs, store.root)
+    losses = Losses(_SKIP)
+    try:
+        if record_type == "bytes":
+            steps = walk(summing, split, options, scan, losses=losses)
+            sample = Sample("bytes", (), sum(step.result.records for step in steps))
+        else:
+            sample = look_at_split(summing, split, options=options, record_type=record_type, losses=losses)
+        _sum_the_rest(summing, split)
+    except FileNotFoundError:
+        return missing("the file is gone")
+    except TFRecordError as error:
+        return missing(error.problem)
+    lost = losses.file(path)
+    total = summing.sum
+    first = lost.places[0] if lost.places else None
+    return Found(sample, total.bytes, total.crc32c, lost.count, lost.bytes, first)
+
+
+def _sum_the_rest(store: SummingStore, split: Split) -> None:
+    """Read what damage to a compressed file kept from being read."""
+    start = split.start.offset + store.sum.bytes
+    stop = split.file.size if split.stop is None else split.stop.offset
+    if stop is None or start >= stop:
+        return
+    view = memoryview(bytearray(WINDOW_BYTES))
+    with store.open(split.file.path, split.file.size, start, stop, split.file.stamp) as source:
+        while source.readinto(view):
+            pass
+
+
+def _joined(one: Found, after: Found) -> Found:
+    """Two stretches of a file as one."""
+    return Found(
+        one.sample.merged(after.sample),
+        one.bytes + after.bytes,
+        followed_by(one.crc32c, after.crc32c, after.bytes),
+        one.damaged + after.damaged,
+        one.damaged_bytes + after.damaged_bytes,
+        one.first or after.first,
+    )
+
+
+def _differences(seen: Seen, columns: Mapping[str, Field]) -> Iterable[str]:
+    column = columns.get(seen.name)
+    if column is None:
+        if seen.kinds or seen.feature_list:
+            yield f"{seen.name!r} ({', '.join(seen.kinds) or 'no values'}) is not in the schema"
+        return
+    expected = "bytes" if column.kind == "string" else column.kind
+    for kind, place in seen.kinds.items():
+        if kind != expected:
+            yield f"{seen.name!r} holds {kind} in record {place.record:,}, the column is {column.type}"
+    if seen.feature_list != (column.depth == 2):
+        what = "a feature list" if seen.feature_list else "no feature list"
+        yield f"{seen.name!r} is {what}, the column is {column.type}"
+    elif not column.depth and seen.max_values > 1:
+        yield f"{seen.name!r} holds up to {seen.max_values:,} values, the column is {column.type}"
+    if column.kind == "string" and "bytes" in seen.kinds and not seen.utf8:
+        yield f"{seen.name!r} is not all UTF-8, the column is {column.type}"
