@@ -199,6 +199,15 @@ def test_damage_raises_and_nothing_is_written(root: Path) -> None:
     assert not (root / "_tfrecord").exists()
 
 
+@pytest.mark.parametrize("name", ["country=DE/day=2/b.tfrecord.gz", "country=US/day=3/z"])
+def test_a_stream_that_is_cut_off_raises(name: str, root: Path) -> None:
+    (root / name).write_bytes((root / name).read_bytes()[:-3])
+    with pytest.raises(CorruptRecordError, match=f"{name}.*cut off"):
+        dask_tfrecord.index(root)
+    with pytest.raises(CorruptRecordError, match=f"{name}.*cut off"):
+        dask_tfrecord.index(root, schema=pa.schema({"n": pa.int64()}), record_type="example")
+
+
 def test_values_that_do_not_fit_raise_and_nothing_is_written(root: Path) -> None:
     with pytest.raises(SchemaError, match="does not fit int8"):
         dask_tfrecord.index(root, schema={"n": pa.int8()})

@@ -4,13 +4,13 @@ from collections.abc import Sequence
 from functools import partial, reduce
 from typing import NamedTuple
 
-from dask_tfrecord.codec import Decoder, Encoder
+from dask_tfrecord.codec import Decoder, Encoder, Scanned, scan
 from dask_tfrecord.codec.compression import Compression, detect
 from dask_tfrecord.dataset import statistics
 from dask_tfrecord.dataset.checksum import SummingStore, followed_by
 from dask_tfrecord.dataset.dataset import Dataset
 from dask_tfrecord.dataset.entries import Block, FileEntry
-from dask_tfrecord.dataset.files import ReadOptions, open_window, placed
+from dask_tfrecord.dataset.files import ReadOptions, placed, walk
 from dask_tfrecord.dataset.inference import ComputeEach
 from dask_tfrecord.dataset.listing import FileInfo
 from dask_tfrecord.dataset.locate import BLOCK_BYTES, locate
@@ -108,23 +108,29 @@ def _examine(store: Store, schema: Schema, options: ReadOptions, split: Split) -
     encoder = Encoder(schema.columns, schema.record_type, buffer_bytes=0)
     columns = statistics.none(schema)
     blocks: list[Block] = []
-    record = split.start.record
-    try:
-        with open_window(summing, split, options, BLOCK_BYTES) as window:
-            for data in window:
-                decoded = decoder.decode(data, final=window.final)
-                schema.from_storage(decoded.batch)  # refuses values that do not fit
-                if decoded.damage:
-                    raise decoded.damage.error(schema.columns, 0, window.offset)
-                if decoded.batch.num_rows:
-                    encoder.bind(decoded.batch)
-                    columns = statistics.together(columns, encoder.statistics(0, decoded.batch.num_rows))
-                    blocks.append(Block(window.offset, window.offset, record))
-                    record += decoded.batch.num_rows
-                window.advance(decoded.consumed)
-    except TFRecordError as error:
-        raise placed(error, store.public(split.file.path), record) from None
+    records = 0
+    for step in walk(summing, split, options, decoder.decode, schema.columns):
+        batch = step.result.batch
+        if not batch.num_rows:
+            continue
+        try:
+            schema.from_storage(batch)  # refuses values that do not fit
+        except TFRecordError as error:
+            raise placed(error, store.public(split.file.path), step.record) from None
+        encoder.bind(batch)
+        columns = statistics.together(columns, encoder.statistics(0, batch.num_rows))
+        places = scan(step.data, final=True, verify_crc=False, every=BLOCK_BYTES)
+        blocks += _blocks(places, step.offset, step.record)
+        records += batch.num_rows
     total = summing.sum
     compression = detect(total.head)
     kept = () if compression else tuple(blocks)
-    return _Examined(record - split.start.record, total.bytes, total.crc32c, columns, kept, compression)
+    return _Examined(records, total.bytes, total.crc32c, columns, kept, compression)
+
+
+def _blocks(found: Scanned, offset: int, record: int) -> list[Block]:
+    """Places in some bytes as those in the file."""
+    if found.offsets is None or found.numbers is None:
+        return []
+    pairs = zip(found.offsets.to_pylist(), found.numbers.to_pylist(), strict=True)
+    return [Block(offset + at, offset + at, record + number) for at, number in pairs]
