@@ -152,7 +152,7 @@ class Schema:
         """The columns as the kernel needs them."""
         return tuple(item.column for item in self.fields)
 
-    @property
+    @cached_property
     def arrow(self) -> pa.Schema:
         """The columns with their logical types."""
         return pa.schema([(item.name, item.type) for item in self.fields])
@@ -199,7 +199,7 @@ class Schema:
         SchemaError
             Naming the row of the batch and the column of a value that does not fit the column's type.
         """
-        if not self.fields:
+        if batch.schema.equals(self.arrow):  # of many columns, new batches cost as much as their values
             return batch
         pairs = zip(self.fields, batch.columns, strict=True)
         return pa.RecordBatch.from_arrays([item.load(array) for item, array in pairs], schema=self.arrow)

@@ -1,0 +1,151 @@
+"""Reading whole data sets, against what its parts take by themselves.
+
+All columns of the four tables, and a few of them, against a bare loop of ``readinto`` and decoding on the
+same files. Then one large file, plain and with gzip, in its blocks on one thread and on two; then the number
+of files that ``len`` opens. All figures are the best of the rounds in wall time, on two threads; the files
+are in memory where the system has such a place.
+
+    python -m benchmarks.read [--rounds 3] [--scale 1.0] [tabular recsys wide images]
+"""
+
+import argparse
+import os
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from unittest.mock import patch
+
+import dask
+import dask.dataframe as dd
+import pandas as pd
+import pyarrow as pa
+from fsspec.implementations.local import LocalFileSystem
+
+import dask_tfrecord
+from benchmarks.tables import TABLES, Table
+from benchmarks.write import PARTITIONS, THREADS, collection, seconds, side_by_side, slices, to_pandas
+from dask_tfrecord.codec import Column, Decoder
+
+REPEATS = 4  # of the partitions, so that the plan does not count for more than the work
+LARGE_BYTES = 2 << 30
+ROW_BYTES = 210  # about, of the first table
+WINDOW_BYTES = 4 << 20
+
+
+def best(rounds: int, *works: Callable[[], object]) -> list[float]:
+    """Of each of the works, which take turns."""
+    took = [[seconds(work) for work in works] for _ in range(rounds)]
+    return [min(times) for times in zip(*took, strict=True)]
+
+
+def bare_loop(paths: Sequence[Path], columns: Sequence[Column]) -> None:
+    """Read and decode, and keep what was decoded of a file as a task does."""
+
+    def read(index: int) -> None:
+        decoder = Decoder(columns, "example")
+        buffer = memoryview(bytearray(WINDOW_BYTES))
+        batches, tail, count = [], 0, 1
+        with paths[index].open("rb", buffering=0) as file:
+            while count:
+                count = file.readinto(buffer[tail:])
+                decoded = decoder.decode(buffer[: tail + count], final=count == 0)
+                batches.append(decoded.batch)
+                left = tail + count - decoded.consumed
+                buffer[:left] = buffer[decoded.consumed : tail + count]
+                tail = left
+
+    side_by_side(read, len(paths))
+
+
+def compute_and_drop(ddf: dd.DataFrame) -> None:
+    """The partitions, each of which is let go when it is there."""
+    ddf.map_partitions(len, meta=(None, "int64")).compute()
+
+
+def measure_table(root: str, name: str, table: Table, rounds: int) -> None:
+    """All columns, and the few of a projection."""
+    ddf = collection([to_pandas(batch) for batch in slices(table.batch, PARTITIONS)] * REPEATS)
+    ddf.to_tfrecord(root)
+    paths = sorted(Path(root).glob("part-*"))
+    size = sum(path.stat().st_size for path in paths)
+    few = [column for column in table.columns if column.name in table.few]
+    whole = dask_tfrecord.read_tfrecord(root, blocksize=None)
+    projected = dask_tfrecord.read_tfrecord(root, blocksize=None, columns=list(table.few))
+    ours, loop, ours_few, loop_few = best(
+        rounds,
+        lambda: compute_and_drop(whole),
+        lambda: bare_loop(paths, table.columns),
+        lambda: compute_and_drop(projected),
+        lambda: bare_loop(paths, few),
+    )
+    rows = table.batch.num_rows * REPEATS
+    print(f"{name:9}{'all':6}{rows / ours:12,.0f}{size / ours / 1e9:8.2f}{loop / ours:8.2f} of the bare loop")
+    print(
+        f"{'':9}{len(few):<6}{rows / ours_few:12,.0f}{size / ours_few / 1e9:8.2f}{loop_few / ours_few:8.2f} "
+        f"of the bare loop, {ours / ours_few:.2f} x the rate of all"
+    )
+
+
+def measure_large(root: str, compression: str | None, rounds: int, scale: float) -> None:
+    """One file, read in its blocks."""
+    table = TABLES["tabular"](max(100, int(1_000_000 * min(scale, 1))))
+    times = max(1, round(LARGE_BYTES * scale / (ROW_BYTES * table.batch.num_rows)))
+    frame = pa.Table.from_batches([table.batch] * times).to_pandas(types_mapper=pd.ArrowDtype)
+    collection([frame]).to_tfrecord(root, compression=compression)
+    [path] = Path(root).glob("part-*")
+    ddf = dask_tfrecord.read_tfrecord(root, blocksize=max(1 << 20, int(path.stat().st_size / 16)))
+
+    def on(threads: int) -> None:
+        with dask.config.set(num_workers=threads):
+            compute_and_drop(ddf)
+
+    one, two = best(rounds, lambda: on(1), lambda: on(2))
+    size = path.stat().st_size
+    print(
+        f"one {compression or 'plain'} file of {size / 1e9:.2f} GB in {ddf.npartitions} partitions: "
+        f"{one / two:.2f} x as fast on 2 threads, {size / two / 1e9:.2f} GB/s"
+    )
+
+
+def measure_opens(root: str, scale: float) -> None:
+    """What ``len`` of a data set of many files opens."""
+    count = max(2, int(1_000 * scale))
+    collection([to_pandas(TABLES["tabular"](10).batch)] * count).to_tfrecord(root)
+    opened: list[str] = []
+    real = LocalFileSystem._open
+
+    def counted(fs: LocalFileSystem, path: str, *args: object, **options: object) -> object:
+        opened.append(path)
+        return real(fs, path, *args, **options)
+
+    with patch.object(LocalFileSystem, "_open", counted):
+        took = seconds(lambda: len(dask_tfrecord.read_tfrecord(root)))
+    print(f"len() of {count:,} files opens {len(opened)}, in {1e3 * took:.0f} ms")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("tables", nargs="*", metavar="table", help=f"of {', '.join(TABLES)}; default: all")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--scale", type=float, default=1.0, help="of the number of rows")
+    arguments = parser.parse_args()
+    rounds, scale = arguments.rounds, arguments.scale
+    memory = "/dev/shm"
+    folder = memory if os.access(memory, os.W_OK) else None
+    print(f"dask-tfrecord {dask_tfrecord.__version__}, {THREADS} threads, best of {rounds} rounds")
+    print(f"{'':9}{'columns':8}{'rows/s':>10}{'GB/s':>8}{'x':>8}")
+    with dask.config.set(scheduler="threads", num_workers=THREADS):
+        for name in arguments.tables or TABLES:
+            make = TABLES[name]
+            rows = max(PARTITIONS, int(make.__defaults__[0] * scale))
+            with tempfile.TemporaryDirectory(dir=folder) as root:
+                measure_table(f"{root}/data", name, make(rows), rounds)
+        for compression in (None, "gzip"):
+            with tempfile.TemporaryDirectory(dir=folder) as root:
+                measure_large(f"{root}/data", compression, rounds, scale)
+        with tempfile.TemporaryDirectory(dir=folder) as root:
+            measure_opens(f"{root}/data", scale)
+
+
+if __name__ == "__main__":
+    main()
