@@ -20,7 +20,7 @@ from dask_tfrecord.dataset.files import ReadOptions
 from dask_tfrecord.dataset.inference import AskedType, Place, Sample, look_at_all, take_sample
 from dask_tfrecord.dataset.listing import list_files
 from dask_tfrecord.dataset.opening import one_by_one, open_dataset
-from dask_tfrecord.errors import CorruptRecordError, SchemaError, TFRecordError
+from dask_tfrecord.errors import CorruptRecordError, CorruptRecordWarning, SchemaError, TFRecordError
 from dask_tfrecord.schema import Schema
 
 
@@ -455,3 +455,34 @@ def test_tasks_look_at_everything_by_the_active_scheduler(tmp_path: Path) -> Non
         assert not ran
         assert list(read_tfrecord(path, infer="all").columns) == ["a"]
         assert ran
+
+
+# --- damage that is passed over ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("how", ["sample", "all"])
+@pytest.mark.parametrize("at", ["length", "payload", "message"])
+def test_damage_that_is_passed_over_is_so_when_looking_too(tmp_path: Path, how: Any, at: str) -> None:
+    usual, late = file_of({"a": ("int64", [1])}), file_of({"late": ("int64", [1])})
+    damaged = bytearray(oracle.frame(b"no message") if at == "message" else usual)
+    if at != "message":
+        damaged[0 if at == "length" else 13] ^= 1
+    for content in (bytes(damaged) + usual * 3 + late, usual + bytes(damaged) + usual * 2 + late):
+        path = infer_path(tmp_path, content)
+        if at == "message" and content.startswith(damaged):
+            assert list(read_tfrecord(path, infer=how).columns) == ["record"]  # all of its bytes
+        else:
+            with pytest.raises(CorruptRecordError):
+                read_tfrecord(path, infer=how)
+        ddf = read_tfrecord(path, infer=how, on_corrupt="skip")
+        assert list(ddf.columns) == ["a", "late"]
+        with pytest.warns(CorruptRecordWarning, match="passed over 1 "):
+            assert len(ddf.compute(scheduler="sync")) == 4
+
+
+def test_a_file_of_another_format_is_passed_over_as_a_whole(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_bytes(b"a,b\n1,2\n" * 99)
+    ddf = read_tfrecord(infer_path(tmp_path, file_of({"a": ("int64", [1])})), on_corrupt="skip")
+    assert list(ddf.columns) == ["a"]
+    with pytest.warns(CorruptRecordWarning, match=r"a.csv: passed over 1 .* 792 bytes"):
+        assert ddf["a"].compute(scheduler="sync").tolist() == [1]
