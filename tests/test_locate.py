@@ -16,6 +16,7 @@ from test_kernel_locate import damaged_files, first_record
 
 from dask_tfrecord import CorruptRecordError, read_tfrecord
 from dask_tfrecord.codec import MAX_RECORD_BYTES
+from dask_tfrecord.dataset import files
 from dask_tfrecord.dataset import locate as module
 from dask_tfrecord.dataset.entries import Block
 from dask_tfrecord.dataset.files import ReadOptions
@@ -280,3 +281,21 @@ def test_a_file_that_a_server_sends_as_a_whole_only_is_one_partition(
     ddf = read_tfrecord(remote[0], record_type="bytes", blocksize=200)
     assert ddf.npartitions == 1
     assert ddf["record"].compute().tolist() == oracle.frames(nested(2))
+
+
+@pytest.mark.filterwarnings("ignore::dask_tfrecord.CorruptRecordWarning")
+@settings(max_examples=60)
+@given(damaged_files().filter(len), st.integers(1, 100))
+def test_damage_is_passed_over_in_partitions_as_in_the_whole_file(data: bytes, blocksize: int) -> None:
+    Store.at("memory://located").fs.pipe_file("/located/file", data)
+    options: dict[str, Any] = {"record_type": "bytes", "on_corrupt": "skip", "compression": None}
+    with (
+        patch.object(module, "STRETCH_BYTES", 1),
+        patch.object(module, "detect", lambda head: None),
+        patch.object(files, "detect", lambda head: None),
+        dask.config.set(scheduler="sync"),
+    ):
+        whole = read_tfrecord("memory://located/file", blocksize=None, **options)
+        split = read_tfrecord("memory://located/file", blocksize=blocksize, **options)
+        rows = [row for part in split.partitions for row in part["record"].compute()]
+        assert rows == whole["record"].compute().tolist()
