@@ -326,3 +326,19 @@ def test_no_predicate_loses_a_row(blocksize: str | None, root: Path, mask: Any) 
     found = ddf[mask(ddf)]
     pd.testing.assert_frame_equal(found.compute(), expected, check_index_type=False)
     assert len(found) == len(expected)
+
+
+def test_directories_of_others_prune_as_well(tmp_path: Path, opened: Opened) -> None:
+    for year in (2023, 2024, 2025):
+        (tmp_path / f"year={year}").mkdir()
+        content = oracle.features_file([{"n": ("int64", [n])} for n in range(year, year + 3)])
+        (tmp_path / f"year={year}" / "a.tfrecord").write_bytes(content)
+    filtered = read_tfrecord(tmp_path, filters=[("year", ">", 2023), ("n", "!=", 2025)])
+    ddf = read_tfrecord(tmp_path)
+    opened.clear()
+    assert filtered.compute()["n"].tolist() == [2024, 2026, 2026, 2027]
+    assert len(opened) == 2
+    assert ddf[ddf.year == 2024].n.sum().compute() == 3 * 2025
+    assert len(opened) == 3
+    assert ddf[ddf.year != 2024].n.count().compute() == 6
+    assert len(opened) == 5
