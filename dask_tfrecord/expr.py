@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 import pandas as pd
 import pyarrow as pa
 from dask._task_spec import List, Task, TaskRef
+from dask.dataframe import methods
 from dask.dataframe.dask_expr import new_collection
 from dask.dataframe.dask_expr._collection import DataFrame, Scalar
 from dask.dataframe.dask_expr._expr import (
@@ -28,6 +29,7 @@ from dask.dataframe.dask_expr._expr import (
     Elemwise,
     Expr,
     Filter,
+    FinalizeComputeDF,
     Index,
     Invert,
     Isin,
@@ -41,10 +43,14 @@ from dask.dataframe.dask_expr._expr import (
     _DelayedExpr,
     determine_column_projection,
 )
+from dask.dataframe.dask_expr._groupby import SingleAggregation
 from dask.dataframe.dask_expr._indexing import Loc
-from dask.dataframe.dask_expr._reductions import Len
+from dask.dataframe.dask_expr._reductions import All, Count, Len, Max, Mean, Sum, Unique, ValueCounts
+from dask.dataframe.dask_expr._reductions import Any as Any_
+from dask.dataframe.dask_expr._repartition import Repartition
 from dask.dataframe.dask_expr._util import _convert_to_list
 from dask.dataframe.dask_expr.io import BlockwiseIO
+from dask.dataframe.dask_expr.io.io import FusedIO
 from dask.tokenize import tokenize
 from dask.typing import Key
 
@@ -84,6 +90,12 @@ def _warn(message: str) -> None:
     distributed = sys.modules.get("distributed")  # or the scheduler is another one
     warn = warnings.warn if distributed is None else distributed.warn
     warn(message, CorruptRecordWarning, 3)
+
+
+def read_partitions(pieces: list[Piece]) -> pd.DataFrame:
+    """The task that reads several partitions as one."""
+    found: pd.DataFrame = methods.concat([read_partition(piece) for piece in pieces])
+    return found
 
 
 def write_partition(
@@ -127,6 +139,13 @@ def commit(run: WriteRun, receipts: list[tuple[FileEntry, ...]]) -> Snapshot:
     return run.commit([file for files in receipts for file in files])
 
 
+# Reads are fused to no fewer tasks, so that all cores of a cluster have some.
+_LEAST_PARTITIONS = 64
+
+# What gives the same however the rows are divided into partitions, as long as their order stays.
+_GATHERING = (Sum, Max, Any_, All, Len, Mean, Count, Unique, ValueCounts, FinalizeComputeDF)
+
+
 class ReadTFRecord(PartitionsFiltered, BlockwiseIO):  # type: ignore[misc]  # Dask is untyped
     """The partitions of a dataset.
 
@@ -134,8 +153,8 @@ class ReadTFRecord(PartitionsFiltered, BlockwiseIO):  # type: ignore[misc]  # Da
     opened in which they are true for no row. The filters that the predicates come from stay where they are.
     """
 
-    _parameters: ClassVar = ["dataset", "columns", "_partitions", "predicate"]
-    _defaults: ClassVar = {"columns": None, "_partitions": None, "predicate": None}
+    _parameters: ClassVar = ["dataset", "columns", "_partitions", "predicate", "_gathered"]
+    _defaults: ClassVar = {"columns": None, "_partitions": None, "predicate": None, "_gathered": False}
     _absorb_projections = True
     _pickle_functools_cache = False
 
@@ -162,13 +181,17 @@ class ReadTFRecord(PartitionsFiltered, BlockwiseIO):  # type: ignore[misc]  # Da
         return (None,) * (count + 1)
 
     def _filtered_task(self, name: Key, index: int) -> Task:
-        piece = self.dataset.piece(index, self._schema, self.predicate)
-        return Task(name, read_partition, piece, _data_producer=True)
+        return Task(name, read_partition, self._piece(index), _data_producer=True)
+
+    def _piece(self, index: int) -> Piece:
+        piece: Piece = self.dataset.piece(index, self._schema, self.predicate)
+        return piece
 
     def _simplify_up(self, parent: Expr, dependents: Any) -> Expr | None:
-        pruned = self._prune(parent, dependents)
-        if pruned is not None:
-            return pruned
+        decided = self._decide(dependents)
+        if decided != (self.predicate, self._gathered):
+            changed = dict(zip(("predicate", "_gathered"), decided, strict=True))
+            return parent.substitute(self, self.substitute_parameters(changed))
         if isinstance(parent, Lengths | Len):
             return self._count(parent)
         if isinstance(parent, Index):
@@ -193,25 +216,119 @@ class ReadTFRecord(PartitionsFiltered, BlockwiseIO):  # type: ignore[misc]  # Da
     def _narrowed(self, columns: list[str]) -> Expr:
         return self.substitute_parameters({"columns": columns})
 
-    def _prune(self, parent: Expr, dependents: Any) -> Expr | None:
-        """The parent over only those files in which its rows may pass a filter, if all rows meet one.
+    @property
+    def _gathered(self) -> bool:
+        """Whether nothing can tell how the rows are divided into partitions."""
+        return bool(self.operand("_gathered"))
+
+    @cached_property
+    def _fusion_compression_factor(self) -> float:
+        """One by the number of partitions that become one, because little of each is wanted.
+
+        Yet so many tasks stay that all cores have some, for whatever the columns, all bytes are read.
+        """
+        if not self._gathered:
+            return 1
+        wanted, every = (sum(map(_width, schema.fields)) for schema in (self._schema, self.dataset.schema))
+        together = min(every // max(wanted, 1), len(self._partitions) // _LEAST_PARTITIONS)
+        return 1 / max(together, 1)
+
+    def _tune_up(self, parent: Expr) -> Expr | None:
+        if self._fusion_compression_factor >= 1:
+            return None
+        return parent.substitute(self, FusedReads(self))
+
+    def _decide(self, dependents: Any) -> tuple[Predicate | None, bool]:
+        """What is known of the rows that are needed, and whether they may be divided otherwise.
+
+        Once for each pass of the optimizer, at its start: what it makes later has parents it does not tell.
+        """
+        known, decided = self.__dict__.get("_decided", (None, None))
+        if known is not dependents:
+            decided = (self.predicate, self._gathered)
+            if dependents.get(self._name):
+                decided = (self._find_predicate(dependents), self._gathered or self._may_fuse(dependents))
+            self.__dict__["_decided"] = (dependents, decided)
+        found: tuple[Predicate | None, bool] = decided
+        return found
+
+    def _may_fuse(self, dependents: Any) -> bool:
+        return len(self._partitions) > _LEAST_PARTITIONS and _is_gathered(self, dependents)
+
+    def _find_predicate(self, dependents: Any) -> Predicate | None:
+        """What is true for all rows that are needed, as all of them meet one filter or another.
 
         What comes to other reads of the same rows is the same, so that the rows of all stay the same.
         """
         ends = _filters_of(self, dependents)
-        predicate = None
-        if ends:
-            predicate = reduce(
-                predicates.Or, sorted({_predicate_of(_mask_of(one)) for one in ends}, key=repr)
-            )
-            predicate = predicate if self.dataset.knows_of(predicate) else None
-        if predicate == self.predicate:
+        if not ends:
             return None
-        return parent.substitute(self, self.substitute_parameters({"predicate": predicate}))
+        found = sorted({_predicate_of(_mask_of(one)) for one in ends}, key=repr)
+        predicate = reduce(predicates.Or, found)
+        return predicate if self.dataset.knows_of(predicate) else None
 
     def _is_of_same_rows(self, other: "ReadTFRecord") -> bool:
         chosen = [one.operand("_partitions") for one in (self, other)]
         return bool(tokenize(self.dataset) == tokenize(other.dataset) and chosen[0] == chosen[1])
+
+
+class FusedReads(FusedIO):  # type: ignore[misc]  # Dask is untyped
+    """Several partitions of a read in each task."""
+
+    @cached_property
+    def _name(self) -> str:
+        return f"read_tfrecord-fused-{self.deterministic_token}"
+
+    def _task(self, name: Key, index: int) -> Task:
+        read = self.operand("_expr")
+        pieces = [read._piece(at) for at in self._fusion_buckets[index]]
+        return Task(name, read_partitions, pieces, _data_producer=True)
+
+
+def _is_gathered(read: ReadTFRecord, dependents: Any) -> bool:
+    """Whether all ways of a read's rows, and of no others, lead to what takes all rows together.
+
+    Only then it makes no difference how the rows are divided.
+    """
+    seen, waiting = {read._name}, [read]
+    while waiting:
+        parents = [found for one in dependents.get(waiting.pop()._name, ()) if (found := one()) is not None]
+        if not parents:
+            return False
+        for parent in parents:
+            if parent._name in seen:
+                continue
+            seen.add(parent._name)
+            if isinstance(parent, Elemwise | Filter) and _is_all_of(parent, read):
+                waiting.append(parent)
+            elif not _takes_all_rows(parent):
+                return False
+    return True
+
+
+def _is_all_of(found: Expr, read: ReadTFRecord) -> bool:
+    """Whether an expression is computed row by row from a read alone."""
+    if found._name == read._name or not found.ndim:
+        return True
+    if not isinstance(found, Elemwise | Filter):
+        return False
+    return all(_is_all_of(one, read) for one in found.dependencies())
+
+
+def _takes_all_rows(parent: Expr) -> bool:
+    if isinstance(parent, SingleAggregation):
+        return bool(parent.operand("sort"))  # else groups come in an order of their own
+    if isinstance(parent, Repartition):
+        return bool(parent.operand("new_partitions") == 1)
+    return isinstance(parent, _GATHERING)
+
+
+def _width(field: Field) -> int:
+    """About how many bytes a value takes, in comparison to those of other columns."""
+    try:
+        return int(field.type.bit_width) // 8 + 1
+    except ValueError:  # of strings, bytes and lists
+        return 32 * (1 + field.depth)
 
 
 def _filters_of(read: ReadTFRecord, dependents: Any) -> list[Filter | Loc] | None:

@@ -1,0 +1,104 @@
+"""Reads of a few columns from many partitions become fewer tasks, and nothing else changes."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import dask
+import dask.dataframe as dd
+import oracle
+import pandas as pd
+import pyarrow as pa
+import pytest
+
+from dask_tfrecord import expr, read_tfrecord
+
+FILES = 200
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> Iterator[None]:
+    with dask.config.set(scheduler="sync"):
+        yield
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("fusion")
+    for number in range(FILES):
+        records = [
+            {
+                "n": ("int64", [n]),
+                "m": ("int64", [n % 7]),
+                "word": ("bytes", [f"w{n % 5}".encode()]),
+                **{f"raw{i}": ("bytes", [b"\xff" * 8]) for i in range(5)},
+            }
+            for n in range(2 * number, 2 * number + 2)
+        ]
+        (root / f"{number:03}.tfrecord").write_bytes(oracle.features_file(records))
+    return root
+
+
+@pytest.fixture
+def ddf(root: Path) -> Any:
+    return read_tfrecord(root, blocksize=None, schema={"word": pa.dictionary(pa.int32(), pa.string())})
+
+
+def reading(found: Any) -> int:
+    """How many tasks read."""
+    return sum(str(key[0]).startswith("read_tfrecord") for key in dict(found.optimize(fuse=False).dask))
+
+
+QUERIES: dict[str, tuple[Any, int]] = {
+    "all columns": (lambda d: d, FILES),
+    "a column": (lambda d: d["n"], FILES),
+    "a sum": (lambda d: d["n"].sum(), 67),
+    "of two": (lambda d: (d["n"] + d["m"]).sum(), 67),
+    "the longest": (lambda d: d["raw0"].count(), 67),
+    "nearly all columns": (lambda d: d[["raw0", "raw1", "raw2", "raw3", "raw4"]].count(), FILES),
+    "a filter": (lambda d: d[d["n"] > 200]["m"].sum(), 67),
+    "a group": (lambda d: d.groupby("m", sort=True)["n"].sum(), 67),
+    "a group in any order": (lambda d: d.groupby("m")["n"].sum().max(), FILES),
+    "categories": (lambda d: d["word"].value_counts(sort=True), 67),
+    "parts": (lambda d: d["n"].map_partitions(lambda part: part.iloc[:1], meta=d["n"]._meta).sum(), FILES),
+    "an end": (lambda d: d["n"].tail(3, compute=False), 1),
+    "a beginning": (lambda d: d[d["n"] > -1].head(1, compute=False), 1),
+    "running sums": (lambda d: d["n"].cumsum().max(), FILES),
+    "some partitions": (lambda d: d["n"].partitions[:130].sum(), 65),
+    "few partitions": (lambda d: d["n"].partitions[:100].sum(), 100),
+    "joined": (lambda d: d["n"].sum() + d["n"].partitions[:10].sum(), 67 + 10),
+    "partitions of a filter": (lambda d: d[d["n"] > 3].partitions[1:3]["m"].sum(), 2),
+    "with a scalar": (lambda d: (d["n"] - d["n"].mean()).max(), None),
+    "with others": (lambda d: (d["n"] + dd.from_pandas(pd.Series(range(9)), 1).sum()).sum(), None),
+}
+
+
+@pytest.mark.parametrize("query", QUERIES)
+def test_fusion_changes_the_number_of_tasks_and_no_result(
+    query: str, ddf: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, tasks = QUERIES[query]
+    found = run(ddf)
+    count, result = reading(found), found.compute()
+    if tasks is not None:
+        assert count == tasks
+    monkeypatch.setattr(expr, "_LEAST_PARTITIONS", 10**9)
+    expected = run(ddf)
+    assert reading(expected) >= count
+    if isinstance(result, pd.DataFrame | pd.Series):
+        assert result.equals(expected.compute())
+        assert result.index.equals(expected.compute().index)
+    else:
+        assert result == expected.compute()
+
+
+def test_what_is_computed_is_fused_and_has_the_same_index(ddf: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = ddf[["n", "word"]].compute()
+    assert found.index.tolist() == [0, 1] * FILES
+    monkeypatch.setattr(expr, "_LEAST_PARTITIONS", 10**9)
+    pd.testing.assert_frame_equal(found, ddf[["n", "word"]].compute())
+
+
+def test_results_that_are_computed_together_agree_on_the_partitions(ddf: Any) -> None:
+    total, first, length = dask.compute(ddf["n"].sum(), ddf["m"].head(2, compute=False), ddf["n"].count())
+    assert (total, first.tolist(), length) == (sum(range(2 * FILES)), [0, 1], 2 * FILES)
