@@ -61,14 +61,14 @@ from dask_tfrecord.dataset.dataset import Dataset, Piece
 from dask_tfrecord.dataset.keys import WrongTypeError
 from dask_tfrecord.dataset.predicates import Operator, Predicate, Unsure
 from dask_tfrecord.dataset.snapshot import FileEntry, Snapshot
-from dask_tfrecord.errors import CorruptRecordWarning, TFRecordError
+from dask_tfrecord.errors import CorruptRecordWarning, SchemaError, TFRecordError
 from dask_tfrecord.schema import Field, Schema
 from dask_tfrecord.shuffling import Shuffle
 
 
-def read(dataset: Dataset, columns: list[str] | None) -> DataFrame:
-    """The collection with a partition per file."""
-    return new_collection(ReadTFRecord(dataset, columns))
+def read(dataset: Dataset, columns: list[str] | None, *, numpy: list[str] | None = None) -> DataFrame:
+    """The collection of a dataset's pieces; the columns in ``numpy`` are not backed by Arrow."""
+    return new_collection(ReadTFRecord(dataset, columns, numpy=numpy))
 
 
 def write(ddf: DataFrame, run: WriteRun, *, write_index: bool, shuffle: Shuffle | None = None) -> Scalar:
@@ -80,9 +80,13 @@ def write(ddf: DataFrame, run: WriteRun, *, write_index: bool, shuffle: Shuffle 
     return new_collection(WriteTFRecord(moved.expr, run, False, True))
 
 
-def read_partition(piece: Piece) -> pd.DataFrame:
+def read_partition(piece: Piece, numpy: list[str]) -> pd.DataFrame:
     """The task that reads a partition."""
-    return frame.to_pandas(piece.read(_warn), piece.schema, piece.rows)
+    table = piece.read(_warn)
+    try:
+        return frame.to_pandas(table, piece.schema, piece.rows, numpy)
+    except SchemaError as error:
+        raise error.located(path=piece.public) from None
 
 
 def _warn(message: str) -> None:
@@ -92,9 +96,9 @@ def _warn(message: str) -> None:
     warn(message, CorruptRecordWarning, 3)
 
 
-def read_partitions(pieces: list[Piece]) -> pd.DataFrame:
+def read_partitions(pieces: list[Piece], numpy: list[str]) -> pd.DataFrame:
     """The task that reads several partitions as one."""
-    found: pd.DataFrame = methods.concat([read_partition(piece) for piece in pieces])
+    found: pd.DataFrame = methods.concat([read_partition(piece, numpy) for piece in pieces])
     return found
 
 
@@ -153,8 +157,14 @@ class ReadTFRecord(PartitionsFiltered, BlockwiseIO):  # type: ignore[misc]  # Da
     opened in which they are true for no row. The filters that the predicates come from stay where they are.
     """
 
-    _parameters: ClassVar = ["dataset", "columns", "_partitions", "predicate", "_gathered"]
-    _defaults: ClassVar = {"columns": None, "_partitions": None, "predicate": None, "_gathered": False}
+    _parameters: ClassVar = ["dataset", "columns", "_partitions", "predicate", "_gathered", "numpy"]
+    _defaults: ClassVar = {
+        "columns": None,
+        "_partitions": None,
+        "predicate": None,
+        "_gathered": False,
+        "numpy": None,
+    }
     _absorb_projections = True
     _pickle_functools_cache = False
 
@@ -170,7 +180,7 @@ class ReadTFRecord(PartitionsFiltered, BlockwiseIO):  # type: ignore[misc]  # Da
 
     @cached_property
     def _meta(self) -> pd.DataFrame:
-        return frame.empty_meta(self._schema)
+        return frame.empty_meta(self._schema, self.numpy_names)
 
     @cached_property
     def _name(self) -> str:
@@ -181,7 +191,12 @@ class ReadTFRecord(PartitionsFiltered, BlockwiseIO):  # type: ignore[misc]  # Da
         return (None,) * (count + 1)
 
     def _filtered_task(self, name: Key, index: int) -> Task:
-        return Task(name, read_partition, self._piece(index), _data_producer=True)
+        return Task(name, read_partition, self._piece(index), self.numpy_names, _data_producer=True)
+
+    @property
+    def numpy_names(self) -> list[str]:
+        """The columns that are read and not backed by Arrow."""
+        return [name for name in self.operand("numpy") or () if name in self._schema.names]
 
     def _piece(self, index: int) -> Piece:
         piece: Piece = self.dataset.piece(index, self._schema, self.predicate)
@@ -282,7 +297,7 @@ class FusedReads(FusedIO):  # type: ignore[misc]  # Dask is untyped
     def _task(self, name: Key, index: int) -> Task:
         read = self.operand("_expr")
         pieces = [read._piece(at) for at in self._fusion_buckets[index]]
-        return Task(name, read_partitions, pieces, _data_producer=True)
+        return Task(name, read_partitions, pieces, read.numpy_names, _data_producer=True)
 
 
 def _is_gathered(read: ReadTFRecord, dependents: Any) -> bool:

@@ -2,7 +2,7 @@
 
 import warnings
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,11 @@ from dask_tfrecord.schema import Field, RecordType, Schema, check_names
 
 Types = Mapping[str, pa.DataType]
 Sample = Callable[[list[str]], Iterable[pd.DataFrame]]
+
+_PANDAS = int(pd.__version__.partition(".")[0])
+
+# Kinds whose values are no numbers; numpy has objects, or pandas a dtype for text.
+_OBJECTS = ("bytes", "string")
 
 _CONVERSION_ERRORS = (pa.ArrowException, ValueError, TypeError, OverflowError)
 
@@ -91,33 +96,93 @@ def to_table(frame: pd.DataFrame, schema: Schema, *, write_index: bool) -> pa.Ta
     return pa.Table.from_arrays(columns, schema=schema.arrow)
 
 
-def to_pandas(table: pa.Table, schema: Schema, rows: Sequence[tuple[int, int]] | None = None) -> pd.DataFrame:
+def to_pandas(
+    table: pa.Table,
+    schema: Schema,
+    rows: Sequence[tuple[int, int]] | None = None,
+    numpy: Sequence[str] = (),
+) -> pd.DataFrame:
     """A table of the schema as a partition: Arrow-backed columns, and pandas categories for dictionaries.
 
-    The index counts the rows. ``rows`` are the stretches of it, from and up to, that the table is made of.
+    Parameters
+    ----------
+    table : pyarrow.Table
+        The rows.
+    schema : Schema
+        The columns.
+    rows : sequence of (int, int), optional
+        The index counts the rows; these are the stretches of it, from and up to, that the table is made of.
+    numpy : sequence of str
+        The columns that get pandas' older dtypes instead, those of `numpy_names`.
+
+    Raises
+    ------
+    SchemaError
+        For a missing value in a numpy column that can hold none.
     """
-    frame = _columns(table, schema)
+    if not table.num_rows:  # and so perhaps no chunk that knows the categories
+        table = pa.Table.from_batches([schema.no_rows()])
+    table = table.unify_dictionaries()
+    older = {name: _complete(table[name], name) for name in schema.names if name in numpy}
+    newer = {name: _for_pandas(table[name]) for name in schema.names if name not in numpy}
+    frame: pd.DataFrame = pd.DataFrame(index=pd.RangeIndex(table.num_rows))
+    if newer:
+        frame = pa.table(newer).to_pandas(types_mapper=_dtype_of)
+    if older:
+        others = pa.table(older).to_pandas(types_mapper=_older_dtype_of)
+        frame = pd.concat([frame, others], axis=1)[schema.names] if newer else others
     if rows is not None:
         frame.index = pd.Index(np.concatenate([np.arange(*stretch) for stretch in rows]))
     return frame
 
 
-def _columns(table: pa.Table, schema: Schema) -> pd.DataFrame:
-    if not table.num_rows:  # and so perhaps no chunk that knows the categories
-        table = pa.Table.from_batches([schema.no_rows()])
-    columns = [_for_pandas(column) for column in table.unify_dictionaries().columns]
-    if not columns:
-        return pd.DataFrame(index=pd.RangeIndex(table.num_rows))
-    frame: pd.DataFrame = pa.table(columns, names=schema.names).to_pandas(types_mapper=_dtype_of)
-    return frame
+def numpy_names(schema: Schema, complete: Collection[str]) -> list[str]:
+    """The columns whose values numpy's dtypes, or objects, can hold; ``complete`` ones have all values."""
+    return [item.name for item in schema.fields if _suits_numpy(item.type, item.name in complete)]
 
 
-def empty_meta(schema: Schema) -> pd.DataFrame:
+def _suits_numpy(type_: pa.DataType, complete: bool) -> bool:
+    kinds = pa.types
+    if kinds.is_boolean(type_) or kinds.is_integer(type_):
+        return complete
+    if isinstance(type_, pa.BaseExtensionType):
+        return _suits_numpy(type_.storage_type, complete)
+    if is_list(type_):
+        return _has_objects(type_)
+    if kinds.is_timestamp(type_) or kinds.is_duration(type_) or kinds.is_floating(type_):
+        return True
+    return not kinds.is_dictionary(type_) and not kinds.is_null(type_) and describe(type_)[0] in _OBJECTS
+
+
+def _has_objects(type_: pa.DataType) -> bool:
+    """Whether Arrow can make arrays of the lists; it cannot of lists of bytes of one length."""
+    try:
+        pa.nulls(0, type_).to_pandas()
+    except pa.ArrowNotImplementedError:
+        return False
+    return True
+
+
+def _complete(column: pa.ChunkedArray, name: str) -> pa.ChunkedArray:
+    """The column, if its dtype can hold it."""
+    if isinstance(column.type, pa.BaseExtensionType):
+        return pa.chunked_array([chunk.storage for chunk in column.chunks], column.type.storage_type)
+    if column.null_count and (pa.types.is_boolean(column.type) or pa.types.is_integer(column.type)):
+        raise SchemaError(
+            f"the value is missing, which numpy's {column.type} cannot hold",
+            record=column.is_null().index(True).as_py(),
+            feature=name,
+            advice='leave nullable=False out of schema=, or pass dtype_backend="pyarrow"',
+        )
+    return column
+
+
+def empty_meta(schema: Schema, numpy: Sequence[str] = ()) -> pd.DataFrame:
     """The meta of a collection whose partitions `to_pandas` makes.
 
     Categories are unknown, for partitions may differ in them, unless an order fixes what they are.
     """
-    meta = to_pandas(pa.Table.from_batches([schema.no_rows()]), schema)
+    meta = to_pandas(pa.Table.from_batches([schema.no_rows()]), schema, numpy=numpy)
     fixed = {item.name for item in schema.fields if item.categories is not None and item.type.ordered}
     unknown = [name for name in meta.select_dtypes("category").columns if name not in fixed]
     cleared: pd.DataFrame = clear_known_categories(meta, cols=unknown)
@@ -126,6 +191,12 @@ def empty_meta(schema: Schema) -> pd.DataFrame:
 
 def _dtype_of(type_: pa.DataType) -> pd.ArrowDtype | None:
     return None if pa.types.is_dictionary(type_) else pd.ArrowDtype(type_)
+
+
+def _older_dtype_of(type_: pa.DataType) -> Any:
+    """Text is `str` from pandas 3 on, and objects before."""
+    text = pa.types.is_string(type_) or pa.types.is_large_string(type_)
+    return pd.StringDtype(na_value=np.nan) if text and _PANDAS >= 3 else None
 
 
 def _index_to_columns(frame: pd.DataFrame) -> pd.DataFrame:

@@ -11,13 +11,17 @@ from dask_tfrecord import expr
 from dask_tfrecord.codec import MAX_RECORD_BYTES, RecordType
 from dask_tfrecord.codec.compression import SUFFIXES
 from dask_tfrecord.dataset.damage import DamagePolicy, OnCorrupt, check_apart, check_policy
+from dask_tfrecord.dataset.dataset import Dataset
 from dask_tfrecord.dataset.files import Extra, ReadCompression, ReadOptions
 from dask_tfrecord.dataset.listing import PathLike
 from dask_tfrecord.dataset.opening import Infer, check_choice, open_dataset
 from dask_tfrecord.dataset.store import Store
 from dask_tfrecord.errors import SchemaError, TFRecordError
+from dask_tfrecord.frame import numpy_names
 from dask_tfrecord.parallel import compute_each
 from dask_tfrecord.schema import Schema
+
+DtypeBackend = Literal["pyarrow", "numpy"]
 
 
 def read_tfrecord(
@@ -40,6 +44,7 @@ def read_tfrecord(
     quarantine_path: PathLike | None = None,
     verify_crc: bool = True,
     max_record_bytes: int | str = MAX_RECORD_BYTES,
+    dtype_backend: DtypeBackend = "pyarrow",
     storage_options: dict[str, Any] | None = None,
 ) -> dd.DataFrame | dd.Series:
     """Read TFRecord files into a Dask DataFrame.
@@ -115,13 +120,20 @@ def read_tfrecord(
         values may be taken for good ones. The checksums of lengths are always verified.
     max_record_bytes : int or str, default 2 GiB - 1
         A longer record is damage. It bounds the memory that hostile files can take.
+    dtype_backend : "pyarrow" or "numpy"
+        What holds the columns. "numpy" takes pandas' older dtypes for those columns that they can hold
+        whatever comes: floats (missing is NaN), timestamps and durations in their unit (missing is NaT),
+        strings (``str`` from pandas 3 on, else objects), and bytes and lists, as objects. Integers and bools
+        are among them only if none is missing by the statistics of the snapshot, or by a `pyarrow.Schema`
+        in ``schema=`` with fields that are not nullable; a missing value then raises. Dates, times and
+        decimals stay Arrow-backed. Categories are categories with either.
     storage_options : dict, optional
         Passed to the filesystem, such as credentials.
 
     Returns
     -------
     dask.dataframe.DataFrame or dask.dataframe.Series
-        With Arrow-backed columns, and a new range index in every partition.
+        With Arrow-backed columns, if no other are wanted, and a new range index in every partition.
 
     Raises
     ------
@@ -143,6 +155,7 @@ def read_tfrecord(
     """
     check_choice("record_type", record_type, ("infer", *get_args(RecordType)))
     check_choice("infer", infer, get_args(Infer))
+    check_choice("dtype_backend", dtype_backend, get_args(DtypeBackend))
     check_choice("compression", compression, ("infer", *SUFFIXES))
     check_choice("extra", extra, get_args(Extra))
     check_choice("on_corrupt", on_corrupt, get_args(OnCorrupt))
@@ -172,7 +185,8 @@ def read_tfrecord(
         storage_options=storage_options,
     ).with_origin()
     check_apart(quarantine, dataset.store)
-    ddf = expr.read(dataset, None if columns is None else _names(dataset.schema, columns))
+    numpy = _numpy_names(dataset, schema) if dtype_backend == "numpy" else None
+    ddf = expr.read(dataset, None if columns is None else _names(dataset.schema, columns), numpy=numpy)
     return ddf[columns] if isinstance(columns, str) else ddf
 
 
@@ -189,6 +203,12 @@ def _bytes(name: str, given: int | str | None) -> int | None:
             f"{name}={given!r} is not a size", advice='pass bytes, a text such as "128 MiB", or None'
         )
     return size
+
+
+def _numpy_names(dataset: Dataset, schema: Any) -> list[str]:
+    """The columns for numpy; of those without missing values some are known, of others it was said."""
+    said = {item.name for item in schema if not item.nullable} if isinstance(schema, pa.Schema) else set()
+    return numpy_names(dataset.schema, dataset.complete | said)
 
 
 def _names(schema: Schema, columns: str | Sequence[str]) -> list[str]:

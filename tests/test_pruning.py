@@ -317,10 +317,11 @@ MASK = st.recursive(
 )
 
 
+@pytest.mark.parametrize("backend", ["pyarrow", "numpy"])
 @pytest.mark.parametrize("blocksize", [None, "128 MiB"])
 @given(mask=MASK)
-def test_no_predicate_loses_a_row(blocksize: str | None, root: Path, mask: Any) -> None:
-    ddf = read_tfrecord(root, blocksize=blocksize)
+def test_no_predicate_loses_a_row(blocksize: str | None, backend: Any, root: Path, mask: Any) -> None:
+    ddf = read_tfrecord(root, blocksize=blocksize, dtype_backend=backend)
     whole = ddf.compute()
     expected = whole[mask(whole).astype("boolean").fillna(False)]
     found = ddf[mask(ddf)]

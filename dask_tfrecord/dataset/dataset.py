@@ -57,6 +57,11 @@ class Piece:
         paths = dict.fromkeys(self.store.public(split.file.path) for split in self.splits)
         return f"Piece({', '.join(map(repr, paths)) or 'no files'})"
 
+    @property
+    def public(self) -> str:
+        """The names of its files in messages."""
+        return ", ".join(dict.fromkeys(self.store.public(split.file.path) for split in self.splits))
+
     def read(self, warn: Warn = warn_here) -> pa.Table:
         """The table of all records that are wanted; what damage was passed over is told to ``warn``."""
         losses = Losses(self.options.damage)
@@ -178,6 +183,19 @@ class Dataset:
         """How many records a partition has, if that is known."""
         counts = [self._count(index, split) for split in self.pieces[index]]
         return None if None in counts else sum(filter(None, counts))
+
+    @property
+    def complete(self) -> set[str]:
+        """The columns of which it is known that no value is missing."""
+        found = {name for name, column in self.values.items() if not column.null_count}
+        if self.entries:
+            files = [
+                {column.name for column in entry.statistics if not column.nulls}
+                for entry in self.entries.values()
+                if entry.records
+            ]
+            found |= set(self.schema.names).intersection(*files)
+        return found
 
     def knows_of(self, predicate: Predicate) -> bool:
         """Whether files could be told apart by what the predicate looks at."""

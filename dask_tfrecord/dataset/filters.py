@@ -1,5 +1,6 @@
 """What people write -> predicates: comparisons with values of the columns' types, and ``filters=``."""
 
+import datetime
 import math
 from collections.abc import Iterable, Iterator
 from decimal import Decimal
@@ -77,6 +78,8 @@ def compare_in_pandas(field: Field, symbol: Operator, value: Any) -> Predicate:
 def is_in_pandas(field: Field, values: Iterable[Any]) -> Predicate:
     """What pandas makes of `isin`, with the same reservations."""
     wanted = [_sure(field, value) for value in values]
+    if pa.types.is_temporal(value_type(field.type)) and any(isinstance(value, str) for value in wanted):
+        raise WrongTypeError("text is not always read as a time")
     exact = is_in(field, wanted)
     rounded = [_rounded(field, value) for value in wanted]
     return exact if rounded == wanted else Unsure((exact, is_in(field, rounded)))
@@ -90,6 +93,8 @@ def _sure(field: Field, value: Any) -> Any:
         raise WrongTypeError("what is missing differs with the backend")
     if isinstance(value, Decimal) != pa.types.is_decimal(type_) and (real or isinstance(value, Decimal)):
         raise WrongTypeError("decimals and floats are compared as floats")
+    if pa.types.is_timestamp(type_) and type(value) is datetime.date:
+        raise WrongTypeError("numpy takes no date for a time")
     if real and not pa.types.is_floating(type_) and abs(value) >= _EXACT_FLOAT:
         raise WrongTypeError("large integers and floats are compared as floats")
     return value
