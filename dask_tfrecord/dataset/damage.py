@@ -123,7 +123,7 @@ class _OfFile:
             self.places.append(last._replace(length=last.length + length))
 
     def __str__(self) -> str:
-        what = "a damaged record or stretch" if self.count == 1 else "damaged records or stretches"
+        what = "damaged record or stretch" if self.count == 1 else "damaged records or stretches"
         listed = ", ".join(f"{offset:,} to {offset + length:,}" for offset, length, _ in self.places)
         more = self.count - len(self.places)
         rest = f" and {more:,} more" if more else ""
