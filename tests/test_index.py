@@ -1,6 +1,8 @@
 """`index`: a directory of anyone's files becomes a dataset whose snapshot says what is in them."""
 
 from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -236,3 +238,19 @@ def test_directories_on_other_stores_are_indexed(scheme: str) -> None:
         url = f"{scheme}://indexed/data"
         snapshot = dask_tfrecord.index(url, storage_options=used)
         assert len(read_tfrecord(url, storage_options=used)) == snapshot.records == 500
+
+
+def test_other_processes_do_the_work(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(indexing, "STRETCH_BYTES", 5_000)
+    monkeypatch.setattr(locate, "STRETCH_BYTES", 5_000)
+    with (
+        ProcessPoolExecutor(2, get_context("spawn")) as pool,
+        dask.config.set(scheduler="processes", pool=pool),
+    ):
+        found = read_tfrecord(root, blocksize=5_000)
+        assert found.npartitions >= len(FILES)
+        assert len(found) == 500
+        assert dask_tfrecord.index(root).records == 500
+        rows = dask_tfrecord.take(root, range(499, -1, -1), columns=["n"])
+        assert rows["n"].tolist() == list(range(499, -1, -1))
+        assert dask_tfrecord.verify(root)["agrees"].all()
