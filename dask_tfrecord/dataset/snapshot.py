@@ -7,6 +7,7 @@ import html
 import json
 import os
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
@@ -47,7 +48,8 @@ class Snapshot:
     Attributes
     ----------
     files : tuple of FileEntry
-        In the order of the partitions.
+        In the order of the partitions; those of a partition directory together, so that readers can pack
+        them.
     schema : Schema
         The columns in the records, their Arrow types and the record type.
     compression : "gzip", "zlib" or None
@@ -75,6 +77,10 @@ class Snapshot:
     number: int = 1
     custom_metadata: dict[str, str] = field(default_factory=dict, hash=False)
     order: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.partitioning:
+            object.__setattr__(self, "files", _by_directory(self.files))
 
     @property
     def columns(self) -> Schema:
@@ -150,6 +156,14 @@ class Snapshot:
         if self.partitioning:
             totals["partitions"] = self.partitions
         return {**totals, "records": self.records, "bytes": self.bytes}
+
+
+def _by_directory(files: Sequence[FileEntry]) -> tuple[FileEntry, ...]:
+    """The files of each directory together, which else stay in their order."""
+    found: dict[str, list[FileEntry]] = {}
+    for file in files:
+        found.setdefault(file.path.rpartition("/")[0], []).append(file)
+    return tuple(file for together in found.values() for file in together)
 
 
 def versions(store: Store) -> list[int]:
