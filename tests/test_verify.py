@@ -210,3 +210,15 @@ def test_memory_is_that_of_a_window(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert verify(tmp_path, record_type="bytes")["records"].tolist() == [12_000]
     assert sizes
     assert max(sizes) <= 1 << 22
+
+
+def test_files_that_others_damaged_are_told_from_whole_ones(data: Path) -> None:
+    report = verify(data / "bad", record_type="bytes")
+    assert len(report) > 100
+    for path, records, damaged in zip(report["path"], report["records"], report["damaged"], strict=True):
+        try:
+            payloads = oracle.read_payloads(Path(path))
+        except oracle.DamagedError:
+            assert damaged, path
+        else:
+            assert (records, damaged) == (len(payloads), 0), path
