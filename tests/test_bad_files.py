@@ -359,3 +359,22 @@ def test_bad_file_passed_over_says_so_if_and_only_if_something_is_lost(name: str
         read(name, record_type="bytes", on_corrupt="skip")
     assert [warning.category for warning in caught] == ([] if whole else [dask_tfrecord.CorruptRecordWarning])
     assert all(name in str(warning.message) for warning in caught)
+
+
+@pytest.mark.filterwarnings("ignore::dask_tfrecord.CorruptRecordWarning")
+@pytest.mark.parametrize("name", [name for name in CASES if name.startswith("proto")])
+def test_bad_message_is_passed_over_whatever_columns_are_read(name: str) -> None:
+    """Also where what is wrong with it is in none of them."""
+    messages = [payload for payload in undamaged(name) if not _refused(payload)]
+    count = sum(not oracle.drops_map_entries(payload) for payload in messages)
+    schema = pa.schema([(column, pa.list_(pa.int64())) for column in ("none", "nor this")])
+    ddf = dask_tfrecord.read_tfrecord(
+        BAD / name, schema=schema, record_type="example", on_corrupt="skip", include_offset_column=True
+    )
+    assert (
+        len(ddf)
+        == len(ddf.compute())
+        == len(ddf[["none"]].compute())
+        == len(ddf["offset"].compute())
+        == count
+    )

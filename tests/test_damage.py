@@ -348,6 +348,15 @@ def test_the_rows_are_the_same_whatever_columns_are_read(two: Path, names: list[
         assert len(ddf[names].compute()) == len(ddf) == 8
 
 
+@pytest.mark.parametrize("names", [[], ["record"], ["path"], ["offset"]])
+@pytest.mark.parametrize("on_corrupt", ["raise", "skip"])
+def test_records_of_bytes_need_be_no_messages(tmp_path: Path, names: list[str], on_corrupt: str) -> None:
+    (tmp_path / "a").write_bytes(oracle.records_file([b"\xff", b"", b"abc"]))
+    options = {"include_path_column": True, "include_offset_column": True, "on_corrupt": on_corrupt}
+    ddf = read_tfrecord(tmp_path / "a", record_type="bytes", **options)
+    assert len(ddf[names].compute()) == len(ddf) == 3
+
+
 def test_a_snapshots_counts_are_not_believed_where_damage_is_passed_over(tmp_path: Path) -> None:
     to_tfrecord(dask.dataframe.from_pandas(pd.DataFrame({"n": range(10)}), npartitions=2), tmp_path / "own")
     part = sorted((tmp_path / "own").glob("part-*"))[1]

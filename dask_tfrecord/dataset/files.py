@@ -16,6 +16,8 @@ from dask_tfrecord.codec import (
     Decoded,
     Decoder,
     Found,
+    Inference,
+    RecordType,
     find_record,
     scan,
 )
@@ -99,14 +101,18 @@ def read_split(
     path = store.public(split.file.path)
     # An example is a sequence example without feature lists, which are then something unknown.
     guessed = options.guessed and known is not None and schema.record_type == "example"
+    record_type = "sequence_example" if guessed else schema.record_type
     decoder = Decoder(
         stored.columns,
-        "sequence_example" if guessed else schema.record_type,
+        record_type,
         verify_crc=options.verify_crc,
         max_record_bytes=options.max_record_bytes,
         known=known,
     )
-    for step in walk(store, split, options, decoder.decode, stored.columns, losses):
+    kernel = decoder.decode
+    if options.damage.passes and schema.record_type != "bytes":
+        kernel = _thorough(decoder, record_type, options)
+    for step in walk(store, split, options, kernel, stored.columns, losses):
         try:
             batch = stored.from_storage(step.result.batch)
         except TFRecordError as error:
@@ -124,9 +130,12 @@ def read_table(
     losses: Losses | None = None,
 ) -> pa.Table:
     """All records of a split; if no columns are wanted, only their number is found out."""
-    if not schema.fields:
+    thorough = options.damage.passes and schema.record_type != "bytes"
+    if not schema.fields and not thorough:
         return no_columns(count_records(store, split, options, losses))
     batches = read_split(store, split, schema, options, known=known, losses=losses)
+    if not schema.fields:
+        return no_columns(sum(batch.num_rows for batch in batches))
     return pa.Table.from_batches(batches, schema.arrow)
 
 
@@ -136,16 +145,23 @@ def no_columns(rows: int) -> pa.Table:
 
 
 def count_records(store: Store, split: Split, options: ReadOptions, losses: Losses | None = None) -> int:
-    """How many records a split holds.
-
-    Their checksums are verified. Their messages are looked at only where one that is unparsable would be
-    passed over, and so must not count.
-    """
-    if options.damage.passes:
-        batches = read_split(store, split, Schema(()), options, losses=losses)
-        return sum(batch.num_rows for batch in batches)
+    """How many records a split holds; their checksums are verified, their messages are not looked at."""
     scan_all = partial(scan, verify_crc=options.verify_crc, max_record_bytes=options.max_record_bytes)
     return sum(step.result.records for step in walk(store, split, options, scan_all, losses=losses))
+
+
+def _thorough(decoder: Decoder, record_type: RecordType, options: ReadOptions) -> Callable[..., Decoded]:
+    """Decodes with a look at all features, so that the same records are lost whatever columns are read."""
+    inference = Inference(
+        record_type, verify_crc=options.verify_crc, max_record_bytes=options.max_record_bytes
+    )
+
+    def decode(data: memoryview, *, final: bool) -> Decoded:
+        _, consumed, damage = inference.feed(data, final=final)
+        decoded = decoder.decode(data[:consumed], final=True)
+        return decoded if decoded.damage else decoded._replace(damage=damage)
+
+    return decode
 
 
 class Result(Protocol):
