@@ -6,7 +6,7 @@ Checked on Dask 2025.5.1 to 2026.8. What the tasks do is in `dataset` and `frame
 import sys
 import warnings
 from functools import cached_property, reduce
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import pandas as pd
 import pyarrow as pa
@@ -66,9 +66,20 @@ from dask_tfrecord.schema import Field, Schema
 from dask_tfrecord.shuffling import Shuffle
 
 
-def read(dataset: Dataset, columns: list[str] | None, *, numpy: list[str] | None = None) -> DataFrame:
-    """The collection of a dataset's pieces; the columns in ``numpy`` are not backed by Arrow."""
-    return new_collection(ReadTFRecord(dataset, columns, numpy=numpy))
+def read(
+    dataset: Dataset,
+    columns: list[str] | None,
+    *,
+    numpy: list[str] | None = None,
+    index: str | None = None,
+    divisions: tuple[Any, ...] | None = None,
+) -> DataFrame:
+    """The collection of a dataset's pieces; the columns in ``numpy`` are not backed by Arrow.
+
+    The column ``index`` becomes the index, with ``divisions`` if they are known.
+    """
+    found = ReadTFRecord(dataset, columns, numpy=numpy, index=index, known_divisions=divisions)
+    return new_collection(found)
 
 
 def write(ddf: DataFrame, run: WriteRun, *, write_index: bool, shuffle: Shuffle | None = None) -> Scalar:
@@ -80,13 +91,16 @@ def write(ddf: DataFrame, run: WriteRun, *, write_index: bool, shuffle: Shuffle 
     return new_collection(WriteTFRecord(moved.expr, run, False, True))
 
 
-def read_partition(piece: Piece, numpy: list[str]) -> pd.DataFrame:
+def read_partition(
+    piece: Piece, numpy: list[str], index: str | None = None, in_order: bool = False
+) -> pd.DataFrame:
     """The task that reads a partition."""
     table = piece.read(_warn)
     try:
-        return frame.to_pandas(table, piece.schema, piece.rows, numpy)
+        found = frame.to_pandas(table, piece.schema, piece.rows, numpy)
     except SchemaError as error:
         raise error.located(path=piece.public) from None
+    return found if index is None else frame.with_index(found, index, in_order=in_order)
 
 
 def _warn(message: str) -> None:
@@ -96,9 +110,9 @@ def _warn(message: str) -> None:
     warn(message, CorruptRecordWarning, 3)
 
 
-def read_partitions(pieces: list[Piece], numpy: list[str]) -> pd.DataFrame:
+def read_partitions(pieces: list[Piece], *how: Any) -> pd.DataFrame:
     """The task that reads several partitions as one."""
-    found: pd.DataFrame = methods.concat([read_partition(piece, numpy) for piece in pieces])
+    found: pd.DataFrame = methods.concat([read_partition(piece, *how) for piece in pieces])
     return found
 
 
@@ -157,41 +171,62 @@ class ReadTFRecord(PartitionsFiltered, BlockwiseIO):  # type: ignore[misc]  # Da
     opened in which they are true for no row. The filters that the predicates come from stay where they are.
     """
 
-    _parameters: ClassVar = ["dataset", "columns", "_partitions", "predicate", "_gathered", "numpy"]
+    _parameters: ClassVar = [
+        "dataset",
+        "columns",
+        "_partitions",
+        "predicate",
+        "_gathered",
+        "numpy",
+        "index",
+        "known_divisions",
+    ]
     _defaults: ClassVar = {
         "columns": None,
         "_partitions": None,
         "predicate": None,
         "_gathered": False,
         "numpy": None,
+        "index": None,
+        "known_divisions": None,
     }
     _absorb_projections = True
     _pickle_functools_cache = False
 
     @property
     def columns(self) -> list[str]:
-        return self._schema.names
+        return [name for name in self._schema.names if name != self.operand("index")]
 
     @cached_property
     def _schema(self) -> Schema:
+        """What is read: the columns, and the one that becomes the index."""
         schema: Schema = self.dataset.schema
-        columns = self.operand("columns")
-        return schema if columns is None else schema.select(columns)
+        columns, index = self.operand("columns"), self.operand("index")
+        if columns is None:
+            return schema
+        return schema.select(columns if index is None else [*columns, index])
 
     @cached_property
     def _meta(self) -> pd.DataFrame:
-        return frame.empty_meta(self._schema, self.numpy_names)
+        meta = frame.empty_meta(self._schema, self.numpy_names)
+        index = self.operand("index")
+        return meta if index is None else frame.with_index(meta, index)
 
     @cached_property
     def _name(self) -> str:
         return f"read_tfrecord-{self.deterministic_token}"
 
-    def _divisions(self) -> tuple[None, ...]:
-        count: int = self.dataset.npieces
-        return (None,) * (count + 1)
+    def _divisions(self) -> tuple[Any, ...]:
+        known: tuple[Any, ...] | None = self.operand("known_divisions")
+        return (None,) * (self.dataset.npieces + 1) if known is None else known
 
     def _filtered_task(self, name: Key, index: int) -> Task:
-        return Task(name, read_partition, self._piece(index), self.numpy_names, _data_producer=True)
+        return Task(name, read_partition, self._piece(index), *self.how, _data_producer=True)
+
+    @property
+    def how(self) -> tuple[Any, ...]:
+        """The arguments of the tasks that are the same for all."""
+        return self.numpy_names, self.operand("index"), self.operand("known_divisions") is not None
 
     @property
     def numpy_names(self) -> list[str]:
@@ -226,7 +261,11 @@ class ReadTFRecord(PartitionsFiltered, BlockwiseIO):  # type: ignore[misc]  # Da
         lengths = tuple(self.dataset.count(index) for index in self._partitions)
         if None not in lengths:
             return Literal(lengths if isinstance(parent, Lengths) else sum(lengths))
-        return type(parent)(self._narrowed([])) if self.columns else None
+        if not self._schema.fields:
+            return None
+        return type(parent)(
+            self.substitute_parameters({"columns": [], "index": None, "known_divisions": None})
+        )
 
     def _narrowed(self, columns: list[str]) -> Expr:
         return self.substitute_parameters({"columns": columns})
@@ -242,7 +281,7 @@ class ReadTFRecord(PartitionsFiltered, BlockwiseIO):  # type: ignore[misc]  # Da
 
         Yet so many tasks stay that all cores have some, for whatever the columns, all bytes are read.
         """
-        if not self._gathered:
+        if not self._gathered or self.operand("known_divisions") is not None:
             return 1
         wanted, every = (sum(map(_width, schema.fields)) for schema in (self._schema, self.dataset.schema))
         together = min(every // max(wanted, 1), len(self._partitions) // _LEAST_PARTITIONS)
@@ -297,7 +336,7 @@ class FusedReads(FusedIO):  # type: ignore[misc]  # Dask is untyped
     def _task(self, name: Key, index: int) -> Task:
         read = self.operand("_expr")
         pieces = [read._piece(at) for at in self._fusion_buckets[index]]
-        return Task(name, read_partitions, pieces, read.numpy_names, _data_producer=True)
+        return Task(name, read_partitions, pieces, *read.how, _data_producer=True)
 
 
 def _is_gathered(read: ReadTFRecord, dependents: Any) -> bool:
@@ -440,6 +479,8 @@ def _parse(found: Expr) -> Predicate:
 
 def _field_of(found: Any) -> Field:
     """The column of a read that an expression is."""
+    if isinstance(found, Index) and isinstance(found.frame, ReadTFRecord) and found.frame.operand("index"):
+        return cast(Field, found.frame.dataset.schema.select([found.frame.operand("index")]).fields[0])
     name = found.operand("columns") if isinstance(found, Projection) else None
     frame = found
     while isinstance(frame, Projection) or (isinstance(frame, Assign) and name not in frame.keys):

@@ -136,6 +136,14 @@ def to_pandas(
     return frame
 
 
+def with_index(frame: pd.DataFrame, name: str, *, in_order: bool = False) -> pd.DataFrame:
+    """The frame with a column as its index; ``in_order`` if rows are to be looked up by it."""
+    frame = frame.set_index(name)
+    if in_order and not frame.index.is_monotonic_increasing:
+        frame = frame.sort_index(kind="stable")
+    return frame
+
+
 def numpy_names(schema: Schema, complete: Collection[str]) -> list[str]:
     """The columns whose values numpy's dtypes, or objects, can hold; ``complete`` ones have all values."""
     return [item.name for item in schema.fields if _suits_numpy(item.type, item.name in complete)]

@@ -44,6 +44,8 @@ def read_tfrecord(
     quarantine_path: PathLike | None = None,
     verify_crc: bool = True,
     max_record_bytes: int | str = MAX_RECORD_BYTES,
+    index: str | None = None,
+    calculate_divisions: bool = False,
     dtype_backend: DtypeBackend = "pyarrow",
     storage_options: dict[str, Any] | None = None,
 ) -> dd.DataFrame | dd.Series:
@@ -120,6 +122,14 @@ def read_tfrecord(
         values may be taken for good ones. The checksums of lengths are always verified.
     max_record_bytes : int or str, default 2 GiB - 1
         A longer record is damage. It bounds the memory that hostile files can take.
+    index : str, optional
+        The column that becomes the index, and is no column then; by default rows are counted in each
+        partition.
+    calculate_divisions : bool, default False
+        Whether to find the divisions of the index, so that ``ddf.loc[a:b]`` opens only files that hold such
+        rows. They are known where the snapshot's statistics, or the partition values, prove that each
+        partition has greater values than the one before, and no missing or floating ones. Files are not
+        split then, and the rows of each partition come in the order of the index.
     dtype_backend : "pyarrow" or "numpy"
         What holds the columns. "numpy" takes pandas' older dtypes for those columns that they can hold
         whatever comes: floats (missing is NaN), timestamps and durations in their unit (missing is NaT),
@@ -155,6 +165,8 @@ def read_tfrecord(
     """
     check_choice("record_type", record_type, ("infer", *get_args(RecordType)))
     check_choice("infer", infer, get_args(Infer))
+    if calculate_divisions and index is None:
+        raise TFRecordError("there is no index to calculate divisions of", advice="name its column by index=")
     check_choice("dtype_backend", dtype_backend, get_args(DtypeBackend))
     check_choice("compression", compression, ("infer", *SUFFIXES))
     check_choice("extra", extra, get_args(Extra))
@@ -181,12 +193,16 @@ def read_tfrecord(
         compute_each=compute_each,
         options=options,
         blocksize=_bytes("blocksize", blocksize),
+        whole_files=calculate_divisions,
         filters=None if isinstance(filters, list | tuple) and not filters else filters,
         storage_options=storage_options,
     ).with_origin()
     check_apart(quarantine, dataset.store)
     numpy = _numpy_names(dataset, schema) if dtype_backend == "numpy" else None
-    ddf = expr.read(dataset, None if columns is None else _names(dataset.schema, columns), numpy=numpy)
+    divisions = dataset.divisions(index) if calculate_divisions and index is not None else None
+    names = None if columns is None else _names(dataset.schema, columns)
+    _check_index(dataset.schema, index, names)
+    ddf = expr.read(dataset, names, numpy=numpy, index=index, divisions=divisions)
     return ddf[columns] if isinstance(columns, str) else ddf
 
 
@@ -209,6 +225,16 @@ def _numpy_names(dataset: Dataset, schema: Any) -> list[str]:
     """The columns for numpy; of those without missing values some are known, of others it was said."""
     said = {item.name for item in schema if not item.nullable} if isinstance(schema, pa.Schema) else set()
     return numpy_names(dataset.schema, dataset.complete | said)
+
+
+def _check_index(schema: Schema, index: str | None, columns: Sequence[str] | None) -> None:
+    if index is None:
+        return
+    [item] = schema.select([index]).fields
+    if columns is not None and index in columns:
+        raise SchemaError("columns= names the column that index= takes", feature=index)
+    if item.depth:
+        raise SchemaError(f"an index cannot hold {item.type}", feature=index)
 
 
 def _names(schema: Schema, columns: str | Sequence[str]) -> list[str]:

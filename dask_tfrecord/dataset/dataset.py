@@ -4,8 +4,8 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import accumulate
-from typing import Self
+from itertools import accumulate, pairwise
+from typing import Any, Self
 
 import pyarrow as pa
 
@@ -14,6 +14,7 @@ from dask_tfrecord.dataset.columns import key_clash
 from dask_tfrecord.dataset.damage import Losses, Warn, warn_here
 from dask_tfrecord.dataset.entries import FileEntry
 from dask_tfrecord.dataset.files import PATH, ReadOptions, no_columns, read_table
+from dask_tfrecord.dataset.keys import has_nan, is_comparable, key_of
 from dask_tfrecord.dataset.predicates import Outcomes, Predicate, outcomes_in_file
 from dask_tfrecord.dataset.splits import Split
 from dask_tfrecord.dataset.store import Store
@@ -188,6 +189,7 @@ class Dataset:
     def complete(self) -> set[str]:
         """The columns of which it is known that no value is missing."""
         found = {name for name, column in self.values.items() if not column.null_count}
+        found |= set(self.options.origin)
         if self.entries:
             files = [
                 {column.name for column in entry.statistics if not column.nulls}
@@ -196,6 +198,39 @@ class Dataset:
             ]
             found |= set(self.schema.names).intersection(*files)
         return found
+
+    def divisions(self, name: str) -> tuple[Any, ...] | None:
+        """The smallest value of a column in each partition, and the greatest of all.
+
+        None unless it is known that the values of each partition are greater than those of the one before.
+        """
+        [item] = self.schema.select([name]).fields
+        bounds = [self._bounds(index, item) for index in range(self.npieces)]
+        known = [bound for bound in bounds if bound is not None]
+        ends = [key_of(value, item.type) for bound in known for value in bound]
+        steps = list(pairwise(ends))
+        if len(known) < len(bounds) or any(one >= other for one, other in steps[1::2]):  # type: ignore[operator]
+            return None
+        return (*(low for low, _ in known), known[-1][1])
+
+    def _bounds(self, index: int, item: Field) -> tuple[Any, Any] | None:
+        """Smallest and greatest value of a column in a partition, if they are known and none is missing."""
+        splits = self.pieces[index]
+        if not splits or not is_comparable(item.type) or has_nan(item.type):
+            return None
+        if item.name in self.values:
+            value = self.values[item.name][index].as_py()
+            return None if value is None else (value, value)
+        found = []
+        for split in splits:
+            entry = self.entries.get(split.file.path)
+            columns = () if entry is None else entry.statistics
+            known = next((column for column in columns if column.name == item.name), None)
+            if known is None or known.nulls or known.min is None or known.max is None:
+                return None
+            found.append(known)
+        low = min((known.min for known in found), key=lambda value: key_of(value, item.type))
+        return low, max((known.max for known in found), key=lambda value: key_of(value, item.type))
 
     def knows_of(self, predicate: Predicate) -> bool:
         """Whether files could be told apart by what the predicate looks at."""

@@ -71,6 +71,7 @@ def open_dataset(
     options: ReadOptions = _USUAL,
     blocksize: int | None = None,
     filters: Any = None,
+    whole_files: bool = False,
     storage_options: dict[str, Any] | None = None,
 ) -> Dataset:
     """Find the files that the paths mean, the schema to read them with, and how to divide the reading.
@@ -78,7 +79,7 @@ def open_dataset(
     A directory that this library wrote is read by its snapshot, which knows all that. All else is listed, and
     what ``schema`` leaves open is inferred from a sample, or from all records by tasks of ``compute_each``,
     which also locate the records of large files. Files that hold no row that the filters want are left out
-    at once, where that is known.
+    at once, where that is known. With ``whole_files`` those of a snapshot are not split.
     """
     places = as_paths(paths)
     wanted = Wanted.of(schema, hive)
@@ -90,8 +91,9 @@ def open_dataset(
         snapshot = find_snapshot(store)
         while snapshot is not None:
             try:
+                place = _whole if whole_files else locate
                 return _open_snapshot(
-                    store, snapshot, wanted, record_type, options, blocksize, filters, look, locate
+                    store, snapshot, wanted, record_type, options, blocksize, filters, look, place
                 )
             except CorruptRecordError:
                 newest = find_snapshot(store)
@@ -141,6 +143,13 @@ def _open_snapshot(
     pieces, values = plan_pieces(files, known, values, blocksize=blocksize)
     by_path = {file.path: replace(entry, blocks=()) for file, entry in zip(files, entries, strict=True)}
     return Dataset(store, pieces, columns, options, values, by_path, predicate)
+
+
+def _whole(
+    store: Store, files: Sequence[FileInfo], entries: Sequence[FileEntry]
+) -> list[FileEntry | Located | None]:
+    """What is known of files that are not to be split."""
+    return [replace(entry, blocks=()) for entry in entries]
 
 
 def _with_statistics(snapshot: Snapshot, schema: Schema) -> Sequence[FileEntry]:

@@ -1,0 +1,156 @@
+"""`index=` and `calculate_divisions`: a column as the index, and rows found by it in few files."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import dask
+import dask.dataframe as dd
+import pandas as pd
+import pyarrow as pa
+import pytest
+
+from dask_tfrecord import SchemaError, TFRecordError, read_tfrecord, to_tfrecord
+from dask_tfrecord.dataset.store import Store
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> Iterator[None]:
+    with dask.config.set(scheduler="sync"):
+        yield
+
+
+@pytest.fixture
+def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    found: list[str] = []
+    original = Store.open
+
+    @contextmanager
+    def opening(self: Store, path: str, *args: Any) -> Iterator[Any]:
+        found.append(path)
+        with original(self, path, *args) as source:
+            yield source
+
+    monkeypatch.setattr(Store, "open", opening)
+    return found
+
+
+FRAME = pd.DataFrame(
+    {
+        "id": [n ^ 1 for n in range(20)],  # sorted from file to file, not within a file
+        "x": [n * n for n in range(20)],
+        "word": [f"w{n:02}" for n in range(20)],
+        "day": pd.date_range("2024-01-01", periods=20),
+        "mixed": [n % 5 for n in range(20)],
+        "part": [n // 4 for n in range(20)],
+        "holes": pd.array([None, *range(1, 20)], pd.ArrowDtype(pa.int64())),
+        "share": [n / 2 for n in range(20)],
+    }
+)
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Five files of four rows."""
+    root = tmp_path_factory.mktemp("index") / "data"
+    to_tfrecord(dd.from_pandas(FRAME, npartitions=5), root, lossy="allow")
+    return root
+
+
+@pytest.mark.parametrize("backend", ["pyarrow", "numpy"])
+def test_a_column_becomes_the_index(root: Path, backend: Any) -> None:
+    ddf = read_tfrecord(root, index="id", dtype_backend=backend)
+    assert "id" not in ddf.columns
+    assert not ddf.known_divisions
+    found = ddf.compute()
+    assert (found.index.name, found.index.tolist()) == ("id", FRAME["id"].tolist())
+    assert found.index.dtype == ddf.index.dtype == ddf._meta.index.dtype
+    assert found["x"].tolist() == FRAME["x"].tolist()
+
+
+def test_projections_lengths_and_filters_work_with_an_index(root: Path, opened: list[str]) -> None:
+    ddf = read_tfrecord(root, index="id", blocksize=None)
+    assert ddf["x"].compute().index.tolist() == FRAME["id"].tolist()
+    assert ddf.index.compute().tolist() == FRAME["id"].tolist()
+    opened.clear()
+    assert len(ddf) == len(ddf["x"]) == 20
+    assert opened == []
+    few = ddf[ddf.x < 10].compute()
+    assert few.index.tolist() == [1, 0, 3, 2]
+    assert len(opened) == 1
+    assert ddf[ddf.index >= 16]["x"].sum().compute() == FRAME["x"][16:].sum()
+    assert len(opened) == 2
+    some = read_tfrecord(root, index="id", columns=["x"], filters=[("id", "<", 2)])
+    assert some.compute()["x"].to_dict() == {1: 0, 0: 1}
+    assert read_tfrecord(root, index="id", columns="x").compute().index.tolist() == FRAME["id"].tolist()
+    assert len(read_tfrecord(f"{root}/*.tfrecord", index="id")) == 20
+
+
+@pytest.mark.parametrize("backend", ["pyarrow", "numpy"])
+def test_rows_are_found_by_the_index_in_the_files_that_hold_them(
+    root: Path, opened: list[str], backend: Any
+) -> None:
+    ddf = read_tfrecord(root, index="id", calculate_divisions=True, blocksize=None, dtype_backend=backend)
+    assert ddf.divisions == (0, 4, 8, 12, 16, 19)
+    whole = FRAME.set_index("id").sort_index()
+    assert ddf.loc[5:9].compute()["x"].tolist() == whole.loc[5:9]["x"].tolist()
+    assert len(opened) == 2
+    assert ddf.loc[6]["x"].compute().tolist() == [whole.loc[6]["x"]]
+    assert ddf.loc[17:]["x"].compute().tolist() == whole.loc[17:]["x"].tolist()
+    assert len(opened) == 4
+    assert ddf.compute()["x"].tolist() == whole["x"].tolist()
+
+
+@pytest.mark.parametrize("name", ["word", "day"])
+def test_divisions_are_of_any_type_that_has_an_order(root: Path, opened: list[str], name: str) -> None:
+    ddf = read_tfrecord(root, index=name, calculate_divisions=True, blocksize=None, dtype_backend="numpy")
+    values = FRAME[name].tolist()
+    assert list(ddf.divisions) == [*values[::4], values[-1]]
+    assert ddf.loc[values[5] : values[6]].compute()["x"].tolist() == [25, 36]
+    assert len(opened) == 1
+
+
+@pytest.mark.parametrize("name", ["mixed", "holes", "share"])
+def test_divisions_are_unknown_where_nothing_proves_them(root: Path, name: str) -> None:
+    ddf = read_tfrecord(root, index=name, calculate_divisions=True, blocksize=None)
+    assert ddf.divisions == (None,) * 6
+    assert len(ddf.compute()) == 20
+
+
+def test_files_of_others_have_no_divisions(root: Path) -> None:
+    assert not read_tfrecord(f"{root}/*.tfrecord", index="id", calculate_divisions=True).known_divisions
+
+
+def test_small_files_share_a_partition_and_have_divisions(root: Path) -> None:
+    ddf = read_tfrecord(root, index="id", calculate_divisions=True)
+    assert ddf.divisions == (0, 19)
+    assert ddf.loc[3:4].compute().index.tolist() == [3, 4]
+
+
+def test_files_are_not_split_for_divisions(tmp_path: Path) -> None:
+    frame = pd.DataFrame(
+        {"id": range(40), "raw": pd.array([b"x" * 100_000] * 40, pd.ArrowDtype(pa.binary()))}
+    )
+    to_tfrecord(dd.from_pandas(frame, npartitions=2), tmp_path / "data")
+    split = read_tfrecord(tmp_path / "data", index="id", blocksize="1 MiB")
+    assert split.npartitions > 2
+    whole = read_tfrecord(tmp_path / "data", index="id", blocksize="1 MiB", calculate_divisions=True)
+    assert whole.divisions == (0, 20, 39)
+
+
+def test_a_partition_column_may_be_the_index(tmp_path: Path, opened: list[str]) -> None:
+    to_tfrecord(dd.from_pandas(FRAME, npartitions=5), tmp_path / "data", partition_on=["part"], lossy="allow")
+    ddf = read_tfrecord(tmp_path / "data", index="part", calculate_divisions=True, blocksize=None)
+    assert ddf.divisions == (0, 1, 2, 3, 4, 4)
+    assert ddf.loc[2:3]["x"].compute().tolist() == FRAME["x"][8:16].tolist()
+    assert len(opened) == 2
+
+
+def test_an_index_that_cannot_be_is_refused(root: Path) -> None:
+    with pytest.raises(SchemaError, match="no column is named 'nothing'"):
+        read_tfrecord(root, index="nothing")
+    with pytest.raises(SchemaError, match="columns= names the column that index= takes"):
+        read_tfrecord(root, index="id", columns=["id", "x"])
+    with pytest.raises(TFRecordError, match="name its column by index="):
+        read_tfrecord(root, calculate_divisions=True)
