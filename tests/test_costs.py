@@ -162,6 +162,9 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
+@pytest.mark.filterwarnings(
+    "ignore:Passing more than 2 positional:DeprecationWarning"
+)  # older Dask's describe
 def test_every_query_costs_what_the_table_says(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = table(root, monkeypatch)
     assert found.splitlines() == TABLE.read_text().splitlines()

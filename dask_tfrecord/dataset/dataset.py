@@ -269,7 +269,8 @@ class Dataset:
         return self.filters is None or self._outcomes(self.filters, index, split) <= {True}
 
     def _outcomes(self, predicate: Predicate, index: int, split: Split) -> Outcomes:
-        fields = [item for item in self.schema.fields if item.name in predicate.columns()]
+        names = predicate.columns()
+        fields = [item for item in self.schema.fields if item.name in names]
         values = {item.name: self.values[item.name][index] for item in fields if item.name in self.values}
         return outcomes_in_file(predicate, fields, self.entries.get(split.file.path), values)
 

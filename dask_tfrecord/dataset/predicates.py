@@ -249,13 +249,12 @@ def outcomes_in_file(
     """
     if entry is not None and not entry.records:
         return frozenset()
-    statistics = {} if entry is None else {column.name: column for column in entry.statistics}
-    known = {}
-    for field in fields:
-        if field.name in values:
-            known[field.name] = facts_of_value(field, values[field.name].as_py())
-        elif entry is not None and field.name in statistics:
-            known[field.name] = facts_of(field, statistics[field.name], entry.records)
+    wanted = {field.name: field for field in fields}
+    known = {name: facts_of_value(wanted[name], value.as_py()) for name, value in values.items()}
+    if entry is not None:
+        for column in entry.statistics:
+            if column.name in wanted and column.name not in known:
+                known[column.name] = facts_of(wanted[column.name], column, entry.records)
     return predicate.outcomes(known)
 
 
