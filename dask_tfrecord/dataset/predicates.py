@@ -140,7 +140,8 @@ class IsIn(Predicate):
 
     def mask(self, table: pa.Table) -> pa.ChunkedArray:
         column = _values(table, self.name)
-        scalars = [scalar_of(key, column.type) for key in self.keys]
+        keys = [*self.keys, *(-key for key in self.keys if key == 0)]  # Arrow tells the zeros of floats apart
+        scalars = [scalar_of(key, column.type) for key in keys]
         wanted = [_plain(scalar) for scalar in scalars if scalar is not None]
         values = pa.array([*wanted, *([None] if self.missing else [])], column.type)
         return pc.is_in(column, value_set=values)
