@@ -5,6 +5,7 @@ Checked on Dask 2025.5.1 to 2026.8. What the tasks do is in `dataset` and `frame
 
 import sys
 import warnings
+from dataclasses import replace
 from functools import cached_property, reduce
 from typing import Any, ClassVar, cast
 
@@ -192,6 +193,14 @@ class ReadTFRecord(PartitionsFiltered, BlockwiseIO):  # type: ignore[misc]  # Da
     }
     _absorb_projections = True
     _pickle_functools_cache = False
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """What travels to the scheduler: statistics only if there is something to look up in them."""
+        make, operands = super().__reduce__()
+        if self.predicate is None and self.dataset.filters is None:
+            lean = replace(self.dataset, entries={})
+            operands = tuple(lean if one is self.dataset else one for one in operands)
+        return make, operands
 
     @property
     def columns(self) -> list[str]:

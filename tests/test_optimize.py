@@ -191,6 +191,13 @@ def test_a_task_carries_its_own_file_and_not_the_others() -> None:
     assert max(len(cloudpickle.dumps(task)) for task in graph.values()) < 2500
 
 
+def test_statistics_travel_only_where_they_are_needed(root: Path) -> None:
+    ddf = read_tfrecord(root, blocksize=None)
+    assert ddf.expr.dataset.entries
+    assert b"ColumnStatistics" not in cloudpickle.dumps(ddf[["x"]].optimize())
+    assert b"ColumnStatistics" in cloudpickle.dumps(ddf[ddf.x > 3].optimize())
+
+
 def test_a_plan_of_very_many_files_is_one_task_a_file_and_the_commit() -> None:
     ddf = expr.read(many(10_000), None)
     schema = Schema.from_arrow(pa.schema({"c1": pa.int64()}))
