@@ -244,14 +244,12 @@ class Dataset:
         splits = self.pieces[index]
         if predicate is None:
             return splits, None
-        needed = [True in self._outcomes(predicate, index, split) for split in splits]
-        if not any(needed):
-            return (), None
+        places = [at for at, split in enumerate(splits) if True in self._outcomes(predicate, index, split)]
+        splits = splits[: max(places, default=-1) + 1]
         counts = [self._count(index, split) for split in splits]
-        if all(needed) or None in counts:  # rows after others that nobody counted would get wrong numbers
+        if len(places) == len(splits) or None in counts:  # rows after uncounted ones would get wrong numbers
             return splits, None
         ends = list(accumulate((count or 0 for count in counts), initial=0))
-        places = [place for place, wanted in enumerate(needed) if wanted]
         return tuple(splits[place] for place in places), tuple((ends[at], ends[at + 1]) for at in places)
 
     def _filters(self, index: int, splits: Sequence[Split]) -> Predicate | None:
