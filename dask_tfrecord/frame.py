@@ -128,6 +128,9 @@ def to_pandas(
     frame: pd.DataFrame = pd.DataFrame(index=pd.RangeIndex(table.num_rows))
     if newer:
         frame = pa.table(newer).to_pandas(types_mapper=_dtype_of)
+        for name, column in newer.items():
+            if pa.types.is_dictionary(column.type) and not len(frame[name].cat.categories):
+                frame[name] = _without_categories(frame[name], column.type.value_type)
     if older:
         others = pa.table(older).to_pandas(types_mapper=_older_dtype_of)
         frame = pd.concat([frame, others], axis=1)[schema.names] if newer else others
@@ -199,6 +202,12 @@ def empty_meta(schema: Schema, numpy: Sequence[str] = ()) -> pd.DataFrame:
 
 def _dtype_of(type_: pa.DataType) -> pd.ArrowDtype | None:
     return None if pa.types.is_dictionary(type_) else pd.ArrowDtype(type_)
+
+
+def _without_categories(column: "pd.Series[Any]", type_: pa.DataType) -> "pd.Series[Any]":
+    """The column with the dtype that other partitions' categories have; for no text Arrow gives objects."""
+    dtype = _older_dtype_of(type_)
+    return column if dtype is None else column.cat.set_categories(pd.Index([], dtype=dtype))
 
 
 def _older_dtype_of(type_: pa.DataType) -> Any:

@@ -421,6 +421,18 @@ class TestToPandas:
         assert frame["x"].tolist() == ["a", "b"]
         assert frame["x"].cat.categories.tolist() == ["a", "b"]
 
+    @pytest.mark.parametrize("value", ["a", b"a", 1, 0.5, dt.date(2024, 1, 1)], ids=repr)
+    @pytest.mark.parametrize("ordered", [False, True])
+    @pytest.mark.parametrize("none", [[], [None]])
+    def test_partitions_without_a_category_go_together_with_others(
+        self, value: Any, ordered: bool, none: list[Any]
+    ) -> None:
+        encoded = [pa.array(values, pa.scalar(value).type).dictionary_encode() for values in ([value], none)]
+        arrays = [pa.DictionaryArray.from_arrays(e.indices, e.dictionary, ordered=ordered) for e in encoded]
+        some, nothing = (to_pandas(pa.table({"x": one}), planned(one.type))["x"] for one in arrays)
+        assert nothing.cat.categories.dtype == some.cat.categories.dtype
+        assert nothing.cat.ordered == ordered
+
     def test_an_order_holds_in_meta_partitions_and_empty_partitions(self) -> None:
         dtype = pd.CategoricalDtype(["low", "high"], ordered=True)
         frame = frame_of(["high", None, "low"], dtype)

@@ -371,3 +371,17 @@ def test_a_dataset_whose_name_reads_as_a_glob_is_found(tmp_path: Path) -> None:
         dd.from_pandas(pd.DataFrame({"n": [True]}), npartitions=1), tmp_path / "own[1]*"
     )
     assert read_tfrecord(tmp_path / "own[1]*").dtypes.to_dict() == {"n": pd.ArrowDtype(pa.bool_())}
+
+
+def test_partitions_without_any_category_are_put_together_with_others(tmp_path: Path) -> None:
+    for name, words in (("0", ["a"]), ("1", [None]), ("2", ["b"])):
+        records = [{} if word is None else {"word": ("bytes", [word.encode()])} for word in words]
+        (tmp_path / name).write_bytes(oracle.features_file(records))
+    (tmp_path / "3").write_bytes(b"")
+    schema = {"word": pa.dictionary(pa.int32(), pa.string())}
+    ddf = read_tfrecord(tmp_path, schema=schema, blocksize=None, include_path_column=True)
+    found = ddf.compute()
+    assert found["word"].astype(object).where(found["word"].notna(), None).tolist() == ["a", None, "b"]
+    assert [Path(path).name for path in found["path"]] == ["0", "1", "2"]
+    assert isinstance(found["word"].dtype, pd.CategoricalDtype)
+    assert isinstance(found["path"].dtype, pd.CategoricalDtype)
