@@ -8,7 +8,10 @@ from types import CodeType, FunctionType, MethodType
 from typing import Any
 
 import dask.dataframe as dd
+from fsspec import AbstractFileSystem
+from fsspec.core import OpenFile
 
+from dask_tfrecord.dataset.dataset import Dataset, Piece
 from dask_tfrecord.dataset.store import Store
 from dask_tfrecord.errors import DestinationError
 
@@ -26,7 +29,7 @@ def check_not_read(ddf: dd.DataFrame, store: Store) -> None:
     DestinationError
         If a path that the collection mentions lies in the store's root, or the root lies in it.
     """
-    for text in _mentioned(ddf):
+    for text in _mentioned(ddf, store):
         if _overlaps(text, store):
             raise DestinationError(
                 f"the DataFrame reads from {store.public(text)}, which the overwrite would remove",
@@ -35,29 +38,52 @@ def check_not_read(ddf: dd.DataFrame, store: Store) -> None:
             )
 
 
-def _mentioned(ddf: dd.DataFrame) -> Iterator[str]:
+def _mentioned(ddf: dd.DataFrame, store: Store) -> Iterator[str]:
     """The texts that may be paths; a mere name only where something is read, and if no column has it."""
-    seen: set[int] = set()
+    seen: dict[int, Any] = {}  # the objects, too: the id of one that is gone may be another's
     for node in ddf.expr.walk():
-        columns = set() if node.dependencies() else {str(name) for name in getattr(node, "columns", ())}
+        below = node.dependencies()
+        seen.update((id(one), one) for one in below)  # they are walked themselves
+        columns = set() if below else _column_names(node)
         for operand in node.operands:
-            for text in _texts(operand, seen):
+            for text in _texts(operand, store, seen):
                 is_name = "/" not in text and os.sep not in text
-                if not is_name or (not node.dependencies() and text not in columns):
+                if not is_name or (not below and text not in columns):
                     yield text
 
 
-def _texts(value: Any, seen: set[int]) -> Iterator[str]:
+def _column_names(node: Any) -> set[str]:
+    try:
+        return {str(name) for name in node.columns}
+    except (AttributeError, NotImplementedError):  # it is no frame
+        return set()
+
+
+def _texts(value: Any, store: Store, seen: dict[int, Any]) -> Iterator[str]:
     if isinstance(value, str):
-        yield value
+        if value not in ("", "."):  # as are separators and decimal points
+            yield value
         return
-    if id(value) in seen:
+    if id(value) in seen or _is_elsewhere(value, store):
         return
-    seen.add(id(value))
+    seen[id(value)] = value
     if isinstance(value, os.PathLike):
         yield os.fsdecode(value)
     for part in _parts(value):
-        yield from _texts(part, seen)
+        yield from _texts(part, store, seen)
+
+
+def _is_elsewhere(value: Any, store: Store) -> bool:
+    """Whether an object's paths, which name no protocol, are those of another kind of filesystem."""
+    holder = value.store if isinstance(value, Dataset | Piece) else value
+    fs: Any = holder.fs if isinstance(holder, OpenFile | Store) else None
+    while isinstance(getattr(fs, "fs", None), AbstractFileSystem):  # such as that behind a cache
+        fs = fs.fs
+    return fs is not None and _protocols(fs).isdisjoint(_protocols(store.fs))
+
+
+def _protocols(fs: AbstractFileSystem) -> set[str]:
+    return {fs.protocol} if isinstance(fs.protocol, str) else set(fs.protocol)
 
 
 def _parts(value: Any) -> Iterator[Any]:
@@ -77,6 +103,8 @@ def _parts(value: Any) -> Iterator[Any]:
         yield from (one for one in named if isinstance(one, str | os.PathLike))
     elif isinstance(value, CodeType):
         yield from value.co_consts
+    elif isinstance(value, AbstractFileSystem):  # what it wraps, perhaps, and none of its connections
+        yield from (value.storage_args, value.storage_options)
     elif not isinstance(value, type) and type(value).__module__.partition(".")[0] in _LIBRARIES:
         if hasattr(value, "__dask_graph__"):
             yield dict(value.__dask_graph__())
@@ -101,10 +129,8 @@ def _attributes(value: Any) -> Iterator[Any]:
 
 def _overlaps(text: str, store: Store) -> bool:
     """Whether a path or glob means anything at or below the store's root, or a directory that holds it."""
-    protocols = store.fs.protocol
-    known = (protocols,) if isinstance(protocols, str) else protocols
     scheme, found, _ = text.rpartition("::")[2].partition("://")
-    if (found and scheme not in known) or "\0" in text or len(text) > 1 << 12:
+    if (found and scheme not in _protocols(store.fs)) or "\0" in text or len(text) > 1 << 12:
         return False
     pattern = str(store.fs._strip_protocol(text.rpartition("::")[2])).strip("/").split("/")
     root = store.root.strip("/").split("/")

@@ -485,14 +485,25 @@ def test_a_dataset_is_not_overwritten_with_itself(place: str) -> None:
     assert values(place) == [1, 1]
 
 
+@pytest.mark.parametrize("source", [of_csv, of_delayed, of_a_closure, of_a_join])
+def test_other_places_may_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: Any) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "from").mkdir()
+    pd.DataFrame({"n": [1]}).to_csv(tmp_path / "from" / "data.csv", index=False)
+    for place in ("place", tmp_path / "place"):
+        to_tfrecord(source(tmp_path / "from"), place, overwrite=True)
+    assert values("place") == [1]
+
+
 def test_other_places_may_be_read_and_columns_have_any_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    pd.DataFrame({"place": [1]}).to_csv("place2.csv", index=False)
-    ddf = dd.read_csv("*.csv")[["place"]].rename(columns={"place": "n"})
-    to_tfrecord(ddf, "place", overwrite=True)
-    assert values("place") == [1]
+    pd.DataFrame({"place": [1], "n": [2]}).to_csv("place2.csv", index=False)
+    ddf = dd.read_csv("*.csv")
+    for found in (ddf, ddf[["place"]].rename(columns={"place": "n"}), ddf.assign(n=ddf["place"] + 2)):
+        to_tfrecord(found, "place", overwrite=True)
+    assert values("place") == [3]
 
 
 # --- overwrite="partitions" --------------------------------------------------------------------------

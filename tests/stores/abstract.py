@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import count
+from pathlib import Path
 from typing import Any, ClassVar
 from unittest.mock import patch
 
@@ -213,6 +214,25 @@ class StoreSuite:
         self.write(rows(8), place, overwrite=True)
         assert self.read(place) == [8]
         assert len(self.files(place)) == 3
+
+    @pytest.mark.parametrize("read", ["tfrecord", "csv"])
+    def test_what_is_read_is_known_from_what_is_overwritten(
+        self, place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, read: str
+    ) -> None:
+        monkeypatch.chdir(tmp_path)
+        here = self.store(place).root.strip("/")  # on the local disk, or another place there
+        for target, options in ((f"{place}/other", self.options), (here, {})):
+            to_tfrecord(rows(0), target, storage_options=options)
+        getattr(rows(1, 2), f"to_{read}")(f"{place}/it", storage_options=self.options)
+        names = f"{place}/it/*.part" if read == "csv" else f"{place}/it"
+        ddf = getattr(dd, f"read_{read}")(names, storage_options=self.options)
+        ddf = ddf if read == "tfrecord" else ddf[["n"]]
+        with pytest.raises(DestinationError, match="the DataFrame reads from"):
+            self.write(ddf, f"{place}/it", overwrite=True)
+        self.write(ddf, f"{place}/other", overwrite=True)
+        assert self.read(f"{place}/other") == [1, 2]
+        to_tfrecord(ddf, here, overwrite=True)
+        assert sorted(read_tfrecord(here)["n"].compute()) == [1, 2]
 
     def test_files_of_others_are_kept_or_replaced(self, place: str) -> None:
         self.write(rows(1), place)
