@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
 from glob import has_magic
+from threading import Lock
 from typing import Any, BinaryIO, NamedTuple
 from uuid import uuid4
 
@@ -25,6 +26,9 @@ from dask_tfrecord.dataset.source import REQUEST_BYTES, Expected, Source
 # Stores where a rename is a copy, and where an upload becomes visible as a whole when it is completed.
 # All others rename, and a new file is written beside its place first.
 _UPLOADING = frozenset({"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "adl", "oss", "oci"})
+
+# Held between the look whether a file is there and the rename that puts it there.
+_CREATION = Lock()
 
 
 @dataclass(frozen=True, repr=False)
@@ -132,8 +136,8 @@ class Store:
     def create_exclusively(self, path: str, data: bytes) -> None:
         """Make a file with this content, or raise FileExistsError and leave the one that is there.
 
-        Of several at once exactly one succeeds on local disks and object stores; on other stores a check
-        comes before the rename.
+        Of several at once exactly one succeeds on local disks, in memory and on object stores; on other
+        stores a check comes before the rename, and only the threads of one process wait for each other.
         """
         if not self.renames:
             self.fs.pipe_file(path, data, mode="create")
@@ -148,7 +152,10 @@ class Store:
             if self.local:
                 os.link(temporary, path)
             else:
-                self.move(temporary, path)
+                with _CREATION:
+                    if self.fs.exists(path):
+                        raise FileExistsError(self.public(path))
+                    self.move(temporary, path)
         except FileExistsError:
             raise
         except OSError:

@@ -1,9 +1,11 @@
 """The behaviour that every store must show; a test module per store subclasses it and says where to write."""
 
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
+from time import sleep
 from typing import Any, ClassVar
 from unittest.mock import patch
 
@@ -175,6 +177,26 @@ class StoreSuite:
         with pytest.raises(FileExistsError):
             store.create_exclusively(store.join("1"), b"second")
         assert store.fs.cat_file(store.join("1")) == b"first"
+
+    def test_of_many_exclusive_creations_at_once_one_succeeds(self, place: str) -> None:
+        store = self.store(place)
+        move = Store.move
+
+        def move_late(store: Store, source: str, target: str) -> None:
+            sleep(0.02)
+            move(store, source, target)
+
+        def created(number: int) -> bool:
+            try:
+                store.create_exclusively(store.join("1"), str(number).encode())
+            except FileExistsError:
+                return False
+            return True
+
+        with patch.object(Store, "move", move_late), ThreadPoolExecutor(6) as pool:
+            won = [number for number, found in enumerate(pool.map(created, range(6))) if found]
+        assert [store.fs.cat_file(store.join("1"))] == [str(number).encode() for number in won]
+        assert self.files(place) == ["1"]
 
     def test_removing_files_passes_over_those_that_are_not_there(self, place: str) -> None:
         store = self.store(place)
