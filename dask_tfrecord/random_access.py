@@ -13,8 +13,8 @@ from dask_tfrecord import frame
 from dask_tfrecord.dataset.columns import snapshot_values
 from dask_tfrecord.dataset.dataset import Dataset
 from dask_tfrecord.dataset.entries import FileEntry
-from dask_tfrecord.dataset.files import ReadOptions
 from dask_tfrecord.dataset.listing import FileInfo, PathLike
+from dask_tfrecord.dataset.options import ReadOptions
 from dask_tfrecord.dataset.snapshot import Snapshot, find_snapshot
 from dask_tfrecord.dataset.splits import Split, split_at_blocks
 from dask_tfrecord.dataset.store import Store

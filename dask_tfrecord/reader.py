@@ -12,9 +12,9 @@ from dask_tfrecord.codec import MAX_RECORD_BYTES, RecordType
 from dask_tfrecord.codec.compression import SUFFIXES
 from dask_tfrecord.dataset.damage import DamagePolicy, OnCorrupt, check_apart, check_policy
 from dask_tfrecord.dataset.dataset import Dataset
-from dask_tfrecord.dataset.files import Extra, ReadCompression, ReadOptions
 from dask_tfrecord.dataset.listing import PathLike
 from dask_tfrecord.dataset.opening import Infer, check_choice, open_dataset
+from dask_tfrecord.dataset.options import Extra, ReadCompression, ReadOptions
 from dask_tfrecord.dataset.store import Store
 from dask_tfrecord.errors import SchemaError, TFRecordError
 from dask_tfrecord.frame import numpy_names

@@ -32,8 +32,9 @@ from dask_tfrecord.codec import Column, Encoder, scan
 from dask_tfrecord.dataset import files
 from dask_tfrecord.dataset.damage import DamagePolicy, Losses
 from dask_tfrecord.dataset.entries import Block
-from dask_tfrecord.dataset.files import ReadOptions, count_records, read_table
+from dask_tfrecord.dataset.files import count_records, read_table
 from dask_tfrecord.dataset.listing import list_files
+from dask_tfrecord.dataset.options import ReadOptions
 from dask_tfrecord.dataset.splits import Split
 from dask_tfrecord.dataset.store import Store
 from dask_tfrecord.schema import Schema

@@ -20,8 +20,9 @@ import pytest
 from dask_tfrecord.codec.compression import LEVELS, Compression
 from dask_tfrecord.dataset import writing
 from dask_tfrecord.dataset.entries import FileEntry
-from dask_tfrecord.dataset.files import ReadOptions, read_table
+from dask_tfrecord.dataset.files import read_table
 from dask_tfrecord.dataset.listing import list_files
+from dask_tfrecord.dataset.options import ReadOptions
 from dask_tfrecord.dataset.partitioning import Part, Parted
 from dask_tfrecord.dataset.splits import Split
 from dask_tfrecord.dataset.store import Store

@@ -16,10 +16,10 @@ from oracle import Feature, Record
 
 from dask_tfrecord import read_tfrecord
 from dask_tfrecord.codec import Column, Encoder
-from dask_tfrecord.dataset.files import ReadOptions
 from dask_tfrecord.dataset.inference import AskedType, Place, Sample, look_at_all, take_sample
 from dask_tfrecord.dataset.listing import list_files
 from dask_tfrecord.dataset.opening import one_by_one, open_dataset
+from dask_tfrecord.dataset.options import ReadOptions
 from dask_tfrecord.errors import CorruptRecordError, CorruptRecordWarning, SchemaError, TFRecordError
 from dask_tfrecord.schema import Schema
 

@@ -19,10 +19,10 @@ from dask_tfrecord.codec import MAX_RECORD_BYTES
 from dask_tfrecord.dataset import files
 from dask_tfrecord.dataset import locate as module
 from dask_tfrecord.dataset.entries import Block
-from dask_tfrecord.dataset.files import ReadOptions
 from dask_tfrecord.dataset.listing import FileInfo
 from dask_tfrecord.dataset.locate import locate
 from dask_tfrecord.dataset.opening import one_by_one
+from dask_tfrecord.dataset.options import ReadOptions
 from dask_tfrecord.dataset.splits import Located
 from dask_tfrecord.dataset.store import Store
 

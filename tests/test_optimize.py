@@ -19,8 +19,8 @@ from dask_tfrecord.codec import Decoder
 from dask_tfrecord.dataset import files
 from dask_tfrecord.dataset.commit import WriteRun
 from dask_tfrecord.dataset.dataset import Dataset
-from dask_tfrecord.dataset.files import ReadOptions
 from dask_tfrecord.dataset.listing import FileInfo
+from dask_tfrecord.dataset.options import ReadOptions
 from dask_tfrecord.dataset.splits import plan_pieces
 from dask_tfrecord.dataset.store import Store
 from dask_tfrecord.schema import Schema

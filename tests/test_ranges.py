@@ -17,8 +17,9 @@ from dask_tfrecord import CorruptRecordError, TFRecordError, read_tfrecord
 from dask_tfrecord.codec.compression import LEVELS, SUFFIXES, Compression
 from dask_tfrecord.dataset import source, writing
 from dask_tfrecord.dataset.entries import Block
-from dask_tfrecord.dataset.files import ReadOptions, count_records, read_table
+from dask_tfrecord.dataset.files import count_records, read_table
 from dask_tfrecord.dataset.listing import list_files
+from dask_tfrecord.dataset.options import ReadOptions
 from dask_tfrecord.dataset.partitioning import Part, Parted
 from dask_tfrecord.dataset.splits import Split
 from dask_tfrecord.dataset.store import Store

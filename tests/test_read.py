@@ -18,9 +18,12 @@ from oracle import Feature, Record
 import dask_tfrecord
 from dask_tfrecord import CorruptRecordError, SchemaError, TFRecordError, read_tfrecord
 from dask_tfrecord.dataset import files
+from dask_tfrecord.dataset.content import open_window
 from dask_tfrecord.dataset.listing import FileInfo
+from dask_tfrecord.dataset.options import ReadOptions
 from dask_tfrecord.dataset.splits import Split
 from dask_tfrecord.dataset.store import Store
+from dask_tfrecord.dataset.window import Window
 from dask_tfrecord.schema import Schema
 
 
@@ -250,7 +253,7 @@ def test_every_window_gives_the_same_rows(tmp_path: Path, window: int, compressi
     file = FileInfo(store.root, (tmp_path / "a").stat().st_size)
     schema = Schema.from_arrow(pa.schema({"n": pa.int64()}))
     found: list[int] = []
-    with files.open_window(store, Split(file), files.ReadOptions(), window) as view:
+    with open_window(store, Split(file), ReadOptions(), window) as view:
         decoder = files.Decoder(schema.columns, "example")
         for data in view:
             decoded = decoder.decode(data, final=view.final)
@@ -266,16 +269,14 @@ def test_a_record_that_claims_more_than_the_file_has_is_damage_at_once(tmp_path:
     (tmp_path / "a").write_bytes(content)
     store = Store.at(tmp_path / "a")
     with (
-        files.open_window(
-            store, Split(FileInfo(store.root, len(content))), files.ReadOptions(None), 256
-        ) as view,
+        open_window(store, Split(FileInfo(store.root, len(content))), ReadOptions(None), 256) as view,
         pytest.raises(CorruptRecordError, match="claims 10,016 bytes, the file has 5,000 more") as caught,
     ):
         list(_scan(view))
     assert caught.value.offset == len(rows(0, 3))
 
 
-def _scan(view: files.Window) -> Iterator[int]:
+def _scan(view: Window) -> Iterator[int]:
     for data in view:
         scanned = files.scan(data, final=view.final)
         yield scanned.records

@@ -13,8 +13,9 @@ from dask_tfrecord.casts import load
 from dask_tfrecord.dataset.columns import key_clash
 from dask_tfrecord.dataset.damage import Losses, Warn, warn_here
 from dask_tfrecord.dataset.entries import FileEntry
-from dask_tfrecord.dataset.files import PATH, ReadOptions, no_columns, read_table
+from dask_tfrecord.dataset.files import PATH, no_columns, read_table
 from dask_tfrecord.dataset.keys import has_nan, is_comparable, key_of
+from dask_tfrecord.dataset.options import ReadOptions
 from dask_tfrecord.dataset.predicates import Outcomes, Predicate, outcomes_in_file
 from dask_tfrecord.dataset.splits import Split
 from dask_tfrecord.dataset.store import Store

@@ -10,10 +10,11 @@ from dask_tfrecord.dataset import statistics
 from dask_tfrecord.dataset.checksum import SummingStore, followed_by
 from dask_tfrecord.dataset.dataset import Dataset
 from dask_tfrecord.dataset.entries import Block, FileEntry
-from dask_tfrecord.dataset.files import ReadOptions, placed, walk
+from dask_tfrecord.dataset.files import placed, walk
 from dask_tfrecord.dataset.inference import ComputeEach
 from dask_tfrecord.dataset.listing import FileInfo
 from dask_tfrecord.dataset.locate import BLOCK_BYTES, locate
+from dask_tfrecord.dataset.options import ReadOptions
 from dask_tfrecord.dataset.snapshot import Snapshot, library_version
 from dask_tfrecord.dataset.splits import Split, split_file
 from dask_tfrecord.dataset.store import Store

@@ -13,8 +13,9 @@ import pyarrow as pa
 
 from dask_tfrecord.codec import Damage, Feature, Inference, RecordType, scan
 from dask_tfrecord.dataset.damage import DamagePolicy, Losses
-from dask_tfrecord.dataset.files import ReadOptions, walk
+from dask_tfrecord.dataset.files import walk
 from dask_tfrecord.dataset.listing import FileInfo
+from dask_tfrecord.dataset.options import ReadOptions
 from dask_tfrecord.dataset.splits import Split, plan_pieces
 from dask_tfrecord.dataset.store import Store
 from dask_tfrecord.dataset.window import FRAME_BYTES

@@ -14,9 +14,10 @@ from typing import NamedTuple, Self
 from dask_tfrecord.codec import find_record, scan
 from dask_tfrecord.codec.compression import HEAD_BYTES, detect
 from dask_tfrecord.dataset.entries import Block, FileEntry
-from dask_tfrecord.dataset.files import WINDOW_BYTES, ReadOptions
+from dask_tfrecord.dataset.files import WINDOW_BYTES
 from dask_tfrecord.dataset.inference import ComputeEach
 from dask_tfrecord.dataset.listing import FileInfo
+from dask_tfrecord.dataset.options import ReadOptions
 from dask_tfrecord.dataset.source import Source
 from dask_tfrecord.dataset.splits import Located
 from dask_tfrecord.dataset.store import Store

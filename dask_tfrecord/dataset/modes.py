@@ -10,10 +10,11 @@ import pyarrow as pa
 from dask_tfrecord.codec import _kernel
 from dask_tfrecord.dataset import hive
 from dask_tfrecord.dataset.entries import FileEntry
-from dask_tfrecord.dataset.files import WINDOW_BYTES, ReadOptions, count_records
+from dask_tfrecord.dataset.files import WINDOW_BYTES, count_records
 from dask_tfrecord.dataset.inference import infer_schema, take_sample
 from dask_tfrecord.dataset.layout import visible_files
 from dask_tfrecord.dataset.listing import FileInfo
+from dask_tfrecord.dataset.options import ReadOptions
 from dask_tfrecord.dataset.snapshot import Snapshot, find_snapshot, library_version, versions
 from dask_tfrecord.dataset.splits import Split
 from dask_tfrecord.dataset.store import Store

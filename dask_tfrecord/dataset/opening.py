@@ -24,7 +24,6 @@ from dask_tfrecord.dataset.columns import (
 )
 from dask_tfrecord.dataset.committed import committed_files, snapshot_files
 from dask_tfrecord.dataset.dataset import Dataset
-from dask_tfrecord.dataset.files import ReadOptions
 from dask_tfrecord.dataset.filters import parse_filters
 from dask_tfrecord.dataset.inference import (
     AskedType,
@@ -36,6 +35,7 @@ from dask_tfrecord.dataset.inference import (
 )
 from dask_tfrecord.dataset.listing import FileInfo, PathLike, as_paths, at_page, list_files
 from dask_tfrecord.dataset.locate import locate_large
+from dask_tfrecord.dataset.options import ReadOptions
 from dask_tfrecord.dataset.predicates import Predicate, outcomes_in_file
 from dask_tfrecord.dataset.snapshot import FileEntry, Snapshot, find_snapshot
 from dask_tfrecord.dataset.splits import Located, plan_pieces

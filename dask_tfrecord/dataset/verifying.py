@@ -9,7 +9,7 @@ from dask_tfrecord.codec import RecordType, scan
 from dask_tfrecord.dataset.checksum import SummingStore, followed_by
 from dask_tfrecord.dataset.damage import DamagePolicy, Losses, Lost
 from dask_tfrecord.dataset.entries import FileEntry
-from dask_tfrecord.dataset.files import WINDOW_BYTES, ReadOptions, walk
+from dask_tfrecord.dataset.files import WINDOW_BYTES, walk
 from dask_tfrecord.dataset.inference import (
     AskedType,
     ComputeEach,
@@ -21,6 +21,7 @@ from dask_tfrecord.dataset.inference import (
 )
 from dask_tfrecord.dataset.listing import FileInfo
 from dask_tfrecord.dataset.locate import BLOCK_BYTES, locate
+from dask_tfrecord.dataset.options import ReadOptions
 from dask_tfrecord.dataset.splits import Split, plan_pieces
 from dask_tfrecord.dataset.store import Store
 from dask_tfrecord.errors import TFRecordError

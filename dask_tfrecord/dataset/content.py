@@ -1,0 +1,98 @@
+"""The content of a file, decompressed, from where a split begins to where it ends. Decodes nothing."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from dask_tfrecord.codec.compression import HEAD_BYTES, SUFFIXES, Compression, decompressor, detect, is_frame
+from dask_tfrecord.codec.lookalikes import LOOK_BYTES, looks_like
+from dask_tfrecord.dataset.options import ReadCompression, ReadOptions
+from dask_tfrecord.dataset.splits import Split
+from dask_tfrecord.dataset.store import Store
+from dask_tfrecord.dataset.window import Window
+from dask_tfrecord.errors import CorruptRecordError, TFRecordError
+
+
+@contextmanager
+def open_window(store: Store, split: Split, options: ReadOptions, size: int) -> Iterator[Window]:
+    """A window over the split's (decompressed) content; its offsets are those in the file's content."""
+    file, start, stop = split.file, split.start, split.stop
+    end = None if stop is None else stop.offset
+    with store.open(file.path, file.size, start.offset, end, file.stamp) as source:
+        head = source.peek(HEAD_BYTES if start.offset else LOOK_BYTES)
+        if start.offset:
+            found = block_compression(split, head[:HEAD_BYTES])
+        else:
+            found = detect(head[:HEAD_BYTES])
+            _check_compression(found, options.compression, source.size)
+        content = None if stop is None else stop.content
+        if found:
+            stream = decompressor(source.readinto, found, inside=start.offset > 0)
+            readinto = (
+                stream.readinto if content is None else _first(content - start.content, stream.readinto)
+            )
+            window = Window(readinto, size, start.content, content)
+        else:
+            window = Window(source.readinto, size, start.content, source.size if stop is None else content)
+        try:
+            yield window
+        except CorruptRecordError as error:
+            raise _recognised(error, window.head, head, found) if error.offset == 0 else error from None
+
+
+def _recognised(
+    error: CorruptRecordError, content: bytes, stored: bytes, compression: Compression | None
+) -> CorruptRecordError:
+    """The error at a file's start with what the file looks like instead, if that is something known."""
+    packed = compression is not None and content
+    looks = looks_like(content if packed else stored)
+    if looks is None or is_frame(content[:HEAD_BYTES]):
+        return error
+    within = f", compressed with {compression}" if packed else ""
+    return CorruptRecordError(
+        f"not a TFRecord file: it looks like {looks}{within}",
+        record=error.record,
+        offset=0,
+        advice="move it elsewhere, or pass a glob that leaves it out",
+    )
+
+
+def _first(count: int | None, readinto: Callable[[memoryview], int]) -> Callable[[memoryview], int]:
+    """A reader of the first bytes only; of all if there is no count."""
+    if count is None:
+        return readinto
+    left = count
+
+    def read(view: memoryview) -> int:
+        nonlocal left
+        got = readinto(view[:left]) if left else 0
+        left -= got
+        return got
+
+    return read
+
+
+def block_compression(split: Split, head: bytes) -> Compression | None:
+    """What a split is compressed with that begins, with ``head``, inside its file.
+
+    Plain files may be named anything. Compressed ones with such splits are ours, and named for it.
+    """
+    suffix = f".{split.file.path.rpartition('.')[2]}"
+    named = next((name for name, known in SUFFIXES.items() if name and known == suffix), None)
+    if split.start.offset == split.start.content and (not named or is_frame(head)):
+        return None
+    if named is None:
+        raise TFRecordError(
+            f"the file cannot be read from byte {split.start.offset:,} on: it is compressed, its name does "
+            "not say how",
+            advice="give it its name back, or read it as a whole with blocksize=None",
+        )
+    return named
+
+
+def _check_compression(found: Compression | None, wanted: ReadCompression, size: int | None) -> None:
+    if wanted not in ("infer", found) and size != 0:
+        raise CorruptRecordError(
+            f"the file's first bytes are not {wanted or 'uncompressed TFRecord'}",
+            offset=0,
+            advice='pass compression="infer", which goes by the first bytes of each file',
+        )

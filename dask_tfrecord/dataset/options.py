@@ -1,0 +1,37 @@
+"""How files are read, as one value that travels in tasks."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from dask_tfrecord.codec import MAX_RECORD_BYTES
+from dask_tfrecord.codec.compression import Compression
+from dask_tfrecord.dataset.damage import RAISE, DamagePolicy
+
+# How a file that is read may be compressed; "infer" goes by its first bytes.
+ReadCompression = Compression | Literal["infer"] | None
+
+# What becomes of features that the schema does not have.
+Extra = Literal["raise", "ignore"]
+
+
+@dataclass(frozen=True)
+class ReadOptions:
+    """How files are read, whatever they hold; `read_tfrecord` says what each means.
+
+    ``path_column`` and ``offset_column`` are the names of columns that tell where records come from.
+    ``guessed`` says that the records were taken for examples because none of a sample had a feature list.
+    """
+
+    compression: ReadCompression = "infer"
+    verify_crc: bool = True
+    max_record_bytes: int = MAX_RECORD_BYTES
+    extra: Extra = "raise"
+    damage: DamagePolicy = RAISE
+    path_column: str | None = None
+    offset_column: str | None = None
+    guessed: bool = False
+
+    @property
+    def origin(self) -> tuple[str, ...]:
+        """The columns that are in no record."""
+        return tuple(filter(None, (self.path_column, self.offset_column)))
