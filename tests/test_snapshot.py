@@ -55,6 +55,10 @@ def test_what_was_stored_comes_back() -> None:
     assert from_parquet(stored(), "root/1") == SNAPSHOT
 
 
+def blocks(*found: tuple[int, int, int]) -> list[dict[str, int]]:
+    return [Block(*one)._asdict() for one in found]
+
+
 def a_partitioned_snapshot(key: pa.DataType, values: list[Any]) -> Snapshot:
     """One file per value, with blocks and statistics in some."""
     partitioning = Schema.from_arrow(pa.schema({"key": key, "it's 2": pa.int8()})).fields
@@ -67,7 +71,7 @@ def a_partitioned_snapshot(key: pa.DataType, values: list[Any]) -> Snapshot:
         {},
     ]
     files = tuple(
-        FileEntry(f"key={at}/part-{at}", 1, 2, 3, (value, None if at else 5), **extras[at % 3])
+        FileEntry(f"key={at}/part-{at}", 2**41, 20, 3, (value, None if at else 5), **extras[at % 3])
         for at, value in enumerate(values)
     )
     return Snapshot(files, SCHEMA, None, "run", "1", partitioning, 7, {"who": "me", "": "ü"})
@@ -184,6 +188,9 @@ def test_a_path_that_leaves_the_dataset_is_refused(path: str) -> None:
         lambda metadata, columns: columns.update(bytes=[-1, 0]),
         lambda metadata, columns: columns.update(path=["a", "a"]),
         lambda metadata, columns: columns.update(blocks=[[{"offset": 1}], []]),
+        lambda metadata, columns: columns.update(blocks=[blocks((0, 0, 0), (9, 9, 9), (8, 10, 10)), []]),
+        lambda metadata, columns: columns.update(blocks=[blocks((0, 0, 0), (9, 9, 21)), []]),
+        lambda metadata, columns: columns.update(blocks=[blocks((-1, 0, 0)), []]),
         lambda metadata, columns: metadata.update(partitioning=metadata["schema"]),
         lambda metadata, columns: metadata.update(partitioning=[1]),
         lambda metadata, columns: metadata.update(custom_metadata={"a": 1}),

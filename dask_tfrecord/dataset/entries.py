@@ -3,6 +3,7 @@
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -116,8 +117,18 @@ def from_table(table: pa.Table, schema: Schema, partitioning: Sequence[Field]) -
     for file in files:
         check(is_inside(file.path), f"the path {file.path!r} is not one below the dataset")
         check(file.bytes >= 0 and file.records >= 0, f"the sizes of {file.path!r} are negative")
+        check(_is_ascending(file), f"the blocks of {file.path!r} do not follow each other inside of it")
     check(len({file.path for file in files}) == len(files), "a path twice")
     return files
+
+
+def _is_ascending(file: FileEntry) -> bool:
+    """Whether the blocks are places of the file, each after the one before."""
+    ends = [Block(-1, -1, -1), *file.blocks, Block(file.bytes, 1 << 63, file.records + 1)]
+    return all(
+        one.offset < next_.offset and one.content < next_.content and one.record < next_.record
+        for one, next_ in pairwise(ends)
+    )
 
 
 def _column(files: Sequence[FileEntry], name: str) -> pa.Array:
