@@ -16,9 +16,7 @@ from dask_tfrecord.dataset.store import Store
 from dask_tfrecord.errors import DestinationError
 
 # Libraries whose objects are looked into; those of others are data.
-_LIBRARIES = frozenset(
-    {"dask", "dask_tfrecord", "distributed", "fsspec", "s3fs", "gcsfs", "adlfs", "pathlib"}
-)
+_LIBRARIES = frozenset({"dask", "dask_tfrecord", "fsspec", "s3fs", "gcsfs", "adlfs", "pathlib"})
 
 
 def check_not_read(ddf: dd.DataFrame, store: Store) -> None:

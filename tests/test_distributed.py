@@ -130,3 +130,10 @@ def test_a_plan_travels_without_the_package_being_imported_by_hand(tmp_path: Pat
     to_tfrecord(numbers(), tmp_path / "a", compute_kwargs={"scheduler": "sync"})
     ddf = pickle.loads(pickle.dumps(read_tfrecord(tmp_path / "a")))
     assert client.compute(ddf.n.sum()).result() == 190
+
+
+def test_persisted_rows_are_written_over_what_they_were_read_from(tmp_path: Path, client: Client) -> None:
+    to_tfrecord(numbers(), tmp_path, compute_kwargs={"scheduler": "sync"})
+    kept = client.persist(read_tfrecord(tmp_path).assign(m=1))
+    assert to_tfrecord(kept, tmp_path, overwrite=True, compute_kwargs={"scheduler": client}).records == 20
+    assert sorted(read_tfrecord(tmp_path)["n"].compute(scheduler="sync")) == list(range(20))
