@@ -488,3 +488,28 @@ def test_a_huge_damaged_stretch_takes_little_memory(
                 file.write(block)
             file.write(frame(2))
     assert growth(MEASURE, tmp_path, "small", "huge", quarantine) < 32 * 1024
+
+
+@pytest.mark.parametrize(
+    ("record", "at", "limit", "advice"),
+    [
+        (0, 0, "1 MiB", "check that it is a TFRecord file"),
+        (0, 12, "1 MiB", 'on_corrupt="skip"'),
+        (1, 0, "1 MiB", 'on_corrupt="skip"'),
+        (1, 12, "1 MiB", 'on_corrupt="skip"'),
+        (1, 0, 5, "larger max_record_bytes="),
+    ],
+)
+def test_damage_comes_with_the_keyword_that_mends_it(
+    tmp_path: Path, record: int, at: int, limit: Any, advice: str
+) -> None:
+    one = oracle.features_file([{"n": ("int64", [1])}])
+    content = bytearray(2 * one)
+    content[record * len(one) + at] ^= limit != 5
+    (tmp_path / "a").write_bytes(content)
+    schema = pa.schema({"n": pa.int64()})
+    with pytest.raises(CorruptRecordError) as caught:
+        read_tfrecord(
+            tmp_path, schema=schema, record_type="example", blocksize=None, max_record_bytes=limit
+        ).compute()
+    assert advice in str(caught.value.advice)

@@ -25,7 +25,7 @@ from dask_tfrecord.dataset.options import ReadOptions
 from dask_tfrecord.dataset.splits import Split
 from dask_tfrecord.dataset.store import Store
 from dask_tfrecord.dataset.window import FRAME_BYTES, Window
-from dask_tfrecord.errors import CorruptRecordError, SchemaError, TFRecordError
+from dask_tfrecord.errors import CorruptRecordError, FileChangedError, SchemaError, TFRecordError
 from dask_tfrecord.schema import Schema
 
 # The column of the files that records come from.
@@ -35,6 +35,7 @@ PATH = pa.dictionary(pa.int32(), pa.string())
 WINDOW_BYTES = 1 << 22
 
 _ADVICE_AT_START = "check that it is a TFRecord file, uncompressed or in one of the known compressions"
+_ADVICE_ON_DAMAGE = 'pass on_corrupt="skip" to read_tfrecord to read all other records'
 
 
 def read_split(
@@ -264,5 +265,13 @@ def placed(error: TFRecordError, path: str, first: int) -> TFRecordError:
     """The error with its file; its record counted from ``first`` on now counts from the file's start."""
     if error.record is not None or isinstance(error, CorruptRecordError):
         error.record = first + (error.record or 0)
-    at_start = isinstance(error, CorruptRecordError) and error.offset == 0
-    return error.located(path=path, advice=_ADVICE_AT_START if at_start else None)
+    return error.located(path=path, advice=_advice(error))
+
+
+def _advice(error: TFRecordError) -> str | None:
+    """What to do about damage that is nothing else."""
+    if not isinstance(error, CorruptRecordError) or isinstance(error, FileChangedError):
+        return None
+    if "max_record_bytes" in error.problem:
+        return f"pass a larger max_record_bytes=; if it is damaged, {_ADVICE_ON_DAMAGE}"
+    return _ADVICE_ON_DAMAGE if error.offset or "record data" in error.problem else _ADVICE_AT_START
