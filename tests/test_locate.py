@@ -16,7 +16,7 @@ from test_kernel_locate import damaged_files, first_record
 
 from dask_tfrecord import CorruptRecordError, read_tfrecord
 from dask_tfrecord.codec import MAX_RECORD_BYTES
-from dask_tfrecord.dataset import files
+from dask_tfrecord.dataset import content
 from dask_tfrecord.dataset import locate as module
 from dask_tfrecord.dataset.entries import Block
 from dask_tfrecord.dataset.listing import FileInfo
@@ -292,7 +292,7 @@ def test_damage_is_passed_over_in_partitions_as_in_the_whole_file(data: bytes, b
     with (
         patch.object(module, "STRETCH_BYTES", 1),
         patch.object(module, "detect", lambda head: None),
-        patch.object(files, "detect", lambda head: None),
+        patch.object(content, "detect", lambda head: None),
         dask.config.set(scheduler="sync"),
     ):
         whole = read_tfrecord("memory://located/file", blocksize=None, **options)
