@@ -1,5 +1,6 @@
 """`to_tfrecord`: arguments -> plan -> collection, or its result."""
 
+import os
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -149,6 +150,13 @@ def to_tfrecord(
     >>> ddf.to_tfrecord("s3://bucket/train", compression="gzip")  # doctest: +SKIP
     Snapshot(16 files, 1,000,000 records, 81,321,104 bytes)
     """
+    if not isinstance(ddf, dd.DataFrame):
+        raise TFRecordError(
+            f"{type(ddf).__name__} is not a Dask DataFrame",
+            advice="pass dask.dataframe.from_pandas(frame, npartitions=8), or a column as ddf[[name]]",
+        )
+    if not isinstance(path, str | os.PathLike) or not os.fspath(path):
+        raise TFRecordError(f"{path!r} is not a path", advice="pass the directory to write to")
     check_choice("compression", compression, tuple(SUFFIXES))
     check_level(compression, compression_level)
     check_choice("record_type", record_type, get_args(RecordType))

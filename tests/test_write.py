@@ -232,6 +232,24 @@ def test_compute_kwargs_reach_compute(tmp_path: Path) -> None:
 # --- what is refused ---------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize(
+    ("ddf", "path", "problem"),
+    [
+        (
+            pd.DataFrame({"x": [1]}),
+            "somewhere",
+            "DataFrame is not a Dask DataFrame; pass dask.dataframe.from_pandas",
+        ),
+        (dd.from_dict({"x": [1]}, npartitions=1)["x"], "somewhere", "Series is not a Dask DataFrame"),
+        (dd.from_dict({"x": [1]}, npartitions=1), None, "None is not a path"),
+        (dd.from_dict({"x": [1]}, npartitions=1), "", "'' is not a path"),
+    ],
+)
+def test_what_is_no_collection_or_no_path_is_refused(ddf: Any, path: Any, problem: str) -> None:
+    with pytest.raises(TFRecordError, match=problem):
+        to_tfrecord(ddf, path)
+
+
 def test_a_directory_that_holds_a_dataset_is_refused(tmp_path: Path) -> None:
     to_tfrecord(collection(), tmp_path)
     before = content(tmp_path)
