@@ -71,7 +71,7 @@ class Piece:
         losses.finish(warn)
         if not self.schema.fields:
             return no_columns(sum(table.num_rows for table in tables))
-        return pa.concat_tables([pa.Table.from_batches([self.schema.no_rows()]), *tables])
+        return pa.concat_tables(tables or [pa.Table.from_batches([self.schema.no_rows()])])
 
     def _read(self, split: Split, losses: Losses) -> pa.Table:
         if self.filters is None:
