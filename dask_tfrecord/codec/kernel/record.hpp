@@ -74,6 +74,7 @@ struct alignas(64) Key {
   uint8_t head = 0;                             // how many bytes come before the values
   uint8_t entry = 0;                            // the length <entry> for n = 0
   bool longer = false;                          // than the words: the rest is compared with the key's text
+  bool in_order = false;                        // the next key is the one with the next index
   uint64_t masks[4] = {~uint64_t{0}, 0, 0, 0};  // what `compared` says, a byte for each
 };
 
@@ -107,7 +108,10 @@ class KeyTable {
   const Key* keys() const { return keys_.data(); }
   const Key& operator[](uint32_t index) const { return keys_[index]; }
   const std::string& text(uint32_t index) const { return texts_[index]; }
-  void follow(uint32_t index, uint32_t next) { keys_[index].next = next; }
+  void follow(uint32_t index, uint32_t next) {
+    keys_[index].next = next;
+    keys_[index].in_order = next == index + 1;
+  }
 
   // The index of a name, or 0.
   uint32_t find(const std::string& name) const {
@@ -219,7 +223,8 @@ class MapWalker {
     auto cursor = sink_.cursor();
     uint32_t last = previous;
     while (p < stop) {
-      uint32_t index = keys[last].next;
+      // A branch, and not what `next` says anyhow: then nothing waits for that to be loaded.
+      uint32_t index = TFR_LIKELY(keys[last].in_order) ? last + 1 : keys[last].next;
       if (!TFR_LIKELY(Loop::matches(keys[index], p)) && !(index = find_next(index, p))) break;
       const Key& key = keys[index];
       if (key.longer && !matches_text(index, p)) break;
