@@ -209,7 +209,7 @@ class Dataset:
         bounds = [self._bounds(index, item) for index in range(self.npieces)]
         known = [bound for bound in bounds if bound is not None]
         ends = [key_of(value, item.type) for bound in known for value in bound]
-        steps = list(pairwise(ends))
+        steps = list(pairwise(ends))  # of keys of one column, so of one kind
         if len(known) < len(bounds) or any(one >= other for one, other in steps[1::2]):  # type: ignore[operator]
             return None
         return (*(low for low, _ in known), known[-1][1])

@@ -164,7 +164,7 @@ def _condition(field: Field, symbol: str, value: Any) -> Predicate:
         raise SchemaError(f"unknown operator {symbol!r} in filters=; known are {known}", feature=field.name)
     if value is None:
         raise WrongTypeError('missing values are found by "is" and "is not"')
-    return compare(field, symbol, value)  # type: ignore[arg-type]
+    return compare(field, symbol, value)  # type: ignore[arg-type]  # it is one, as was just checked
 
 
 def _malformed(found: Any) -> SchemaError:
@@ -188,7 +188,7 @@ def _compare_categories(field: Field, symbol: Operator, key: Any) -> Predicate:
         raise WrongTypeError(f"it is none of the column's ordered categories {field.categories.to_pylist()}")
     at = keys.index(key)
     wanted = [other for place, other in enumerate(keys) if COMPARE[symbol](place, at)]
-    return IsIn(field.name, tuple(wanted))  # type: ignore[arg-type]
+    return IsIn(field.name, tuple(wanted))  # type: ignore[arg-type]  # no fraction: categories are values
 
 
 def _on_whole(symbol: Operator, key: Fraction) -> tuple[Operator, int]:

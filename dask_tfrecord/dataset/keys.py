@@ -68,8 +68,9 @@ def scalar_of(key: Key, type_: pa.DataType) -> pa.Scalar | None:
     """The inverse of `key_of`; None if the type cannot hold the value."""
     try:
         if types.is_decimal(type_):
-            digits = tuple(map(int, str(abs(int(key)))))
-            return pa.scalar(Decimal((int(key < 0), digits, -type_.scale)), type_)  # type: ignore[operator]
+            whole = int(key)
+            digits = tuple(map(int, str(abs(whole))))
+            return pa.scalar(Decimal((int(whole < 0), digits, -type_.scale)), type_)
         if types.is_boolean(type_):
             return pa.scalar(bool(key), type_) if key in (0, 1) else None
         return pa.scalar(key, type_)

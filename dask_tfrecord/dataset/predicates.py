@@ -5,6 +5,7 @@ outcomes that its rows may have, never one too few: a file that cannot be true h
 """
 
 import operator
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
@@ -70,20 +71,20 @@ class Facts(NamedTuple):
 Known: TypeAlias = Mapping[str, Facts]
 
 
-class Predicate:
+class Predicate(ABC):
     """A condition on a row."""
 
+    @abstractmethod
     def columns(self) -> set[str]:
         """Names of those it looks at."""
-        raise NotImplementedError
 
+    @abstractmethod
     def outcomes(self, known: Known) -> Outcomes:
         """What it may come to for a row of a file; nothing is known of columns that are left out."""
-        raise NotImplementedError
 
+    @abstractmethod
     def mask(self, table: pa.Table) -> pa.ChunkedArray:
         """What it comes to for each row."""
-        raise NotImplementedError
 
 
 @dataclass(frozen=True)
@@ -231,6 +232,9 @@ class Unsure(Predicate):
             return ANY
         return frozenset().union(*(candidate.outcomes(known) for candidate in self.candidates))
 
+    def mask(self, table: pa.Table) -> pa.ChunkedArray:
+        raise TypeError("nobody knows which predicate it is")  # it stands for pandas' own filters only
+
 
 def outcomes_in_file(
     predicate: Predicate, fields: Iterable[Field], entry: FileEntry | None, values: Mapping[str, pa.Scalar]
@@ -287,6 +291,7 @@ def _can_be(symbol: Operator, facts: Facts, key: Key, answer: bool) -> bool:
             return answer == (symbol == "!=")
         return _can_be(opposite[symbol], facts, key, not answer)
     if symbol == "==":
+        # keys of one column are of one kind
         inside = (low is None or low <= key) and (high is None or key <= high)  # type: ignore[operator]
         return inside if answer else not (low == key == high)
     nearest = low if (symbol == "<") == answer else high
