@@ -10,10 +10,12 @@ std::string encode(const std::vector<tfr::ColumnSpec>& columns, tfr::RecordType 
   tfr::Encoder encoder(columns, type);
   int column = 0;
   tfr::fuzz::require(!encoder.bind(arrow.schema, arrow.array, column), "what was decoded can be bound");
+  const int64_t rows = arrow.array.length;
+  tfr::fuzz::require(encoder.statistics(0, rows).size() == columns.size(), "each column has statistics");
   std::string out(64, '\0');
   std::string bytes;
-  for (int64_t row = 0; row < arrow.array.length;) {
-    const tfr::EncodedRows done = encoder.encode(row, reinterpret_cast<uint8_t*>(out.data()), out.size());
+  for (int64_t row = 0; row < rows;) {
+    const tfr::EncodedRows done = encoder.encode(row, rows, reinterpret_cast<uint8_t*>(out.data()), out.size());
     if (done.fault.reason) return {};  // a null in a list of lists can be read but not written
     if (done.need) {
       tfr::fuzz::require(done.need > out.size(), "a need is more than there was");
