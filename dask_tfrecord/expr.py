@@ -165,7 +165,7 @@ _LEAST_PARTITIONS = 64
 _GATHERING = (Sum, Max, Any_, All, Len, Mean, Count, Unique, ValueCounts, FinalizeComputeDF)
 
 
-class ReadTFRecord(PartitionsFiltered, BlockwiseIO):  # type: ignore[misc]  # Dask is untyped
+class ReadTFRecord(PartitionsFiltered, BlockwiseIO):
     """The partitions of a dataset.
 
     It takes in projections, so that other columns are never decoded, and predicates, so that files are not
@@ -335,7 +335,7 @@ class ReadTFRecord(PartitionsFiltered, BlockwiseIO):  # type: ignore[misc]  # Da
         return bool(tokenize(self.dataset) == tokenize(other.dataset) and chosen[0] == chosen[1])
 
 
-class FusedReads(FusedIO):  # type: ignore[misc]  # Dask is untyped
+class FusedReads(FusedIO):
     """Several partitions of a read in each task."""
 
     @cached_property
@@ -500,7 +500,7 @@ def _field_of(found: Any) -> Field:
     return field
 
 
-class _AllColumns(Expr):  # type: ignore[misc]  # Dask is untyped
+class _AllColumns(Expr):
     """What all expressions of a write have in common: the need of all columns."""
 
     @property
@@ -509,7 +509,7 @@ class _AllColumns(Expr):  # type: ignore[misc]  # Dask is untyped
         return columns
 
 
-class _PerPartition(_AllColumns, Blockwise):  # type: ignore[misc]  # Dask is untyped
+class _PerPartition(_AllColumns, Blockwise):
     """A task for each partition, which knows its number and counts from the lowered frame."""
 
     _prefix: ClassVar[str]
@@ -569,7 +569,7 @@ class WritePartitions(_Write, _PerPartition):
     _function = staticmethod(write_partition)
 
 
-class CommitTFRecord(Expr):  # type: ignore[misc]  # Dask is untyped
+class CommitTFRecord(Expr):
     """One task over all receipts."""
 
     _parameters: ClassVar = ["frame", "run"]

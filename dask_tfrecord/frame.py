@@ -166,7 +166,7 @@ def _has_objects(type_: pa.DataType) -> bool:
     """Whether Arrow can make arrays of the lists; it cannot of lists of bytes of one length."""
     try:
         pa.nulls(0, type_).to_pandas()
-    except pa.ArrowNotImplementedError:
+    except pa.ArrowNotImplementedError:  # which is what this function is to find out
         return False
     return True
 
@@ -462,7 +462,7 @@ def _for_pandas(column: pa.ChunkedArray) -> Any:
     if isinstance(column.type, pa.BaseExtensionType):
         try:
             pd.ArrowDtype(column.type)
-        except NotImplementedError:
+        except NotImplementedError:  # of pandas, for extension types that it has no dtype for
             chunks = [chunk.storage for chunk in column.chunks]
             column = pa.chunked_array(chunks, column.type.storage_type)
     return pd.arrays.ArrowExtensionArray(column)

@@ -21,6 +21,9 @@ __all__ = ["Field", "Lossy", "RecordType", "Schema"]
 
 Lossy = Literal["warn", "allow", "raise"]
 
+# What values raise that do not fit, and types between which Arrow has no cast.
+_NO_CAST = (MisfitError, pa.ArrowInvalid, pa.ArrowNotImplementedError)
+
 
 @dataclass(frozen=True)
 class Field:
@@ -73,7 +76,7 @@ class Field:
             if self.categories is not None and self.type.ordered:
                 load(array.dictionary_decode(), self.type, self.categories)
             return store(array, exact=lossy == "raise")
-        except (MisfitError, pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        except _NO_CAST as error:
             raise self._error(error) from None
 
     def load(self, array: pa.Array) -> pa.Array:
@@ -82,7 +85,7 @@ class Field:
             array = _only_nulls(array, self.name)
         try:
             return load(array, self.type, self.categories)
-        except (MisfitError, pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        except _NO_CAST as error:
             raise self._error(error) from None
 
     def no_rows(self) -> pa.Array:

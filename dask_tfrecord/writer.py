@@ -236,8 +236,8 @@ def _compute(
 
 def _check_counts(**counts: object) -> None:
     for name, count in counts.items():
-        is_integer = isinstance(count, int | np.integer) and not isinstance(count, bool)
-        if count is not None and not (is_integer and count > 0):  # type: ignore[operator]  # an integer
+        is_positive = isinstance(count, int | np.integer) and not isinstance(count, bool) and count > 0
+        if count is not None and not is_positive:
             raise TFRecordError(f"{name}={count!r} is not a positive integer")
 
 

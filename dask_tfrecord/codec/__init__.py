@@ -109,7 +109,8 @@ class Decoded(NamedTuple):
 
     @property
     def records(self) -> int:
-        return self.batch.num_rows  # type: ignore[no-any-return]
+        count: int = self.batch.num_rows
+        return count
 
 
 class Statistics(NamedTuple):

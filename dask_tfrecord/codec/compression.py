@@ -75,8 +75,9 @@ _OUTPUT_BYTES = 1 << 20
 
 ReadInto: TypeAlias = Callable[[memoryview], int]
 
-# What the libraries raise for data that is not theirs. isal's stub says that its own is an instance.
-_DAMAGED: tuple[type[Exception], ...] = (igzip_lib.IsalError, lzma.LZMAError, OSError)  # type: ignore[assignment]
+# What the libraries raise for data that is not theirs.
+_ISAL_ERROR: Any = igzip_lib.IsalError  # a class, which isal's stub calls an instance
+_DAMAGED: tuple[type[Exception], ...] = (_ISAL_ERROR, lzma.LZMAError, OSError)
 
 
 def check_level(compression: Compression | None, level: int | None) -> None:
@@ -139,7 +140,8 @@ class _Deflate:
     def compress(self, content: Buffer, /) -> bytes:
         stream = self._library.compressobj(self._level, zlib.DEFLATED, -zlib.MAX_WBITS)
         start: bytes = stream.compress(content)
-        return start + stream.flush(zlib.Z_FULL_FLUSH)  # type: ignore[no-any-return]
+        end: bytes = stream.flush(zlib.Z_FULL_FLUSH)
+        return start + end
 
     def add(self, content: Buffer, /) -> None:
         self._checksum = self._sum(content, self._checksum)
@@ -169,7 +171,8 @@ class _Frames:
             window = {"id": lzma.FILTER_LZMA2, "preset": self._level, "dict_size": _XZ_WINDOW_BYTES}
             return lzma.compress(content, check=lzma.CHECK_CRC32, filters=[window])
         codec = pa.Codec(self._compression, compression_level=self._level)
-        return codec.compress(content, asbytes=True)  # type: ignore[no-any-return]
+        frame: bytes = codec.compress(content, asbytes=True)
+        return frame
 
     def add(self, content: Buffer, /) -> None:
         self._empty = False

@@ -208,9 +208,9 @@ class Dataset:
         [item] = self.schema.select([name]).fields
         bounds = [self._bounds(index, item) for index in range(self.npieces)]
         known = [bound for bound in bounds if bound is not None]
-        ends = [key_of(value, item.type) for bound in known for value in bound]
-        steps = list(pairwise(ends))  # of keys of one column, so of one kind
-        if len(known) < len(bounds) or any(one >= other for one, other in steps[1::2]):  # type: ignore[operator]
+        ends: list[Any] = [key_of(value, item.type) for bound in known for value in bound]
+        steps = list(pairwise(ends))
+        if len(known) < len(bounds) or any(one >= other for one, other in steps[1::2]):
             return None
         return (*(low for low, _ in known), known[-1][1])
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from decimal import Decimal
 from fractions import Fraction
 from functools import reduce
-from typing import Any, get_args
+from typing import Any, cast, get_args
 
 import numpy as np
 import pyarrow as pa
@@ -164,7 +164,7 @@ def _condition(field: Field, symbol: str, value: Any) -> Predicate:
         raise SchemaError(f"unknown operator {symbol!r} in filters=; known are {known}", feature=field.name)
     if value is None:
         raise WrongTypeError('missing values are found by "is" and "is not"')
-    return compare(field, symbol, value)  # type: ignore[arg-type]  # it is one, as was just checked
+    return compare(field, cast(Operator, symbol), value)
 
 
 def _malformed(found: Any) -> SchemaError:
@@ -183,12 +183,12 @@ def _compare_categories(field: Field, symbol: Operator, key: Any) -> Predicate:
     """By the order of the categories, which is not that of their values."""
     if field.categories is None:
         raise WrongTypeError(f"the order of the categories of {field.type} is not known")
-    keys = [key_of(value, field.type) for value in field.categories.to_pylist()]
+    keys: list[Any] = [key_of(value, field.type) for value in field.categories.to_pylist()]
     if key not in keys:
         raise WrongTypeError(f"it is none of the column's ordered categories {field.categories.to_pylist()}")
     at = keys.index(key)
     wanted = [other for place, other in enumerate(keys) if COMPARE[symbol](place, at)]
-    return IsIn(field.name, tuple(wanted))  # type: ignore[arg-type]  # no fraction: categories are values
+    return IsIn(field.name, tuple(wanted))
 
 
 def _on_whole(symbol: Operator, key: Fraction) -> tuple[Operator, int]:

@@ -167,14 +167,18 @@ class IsNull(Predicate):
 
 
 @dataclass(frozen=True)
-class And(Predicate):
-    """Both."""
+class _Pair(Predicate):
+    """What is made of two."""
 
     left: Predicate
     right: Predicate
 
     def columns(self) -> set[str]:
         return self.left.columns() | self.right.columns()
+
+
+class And(_Pair):
+    """Both."""
 
     def outcomes(self, known: Known) -> Outcomes:
         pairs = product(self.left.outcomes(known), self.right.outcomes(known))
@@ -184,15 +188,8 @@ class And(Predicate):
         return pc.and_kleene(self.left.mask(table), self.right.mask(table))
 
 
-@dataclass(frozen=True)
-class Or(Predicate):
+class Or(_Pair):
     """At least one of two."""
-
-    left: Predicate
-    right: Predicate
-
-    def columns(self) -> set[str]:
-        return self.left.columns() | self.right.columns()
 
     def outcomes(self, known: Known) -> Outcomes:
         pairs = product(self.left.outcomes(known), self.right.outcomes(known))
@@ -282,18 +279,18 @@ def facts_of_value(field: Field, value: Any) -> Facts:
     return Facts(key, key, True, False, False)
 
 
-def _can_be(symbol: Operator, facts: Facts, key: Key, answer: bool) -> bool:
+def _can_be(symbol: Operator, facts: Facts, key: Any, answer: bool) -> bool:
     """Whether a value within the bounds can compare to the key with this answer."""
-    low, high = facts.low, facts.high
+    low: Any = facts.low  # keys of one column are of one kind, which their types do not say
+    high: Any = facts.high
     if symbol in ("!=", "<=", ">="):
         opposite: dict[str, Operator] = {"!=": "==", "<=": ">", ">=": "<"}
         if key != key:  # nothing is in order with NaN
             return answer == (symbol == "!=")
         return _can_be(opposite[symbol], facts, key, not answer)
     if symbol == "==":
-        # keys of one column are of one kind
-        inside = (low is None or low <= key) and (high is None or key <= high)  # type: ignore[operator]
-        return inside if answer else not (low == key == high)
+        inside = (low is None or low <= key) and (high is None or key <= high)
+        return bool(inside) if answer else not (low == key == high)
     nearest = low if (symbol == "<") == answer else high
     return nearest is None or COMPARE[symbol](nearest, key) == answer
 
