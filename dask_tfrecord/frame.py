@@ -92,7 +92,8 @@ def to_table(frame: pd.DataFrame, schema: Schema, *, write_index: bool) -> pa.Ta
             f"a partition has the columns {list(frame.columns)}, the collection's meta {schema.names}",
             advice="make the meta of the collection tell what its partitions hold",
         )
-    columns = [_to_arrow(frame[item.name], item) for item in schema.fields]
+    arrays = _arrays(frame)
+    columns = [_ready(arrays[item.name], frame, item) for item in schema.fields]
     return pa.Table.from_arrays(columns, schema=schema.arrow)
 
 
@@ -387,6 +388,20 @@ def _as_categories(known: pa.Array, type_: pa.DataType, name: str) -> pa.Array:
             feature=name,
             advice=f'pass schema={{"{name}": {known.type}}} or leave it out',
         ) from None
+
+
+def _arrays(frame: Any) -> dict[str, Any]:
+    """The values of all columns, by a private name: frame[name] takes 20 times as long, for its series."""
+    return dict(zip(frame.columns, frame._iter_column_arrays(), strict=True))
+
+
+def _ready(array: Any, frame: pd.DataFrame, item: Field) -> pa.Array | pa.ChunkedArray:
+    """What Arrow holds for pandas already, if it is of the type; else the column is converted."""
+    if isinstance(array, pd.arrays.ArrowExtensionArray):
+        values = array.__arrow_array__()
+        if values.type == item.type:
+            return values
+    return _to_arrow(frame[item.name], item)
 
 
 def _to_arrow(column: "pd.Series[Any]", item: Field) -> pa.Array | pa.ChunkedArray:

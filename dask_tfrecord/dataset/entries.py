@@ -44,8 +44,7 @@ class Block(NamedTuple):
     record: int
 
 
-@dataclass(frozen=True)
-class ColumnStatistics:
+class ColumnStatistics(NamedTuple):
     """What is known of a column's values in one file.
 
     ``min`` and ``max`` are plain Python values, exact, or None where there are no values or nobody looked;
@@ -164,10 +163,9 @@ def _statistics(files: Sequence[FileEntry], columns: Sequence[Field]) -> pa.Arra
 def _column_statistics(found: Sequence[ColumnStatistics | None], column: Field) -> pa.Array:
     """One column's statistics per file; null for a file that has none."""
     fields = _statistics_fields(column)
-    arrays = [
-        pa.array([None if one is None else getattr(one, item.name) for one in found], item.type)
-        for item in fields
-    ]
+    values = zip(*(one or [None] * len(ColumnStatistics._fields) for one in found), strict=True)
+    by_name = dict(zip(ColumnStatistics._fields, values, strict=True))
+    arrays = [pa.array(by_name[item.name], item.type) for item in fields]
     missing = pa.array([one is None for one in found])
     return pa.StructArray.from_arrays(arrays, fields=fields, mask=missing)
 
