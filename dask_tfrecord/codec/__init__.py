@@ -337,5 +337,5 @@ def find_record(
 
 
 def take_bytes(array: pa.Array, rows: Buffer) -> pa.Array:
-    """The values of a binary or string array at ``rows`` (int64), much faster than Arrow has them."""
+    """The values of a binary or string array in the order of ``rows`` (int64), much faster than Arrow."""
     return pa.array(_kernel.take_bytes(array, rows))

@@ -145,7 +145,8 @@ def find_record(
 def take_bytes(column: ArrowArray, rows: Buffer) -> ArrowArray:
     """The values of a binary or utf8 array, 32 or 64 bit offsets, at ``rows`` (int64), as such an array.
 
-    Raises IndexError for a row that there is not, or if the values are too long for the offsets.
+    Raises IndexError for a row that there is not, and if rows are repeated so that there would be more bytes
+    than the whole array has.
     """
 
 def crc32c(data: Buffer, value: int = 0, implementation: str = "best") -> int:
