@@ -4,10 +4,9 @@ Until the snapshot is there readers see what was there before; every step may be
 """
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from pathlib import PurePosixPath
 
 import pyarrow as pa
 
@@ -195,9 +194,8 @@ class WriteRun:
         if self.store.renames:
             for file in files:
                 self._move_into_place(file)
-            below = {PurePosixPath(directory) for directory in set(map(_directory, files))}
-            for directory in below.union(*(path.parents for path in below)):
-                self.store.sync_directory(self.store.join(str(directory)))
+            for directory in _with_parents(map(_directory, files)):
+                self.store.sync_directory(self.store.join(directory))
         else:
             listed = {self.store.join(file.path) for file in files}
             found = self.store.fs.find(self.store.root)
@@ -329,3 +327,13 @@ class WriteRun:
 
 def _directory(file: FileEntry) -> str:
     return file.path.rpartition("/")[0]
+
+
+def _with_parents(directories: Iterable[str]) -> set[str]:
+    """The directories and all that they lie in, up to the root."""
+    found: set[str] = set()
+    for directory in directories:
+        while directory not in found:
+            found.add(directory)
+            directory = directory.rpartition("/")[0]
+    return found
