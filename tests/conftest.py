@@ -1,12 +1,19 @@
-"""What several test modules share: the hypothesis profile, the folder of foreign files, a local directory."""
+"""What several test modules share: the hypothesis profile, the folder of foreign files, where to write."""
 
 import os
 import platform
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
+import dask
 import pytest
+from fsspec.implementations.memory import MemoryFileSystem
 from hypothesis import HealthCheck, settings
+
+from dask_tfrecord.dataset.store import Store
 
 # TensorFlow's start-up chatter would bury a failing test's output.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
@@ -41,3 +48,34 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def data() -> Path:
     """The folder of files that other writers made."""
     return Path(__file__).parent / "data"
+
+
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """Dask in this thread, so that what happens is always the same."""
+    with dask.config.set(scheduler="sync"):
+        yield
+
+
+@pytest.fixture(params=["local", "memory"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """A directory that does not exist yet."""
+    MemoryFileSystem.store.clear()
+    MemoryFileSystem.pseudo_dirs[:] = [""]
+    return f"{tmp_path}/place" if request.param == "local" else "memory://bucket/place"
+
+
+@pytest.fixture
+def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Paths of the data files that are opened from now on."""
+    found: list[str] = []
+    original = Store.open
+
+    @contextmanager
+    def opening(self: Store, path: str, *args: Any) -> Iterator[Any]:
+        found.append(path)
+        with original(self, path, *args) as source:
+            yield source
+
+    monkeypatch.setattr(Store, "open", opening)
+    return found

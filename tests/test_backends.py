@@ -1,6 +1,5 @@
 """`dtype_backend="numpy"`: dtypes that are decided before anything is read, and hold what is read."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +17,7 @@ from dask_tfrecord import SchemaError, TFRecordError, read_tfrecord, to_tfrecord
 TEXT = "str" if int(pd.__version__.partition(".")[0]) >= 3 else "object"
 
 
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    with dask.config.set(scheduler="sync"):
-        yield
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def of(frame: pd.DataFrame, root: Path, **arguments: Any) -> Any:

@@ -8,7 +8,6 @@ import zlib
 from pathlib import Path
 from typing import Any
 
-import dask
 import oracle
 import pyarrow as pa
 import pytest
@@ -54,10 +53,7 @@ KNOWN_TENSORFLOW_DIVERGENCES = {
 }
 
 
-@pytest.fixture(autouse=True)
-def _one_thread() -> Any:
-    with dask.config.set(scheduler="sync"):
-        yield
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def stored_payloads(name: str) -> tuple[list[bytes], bool]:

@@ -1,17 +1,14 @@
 """The commit of a write: all or nothing, whatever is interrupted, repeated or done at the same time."""
 
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import dask
 import dask.dataframe as dd
 import oracle
 import pandas as pd
 import pyarrow as pa
 import pytest
-from fsspec.implementations.memory import MemoryFileSystem
 
 from dask_tfrecord import DestinationError, TFRecordError, read_tfrecord, to_tfrecord
 from dask_tfrecord.dataset.commit import WriteRun
@@ -20,19 +17,7 @@ from dask_tfrecord.dataset.modes import check_destination
 from dask_tfrecord.dataset.store import Store
 from dask_tfrecord.schema import Schema
 
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    with dask.config.set(scheduler="sync"):
-        yield
-
-
-@pytest.fixture(params=["local", "memory"])
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """A directory that does not exist yet."""
-    MemoryFileSystem.store.clear()
-    MemoryFileSystem.pseudo_dirs[:] = [""]
-    return f"{tmp_path}/place" if request.param == "local" else "memory://bucket/place"
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def collection() -> dd.DataFrame:

@@ -44,10 +44,7 @@ NUMBERS = Schema.from_arrow(pa.schema({"n": pa.int64()}))
 TYPES = pa.schema({"n": pa.int64()})
 
 
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    with dask.config.set(scheduler="sync"):
-        yield
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def frame(n: int) -> bytes:

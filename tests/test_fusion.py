@@ -1,6 +1,5 @@
 """Reads of a few columns from many partitions become fewer tasks, and nothing else changes."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +15,7 @@ from dask_tfrecord import expr, read_tfrecord
 FILES = 200
 
 
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    with dask.config.set(scheduler="sync"):
-        yield
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.fixture(scope="module")

@@ -2,11 +2,9 @@
 
 import datetime
 import decimal
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import dask
 import dask.dataframe as dd
 import oracle
 import pandas as pd
@@ -20,10 +18,7 @@ from dask_tfrecord.dataset.opening import open_dataset
 NULL = "__HIVE_DEFAULT_PARTITION__"
 
 
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    with dask.config.set(scheduler="sync"):
-        yield
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def put(root: Path, *directories: str, feature: str = "n") -> Path:

@@ -2,12 +2,10 @@
 
 import os
 import time
-from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-import dask
 import dask.dataframe as dd
 import pandas as pd
 import pytest
@@ -21,10 +19,7 @@ CREATION = "store.Store.create_exclusively"
 REMOVAL = "commit.clear_up"
 
 
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    with dask.config.set(scheduler="sync"):
-        yield
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def collection(*values: int) -> dd.DataFrame:

@@ -1,10 +1,8 @@
 """`index`: a directory of anyone's files becomes a dataset whose snapshot says what is in them."""
 
-from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any
 
 import dask
 import fsspec
@@ -29,11 +27,7 @@ from dask_tfrecord import (
 from dask_tfrecord.dataset import checksum, indexing, locate
 from dask_tfrecord.dataset.store import Store
 
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    with dask.config.set(scheduler="sync"):
-        yield
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def content(first: int, count: int) -> bytes:
@@ -113,20 +107,11 @@ def test_the_snapshot_says_what_is_in_the_files(root: Path) -> None:
 
 
 @pytest.mark.usefixtures("_stretches")
-def test_the_next_reader_reads_the_same_and_opens_nothing_to_know_it(
-    root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_next_reader_reads_the_same_and_opens_nothing_to_know_it(root: Path, opened: list[str]) -> None:
     before = read_tfrecord(root).compute()
     snapshot = dask_tfrecord.index(root)
     assert Snapshot.open(root) == snapshot
-    opened: list[str] = []
-    opening = Store.open
-
-    def noting(self: Store, path: str, *args: Any) -> Any:
-        opened.append(path)
-        return opening(self, path, *args)
-
-    monkeypatch.setattr(Store, "open", noting)
+    opened.clear()
     ddf = read_tfrecord(root, blocksize=2_000)
     assert len(ddf) == 500
     assert opened == []

@@ -1,39 +1,16 @@
 """`index=` and `calculate_divisions`: a column as the index, and rows found by it in few files."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import dask
 import dask.dataframe as dd
 import pandas as pd
 import pyarrow as pa
 import pytest
 
 from dask_tfrecord import SchemaError, TFRecordError, read_tfrecord, to_tfrecord
-from dask_tfrecord.dataset.store import Store
 
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    with dask.config.set(scheduler="sync"):
-        yield
-
-
-@pytest.fixture
-def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    found: list[str] = []
-    original = Store.open
-
-    @contextmanager
-    def opening(self: Store, path: str, *args: Any) -> Iterator[Any]:
-        found.append(path)
-        with original(self, path, *args) as source:
-            yield source
-
-    monkeypatch.setattr(Store, "open", opening)
-    return found
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 FRAME = pd.DataFrame(

@@ -26,11 +26,7 @@ from dask_tfrecord.dataset.options import ReadOptions
 from dask_tfrecord.dataset.splits import Located
 from dask_tfrecord.dataset.store import Store
 
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    with dask.config.set(scheduler="sync"):
-        yield
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def walked(data: bytes, limit: int = MAX_RECORD_BYTES) -> tuple[list[int], list[int]]:

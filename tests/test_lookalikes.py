@@ -9,11 +9,10 @@ import sqlite3
 import tarfile
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import dask
 import numpy as np
 import oracle
 import pandas as pd
@@ -32,10 +31,7 @@ CSV = b'"a","b"\n1,"x"\n2,"y"\n'
 GOOD = oracle.features_file([{"a": ("int64", [1])}] * 3)
 
 
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    with dask.config.set(scheduler="sync"):
-        yield
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def _sqlite(path: Path) -> None:

@@ -1,18 +1,15 @@
 """Writing where data is: refused, added to, replaced; what is there stays readable until the commit."""
 
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import dask
 import dask.dataframe as dd
 import oracle
 import pandas as pd
 import pyarrow as pa
 import pytest
 from dask import delayed
-from fsspec.implementations.memory import MemoryFileSystem
 
 from dask_tfrecord import (
     ConcurrentWriteError,
@@ -26,19 +23,7 @@ from dask_tfrecord import (
 from dask_tfrecord.dataset.commit import WriteRun
 from dask_tfrecord.dataset.store import Store
 
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    with dask.config.set(scheduler="sync"):
-        yield
-
-
-@pytest.fixture(params=["local", "memory"])
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """A directory that does not exist yet."""
-    MemoryFileSystem.store.clear()
-    MemoryFileSystem.pseudo_dirs[:] = [""]
-    return f"{tmp_path}/place" if request.param == "local" else "memory://bucket/place"
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def collection(*values: int, npartitions: int = 2, **columns: Any) -> dd.DataFrame:

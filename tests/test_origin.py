@@ -3,11 +3,9 @@
 import gzip
 import os
 import struct
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import dask
 import dask.dataframe as dd
 import oracle
 import pandas as pd
@@ -26,11 +24,7 @@ from dask_tfrecord import (
 )
 from dask_tfrecord.dataset import writing
 
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    with dask.config.set(scheduler="sync"):
-        yield
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def frames(first: int, count: int) -> list[bytes]:

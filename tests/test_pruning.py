@@ -1,8 +1,6 @@
 """`filters=` and predicates on the frame: the rows are pandas' own, and few files are opened."""
 
 import operator
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,36 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dask_tfrecord import SchemaError, read_tfrecord, to_tfrecord
-from dask_tfrecord.dataset.store import Store
 
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    with dask.config.set(scheduler="sync"):
-        yield
-
-
-class Opened(list[str]):
-    """Paths of the files that were opened for their records."""
-
-    @property
-    def parts(self) -> list[str]:
-        return sorted(path.split("part-")[-1][-20:] for path in self)
-
-
-@pytest.fixture
-def opened(monkeypatch: pytest.MonkeyPatch) -> Opened:
-    found = Opened()
-    original = Store.open
-
-    @contextmanager
-    def opening(self: Store, path: str, *args: Any) -> Iterator[Any]:
-        found.append(path)
-        with original(self, path, *args) as source:
-            yield source
-
-    monkeypatch.setattr(Store, "open", opening)
-    return found
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 ROWS = 40
@@ -98,7 +68,7 @@ FILTERS: list[tuple[Any, "pd.Series[Any]", int]] = [
 @pytest.mark.parametrize("case", range(len(FILTERS)))
 @pytest.mark.parametrize("blocksize", [None, "128 MiB"])
 def test_filters_load_the_rows_and_open_the_files_that_may_hold_them(
-    case: int, blocksize: str | None, root: Path, opened: Opened
+    case: int, blocksize: str | None, root: Path, opened: list[str]
 ) -> None:
     filters, mask, files = FILTERS[case]
     ddf = read_tfrecord(root, filters=filters, blocksize=blocksize)
@@ -114,7 +84,7 @@ def test_filters_load_the_rows_and_open_the_files_that_may_hold_them(
     assert found.dtypes.equals(ddf.dtypes)
 
 
-def test_a_length_is_known_where_filters_are_certain(root: Path, opened: Opened) -> None:
+def test_a_length_is_known_where_filters_are_certain(root: Path, opened: list[str]) -> None:
     assert len(read_tfrecord(root, filters=[("country", "in", ["PL", "US"])])) == 20
     assert len(read_tfrecord(root, filters=[("n", "<", 10)])) == 10
     assert len(read_tfrecord(root, filters=[("n", "<", 100)])) == 40
@@ -123,7 +93,7 @@ def test_a_length_is_known_where_filters_are_certain(root: Path, opened: Opened)
     assert len(opened) == 2  # country by country, 10 and 11 are in files that hold others too
 
 
-def test_rows_of_foreign_files_are_filtered(tmp_path: Path, opened: Opened) -> None:
+def test_rows_of_foreign_files_are_filtered(tmp_path: Path, opened: list[str]) -> None:
     rows = [
         {"n": ("int64", [n]), "x": ("int64", [n * 2])} if n % 3 else {"x": ("int64", [1])} for n in range(12)
     ]
@@ -200,7 +170,7 @@ MASKS: dict[str, tuple[Any, int]] = {
 @pytest.mark.parametrize("blocksize", [None, "1 KiB", "128 MiB"])
 @pytest.mark.parametrize("name", MASKS)
 def test_a_predicate_on_the_frame_opens_the_files_that_may_hold_its_rows(
-    name: str, blocksize: str | None, root: Path, opened: Opened
+    name: str, blocksize: str | None, root: Path, opened: list[str]
 ) -> None:
     mask, files = MASKS[name]
     ddf = read_tfrecord(root, blocksize=blocksize)
@@ -231,7 +201,7 @@ USES: dict[str, tuple[Any, int]] = {
 @pytest.mark.parametrize("blocksize", [None, "128 MiB"])
 @pytest.mark.parametrize("name", USES)
 def test_files_are_left_out_only_where_all_rows_pass_a_filter(
-    name: str, blocksize: str | None, root: Path, opened: Opened
+    name: str, blocksize: str | None, root: Path, opened: list[str]
 ) -> None:
     use, files = USES[name]
     ddf = read_tfrecord(root, blocksize=blocksize)
@@ -247,14 +217,14 @@ def test_files_are_left_out_only_where_all_rows_pass_a_filter(
         assert found == expected
 
 
-def test_several_results_read_what_any_of_them_needs(root: Path, opened: Opened) -> None:
+def test_several_results_read_what_any_of_them_needs(root: Path, opened: list[str]) -> None:
     ddf = read_tfrecord(root)
     few, many = dask.compute(ddf[ddf.n < 5].n.sum(), ddf[ddf.country == "PL"].n.count())
     assert (few, many) == (10, 10)
     assert len(opened) == len(set(opened)) == 6
 
 
-def test_partitions_keep_their_numbers_when_files_are_left_out(root: Path, opened: Opened) -> None:
+def test_partitions_keep_their_numbers_when_files_are_left_out(root: Path, opened: list[str]) -> None:
     ddf = read_tfrecord(root, blocksize=None)
     some = ddf[ddf.country == "PL"]
     assert some.npartitions == some.optimize().npartitions == 12
@@ -274,7 +244,7 @@ def test_partitions_keep_their_numbers_when_files_are_left_out(root: Path, opene
         assert len(some.partitions[[empty, full]].head(2)) == 0
 
 
-def test_the_length_of_a_filter_by_partition_opens_nothing(root: Path, opened: Opened) -> None:
+def test_the_length_of_a_filter_by_partition_opens_nothing(root: Path, opened: list[str]) -> None:
     ddf = read_tfrecord(root)
     assert len(ddf[ddf.country == "US"]) == 10
     assert len(ddf[ddf.country.isin(["US", "FR"])]) == 30
@@ -283,7 +253,7 @@ def test_the_length_of_a_filter_by_partition_opens_nothing(root: Path, opened: O
     assert len(opened) == 1
 
 
-def test_filters_and_predicates_together(root: Path, opened: Opened) -> None:
+def test_filters_and_predicates_together(root: Path, opened: list[str]) -> None:
     ddf = read_tfrecord(root, filters=[("country", "in", ["PL", "US"]), ("n", ">", 3)])
     assert numbers(ddf[ddf.n < 12].compute()) == [n for n in range(4, 12) if n % 4 in (1, 3)]
     assert len(opened) == 3
@@ -329,7 +299,7 @@ def test_no_predicate_loses_a_row(blocksize: str | None, backend: Any, root: Pat
     assert len(found) == len(expected)
 
 
-def test_directories_of_others_prune_as_well(tmp_path: Path, opened: Opened) -> None:
+def test_directories_of_others_prune_as_well(tmp_path: Path, opened: list[str]) -> None:
     for year in (2023, 2024, 2025):
         (tmp_path / f"year={year}").mkdir()
         content = oracle.features_file([{"n": ("int64", [n])} for n in range(year, year + 3)])

@@ -26,11 +26,7 @@ from dask_tfrecord.dataset.store import Store
 from dask_tfrecord.dataset.window import Window
 from dask_tfrecord.schema import Schema
 
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    with dask.config.set(scheduler="sync"):
-        yield
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def rows(first: int, count: int) -> bytes:

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
-import dask
 import oracle
 import pandas as pd
 import pyarrow as pa
@@ -23,10 +22,7 @@ WRITERS = sorted(path.name for path in (DATA / "writers").iterdir() if ".json" n
 SPARK = sorted(path.name.split(".")[0] for path in (DATA / "spark").glob("*.decoded.json"))
 
 
-@pytest.fixture(autouse=True)
-def _one_thread() -> Any:
-    with dask.config.set(scheduler="sync"):
-        yield
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def load(path: Path) -> Any:

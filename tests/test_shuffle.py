@@ -19,10 +19,7 @@ from dask_tfrecord.dataset import rows
 ROWS = 400
 
 
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    with dask.config.set(scheduler="sync"):
-        yield
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.fixture(scope="module")

@@ -1,11 +1,9 @@
 """Partitions: large files are split, small ones share, and each partition alone holds exactly its rows."""
 
 import pickle
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import dask
 import dask.dataframe as dd
 import numpy as np
 import pandas as pd
@@ -20,11 +18,7 @@ from dask_tfrecord.dataset.listing import FileInfo
 from dask_tfrecord.dataset.splits import Split, plan_pieces
 from dask_tfrecord.dataset.store import Store
 
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    with dask.config.set(scheduler="sync"):
-        yield
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def infos(*sizes: int | None) -> list[FileInfo]:

@@ -1,6 +1,5 @@
 """`take`: rows by their numbers, from no more bytes than the blocks that hold them."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +20,6 @@ from dask_tfrecord.dataset.snapshot import Snapshot
 
 ROWS = 1_000
 COMPRESSIONS = [None, "gzip", "zlib", "zstd", "bz2"]
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    with dask.config.set(scheduler="sync"):
-        yield
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +49,7 @@ def root(
     return root
 
 
-pytestmark = pytest.mark.filterwarnings("ignore:.*TensorFlow")
+pytestmark = [pytest.mark.filterwarnings("ignore:.*TensorFlow"), pytest.mark.usefixtures("one_thread")]
 
 
 @given(st.lists(st.integers(-ROWS, ROWS - 1), max_size=60))

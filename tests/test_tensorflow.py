@@ -9,7 +9,6 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-import dask
 import dask.dataframe as dd
 import oracle
 import pandas as pd
@@ -18,7 +17,7 @@ import pytest
 
 import dask_tfrecord
 
-pytestmark = pytest.mark.tensorflow
+pytestmark = [pytest.mark.tensorflow, pytest.mark.usefixtures("one_thread")]
 
 COMPRESSIONS = {None: "", "gzip": "GZIP", "zlib": "ZLIB"}
 ROWS = 40
@@ -31,12 +30,6 @@ def tf() -> Any:
         warnings.simplefilter("ignore")
         import tensorflow
     return tensorflow
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Any:
-    with dask.config.set(scheduler="sync"):
-        yield
 
 
 def _table() -> pa.Table:

@@ -1,10 +1,8 @@
 """Which files of a place are read: what its snapshot lists, what is there, what is not committed."""
 
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
-import dask
 import dask.dataframe as dd
 import oracle
 import pandas as pd
@@ -13,11 +11,7 @@ import pytest
 
 from dask_tfrecord import CorruptRecordError, TFRecordError, read_tfrecord, to_tfrecord
 
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    with dask.config.set(scheduler="sync"):
-        yield
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def write(root: Path, *numbers: int, **options: object) -> Path:

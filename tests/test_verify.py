@@ -1,6 +1,5 @@
 """`verify`: a row per file, of its damage, its drift, and whether it is as its snapshot says."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +16,10 @@ from dask_tfrecord.codec.compression import HEAD_BYTES, detect
 from dask_tfrecord.dataset import verifying, window
 from dask_tfrecord.dataset.store import Store
 
-pytestmark = pytest.mark.filterwarnings("ignore::dask_tfrecord.CorruptRecordWarning")
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    with dask.config.set(scheduler="sync"):
-        yield
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::dask_tfrecord.CorruptRecordWarning"),
+    pytest.mark.usefixtures("one_thread"),
+]
 
 
 @pytest.fixture(params=[500, 1 << 26])

@@ -3,7 +3,6 @@
 import json
 import pickle
 import warnings
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,11 +24,7 @@ from dask_tfrecord.dataset.commit import WriteRun, find_snapshot
 from dask_tfrecord.dataset.store import Store
 from dask_tfrecord.schema import Schema
 
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    with dask.config.set(scheduler="sync"):
-        yield
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def collection(rows: int = 10, npartitions: int = 3) -> dd.DataFrame:
