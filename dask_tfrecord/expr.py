@@ -121,11 +121,14 @@ def write_partition(
     partition: pd.DataFrame, run: WriteRun, write_index: bool, packed: bool, index: int, count: int
 ) -> tuple[FileEntry, ...]:
     """The task that writes a partition."""
-    if packed:
-        table = shuffling.unpack(partition, run.columns, partition_on=run.partition_on)
-    else:
-        table = _to_table(partition, run, write_index, index, count)
-    return run.write(table, index, count)
+    if not packed:
+        return run.write(_to_table(partition, run, write_index, index, count), index, count)
+    columns, partition_on = run.columns, run.partition_on
+    try:
+        return run.write(shuffling.unpack(partition, columns, partition_on=partition_on), index, count)
+    finally:
+        # Arrow keeps what it frees, and a worker that is full of that is paused until it has room: for ever.
+        pa.default_memory_pool().release_unused()
 
 
 def pack_partition(
