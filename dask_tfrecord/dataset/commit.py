@@ -207,7 +207,7 @@ class WriteRun:
             return
         with suppress(Exception):  # what went wrong before is the news
             if self._committed() is None:
-                for file in files:
+                for file in self._unlisted(files):
                     with suppress(FileNotFoundError):
                         self.store.place(self.store.join(file.path), self._waiting(file.path))
                 self.store.remove_empty({self.store.join(_directory(file)) for file in files})
@@ -309,8 +309,14 @@ class WriteRun:
         return [snapshot_path(number) for number in versions(self.store) if number <= self.base]
 
     def _give_up(self, files: Sequence[FileEntry]) -> None:
-        self.store.remove(self.store.join(file.path) for file in files)
+        self.store.remove(self.store.join(file.path) for file in self._unlisted(files))
         remove_staging(self.store, self.run)
+
+    def _unlisted(self, files: Sequence[FileEntry]) -> list[FileEntry]:
+        """Those that are in no dataset: what an earlier attempt committed, another write may have kept."""
+        newest = find_snapshot(self.store)
+        listed = {file.path for file in newest.files} if newest else set()
+        return [file for file in files if file.path not in listed]
 
     # -- What lies in _tfrecord ------------------------------------------------------------------------------
 
