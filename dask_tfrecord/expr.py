@@ -121,32 +121,29 @@ def write_partition(
     partition: pd.DataFrame, run: WriteRun, write_index: bool, packed: bool, index: int, count: int
 ) -> tuple[FileEntry, ...]:
     """The task that writes a partition."""
-    if not packed:
-        return run.write(_to_table(partition, run, write_index, index, count), index, count)
-    columns, partition_on = run.columns, run.partition_on
     try:
-        return run.write(shuffling.unpack(partition, columns, partition_on=partition_on), index, count)
+        if packed:
+            return run.write(
+                shuffling.unpack(partition, run.columns, partition_on=run.partition_on), index, count
+            )
+        return run.write(frame.to_table(partition, run.columns, write_index=write_index), index, count)
+    except TFRecordError as error:
+        raise error.located(path=_named(run, index, count)) from None
     finally:
-        # Arrow keeps what it frees, and a worker that is full of that is paused until it has room: for ever.
-        pa.default_memory_pool().release_unused()
+        if packed:
+            # Arrow keeps what it frees; a worker that is full of that is paused until it has room: for ever.
+            pa.default_memory_pool().release_unused()
 
 
 def pack_partition(
     partition: pd.DataFrame, run: WriteRun, write_index: bool, shuffle: Shuffle, index: int, count: int
 ) -> pd.DataFrame:
     """The task that makes the rows of a partition ready to be shuffled."""
-    table = _to_table(partition, run, write_index, index, count)
     try:
+        table = frame.to_table(partition, run.columns, write_index=write_index)
         return shuffling.pack(
             table, run.columns, index, partition_on=run.partition_on, lossy=run.lossy, shuffle=shuffle
         )
-    except TFRecordError as error:
-        raise error.located(path=_named(run, index, count)) from None
-
-
-def _to_table(partition: pd.DataFrame, run: WriteRun, write_index: bool, index: int, count: int) -> pa.Table:
-    try:
-        return frame.to_table(partition, run.columns, write_index=write_index)
     except TFRecordError as error:
         raise error.located(path=_named(run, index, count)) from None
 
