@@ -278,6 +278,21 @@ def test_names_that_are_too_long_are_refused_before_anything_is_written(tmp_path
     assert not list(tmp_path.rglob("part-*"))
 
 
+@pytest.mark.parametrize("colocate", [False, True])
+@pytest.mark.parametrize(
+    "type_", [pa.date32(), pa.timestamp("s"), pa.duration("s"), pa.time64("ns")], ids=str
+)
+def test_values_that_python_does_not_have_are_refused_as_keys(
+    tmp_path: Path, type_: pa.DataType, colocate: bool
+) -> None:
+    far = {pa.date32(): 1 << 24, pa.time64("ns"): 1}.get(type_, 1 << 60)
+    storage = pa.int32() if type_ == pa.date32() else pa.int64()
+    ddf = keyed(pa.array([0, far], storage).cast(type_))
+    with pytest.raises(SchemaError, match=r"partition 0 of 1: feature 'key': .*coarser unit, or to integers"):
+        to_tfrecord(ddf, tmp_path / "a", partition_on="key", colocate=colocate, npartitions=1)
+    assert not list(tmp_path.rglob("part-*"))
+
+
 def test_very_many_keys_are_refused_with_what_to_do(tmp_path: Path) -> None:
     ddf = keyed(range(1025))
     with pytest.raises(

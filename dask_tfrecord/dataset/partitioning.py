@@ -136,15 +136,17 @@ def _decoded(column: pa.ChunkedArray) -> pa.ChunkedArray:
 
 def _plain(name: str, keys: pa.ChunkedArray) -> list[Any]:
     """The values as Python has them, if it does."""
-    values: list[Any] = keys.to_pylist()
-    back = pa.chunked_array([pa.array(values, keys.type)])
-    if not _same(back, keys):
-        raise SchemaError(
-            f"a value of the type {keys.type} is finer than Python's own type",
-            feature=name,
-            advice="convert the column to a coarser unit, or to integers",
-        )
-    return values
+    try:
+        values: list[Any] = keys.to_pylist()
+        if _same(pa.chunked_array([pa.array(values, keys.type)]), keys):
+            return values
+    except (OverflowError, ValueError, pa.ArrowException):  # such as a date in the year 20,000
+        pass
+    raise SchemaError(
+        f"a value of the type {keys.type} is finer than Python's own type, or beyond it",
+        feature=name,
+        advice="convert the column to a coarser unit, or to integers",
+    )
 
 
 def _same(one: pa.ChunkedArray, other: pa.ChunkedArray) -> bool:
