@@ -1,5 +1,10 @@
 """Writing where data is: refused, added to, replaced; what is there stays readable until the commit."""
 
+import bz2
+import gzip
+import lzma
+import zlib
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -136,6 +141,23 @@ def test_append_works_on_files_of_others(place: str) -> None:
     assert values(place) == [8, 7, 1, 2]
     assert [file.records for file in snapshot.files] == [1, 1, 1, 1]
     assert snapshot.number == 1
+
+
+@pytest.mark.parametrize("compress", [bytes, gzip.compress, zlib.compress, bz2.compress, lzma.compress])
+def test_the_snapshot_says_what_is_stored_of_others_read_once_more(
+    tmp_path: Path, compress: Callable[[bytes], bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stored = compress(oracle.features_file([{"n": ("int64", [n])} for n in range(1000)]))
+    (tmp_path / "a.records").write_bytes(stored)
+    write = to_tfrecord(collection(1, npartitions=1), tmp_path, append=True, compute=False)
+    opened: list[str] = []
+    monkeypatch.setattr(
+        Store, "_open", lambda *args, _open=Store._open: opened.append(args[1]) or _open(*args)
+    )
+    theirs, _ = write.compute().files
+    assert (theirs.path, theirs.records, theirs.bytes) == ("a.records", 1000, len(stored))
+    assert theirs.crc32c == oracle.crc32c(stored)
+    assert len(opened) == 2  # for its schema, and to its end
 
 
 def test_append_to_directories_of_others_takes_their_keys_from_the_names(tmp_path: Path) -> None:

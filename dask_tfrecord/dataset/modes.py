@@ -7,10 +7,10 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
-from dask_tfrecord.codec import _kernel
 from dask_tfrecord.dataset import hive
+from dask_tfrecord.dataset.checksum import SummingStore
 from dask_tfrecord.dataset.entries import FileEntry
-from dask_tfrecord.dataset.files import WINDOW_BYTES, count_records
+from dask_tfrecord.dataset.files import count_records
 from dask_tfrecord.dataset.inference import infer_schema, take_sample
 from dask_tfrecord.dataset.layout import visible_files
 from dask_tfrecord.dataset.listing import FileInfo
@@ -165,12 +165,6 @@ def _values(store: Store, files: Sequence[FileInfo], partitioning: Sequence[Fiel
 
 
 def _entry(store: Store, file: FileInfo) -> FileEntry:
-    size, crc32c = 0, 0
-    view = memoryview(bytearray(WINDOW_BYTES))
-    with store.open(file.path, file.size) as source:
-        while count := source.readinto(view):
-            size += count
-            crc32c = _kernel.crc32c(view[:count], crc32c)
-    return FileEntry(
-        file.path[len(store.join("")) :], size, count_records(store, Split(file), ReadOptions()), crc32c
-    )
+    summing = SummingStore(store.fs, store.root)
+    records = count_records(summing, Split(file), ReadOptions())
+    return FileEntry(file.path[len(store.join("")) :], summing.sum.bytes, records, summing.sum.crc32c)
