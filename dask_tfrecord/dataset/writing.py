@@ -129,8 +129,10 @@ def _fill(output: "_Output", records: "_Records", end: int, limits: _Limits) -> 
         size, need = records.take(buffer[: min(BLOCK_BYTES, left) + SPARE_BYTES], end)
         if need:  # not even one record fits
             if content and need > left + SPARE_BYTES:
+                output.keep(buffer)
                 break
             if need > len(buffer):
+                output.keep(buffer)
                 buffer = memoryview(bytearray(need))
             size, _ = records.take(buffer[:need], end)
         output.put(buffer, size, Block(0, content, at - first))
@@ -248,12 +250,17 @@ class _Output:
             self._write_first()
         return self._free.pop() if self._free else memoryview(bytearray(BLOCK_BYTES + SPARE_BYTES))
 
+    def keep(self, buffer: memoryview) -> None:
+        """Room for the next block; but not what one long record asked for."""
+        if len(buffer) == BLOCK_BYTES + SPARE_BYTES:
+            self._free.append(buffer)
+
     def put(self, buffer: memoryview, size: int, block: Block) -> None:
         """Add a block, the first bytes of a buffer, which belongs to the output from now on."""
         content = buffer[:size]
         if self._compressed is None:
             self._write_block(block, content)
-            self._keep(buffer)
+            self.keep(buffer)
             return
         while self._waiting and self._waiting_bytes + size > _WAITING_BYTES:
             self._write_first()
@@ -273,13 +280,8 @@ class _Output:
         """Write the block that waits longest, as soon as it is compressed."""
         first = self._waiting.popleft()
         self._write_block(first.block, first.stored.result())
-        self._keep(first.buffer)
+        self.keep(first.buffer)
         self._waiting_bytes -= first.size
-
-    def _keep(self, buffer: memoryview) -> None:
-        """For the next block; but not what one long record asked for."""
-        if len(buffer) == BLOCK_BYTES + SPARE_BYTES:
-            self._free.append(buffer)
 
     def _write_block(self, block: Block, data: bytes | memoryview) -> None:
         self.blocks.append(block._replace(offset=self.bytes))
