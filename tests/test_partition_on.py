@@ -10,6 +10,7 @@ import dask
 import dask.dataframe as dd
 import every_dtype
 import fsspec
+import numpy as np
 import oracle
 import pandas as pd
 import pyarrow as pa
@@ -324,6 +325,11 @@ def test_files_hold_no_more_rows_than_asked_for(tmp_path: Path) -> None:
     assert [file.records for file in snapshot.files] == [3, 1, 3, 3, 2]
     assert read_tfrecord(tmp_path)["n"].compute().tolist() == list(range(12))
     assert sorted(names(snapshot)) == names(snapshot)
+
+
+def test_limits_may_be_the_smallest_integers_of_numpy(tmp_path: Path) -> None:
+    snapshot = to_tfrecord(collection(300, 1), tmp_path, max_rows_per_file=np.uint8(200))
+    assert [file.records for file in snapshot.files] == [200, 100]
 
 
 def test_files_hold_no_more_bytes_than_asked_for(tmp_path: Path) -> None:

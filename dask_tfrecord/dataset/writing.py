@@ -86,7 +86,7 @@ def write_files(
         For a value that cannot be stored, naming the column and the row of the table that was split. The
         file that it belongs to is not there then, those before it are.
     """
-    limits = _Limits(max_rows or 2**63, max_bytes or 2**63)
+    limits = _Limits(int(max_rows or 2**63), int(max_bytes or 2**63))  # NumPy's integers overflow
     records = _Records(rows, schema, lossy)
     helpers = _helpers(threads or _processors(), os.getpid())
     buffers: list[memoryview] = []
