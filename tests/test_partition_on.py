@@ -417,6 +417,8 @@ def test_named_files_roll_over_and_lie_in_directories(tmp_path: Path) -> None:
         (lambda n: f"../{n}", r"name_function= gives '../0'; let it return"),
         (lambda n: n, "name_function= gives 0"),
         (lambda n: "", "name_function= gives ''"),
+        (lambda n: "x" * 100 + str(n), "up to 100 bytes"),
+        (lambda n: "ż" * 50 + str(n), "up to 100 bytes"),
     ],
 )
 def test_names_that_are_none_are_refused(tmp_path: Path, name_function: Any, message: str) -> None:

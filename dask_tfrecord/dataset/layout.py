@@ -24,8 +24,10 @@ _PART_NAME = re.compile(
     r"part-(?P<run>[0-9a-f]{8})-(?P<index>\d{5,})-of-(?P<count>\d{5,})(-\d{5,})?(-[^/]+)?\.tfrecord(\.\w+)?"
 )
 
-# What users may add to names, so that they are names on every store and in every shell.
-_LABEL = re.compile(r"\w[\w.=+@-]{0,99}")
+# What users may add to names, so that they are names on every store and in every shell; with all else that is
+# in the name of a file which is not whole yet they stay below the 255 bytes of most disks.
+_LABEL = re.compile(r"\w[\w.=+@-]*")
+_LABEL_BYTES = 100
 
 
 def part_name(
@@ -45,10 +47,11 @@ def part_name(
 def check_labels(labels: Sequence[object]) -> None:
     """Refuse labels that are no names, or not each a different one."""
     for label in labels:
-        if not isinstance(label, str) or not _LABEL.fullmatch(label):
+        is_label = isinstance(label, str) and _LABEL.fullmatch(label) and len(label.encode()) <= _LABEL_BYTES
+        if not is_label:
             raise TFRecordError(
                 f"name_function= gives {label!r}",
-                advice="let it return up to 100 letters, digits and characters of _.=+@-, no directories",
+                advice=f"let it return up to {_LABEL_BYTES} bytes of letters, digits and _.=+@- alone",
             )
     if len(set(labels)) < len(labels):
         raise TFRecordError("name_function= gives several partitions the same name")
