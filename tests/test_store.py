@@ -3,6 +3,7 @@
 import os
 import pickle
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -148,6 +149,16 @@ def test_a_full_disk_raises_and_leaves_nothing(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == []
 
 
+def no_link(first: Callable[[], object] = bool) -> Callable[[str, str], None]:
+    """A disk's refusal of hard links."""
+
+    def link(source: str, target: str) -> None:
+        first()
+        raise PermissionError(1, "Operation not permitted")
+
+    return link
+
+
 def test_exclusive_creation_leaves_the_file_that_is_there(store: Store) -> None:
     store.create_exclusively(store.join("one/1"), b"first")
     with pytest.raises(FileExistsError):
@@ -156,7 +167,13 @@ def test_exclusive_creation_leaves_the_file_that_is_there(store: Store) -> None:
     assert files(store) == ["one/1"]
 
 
-def test_of_many_exclusive_creations_at_once_one_succeeds(tmp_path: Path) -> None:
+@pytest.mark.parametrize("links", [True, False])
+def test_of_many_exclusive_creations_at_once_one_succeeds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, links: bool
+) -> None:
+    if not links:
+        all_looked = threading.Barrier(8)  # which is when none of them is there yet
+        monkeypatch.setattr(os, "link", no_link(all_looked.wait))
     store = Store.at(tmp_path)
     start = threading.Barrier(8)
     won = []
@@ -182,10 +199,7 @@ def test_of_many_exclusive_creations_at_once_one_succeeds(tmp_path: Path) -> Non
 def test_exclusive_creation_works_on_a_disk_without_hard_links(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def link(source: str, target: str) -> None:
-        raise PermissionError(1, "Operation not permitted")
-
-    monkeypatch.setattr(os, "link", link)
+    monkeypatch.setattr(os, "link", no_link())
     store = Store.at(tmp_path)
     store.create_exclusively(store.join("1"), b"first")
     with pytest.raises(FileExistsError):

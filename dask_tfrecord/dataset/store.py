@@ -136,8 +136,9 @@ class Store:
     def create_exclusively(self, path: str, data: bytes) -> None:
         """Make a file with this content, or raise FileExistsError and leave the one that is there.
 
-        Of several at once exactly one succeeds on local disks, in memory and on object stores; on other
-        stores a check comes before the rename, and only the threads of one process wait for each other.
+        Of several at once exactly one succeeds on local disks with hard links, in memory and on object
+        stores; elsewhere a check comes before the rename, and only the threads of one process wait for each
+        other.
         """
         if not self.renames:
             self.fs.pipe_file(path, data, mode="create")
@@ -149,23 +150,27 @@ class Store:
         with self.create(temporary) as file:
             file.write(data)
         try:
-            if self.local:
-                os.link(temporary, path)
-            else:
+            if not self._link(temporary, path):
                 with _CREATION:
                     if self.fs.exists(path):
                         raise FileExistsError(self.public(path))
                     self.move(temporary, path)
-        except FileExistsError:
-            raise
-        except OSError:
-            if not self.local:
-                raise
-            self.move(temporary, path)  # a disk without hard links
         finally:
             with suppress(FileNotFoundError):
                 self.fs.rm_file(temporary)
         self.sync_directory(parent)
+
+    def _link(self, source: str, target: str) -> bool:
+        """Give a file a second name, which must be free; False on a disk without hard links."""
+        if not self.local:
+            return False
+        try:
+            os.link(source, target)
+        except FileExistsError:
+            raise
+        except OSError:
+            return False
+        return True
 
     def move(self, source: str, target: str) -> None:
         """Rename a file, over the one that is there."""
