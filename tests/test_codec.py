@@ -366,3 +366,29 @@ def test_names_and_values_around_every_length_that_needs_another_byte(kind: str,
         file = encode(Encoder([column], "example"), table.batch(wide=False))
         assert [oracle.parse(payload) for payload in oracle.frames(file)] == table.records(), length
         assert values_of(decode([column], "example", file)[0]) == table.values[0], length
+
+
+@pytest.mark.parametrize("bad", [None, 7])
+def test_lists_of_which_few_are_encoded_ahead_are_written_like_others(bad: int | None) -> None:
+    """Also if a row after them cannot be written, of which there was no need to know yet."""
+    lengths = [3, 90_000, 0, None, 20_000, 1, 90_000, 5, 40_000, 2]
+    lists = [None if n is None else [-i] * n for i, n in enumerate(lengths)]
+    columns = (Column("first", "int64", 1), Column("n", "int64", 0), Column("last", "int64", 1))
+    last = [[None] if i == bad else [i] * 30_000 for i in range(10)]
+    storage = pa.list_(pa.int64())
+    batch = pa.record_batch(
+        [pa.array(lists, storage), pa.array(range(10)), pa.array(last, storage)], ["first", "n", "last"]
+    )
+    encoder = Encoder(columns, "example", 4 << 20)
+    encoder.bind(batch)
+    room = bytearray(32 << 20)
+    if bad is not None:
+        with pytest.raises(SchemaError, match="cannot hold a null") as caught:
+            encoder.encode_into(0, room)
+        assert (caught.value.record, caught.value.feature) == (bad, "last")
+    _, size, _ = encoder.encode_into(0, room, bad)
+    found = [oracle.parse(payload).features for payload in oracle.frames(bytes(room[:size]))]
+    assert len(found) == (10 if bad is None else bad)
+    for i, features in enumerate(found):
+        assert (features["first"].values if "first" in features else None) == lists[i]
+        assert (features["n"].values, features["last"].values) == ([i], last[i])

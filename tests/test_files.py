@@ -249,6 +249,7 @@ make = {
     "category": lambda: {"c": pa.DictionaryArray.from_arrays(
         pa.array([0] * rows, pa.int8()), pa.array(["long " * 50]))},
     "images": lambda: {"image": pa.array([random.randbytes(500_000)] * 500)},
+    "long lists": lambda: {"x": pa.FixedSizeListArray.from_arrays(pa.array([-1] * (16 << 20)), 1 << 20)},
 }[sys.argv[1]]
 table = pa.table(make())
 schema = Schema.from_arrow(table.schema)
@@ -257,7 +258,7 @@ peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 place = lambda _, number: (store.join("file"), "file")
 write = lambda rows: write_files(store, place, Parted(rows, [Part("", (), len(rows))]), schema,
                                  compression=sys.argv[2] or None, lossy="allow", threads=16)
-write(table.slice(0, 10))
+write(table.slice(0, 1))
 normal = peak()
 write(table)
 print(peak() - normal)
@@ -275,6 +276,7 @@ print(peak() - normal)
         ("category", ""),
         ("images", "gzip"),
         ("images", "zstd"),
+        ("long lists", ""),
     ],
 )
 def test_a_file_takes_little_memory(tmp_path: Path, table: str, compression: str) -> None:

@@ -39,7 +39,8 @@ class EncodedColumn {
   }
 
   // Adds the size of the entries of rows [begin, begin + count) to sizes. A list that holds a null is a
-  // fault; then count becomes the number of rows before it.
+  // fault; then count becomes the number of rows before it, as it does where more rows would take up too
+  // much memory.
   void measure(int64_t begin, int64_t& count, uint64_t* sizes, EncodeFault& fault) {
     if (spec.depth == 0) {
       measure_scalars(begin, count, sizes);
@@ -87,8 +88,9 @@ class EncodedColumn {
     uint64_t whole_entry() const { return 1 + varint_size(entry) + entry; }
   };
 
-  static constexpr size_t kTextBytes = 48 + 8;        // three blocks, and what a load of the tail may reach
-  static constexpr uint64_t kPerByte = 0x0100010001;  // of <feature> <kind> <list> 0A <chunk>
+  static constexpr uint64_t kEncodedBytes = 256 << 10;  // after which no more lists are encoded ahead
+  static constexpr size_t kTextBytes = 48 + 8;          // three blocks, and what a load of the tail may reach
+  static constexpr uint64_t kPerByte = 0x0100010001;    // of <feature> <kind> <list> 0A <chunk>
 
   // For a list that is one chunk (or one value) of n bytes.
   Lengths lengths_of(uint64_t n) const { return lengths_of_list(1 + varint_size(n) + n); }
@@ -265,6 +267,10 @@ class EncodedColumn {
     uint64_t encoded = 0;
     for (int64_t r = 0; r < count; ++r) {
       const int64_t row = begin + r;
+      if (encoded > kEncodedBytes) {
+        count = r;
+        break;
+      }
       if (encode) varint_ends_[static_cast<size_t>(r)] = encoded;
       if (!view.valid[row]) continue;
       const Range list{view.lists[0][row], view.lists[0][row + 1]};
