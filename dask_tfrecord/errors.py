@@ -92,4 +92,4 @@ class DestinationError(TFRecordError):
 
 
 class ConcurrentWriteError(DestinationError):
-    """Another write committed to the same place since this one, which would replace data, was planned."""
+    """Another write committed to the same place since this one, which does not append, was planned."""

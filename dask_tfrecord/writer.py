@@ -62,8 +62,8 @@ def to_tfrecord(
 
     Each partition becomes one file, or more where it has rows for several directories or exceeds a limit.
 
-    The files appear together when all of them are whole; a write that fails leaves no dataset. With them a
-    snapshot is stored in ``_tfrecord/``, so that `read_tfrecord` gives the same columns and types back.
+    The files appear together when all of them are whole; a write that fails leaves what was there. With them
+    a snapshot is stored in ``_tfrecord/``, so that `read_tfrecord` gives the same columns and types back.
 
     Parameters
     ----------
@@ -136,7 +136,7 @@ def to_tfrecord(
         If the directory already holds anything that a reader would see, or is to be overwritten with what
         is read from it.
     ConcurrentWriteError
-        If data was to be replaced and another write committed in the meantime.
+        If another write committed in the meantime, unless data is appended.
     SchemaError
         For columns or values that TFRecord cannot hold, or that do not go with what is there.
 

@@ -44,7 +44,7 @@ class WriteRun:
     """One call of `to_tfrecord`; travels to every task of it.
 
     ``run`` is a fresh random id, so that no two calls have the same names or the same task keys. ``base`` is
-    the number of the newest snapshot when the write was planned; one that replaces data goes on from there
+    the number of the newest snapshot when the write was planned; one that does not append goes on from there
     or not at all.
     """
 
@@ -121,7 +121,7 @@ class WriteRun:
         Raises
         ------
         ConcurrentWriteError
-            If this write replaces data and another committed since it was planned.
+            If this write does not append and another committed since it was planned.
         SchemaError
             If it adds to data that has other columns by now.
         """

@@ -50,9 +50,9 @@ class Groups(NamedTuple):
 
 
 def split(table: pa.Table, partition_on: Sequence[str], *, max_parts: int) -> Parted:
-    """The parts of a table, in the order in which their keys first appear; none of an empty table.
+    """The parts of a table, in the order in which the values of the first key first appear, then of the next.
 
-    The table is sorted once, and stays as it is if its rows are in that order.
+    An empty table has none. The table is sorted once, and stays as it is if its rows are in that order.
 
     Raises
     ------

@@ -52,7 +52,7 @@ class Snapshot:
         them.
     schema : Schema
         The columns in the records, their Arrow types and the record type.
-    compression : "gzip", "zlib" or None
+    compression : "gzip", "zlib", "zstd", "lz4", "bz2", "xz" or None
         Of the files that the write added.
     run : str
         The id of the write that made it.
