@@ -71,9 +71,9 @@ def cleanup(
 def _duration(value: str | timedelta) -> timedelta:
     try:
         if isinstance(value, str | timedelta):
-            found: timedelta = pd.Timedelta(value).to_pytimedelta()
-            if found >= timedelta(0):
-                return found
+            found = pd.Timedelta(value)
+            if found >= timedelta(0):  # which no duration at all, such as that of "", is not
+                return found.to_pytimedelta()
     except ValueError:
         pass
     raise TFRecordError(f"older_than={value!r} is not a duration", advice='pass one such as "12 hours"')

@@ -161,7 +161,7 @@ def test_there_may_be_nothing_to_clean(tmp_path: Path) -> None:
     assert cleanup(tmp_path, older_than="0s") == []
 
 
-@pytest.mark.parametrize("duration", ["soon", "-1 day", 5, None, timedelta(-1)])
+@pytest.mark.parametrize("duration", ["soon", "", "NaT", "-1 day", 5, None, timedelta(-1)])
 def test_a_duration_that_is_none_is_refused(tmp_path: Path, duration: Any) -> None:
     with pytest.raises(TFRecordError, match="is not a duration"):
         cleanup(tmp_path, older_than=duration)
