@@ -137,6 +137,22 @@ def test_values_that_no_record_holds_exactly_are_exact_as_keys(tmp_path: Path) -
     assert read_tfrecord(tmp_path / "b")["key"].compute().tolist() == [2**64 - 1]
 
 
+@pytest.mark.parametrize("width", [16, 32, 64])
+@pytest.mark.parametrize("colocate", [False, True])
+def test_every_nan_is_the_same_key(tmp_path: Path, width: int, colocate: bool) -> None:
+    one = np.array([np.nan, np.nan, 1.0], f"f{width // 8}")
+    nans = np.array([one[0], -one[1], one[2]])  # as inf - inf has another sign than np.nan on most processors
+    assert nans[0].tobytes() != nans[1].tobytes()
+    frame = pd.DataFrame({"key": pd.arrays.ArrowExtensionArray(pa.array(nans)), "n": range(3)})
+    snapshot = to_tfrecord(
+        dd.from_pandas(frame, npartitions=1), tmp_path, partition_on="key", colocate=colocate
+    )
+    assert [file.records for file in snapshot.files] == [2, 1]
+    assert directories(tmp_path) == {"key=nan", "key=1"}
+    found = sorted_rows(read_tfrecord(tmp_path))
+    assert str(pa.array(found["key"]).to_pylist()) == "[nan, nan, 1.0]"
+
+
 @pytest.mark.parametrize("protocol", ["file", "memory"])
 def test_strange_values_come_back_and_stay_inside_the_root(tmp_path: Path, protocol: str) -> None:
     root = f"{protocol}://{tmp_path}/root"

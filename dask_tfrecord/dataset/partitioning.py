@@ -130,8 +130,13 @@ def _codes(column: pa.ChunkedArray) -> tuple[npt.NDArray[np.integer[Any]], int]:
 
 
 def _decoded(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Values instead of a category's codes, for chunks may differ in these."""
-    return column.cast(column.type.value_type) if pa.types.is_dictionary(column.type) else column
+    """Values that Arrow can tell apart: no category's codes, in which chunks may differ, and only one NaN."""
+    if pa.types.is_dictionary(column.type):
+        column = column.cast(column.type.value_type)
+    if pa.types.is_floating(column.type):
+        wide = column.cast(pa.float64())
+        return pc.if_else(pc.is_nan(wide), np.nan, wide).cast(column.type)
+    return column
 
 
 def _plain(name: str, keys: pa.ChunkedArray) -> list[Any]:
