@@ -100,8 +100,13 @@ class Store:
         A file that is there already is replaced in one step.
         """
         make = self._create_by_rename if self.renames else self._create_by_upload
-        with make(path) as file:
-            yield file
+        try:
+            with make(path) as file:
+                yield file
+        except OSError as error:
+            if error.errno is not None and error.filename is None:  # as a full disk's
+                error.filename = self.public(path)
+            raise
 
     @contextmanager
     def _create_by_rename(self, path: str) -> Iterator[BinaryIO]:
