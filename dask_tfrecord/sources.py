@@ -4,6 +4,7 @@ import os
 from collections.abc import Iterator, Mapping
 from fnmatch import fnmatchcase
 from functools import partial
+from glob import glob
 from types import CodeType, FunctionType, MethodType
 from typing import Any
 
@@ -27,8 +28,9 @@ def check_not_read(ddf: dd.DataFrame, store: Store) -> None:
     DestinationError
         If a path that the collection mentions lies in the store's root, or the root lies in it.
     """
-    for text in _mentioned(ddf, store):
-        if _overlaps(text, store):
+    root = _real(store.root, store)
+    for text in dict.fromkeys(_mentioned(ddf, store)):
+        if _overlaps(text, root, store):
             raise DestinationError(
                 f"the DataFrame reads from {store.public(text)}, which the overwrite would remove",
                 path=store.public(store.root),
@@ -46,7 +48,7 @@ def _mentioned(ddf: dd.DataFrame, store: Store) -> Iterator[str]:
         for operand in node.operands:
             for text in _texts(operand, store, seen):
                 is_name = "/" not in text and os.sep not in text
-                if not is_name or (not below and text not in columns):
+                if not is_name or (not below and text not in columns and _begins_a_name(text, store)):
                     yield text
 
 
@@ -55,6 +57,11 @@ def _column_names(node: Any) -> set[str]:
         return {str(name) for name in node.columns}
     except (AttributeError, NotImplementedError):  # it is no frame
         return set()
+
+
+def _begins_a_name(text: str, store: Store) -> bool:
+    """Whether anything in the working directory is, or matches, what a name may be the beginning of."""
+    return not store.local or bool(glob(f"{text}*"))
 
 
 def _texts(value: Any, store: Store, seen: dict[int, Any]) -> Iterator[str]:
@@ -125,13 +132,17 @@ def _attributes(value: Any) -> Iterator[Any]:
             yield getattr(value, name, None)
 
 
-def _overlaps(text: str, store: Store) -> bool:
+def _real(path: str, store: Store) -> list[str]:
+    """The names that lead to a path, or that a glob has; on local disks without links."""
+    return (os.path.realpath(path) if store.local else path).strip("/").split("/")
+
+
+def _overlaps(text: str, root: list[str], store: Store) -> bool:
     """Whether a path or glob means anything at or below the store's root, or a directory that holds it."""
     scheme, found, _ = text.rpartition("::")[2].partition("://")
     if (found and scheme not in _protocols(store.fs)) or "\0" in text or len(text) > 1 << 12:
         return False
-    pattern = str(store.fs._strip_protocol(text.rpartition("::")[2])).strip("/").split("/")
-    root = store.root.strip("/").split("/")
+    pattern = _real(str(store.fs._strip_protocol(text.rpartition("::")[2])), store)
     for wanted, name in zip(pattern, root, strict=False):
         if "**" in wanted:
             return True

@@ -129,9 +129,10 @@ def test_appended_partitions_come_in_the_directories_that_are_there(tmp_path: Pa
     to_tfrecord(keyed(a=[1], b=[2]), tmp_path, partition_on=["key"])
     to_tfrecord(keyed(b=[3], c=[4]), tmp_path, partition_on=["key"], append=True)
     assert by_key(tmp_path) == {"a": [1], "b": [2, 3], "c": [4]}
-    with pytest.raises(SchemaError, match=r"partitioned on \['key'\], the write on nothing") as caught:
-        to_tfrecord(keyed(b=[3])[["n"]], tmp_path, append=True)
-    assert caught.value.feature == "key"
+    for ddf in (keyed(b=[3])[["n"]], keyed(b=[3])):
+        with pytest.raises(SchemaError, match=r"on \['key'\], the write on nothing; pass") as caught:
+            to_tfrecord(ddf, tmp_path, append=True)
+        assert caught.value.feature == "key"
 
 
 def test_append_works_on_files_of_others(place: str) -> None:
@@ -195,6 +196,13 @@ def test_features_of_others_must_agree_with_the_columns(
     with pytest.raises(SchemaError) as caught:
         to_tfrecord(collection(1), tmp_path, append=True)
     assert caught.value.feature == feature
+
+
+def test_empty_files_of_others_agree_with_any_columns(place: str) -> None:
+    with Store.at(place).create(f"{place}/empty.tfrecord"):
+        pass
+    to_tfrecord(collection(1), place, append=True)
+    assert values(place) == [1]
 
 
 def test_a_column_that_others_always_left_out_takes_our_type(tmp_path: Path) -> None:
@@ -454,8 +462,29 @@ def of_the_directory_above(path: Path) -> dd.DataFrame:
     return dd.from_map(lambda path: pd.DataFrame({"n": [1]}), [str(path.parent)])
 
 
+def of_a_link(path: Path) -> dd.DataFrame:
+    link = path.parent / "link"
+    link.symlink_to(path)
+    return dd.read_csv(f"{link}/data.csv")
+
+
+def of_a_link_to_a_file(path: Path) -> dd.DataFrame:
+    link = path.parent / "link.csv"
+    link.symlink_to(path / "data.csv")
+    return dd.read_csv(link)
+
+
+def of_a_detour(path: Path) -> dd.DataFrame:
+    aside = path.parent / "aside"
+    aside.mkdir()
+    return dd.read_parquet(f"{aside}/../{path.name}/data.parquet")
+
+
 SOURCES = [
     of_csv,
+    of_a_link,
+    of_a_link_to_a_file,
+    of_a_detour,
     of_parquet_in_a_list,
     of_a_glob,
     of_a_map,
@@ -500,6 +529,30 @@ def test_other_places_may_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     for place in ("place", tmp_path / "place"):
         to_tfrecord(source(tmp_path / "from"), place, overwrite=True)
     assert values("place") == [1]
+
+
+def test_the_working_directory_may_be_overwritten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pd.DataFrame({"n": [1]}).to_csv(tmp_path / "data.csv", index=False)
+    (tmp_path / "place").mkdir()
+    monkeypatch.chdir(tmp_path / "place")
+    for source in (of_a_map, of_csv):  # names such as "infer" in the arguments of pandas are no files here
+        to_tfrecord(source(tmp_path), ".", overwrite=True)
+    assert values(".") == [1]
+
+
+def test_an_overwrite_does_not_follow_links_out_of_its_directory(tmp_path: Path) -> None:
+    other, place = tmp_path / "other", tmp_path / "place"
+    to_tfrecord(collection(1), other)
+    to_tfrecord(collection(2), place)
+    (place / "link").symlink_to(other)
+    with pytest.raises(DestinationError, match=r"a link, .*/link, leads out of it"):
+        to_tfrecord(collection(3), place, overwrite=True)
+    assert values(other) == [1]
+    (place / "link").unlink()
+    linked = tmp_path / "linked"
+    linked.symlink_to(place)
+    to_tfrecord(collection(3), linked, overwrite=True)
+    assert values(place) == [3]
 
 
 def test_other_places_may_be_read_and_columns_have_any_name(

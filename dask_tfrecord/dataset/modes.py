@@ -1,5 +1,6 @@
 """What a write finds at its destination, and whether the two go together."""
 
+import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -35,18 +36,32 @@ def check_destination(store: Store, mode: Mode = "create") -> int:
     Raises
     ------
     DestinationError
-        If it is a file, or holds anything that a reader would see although the mode is "create".
+        If it is a file, or holds anything that a reader would see although the mode is "create"; if it is
+        to be replaced and a link in it leads elsewhere.
     """
     root = store.public(store.root)
     if store.fs.isfile(store.root):
         raise DestinationError("is a file, not a directory", path=root)
     newest = max(versions(store), default=0)
+    if mode == "overwrite" and store.local:
+        _refuse_links(store)
     if mode == "create":
         holds = "a dataset" if newest else "files" if visible_files(store) else None
         if holds:
             advice = "choose another directory, or pass append=True or overwrite=True"
             raise DestinationError(f"the directory already holds {holds}", path=root, advice=advice)
     return newest
+
+
+def _refuse_links(store: Store) -> None:
+    root = os.path.realpath(store.root)
+    for directory in {file.path.rpartition("/")[0] for file in visible_files(store)}:
+        if os.path.realpath(directory) != root + directory[len(store.root) :]:
+            raise DestinationError(
+                f"a link, {directory}, leads out of it, and the overwrite would remove what is there",
+                path=store.public(store.root),
+                advice="remove the link first",
+            )
 
 
 def check_agreement(store: Store, schema: Schema, partitioning: Sequence[Field]) -> None:
@@ -61,17 +76,17 @@ def check_agreement(store: Store, schema: Schema, partitioning: Sequence[Field])
     if snapshot is not None:
         agreed(snapshot, schema, partitioning, store)
     elif files := visible_files(store):
-        _foreign_schema(store, files, schema)
         _values(store, files, partitioning)
+        _foreign_schema(store, files, schema)
 
 
 def agreed(snapshot: Snapshot, schema: Schema, partitioning: Sequence[Field], store: Store) -> None:
     """As `check_agreement`, with a snapshot."""
     root = store.public(store.root)
+    _check_partitioning([item.name for item in partitioning], list(snapshot.partition_on), root)
     _check_names(schema, snapshot.schema, root)
     found = {item.name: item for item in snapshot.schema.fields}
     pairs = [(item, found[item.name]) for item in schema.fields]
-    _check_partitioning([item.name for item in partitioning], list(snapshot.partition_on), root)
     for ours, theirs in [*pairs, *zip(partitioning, snapshot.partitioning, strict=True)]:
         _check_type(ours, theirs, root)
 
@@ -100,6 +115,8 @@ def _foreign_schema(store: Store, files: Sequence[FileInfo], schema: Schema) -> 
     root = store.public(store.root)
     sample = take_sample(store, files, record_type=schema.record_type, options=ReadOptions())
     inferred = infer_schema(sample, {})
+    if not inferred.fields:  # there are no records, or there is nothing in them
+        return schema
     _check_names(schema, inferred, root)
     ours = {item.name: item for item in schema.fields}
     for item in inferred.fields:
