@@ -15,7 +15,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 from fsspec.spec import AbstractBufferedFile
 
 from dask_tfrecord.dataset.store import Store
-from dask_tfrecord.errors import CorruptRecordError
+from dask_tfrecord.errors import CorruptRecordError, DestinationError
 
 SECRET = "hunter2"
 
@@ -68,6 +68,9 @@ class Web(AbstractFileSystem):
     """Where, as in fsspec's own, a path is the whole URL."""
 
     protocol = ("http", "https")
+
+    def _open(self, path: str, mode: str = "rb", **options: Any) -> Any:
+        raise NotImplementedError
 
     @classmethod
     def _strip_protocol(cls, path: str) -> str:
@@ -147,6 +150,15 @@ def test_a_full_disk_raises_and_leaves_nothing(tmp_path: Path) -> None:
     with pytest.raises(OSError, match=f"No space left.*{tmp_path}/a"), store.create(store.join("a")) as file:
         file.write(b"x")
     assert os.listdir(tmp_path) == []
+
+
+def test_a_store_that_cannot_be_written_to_is_named() -> None:
+    store = Store(Web(), "https://host/place")
+    with (
+        pytest.raises(DestinationError, match="https://host/place/a: files cannot be written here"),
+        store.create(store.join("a")),
+    ):
+        pass
 
 
 def no_link(first: Callable[[], object] = bool) -> Callable[[str, str], None]:

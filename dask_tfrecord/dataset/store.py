@@ -22,6 +22,7 @@ from fsspec.implementations.memory import MemoryFile
 from fsspec.utils import tokenize
 
 from dask_tfrecord.dataset.source import REQUEST_BYTES, Expected, Source
+from dask_tfrecord.errors import DestinationError
 
 # Stores where a rename is a copy, and where an upload becomes visible as a whole when it is completed.
 # All others rename, and a new file is written beside its place first.
@@ -107,6 +108,8 @@ class Store:
             if error.errno is not None and error.filename is None:  # as a full disk's
                 error.filename = self.public(path)
             raise
+        except NotImplementedError:
+            raise DestinationError("files cannot be written here", path=self.public(path)) from None
 
     @contextmanager
     def _create_by_rename(self, path: str) -> Iterator[BinaryIO]:
