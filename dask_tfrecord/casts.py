@@ -78,19 +78,29 @@ def describe(type_: pa.DataType) -> tuple[Kind, int]:
     """
     if isinstance(type_, pa.FixedShapeTensorType):
         return describe(type_.storage_type)
-    if is_list(type_):
+    usable = not _fails_in_arrow(type_)
+    if is_list(type_) and usable:
         kind, depth = describe(type_.value_type)
         return kind, depth + 1
     if types.is_dictionary(type_):
         kind, depth = describe(type_.value_type)
         if not depth:
             return kind, 0
-    if not (types.is_decimal(type_) and type_.scale < 0):  # Arrow cannot make those from floats
+    if usable:
         for kind, tests in _KINDS.items():
             if any(test(type_) for test in tests):
                 return kind, 0
     advice = next((text for test, text in _ADVICE if test(type_)), "convert it or leave the column out")
     raise SchemaError(f"TFRecord has no feature for the type {type_}", advice=advice)
+
+
+def _fails_in_arrow(type_: pa.DataType) -> bool:
+    """Decimals that it cannot make from floats, and values of no length, with which it may even crash."""
+    if types.is_fixed_size_list(type_):
+        return bool(type_.list_size == 0)
+    if types.is_fixed_size_binary(type_):
+        return bool(type_.byte_width == 0)
+    return bool(types.is_decimal(type_) and type_.scale < 0)
 
 
 def is_lossy(type_: pa.DataType) -> bool:

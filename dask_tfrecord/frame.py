@@ -10,7 +10,7 @@ import pandas as pd
 import pyarrow as pa
 from dask.dataframe.utils import UNKNOWN_CATEGORIES, clear_known_categories
 
-from dask_tfrecord.casts import describe, is_list, plain
+from dask_tfrecord.casts import describe, is_list, load, plain
 from dask_tfrecord.errors import SchemaError
 from dask_tfrecord.schema import Field, RecordType, Schema, check_names
 
@@ -440,6 +440,8 @@ def _from_objects(column: "pd.Series[Any]", type_: pa.DataType | None) -> pa.Arr
 def _cast(array: pa.Array, type_: pa.DataType) -> pa.Array:
     if array.type == type_:
         return array
+    if is_list(type_) and plain(array.type) == type_:  # Arrow's own cast of list views makes invalid arrays
+        return load(array, type_)
     if pa.types.is_dictionary(type_):
         if not pa.types.is_dictionary(array.type):
             array = array.cast(type_.value_type).dictionary_encode()

@@ -324,6 +324,14 @@ class TestToTable:
         assert convert(frame.iloc[1:], pa.large_list(pa.int8())) == [None, [2, 3]]
         assert convert(frame.iloc[:0], pa.list_(pa.int64())) == []
 
+    @pytest.mark.parametrize("view", [pa.list_view, pa.large_list_view])
+    def test_views_of_lists(self, view: Any) -> None:
+        values = [[["a"]], [], None, [["b", "c"], []]]
+        type_ = view(view(pa.string_view()))
+        frame = arrow_backed(pa.array(values, type_))
+        for rows in (slice(None), slice(1, None), slice(0, 0)):
+            assert convert(frame.iloc[rows], type_) == values[rows]
+
     def test_lists_become_tensors(self) -> None:
         tensor = pa.fixed_shape_tensor(pa.float32(), (2, 2))
         for frame in (objects(np.arange(4.0), None), arrow_backed(pa.array([[0.0, 1.0, 2.0, 3.0], None]))):

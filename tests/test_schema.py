@@ -63,6 +63,9 @@ UNSUPPORTED = [
     (pa.list_(pa.null()), "schema="),
     (pa.list_(pa.struct([("a", pa.int64())])), "each of its fields a column"),
     (pa.decimal128(5, -2), "leave the column out"),
+    (pa.binary(0), "leave the column out"),
+    (pa.list_(pa.int64(), 0), "leave the column out"),
+    (pa.fixed_shape_tensor(pa.float32(), [2, 0]), "leave the column out"),
     (pa.dictionary(pa.int32(), pa.list_(pa.int64())), "leave the column out"),
     (pa.run_end_encoded(pa.int32(), pa.int64()), "leave the column out"),
 ]
