@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pyarrow.compute as pc
 from dask.dataframe.utils import UNKNOWN_CATEGORIES, clear_known_categories
 
 from dask_tfrecord.casts import describe, is_list, load, plain
@@ -420,6 +421,29 @@ def _to_arrow(column: "pd.Series[Any]", item: Field) -> pa.Array | pa.ChunkedArr
 
 
 def _convert(column: "pd.Series[Any]", type_: pa.DataType) -> pa.Array | pa.ChunkedArray:
+    found = _convert_any(column, type_)
+    infinite = _infinities(found)
+    if infinite and infinite > _infinities(_convert_any(column, _wide(found.type))):
+        raise OverflowError("a number is too large and would become infinite")
+    return found
+
+
+def _infinities(values: pa.Array | pa.ChunkedArray) -> int:
+    """How many of the numbers, also of those in lists, are infinite."""
+    while is_list(values.type):
+        values = pc.list_flatten(values)
+    if not pa.types.is_floating(values.type):
+        return 0
+    return int(pc.sum(pc.is_inf(values.cast(pa.float64()))).as_py() or 0)
+
+
+def _wide(type_: pa.DataType) -> pa.DataType:
+    """The type with the longest floats."""
+    return pa.list_(_wide(type_.value_type)) if is_list(type_) else pa.float64()
+
+
+def _convert_any(column: "pd.Series[Any]", type_: pa.DataType) -> pa.Array | pa.ChunkedArray:
+    """As `_convert`, but Arrow makes infinities of numbers that are too large."""
     if isinstance(column.dtype, pd.ArrowDtype):
         chunks = column.array.__arrow_array__().chunks  # 50 times as fast as pa.array()
         return pa.chunked_array([_cast(chunk, type_) for chunk in chunks], type_)

@@ -324,6 +324,18 @@ class TestToTable:
         assert convert(frame.iloc[1:], pa.large_list(pa.int8())) == [None, [2, 3]]
         assert convert(frame.iloc[:0], pa.list_(pa.int64())) == []
 
+    @pytest.mark.parametrize("narrow", [pa.float16(), pa.float32()])
+    @pytest.mark.parametrize("nested", [False, True])
+    def test_no_number_becomes_infinite(self, narrow: pa.DataType, nested: bool) -> None:
+        values = [1.0, None, np.inf, 1e300]
+        type_ = pa.list_(narrow) if nested else narrow
+        rows = [value if value is None or not nested else [0.0, value] for value in values]
+        wide = pa.list_(pa.float64()) if nested else pa.float64()
+        for frame in (objects(*rows), arrow_backed(pa.array(rows, wide))):
+            assert convert(frame.iloc[:3], type_) == rows[:3]
+            with pytest.raises(SchemaError, match=r"record 3: feature 'x': .*infinite"):
+                convert(frame, type_)
+
     @pytest.mark.parametrize("view", [pa.list_view, pa.large_list_view])
     def test_views_of_lists(self, view: Any) -> None:
         values = [[["a"]], [], None, [["b", "c"], []]]
