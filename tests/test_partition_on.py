@@ -3,6 +3,7 @@
 import json
 import os
 import warnings
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -135,6 +136,19 @@ def test_values_that_no_record_holds_exactly_are_exact_as_keys(tmp_path: Path) -
     assert repr(found) == repr(values)
     to_tfrecord(keyed([2**64 - 1], pa.uint64()), tmp_path / "b", partition_on="key", colocate=True)
     assert read_tfrecord(tmp_path / "b")["key"].compute().tolist() == [2**64 - 1]
+
+
+@pytest.mark.skipif(not hasattr(pa, "decimal32"), reason="this pyarrow has no short decimals")
+@pytest.mark.parametrize("name", ["decimal32", "decimal64", "decimal256"])
+@pytest.mark.parametrize("colocate", [False, True])
+def test_decimals_of_any_width_are_keys(tmp_path: Path, name: str, colocate: bool) -> None:
+    values = [Decimal("1.50"), Decimal("-2.25"), None, Decimal("1.50")]
+    type_ = getattr(pa, name)(5, 2)
+    to_tfrecord(keyed(values, type_), tmp_path, partition_on="key", colocate=colocate)
+    assert directories(tmp_path) == {"key=1.50", "key=-2.25", f"key={NULL}"}
+    found = sorted_rows(read_tfrecord(tmp_path, blocksize="1MB"))["key"]
+    assert found.dtype == pd.ArrowDtype(type_)
+    assert pa.array(found).to_pylist() == values
 
 
 @pytest.mark.parametrize("width", [16, 32, 64])

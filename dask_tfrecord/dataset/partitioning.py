@@ -102,8 +102,8 @@ def group(table: pa.Table, names: Sequence[str]) -> Groups:
     starts = np.concatenate([[0], np.cumsum(np.bincount(codes))])
     firsts = starts[:-1] if order is None else order[starts[:-1]]
     keys = table.select(list(names)).take(pa.array(firsts))
-    decoded = [_decoded(column) for column in keys.columns]
-    return Groups(pa.table(decoded, names=list(names)), order, starts)
+    values = [comparable(column) for column in keys.columns]
+    return Groups(pa.table(values, names=list(names)), order, starts)
 
 
 def _sorting(codes: npt.NDArray[np.integer[Any]]) -> Codes:
@@ -124,18 +124,20 @@ def too_many(what: str, partition_on: Sequence[str], limit: int) -> TFRecordErro
 
 def _codes(column: pa.ChunkedArray) -> tuple[npt.NDArray[np.integer[Any]], int]:
     """A number for each value, counted in the order of their first appearance, and how many there are."""
-    encoded = pc.dictionary_encode(_decoded(column), null_encoding="encode")
+    encoded = pc.dictionary_encode(comparable(column), null_encoding="encode")
     indices = [chunk.indices.to_numpy() for chunk in encoded.chunks]
     return np.concatenate(indices), len(encoded.chunks[-1].dictionary)
 
 
-def _decoded(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Values that Arrow can tell apart: no category's codes, in which chunks may differ, and only one NaN."""
+def comparable(column: pa.ChunkedArray | pa.Array) -> pa.ChunkedArray | pa.Array:
+    """Values that Arrow can tell apart: no category's codes, in which chunks may differ, only one NaN."""
     if pa.types.is_dictionary(column.type):
         column = column.cast(column.type.value_type)
     if pa.types.is_floating(column.type):
         wide = column.cast(pa.float64())
         return pc.if_else(pc.is_nan(wide), np.nan, wide).cast(column.type)
+    if pa.types.is_decimal(column.type) and column.type.bit_width < 128:
+        return column.cast(pa.decimal128(column.type.precision, column.type.scale))
     return column
 
 

@@ -8,6 +8,7 @@ import pyarrow as pa
 
 from dask_tfrecord.dataset.entries import Block, FileEntry
 from dask_tfrecord.dataset.listing import FileInfo
+from dask_tfrecord.dataset.partitioning import comparable
 
 _FIRST = Block(0, 0, 0)
 
@@ -128,7 +129,7 @@ def _changes(values: Mapping[str, pa.Array], count: int) -> list[bool]:
     """For each file whether its partition values differ from those of the one before."""
     changes = [False] * count
     for column in values.values():
-        codes = column.dictionary_encode(null_encoding="encode").indices.to_pylist()
+        codes = comparable(column).dictionary_encode(null_encoding="encode").indices.to_pylist()
         for index in range(1, count):
             changes[index] |= codes[index] != codes[index - 1]
     return changes
