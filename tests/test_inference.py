@@ -235,6 +235,17 @@ def test_a_broken_message_among_messages_is_damage(tmp_path: Path) -> None:
     assert caught.value.path == f"{tmp_path}/0.tfrecord"
 
 
+def test_a_message_that_breaks_off_after_a_new_feature_is_damage(tmp_path: Path) -> None:
+    usual = file_of({"a": ("int64", [1])})
+    late = file_of({"late": ("int64", [1])})[12:-4] + b"\x07"
+    with pytest.raises(CorruptRecordError) as caught:
+        infer(tmp_path, usual * 2 + oracle.frame(late) + usual)
+    assert (caught.value.record, caught.value.offset) == (2, 2 * len(usual))
+    ddf = read_tfrecord(tmp_path, on_corrupt="skip")
+    with pytest.warns(CorruptRecordWarning, match="passed over 1 "):
+        assert ddf["a"].compute(scheduler="sync").tolist() == [1, 1, 1]
+
+
 # --- every record --------------------------------------------------------------------------------------
 
 

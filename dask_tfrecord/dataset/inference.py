@@ -305,10 +305,12 @@ def _note_places(
     numbers = {number for feature in inference.features() for number in feature.kinds.values()}
     new = sorted(number for number in numbers if number >= before)
     if new:
-        offsets = scan(data, final=True, verify_crc=False, offsets=True).offsets
+        offsets = scan(data, final=True, verify_crc=False, offsets=True).offsets or ()
         for number in new:
-            offset = offsets[number - before].as_py() if offsets else 0
-            places[number] = Place(start.path, start.record + number - before, start.offset + offset)
+            at = number - before
+            # What comes next may turn out to be no message after its first features.
+            offset = offsets[at].as_py() if at < len(offsets) else len(data)
+            places[number] = Place(start.path, start.record + at, start.offset + offset)
 
 
 def _is_framed(data: memoryview, damage: Damage) -> bool:
