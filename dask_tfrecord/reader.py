@@ -128,8 +128,9 @@ def read_tfrecord(
     calculate_divisions : bool, default False
         Whether to find the divisions of the index, so that ``ddf.loc[a:b]`` opens only files that hold such
         rows. They are known where the snapshot's statistics, or the partition values, prove that each
-        partition has greater values than the one before, and no missing or floating ones. Files are not
-        split then, and the rows of each partition come in the order of the index.
+        partition has greater values than the one before, and no missing or floating ones; of categories if
+        these are listed in the order of their values. Files are not split then, and the rows of each
+        partition come in the order of the index.
     dtype_backend : "pyarrow" or "numpy"
         What holds the columns. "numpy" takes pandas' older dtypes for those columns that they can hold
         whatever comes: floats (missing is NaN), timestamps and durations in their unit (missing is NaT),

@@ -131,3 +131,16 @@ def test_an_index_that_cannot_be_is_refused(root: Path) -> None:
         read_tfrecord(root, index="id", columns=["id", "x"])
     with pytest.raises(TFRecordError, match="name its column by index="):
         read_tfrecord(root, calculate_divisions=True)
+
+
+@pytest.mark.parametrize("categories", ["abcd", "dcba"])
+def test_rows_are_found_by_categories_that_are_listed_in_another_order_than_their_values(
+    tmp_path: Path, categories: str
+) -> None:
+    index = pd.Categorical(list("ababcdcd"), categories=list(categories))
+    frame = pd.DataFrame({"letter": index, "n": range(8)})
+    to_tfrecord(dd.from_pandas(frame, npartitions=2, sort=False), tmp_path)
+    ddf = read_tfrecord(tmp_path, index="letter", calculate_divisions=True, blocksize=None)
+    assert ddf.known_divisions == (categories == "abcd")
+    if ddf.known_divisions:
+        assert ddf.loc["b":"c"]["n"].compute().tolist() == [1, 3, 4, 6]  # type: ignore[misc]

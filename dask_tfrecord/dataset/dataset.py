@@ -206,6 +206,8 @@ class Dataset:
         None unless it is known that the values of each partition are greater than those of the one before.
         """
         [item] = self.schema.select([name]).fields
+        if not _is_ordered_by_value(item):
+            return None
         bounds = [self._bounds(index, item) for index in range(self.npieces)]
         known = [bound for bound in bounds if bound is not None]
         ends: list[Any] = [key_of(value, item.type) for bound in known for value in bound]
@@ -285,3 +287,13 @@ class Dataset:
         how = (self.schema.to_json(), self.options, self.filters, sorted(self.guarded))
         parts = (self.store.__dask_tokenize__(), how, values, self.pieces)
         return hashlib.sha256(repr(parts).encode()).hexdigest()
+
+
+def _is_ordered_by_value(item: Field) -> bool:
+    """Whether pandas sorts a column by its values: categories it sorts as they are listed."""
+    if not pa.types.is_dictionary(item.type):
+        return True
+    if item.categories is None:
+        return False
+    keys: list[Any] = [key_of(value, item.type) for value in item.categories.to_pylist()]
+    return all(one < other for one, other in pairwise(keys))
