@@ -267,6 +267,19 @@ def test_keys_are_there_whatever_the_records_are(tmp_path: Path) -> None:
     assert list(read_tfrecord(tmp_path / "k=2" / "empty").columns) == ["k"]
 
 
+@pytest.mark.parametrize("given", [{}, {"record_type": "bytes"}, {"hive": {"record": pa.int64()}}])
+def test_a_key_that_is_called_as_the_column_of_bytes_is_refused_unless_that_has_another_name(
+    tmp_path: Path, given: Any
+) -> None:
+    (tmp_path / "record=1").mkdir()
+    (tmp_path / "record=1" / "file").write_bytes(oracle.frame(b"no message"))
+    with pytest.raises(SchemaError, match="feature 'record': is what the column of the records is called"):
+        read_tfrecord(tmp_path, **given)
+    found = read_tfrecord(tmp_path, schema={"payload": pa.binary()}, **given).compute()
+    assert found.to_dict("list") == {"payload": [b"no message"], "record": [1]}
+    assert read_tfrecord(tmp_path, hive=False).compute().to_dict("list") == {"record": [b"no message"]}
+
+
 @pytest.mark.parametrize("columns", [["k"], ["n"], ["k", "n"], []])
 def test_columns_choose_among_keys_and_features(tmp_path: Path, columns: list[str]) -> None:
     frame = read_tfrecord(put(tmp_path, "k=1", "k=2"), columns=columns).compute()

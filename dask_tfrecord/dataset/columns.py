@@ -131,6 +131,16 @@ def key_clash(name: str) -> SchemaError:
     )
 
 
+def payload_clash(name: str) -> SchemaError:
+    """The error for a key that is called as the one column of records that are no messages."""
+    return SchemaError(
+        f"is what the column of the records is called, and the directories too, as {name}=...",
+        feature=name,
+        advice='pass schema={"payload": pa.binary()} to call the records otherwise, '
+        "or hive=False to ignore the directories",
+    )
+
+
 def check_given(names: Sequence[str], known: Sequence[str], *, certain: bool) -> str | None:
     """Refuse a given name that nothing has, where that is certain; else tell of one that looks misspelled."""
     unknown = [name for name in names if name not in known]

@@ -19,6 +19,7 @@ from dask_tfrecord.dataset.columns import (
     key_columns,
     key_fields,
     override,
+    payload_clash,
     snapshot_values,
     with_keys,
 )
@@ -26,6 +27,7 @@ from dask_tfrecord.dataset.committed import committed_files, snapshot_files
 from dask_tfrecord.dataset.dataset import Dataset
 from dask_tfrecord.dataset.filters import parse_filters
 from dask_tfrecord.dataset.inference import (
+    PAYLOAD,
     AskedType,
     ComputeEach,
     Sample,
@@ -228,6 +230,8 @@ def _record_columns(
         known = [*(feature.name for feature in sample.features), *keys]
         if warning := check_given(list(types), known, certain=certain):
             warnings.warn(warning, UserWarning, stacklevel=4)
+    elif PAYLOAD.name in keys and not types:
+        raise payload_clash(PAYLOAD.name)
     return infer_schema(sample, types, without=keys)
 
 
