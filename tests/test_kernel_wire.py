@@ -336,3 +336,11 @@ def test_a_cut_sequence_example_never_reads_as_more_than_protobuf_sees(cut: int)
         assert decoded.damage is None
         assert decoded.batch["id"].to_pylist() == oracle.column_values([record], "id", 0)
         assert decoded.batch["steps"].to_pylist() == oracle.column_values([record], "steps", 2)
+
+
+def test_what_follows_the_key_of_a_feature_without_kind_is_looked_at() -> None:
+    unset, number_0 = (example_of(entry("a", feature)) for feature in (b"", b"\x02\x03\x0a\x01\x07"))
+    longer = example_of(entry("b", int64_list(packed(*range(90)))))  # so that no shortcut ends with the data
+    frames = [oracle.frame(payload) for payload in (unset, number_0, longer)]
+    records, _, damage = Inference("example").feed(exact(b"".join(frames)), final=True)
+    assert (records, damage and damage.offset) == (1, len(frames[0]))

@@ -111,6 +111,8 @@ class Inference {
     } else if (facts.last == Content::kFloatList) {
       if (!n || n % 4) return false;
       count = static_cast<int64_t>(n / 4);
+    } else if (facts.last == Content::kUnset) {
+      return false;  // what follows the key of a feature without kind is no list
     } else if (facts.utf8) {
       facts.utf8 = is_ascii(chunk.begin, n) || is_utf8(chunk.begin, n);
     }
