@@ -93,7 +93,7 @@ def take(
         return pd.DataFrame(index=pd.RangeIndex(order.size))
     wanted = list(_find(store, snapshot, numbers))
     table = _read(_dataset(store, snapshot, schema, wanted), wanted)
-    rows = frame.to_pandas(table.take(pa.array(order.reshape(-1))), schema)
+    rows = frame.to_pandas(_ordered(table, order.reshape(-1)), schema)
     return rows[columns] if isinstance(columns, str) else rows
 
 
@@ -169,6 +169,18 @@ def _read(dataset: Dataset, wanted: Sequence[_Wanted]) -> pa.Table:
     return pa.concat_tables(compute_each(partial(_read_blocks, dataset.schema), tasks))
 
 
+def _ordered(table: pa.Table, order: _Numbers) -> pa.Table:
+    """The rows as they were asked for; what is in that order already may be of any size."""
+    return table if np.array_equal(order, np.arange(table.num_rows)) else table.take(pa.array(order))
+
+
 def _read_blocks(schema: Schema, blocks: Sequence[tuple[Any, _Numbers]]) -> pa.Table:
-    tables = [piece.read().take(pa.array(rows)) for piece, rows in blocks]
+    tables = [_chosen(piece.read(), rows) for piece, rows in blocks]
     return pa.concat_tables([pa.Table.from_batches([schema.no_rows()]), *tables])
+
+
+def _chosen(table: pa.Table, rows: _Numbers) -> pa.Table:
+    """The rows, which are ascending. Arrow's `take` would join chunks that may be too large."""
+    mask = np.zeros(table.num_rows, bool)
+    mask[rows] = True
+    return table.filter(pa.array(mask))

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 from memory import growth
 
-from dask_tfrecord import CorruptRecordError
+from dask_tfrecord import CorruptRecordError, random_access
 from dask_tfrecord.codec import Encoder
 from dask_tfrecord.dataset import files
 from dask_tfrecord.dataset.damage import DamagePolicy, Losses
@@ -159,6 +159,13 @@ def test_a_column_of_more_than_two_gigabytes_in_one_partition(tmp_path: Path) ->
     if psutil.virtual_memory().available < 6 * GIB:
         pytest.skip("needs 6 GiB of free memory")
     assert growth(COLUMN, tmp_path) == 0
+
+
+def test_rows_are_chosen_of_a_column_of_more_than_two_gigabytes() -> None:
+    chunk = pa.array([bytes(GIB // 16), b"last"])
+    table = pa.table({"image": pa.chunked_array([chunk] * 33)})  # all of them the same memory
+    assert random_access._chosen(table, np.array([1, 65]))["image"].to_pylist() == [b"last"] * 2
+    assert random_access._ordered(table, np.arange(66)).num_rows == 66
 
 
 # --- memory --------------------------------------------------------------------------------------------
