@@ -28,7 +28,7 @@ from dask_tfrecord import (
     read_tfrecord,
     to_tfrecord,
 )
-from dask_tfrecord.codec import Column, Encoder, scan
+from dask_tfrecord.codec import Column, Decoder, Encoder, scan
 from dask_tfrecord.dataset import files
 from dask_tfrecord.dataset.damage import DamagePolicy, Losses
 from dask_tfrecord.dataset.entries import Block
@@ -510,3 +510,26 @@ def test_damage_comes_with_the_keyword_that_mends_it(
             tmp_path, schema=schema, record_type="example", blocksize=None, max_record_bytes=limit
         ).compute()
     assert advice in str(caught.value.advice)
+
+
+@pytest.fixture
+def short_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Decoders that leave all but two records to their next call, as they do with what is beyond 2 GiB."""
+    decode, two = Decoder.decode, len(frame(0) + frame(1))
+    monkeypatch.setattr(Decoder, "decode", lambda self, data, final: decode(self, data[:two], final=False))
+
+
+@pytest.mark.usefixtures("short_calls")
+def test_what_the_last_call_of_a_file_does_not_decode_is_not_lost(tmp_path: Path) -> None:
+    (tmp_path / "data").write_bytes(b"".join(frame(n % 2) for n in range(7)))
+    table = read_table(*whole(tmp_path / "data"), NUMBERS, ReadOptions())
+    assert table["n"].to_pylist() == [n % 2 for n in range(7)]
+
+
+@pytest.mark.usefixtures("short_calls")
+def test_damage_after_what_one_call_decodes_is_passed_over_where_it_is(tmp_path: Path) -> None:
+    good, bad = [frame(n % 2) for n in range(7)], oracle.frame(b"no message")
+    (tmp_path / "data").write_bytes(b"".join([*good[:5], bad, *good[5:]]))
+    rows, log = passed_over(tmp_path / "data")
+    assert rows == [n % 2 for n in range(7)]
+    assert log["bytes"].tolist() == [bad]

@@ -129,7 +129,9 @@ def _thorough(decoder: Decoder, record_type: RecordType, options: ReadOptions) -
     def decode(data: memoryview, *, final: bool) -> Decoded:
         _, consumed, damage = inference.feed(data, final=final)
         decoded = decoder.decode(data[:consumed], final=True)
-        return decoded if decoded.damage else decoded._replace(damage=damage)
+        if decoded.damage or decoded.consumed < consumed:  # more than 2 GiB, of which the rest comes again
+            return decoded
+        return decoded._replace(damage=damage)
 
     return decode
 
@@ -186,6 +188,8 @@ def walk(
                     damage = result.damage or window.overrun(count, at, end)
                     if damage is None:
                         at = end
+                        if window.final and count:  # a decoder leaves what is beyond 2 GiB to its next call
+                            continue
                         break
                     error = damage.error(columns, -count, window.offset + at)
                     if not lost.passes or isinstance(error, SchemaError):
