@@ -134,6 +134,16 @@ def test_statistics_of_another_type_rule_nothing_out(tmp_path: Path) -> None:
     assert len(ddf.compute()) == 2
 
 
+def test_statistics_of_a_feature_rule_out_no_payloads(tmp_path: Path) -> None:
+    feature = pd.DataFrame({"record": pd.array([b"a", b"b"], pd.ArrowDtype(pa.binary()))})
+    to_tfrecord(dd.from_pandas(feature, npartitions=1), tmp_path / "data")
+    payloads = read_tfrecord(tmp_path / "data", record_type="bytes")
+    wanted = payloads.compute()["record"][1]
+    filtered = read_tfrecord(tmp_path / "data", record_type="bytes", filters=[("record", "==", wanted)])
+    for ddf in (filtered, payloads[payloads["record"] == wanted]):
+        assert ddf.compute()["record"].tolist() == [wanted]
+
+
 def test_the_filters_are_part_of_the_name(root: Path) -> None:
     names = {read_tfrecord(root, filters=[("n", "<", bound)]).expr._name for bound in (33, 34, 34)}
     assert len(names) == 2

@@ -155,8 +155,9 @@ def _whole(
 
 
 def _with_statistics(snapshot: Snapshot, schema: Schema) -> Sequence[FileEntry]:
-    """The files; statistics of columns that are to be read as another type are left out."""
-    names = {item.name for item in set(snapshot.schema.fields) & set(schema.fields)}
+    """The files; statistics of columns that are to be read as another type, or of others, are left out."""
+    same = schema.record_type == snapshot.schema.record_type  # else one of the same name may be the payload
+    names = {item.name for item in set(snapshot.schema.fields) & set(schema.fields) if same}
     if names == set(snapshot.schema.names):
         return snapshot.files
     return [
