@@ -41,6 +41,7 @@ from dask.dataframe.dask_expr._expr import (
     Or,
     PartitionsFiltered,
     Projection,
+    ResetIndex,
     _DelayedExpr,
     determine_column_projection,
 )
@@ -373,7 +374,7 @@ def _is_all_of(found: Expr, read: ReadTFRecord) -> bool:
     """Whether an expression is computed row by row from a read alone."""
     if found._name == read._name or not found.ndim:
         return True
-    if not isinstance(found, Elemwise | Filter):
+    if not isinstance(found, Elemwise | Filter) or isinstance(found, ResetIndex):  # which counts them anew
         return False
     return all(_is_all_of(one, read) for one in found.dependencies())
 

@@ -60,6 +60,7 @@ QUERIES: dict[str, tuple[Any, int]] = {
     "an end": (lambda d: d["n"].tail(3, compute=False), 1),
     "a beginning": (lambda d: d[d["n"] > -1].head(1, compute=False), 1),
     "running sums": (lambda d: d["n"].cumsum().max(), FILES),
+    "numbered anew": (lambda d: d["n"].reset_index(drop=True).index.max(), FILES),
     "some partitions": (lambda d: d["n"].partitions[:130].sum(), 65),
     "few partitions": (lambda d: d["n"].partitions[:100].sum(), 100),
     "joined": (lambda d: d["n"].sum() + d["n"].partitions[:10].sum(), 67 + 10),
