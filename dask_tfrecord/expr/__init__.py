@@ -1,0 +1,9 @@
+"""The Dask expressions, and the only package that imports Dask's private names.
+
+Checked on Dask 2025.5.1 to 2026.8. What the tasks do is in `dataset` and `frame`.
+"""
+
+from dask_tfrecord.expr.reading import read
+from dask_tfrecord.expr.writing import write
+
+__all__ = ["read", "write"]
