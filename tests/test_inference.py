@@ -198,6 +198,21 @@ def test_a_name_in_context_and_feature_lists_is_refused_unless_given(tmp_path: P
     assert types(infer(tmp_path, content, schema={"a": pa.int64()})) == {"a": pa.int64()}
 
 
+@pytest.mark.parametrize("whole", [True, False])
+def test_a_type_that_looks_where_the_feature_is_not_is_refused(tmp_path: Path, whole: bool) -> None:
+    """It would find nothing, and all of the column would be missing."""
+    record = Record({"id": Feature("int64", [1])}, {"steps": [Feature("int64", [1])]})
+    wrong = {
+        "id": (pa.list_(pa.list_(pa.int64())), r'a feature of the context.*"id": pa.int64\(\)'),
+        "steps": (pa.list_(pa.int64()), r'a feature list.*"steps": pa.list_\(pa.list_\(pa.int64\(\)\)\)'),
+    }
+    for name, (type_, message) in wrong.items():
+        schema = pa.schema({name: type_}) if whole else {name: type_}
+        with pytest.raises(SchemaError, match=message) as caught:
+            infer(tmp_path, sequence_file(record), schema=schema)
+        assert (caught.value.feature, caught.value.record, caught.value.offset) == (name, 0, 0)
+
+
 def test_given_types_go_before_inferred_ones(tmp_path: Path) -> None:
     content = file_of({"a": ("int64", [1]), "b": ("int64", [1])}, {"a": ("float", [1])})
     known = {"a": pa.list_(pa.float32()), "rare": pa.timestamp("s")}

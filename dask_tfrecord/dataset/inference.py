@@ -11,6 +11,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 
 import pyarrow as pa
 
+from dask_tfrecord.casts import is_list
 from dask_tfrecord.codec import Damage, Feature, Inference, RecordType, scan
 from dask_tfrecord.dataset.damage import DamagePolicy, Losses
 from dask_tfrecord.dataset.files import walk
@@ -36,6 +37,7 @@ _EMPTY_BYTES = 20
 PAYLOAD = pa.field("record", pa.binary())
 
 _TYPES = {"int64": pa.int64(), "float": pa.float32(), "bytes": pa.binary()}
+_SPELLED = {"int64": "pa.int64()", "float": "pa.float32()", "bytes": "pa.binary()"}
 
 AskedType: TypeAlias = RecordType | Literal["infer"]
 
@@ -208,6 +210,31 @@ def infer_schema(sample: Sample, given: Mapping[str, pa.DataType], without: Sequ
         if feature.name not in without
     }
     return Schema(tuple((inferred | fields).values()), record_type)
+
+
+def check_places(sample: Sample, given: Mapping[str, pa.DataType]) -> None:
+    """Refuse a type that looks for a feature list in the context, or the other way round: it finds nothing.
+
+    Raises
+    ------
+    SchemaError
+        Naming a record that has the feature, and the type that reads it.
+    """
+    names = Counter(feature.name for feature in sample.features)
+    for feature in sample.features:
+        type_ = given.get(feature.name)
+        if type_ is None or not feature.kinds or names[feature.name] > 1:
+            continue
+        if (is_list(type_) and is_list(type_.value_type)) != feature.feature_list:
+            kind, at = next(iter(feature.kinds.items()))
+            depth = 2 if feature.feature_list else int(feature.max_values > 1)
+            reads = "pa.list_(" * depth + _SPELLED[kind] + ")" * depth
+            raise SchemaError(
+                f"is {'a feature list' if feature.feature_list else 'a feature of the context'}, not {type_}",
+                **at._asdict(),
+                feature=feature.name,
+                advice=f'pass schema={{"{feature.name}": {reads}}}',
+            )
 
 
 def _choose(files: Sequence[FileInfo]) -> list[FileInfo]:

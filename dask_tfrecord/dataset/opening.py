@@ -31,6 +31,7 @@ from dask_tfrecord.dataset.inference import (
     AskedType,
     ComputeEach,
     Sample,
+    check_places,
     infer_schema,
     look_at_all,
     take_sample,
@@ -221,6 +222,7 @@ def _record_columns(
     if wanted.whole and record_type != "infer":
         return Schema.from_arrow(pa.schema(types), record_type)
     sample = look()
+    check_places(sample, types)
     nested = any(is_list(type_) and is_list(type_.value_type) for type_ in types.values())
     if nested and record_type == "infer" and sample.known_type == "example":  # none of the sample has a list
         sample = replace(sample, record_type="sequence_example")
