@@ -221,6 +221,16 @@ def test_a_damaged_file_is_refused(data: bytes) -> None:
         from_parquet(data, "root/1")
 
 
+def test_a_flipped_bit_in_a_value_is_noticed() -> None:
+    """A bound that is another would leave out files that hold rows."""
+    text = b"a value that compression leaves as it is"
+    data = bytes(to_parquet(a_partitioned_snapshot(pa.string(), [text.decode()])))
+    at = data.index(text)
+    flipped = data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]
+    with pytest.raises(TFRecordError, match="not a valid snapshot"):
+        from_parquet(flipped, "root/1")
+
+
 def test_a_snapshot_of_a_later_version_asks_for_an_upgrade() -> None:
     data = altered(lambda metadata, columns: metadata.update(format_version=2))
     with pytest.raises(TFRecordError, match=r"root/1: the snapshot has format version 2.*upgrade"):

@@ -209,14 +209,14 @@ def to_parquet(snapshot: Snapshot) -> pa.Buffer:
     table = to_table(snapshot.files, snapshot.schema, snapshot.partitioning)
     table = table.replace_schema_metadata({_METADATA_KEY: text.encode()})
     sink = pa.BufferOutputStream()
-    pq.write_table(table, sink)
+    pq.write_table(table, sink, write_page_checksum=True)
     return sink.getvalue()
 
 
 def from_parquet(data: bytes, path: str, number: int = 1) -> Snapshot:
     """Read a snapshot's file, believing nothing; ``path`` is its name in messages."""
     try:
-        table = pq.read_table(pa.BufferReader(data))
+        table = pq.read_table(pa.BufferReader(data), page_checksum_verification=True)
         metadata = _strict_json((table.schema.metadata or {})[_METADATA_KEY])
         found = metadata["format_version"]
         if not isinstance(found, int) or found > FORMAT_VERSION:
