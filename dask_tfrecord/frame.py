@@ -88,12 +88,12 @@ def to_table(frame: pd.DataFrame, schema: Schema, *, write_index: bool) -> pa.Ta
     """
     if write_index:
         frame = _index_to_columns(frame)
-    if len(frame.columns) != len(schema.fields) or set(frame.columns) != set(schema.names):
+    arrays = _arrays(frame)
+    if len(frame.columns) != len(schema.fields) or set(arrays) != set(schema.names):
         raise SchemaError(
             f"a partition has the columns {list(frame.columns)}, the collection's meta {schema.names}",
             advice="make the meta of the collection tell what its partitions hold",
         )
-    arrays = _arrays(frame)
     columns = [_ready(arrays[item.name], frame, item) for item in schema.fields]
     return pa.Table.from_arrays(columns, schema=schema.arrow)
 
