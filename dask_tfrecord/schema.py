@@ -21,7 +21,7 @@ __all__ = ["Field", "Lossy", "RecordType", "Schema"]
 
 Lossy = Literal["warn", "allow", "raise"]
 
-# What values raise that do not fit, and types between which Arrow has no cast.
+# What casts raise for values that do not fit, and Arrow for two types between which it has no cast.
 _NO_CAST = (MisfitError, pa.ArrowInvalid, pa.ArrowNotImplementedError)
 
 

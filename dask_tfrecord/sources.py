@@ -55,7 +55,7 @@ def _mentioned(ddf: dd.DataFrame, store: Store) -> Iterator[str]:
 def _column_names(node: Any) -> set[str]:
     try:
         return {str(name) for name in node.columns}
-    except (AttributeError, NotImplementedError):  # it is no frame
+    except (AttributeError, NotImplementedError):  # Dask's expressions that are no frames have none
         return set()
 
 

@@ -8,6 +8,7 @@ import random
 import tracemalloc
 import zlib
 from collections.abc import Callable
+from typing import Any
 
 import oracle
 import pyarrow as pa
@@ -111,9 +112,10 @@ def test_every_level_is_a_level_and_no_other(compression: Compression) -> None:
     for level in LEVELS[compression]:
         check_level(compression, level)
         assert decompress(stored((content,), compression, level), compression) == content
-    for level in (LEVELS[compression].start - 1, LEVELS[compression].stop, "1", 1.0, True):
+    wrong: list[Any] = [LEVELS[compression].start - 1, LEVELS[compression].stop, "1", 1.0, True]
+    for level in wrong:
         with pytest.raises(TFRecordError, match=f"unknown compression_level {level!r}; {compression} has"):
-            check_level(compression, level)  # type: ignore[arg-type]
+            check_level(compression, level)
 
 
 def test_a_level_of_no_compression_is_refused() -> None:

@@ -26,6 +26,7 @@ from dask_tfrecord.dataset.predicates import (
     Facts,
     IsNull,
     Not,
+    Operator,
     Or,
     Predicate,
     Unsure,
@@ -36,7 +37,7 @@ from dask_tfrecord.dataset.statistics import describe
 from dask_tfrecord.errors import SchemaError
 from dask_tfrecord.schema import Field, Schema
 
-OPERATORS = ["==", "!=", "<", "<=", ">", ">="]
+OPERATORS: list[Operator] = ["==", "!=", "<", "<=", ">", ">="]
 UTC = datetime.UTC
 
 WHOLE = st.integers(-5, 5)
@@ -98,9 +99,9 @@ Judge = Callable[["pd.Series[Any]"], Any]
 def leaves(field: Field, values: st.SearchStrategy[Any]) -> st.SearchStrategy[tuple[Predicate, Judge]]:
     """Comparisons of a column, each with the same in pandas."""
 
-    def comparison(symbol: str, value: Any) -> tuple[Predicate, Judge]:
+    def comparison(symbol: Operator, value: Any) -> tuple[Predicate, Judge]:
         method = dict(zip(OPERATORS, ["eq", "ne", "lt", "le", "gt", "ge"], strict=True))[symbol]
-        return compare(field, symbol, value), lambda column: getattr(column, method)(value)  # type: ignore[arg-type]
+        return compare(field, symbol, value), lambda column: getattr(column, method)(value)
 
     def membership(wanted: list[Any]) -> tuple[Predicate, Judge]:
         typed = pd.Series(wanted, dtype=pd.ArrowDtype(field.type)) if wanted else []

@@ -143,4 +143,4 @@ def test_rows_are_found_by_categories_that_are_listed_in_another_order_than_thei
     ddf = read_tfrecord(tmp_path, index="letter", calculate_divisions=True, blocksize=None)
     assert ddf.known_divisions == (categories == "abcd")
     if ddf.known_divisions:
-        assert ddf.loc["b":"c"]["n"].compute().tolist() == [1, 3, 4, 6]  # type: ignore[misc]
+        assert ddf.loc[slice("b", "c")]["n"].compute().tolist() == [1, 3, 4, 6]

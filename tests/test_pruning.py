@@ -151,6 +151,7 @@ def test_the_filters_are_part_of_the_name(root: Path) -> None:
 
 # --- predicates on the frame -----------------------------------------------------------------------------
 
+# Comparisons with the value in front are there on purpose, which is what SIM300 would turn round.
 MASKS: dict[str, tuple[Any, int]] = {
     "equal": (lambda d: d.country == "PL", 4),
     "unequal": (lambda d: d.country != "PL", 8),

@@ -70,7 +70,7 @@ class Web(AbstractFileSystem):
     protocol = ("http", "https")
 
     def _open(self, path: str, mode: str = "rb", **options: Any) -> Any:
-        raise NotImplementedError
+        raise NotImplementedError  # as fsspec's own does for what it cannot open
 
     @classmethod
     def _strip_protocol(cls, path: str) -> str:

@@ -71,7 +71,7 @@ def _last_modified(store: Store, paths: Iterable[str]) -> datetime:
     now = datetime.now(UTC)
     try:
         found = [store.fs.modified(path) for path in paths]
-    except (FileNotFoundError, NotImplementedError):  # one is removed just now, or the store knows no times
+    except (FileNotFoundError, NotImplementedError):  # one was just removed, or the store keeps no times
         return now
     return max((time if time.tzinfo else time.replace(tzinfo=UTC) for time in found), default=now)
 

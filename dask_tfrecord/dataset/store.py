@@ -108,7 +108,7 @@ class Store:
             if error.errno is not None and error.filename is None:  # as a full disk's
                 error.filename = self.public(path)
             raise
-        except NotImplementedError:
+        except NotImplementedError:  # of fsspec, on what can only be read, such as HTTP
             raise DestinationError("files cannot be written here", path=self.public(path)) from None
 
     @contextmanager

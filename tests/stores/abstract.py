@@ -108,7 +108,7 @@ class StoreSuite:
     @contextmanager
     def faults(self, faults: Faults) -> Iterator[None]:
         """Let the store count its operations."""
-        raise NotImplementedError
+        raise NotImplementedError  # for every store has its own way, which its tests give
         yield
 
     @pytest.fixture(autouse=True)
