@@ -9,7 +9,7 @@ import numpy.typing as npt
 import pandas as pd
 import pyarrow as pa
 
-from dask_tfrecord import frame
+from dask_tfrecord import backends
 from dask_tfrecord.dataset.columns import snapshot_values
 from dask_tfrecord.dataset.dataset import Dataset
 from dask_tfrecord.dataset.entries import FileEntry
@@ -93,7 +93,7 @@ def take(
         return pd.DataFrame(index=pd.RangeIndex(order.size))
     wanted = list(_find(store, snapshot, numbers))
     table = _read(_dataset(store, snapshot, schema, wanted), wanted)
-    rows = frame.to_pandas(_ordered(table, order.reshape(-1)), schema)
+    rows = backends.to_pandas(_ordered(table, order.reshape(-1)), schema)
     return rows[columns] if isinstance(columns, str) else rows
 
 

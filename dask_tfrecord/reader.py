@@ -8,6 +8,7 @@ import pyarrow as pa
 from dask.utils import parse_bytes
 
 from dask_tfrecord import expr
+from dask_tfrecord.backends import numpy_names
 from dask_tfrecord.codec import MAX_RECORD_BYTES, RecordType
 from dask_tfrecord.codec.compression import SUFFIXES
 from dask_tfrecord.dataset.damage import DamagePolicy, OnCorrupt, check_apart, check_policy
@@ -17,7 +18,6 @@ from dask_tfrecord.dataset.opening import Infer, check_choice, open_dataset
 from dask_tfrecord.dataset.options import Extra, ReadCompression, ReadOptions
 from dask_tfrecord.dataset.store import Store
 from dask_tfrecord.errors import SchemaError, TFRecordError
-from dask_tfrecord.frame import numpy_names
 from dask_tfrecord.parallel import compute_each
 from dask_tfrecord.schema import Schema
 

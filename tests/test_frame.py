@@ -12,9 +12,10 @@ import pyarrow as pa
 import pytest
 from dask.dataframe.utils import has_known_categories
 
+from dask_tfrecord.backends import empty_meta, to_pandas
 from dask_tfrecord.codec import RecordType
 from dask_tfrecord.errors import SchemaError
-from dask_tfrecord.frame import empty_meta, plan_schema, to_pandas, to_table
+from dask_tfrecord.frame import plan_schema, to_table
 from dask_tfrecord.schema import Schema
 
 Sample = Callable[[list[str]], Iterable[pd.DataFrame]]

@@ -173,14 +173,14 @@ def test_rows_are_chosen_of_a_column_of_more_than_two_gigabytes() -> None:
 TASK = """
 import sys
 from memory import peak_kib
-from dask_tfrecord import frame, read_tfrecord
+from dask_tfrecord import backends, read_tfrecord
 
 def read(path):
     dataset = read_tfrecord(path, blocksize=None).expr.dataset
     part = dataset.piece(0, dataset.schema)
     table = part.read()
     size = table.nbytes
-    return frame.to_pandas(table, part.schema), size
+    return backends.to_pandas(table, part.schema), size
 
 small, _ = read("small")
 normal = peak_kib()

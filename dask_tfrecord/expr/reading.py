@@ -51,7 +51,7 @@ from dask.dataframe.dask_expr.io.io import FusedIO
 from dask.tokenize import tokenize
 from dask.typing import Key
 
-from dask_tfrecord import frame
+from dask_tfrecord import backends
 from dask_tfrecord.dataset import filters, predicates
 from dask_tfrecord.dataset.dataset import Dataset, Piece
 from dask_tfrecord.dataset.keys import WrongTypeError
@@ -82,10 +82,10 @@ def read_partition(
     """The task that reads a partition."""
     table = piece.read(_warn)
     try:
-        found = frame.to_pandas(table, piece.schema, piece.rows, numpy)
+        found = backends.to_pandas(table, piece.schema, piece.rows, numpy)
     except SchemaError as error:
         raise error.located(path=piece.public) from None
-    return found if index is None else frame.with_index(found, index, in_order=in_order)
+    return found if index is None else backends.with_index(found, index, in_order=in_order)
 
 
 def _warn(message: str) -> None:
@@ -160,9 +160,9 @@ class ReadTFRecord(PartitionsFiltered, BlockwiseIO):
 
     @cached_property
     def _meta(self) -> pd.DataFrame:
-        meta = frame.empty_meta(self._schema, self.numpy_names)
+        meta = backends.empty_meta(self._schema, self.numpy_names)
         index = self.operand("index")
-        return meta if index is None else frame.with_index(meta, index)
+        return meta if index is None else backends.with_index(meta, index)
 
     @cached_property
     def _name(self) -> str:

@@ -1,0 +1,147 @@
+"""Arrow tables -> pandas partitions, in the dtypes of Arrow or of numpy."""
+
+from collections.abc import Collection, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+from dask.dataframe.utils import clear_known_categories
+
+from dask_tfrecord.casts import describe, is_list
+from dask_tfrecord.errors import SchemaError
+from dask_tfrecord.schema import Schema
+
+_PANDAS = int(pd.__version__.partition(".")[0])
+
+# Kinds whose values are no numbers; numpy has objects, or pandas a dtype for text.
+_OBJECTS = ("bytes", "string")
+
+
+def to_pandas(
+    table: pa.Table,
+    schema: Schema,
+    rows: Sequence[tuple[int, int]] | None = None,
+    numpy: Sequence[str] = (),
+) -> pd.DataFrame:
+    """A table of the schema as a partition: Arrow-backed columns, and pandas categories for dictionaries.
+
+    Parameters
+    ----------
+    table : pyarrow.Table
+        The rows.
+    schema : Schema
+        The columns.
+    rows : sequence of (int, int), optional
+        The index counts the rows; these are the stretches of it, from and up to, that the table is made of.
+    numpy : sequence of str
+        The columns that get pandas' older dtypes instead, those of `numpy_names`.
+
+    Raises
+    ------
+    SchemaError
+        For a missing value in a numpy column that can hold none.
+    """
+    if not table.num_rows:  # and so perhaps no chunk that knows the categories
+        table = pa.Table.from_batches([schema.no_rows()])
+    table = table.unify_dictionaries()
+    older = {name: _complete(table[name], name) for name in schema.names if name in numpy}
+    pairs = zip(schema.names, table.columns, strict=True)
+    newer = {name: _for_pandas(column) for name, column in pairs if name not in numpy}
+    # Of many columns, table.to_pandas() takes more than twice as long as this.
+    frame = pd.DataFrame(newer, pd.RangeIndex(table.num_rows), copy=False)
+    if older:
+        others = pa.table(older).to_pandas(types_mapper=_older_dtype_of)
+        frame = pd.concat([frame, others], axis=1)[schema.names] if newer else others
+    if rows is not None:
+        frame.index = pd.Index(np.concatenate([np.arange(*stretch) for stretch in rows]))
+    return frame
+
+
+def with_index(frame: pd.DataFrame, name: str, *, in_order: bool = False) -> pd.DataFrame:
+    """The frame with a column as its index; ``in_order`` if rows are to be looked up by it."""
+    frame = frame.set_index(name)
+    if in_order and not frame.index.is_monotonic_increasing:
+        frame = frame.sort_index(kind="stable")
+    return frame
+
+
+def numpy_names(schema: Schema, complete: Collection[str]) -> list[str]:
+    """The columns whose values numpy's dtypes, or objects, can hold; ``complete`` ones have all values."""
+    return [item.name for item in schema.fields if _suits_numpy(item.type, item.name in complete)]
+
+
+def _suits_numpy(type_: pa.DataType, complete: bool) -> bool:
+    kinds = pa.types
+    if kinds.is_boolean(type_) or kinds.is_integer(type_):
+        return complete
+    if isinstance(type_, pa.BaseExtensionType):
+        return _suits_numpy(type_.storage_type, complete)
+    if is_list(type_):
+        return _has_objects(type_)
+    if kinds.is_timestamp(type_) or kinds.is_duration(type_) or kinds.is_floating(type_):
+        return True
+    return not kinds.is_dictionary(type_) and not kinds.is_null(type_) and describe(type_)[0] in _OBJECTS
+
+
+def _has_objects(type_: pa.DataType) -> bool:
+    """Whether Arrow can make arrays of the lists; it cannot of lists of bytes of one length."""
+    try:
+        pa.nulls(0, type_).to_pandas()
+    except pa.ArrowNotImplementedError:  # which is what this function is to find out
+        return False
+    return True
+
+
+def _complete(column: pa.ChunkedArray, name: str) -> pa.ChunkedArray:
+    """The column, if its dtype can hold it."""
+    if isinstance(column.type, pa.BaseExtensionType):
+        return pa.chunked_array([chunk.storage for chunk in column.chunks], column.type.storage_type)
+    if column.null_count and (pa.types.is_boolean(column.type) or pa.types.is_integer(column.type)):
+        raise SchemaError(
+            f"the value is missing, which numpy's {column.type} cannot hold",
+            record=column.is_null().index(True).as_py(),
+            feature=name,
+            advice='leave nullable=False out of schema=, or pass dtype_backend="pyarrow"',
+        )
+    return column
+
+
+def empty_meta(schema: Schema, numpy: Sequence[str] = ()) -> pd.DataFrame:
+    """The meta of a collection whose partitions `to_pandas` makes.
+
+    Categories are unknown, for partitions may differ in them, unless an order fixes what they are.
+    """
+    meta = to_pandas(pa.Table.from_batches([schema.no_rows()]), schema, numpy=numpy)
+    fixed = {item.name for item in schema.fields if item.categories is not None and item.type.ordered}
+    unknown = [name for name in meta.select_dtypes("category").columns if name not in fixed]
+    cleared: pd.DataFrame = clear_known_categories(meta, cols=unknown)
+    return cleared
+
+
+def _categorical(column: pa.ChunkedArray) -> Any:
+    """Without any, of the dtype that other partitions' categories have; for no text Arrow gives objects."""
+    found: pd.Series[Any] = column.to_pandas()
+    dtype = _older_dtype_of(column.type.value_type)
+    if dtype is not None and not len(found.cat.categories):
+        found = found.cat.set_categories(pd.Index([], dtype=dtype))
+    return found.array
+
+
+def _older_dtype_of(type_: pa.DataType) -> Any:
+    """Text is `str` from pandas 3 on, and objects before."""
+    text = pa.types.is_string(type_) or pa.types.is_large_string(type_)
+    return pd.StringDtype(na_value=np.nan) if text and _PANDAS >= 3 else None
+
+
+def _for_pandas(column: pa.ChunkedArray) -> Any:
+    """The values backed by Arrow, a tensor's storage where this pandas has no dtype for it, or categories."""
+    if pa.types.is_dictionary(column.type):
+        return _categorical(column)
+    if isinstance(column.type, pa.BaseExtensionType):
+        try:
+            pd.ArrowDtype(column.type)
+        except NotImplementedError:  # of pandas, for extension types that it has no dtype for
+            chunks = [chunk.storage for chunk in column.chunks]
+            column = pa.chunked_array(chunks, column.type.storage_type)
+    return pd.arrays.ArrowExtensionArray(column)
