@@ -298,18 +298,23 @@ def _is_gathered(read: ReadTFRecord, dependents: Any) -> bool:
     """
     seen, waiting = {read._name}, [read]
     while waiting:
-        parents = [found for one in dependents.get(waiting.pop()._name, ()) if (found := one()) is not None]
-        if not parents:
+        parents = _new_parents(waiting.pop(), dependents, seen)
+        if parents is None:
             return False
         for parent in parents:
-            if parent._name in seen:
-                continue
-            seen.add(parent._name)
             if isinstance(parent, Elemwise | Filter) and _is_all_of(parent, read):
                 waiting.append(parent)
             elif not _takes_all_rows(parent):
                 return False
     return True
+
+
+def _new_parents(found: Expr, dependents: Any, seen: set[str]) -> list[Expr] | None:
+    """What is made of an expression, but for what was seen before; None if nothing is."""
+    parents = {one._name: one for link in dependents.get(found._name, ()) if (one := link()) is not None}
+    new = [one for name, one in parents.items() if name not in seen]
+    seen.update(parents)
+    return new if parents else None
 
 
 def _is_all_of(found: Expr, read: ReadTFRecord) -> bool:
@@ -345,13 +350,10 @@ def _filters_of(read: ReadTFRecord, dependents: Any) -> list[Filter | Loc] | Non
     ends: list[Filter | Loc] = []
     seen, waiting = {read._name}, [read]
     while waiting:
-        parents = [found for one in dependents.get(waiting.pop()._name, ()) if (found := one()) is not None]
-        if not parents:
+        parents = _new_parents(waiting.pop(), dependents, seen)
+        if parents is None:
             return None
         for parent in parents:
-            if parent._name in seen:
-                continue
-            seen.add(parent._name)
             if isinstance(parent, Filter) or (isinstance(parent, Loc) and parent.cindexer is None):
                 ends.append(parent)
                 below = _reads_below(parent, read)
