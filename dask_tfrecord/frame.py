@@ -300,8 +300,9 @@ def _to_arrow(column: "pd.Series[Any]", item: Field) -> pa.Array | pa.ChunkedArr
 
 def _convert(column: "pd.Series[Any]", type_: pa.DataType) -> pa.Array | pa.ChunkedArray:
     found = _convert_any(column, type_)
-    infinite = _infinities(found)
-    if infinite and infinite > _infinities(_convert_any(column, _wide(found.type))):
+    wide = _wide(found.type)
+    infinite = _infinities(found) if found.type != wide else 0
+    if infinite and infinite > _infinities(_convert_any(column, wide)):
         raise OverflowError("a number is too large and would become infinite")
     return found
 
