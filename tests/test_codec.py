@@ -230,7 +230,7 @@ def test_a_feature_that_is_neither_wanted_nor_known_is_told_with_the_column_that
     strange = {column.name for column in table.columns if part[column] == "strange"}
     records = table.records()
     file = oracle.records_file([oracle.serialize(record, table.record_type) for record in records])
-    known = [column.name for column in table.columns if part[column] == "known"]
+    known = [column.feature for column in table.columns if part[column] == "known"]
     decoded = Decoder(wanted, table.record_type, known=known).decode(file, final=True)
     readers = [
         [reader for name in (*r.features, *r.lists) if name in strange and (reader := _reader(name, r))]

@@ -3,9 +3,9 @@
 import oracle
 import pytest
 from oracle import block, bytes_list, entry, example_of, float_list, int64_list, packed
-from test_kernel_wire import ACCEPTED, ONE, SEQUENCES, exact
+from test_kernel_wire import ACCEPTED, ONE, SEQUENCES, exact, list_entry, sequence
 
-from dask_tfrecord.codec import Column, Decoder
+from dask_tfrecord.codec import Column, Damage, Decoder, Known
 from dask_tfrecord.errors import SchemaError
 
 
@@ -15,7 +15,7 @@ def test_a_feature_is_unknown_if_protobuf_sees_it_with_a_kind(payload: bytes) ->
     holds = {name for name, feature in features.items() if feature.kind is not None}
     damages = [
         Decoder([], "example", known=known).decode(exact(oracle.frame(payload)), final=True).damage
-        for known in ([], list(features))
+        for known in ([], [(name, False) for name in features])
     ]
     assert {damage.unknown.name for damage in damages[:1] if damage and damage.unknown} <= holds
     assert [damage and damage.reason for damage in damages] == ["unknown feature" if holds else None, None]
@@ -46,7 +46,7 @@ def test_the_error_of_an_unknown_feature_says_what_would_read_it(feature: bytes,
     good = oracle.frame(example_of(entry("a", ONE)))
     columns = [Column("a", "int64", 0)]
     bad = oracle.frame(example_of(entry("a", ONE), entry("new", feature), entry("newer", ONE)))
-    decoded = Decoder(columns, "example", known=["b"]).decode(exact(good + bad), final=True)
+    decoded = Decoder(columns, "example", known=[("b", False)]).decode(exact(good + bad), final=True)
     assert decoded.batch.to_pydict() == {"a": [1]}
     assert decoded.damage is not None
     error = decoded.damage.error(columns, 10, 1000)
@@ -72,10 +72,59 @@ def test_an_unknown_feature_is_found_in_every_record_that_holds_it() -> None:
     names = [f"known{n}" for n in range(5000)]
     usual = example_of(*(entry(name, ONE) for name in names))
     strange = example_of(*(entry(name, ONE) for name in names), entry("new", ONE))
-    decoder = Decoder([], "example", known=names)
+    decoder = Decoder([], "example", known=[(name, False) for name in names])
     for record in [usual, usual, strange, strange, usual, strange]:
         damage = decoder.decode(exact(oracle.frame(record)), final=True).damage
         assert (damage is not None) == (record is strange)
+
+
+# One name in a record's context, in its feature lists, or in both.
+IN_CONTEXT = sequence(entry("x", ONE))
+IN_LISTS = sequence(b"", list_entry("x", float_list(block(1, bytes(4)))))
+IN_BOTH = sequence(entry("x", ONE), list_entry("x", float_list(block(1, bytes(4)))))
+
+CONTEXT = Column("x", "int64", 0)
+LISTS = Column("x", "float", 2)
+
+
+def unknown_in(payloads: list[bytes], columns: list[Column], known: list[Known]) -> Damage | None:
+    """What is damaged in the last of the records; the others are whole."""
+    decoder = Decoder(columns, "sequence_example", known=known)
+    decoded = decoder.decode(exact(oracle.records_file(payloads)), final=True)
+    assert decoded.records == len(payloads) - (decoded.damage is not None)
+    return decoded.damage
+
+
+@pytest.mark.parametrize("before", [0, 1, 3])
+@pytest.mark.parametrize(("column", "other"), [(CONTEXT, LISTS), (LISTS, CONTEXT)])
+@pytest.mark.parametrize("wanted", [True, False])
+def test_a_feature_known_in_one_place_is_unknown_in_the_other(
+    column: Column, other: Column, *, wanted: bool, before: int
+) -> None:
+    columns, known = ([column], []) if wanted else ([], [column.feature])
+    good, strange = (IN_CONTEXT, IN_LISTS) if column == CONTEXT else (IN_LISTS, IN_CONTEXT)
+    assert unknown_in([good] * 3, columns, known) is None
+    for bad in (strange, IN_BOTH):
+        damage = unknown_in([good] * before + [bad], columns, known)
+        assert damage is not None
+        assert (damage.record, damage.reason, damage.unknown) == (before, "unknown feature", other)
+        assert unknown_in([bad, good, bad], columns, [*known, other.feature]) is None
+        # The message of a scalar column of numbers names the place; an unwanted one gives the type.
+        error = damage.error(columns, 0, 0)
+        assert isinstance(error, SchemaError)
+        assert error.feature == "x"
+        assert 'extra="ignore"' in str(error)
+        assert ("the column reads it from" in str(error)) == wanted
+
+
+def test_both_places_decode_to_their_columns_if_both_are_wanted() -> None:
+    decoder = Decoder([CONTEXT, LISTS], "sequence_example", known=[])
+    decoded = decoder.decode(exact(oracle.records_file([IN_BOTH, IN_LISTS, IN_CONTEXT])), final=True)
+    assert decoded.damage is None
+    assert [column.to_pylist() for column in decoded.batch.columns] == [
+        [1, None, 1],
+        [[[0.0]], [[0.0]], None],
+    ]
 
 
 def test_a_malformed_value_of_an_unknown_feature_is_damage_and_not_a_question_of_schema() -> None:

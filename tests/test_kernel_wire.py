@@ -284,30 +284,30 @@ def test_mutated_messages_mean_what_protobuf_says(one: str, other: str, changes:
 STEPS = [int64_list(packed(1, 2)), int64_list(), b"", int64_list(tag(1, 0), b"\3", packed(4))]
 
 
-def _sequence(context: bytes, *lists: bytes) -> bytes:
+def sequence(context: bytes, *lists: bytes) -> bytes:
     return block(1, context) + block(2, *lists)
 
 
-def _list_entry(key: str, *steps: bytes) -> bytes:
+def list_entry(key: str, *steps: bytes) -> bytes:
     return block(1, block(1, key.encode()), block(2, *(block(1, step) for step in steps)))
 
 
 SEQUENCES = {
-    "all kinds of steps": _sequence(entry("id", ONE), _list_entry("steps", *STEPS)),
-    "no steps": _sequence(entry("id", ONE), _list_entry("steps")),
-    "no list": _sequence(entry("id", ONE)),
+    "all kinds of steps": sequence(entry("id", ONE), list_entry("steps", *STEPS)),
+    "no steps": sequence(entry("id", ONE), list_entry("steps")),
+    "no list": sequence(entry("id", ONE)),
     "nothing": b"",
-    "lists before context": block(2, _list_entry("steps", ONE)) + block(1, entry("id", ONE)),
-    "lists twice merge": block(2, _list_entry("other", ONE)) + block(2, _list_entry("steps", ONE)),
-    "list given twice, last wins": _sequence(b"", _list_entry("steps", ONE), _list_entry("steps", ONE, ONE)),
+    "lists before context": block(2, list_entry("steps", ONE)) + block(1, entry("id", ONE)),
+    "lists twice merge": block(2, list_entry("other", ONE)) + block(2, list_entry("steps", ONE)),
+    "list given twice, last wins": sequence(b"", list_entry("steps", ONE), list_entry("steps", ONE, ONE)),
     "list value twice merges": block(
         2, block(1, block(1, b"steps"), block(2, block(1, ONE)), block(2, block(1, ONE)))
     ),
     "value before key": block(2, block(1, block(2, block(1, ONE)), block(1, b"steps"))),
     "unknown fields everywhere": b"".join(UNKNOWN.values())
-    + block(2, *UNKNOWN.values(), _list_entry("steps", *(u + ONE for u in UNKNOWN.values()))),
-    "step with the kind twice": block(2, _list_entry("steps", ONE + int64_list(packed(7)))),
-    "same name in context": _sequence(entry("steps", ONE), _list_entry("steps", ONE)),
+    + block(2, *UNKNOWN.values(), list_entry("steps", *(u + ONE for u in UNKNOWN.values()))),
+    "step with the kind twice": block(2, list_entry("steps", ONE + int64_list(packed(7)))),
+    "same name in context": sequence(entry("steps", ONE), list_entry("steps", ONE)),
 }
 
 

@@ -1,9 +1,9 @@
 """Records <-> Arrow: the typed face of the kernel. Knows bytes and Arrow, no files and no Dask."""
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import pyarrow as pa
 from typing_extensions import Buffer
@@ -13,6 +13,9 @@ from dask_tfrecord.errors import CorruptRecordError, SchemaError, TFRecordError
 
 Kind = Literal["int64", "float", "bytes", "string"]
 RecordType = Literal["example", "sequence_example", "bytes"]
+
+# A feature of a record: its name, and whether it is a feature list. A SequenceExample may have both.
+Known: TypeAlias = tuple[str, bool]
 
 # protobuf's own limit for one message, and so for one record.
 MAX_RECORD_BYTES = 2**31 - 1
@@ -47,6 +50,11 @@ class Column(NamedTuple):
     kind: Kind
     depth: int
 
+    @property
+    def feature(self) -> Known:
+        """The feature that the column reads."""
+        return self.name, self.depth == 2
+
 
 class Damage(NamedTuple):
     """Where and why decoding stopped, counted from the start of the data of one call.
@@ -74,8 +82,23 @@ class Damage(NamedTuple):
         }
         if column is None or self.reason not in _SCHEMA_REASONS:
             return CorruptRecordError(self.reason, **place)
+        if self.unknown and any(self.unknown.name == one.name for one in columns):
+            return _both_places(self.unknown, place)
         problem = _SCHEMA_REASONS[self.reason].format(kind=column.kind, found=self.found)
         return SchemaError(problem, advice=_advice(self, column), **place)
+
+
+def _both_places(unknown: Column, place: Mapping[str, Any]) -> SchemaError:
+    """The error for a record that holds a column's name in the place where the column does not look."""
+    here, there = "the context", "the feature lists"
+    if unknown.depth == 2:
+        here, there = there, here
+    return SchemaError(
+        f"the record holds it in {here}, the column reads it from {there}",
+        advice=f'a column reads one of the two: pass extra="ignore" to read {there} only, '
+        'or infer="all" to find both and choose by schema=',
+        **place,
+    )
 
 
 def _advice(damage: Damage, column: Column) -> str:
@@ -197,7 +220,8 @@ def _decoded_schema(columns: tuple[Column, ...]) -> pa.Schema:
 class Decoder:
     """Framed records -> Arrow batches of the wanted columns; see ``_kernel.pyi``.
 
-    With ``known``, the names of all features there may be, a record that holds another one is damaged.
+    ``known`` lists the features that are neither wanted nor damage. A record that holds a feature outside
+    ``columns`` and ``known`` is damaged. None (the default) allows every feature.
     """
 
     def __init__(
@@ -207,7 +231,7 @@ class Decoder:
         *,
         verify_crc: bool = True,
         max_record_bytes: int = MAX_RECORD_BYTES,
-        known: Sequence[str] | None = None,
+        known: Sequence[Known] | None = None,
     ) -> None:
         self.columns = tuple(columns)
         self._schema = _decoded_schema(self.columns)

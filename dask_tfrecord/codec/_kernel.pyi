@@ -64,7 +64,8 @@ class Decoder:
     """Decodes framed records to the wanted columns; all other features are skipped unparsed.
 
     Batches have the columns' order; bytes come as binary, string as utf8, lists as list, 32 bit offsets.
-    Unless ``known`` is None, a feature, with a kind, that is neither a column nor ``known`` is damage.
+    Unless ``known`` is None, a feature that has a kind and is neither a column nor ``known`` is damage.
+    A known feature is its name and whether it is a feature list; the other place is another feature.
     """
 
     def __init__(
@@ -74,7 +75,7 @@ class Decoder:
         *,
         verify_crc: bool = True,
         max_record_bytes: int = 2147483647,
-        known: Sequence[str] | None = None,
+        known: Sequence[tuple[str, bool]] | None = None,
     ) -> None: ...
     def decode(self, data: Buffer, *, final: bool) -> tuple[Batch, int, Damage | None]:
         """The whole records at the start of ``data``: (batch, bytes consumed, damage).

@@ -131,6 +131,15 @@ def key_clash(name: str) -> SchemaError:
     )
 
 
+def origin_clash(name: str) -> SchemaError:
+    """The error for a column of paths or offsets that is called as a feature or another column."""
+    return SchemaError(
+        "the column that tells where records come from is called as another one",
+        feature=name,
+        advice='pass another name, such as include_path_column="file" or include_offset_column="at"',
+    )
+
+
 def payload_clash(name: str) -> SchemaError:
     """The error for a key that is called as the one column of records that are no messages."""
     return SchemaError(

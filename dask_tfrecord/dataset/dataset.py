@@ -10,7 +10,8 @@ from typing import Any, Self
 import pyarrow as pa
 
 from dask_tfrecord.casts import load
-from dask_tfrecord.dataset.columns import key_clash
+from dask_tfrecord.codec import Known
+from dask_tfrecord.dataset.columns import key_clash, origin_clash
 from dask_tfrecord.dataset.damage import Losses, Warn, warn_here
 from dask_tfrecord.dataset.entries import FileEntry
 from dask_tfrecord.dataset.files import PATH, no_columns, read_table
@@ -41,8 +42,8 @@ class Piece:
         The columns that the filters need and that are not wanted otherwise.
     rows : tuple of (int, int), optional
         If splits of the partition are left out: which of its rows the others hold, from and up to.
-    known : tuple of str, optional
-        All features that the records may have; None if they may have any.
+    known : tuple of (str, bool), optional
+        All features that the records may have, each with whether it is a feature list; None allows any.
     """
 
     store: Store
@@ -53,7 +54,7 @@ class Piece:
     filters: Predicate | None = None
     looked_at: tuple[Field, ...] = ()
     rows: tuple[tuple[int, int], ...] | None = None
-    known: tuple[str, ...] | None = None
+    known: tuple[Known, ...] | None = None
 
     def __repr__(self) -> str:
         paths = dict.fromkeys(self.store.public(split.file.path) for split in self.splits)
@@ -99,10 +100,12 @@ class Piece:
         try:
             return read_table(self.store, split, stored, self.options, known=self.known, losses=losses)
         except SchemaError as error:
-            if error.feature not in self.values:
-                raise
             place = {"path": error.path, "record": error.record, "offset": error.offset}
-            raise key_clash(error.feature).located(**place) from None
+            if error.feature in self.values:
+                raise key_clash(error.feature).located(**place) from None
+            if error.feature in self.options.origin:
+                raise origin_clash(error.feature).located(**place) from None
+            raise
 
     def _repeated(self, field: Field, rows: int) -> pa.Array:
         value = self.values[field.name]
@@ -150,11 +153,7 @@ class Dataset:
         names = self.options.origin
         clash = [name for at, name in enumerate(names) if name in (*self.schema.names, *names[:at])]
         if clash:
-            raise SchemaError(
-                "the column that tells where records come from is called as another one",
-                feature=clash[0],
-                advice='pass another name, such as include_path_column="file" or include_offset_column="at"',
-            )
+            raise origin_clash(clash[0])
         types = {self.options.path_column: PATH, self.options.offset_column: pa.int64()}
         added = tuple(Field(name, types[name]) for name in names)
         return replace(self, schema=Schema(self.schema.fields + added, self.schema.record_type))
@@ -174,12 +173,15 @@ class Dataset:
         known = self._known(schema)
         return Piece(self.store, splits, schema, self.options, values, filters, looked_at, rows, known)
 
-    def _known(self, schema: Schema) -> tuple[str, ...] | None:
+    def _known(self, schema: Schema) -> tuple[Known, ...] | None:
         """All features there may be, if all columns are read and others are not to be ignored."""
         whole = set(schema.names) == set(self.schema.names) and self.schema.record_type != "bytes"
         if not whole or self.options.extra == "ignore":
             return None
-        return tuple(name for name in self.schema.names if name not in self.guarded)
+        apart = {*self.values, *self.options.origin}
+        features = [item.column.feature for item in self.schema.fields if item.name not in apart]
+        keys = self.values.keys() - self.guarded
+        return (*features, *((name, is_list) for name in sorted(keys) for is_list in (False, True)))
 
     def count(self, index: int) -> int | None:
         """How many records a partition has, if that is known."""

@@ -15,6 +15,7 @@ from dask_tfrecord.codec import (
     Decoder,
     Found,
     Inference,
+    Known,
     RecordType,
     find_record,
     scan,
@@ -44,7 +45,7 @@ def read_split(
     schema: Schema,
     options: ReadOptions,
     *,
-    known: Sequence[str] | None = None,
+    known: Sequence[Known] | None = None,
     losses: Losses | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """The records of a split as batches of the schema's columns; its other features are skipped unparsed.
@@ -55,8 +56,8 @@ def read_split(
         What is read, and how.
     schema : Schema
         The columns, also those that tell where records come from.
-    known : sequence of str, optional
-        All features that there may be; without it any others may be there, too.
+    known : sequence of (str, bool), optional
+        All features that there may be, each with whether it is a feature list. By default there may be any.
     losses : Losses, optional
         Takes note of what is passed over.
 
@@ -96,7 +97,7 @@ def read_table(
     schema: Schema,
     options: ReadOptions,
     *,
-    known: Sequence[str] | None = None,
+    known: Sequence[Known] | None = None,
     losses: Losses | None = None,
 ) -> pa.Table:
     """All records of a split; if no columns are wanted, only their number is found out."""

@@ -357,7 +357,8 @@ def _field(feature: Seen, count: int) -> Field:
             path=feature.path,
             feature=feature.name,
             advice=f'pass schema={{"{feature.name}": pa.int64()}}, say, to read that of the context, or '
-            f'schema={{"{feature.name}": pa.list_(pa.list_(pa.int64()))}} to read the list',
+            f'schema={{"{feature.name}": pa.list_(pa.list_(pa.int64()))}} to read the list, '
+            'and extra="ignore" to leave out the other',
         )
     if len(feature.kinds) > 1:
         (one, at), (other, elsewhere) = list(feature.kinds.items())[:2]

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <tuple>
 
 #include "column.hpp"
 #include "frame.hpp"
@@ -42,10 +43,12 @@ class Decoder {
   Decoder(const Decoder&) = delete;
   Decoder& operator=(const Decoder&) = delete;
 
-  // From now on a record that holds a feature which is neither a column's nor known is damaged.
-  void expect_only(const std::vector<std::string>& known) {
-    strangers_.expect_only(known);
-    for (const Column& column : columns_) strangers_.expect_only({column.spec.name});
+  // From now on a record is damaged if it holds a feature that is neither a column nor known. A known feature is
+  // its name and whether it is a feature list.
+  void expect_only(const std::vector<std::tuple<std::string, bool>>& known) {
+    strangers_.expect_none();
+    for (const auto& [name, list] : known) strangers_.expect(name, list);
+    for (const Column& column : columns_) strangers_.expect(column.spec.name, column.spec.depth == 2);
   }
 
   // Decodes the whole records at the start of data. Throws std::bad_alloc.
@@ -112,7 +115,7 @@ class Decoder {
         const ColumnSpec& spec = decoder.columns_[i].spec;
         if ((spec.depth == 2) == lists && spec.name == name) return static_cast<int>(i);
       }
-      return decoder.strangers_.expects(name) ? kUnwanted : kStranger;
+      return decoder.strangers_.expects(name, lists) ? kUnwanted : kStranger;
     }
     Content content_of(int slot) const { return decoder.columns_[static_cast<size_t>(slot)].content; }
 

@@ -20,6 +20,7 @@ namespace nb = nanobind;
 namespace {
 
 using ColumnTuple = std::tuple<std::string, std::string, int>;
+using KnownFeatures = std::vector<std::tuple<std::string, bool>>;
 
 // The bytes of a Python object that offers a buffer, held as long as this lives.
 class Bytes {
@@ -146,7 +147,7 @@ nb::object python_batch(tfr::ExportNode root, tfr::Arena* arena) {
 class PyDecoder {
  public:
   PyDecoder(const std::vector<ColumnTuple>& columns, const std::string& record_type, bool verify_crc,
-            uint64_t max_record_bytes, const std::optional<std::vector<std::string>>& known)
+            uint64_t max_record_bytes, const std::optional<KnownFeatures>& known)
       : type_(parse_record_type(record_type)),
         decoder_(parse_columns(columns, type_), type_,
                  {verify_crc, std::min(max_record_bytes, tfr::kMaxRecordBytes), true}) {
@@ -403,7 +404,7 @@ NB_MODULE(_kernel, m) {
       .def("statistics", &PyEncoder::statistics, "row"_a, "end"_a);
   nb::class_<PyDecoder>(m, "Decoder")
       .def(nb::init<const std::vector<ColumnTuple>&, const std::string&, bool, uint64_t,
-                    const std::optional<std::vector<std::string>>&>(),
+                    const std::optional<KnownFeatures>&>(),
            "columns"_a, "record_type"_a, nb::kw_only(), "verify_crc"_a = true,
            "max_record_bytes"_a = tfr::kMaxRecordBytes, "known"_a = nb::none())
       .def("decode", &PyDecoder::decode, "data"_a, nb::kw_only(), "final"_a);

@@ -1,4 +1,4 @@
-// Features of a record that nobody said might be there.
+// The features of a record that are neither columns nor known to the caller.
 #pragma once
 
 #include <algorithm>
@@ -11,12 +11,11 @@ namespace tfr {
 
 class Strangers {
  public:
-  // From now on features of other names are strangers.
-  void expect_only(const std::vector<std::string>& names) {
-    expects_all_ = false;
-    for (const std::string& name : names) names_.insert(name);
-  }
-  bool expects(const std::string& name) const { return expects_all_ || names_.count(name); }
+  // From now on all features are strangers, except for those that expect() names.
+  void expect_none() { expects_all_ = false; }
+  // A feature list (list) may be known while the context's feature of the same name is a stranger, and vice versa.
+  void expect(const std::string& name, bool list) { names_[list].insert(name); }
+  bool expects(const std::string& name, bool list) const { return expects_all_ || names_[list].count(name); }
 
   bool any() const { return !met_.empty(); }
   void clear() {
@@ -73,7 +72,7 @@ class Strangers {
   }
 
   bool expects_all_ = true;
-  std::unordered_set<std::string> names_;
+  std::unordered_set<std::string> names_[2];  // of features, of feature lists
   std::unordered_map<std::string, Met> met_;  // of one record
   uint64_t count_ = 0;
   Values values_;
