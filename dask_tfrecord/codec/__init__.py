@@ -39,6 +39,14 @@ _SCHEMA_REASONS = {
 }
 
 
+# The damage of a whole record that is a message of another type.
+NOT_AN_EXAMPLE = "the record is a protobuf message, but not an Example"
+
+_READ_APART = (
+    'read only the files of Examples, with a glob such as "data/*.tfrecord", or pass record_type="bytes"'
+)
+
+
 class Column(NamedTuple):
     """What one column is on the wire.
 
@@ -81,7 +89,8 @@ class Damage(NamedTuple):
             "feature": column.name if column else None,
         }
         if column is None or self.reason not in _SCHEMA_REASONS:
-            return CorruptRecordError(self.reason, **place)
+            advice = _READ_APART if self.reason == NOT_AN_EXAMPLE else None
+            return CorruptRecordError(self.reason, advice=advice, **place)
         if self.unknown and any(self.unknown.name == one.name for one in columns):
             return _both_places(self.unknown, place)
         problem = _SCHEMA_REASONS[self.reason].format(kind=column.kind, found=self.found)

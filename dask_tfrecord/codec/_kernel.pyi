@@ -66,6 +66,8 @@ class Decoder:
     Batches have the columns' order; bytes come as binary, string as utf8, lists as list, 32 bit offsets.
     Unless ``known`` is None, a feature that has a kind and is neither a column nor ``known`` is damage.
     A known feature is its name and whether it is a feature list; the other place is another feature.
+    A record that is a message of another type is damage: it is not empty, but has no field of an Example, or
+    it has a map entry without a value whose name holds control characters.
     """
 
     def __init__(

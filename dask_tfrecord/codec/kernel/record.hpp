@@ -9,6 +9,7 @@
 // with those of the key that came next in the last record; only when that fails it reads field by field.
 #pragma once
 
+#include <algorithm>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -21,6 +22,7 @@
 namespace tfr {
 
 inline constexpr const char* kMalformed = "malformed protobuf message";
+inline constexpr const char* kNotAnExample = "the record is a protobuf message, but not an Example";
 
 // Why a message cannot be read. The reason is null while all is well.
 struct Fault {
@@ -47,6 +49,10 @@ inline std::string key_on_wire(const std::string& name) {
   std::string text = "\x0A";
   text.append(reinterpret_cast<const char*>(length), static_cast<size_t>(end - length));
   return text + name + "\x12";
+}
+
+inline bool has_control_characters(const std::string& name) {
+  return std::any_of(name.begin(), name.end(), [](char c) { return static_cast<uint8_t>(c) < 0x20 || c == 0x7F; });
 }
 
 constexpr int kUnwanted = -1;  // a map key whose value is skipped
@@ -337,6 +343,8 @@ class MapWalker {
     if (merged) body = {merged_.data(), merged_.data() + merged_.size()};
     uint32_t key = table_.find(name);
     if (!key) {
+      // Writers of maps always write the value. Nested messages of another type look like an entry that has none.
+      if (!body.begin && has_control_characters(name)) return fault(kNotAnExample);
       const int slot = sink_.slot_of(name);
       if (slot == kStranger) return sink_.stranger(name, body, fault);
       if (slot < 0 && table_.full()) return true;
@@ -354,22 +362,26 @@ class MapWalker {
 };
 
 // Calls features(span) and feature_lists(span) for the parts of one record; both may be called repeatedly,
-// because a message given in pieces is merged.
+// because a message given in pieces is merged. A message of another type may parse, for unknown fields are
+// skipped: a record that is not empty must have a field that is known.
 template <class OnFeatures, class OnLists>
 TFR_INLINE bool walk_record(Span record, bool sequence, Fault& fault, OnFeatures&& features, OnLists&& feature_lists) {
   Span part;
   if (!sequence && record.begin < record.end && *record.begin == tag_of(1, kLen) &&
       read_span(record.begin + 1, record.end, part) == record.end)
     return features(part);
+  bool is_known = !record.size();
   const bool whole = for_each_field(
       record,
       [&](uint32_t tag, Span span) {
-        if (tag == tag_of(1, kLen)) return features(span);
-        if (sequence && tag == tag_of(2, kLen)) return feature_lists(span);
-        return true;
+        const bool is_features = tag == tag_of(1, kLen);
+        if (!is_features && !(sequence && tag == tag_of(2, kLen))) return true;
+        is_known = true;
+        return is_features ? features(span) : feature_lists(span);
       },
       [](uint32_t, Span) { return true; });
-  return whole || (fault.reason ? false : fault(kMalformed));
+  if (!whole) return fault.reason ? false : fault(kMalformed);
+  return is_known || fault(kNotAnExample);
 }
 
 // ---- the values of one Feature, read field by field -----------------------------------------------
