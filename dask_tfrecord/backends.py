@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pyarrow.compute as pc
 from dask.dataframe.utils import clear_known_categories
 
 from dask_tfrecord.casts import describe, is_list
@@ -16,6 +17,9 @@ _PANDAS = int(pd.__version__.partition(".")[0])
 
 # Kinds whose values are no numbers; numpy has objects, or pandas a dtype for text.
 _OBJECTS = ("bytes", "string")
+
+# NumPy's NaT is this number of any unit. In Arrow it is a moment, or a length of time, like any other.
+_NAT = -(2**63)
 
 
 def to_pandas(
@@ -40,7 +44,7 @@ def to_pandas(
     Raises
     ------
     SchemaError
-        For a missing value in a numpy column that can hold none.
+        For a missing value in a NumPy column that cannot hold one, and for a value that NumPy takes for NaT.
     """
     if not table.num_rows:  # and so perhaps no chunk that knows the categories
         table = pa.Table.from_batches([schema.no_rows()])
@@ -51,8 +55,9 @@ def to_pandas(
     # Of many columns, table.to_pandas() takes more than twice as long as this.
     frame = pd.DataFrame(newer, pd.RangeIndex(table.num_rows), copy=False)
     if older:
+        lists = {name: _arrays(older.pop(name)) for name in [*older] if is_list(older[name].type)}
         others = pa.table(older).to_pandas(types_mapper=_older_dtype_of)
-        frame = pd.concat([frame, others], axis=1)[schema.names] if newer else others
+        frame = pd.concat([frame, others, pd.DataFrame(lists, frame.index)], axis=1)[schema.names]
     if rows is not None:
         frame.index = pd.Index(np.concatenate([np.arange(*stretch) for stretch in rows]))
     return frame
@@ -78,7 +83,8 @@ def _suits_numpy(type_: pa.DataType, complete: bool) -> bool:
     if isinstance(type_, pa.BaseExtensionType):
         return _suits_numpy(type_.storage_type, complete)
     if is_list(type_):
-        return _has_objects(type_)
+        zoned = kinds.is_timestamp(type_.value_type) and type_.value_type.tz is not None
+        return not zoned and _has_objects(type_) and _suits_numpy(type_.value_type, complete=True)
     if kinds.is_timestamp(type_) or kinds.is_duration(type_) or kinds.is_floating(type_):
         return True
     return not kinds.is_dictionary(type_) and not kinds.is_null(type_) and describe(type_)[0] in _OBJECTS
@@ -104,7 +110,34 @@ def _complete(column: pa.ChunkedArray, name: str) -> pa.ChunkedArray:
             feature=name,
             advice='leave nullable=False out of schema=, or pass dtype_backend="pyarrow"',
         )
+    _refuse_nat(column, name)
     return column
+
+
+def _refuse_nat(column: pa.ChunkedArray, name: str) -> None:
+    """Raise for a moment or a length of time that would turn into a missing one."""
+    if is_list(column.type):
+        chunks = [chunk.flatten() for chunk in column.chunks]
+        return _refuse_nat(pa.chunked_array(chunks, column.type.value_type), name)
+    in_numpy = pa.types.is_timestamp(column.type) or pa.types.is_duration(column.type)
+    if in_numpy and pc.min(column.cast(pa.int64())).as_py() == _NAT:
+        raise SchemaError(
+            f"a value is -2^63, which is NumPy's NaT, so it would become missing as {column.type}",
+            feature=name,
+            advice='pass dtype_backend="pyarrow"',
+        )
+
+
+def _arrays(column: pa.ChunkedArray) -> Any:
+    """The lists as NumPy arrays, and None for a missing one.
+
+    Arrow converts the values below missing lists of one size too. They are null, and would turn the integers
+    of all lists into floats, so only the other lists are converted.
+    """
+    arrays = np.full(len(column), None, dtype=object)
+    present = column.is_valid().to_numpy()
+    arrays[present] = column.drop_null().to_pandas().to_numpy()
+    return arrays
 
 
 def empty_meta(schema: Schema, numpy: Sequence[str] = ()) -> pd.DataFrame:
@@ -121,8 +154,13 @@ def empty_meta(schema: Schema, numpy: Sequence[str] = ()) -> pd.DataFrame:
 
 def _categorical(column: pa.ChunkedArray) -> Any:
     """Without any, of the dtype that other partitions' categories have; for no text Arrow gives objects."""
+    kind = column.type.value_type
+    if pa.types.is_timestamp(kind) and kind.tz is not None:  # Arrow would drop the time zone
+        codes = [chunk.indices.fill_null(-1).to_numpy() for chunk in column.chunks]
+        categories = pd.Index(pa.chunked_array([column.chunk(0).dictionary]).to_pandas())
+        return pd.Categorical.from_codes(np.concatenate(codes), categories, ordered=column.type.ordered)
     found: pd.Series[Any] = column.to_pandas()
-    dtype = _older_dtype_of(column.type.value_type)
+    dtype = _older_dtype_of(kind)
     if dtype is not None and not len(found.cat.categories):
         found = found.cat.set_categories(pd.Index([], dtype=dtype))
     return found.array

@@ -137,7 +137,8 @@ def read_tfrecord(
         strings (``str`` from pandas 3 on, else objects), and bytes and lists, as objects. Integers and bools
         are among them only if none is missing by the statistics of the snapshot, or by a `pyarrow.Schema`
         in ``schema=`` with fields that are not nullable; a missing value then raises. Dates, times and
-        decimals stay Arrow-backed. Categories are categories with either.
+        decimals, lists of these, and lists of timestamps with a time zone stay Arrow-backed. A timestamp or
+        duration of -2^63, which NumPy takes for NaT, raises. Categories are categories with either.
     storage_options : dict, optional
         Passed to the filesystem, such as credentials.
 

@@ -1,5 +1,7 @@
 """`dtype_backend="numpy"`: dtypes that are decided before anything is read, and hold what is read."""
 
+import math
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,8 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
-from dask_tfrecord import SchemaError, TFRecordError, read_tfrecord, to_tfrecord
+from dask_tfrecord import SchemaError, TFRecordError, backends, read_tfrecord, to_tfrecord
+from dask_tfrecord.schema import Schema
 
 TEXT = "str" if int(pd.__version__.partition(".")[0]) >= 3 else "object"
 
@@ -116,3 +119,130 @@ def test_an_unknown_backend_is_refused(tmp_path: Path) -> None:
     backend: Any = "numpy_nullable"
     with pytest.raises(TFRecordError, match=r"unknown dtype_backend 'numpy_nullable'; known are 'pyarrow'"):
         read_tfrecord(tmp_path, dtype_backend=backend)
+
+
+BIG = 2**53 + 1  # the first integer that a float64 rounds
+
+# For each type two values as they are stored.
+ELEMENTS: dict[pa.DataType, list[Any]] = {
+    pa.bool_(): [True, False],
+    **{type_: [-5, 7] for type_ in (pa.int8(), pa.int16(), pa.int32())},
+    **{type_: [0, 7] for type_ in (pa.uint8(), pa.uint16(), pa.uint32())},
+    pa.int64(): [BIG, -BIG],
+    pa.uint64(): [2**63 - 1, BIG],
+    pa.float16(): [np.float16(0.5), np.float16(-2)],
+    pa.float32(): [float(np.float32(0.1)), math.inf],
+    pa.float64(): [0.5, -0.0],
+    pa.decimal128(5, 2): [Decimal("1.25"), Decimal("-7.50")],
+    pa.date32(): [0, 10**6],
+    pa.date64(): [0, 86_400_000],
+    pa.time32("s"): [1, 2],
+    pa.time64("ns"): [1, 2],
+    **{pa.timestamp(unit, "UTC"): [BIG // 10**6, -1] for unit in ("s", "ns")},
+    **{pa.timestamp(unit): [BIG if unit != "s" else 10**12, -1] for unit in ("s", "ms", "us", "ns")},
+    **{pa.duration(unit): [BIG, -1] for unit in ("s", "ms", "us", "ns")},
+    pa.string(): ["a", ""],
+    pa.large_string(): ["a", "ä"],
+    pa.binary(): [b"a", b""],
+    pa.binary(2): [b"ab", b"cd"],
+}
+
+
+def elements(type_: pa.DataType) -> pa.Array:
+    if pa.types.is_temporal(type_):
+        return pa.array(ELEMENTS[type_], pa.int32() if type_.bit_width == 32 else pa.int64()).cast(type_)
+    return pa.array(ELEMENTS[type_], type_)
+
+
+def lists_of(type_: pa.DataType, form: str) -> pa.Array:
+    """Two lists of the type's two values, which differ in the order of these."""
+    both = elements(type_)
+    inner = pa.ListArray.from_arrays(pa.array([0, 2, 4], pa.int32()), both.take(pa.array([0, 1, 1, 0])))
+    fixed = pa.FixedSizeListArray.from_arrays(inner.flatten(), 2)
+    return {
+        "list": inner,
+        "large": inner.cast(pa.large_list(type_)),
+        "fixed": fixed,
+        "list of fixed": pa.ListArray.from_arrays(pa.array([0, 1, 2], pa.int32()), fixed),
+        "fixed of list": pa.FixedSizeListArray.from_arrays(inner, 1),
+        "fixed of fixed": pa.FixedSizeListArray.from_arrays(fixed, 1),
+    }[form]
+
+
+def plain(cell: Any, type_: pa.DataType) -> Any:
+    """A NumPy list, whose dtype must be that of the type, as plain values; moments as numbers."""
+    if cell is None or cell is pd.NA:
+        return None
+    if isinstance(cell, np.ndarray) and cell.dtype == object and isinstance(cell[0], np.ndarray):
+        return [plain(one, type_) for one in cell]
+    values = cell if isinstance(cell, pa.Array) else pa.array(cell)
+    if pa.types.is_large_string(type_):
+        values = values.cast(type_)
+    assert values.type == type_, f"{values.type} instead of {type_}"
+    assert isinstance(cell, pa.Array) or pa.types.is_nested(type_) or _has_right_dtype(cell, type_)
+    return [str(value.value) if hasattr(value, "value") else repr(value.as_py()) for value in values]
+
+
+def _has_right_dtype(cell: Any, type_: pa.DataType) -> bool:
+    objects = pa.types.is_string(type_) or pa.types.is_large_string(type_) or pa.types.is_binary(type_)
+    return bool(cell.dtype == (object if objects else type_.to_pandas_dtype()))
+
+
+def expected_of(value: pa.Scalar, type_: pa.DataType) -> Any:
+    if not value.is_valid:
+        return None
+    values = value.values
+    if values.type == type_:
+        return plain(values, type_)
+    return [expected_of(one, type_) for one in values]
+
+
+@pytest.mark.parametrize("missing", ["none", "some", "all", "no rows"])
+@pytest.mark.parametrize(
+    "form", ["list", "large", "fixed", "list of fixed", "fixed of list", "fixed of fixed"]
+)
+def test_lists_hold_the_same_values_whatever_is_missing(form: str, missing: str) -> None:
+    rows = {"none": [0, 1], "some": [0, None, 1, None], "all": [None, None], "no rows": []}[missing]
+    for type_ in ELEMENTS:
+        lists = lists_of(type_, form)
+        schema = Schema.from_arrow(pa.schema([("x", lists.type)]), "sequence_example")
+        stored = schema.to_storage(
+            pa.record_batch({"x": lists.take(pa.array(rows, pa.int64()))}), lossy="allow"
+        )
+        batch = schema.from_storage(stored)  # what a missing list of one size refers to is null
+        table = pa.Table.from_batches([batch, batch.slice(1)])
+        expected = [expected_of(value, type_) for value in table["x"]]
+        found = backends.to_pandas(table, schema, numpy=backends.numpy_names(schema, ()))["x"]
+        if isinstance(found.dtype, pd.ArrowDtype):
+            assert pa.chunked_array(pa.array(found.array)).equals(table["x"]), type_
+        else:
+            assert [plain(cell, type_) for cell in found] == expected, type_
+
+
+@pytest.mark.parametrize(
+    "type_", [pa.date32(), pa.time64("ns"), pa.decimal128(5, 2), pa.timestamp("s", "UTC")], ids=str
+)
+def test_lists_of_what_numpy_has_no_dtype_for_stay_arrow_backed(type_: pa.DataType) -> None:
+    schema = Schema.from_arrow(pa.schema([("x", pa.list_(type_))]))
+    assert backends.numpy_names(schema, {"x"}) == []
+
+
+@pytest.mark.parametrize(
+    "type_", [pa.timestamp("ns"), pa.timestamp("s", "UTC"), pa.duration("us"), pa.list_(pa.duration("s"))]
+)
+def test_a_value_that_numpy_takes_for_missing_is_refused(tmp_path: Path, type_: pa.DataType) -> None:
+    (tmp_path / "a").write_bytes(oracle.features_file([{"x": ("int64", [-(2**63)])}]))
+    arrow = read_tfrecord(tmp_path, schema={"x": type_}).compute()
+    assert not arrow["x"].isna().any()
+    with pytest.raises(SchemaError, match=r"-2\^63, which is NumPy's NaT.*dtype_backend=\"pyarrow\""):
+        read_tfrecord(tmp_path, schema={"x": type_}, dtype_backend="numpy").compute()
+
+
+@pytest.mark.parametrize("backend", ["pyarrow", "numpy"])
+def test_categories_keep_their_time_zone(tmp_path: Path, backend: Any) -> None:
+    moments = pd.DatetimeIndex(["2026-03-29 02:30", "2026-01-01"], tz="UTC").tz_convert("Europe/Warsaw")
+    frame = pd.DataFrame({"x": pd.Categorical([moments[1], None, moments[0]], categories=moments)})
+    to_tfrecord(dd.from_pandas(frame, npartitions=1), tmp_path / "data")
+    found = read_tfrecord(tmp_path / "data", dtype_backend=backend).compute()
+    pd.testing.assert_series_equal(found["x"], frame["x"], check_categorical=False)
+    assert found["x"].cat.categories.dtype == moments.dtype
