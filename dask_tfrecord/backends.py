@@ -118,7 +118,8 @@ def _refuse_nat(column: pa.ChunkedArray, name: str) -> None:
     """Raise for a moment or a length of time that would turn into a missing one."""
     if is_list(column.type):
         chunks = [chunk.flatten() for chunk in column.chunks]
-        return _refuse_nat(pa.chunked_array(chunks, column.type.value_type), name)
+        _refuse_nat(pa.chunked_array(chunks, column.type.value_type), name)
+        return
     in_numpy = pa.types.is_timestamp(column.type) or pa.types.is_duration(column.type)
     if in_numpy and pc.min(column.cast(pa.int64())).as_py() == _NAT:
         raise SchemaError(

@@ -2,7 +2,7 @@
 
 import datetime
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from decimal import Decimal
 from fractions import Fraction
 from functools import reduce
@@ -11,7 +11,15 @@ from typing import Any, cast, get_args
 import numpy as np
 import pyarrow as pa
 
-from dask_tfrecord.dataset.keys import BEYOND, WrongTypeError, is_comparable, key_of, value_type
+from dask_tfrecord.dataset.keys import (
+    BEYOND,
+    WrongTypeError,
+    is_binary,
+    is_comparable,
+    is_text,
+    key_of,
+    value_type,
+)
 from dask_tfrecord.dataset.predicates import (
     COMPARE,
     And,
@@ -27,8 +35,32 @@ from dask_tfrecord.dataset.predicates import (
 from dask_tfrecord.errors import SchemaError
 from dask_tfrecord.schema import Field, Schema
 
-# Up to here floats hold every integer.
-_EXACT_FLOAT = 2**53
+# Floats hold every integer of so many bits.
+_FLOAT_DIGITS = 52
+
+# From the longest to the shortest: those of NumPy that have a fixed length, and those of Arrow at the end.
+_UNITS = ("W", "D", "h", "m", "s", "ms", "us", "ns")
+
+_PYTHON_TIMES = (datetime.date, datetime.time, datetime.datetime, datetime.timedelta)
+
+_NUMBERS = (int, float, np.float16, np.float32)
+_NUMPY_INTEGERS = (np.int8, np.int16, np.int32, np.int64, np.uint8, np.uint16, np.uint32)
+
+# By the type of a column: the types of the values that Arrow and NumPy compare to it exactly as their keys
+# are compared. All other values are left to pandas: text that may be read as a time, missing values, uint64
+# (which Arrow compares as floats), decimals and floats, and what only some versions take.
+_COMPARED_EXACTLY: tuple[tuple[Callable[[pa.DataType], bool], tuple[type, ...]], ...] = (
+    (pa.types.is_boolean, (bool, np.bool_)),
+    (pa.types.is_integer, (*_NUMBERS, *_NUMPY_INTEGERS)),
+    (pa.types.is_floating, (*_NUMBERS, *_NUMPY_INTEGERS)),
+    (pa.types.is_decimal, (int, Decimal)),
+    (pa.types.is_date, (datetime.date,)),
+    (pa.types.is_time, (datetime.time,)),
+    (pa.types.is_timestamp, (datetime.datetime, np.datetime64)),
+    (pa.types.is_duration, (datetime.timedelta, np.timedelta64)),
+    (is_text, (str,)),
+    (is_binary, (bytes,)),
+)
 
 
 def compare(field: Field, symbol: Operator, value: Any) -> Predicate:
@@ -68,7 +100,7 @@ def compare_in_pandas(field: Field, symbol: Operator, value: Any) -> Predicate:
     Raises
     ------
     WrongTypeError
-        For a value that only pandas may know how to compare.
+        For a value that pandas may compare to the column in a way of its own.
     """
     exact = compare(field, symbol, _sure(field, value))
     rounded = _rounded(field, value)
@@ -76,28 +108,70 @@ def compare_in_pandas(field: Field, symbol: Operator, value: Any) -> Predicate:
 
 
 def is_in_pandas(field: Field, values: Iterable[Any]) -> Predicate:
-    """What pandas makes of `isin`, with the same reservations."""
+    """What pandas makes of `isin`, with the same reservations.
+
+    All values become one array there, so they are of one type here.
+    """
     wanted = [_sure(field, value) for value in values]
-    if pa.types.is_temporal(value_type(field.type)) and any(isinstance(value, str) for value in wanted):
-        raise WrongTypeError("text is not always read as a time")
-    exact = is_in(field, wanted)
+    type_ = value_type(field.type)
+    real = pa.types.is_floating(type_)
+    if not real and len({type(value) for value in wanted}) > 1:
+        raise WrongTypeError("pandas may convert values of several types to another one")
+    if pa.types.is_temporal(type_) and not all(type(value) in _PYTHON_TIMES for value in wanted):
+        raise WrongTypeError("pandas may round the times to another unit")
+    if pa.types.is_integer(type_) and not all(isinstance(value, int | np.integer) for value in wanted):
+        raise WrongTypeError("pandas may convert the column to floats")
+    if not real:
+        return is_in(field, wanted)
+    if not all(isinstance(value, int | float) for value in wanted):
+        raise WrongTypeError("pandas may round the values to shorter floats")
     rounded = [_rounded(field, value) for value in wanted]
-    return exact if rounded == wanted else Unsure((exact, is_in(field, rounded)))
+    nonzero = [value for value in wanted if value]  # Arrow tells the zeros of floats apart
+    return Unsure((is_in(field, wanted), is_in(field, rounded), is_in(field, nonzero)))
 
 
 def _sure(field: Field, value: Any) -> Any:
-    """The value, if Arrow and numpy compare it as exactly as keys do."""
+    """The value, if pandas compares it to the column exactly as keys are compared, whatever the backend."""
     type_ = value_type(field.type)
-    real = isinstance(value, float | np.floating)
-    if value is None or value != value or isinstance(value, Fraction):
-        raise WrongTypeError("what is missing differs with the backend")
-    if isinstance(value, Decimal) != pa.types.is_decimal(type_) and (real or isinstance(value, Decimal)):
-        raise WrongTypeError("decimals and floats are compared as floats")
-    if pa.types.is_timestamp(type_) and type(value) is datetime.date:
-        raise WrongTypeError("numpy takes no date for a time")
-    if real and not pa.types.is_floating(type_) and abs(value) >= _EXACT_FLOAT:
-        raise WrongTypeError("large integers and floats are compared as floats")
+    kinds = next((kinds for is_type, kinds in _COMPARED_EXACTLY if is_type(type_)), ())
+    if not isinstance(value, kinds) or value != value:
+        raise WrongTypeError(f"pandas may compare {value!r} to {type_} in a way of its own")
+    if isinstance(value, bool | np.bool_) != pa.types.is_boolean(type_):
+        raise WrongTypeError("True and False are numbers, too")
+    if pa.types.is_dictionary(field.type) and not (is_text(type_) or pa.types.is_integer(type_)):
+        raise WrongTypeError(f"pandas may look for {value!r} among the categories in a way of its own")
+    if isinstance(value, datetime.datetime) and not pa.types.is_timestamp(type_):
+        raise WrongTypeError("a time is a date, too")
+    if isinstance(value, datetime.time) and value.tzinfo is not None:
+        raise WrongTypeError("a time of day with a time zone is no number")
+    in_time = pa.types.is_timestamp(type_) or pa.types.is_duration(type_)
+    if in_time and not (_fits(key_of(value, type_)) and _is_coarse(value, type_.unit)):
+        raise WrongTypeError("Arrow may compare them in a finer unit, in which the column's values overflow")
+    if not _is_small(value, type_):
+        raise WrongTypeError("large integers and floats are rounded before they are compared")
     return value
+
+
+def _is_small(value: Any, type_: pa.DataType) -> bool:
+    """True if neither the value nor a column's integers near it are rounded where both become floats."""
+    if pa.types.is_floating(type_) or isinstance(value, float | np.floating):
+        if pa.types.is_floating(type_) and isinstance(value, float | np.floating):
+            return True
+        digits = np.finfo(type(value)).nmant if isinstance(value, np.floating) else _FLOAT_DIGITS
+        return bool(abs(value) < 2**digits)
+    return not isinstance(value, int) or _fits(value)
+
+
+def _is_coarse(value: Any, unit: str) -> bool:
+    """True for Python's times, which pandas converts to the column's unit, and for those in no finer unit."""
+    if type(value) in _PYTHON_TIMES:
+        return True
+    own = np.datetime_data(getattr(value, "asm8", value).dtype)[0]  # pandas has NumPy's value in `asm8`
+    return own in _UNITS and _UNITS.index(own) <= _UNITS.index(unit)
+
+
+def _fits(key: Any) -> bool:
+    return isinstance(key, int) and -(2**63) <= key < 2**63
 
 
 def _rounded(field: Field, value: Any) -> Any:

@@ -32,7 +32,7 @@ def value_type(type_: pa.DataType) -> pa.DataType:
 def is_comparable(type_: pa.DataType) -> bool:
     """Whether the type's values have keys: those of lists and tensors have none."""
     type_ = value_type(type_)
-    return _is_whole(type_) or types.is_floating(type_) or _is_text(type_) or _is_binary(type_)
+    return _is_whole(type_) or types.is_floating(type_) or is_text(type_) or is_binary(type_)
 
 
 def has_nan(type_: pa.DataType) -> bool:
@@ -49,9 +49,9 @@ def key_of(value: Any, type_: pa.DataType) -> Key | Fraction:
         For a value of another type, or a missing one.
     """
     type_ = value_type(type_)
-    if _is_text(type_):
+    if is_text(type_):
         return str(_checked(value, isinstance(value, str), "a string", type_))
-    if _is_binary(type_):
+    if is_binary(type_):
         _checked(value, isinstance(value, bytes | bytearray | memoryview), "bytes", type_)
         return bytes(value)
     if types.is_boolean(type_):
@@ -95,11 +95,13 @@ def _is_whole(type_: pa.DataType) -> bool:
     return any(test(type_) for test in tests)
 
 
-def _is_text(type_: pa.DataType) -> bool:
+def is_text(type_: pa.DataType) -> bool:
+    """True for types whose keys are strings."""
     return bool(types.is_string(type_) or types.is_large_string(type_))
 
 
-def _is_binary(type_: pa.DataType) -> bool:
+def is_binary(type_: pa.DataType) -> bool:
+    """True for types whose keys are bytes."""
     return bool(types.is_binary(type_) or types.is_large_binary(type_) or types.is_fixed_size_binary(type_))
 
 
@@ -117,7 +119,9 @@ def _checked(value: Any, fits: bool, wanted: str, type_: pa.DataType) -> Any:
 def _exact(value: Any) -> Fraction:
     if math.isinf(value):
         return Fraction(BEYOND if value > 0 else -BEYOND)
-    return Fraction(int(value)) if isinstance(value, np.integer) else Fraction(value)
+    if isinstance(value, np.integer):
+        return Fraction(int(value))
+    return Fraction(*value.as_integer_ratio()) if isinstance(value, np.floating) else Fraction(value)
 
 
 def _rounded(value: Any) -> float:
@@ -195,6 +199,14 @@ def _length(value: Any) -> Fraction:
 
 
 def _unit(value: np.datetime64 | np.timedelta64) -> str:
-    """The unit to count it in: its own, or seconds for hours, days and longer."""
+    """The unit to count it in: its own, or seconds for longer ones.
+
+    Raises
+    ------
+    WrongTypeError
+        For a value without a unit, or with one below nanoseconds.
+    """
     unit = np.datetime_data(value.dtype)[0]
+    if unit in ("ps", "fs", "as", "generic"):
+        raise WrongTypeError(f"{value!r} has no unit of nanoseconds or longer")
     return unit if unit in _TICKS else "s"

@@ -400,7 +400,7 @@ def _predicate_of(found: Expr) -> Predicate:
     """What an expression says of the columns of its read, as far as it can be told."""
     try:
         return _parse(found)
-    except (OverflowError, TypeError, ValueError):  # pandas may know how to compare such values
+    except (ArithmeticError, TypeError, ValueError):  # pandas may know how to compare such values
         return Unsure()
 
 
@@ -414,6 +414,8 @@ def _parse(found: Expr) -> Predicate:
         symbol, column, value = _SYMBOLS[type(found)], found.left, found.right
         if isinstance(value, Expr):
             symbol, column, value = _MIRRORED.get(symbol, symbol), value, column
+        if isinstance(value, Expr):
+            return Unsure()
         return filters.compare_in_pandas(_field_of(column), symbol, value)
     if isinstance(found, Between) and found.inclusive in _BOUNDS:
         least, most = _BOUNDS[found.inclusive]
@@ -428,7 +430,7 @@ def _parse(found: Expr) -> Predicate:
     if isinstance(found, IsNa | NotNull):
         missing = predicates.IsNull(_field_of(found.frame).name)
         return missing if isinstance(found, IsNa) else predicates.Not(missing)
-    return filters.compare_in_pandas(_field_of(found), "==", True)
+    return filters.compare_in_pandas(_field_of(found), "==", True)  # a column of booleans as the mask
 
 
 def _field_of(found: Any) -> Field:
