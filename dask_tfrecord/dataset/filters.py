@@ -76,7 +76,7 @@ def compare(field: Field, symbol: Operator, value: Any) -> Predicate:
     if pa.types.is_dictionary(field.type) and field.type.ordered and symbol not in ("==", "!="):
         return _compare_categories(field, symbol, key)
     if isinstance(key, Fraction):
-        symbol, key = _on_whole(symbol, key)
+        symbol, key = _between(symbol, key, real=pa.types.is_floating(value_type(field.type)))
     return Compare(field.name, symbol, key)
 
 
@@ -208,7 +208,7 @@ def _conditions(group: Any, schema: Schema) -> Iterator[Predicate]:
         [field] = schema.select([name]).fields
         try:
             yield _condition(field, symbol, value)
-        except WrongTypeError as error:
+        except (ArithmeticError, TypeError, ValueError) as error:  # also those of odd values' own operators
             raise SchemaError(
                 f"the filter {(name, symbol, value)!r} does not suit the column: {error}",
                 feature=name,
@@ -265,8 +265,16 @@ def _compare_categories(field: Field, symbol: Operator, key: Any) -> Predicate:
     return IsIn(field.name, tuple(wanted))
 
 
-def _on_whole(symbol: Operator, key: Fraction) -> tuple[Operator, int]:
-    """The same for values that are whole numbers, when the key is between two of them."""
+def _between(symbol: Operator, key: Fraction, *, real: bool) -> tuple[Operator, int | float]:
+    """The same for values that are floats, or whole numbers, when the key is between two of them."""
     if symbol in ("==", "!="):
-        return symbol, BEYOND
-    return "<=" if symbol in ("<", "<=") else ">", math.floor(key)
+        return symbol, float(BEYOND) if real else BEYOND
+    return "<=" if symbol in ("<", "<=") else ">", _float_below(key) if real else math.floor(key)
+
+
+def _float_below(key: Fraction) -> float:
+    try:
+        nearest = float(key)
+    except OverflowError:
+        nearest = math.inf if key > 0 else -math.inf
+    return nearest if nearest < key else math.nextafter(nearest, -math.inf)

@@ -18,6 +18,7 @@ Key: TypeAlias = int | float | str | bytes
 _TICKS = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 _EPOCH = datetime.datetime(1970, 1, 1)
 _DAY = 86_400
+_INFINITE = (math.inf, -math.inf)  # `math.isinf` takes no integer beyond floats
 
 
 class WrongTypeError(TypeError):
@@ -49,6 +50,7 @@ def key_of(value: Any, type_: pa.DataType) -> Key | Fraction:
         For a value of another type, or a missing one.
     """
     type_ = value_type(type_)
+    value = value.as_py() if isinstance(value, pa.Scalar) else value
     if is_text(type_):
         return str(_checked(value, isinstance(value, str), "a string", type_))
     if is_binary(type_):
@@ -57,9 +59,9 @@ def key_of(value: Any, type_: pa.DataType) -> Key | Fraction:
     if types.is_boolean(type_):
         return int(_checked(value, isinstance(value, bool | np.bool_), "True or False", type_))
     if types.is_floating(type_):
-        return _rounded(_checked(value, _is_number(value), "a number", type_))
+        return _real(_checked(value, _is_number(value), "a number", type_))
     if types.is_integer(type_) or types.is_decimal(type_):
-        _checked(value, _is_number(value) and not math.isnan(value), "a number", type_)
+        _checked(value, _is_number(value) and value == value, "a number", type_)
         return _plain(_exact(value) * 10 ** (type_.scale if types.is_decimal(type_) else 0))
     return _plain(_seconds(value, type_) * _ticks(type_))
 
@@ -107,7 +109,7 @@ def is_binary(type_: pa.DataType) -> bool:
 
 def _is_number(value: Any) -> bool:
     known = isinstance(value, int | float | Decimal | Fraction | np.integer | np.floating)
-    return known and not isinstance(value, bool)
+    return known and not isinstance(value, bool | np.timedelta64)
 
 
 def _checked(value: Any, fits: bool, wanted: str, type_: pa.DataType) -> Any:
@@ -117,18 +119,22 @@ def _checked(value: Any, fits: bool, wanted: str, type_: pa.DataType) -> Any:
 
 
 def _exact(value: Any) -> Fraction:
-    if math.isinf(value):
+    if value in _INFINITE:
         return Fraction(BEYOND if value > 0 else -BEYOND)
     if isinstance(value, np.integer):
         return Fraction(int(value))
     return Fraction(*value.as_integer_ratio()) if isinstance(value, np.floating) else Fraction(value)
 
 
-def _rounded(value: Any) -> float:
-    try:
+def _real(value: Any) -> float | Fraction:
+    """A float, or a fraction for a number between two of them."""
+    if value != value or value in _INFINITE:
         return float(value)
+    exact = _exact(value)
+    try:
+        return float(exact) if float(exact) == exact else exact
     except OverflowError:
-        return math.inf if value > 0 else -math.inf
+        return exact
 
 
 def _plain(value: Fraction) -> int | Fraction:
