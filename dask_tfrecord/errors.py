@@ -58,6 +58,10 @@ class TFRecordError(ValueError):
         advice = f"; {self.advice}" if self.advice else ""
         return f"{place}: {feature}{self.problem}{advice}" if place else f"{feature}{self.problem}{advice}"
 
+    def __repr__(self) -> str:
+        """As the message, with the class: logs of workers show an error by its repr."""
+        return f"{type(self).__name__}({str(self)!r})"
+
     def __reduce__(self) -> tuple[Any, ...]:
         return partial(type(self), self.problem, **self._place()), ()
 

@@ -4,7 +4,13 @@ import pickle
 
 import pytest
 
-from dask_tfrecord.errors import CorruptRecordError, DestinationError, SchemaError, TFRecordError
+from dask_tfrecord.errors import (
+    ConcurrentWriteError,
+    CorruptRecordError,
+    DestinationError,
+    SchemaError,
+    TFRecordError,
+)
 
 
 @pytest.mark.parametrize(
@@ -34,6 +40,14 @@ def test_error_survives_the_way_from_a_worker(kind: type[TFRecordError]) -> None
     assert type(error) is kind
     assert {name: getattr(error, name) for name in ("problem", *place)} == {"problem": "is wrong", **place}
     assert str(error) == str(kind("is wrong", **place))
+
+
+@pytest.mark.parametrize("kind", [TFRecordError, CorruptRecordError, SchemaError, ConcurrentWriteError])
+def test_a_repr_says_what_the_message_says(kind: type[TFRecordError]) -> None:
+    """Logs of workers show an error by its repr."""
+    error = kind("is wrong", path="p", record=3, offset=7, feature="x", advice="mend it")
+    for one in (error, pickle.loads(pickle.dumps(error)), error.located(path="q")):
+        assert repr(one) == f"{kind.__name__}({str(error)!r})"
 
 
 def test_located_fills_in_only_what_was_not_known() -> None:
