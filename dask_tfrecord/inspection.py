@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, Literal, get_args
 from uuid import uuid4
 
@@ -10,12 +11,14 @@ import pyarrow as pa
 
 from dask_tfrecord.codec import RecordType
 from dask_tfrecord.dataset.columns import GivenHive, GivenSchema
-from dask_tfrecord.dataset.indexing import examine
-from dask_tfrecord.dataset.layout import is_part
+from dask_tfrecord.dataset.committed import snapshot_files
+from dask_tfrecord.dataset.indexing import examine, renewed
+from dask_tfrecord.dataset.layout import finish_newest, is_part
 from dask_tfrecord.dataset.listing import PathLike, list_directory, list_files
 from dask_tfrecord.dataset.modes import check_destination
 from dask_tfrecord.dataset.opening import check_choice, open_dataset
-from dask_tfrecord.dataset.snapshot import Snapshot, find_snapshot, snapshot_path, to_parquet, versions
+from dask_tfrecord.dataset.snapshot import Snapshot, find_snapshot, snapshot_path, to_parquet
+from dask_tfrecord.dataset.stamps import is_proven
 from dask_tfrecord.dataset.store import Store
 from dask_tfrecord.dataset.verifying import Found, differences, drift, look_through, missing, sampled_schema
 from dask_tfrecord.errors import ConcurrentWriteError, DestinationError
@@ -35,8 +38,11 @@ def index(
 
     From then on the directory is a dataset like those of `to_tfrecord`: it is opened without looking into
     any file, its lengths are known, files are left out that a filter cannot match, large uncompressed files
-    are split without being searched, and `take` finds rows. Its data is not changed. Files that come later
-    are not part of it until the snapshot is removed and `index` called again.
+    are split without being searched, and `take` finds rows. Its data is not changed.
+
+    Call `index` again after files were added, removed or rewritten: all files are read anew. Call it after
+    a dataset that `to_tfrecord` wrote was copied without the times of its files: the checksums of the files
+    are compared, columns and types stay, and the copy gets a snapshot that knows its files.
 
     Parameters
     ----------
@@ -61,7 +67,9 @@ def index(
     FileNotFoundError
         If there is nothing to read.
     DestinationError
-        If there is a snapshot already, or if it is not a directory.
+        If there is a snapshot that is up to date, or if it is not a directory.
+    FileChangedError
+        If a file that `to_tfrecord` wrote has other content.
     CorruptRecordError, SchemaError
         For damage, and for values that do not fit their column; `verify` tells of all of it.
 
@@ -78,9 +86,12 @@ def index(
     store = Store.at(path, storage_options)
     root = store.public(store.root)
     check_destination(store, "append")
-    if versions(store):
-        advice = "there is nothing to do, unless files were added by others: then remove _tfrecord first"
-        raise DestinationError("there is a snapshot already", path=root, advice=advice)
+    finish_newest(store)
+    before = find_snapshot(store)
+    if before is not None and any(is_part(file.path) for file in before.files):
+        return _create(store, _renewed(store, before))
+    if before is not None and not _is_outdated(store, before):
+        raise _up_to_date(root)
     if not store.fs.isdir(store.root):
         raise FileNotFoundError(f"{root}: no such directory")
     dataset = open_dataset(
@@ -90,16 +101,47 @@ def index(
         record_type=record_type,
         infer="all",
         compute_each=compute_each,
+        use_snapshot=False,
         storage_options=storage_options,
     )
     snapshot = examine(dataset, compute_each, uuid4().hex)
+    return _create(store, replace(snapshot, number=before.number + 1 if before else 1))
+
+
+def _create(store: Store, snapshot: Snapshot) -> Snapshot:
+    """Store a snapshot, unless there is one of its number."""
     try:
         store.create_exclusively(
             store.join(snapshot_path(snapshot.number)), to_parquet(snapshot).to_pybytes()
         )
     except FileExistsError:
+        root = store.public(store.root)
         raise ConcurrentWriteError("another write committed a snapshot here first", path=root) from None
     return snapshot
+
+
+def _is_outdated(store: Store, snapshot: Snapshot) -> bool:
+    """Whether the files are others than those that a snapshot describes, as far as their listing shows."""
+    listed = {file.path: file for file in list_directory(store)}
+    entries = {store.join(entry.path): entry for entry in snapshot.files}
+    if listed.keys() != entries.keys():
+        return True
+    return not all(
+        file.size in (None, entries[path].bytes) and is_proven(file, entries[path])
+        for path, file in listed.items()
+    )
+
+
+def _renewed(store: Store, before: Snapshot) -> Snapshot:
+    """The next snapshot of a dataset that `to_tfrecord` wrote, and that was copied or has files of others."""
+    files = snapshot_files(store, before)
+    if all(map(is_proven, files, before.files)):
+        raise _up_to_date(store.public(store.root))
+    return renewed(store, before, files, compute_each, uuid4().hex)
+
+
+def _up_to_date(root: str) -> DestinationError:
+    return DestinationError("there is a snapshot already", path=root, advice="it is up to date")
 
 
 def verify(

@@ -1,6 +1,7 @@
 """`take`: rows by their numbers, from the blocks that hold them."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
@@ -11,14 +12,17 @@ import pyarrow as pa
 
 from dask_tfrecord import backends
 from dask_tfrecord.dataset.columns import snapshot_values
+from dask_tfrecord.dataset.committed import snapshot_files
 from dask_tfrecord.dataset.dataset import Dataset
 from dask_tfrecord.dataset.entries import FileEntry
+from dask_tfrecord.dataset.files import count_records
 from dask_tfrecord.dataset.listing import FileInfo, PathLike
 from dask_tfrecord.dataset.options import ReadOptions
 from dask_tfrecord.dataset.snapshot import Snapshot, find_snapshot
 from dask_tfrecord.dataset.splits import Split, split_at_blocks
+from dask_tfrecord.dataset.stamps import is_proven
 from dask_tfrecord.dataset.store import Store
-from dask_tfrecord.errors import SchemaError
+from dask_tfrecord.errors import CorruptRecordError, SchemaError
 from dask_tfrecord.parallel import compute_each
 from dask_tfrecord.schema import Schema
 
@@ -71,6 +75,8 @@ def take(
         If there is no snapshot.
     IndexError
         If there is no such row.
+    FileChangedError
+        If a file is not the one that the snapshot describes.
 
     See Also
     --------
@@ -83,7 +89,7 @@ def take(
     """
     store = Store.at(path, storage_options)
     root = store.public(store.root)
-    snapshot = find_snapshot(store)
+    snapshot, files = _newest(store)
     if snapshot is None:
         advice = f"dask_tfrecord.index({root!r}) makes one of files that others wrote"
         raise FileNotFoundError(f"{root}: no snapshot here, which knows where each row is; {advice}")
@@ -91,7 +97,8 @@ def take(
     numbers, order = np.unique(_row_numbers(indices, snapshot.records, root), return_inverse=True)
     if not schema.fields:
         return pd.DataFrame(index=pd.RangeIndex(order.size))
-    wanted = list(_find(store, snapshot, numbers))
+    _check_doubted(store, snapshot, files)
+    wanted = list(_find(files, snapshot, numbers))
     table = _read(_dataset(store, snapshot, schema, wanted), wanted)
     rows = backends.to_pandas(_ordered(table, order.reshape(-1)), schema)
     return rows[columns] if isinstance(columns, str) else rows
@@ -126,20 +133,42 @@ def _row_numbers(indices: Any, count: int, root: str) -> _Numbers:
     return np.where(numbers < 0, numbers + count, numbers)
 
 
-def _find(store: Store, snapshot: Snapshot, numbers: _Numbers) -> Iterator[_Wanted]:
+def _newest(store: Store) -> tuple[Snapshot | None, Sequence[FileInfo]]:
+    """The newest snapshot, if there is any, and its files as they are now."""
+    snapshot = find_snapshot(store)
+    while snapshot is not None:
+        try:
+            return snapshot, snapshot_files(store, snapshot)
+        except CorruptRecordError:
+            newest = find_snapshot(store)
+            if newest is None or newest.number == snapshot.number:
+                raise
+            snapshot = newest  # an overwrite has taken the place of the one before
+    return None, ()
+
+
+def _check_doubted(store: Store, snapshot: Snapshot, files: Sequence[FileInfo]) -> None:
+    """Read the files that may be other ones now, because all files before a row decide its number."""
+    pairs = zip(files, snapshot.files, strict=True)
+    doubted = [Split(file) for file, entry in pairs if not is_proven(file, entry)]
+    if doubted:
+        compute_each(partial(count_records, store, options=ReadOptions()), doubted)
+
+
+def _find(files: Sequence[FileInfo], snapshot: Snapshot, numbers: _Numbers) -> Iterator[_Wanted]:
     """The blocks that hold these rows, which are ascending, and which of each block's rows they are."""
     starts = np.cumsum([0, *(entry.records for entry in snapshot.files)])
     file_of = np.searchsorted(starts, numbers, side="right") - 1
     for file, rows in _runs(file_of, numbers):
-        splits = _blocks(store, snapshot.files[file])
+        splits = _blocks(files[file], snapshot.files[file])
         firsts = [split.start.record for split in splits]
         rows = rows - starts[file]
         for block, found in _runs(np.searchsorted(firsts, rows, side="right") - 1, rows):
             yield _Wanted(file, splits[block], found - firsts[block])
 
 
-def _blocks(store: Store, entry: FileEntry) -> tuple[Split, ...]:
-    return split_at_blocks(FileInfo(store.join(entry.path), entry.bytes), entry, entry.blocks[1:])
+def _blocks(file: FileInfo, entry: FileEntry) -> tuple[Split, ...]:
+    return split_at_blocks(replace(file, size=entry.bytes), entry, entry.blocks[1:])
 
 
 def _runs(keys: _Numbers, numbers: _Numbers) -> Iterator[tuple[int, _Numbers]]:

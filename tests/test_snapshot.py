@@ -67,7 +67,7 @@ def a_partitioned_snapshot(key: pa.DataType, values: list[Any]) -> Snapshot:
     category = ColumnStatistics("category", "a", "b", 1)
     extras = [
         {"blocks": (Block(0, 0, 0), Block(2**40, 2**50, 7)), "statistics": (flag, lists, category)},
-        {"statistics": (ColumnStatistics("category", None, None, 2),)},
+        {"statistics": (ColumnStatistics("category", None, None, 2),), "stamp": '"a1b2-3"'},
         {},
     ]
     files = tuple(
@@ -195,6 +195,7 @@ def test_a_path_that_leaves_the_dataset_is_refused(path: str) -> None:
         lambda metadata, columns: metadata.update(partitioning=[1]),
         lambda metadata, columns: metadata.update(custom_metadata={"a": 1}),
         lambda metadata, columns: metadata.update(custom_metadata=["a"]),
+        lambda metadata, columns: columns.update(stamp=[["a"], None]),
         lambda metadata, columns: columns.update(statistics=[{"other": None}] * 2),
         lambda metadata, columns: columns.update(statistics=[{"flag": {"min": 1}}] * 2),
     ],

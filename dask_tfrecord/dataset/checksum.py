@@ -38,11 +38,11 @@ class SummingStore(Store):
     def open(self, *args: Any) -> Iterator[Source]:
         """As any store does."""
         with super().open(*args) as source:
-            yield _SummedSource(source, self.sum)
+            yield SummedSource(source, self.sum)
 
 
-class _SummedSource(Source):
-    """Hands on what another source reads."""
+class SummedSource(Source):
+    """Hands on what another source reads, and sums it up."""
 
     def __init__(self, source: Source, total: Sum) -> None:
         self._source = source

@@ -33,6 +33,7 @@ from dask_tfrecord.dataset.snapshot import (
     to_parquet,
     versions,
 )
+from dask_tfrecord.dataset.stamps import with_stamps
 from dask_tfrecord.dataset.store import Store
 from dask_tfrecord.dataset.writing import write_files
 from dask_tfrecord.errors import ConcurrentWriteError, TFRecordError
@@ -131,7 +132,7 @@ class WriteRun:
             try:
                 finish_newest(self.store)
                 self._publish(files)
-                committed = self._create_snapshot(files)
+                committed = self._create_snapshot(with_stamps(self.store, files))
             except Exception:
                 self._withdraw(files)
                 raise

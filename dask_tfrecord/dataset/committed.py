@@ -1,6 +1,7 @@
 """Which of the files that were found are committed: those that a snapshot lists, or that nobody writes."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from dask_tfrecord.dataset.layout import is_part, replaced_by, unfinished, without_open_runs
 from dask_tfrecord.dataset.listing import FileInfo, Listing, list_directory, plain
@@ -12,7 +13,7 @@ _ADVICE = "pass use_snapshot=False to read the files that are there, whatever th
 
 
 def snapshot_files(store: Store, snapshot: Snapshot) -> tuple[FileInfo, ...]:
-    """The snapshot's files, if they are all there is.
+    """The snapshot's files with their checksums, if they are all there is.
 
     Raises
     ------
@@ -32,7 +33,7 @@ def snapshot_files(store: Store, snapshot: Snapshot) -> tuple[FileInfo, ...]:
         if info.size not in (None, file.bytes):
             problem = f"the file has {info.size:,} bytes, the dataset's snapshot says {file.bytes:,}"
             raise CorruptRecordError(problem, path=public, advice=_ADVICE)
-        files.append(info)
+        files.append(replace(info, crc32c=file.crc32c))
     foreign = {path for path in found if not is_part(path)}
     if foreign:  # perhaps an overwrite replaced them and did not come to removing them
         foreign -= {store.join(path) for path in replaced_by(store, snapshot.run)}

@@ -5,8 +5,10 @@ from contextlib import contextmanager
 
 from dask_tfrecord.codec.compression import HEAD_BYTES, SUFFIXES, Compression, decompressor, detect, is_frame
 from dask_tfrecord.codec.lookalikes import LOOK_BYTES, looks_like
+from dask_tfrecord.dataset.checksum import Sum, SummedSource
 from dask_tfrecord.dataset.options import ReadCompression, ReadOptions
 from dask_tfrecord.dataset.splits import Split
+from dask_tfrecord.dataset.stamps import changed_since_snapshot
 from dask_tfrecord.dataset.store import Store
 from dask_tfrecord.dataset.window import Window
 from dask_tfrecord.errors import CorruptRecordError, TFRecordError
@@ -17,7 +19,10 @@ def open_window(store: Store, split: Split, options: ReadOptions, size: int) -> 
     """A window over the split's (decompressed) content; its offsets are those in the file's content."""
     file, start, stop = split.file, split.start, split.stop
     end = None if stop is None else stop.offset
-    with store.open(file.path, file.size, start.offset, end, file.stamp) as source:
+    with store.open(file.path, file.size, start.offset, end, file.stamp) as stored:
+        is_whole = not start.offset and stop is None
+        total = Sum() if is_whole and file.crc32c is not None and not options.damage.passes else None
+        source = stored if total is None else SummedSource(stored, total)
         head = source.peek(HEAD_BYTES if start.offset else LOOK_BYTES)
         if start.offset:
             found = block_compression(split, head[:HEAD_BYTES])
@@ -35,6 +40,8 @@ def open_window(store: Store, split: Split, options: ReadOptions, size: int) -> 
             window = Window(source.readinto, size, start.content, source.size if stop is None else content)
         try:
             yield window
+            if total is not None and total.crc32c != file.crc32c:
+                raise changed_since_snapshot(store, file.path)
         except CorruptRecordError as error:
             raise _recognised(error, window.head, head, found) if error.offset == 0 else error from None
 

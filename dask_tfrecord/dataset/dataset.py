@@ -1,7 +1,7 @@
 """A dataset to read, and a partition of it: what travels in the graph and in its tasks."""
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import accumulate, pairwise
@@ -16,9 +16,11 @@ from dask_tfrecord.dataset.damage import Losses, Warn, warn_here
 from dask_tfrecord.dataset.entries import FileEntry
 from dask_tfrecord.dataset.files import PATH, no_columns, read_table
 from dask_tfrecord.dataset.keys import has_nan, is_comparable, key_of
+from dask_tfrecord.dataset.listing import FileInfo
 from dask_tfrecord.dataset.options import ReadOptions
 from dask_tfrecord.dataset.predicates import Outcomes, Predicate, outcomes_in_file
 from dask_tfrecord.dataset.splits import Split
+from dask_tfrecord.dataset.stamps import check_unchanged
 from dask_tfrecord.dataset.store import Store
 from dask_tfrecord.errors import SchemaError
 from dask_tfrecord.schema import Field, Schema
@@ -44,6 +46,9 @@ class Piece:
         If splits of the partition are left out: which of its rows the others hold, from and up to.
     known : tuple of (str, bool), optional
         All features that the records may have, each with whether it is a feature list; None allows any.
+    unread : tuple of FileInfo
+        Files that are not read because of what a snapshot says of them, which holds as long as they stay
+        as they were listed.
     """
 
     store: Store
@@ -55,6 +60,7 @@ class Piece:
     looked_at: tuple[Field, ...] = ()
     rows: tuple[tuple[int, int], ...] | None = None
     known: tuple[Known, ...] | None = None
+    unread: tuple[FileInfo, ...] = ()
 
     def __repr__(self) -> str:
         paths = dict.fromkeys(self.store.public(split.file.path) for split in self.splits)
@@ -67,6 +73,8 @@ class Piece:
 
     def read(self, warn: Warn = warn_here) -> pa.Table:
         """The table of all records that are wanted; what damage was passed over is told to ``warn``."""
+        counted = (split.file for split in self.splits if self._is_counted(split, self._stored_names()))
+        check_unchanged(self.store, [*self.unread, *counted])
         losses = Losses(self.options.damage)
         tables = [self._read(split, losses) for split in self.splits]
         losses.finish(warn)
@@ -83,11 +91,11 @@ class Piece:
 
     def _columns(self, split: Split, schema: Schema, losses: Losses) -> pa.Table:
         stored = schema.select(name for name in schema.names if name not in self.values)
-        if stored.fields or split.records is None or self.options.damage.passes:
+        if split.records is not None and self._is_counted(split, stored.names):
+            table = no_columns(split.records)
+        else:
             table = self._stored(split, stored, losses)
             losses.rows += table.num_rows
-        else:
-            table = no_columns(split.records)
         if not self.values:
             return table
         columns = [
@@ -95,6 +103,15 @@ class Piece:
             for field in schema.fields
         ]
         return pa.Table.from_arrays(columns, schema=schema.arrow)
+
+    def _stored_names(self) -> list[str]:
+        """The columns of the records that are wanted or looked at."""
+        names = [item.name for item in (*self.schema.fields, *self.looked_at)]
+        return [name for name in names if name not in self.values]
+
+    def _is_counted(self, split: Split, stored: Sequence[str]) -> bool:
+        """True if no column of the records is wanted and the number of records is known."""
+        return not stored and split.records is not None and not self.options.damage.passes
 
     def _stored(self, split: Split, stored: Schema, losses: Losses) -> pa.Table:
         try:
@@ -132,6 +149,8 @@ class Dataset:
         Those of them that no record may have as a feature, for nobody said which to take.
     filters : Predicate, optional
         Which rows are wanted; files that hold none of them are in no piece.
+    left_out : tuple of FileInfo
+        Those of these files that only a snapshot's statistics leave out.
     """
 
     store: Store
@@ -142,6 +161,7 @@ class Dataset:
     entries: dict[str, FileEntry] = field(default_factory=dict, hash=False)
     filters: Predicate | None = None
     guarded: frozenset[str] = frozenset()
+    left_out: tuple[FileInfo, ...] = ()
 
     @property
     def npieces(self) -> int:
@@ -165,13 +185,37 @@ class Dataset:
         true for no row.
         """
         splits, rows = self._needed(index, predicate)
+        unread = (*self._unread(index, splits, predicate), *(self.left_out if not index else ()))
         filters = self._filters(index, splits)
         others = filters.columns() - set(schema.names) if filters is not None else set()
         looked_at = self.schema.select(sorted(others)).fields
         names = [name for name in (*schema.names, *sorted(others)) if name in self.values and splits]
         values = {name: self.values[name].take(pa.array([index])) for name in names}
         known = self._known(schema)
-        return Piece(self.store, splits, schema, self.options, values, filters, looked_at, rows, known)
+        return Piece(
+            self.store, splits, schema, self.options, values, filters, looked_at, rows, known, unread
+        )
+
+    def _unread(
+        self, index: int, splits: Sequence[Split], predicate: Predicate | None
+    ) -> tuple[FileInfo, ...]:
+        """The files of a partition that only a snapshot's statistics leave out."""
+        if predicate is None or len(splits) == len(self.pieces[index]):
+            return ()
+        left_out = [split for split in self.pieces[index] if split not in splits]
+        return tuple(
+            split.file for split in left_out if True in self._outcomes(predicate, index, split, known=False)
+        )
+
+    def check_unchanged(self, indices: Iterable[int]) -> None:
+        """Raise FileChangedError if a file of these partitions is not as it was listed."""
+        files = (split.file for index in indices for split in self.pieces[index])
+        check_unchanged(self.store, [*files, *self.left_out])
+
+    def files_without(self, indices: Iterable[int]) -> tuple[FileInfo, ...]:
+        """The files of all partitions but these."""
+        others = set(range(self.npieces)).difference(indices)
+        return tuple(split.file for index in sorted(others) for split in self.pieces[index])
 
     def _known(self, schema: Schema) -> tuple[Known, ...] | None:
         """All features there may be, if all columns are read and others are not to be ignored."""
@@ -193,7 +237,7 @@ class Dataset:
         """The columns of which it is known that no value is missing."""
         found = {name for name, column in self.values.items() if not column.null_count}
         found |= set(self.options.origin)
-        if self.entries:
+        if self.entries and all(split.file.path in self.entries for piece in self.pieces for split in piece):
             files = [
                 {column.name for column in entry.statistics if not column.nulls}
                 for entry in self.entries.values()
@@ -271,11 +315,13 @@ class Dataset:
     def _is_certain(self, index: int, split: Split) -> bool:
         return self.filters is None or self._outcomes(self.filters, index, split) <= {True}
 
-    def _outcomes(self, predicate: Predicate, index: int, split: Split) -> Outcomes:
+    def _outcomes(self, predicate: Predicate, index: int, split: Split, *, known: bool = True) -> Outcomes:
+        """What the predicate may come to for the rows of a split, by what is ``known`` of its file."""
         names = predicate.columns()
         fields = [item for item in self.schema.fields if item.name in names]
         values = {item.name: self.values[item.name][index] for item in fields if item.name in self.values}
-        return outcomes_in_file(predicate, fields, self.entries.get(split.file.path), values)
+        entry = self.entries.get(split.file.path) if known else None
+        return outcomes_in_file(predicate, fields, entry, values)
 
     def __repr__(self) -> str:
         return f"Dataset({self.store.public(self.store.root)!r}, {self.npieces:,} partitions)"

@@ -22,6 +22,7 @@ _TABLE = pa.schema(
 )
 
 # Columns that are there only where they have something to say: Parquet has no struct without fields.
+_STAMP = "stamp"
 _VALUES = "partition"
 _STATISTICS = "statistics"
 
@@ -76,6 +77,8 @@ class FileEntry:
         In the order of the file; empty if it must be read from its start.
     statistics : tuple of ColumnStatistics
         Of those columns that have any.
+    stamp : str
+        The `FileInfo.stamp` of the file when the snapshot was written; empty if it is not known.
     """
 
     path: str
@@ -85,12 +88,15 @@ class FileEntry:
     values: tuple[Any, ...] = ()
     blocks: tuple[Block, ...] = ()
     statistics: tuple[ColumnStatistics, ...] = ()
+    stamp: str = ""
 
 
 def to_table(files: Sequence[FileEntry], schema: Schema, partitioning: Sequence[Field]) -> pa.Table:
     """A row per file."""
     columns = {name: _column(files, name) for name in ("path", "bytes", "records", "crc32c")}
     columns["blocks"] = _blocks(files)
+    if any(file.stamp for file in files):
+        columns[_STAMP] = pa.array([file.stamp or None for file in files], pa.string())
     if partitioning:
         columns[_VALUES] = _partition_values(files, partitioning)
     known = {column.name for file in files for column in file.statistics}
@@ -111,7 +117,7 @@ def from_table(table: pa.Table, schema: Schema, partitioning: Sequence[Field]) -
     blocks = [tuple(Block(**block) for block in found) for found in plain.pop()]
     values = _read_values(table, partitioning)
     statistics = _read_statistics(table, schema)
-    rows = zip(*plain, values, blocks, statistics, strict=True)
+    rows = zip(*plain, values, blocks, statistics, _read_stamps(table), strict=True)
     files = tuple(FileEntry(*row) for row in rows)
     for file in files:
         check(is_inside(file.path), f"the path {file.path!r} is not one below the dataset")
@@ -197,6 +203,13 @@ def _read_statistics(table: pa.Table, schema: Schema) -> list[tuple[ColumnStatis
     found = table[_STATISTICS].combine_chunks()
     columns = [_read_column(found.field(item.name), item) for item in schema.select(_names(found)).fields]
     return [tuple(one for one in row if one) for row in zip(*columns, strict=True)]
+
+
+def _read_stamps(table: pa.Table) -> list[str]:
+    """The stamps; snapshots of earlier versions have none."""
+    if _STAMP not in table.column_names:
+        return [""] * len(table)
+    return [stamp or "" for stamp in table[_STAMP].cast(pa.string()).to_pylist()]
 
 
 def _names(struct: pa.StructArray) -> list[str]:

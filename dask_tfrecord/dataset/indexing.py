@@ -1,6 +1,7 @@
 """What a snapshot says of files that others wrote: found out by reading all of them once. Changes nothing."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial, reduce
 from typing import NamedTuple
 
@@ -12,11 +13,13 @@ from dask_tfrecord.dataset.dataset import Dataset
 from dask_tfrecord.dataset.entries import Block, FileEntry
 from dask_tfrecord.dataset.files import placed, walk
 from dask_tfrecord.dataset.inference import ComputeEach
+from dask_tfrecord.dataset.layout import is_part
 from dask_tfrecord.dataset.listing import FileInfo
 from dask_tfrecord.dataset.locate import BLOCK_BYTES, locate
 from dask_tfrecord.dataset.options import ReadOptions
 from dask_tfrecord.dataset.snapshot import Snapshot, library_version
 from dask_tfrecord.dataset.splits import Split, split_file
+from dask_tfrecord.dataset.stamps import changed_since_snapshot, is_proven
 from dask_tfrecord.dataset.store import Store
 from dask_tfrecord.errors import TFRecordError
 from dask_tfrecord.schema import Schema
@@ -54,7 +57,9 @@ def examine(dataset: Dataset, compute_each: ComputeEach, run: str) -> Snapshot:
     start = len(dataset.store.join(""))
     values = list(zip(*(column.to_pylist() for column in dataset.values.values()), strict=True))
     entries = [
-        FileEntry(file.path[start:], one.bytes, one.records, one.crc32c, value, one.blocks, columns)
+        FileEntry(
+            file.path[start:], one.bytes, one.records, one.crc32c, value, one.blocks, columns, file.stamp
+        )
         for file, one, columns, value in zip(files, found, told, values or [()] * len(files), strict=True)
     ]
     compressions = {one.compression for one in found}
@@ -66,6 +71,39 @@ def examine(dataset: Dataset, compute_each: ComputeEach, run: str) -> Snapshot:
         library=library_version(),
         partitioning=partitioning,
         order=tuple(dataset.schema.names),
+    )
+
+
+def renewed(
+    store: Store, snapshot: Snapshot, files: Sequence[FileInfo], compute_each: ComputeEach, run: str
+) -> Snapshot:
+    """The next snapshot, stored nowhere yet: that of a dataset with files that may have been rewritten.
+
+    These files are read once. Where their content is the same, only the stamp is new.
+
+    Raises
+    ------
+    FileChangedError
+        If a file that a write of ours made has other content.
+    CorruptRecordError, SchemaError
+        For damage, and for values that do not fit the columns of the snapshot.
+    """
+    told = list(zip(files, snapshot.files, strict=True))
+    doubted = [replace(file, crc32c=None) for file, entry in told if not is_proven(file, entry)]
+    found = _examine_all(store, doubted, snapshot.schema, ReadOptions(), compute_each)
+    columns = statistics.describe(snapshot.schema, [one.columns for one in found])
+    examined = {file.path: pair for file, pair in zip(doubted, zip(found, columns, strict=True), strict=True)}
+    entries = []
+    for file, entry in told:
+        one, known = examined.get(file.path, (None, ()))
+        if one is not None and one.crc32c != entry.crc32c:
+            if is_part(file.path):
+                raise changed_since_snapshot(store, file.path)
+            content = {name: getattr(one, name) for name in ("bytes", "records", "crc32c", "blocks")}
+            entry = replace(entry, **content, statistics=known)
+        entries.append(replace(entry, stamp=file.stamp))
+    return replace(
+        snapshot, files=tuple(entries), run=run, library=library_version(), number=snapshot.number + 1
     )
 
 

@@ -31,13 +31,24 @@ _THREADS = 16
 
 @dataclass(frozen=True)
 class FileInfo:
-    """A file as a listing showed it: the filesystem's own path, bytes (None if the store does not say), and a
-    stamp that differs when the file was rewritten.
+    """A file as a listing showed it.
+
+    Attributes
+    ----------
+    path : str
+        The path, as the filesystem calls it.
+    size : int, optional
+        Stored bytes; None if the store does not tell.
+    stamp : str
+        Differs when the file was rewritten; empty if the store tells nothing of the kind.
+    crc32c : int, optional
+        Checksum that the stored bytes have by a snapshot.
     """
 
     path: str
     size: int | None
     stamp: str = ""
+    crc32c: int | None = None
 
 
 class Listing(NamedTuple):

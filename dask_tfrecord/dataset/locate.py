@@ -61,7 +61,7 @@ class _Walk(NamedTuple):
 def locate_large(
     store: Store,
     files: Sequence[FileInfo],
-    known: Sequence[FileEntry | None],
+    known: Sequence[FileEntry | Located | None],
     options: ReadOptions,
     blocksize: int | None,
     compute_each: ComputeEach,

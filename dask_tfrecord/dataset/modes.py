@@ -184,4 +184,5 @@ def _values(store: Store, files: Sequence[FileInfo], partitioning: Sequence[Fiel
 def _entry(store: Store, file: FileInfo) -> FileEntry:
     summing = SummingStore(store.fs, store.root)
     records = count_records(summing, Split(file), ReadOptions())
-    return FileEntry(file.path[len(store.join("")) :], summing.sum.bytes, records, summing.sum.crc32c)
+    name, total = file.path[len(store.join("")) :], summing.sum
+    return FileEntry(name, total.bytes, records, total.crc32c, stamp=file.stamp)

@@ -5,7 +5,7 @@ import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 import pyarrow as pa
 
@@ -36,12 +36,14 @@ from dask_tfrecord.dataset.inference import (
     look_at_all,
     take_sample,
 )
+from dask_tfrecord.dataset.layout import is_part
 from dask_tfrecord.dataset.listing import FileInfo, PathLike, as_paths, at_page, list_files
 from dask_tfrecord.dataset.locate import locate_large
 from dask_tfrecord.dataset.options import ReadOptions
 from dask_tfrecord.dataset.predicates import Predicate, outcomes_in_file
 from dask_tfrecord.dataset.snapshot import FileEntry, Snapshot, find_snapshot
 from dask_tfrecord.dataset.splits import Located, plan_pieces
+from dask_tfrecord.dataset.stamps import is_proven
 from dask_tfrecord.dataset.store import Store
 from dask_tfrecord.errors import CorruptRecordError, TFRecordError
 from dask_tfrecord.schema import Schema
@@ -110,10 +112,10 @@ def open_dataset(
     records = _record_columns(wanted, list(values), record_type, look_here, certain=infer == "all")
     columns = with_keys(records, key_fields(values, wanted), wanted)
     predicate = None if filters is None else parse_filters(filters, columns)
-    unknown: Sequence[FileEntry | None] = [None] * len(listing.files)
-    files, unknown, values = _that_may_match(predicate, columns, listing.files, unknown, values)
-    known = locate(listing.store, files, unknown)
-    pieces, values = plan_pieces(files, known, values, blocksize=blocksize)
+    kept = _that_may_match(predicate, columns, [None] * len(listing.files), values)
+    files = [listing.files[index] for index in kept]
+    known = locate(listing.store, files, [None] * len(files))
+    pieces, values = plan_pieces(files, known, _taken(values, kept), blocksize=blocksize)
     guarded = frozenset(values) - wanted.keys.keys()
     options = replace(options, guessed=record_type == "infer")
     return Dataset(listing.store, pieces, columns, options, values, filters=predicate, guarded=guarded)
@@ -140,19 +142,34 @@ def _open_snapshot(
         columns = with_keys(records, keys, wanted)
     values = snapshot_values(snapshot, columns)
     predicate = None if filters is None else parse_filters(filters, columns)
-    entries = _with_statistics(snapshot, columns)
-    files, entries, values = _that_may_match(predicate, columns, files, entries, values)
-    known = locate(store, files, entries)
-    pieces, values = plan_pieces(files, known, values, blocksize=blocksize)
-    by_path = {file.path: replace(entry, blocks=()) for file, entry in zip(files, entries, strict=True)}
-    return Dataset(store, pieces, columns, options, values, by_path, predicate)
+    described = list(zip(files, snapshot.files, _with_statistics(snapshot, columns), strict=True))
+    entries = [entry if is_proven(file, told) else None for file, told, entry in described]
+    told_of = [entry or _doubted(told) for entry, (_, told, _) in zip(entries, described, strict=True)]
+    kept = _that_may_match(predicate, columns, entries, values)
+    by_values = _that_may_match(predicate, columns, [None] * len(files), values)
+    left_out = tuple(files[index] for index in sorted(set(by_values) - set(kept)))
+    by_path = {files[at].path: replace(entry, blocks=()) for at in kept if (entry := entries[at])}
+    files = [files[index] for index in kept]
+    known = locate(store, files, [told_of[index] for index in kept])
+    pieces, values = plan_pieces(files, known, _taken(values, kept), blocksize=blocksize)
+    return Dataset(store, pieces, columns, options, values, by_path, predicate, left_out=left_out)
 
 
 def _whole(
-    store: Store, files: Sequence[FileInfo], entries: Sequence[FileEntry]
+    store: Store, files: Sequence[FileInfo], known: Sequence[FileEntry | Located]
 ) -> list[FileEntry | Located | None]:
     """What is known of files that are not to be split."""
-    return [replace(entry, blocks=()) for entry in entries]
+    return [replace(one, blocks=()) for one in known]
+
+
+def _doubted(entry: FileEntry) -> Located:
+    """What to use of the entry of a file that may be another one now.
+
+    Neither statistics nor counts: they could leave out rows. Files with the name of a write of ours are
+    split at their blocks, because no other content ever gets such a name; the checksums of the records that
+    begin there would show it.
+    """
+    return Located(None, entry.blocks if is_part(entry.path) else ())
 
 
 def _with_statistics(snapshot: Snapshot, schema: Schema) -> Sequence[FileEntry]:
@@ -167,29 +184,28 @@ def _with_statistics(snapshot: Snapshot, schema: Schema) -> Sequence[FileEntry]:
     ]
 
 
-Entry = TypeVar("Entry", FileEntry, FileEntry | None)
-
-
 def _that_may_match(
     predicate: Predicate | None,
     schema: Schema,
-    files: Sequence[FileInfo],
-    entries: Sequence[Entry],
+    entries: Sequence[FileEntry | None],
     values: dict[str, pa.Array],
-) -> tuple[Sequence[FileInfo], Sequence[Entry], dict[str, pa.Array]]:
-    """The files that may hold rows for which the predicate is true, and what is known of them."""
+) -> list[int]:
+    """The numbers of the files that may hold rows for which the predicate is true."""
     if predicate is None:
-        return files, entries, values
+        return list(range(len(entries)))
     fields = [item for item in schema.fields if item.name in predicate.columns()]
     keys = [item.name for item in fields if item.name in values]
-    kept = [
+    return [
         index
         for index, entry in enumerate(entries)
         if True in outcomes_in_file(predicate, fields, entry, {name: values[name][index] for name in keys})
     ]
+
+
+def _taken(values: dict[str, pa.Array], kept: Sequence[int]) -> dict[str, pa.Array]:
+    """The partition columns of the files that are kept."""
     taken = pa.array(kept, pa.int64())
-    columns = {name: column.take(taken) for name, column in values.items()}
-    return [files[index] for index in kept], [entries[index] for index in kept], columns
+    return {name: column.take(taken) for name, column in values.items()}
 
 
 def _look(

@@ -32,7 +32,7 @@ _ADVICE = "call read_tfrecord again if it was rewritten on purpose"
 def stamp_of(info: dict[str, Any]) -> str:
     """What fsspec tells of a file that differs when the file was rewritten; empty if nothing does.
 
-    Of a symbolic link it tells the times of the link, not of the file.
+    Of a symbolic link fsspec tells the times of the link, not of the file.
     """
     if info.get("islink"):
         return ""

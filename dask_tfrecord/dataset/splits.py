@@ -44,15 +44,15 @@ class Located:
 
     Attributes
     ----------
-    records : int
-        How many there are; what damage has taken does not count.
+    records : int, optional
+        How many there are; what damage has taken does not count. None if nobody counted.
     blocks : tuple of Block
         Where some of them begin, the first of them the file's start.
     damaged : tuple of int
         Where a length was met that is damaged.
     """
 
-    records: int
+    records: int | None
     blocks: tuple[Block, ...]
     damaged: tuple[int, ...] = ()
 
@@ -106,9 +106,11 @@ def split_file(file: FileInfo, known: FileEntry | Located | None, blocksize: int
 def split_at_blocks(file: FileInfo, known: FileEntry | Located, cuts: Sequence[Block]) -> tuple[Split, ...]:
     """The stretches between some of a file's blocks, other than the first."""
     starts = [_FIRST, *cuts]
-    ends = [*(cut.record for cut in cuts), known.records]
+    ends = [*(cut.record for cut in cuts), known.records or 0]
     records: list[int | None] = [end - start.record for start, end in zip(starts, ends, strict=True)]
-    if isinstance(known, Located):
+    if known.records is None:
+        records = [None] * len(starts)
+    elif isinstance(known, Located):
         for place in known.damaged:  # how many of the records are whole is not known there
             records[bisect_right(starts, place, key=lambda start: start.offset) - 1] = None
     stretches = zip(starts, [*cuts, None], records, strict=True)

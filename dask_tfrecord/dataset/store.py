@@ -271,7 +271,7 @@ class Store:
         meant; FileChangedError tells that it is another one now.
         """
         expected = Expected(
-            self.public(path), size, stamp, not start and stop is None, lambda: self._look(path)
+            self.public(path), size, stamp, not start and stop is None, lambda: self.look(path)
         )
         with ExitStack() as stack:
             with expected.explained():
@@ -298,10 +298,14 @@ class Store:
             status = os.fstat(file.fileno())
             return {"size": status.st_size, "mtime": status.st_mtime}
         if isinstance(file, io.BytesIO):
-            return self._look(path)
+            return self.look(path)
         return {} if self.renames else dict(getattr(file, "details", None) or {})
 
-    def _look(self, path: str) -> dict[str, Any]:
+    def look(self, path: str) -> dict[str, Any]:
+        """What the store tells of a file now; of a link, what it tells of the file behind it."""
+        if self.local:
+            status = os.stat(path)
+            return {"size": status.st_size, "mtime": status.st_mtime}
         self.fs.invalidate_cache(path)
         return dict(self.fs.info(path))
 

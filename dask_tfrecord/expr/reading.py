@@ -56,7 +56,7 @@ from dask_tfrecord.dataset import filters, predicates
 from dask_tfrecord.dataset.dataset import Dataset, Piece
 from dask_tfrecord.dataset.keys import WrongTypeError
 from dask_tfrecord.dataset.predicates import Operator, Predicate, Unsure
-from dask_tfrecord.errors import CorruptRecordWarning, SchemaError
+from dask_tfrecord.errors import CorruptRecordWarning, FileChangedError, SchemaError
 from dask_tfrecord.schema import Field, Schema
 
 
@@ -187,7 +187,9 @@ class ReadTFRecord(PartitionsFiltered, BlockwiseIO):
 
     def _piece(self, index: int) -> Piece:
         piece: Piece = self.dataset.piece(index, self._schema, self.predicate)
-        return piece
+        if self.operand("known_divisions") is None or index != self._partitions[0]:
+            return piece
+        return replace(piece, unread=(*piece.unread, *self.dataset.files_without(self._partitions)))
 
     def _simplify_up(self, parent: Expr, dependents: Any) -> Expr | None:
         decided = self._decide(dependents)
@@ -211,13 +213,23 @@ class ReadTFRecord(PartitionsFiltered, BlockwiseIO):
     def _count(self, parent: Expr) -> Expr | None:
         """The lengths, if a snapshot knows them; else of no columns, which are counted without decoding."""
         lengths = tuple(self.dataset.count(index) for index in self._partitions)
-        if None not in lengths:
+        if None not in lengths and self._is_unchanged():
             return Literal(lengths if isinstance(parent, Lengths) else sum(lengths))
         if not self._schema.fields:
             return None
         return type(parent)(
             self.substitute_parameters({"columns": [], "index": None, "known_divisions": None})
         )
+
+    def _is_unchanged(self) -> bool:
+        """Whether the files are as they were listed; False, too, where the optimizer cannot reach them."""
+        try:
+            self.dataset.check_unchanged(self._partitions)
+        except FileChangedError:
+            raise
+        except Exception:
+            return False
+        return True
 
     def _narrowed(self, columns: list[str]) -> Expr:
         return self.substitute_parameters({"columns": columns})

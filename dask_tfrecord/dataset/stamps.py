@@ -1,0 +1,71 @@
+"""Whether files are still the ones that a snapshot or a listing describes, judged without opening them."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from dask_tfrecord.dataset.entries import FileEntry
+from dask_tfrecord.dataset.layout import is_part
+from dask_tfrecord.dataset.listing import FileInfo, list_directory, plain
+from dask_tfrecord.dataset.source import Expected, stamp_of
+from dask_tfrecord.dataset.store import Store
+from dask_tfrecord.errors import FileChangedError
+
+# More files than this are looked up by one listing of the dataset, where every look is a request.
+_FEW = 16
+
+_AS_THEY_ARE = "use_snapshot=False reads the files as they are"
+
+
+def is_proven(file: FileInfo, entry: FileEntry) -> bool:
+    """True if the listed file is the one that the snapshot's entry describes, as far as stamps can tell.
+
+    Entries of earlier versions of the library have no stamp; their size is all there is to compare.
+    """
+    return not entry.stamp or file.stamp == entry.stamp
+
+
+def with_stamps(store: Store, files: Sequence[FileEntry]) -> list[FileEntry]:
+    """The files that were just written, with their stamps; without them if the store fails to tell."""
+    try:
+        store.fs.invalidate_cache()
+        if store.renames:
+            stamps = {file.path: stamp_of(store.look(store.join(file.path))) for file in files}
+        else:
+            start = len(store.join(""))
+            stamps = {info.path[start:]: info.stamp for info in list_directory(store)}
+    except Exception:  # the write succeeds without stamps, too
+        return list(files)
+    return [replace(file, stamp=stamps.get(file.path, "")) for file in files]
+
+
+def check_unchanged(store: Store, files: Iterable[FileInfo]) -> None:
+    """Compare files with their listing, without opening any.
+
+    Raises
+    ------
+    FileChangedError
+        If a file was rewritten.
+    FileNotFoundError
+        If a file is gone.
+    """
+    stamped = list({file.path: file for file in files if file.stamp}.values())
+    if not store.local and len(stamped) > _FEW:
+        store.fs.invalidate_cache()
+        found = {plain(info.path): info for info in list_directory(store)}
+        looks = {file.path: found.get(plain(file.path)) for file in stamped}
+    else:
+        looks = {file.path: None for file in stamped}
+    for file in stamped:
+        seen = looks[file.path]
+        if seen is None or seen.stamp != file.stamp:
+            Expected(store.public(file.path), file.size, file.stamp, True, dict).check(store.look(file.path))
+
+
+def changed_since_snapshot(store: Store, path: str) -> FileChangedError:
+    """The error for a file whose content is not the one that the snapshot describes."""
+    root = store.public(store.root)
+    mend = f"if it was rewritten on purpose, call dask_tfrecord.index({root!r}) again"
+    if is_part(path):
+        mend = "bring back the file as to_tfrecord wrote it"
+    problem = "the content is not the one that the dataset's snapshot describes (CRC-32C differs)"
+    return FileChangedError(problem, path=store.public(path), advice=f"{mend}; {_AS_THEY_ARE}")
