@@ -301,6 +301,15 @@ def serialize(record: Record, record_type: str = "example") -> bytes:
     return payload
 
 
+def is_text(value: bytes) -> bool:
+    """Whether bytes are UTF-8 without control characters other than tab, newline and carriage return."""
+    try:
+        text = value.decode()
+    except UnicodeDecodeError:
+        return False
+    return not any(ord(sign) < 32 or ord(sign) == 127 for sign in text if sign not in "\t\n\r")
+
+
 # --- columns -------------------------------------------------------------------------------------------
 
 

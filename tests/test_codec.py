@@ -216,7 +216,7 @@ def _reader(name: str, record: Record) -> Column | None:
     kinds = [step.kind for step in steps if step.kind is not None]
     if not kinds:
         return None
-    is_text = kinds[0] == "bytes" and all(_is_utf8(value) for step in steps for value in step.values)
+    is_text = kinds[0] == "bytes" and all(oracle.is_text(value) for step in steps for value in step.values)
     depth = 2 if name in record.lists else int(len(steps[0].values) > 1)
     return Column(name, "string" if is_text else kinds[0], depth)
 
@@ -308,6 +308,7 @@ def _check_inferred(feature: Any, holders: list[Record], records: list[Record]) 
         assert (feature.min_values, feature.max_values) == (min(lengths), max(lengths))
     texts = [value for step in steps if step.kind == "bytes" for value in step.values]
     assert feature.utf8 == all(_is_utf8(text) for text in texts)
+    assert feature.text == all(map(oracle.is_text, texts))
 
 
 def _is_utf8(value: bytes) -> bool:

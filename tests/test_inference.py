@@ -1,6 +1,7 @@
 """The schema of files that carry none: what is concluded from what protobuf wrote."""
 
 import pickle
+import struct
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -66,6 +67,29 @@ def test_a_features_type(
     schema = infer(tmp_path, file_of(*({"a": (kind, value)} for value in values)))
     assert types(schema) == {"a": type_}
     assert schema.record_type == "example"
+
+
+@pytest.mark.parametrize("at", [0, 1, 7, 8, 15, 16, 40])
+@pytest.mark.parametrize("sign", range(129))
+def test_values_with_control_characters_are_binary(tmp_path: Path, sign: int, at: int) -> None:
+    """Such as packed numbers, which are often valid UTF-8."""
+    text = ("a" * at + chr(sign) + "é" * (at % 3)).encode()
+    type_ = pa.string() if oracle.is_text(text) else pa.binary()
+    assert types(infer(tmp_path, file_of({"a": ("bytes", [b"x" * 9, text])}))) == {"a": pa.list_(type_)}
+
+
+@pytest.mark.parametrize("values", [[1, 2, 3], [7], [0.0, 1.0], [2.5]])
+def test_packed_numbers_are_binary(tmp_path: Path, values: list[Any]) -> None:
+    packed = struct.pack(f"<{len(values)}{'q' if isinstance(values[0], int) else 'f'}", *values)
+    assert types(infer(tmp_path, file_of({"a": ("bytes", [packed])}))) == {"a": pa.binary()}
+
+
+def test_a_string_column_holds_control_characters_where_the_sample_did_not(tmp_path: Path) -> None:
+    files = [file_of({"a": ("bytes", [b"text"])})] * 40
+    files[23] = file_of({"a": ("bytes", [b"\x01\x02"])})
+    assert types(infer(tmp_path, *files)) == {"a": pa.string()}
+    assert set(read_tfrecord(tmp_path)["a"].compute(scheduler="sync")) == {"text", "\x01\x02"}
+    assert types(infer(tmp_path, *files, infer="all")) == {"a": pa.binary()}
 
 
 def test_a_feature_may_come_late_or_in_some_records_only(tmp_path: Path) -> None:

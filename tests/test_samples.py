@@ -80,15 +80,7 @@ def expected_type(records: list[Record], name: str, nested: bool) -> tuple[str, 
     if kinds != {"bytes"}:
         return (kinds.pop() if kinds else "null"), depth
     texts = [value for feature in features for value in feature.values]
-    return ("string" if all(_is_utf8(text) for text in texts) else "bytes"), depth
-
-
-def _is_utf8(value: bytes) -> bool:
-    try:
-        value.decode()
-    except UnicodeDecodeError:
-        return False
-    return True
+    return ("string" if all(map(oracle.is_text, texts)) else "bytes"), depth
 
 
 def arrow_type(kind: str, depth: int) -> pa.DataType:

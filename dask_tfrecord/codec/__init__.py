@@ -272,6 +272,7 @@ class Feature(NamedTuple):
     min_steps: int
     max_steps: int
     utf8: bool
+    text: bool
 
 
 class Inference:

@@ -107,6 +107,7 @@ class Inference:
         with a kind; kinds: {"int64" | "float" | "bytes": number of the first record, over all calls};
         min_values, max_values: values a record; min_steps, max_steps: Features a FeatureList;
         utf8: whether all bytes seen are valid UTF-8.
+        text: whether all bytes seen are valid UTF-8 without control characters but tab, newline and return.
         """
 
 def scan(

@@ -75,6 +75,7 @@ class Seen:
     min_steps: int
     max_steps: int
     utf8: bool
+    text: bool
 
     @property
     def length(self) -> int | None:
@@ -94,6 +95,7 @@ class Seen:
             min(one.min_steps for one in (self, later) if one.records or not (self.records or later.records)),
             max(self.max_steps, later.max_steps),
             self.utf8 and later.utf8,
+            self.text and later.text,
         )
 
 
@@ -371,7 +373,7 @@ def _field(feature: Seen, count: int) -> Field:
     if not feature.kinds and not feature.feature_list:
         return Field(feature.name, pa.null())
     type_ = next((_TYPES[kind] for kind in feature.kinds), pa.binary())
-    if pa.types.is_binary(type_) and feature.utf8 and feature.max_values:
+    if pa.types.is_binary(type_) and feature.text and feature.max_values:
         type_ = pa.string()
     depth = 2 if feature.feature_list else int(feature.max_values > 1)
     for _ in range(depth):

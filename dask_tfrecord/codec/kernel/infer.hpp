@@ -19,6 +19,7 @@ struct FeatureFacts {
   int64_t min_steps = INT64_MAX;  // of a FeatureList
   int64_t max_steps = 0;
   bool utf8 = true;
+  bool text = true;       // is_text() of all values
   Content last = Content::kUnset;  // the kind it had last
 };
 
@@ -113,11 +114,17 @@ class Inference {
       count = static_cast<int64_t>(n / 4);
     } else if (facts.last == Content::kUnset) {
       return false;  // what follows the key of a feature without kind is no list
-    } else if (facts.utf8) {
-      facts.utf8 = is_ascii(chunk.begin, n) || is_utf8(chunk.begin, n);
+    } else {
+      look_at_bytes(facts, chunk);
     }
     note(facts, count);
     return true;
+  }
+
+  TFR_INLINE static void look_at_bytes(FeatureFacts& facts, Span value) {
+    const size_t n = value.size();
+    if (facts.utf8) facts.utf8 = is_ascii(value.begin, n) || is_utf8(value.begin, n);
+    if (facts.text) facts.text = facts.utf8 && !has_control(value.begin, n);
   }
 
   // How many varints there are; 0 if one might be longer than 10 bytes. Then four bytes in place all continue.
@@ -160,7 +167,7 @@ class Inference {
     if (is_one_list(body, facts.last, list) && is_one_chunk(list, chunk) && usual(facts, chunk)) return true;
     if (!values_.read(body)) return fault(kMalformed);
     if (values_.content == Content::kUnset) return true;
-    for (const Span& value : values_.bytes) facts.utf8 = facts.utf8 && is_utf8(value.begin, value.size());
+    for (const Span& value : values_.bytes) look_at_bytes(facts, value);
     facts.last = values_.content;
     note(facts, static_cast<int64_t>(values_.size()));
     return true;

@@ -305,6 +305,7 @@ class PyInference {
       feature["min_steps"] = facts.feature_list && facts.records ? facts.min_steps : 0;
       feature["max_steps"] = facts.max_steps;
       feature["utf8"] = facts.utf8;
+      feature["text"] = facts.text;
       all.append(feature);
     }
     return all;

@@ -57,7 +57,7 @@ class Strangers {
                   : content == Content::kFloatList ? Kind::kFloat
                                                    : Kind::kString;
     }
-    if (content == Content::kBytesList && !is_text(values_.bytes)) spec.kind = Kind::kBytes;
+    if (content == Content::kBytesList && !are_text(values_.bytes)) spec.kind = Kind::kBytes;
     return true;
   }
 
@@ -67,8 +67,8 @@ class Strangers {
         [](uint32_t, Span) { return true; });
   }
 
-  static bool is_text(const std::vector<Span>& values) {
-    return std::all_of(values.begin(), values.end(), [](Span value) { return is_utf8(value.begin, value.size()); });
+  static bool are_text(const std::vector<Span>& values) {
+    return std::all_of(values.begin(), values.end(), [](Span value) { return is_text(value.begin, value.size()); });
   }
 
   bool expects_all_ = true;

@@ -46,4 +46,29 @@ inline bool is_utf8(const uint8_t* p, size_t n) {
   return true;
 }
 
+// Whether any byte is a control character other than tab, newline and carriage return.
+inline bool has_control(const uint8_t* p, size_t n) {
+  constexpr uint64_t kEach = 0x0101010101010101;
+  constexpr uint64_t kHigh = 0x80 * kEach;
+  const auto is_control = [](uint8_t byte) {
+    return (byte < 0x20 && byte != '\t' && byte != '\n' && byte != '\r') || byte == 0x7F;
+  };
+  size_t i = 0;
+  for (; i + 8 <= n; i += 8) {
+    const uint64_t word = load<uint64_t>(p + i);
+    const uint64_t deleted = word ^ 0x7F * kEach;
+    // Bytes below 0x20, and bytes that are 0x7F; the words that have some are looked at again.
+    const uint64_t low = (word - 0x20 * kEach) & ~word & kHigh;
+    if (!(low | ((deleted - kEach) & ~deleted & kHigh))) continue;
+    for (size_t k = 0; k < 8; ++k)
+      if (is_control(p[i + k])) return true;
+  }
+  for (; i < n; ++i)
+    if (is_control(p[i])) return true;
+  return false;
+}
+
+// Whether bytes of unknown kind are text: packed numbers are often valid UTF-8, yet hold control characters.
+inline bool is_text(const uint8_t* p, size_t n) { return !has_control(p, n) && (is_ascii(p, n) || is_utf8(p, n)); }
+
 }  // namespace tfr
