@@ -1,7 +1,7 @@
 """`index` and `verify`: what is in files, looked at once and written down, and what is wrong with them."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal, get_args
 from uuid import uuid4
@@ -17,6 +17,7 @@ from dask_tfrecord.dataset.layout import finish_newest, is_part
 from dask_tfrecord.dataset.listing import PathLike, list_directory, list_files
 from dask_tfrecord.dataset.modes import check_destination
 from dask_tfrecord.dataset.opening import check_choice, open_dataset
+from dask_tfrecord.dataset.options import ReadOptions
 from dask_tfrecord.dataset.snapshot import Snapshot, find_snapshot, snapshot_path, to_parquet
 from dask_tfrecord.dataset.stamps import is_proven
 from dask_tfrecord.dataset.store import Store
@@ -102,6 +103,7 @@ def index(
         infer="all",
         compute_each=compute_each,
         use_snapshot=False,
+        options=ReadOptions(extra="raise" if schema is None or isinstance(schema, Mapping) else "ignore"),
         storage_options=storage_options,
     )
     snapshot = examine(dataset, compute_each, uuid4().hex)
@@ -173,7 +175,8 @@ def verify(
         - damaged_bytes : of the (decompressed) content
         - offset, reason : where in the content the first damage is, and what it is; null without damage
         - drift : how features differ from the columns, which are those of the snapshot, or those that
-          `read_tfrecord` infers from a sample; empty if they do not
+          `read_tfrecord` infers from a sample; empty if they do not. It also says why `read_tfrecord` reads
+          messages as bytes
         - agrees : whether the file is as the dataset's snapshot says; null where there is none
         - differs : in what it is not; null where there is no snapshot
 
@@ -199,10 +202,10 @@ def verify(
         if snapshot is not None:
             return _verify_snapshot(store, snapshot)
     listing = list_files(path, storage_options)
-    schema = sampled_schema(listing.store, listing.files, record_type)
+    schema, doubt = sampled_schema(listing.store, listing.files, record_type)
     found = look_through(listing.store, listing.files, schema.record_type, compute_each)
     paths = [listing.store.public(file.path) for file in listing.files]
-    return _report(paths, found, schema, [None] * len(found))
+    return _report(paths, found, schema, [None] * len(found), doubt and f"is read as bytes: {doubt}")
 
 
 def _verify_snapshot(store: Store, snapshot: Snapshot) -> pd.DataFrame:
@@ -220,7 +223,11 @@ def _verify_snapshot(store: Store, snapshot: Snapshot) -> pd.DataFrame:
 
 
 def _report(
-    paths: Sequence[str], found: Sequence[Found], schema: Schema, differs: Sequence[str | None]
+    paths: Sequence[str],
+    found: Sequence[Found],
+    schema: Schema,
+    differs: Sequence[str | None],
+    doubt: str = "",
 ) -> pd.DataFrame:
     columns = {
         "path": pa.array(paths, pa.string()),
@@ -230,7 +237,7 @@ def _report(
         "damaged_bytes": pa.array([one.damaged_bytes for one in found], pa.int64()),
         "offset": pa.array([one.first and one.first.offset for one in found], pa.int64()),
         "reason": pa.array([one.first and one.first.reason for one in found], pa.string()),
-        "drift": pa.array([drift(one.sample, schema) for one in found], pa.string()),
+        "drift": pa.array([doubt or drift(one.sample, schema) for one in found], pa.string()),
         "agrees": pa.array([None if one is None else not one for one in differs], pa.bool_()),
         "differs": pa.array(differs, pa.string()),
     }

@@ -16,6 +16,7 @@ from dask_tfrecord.dataset.dataset import Dataset
 from dask_tfrecord.dataset.listing import PathLike
 from dask_tfrecord.dataset.opening import Infer, check_choice, open_dataset
 from dask_tfrecord.dataset.options import Extra, ReadCompression, ReadOptions
+from dask_tfrecord.dataset.snapshot import Snapshot
 from dask_tfrecord.dataset.store import Store
 from dask_tfrecord.errors import SchemaError, TFRecordError
 from dask_tfrecord.parallel import compute_each
@@ -28,7 +29,7 @@ def read_tfrecord(
     path: PathLike | Sequence[PathLike],
     *,
     columns: str | Sequence[str] | None = None,
-    schema: Mapping[str, pa.DataType] | pa.Schema | None = None,
+    schema: Mapping[str, pa.DataType | None] | pa.Schema | Schema | Snapshot | None = None,
     hive: bool | Mapping[str, pa.DataType] = True,
     use_snapshot: bool = True,
     infer: Infer = "sample",
@@ -65,10 +66,11 @@ def read_tfrecord(
         the files of a write that has not committed; a file that is spelled out is always read.
     columns : str or list of str, optional
         The columns to load, in this order. One name that is not in a list gives a Series.
-    schema : mapping of str to pyarrow.DataType, or pyarrow.Schema, optional
-        A mapping gives the types of some columns, whatever was inferred or stored for them; one that no
-        record holds is all missing, or refused where a snapshot or ``infer="all"`` tells that none does. A
-        schema gives all columns: nothing is inferred, others are not read.
+    schema : mapping of str to pyarrow.DataType or None, pyarrow.Schema, Schema or Snapshot, optional
+        The types of columns. A mapping gives the types of some columns, which replace the inferred or stored
+        types; None leaves a column out. A column found in no record is all null. It raises if a snapshot or
+        ``infer="all"`` proves that no record has it. A schema gives all columns: nothing is inferred, and no
+        other feature is read. It may be that of another dataset, as ``Snapshot.open("train")`` gives it.
     hive : bool or mapping of str to pyarrow.DataType, default True
         Whether directories that are called ``key=value`` make columns. Without a snapshot those of all
         levels below ``path`` count if it is a directory, and for globs, files and lists those of the whole
@@ -80,7 +82,8 @@ def read_tfrecord(
         there are read like anyone's.
     infer : "sample" or "all"
         Whether columns and types are inferred from some records of the first file, the last and a few
-        between, or from every record of all files, which reads everything once more.
+        between, or from every record of all files, which reads everything once more. If these records show no
+        column, or a column without a value, up to 64 MiB more of the files are looked at.
     filters : list of tuple or list of list of tuple, optional
         Which rows to load: conditions ``(column, operator, value)`` that must all hold, or lists of such of
         which one must hold. Operators are ``=``, ``==``, ``!=``, ``<``, ``<=``, ``>``, ``>=``, ``in``,
@@ -94,7 +97,8 @@ def read_tfrecord(
         parallel, to find their records, unless `index` has done so. Neighbouring files that are smaller
         share a partition if their partition columns hold the same. None makes a partition of each file.
     record_type : "infer", "example", "sequence_example" or "bytes"
-        What the records are. With "bytes" they may be anything, and are one column, ``record``.
+        What the records are. With "bytes" they may be anything, and are one column, ``record``. "infer" gives
+        bytes for records that are no messages, and, with a warning, for messages that are no Examples.
     compression : "infer", "gzip", "zlib", "zstd", "lz4", "bz2", "xz" or None
         "infer" goes by the first bytes of each file, whatever its name.
     extra : "raise" or "ignore"
@@ -180,13 +184,14 @@ def read_tfrecord(
         compression=compression,
         verify_crc=verify_crc,
         max_record_bytes=_record_bytes(max_record_bytes),
-        extra="ignore" if isinstance(schema, pa.Schema) else extra,
+        extra="ignore" if isinstance(schema, pa.Schema | Schema | Snapshot) else extra,
         damage=damage,
         path_column=_origin_name(include_path_column, "path"),
         offset_column=_origin_name(include_offset_column, "offset"),
     )
     dataset = open_dataset(
         path,
+        columns=_asked(columns, index),
         schema=schema,
         hive=hive,
         use_snapshot=use_snapshot,
@@ -227,6 +232,13 @@ def _numpy_names(dataset: Dataset, schema: Any) -> list[str]:
     """The columns for numpy; of those without missing values some are known, of others it was said."""
     said = {item.name for item in schema if not item.nullable} if isinstance(schema, pa.Schema) else set()
     return numpy_names(dataset.schema, dataset.complete | said)
+
+
+def _asked(columns: str | Sequence[str] | None, index: str | None) -> list[str] | None:
+    """The only columns that are read; None if all are."""
+    if columns is None:
+        return None
+    return [*([columns] if isinstance(columns, str) else columns), *([] if index is None else [index])]
 
 
 def _check_index(schema: Schema, index: str | None, columns: Sequence[str] | None) -> None:

@@ -236,8 +236,8 @@ class Schema:
             known = {
                 name: empty.column(name).combine_chunks().dictionary for name in value["known_categories"]
             }
-            if not empty.schema.names:  # `index` writes it for records without features
-                return cls((), value["record_type"])
+            if not empty.schema.names and value["record_type"] in get_args(RecordType):
+                return cls((), value["record_type"])  # of records without features
             return cls.from_arrow(empty.schema, value["record_type"], categories=known)
         except (KeyError, TypeError, ValueError, AttributeError, OSError) as error:
             raise SchemaError(f"the stored schema is not readable: {error}") from error

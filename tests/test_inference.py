@@ -58,7 +58,6 @@ def sequence_file(*records: Record) -> bytes:
         ("int64", [[1, 2], []], pa.list_(pa.int64())),
         ("bytes", [[b"a", b"b"]], pa.list_(pa.string())),
         ("bytes", [[b"a", b"\xff"]], pa.list_(pa.binary())),
-        (None, [[], []], pa.null()),
     ],
 )
 def test_a_features_type(
@@ -151,6 +150,18 @@ def test_feature_lists_are_left_out_when_examples_are_asked_for(tmp_path: Path) 
     assert infer(tmp_path, sequence_file(record), record_type="example").names == ["id"]
 
 
+def test_records_in_which_no_feature_has_a_value_are_bytes_and_that_is_said(tmp_path: Path) -> None:
+    content = file_of({"a": (None, [])}, {"a": (None, []), "b": (None, [])})
+    with pytest.warns(UserWarning, match=r'no feature has a value; pass record_type="bytes"'):
+        assert infer(tmp_path, content).record_type == "bytes"
+    schema = infer(tmp_path, content, record_type="example")
+    assert types(schema) == {"a": pa.null(), "b": pa.null()}
+    with pytest.warns(UserWarning, match="no feature has a value") as caught:
+        assert len(read_tfrecord(tmp_path)) == 2
+    assert caught[0].filename == __file__
+
+
+@pytest.mark.filterwarnings("ignore:the records do not look like Examples")
 @pytest.mark.parametrize("payloads", [[b"no message", b"at all"], [b"\x68\x01"], [b"", b"\xff"]])
 def test_records_that_are_no_messages_are_bytes(tmp_path: Path, payloads: list[bytes]) -> None:
     schema = infer(tmp_path, oracle.records_file(payloads))
@@ -435,8 +446,10 @@ def test_empty_files_are_not_sampled_where_others_are(tmp_path: Path, compressio
 
 def test_a_sample_is_bounded_in_records_too(tmp_path: Path) -> None:
     many = oracle.frame(b"") * 100_000
-    assert sampled(tmp_path, "example", many * 2, everything=False).records == 100_000
-    assert infer(tmp_path, many + file_of({"late": ("int64", [1])})).names == []
+    usual = file_of({"a": ("int64", [1])}) * 200_000
+    assert sampled(tmp_path, "example", usual, everything=False).records == 100_000
+    (tmp_path / "00.tfrecord").unlink()
+    assert infer(tmp_path, many + file_of({"late": ("int64", [1])})).names == ["late"]  # none before it
 
 
 def test_a_feature_list_that_the_sample_did_not_hold_raises_and_says_how_to_read_it(tmp_path: Path) -> None:

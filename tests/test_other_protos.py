@@ -60,10 +60,7 @@ def test_a_message_of_another_type_is_damage(
         assert damage is not None
         assert (damage.record, damage.reason) == (before, NOT_AN_EXAMPLE)
         assert (records, consumed + damage.size) == (before, len(file))
-        error = damage.error(columns, 0, 0)
-        assert isinstance(error, CorruptRecordError)
-        assert "with a glob" in str(error)
-        assert 'record_type="bytes"' in str(error)
+        assert isinstance(damage.error(columns, 0, 0), CorruptRecordError)
 
 
 @pytest.mark.parametrize("payload", WHOLE.values(), ids=WHOLE.keys())

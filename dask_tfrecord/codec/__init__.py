@@ -28,7 +28,7 @@ BUFFER_BYTES = 1 << 20
 SPARE_BYTES = 16
 
 # The kernel's leaf types.
-_DECODED = {"int64": pa.int64(), "float": pa.float32(), "bytes": pa.binary(), "string": pa.string()}
+DECODED = {"int64": pa.int64(), "float": pa.float32(), "bytes": pa.binary(), "string": pa.string()}
 
 # Damage of these kinds is a value that does not fit the column, not a damaged file.
 _SCHEMA_REASONS = {
@@ -39,12 +39,22 @@ _SCHEMA_REASONS = {
 }
 
 
-# The damage of a whole record that is a message of another type.
+# Damage of these kinds is a whole record with good checksums that holds something else.
 NOT_AN_EXAMPLE = "the record is a protobuf message, but not an Example"
-
-_READ_APART = (
-    'read only the files of Examples, with a glob such as "data/*.tfrecord", or pass record_type="bytes"'
+_MESSAGE_REASONS = frozenset(
+    {
+        "malformed protobuf message",
+        "feature name is not valid UTF-8",
+        "map entry holds a field other than key and value",
+        NOT_AN_EXAMPLE,
+    }
 )
+NO_EXAMPLE = "the file is a TFRecord file, but the record is whole and no Example"
+
+
+def is_other_message(error: TFRecordError) -> bool:
+    """Whether an error is that of a record which protobuf parses as an Example though it is none."""
+    return error.problem.startswith(NO_EXAMPLE) and NOT_AN_EXAMPLE in error.problem
 
 
 class Column(NamedTuple):
@@ -88,9 +98,10 @@ class Damage(NamedTuple):
             "offset": offset + self.offset,
             "feature": column.name if column else None,
         }
+        if self.reason in _MESSAGE_REASONS:
+            return CorruptRecordError(f"{NO_EXAMPLE}: {self.reason}", **place)
         if column is None or self.reason not in _SCHEMA_REASONS:
-            advice = _READ_APART if self.reason == NOT_AN_EXAMPLE else None
-            return CorruptRecordError(self.reason, advice=advice, **place)
+            return CorruptRecordError(self.reason, **place)
         if self.unknown and any(self.unknown.name == one.name for one in columns):
             return _both_places(self.unknown, place)
         problem = _SCHEMA_REASONS[self.reason].format(kind=column.kind, found=self.found)
@@ -110,15 +121,28 @@ def _both_places(unknown: Column, place: Mapping[str, Any]) -> SchemaError:
     )
 
 
+def quoted(name: str) -> str:
+    """A name as it is written in Python."""
+    return json.dumps(name, ensure_ascii=False)
+
+
+def spelled(type_: pa.DataType) -> str:
+    """A type of decoded columns as it is written in Python."""
+    if pa.types.is_list(type_):
+        return f"pa.list_({spelled(type_.value_type)})"
+    names = {pa.float32(): "float32"}
+    return f"pa.{names.get(type_, type_)}()"
+
+
 def _advice(damage: Damage, column: Column) -> str:
     """The ``schema=`` that would read what the record holds."""
     kind = damage.found if damage.reason == "wrong kind" else column.kind
     if damage.reason == "invalid UTF-8 value":
         kind = "bytes"
-    type_ = {"int64": "pa.int64()", "float": "pa.float32()", "bytes": "pa.binary()"}.get(kind, "pa.string()")
+    type_ = DECODED.get(kind, pa.string())
     for _ in range(max(column.depth, damage.reason == "not a scalar")):
-        type_ = f"pa.list_({type_})"
-    schema = f"pass schema={{{json.dumps(column.name, ensure_ascii=False)}: {type_}}}"
+        type_ = pa.list_(type_)
+    schema = f"pass schema={{{quoted(column.name)}: {spelled(type_)}}}"
     if damage.reason == "unknown feature":
         return f'{schema} to read it, or extra="ignore"'
     return f"{schema} if all records hold {damage.found}" if damage.reason == "wrong kind" else schema
@@ -219,7 +243,7 @@ def _decoded_schema(columns: tuple[Column, ...]) -> pa.Schema:
     """What the kernel's batches of these columns are."""
     fields = []
     for column in columns:
-        type_ = _DECODED[column.kind]
+        type_ = DECODED[column.kind]
         for _ in range(column.depth):
             type_ = pa.list_(type_)
         fields.append(pa.field(column.name, type_))

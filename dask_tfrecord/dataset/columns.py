@@ -2,7 +2,7 @@
 what the records hold.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from typing import TypeAlias
@@ -16,7 +16,7 @@ from dask_tfrecord.dataset.snapshot import Snapshot
 from dask_tfrecord.errors import SchemaError, TFRecordError
 from dask_tfrecord.schema import Field, Schema, check_names
 
-GivenSchema: TypeAlias = Mapping[str, pa.DataType] | pa.Schema
+GivenSchema: TypeAlias = Mapping[str, pa.DataType | None] | pa.Schema | Schema | Snapshot
 GivenHive: TypeAlias = bool | Mapping[str, pa.DataType]
 
 
@@ -34,16 +34,28 @@ class Wanted:
         Of keys of directories, which are then not taken from the records.
     hive : bool
         Whether keys of directories are columns.
+    categories : dict of str to pyarrow.Array
+        The known categories of some of these types.
+    record_type : RecordType, optional
+        What the records are, if a whole schema says so.
+    left_out : frozenset of str
+        The columns that are not wanted, whatever the records hold.
+    asked : frozenset of str, optional
+        The only columns that are wanted. By default all are.
     """
 
     types: dict[str, pa.DataType] = field(default_factory=dict)
     whole: bool = False
     keys: dict[str, pa.DataType] = field(default_factory=dict)
     hive: bool = True
+    categories: dict[str, pa.Array] = field(default_factory=dict, hash=False)
+    record_type: RecordType | None = None
+    left_out: frozenset[str] = frozenset()
+    asked: frozenset[str] | None = None
 
     @classmethod
-    def of(cls, schema: GivenSchema | None, hive: GivenHive) -> "Wanted":
-        """What ``schema=`` and ``hive=`` say.
+    def of(cls, schema: GivenSchema | None, hive: GivenHive, asked: Iterable[str] | None = None) -> "Wanted":
+        """What ``schema=``, ``hive=`` and ``columns=`` say.
 
         Raises
         ------
@@ -52,17 +64,44 @@ class Wanted:
         TFRecordError
             If they are nothing of the kind.
         """
+        if isinstance(schema, Snapshot):
+            schema = schema.columns
+        record_type, categories = None, {}
+        if isinstance(schema, Schema):
+            record_type = schema.record_type
+            categories = {one.name: one.categories for one in schema.fields if one.categories is not None}
+            schema = schema.arrow
         whole = isinstance(schema, pa.Schema) and bool(schema.names)
         if isinstance(schema, pa.Schema):
             if whole:
                 check_names(schema.names)
             schema = {item.name: item.type for item in schema}
+        left_out = frozenset(_left_out(schema))
+        if left_out and isinstance(schema, Mapping):
+            schema = {name: type_ for name, type_ in schema.items() if name not in left_out}
         types = _types("schema", schema or {})
         keys = {} if isinstance(hive, bool) else _types("hive", hive)
         for name in keys.keys() & types.keys():
             if keys[name] != types[name]:
                 raise SchemaError(f"is {types[name]} by schema= and {keys[name]} by hive=", feature=name)
-        return cls(types, whole, keys, hive is not False)
+        wanted = None if asked is None else frozenset(asked)
+        return cls(types, whole, keys, hive is not False, categories, record_type, left_out, wanted)
+
+    def keeps(self, name: str) -> bool:
+        """Whether a column may be wanted later, if it is not now."""
+        return name not in self.left_out
+
+    def wants(self, name: str) -> bool:
+        """Whether a column is wanted."""
+        return name not in self.left_out and (self.asked is None or name in self.asked)
+
+    def fields(self, types: Mapping[str, pa.DataType], record_type: RecordType) -> tuple[Field, ...]:
+        """The columns of some of the types."""
+        if not types:
+            return ()
+        known = {name: self.categories[name] for name in self.categories.keys() & types.keys()}
+        schema = pa.schema(list(types.items()))
+        return Schema.from_arrow(schema, record_type, categories=known).fields
 
     def type_of(self, name: str) -> pa.DataType | None:
         """The type of a key, if it is given."""
@@ -170,12 +209,12 @@ def override(snapshot: Snapshot, wanted: Wanted) -> Schema:
     for name in wanted.keys:
         if name not in keys:
             raise _unknown("hive=", name, keys, "no directory has the key")
-    check_given([*wanted.types], schema.names, certain=True)
+    check_given([*wanted.types, *sorted(wanted.left_out)], schema.names, certain=True)
     found = {item.name: item for item in schema.fields}
     stored = {name: type_ for name, type_ in wanted.types.items() if name not in keys}
-    found |= {item.name: item for item in _fields(stored, schema.record_type)}
-    found |= {item.name: item for item in _fields(_keys_of(wanted, keys), "example")}
-    names = [*wanted.types] if wanted.whole else schema.names
+    found |= {item.name: item for item in wanted.fields(stored, schema.record_type)}
+    found |= {item.name: item for item in wanted.fields(_keys_of(wanted, keys), "example")}
+    names = [*wanted.types] if wanted.whole else [name for name in schema.names if wanted.keeps(name)]
     return Schema(tuple(found[name] for name in names), schema.record_type)
 
 
@@ -204,6 +243,11 @@ def snapshot_values(snapshot: Snapshot, schema: Schema) -> dict[str, pa.Array]:
     return found
 
 
+def _left_out(given: object) -> list[str]:
+    """The columns that a mapping leaves out."""
+    return [name for name, type_ in given.items() if type_ is None] if isinstance(given, Mapping) else []
+
+
 def _types(keyword: str, given: object) -> dict[str, pa.DataType]:
     if not isinstance(given, Mapping) or not all(isinstance(one, pa.DataType) for one in given.values()):
         raise TFRecordError(
@@ -223,10 +267,6 @@ def _unknown(keyword: str, name: str, known: Sequence[str], problem: str) -> Sch
 def _keys_of(wanted: Wanted, keys: Sequence[str]) -> dict[str, pa.DataType]:
     types = {name: wanted.type_of(name) for name in keys}
     return {name: type_ for name, type_ in types.items() if type_ is not None}
-
-
-def _fields(types: Mapping[str, pa.DataType], record_type: RecordType) -> tuple[Field, ...]:
-    return Schema.from_arrow(pa.schema(list(types.items())), record_type).fields if types else ()
 
 
 def _value_type(type_: pa.DataType) -> pa.DataType:

@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from dask_tfrecord.codec.compression import HEAD_BYTES, SUFFIXES, Compression, decompressor, detect, is_frame
 from dask_tfrecord.codec.lookalikes import LOOK_BYTES, looks_like
 from dask_tfrecord.dataset.checksum import Sum, SummedSource
+from dask_tfrecord.dataset.globs import without
 from dask_tfrecord.dataset.options import ReadCompression, ReadOptions
 from dask_tfrecord.dataset.splits import Split
 from dask_tfrecord.dataset.stamps import changed_since_snapshot
@@ -43,24 +44,23 @@ def open_window(store: Store, split: Split, options: ReadOptions, size: int) -> 
             if total is not None and total.crc32c != file.crc32c:
                 raise changed_since_snapshot(store, file.path)
         except CorruptRecordError as error:
-            raise _recognised(error, window.head, head, found) if error.offset == 0 else error from None
+            if error.offset == 0 and (looks := _looks(window.head, head, found)):
+                raise CorruptRecordError(
+                    f"not a TFRecord file: it looks like {looks}",
+                    record=error.record,
+                    offset=0,
+                    advice=without(options.globs, store.public(file.path)),
+                ) from None
+            raise
 
 
-def _recognised(
-    error: CorruptRecordError, content: bytes, stored: bytes, compression: Compression | None
-) -> CorruptRecordError:
-    """The error at a file's start with what the file looks like instead, if that is something known."""
+def _looks(content: bytes, stored: bytes, compression: Compression | None) -> str | None:
+    """What a file looks like by its first bytes, if that is something known other than TFRecord."""
     packed = compression is not None and content
     looks = looks_like(content if packed else stored)
     if looks is None or is_frame(content[:HEAD_BYTES]):
-        return error
-    within = f", compressed with {compression}" if packed else ""
-    return CorruptRecordError(
-        f"not a TFRecord file: it looks like {looks}{within}",
-        record=error.record,
-        offset=0,
-        advice="move it elsewhere, or pass a glob that leaves it out",
-    )
+        return None
+    return f"{looks}, compressed with {compression}" if packed else looks
 
 
 def _first(count: int | None, readinto: Callable[[memoryview], int]) -> Callable[[memoryview], int]:

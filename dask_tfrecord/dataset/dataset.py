@@ -17,6 +17,7 @@ from dask_tfrecord.dataset.entries import FileEntry
 from dask_tfrecord.dataset.files import PATH, no_columns, read_table
 from dask_tfrecord.dataset.keys import has_nan, is_comparable, key_of
 from dask_tfrecord.dataset.listing import FileInfo
+from dask_tfrecord.dataset.misfits import explained
 from dask_tfrecord.dataset.options import ReadOptions
 from dask_tfrecord.dataset.predicates import Outcomes, Predicate, outcomes_in_file
 from dask_tfrecord.dataset.splits import Split
@@ -110,8 +111,9 @@ class Piece:
         return [name for name in names if name not in self.values]
 
     def _is_counted(self, split: Split, stored: Sequence[str]) -> bool:
-        """True if no column of the records is wanted and the number of records is known."""
-        return not stored and split.records is not None and not self.options.damage.passes
+        """True if the number of records is known and nothing in the records is wanted or must be checked."""
+        is_unread = not stored and self.known is None and not self.options.damage.passes
+        return is_unread and split.records is not None
 
     def _stored(self, split: Split, stored: Schema, losses: Losses) -> pa.Table:
         try:
@@ -122,7 +124,7 @@ class Piece:
                 raise key_clash(error.feature).located(**place) from None
             if error.feature in self.options.origin:
                 raise origin_clash(error.feature).located(**place) from None
-            raise
+            raise explained(error, self.store, split, stored, self.options, self.known) from None
 
     def _repeated(self, field: Field, rows: int) -> pa.Array:
         value = self.values[field.name]
@@ -149,8 +151,10 @@ class Dataset:
         Those of them that no record may have as a feature, for nobody said which to take.
     filters : Predicate, optional
         Which rows are wanted; files that hold none of them are in no piece.
-    left_out : tuple of FileInfo
-        Those of these files that only a snapshot's statistics leave out.
+    pruned : tuple of FileInfo
+        Files in no piece that only a snapshot's statistics rule out.
+    left_out : frozenset of str
+        Features that the records may hold though they are no columns.
     """
 
     store: Store
@@ -161,7 +165,8 @@ class Dataset:
     entries: dict[str, FileEntry] = field(default_factory=dict, hash=False)
     filters: Predicate | None = None
     guarded: frozenset[str] = frozenset()
-    left_out: tuple[FileInfo, ...] = ()
+    pruned: tuple[FileInfo, ...] = ()
+    left_out: frozenset[str] = frozenset()
 
     @property
     def npieces(self) -> int:
@@ -185,7 +190,7 @@ class Dataset:
         true for no row.
         """
         splits, rows = self._needed(index, predicate)
-        unread = (*self._unread(index, splits, predicate), *(self.left_out if not index else ()))
+        unread = (*self._unread(index, splits, predicate), *(self.pruned if not index else ()))
         filters = self._filters(index, splits)
         others = filters.columns() - set(schema.names) if filters is not None else set()
         looked_at = self.schema.select(sorted(others)).fields
@@ -210,7 +215,7 @@ class Dataset:
     def check_unchanged(self, indices: Iterable[int]) -> None:
         """Raise FileChangedError if a file of these partitions is not as it was listed."""
         files = (split.file for index in indices for split in self.pieces[index])
-        check_unchanged(self.store, [*files, *self.left_out])
+        check_unchanged(self.store, [*files, *self.pruned])
 
     def files_without(self, indices: Iterable[int]) -> tuple[FileInfo, ...]:
         """The files of all partitions but these."""
@@ -224,7 +229,7 @@ class Dataset:
             return None
         apart = {*self.values, *self.options.origin}
         features = [item.column.feature for item in self.schema.fields if item.name not in apart]
-        keys = self.values.keys() - self.guarded
+        keys = (self.values.keys() - self.guarded) | self.left_out
         return (*features, *((name, is_list) for name in sorted(keys) for is_list in (False, True)))
 
     def count(self, index: int) -> int | None:
@@ -332,7 +337,8 @@ class Dataset:
     @cached_property
     def _token(self) -> str:
         values = [(name, found.to_pylist()) for name, found in self.values.items()]
-        how = (self.schema.to_json(), self.options, self.filters, sorted(self.guarded))
+        names = (sorted(self.guarded), sorted(self.left_out))
+        how = (self.schema.to_json(), self.options, self.filters, names)
         parts = (self.store.__dask_tokenize__(), how, values, self.pieces)
         return hashlib.sha256(repr(parts).encode()).hexdigest()
 

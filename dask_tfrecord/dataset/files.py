@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dask_tfrecord.codec import (
+    NO_EXAMPLE,
     Column,
     Damage,
     Decoded,
@@ -22,6 +23,7 @@ from dask_tfrecord.codec import (
 )
 from dask_tfrecord.dataset.content import open_window
 from dask_tfrecord.dataset.damage import Losses, SplitLosses
+from dask_tfrecord.dataset.globs import without
 from dask_tfrecord.dataset.options import ReadOptions
 from dask_tfrecord.dataset.splits import Split
 from dask_tfrecord.dataset.store import Store
@@ -36,6 +38,7 @@ PATH = pa.dictionary(pa.int32(), pa.string())
 WINDOW_BYTES = 1 << 22
 
 _ADVICE_AT_START = "check that it is a TFRecord file, uncompressed or in one of the known compressions"
+_ADVICE_AS_BYTES = 'pass record_type="bytes" to read the payloads of all records as they are'
 _ADVICE_ON_DAMAGE = 'pass on_corrupt="skip" to read_tfrecord to read all other records'
 
 
@@ -71,7 +74,7 @@ def read_split(
     stored = schema.select(name for name in schema.names if name not in options.origin)
     path = store.public(split.file.path)
     # An example is a sequence example without feature lists, which are then something unknown.
-    guessed = options.guessed and known is not None and schema.record_type == "example"
+    guessed = options.guessed and schema.record_type == "example"
     record_type = "sequence_example" if guessed else schema.record_type
     decoder = Decoder(
         stored.columns,
@@ -100,9 +103,9 @@ def read_table(
     known: Sequence[Known] | None = None,
     losses: Losses | None = None,
 ) -> pa.Table:
-    """All records of a split; if no columns are wanted, only their number is found out."""
+    """All records of a split; if no columns are wanted and any features allowed, these are only counted."""
     thorough = options.damage.passes and schema.record_type != "bytes"
-    if not schema.fields and not thorough:
+    if not schema.fields and not thorough and known is None:
         return no_columns(count_records(store, split, options, losses))
     batches = read_split(store, split, schema, options, known=known, losses=losses)
     if not schema.fields:
@@ -201,7 +204,7 @@ def walk(
                 if window.broken and lost.passes:
                     return lost.add(window.offset, data[at:], window.broken.problem, more=bool(search.reason))
     except TFRecordError as error:
-        raise placed(error, path, record) from None
+        raise placed(error, path, record, options.globs) from None
 
 
 class _Search:
@@ -266,17 +269,23 @@ def _with_origin(
     return pa.RecordBatch.from_arrays([columns[name] for name in schema.names], schema=schema.arrow)
 
 
-def placed(error: TFRecordError, path: str, first: int) -> TFRecordError:
-    """The error with its file; its record counted from ``first`` on now counts from the file's start."""
+def placed(error: TFRecordError, path: str, first: int, globs: Sequence[str] = ()) -> TFRecordError:
+    """The error with its file; its record counted from ``first`` on now counts from the file's start.
+
+    ``globs`` may read the other files.
+    """
     if error.record is not None or isinstance(error, CorruptRecordError):
         error.record = first + (error.record or 0)
-    return error.located(path=path, advice=_advice(error))
+    return error.located(path=path, advice=_advice(error, path, globs))
 
 
-def _advice(error: TFRecordError) -> str | None:
+def _advice(error: TFRecordError, path: str, globs: Sequence[str]) -> str | None:
     """What to do about damage that is nothing else."""
     if not isinstance(error, CorruptRecordError) or isinstance(error, FileChangedError):
         return None
     if "max_record_bytes" in error.problem:
         return f"pass a larger max_record_bytes=; if it is damaged, {_ADVICE_ON_DAMAGE}"
+    if error.problem.startswith(NO_EXAMPLE):
+        rest = _ADVICE_ON_DAMAGE if error.record else without(globs, path)
+        return f"{_ADVICE_AS_BYTES}, or {rest.removeprefix('pass ')}"
     return _ADVICE_ON_DAMAGE if error.offset or "record data" in error.problem else _ADVICE_AT_START

@@ -201,6 +201,13 @@ def parse_filters(filters: Any, schema: Schema) -> Predicate:
     return reduce(Or, parsed)
 
 
+def names_in(filters: Any) -> set[str]:
+    """The columns that conditions look at, as far as they are conditions."""
+    if _is_condition(filters):
+        return {filters[0]}
+    return set().union(*map(names_in, filters)) if isinstance(filters, list | tuple) else set()
+
+
 def _conditions(group: Any, schema: Schema) -> Iterator[Predicate]:
     if not isinstance(group, list | tuple) or not group or not all(map(_is_condition, group)):
         raise _malformed(group)

@@ -71,6 +71,7 @@ def examine(dataset: Dataset, compute_each: ComputeEach, run: str) -> Snapshot:
         library=library_version(),
         partitioning=partitioning,
         order=tuple(dataset.schema.names),
+        partial=bool(dataset.left_out) or dataset.options.extra == "ignore",
     )
 
 

@@ -1,43 +1,39 @@
 """The schema of files that carry none, from a bounded sample of their records, or from all of them."""
 
 import random
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial, reduce
+from itertools import accumulate
 from operator import itemgetter
 from typing import Any, Literal, NamedTuple, TypeAlias
 
-import pyarrow as pa
-
-from dask_tfrecord.casts import is_list
-from dask_tfrecord.codec import Damage, Feature, Inference, RecordType, scan
+from dask_tfrecord.codec import Damage, Feature, Inference, RecordType, is_other_message, scan
 from dask_tfrecord.dataset.damage import DamagePolicy, Losses
-from dask_tfrecord.dataset.files import walk
+from dask_tfrecord.dataset.files import WINDOW_BYTES, walk
 from dask_tfrecord.dataset.listing import FileInfo
 from dask_tfrecord.dataset.options import ReadOptions
 from dask_tfrecord.dataset.splits import Split, plan_pieces
 from dask_tfrecord.dataset.store import Store
 from dask_tfrecord.dataset.window import FRAME_BYTES
-from dask_tfrecord.errors import CorruptRecordError, SchemaError, TFRecordError
-from dask_tfrecord.schema import Field, Schema
+from dask_tfrecord.errors import CorruptRecordError, TFRecordError
 
 # The first file, the last, and some between; of each, the records of one window, at most so many.
 _FILES = 5
 _RECORDS = 100_000
+
+# Where these records do not show the type of each column: so many stored bytes and files are looked at in
+# addition, and of each file so many windows at most, which bounds what a file may decompress to.
+_MORE_BYTES = 1 << 26
+_MORE_FILES = 256
+_MORE_WINDOWS = 64
 
 # Stored bytes that a task looks at when all records are looked at.
 _TASK_BYTES = 1 << 27
 
 # A file without records, plain or in gzip or zlib, has no more bytes than that; one with a feature has more.
 _EMPTY_BYTES = 20
-
-# The one column of records that are not messages.
-PAYLOAD = pa.field("record", pa.binary())
-
-_TYPES = {"int64": pa.int64(), "float": pa.float32(), "bytes": pa.binary()}
-_SPELLED = {"int64": "pa.int64()", "float": "pa.float32()", "bytes": "pa.binary()"}
 
 AskedType: TypeAlias = RecordType | Literal["infer"]
 
@@ -113,6 +109,8 @@ class Sample:
         How many records there are, and the bytes in them.
     stranger : TFRecordError, optional
         For the first record that is no message, after which its file was not looked at any further.
+    doubt : str
+        Why records that parse as messages were taken for bytes all the same. Empty if they were not.
     """
 
     record_type: AskedType
@@ -120,6 +118,7 @@ class Sample:
     records: int = 0
     payload: int = 0
     stranger: TFRecordError | None = None
+    doubt: str = ""
 
     def merged(self, later: "Sample") -> "Sample":
         """What these records and later ones hold."""
@@ -150,20 +149,27 @@ def take_sample(
 ) -> Sample:
     """Look at records of the first file, the last and some between.
 
-    Records are recognised as sequence examples if any holds a feature list, and as bytes if none holds a
-    feature and they are no messages, or are not empty.
+    More files are looked at if these records leave a column without a type, or show no column at all.
+    Records are recognised as sequence examples if any holds a feature list. They are recognised as bytes if
+    they are no messages, or if they are messages that do not look like Examples.
 
     Raises
     ------
     CorruptRecordError
-        For damage in the sampled part.
+        For damage in the first part of the sample. Damage in the other part is left to the tasks.
     """
     if record_type == "bytes":
         return Sample("bytes")
-    splits = [Split(file) for file in _choose(files)]
-    look = partial(look_at_split, store, options=options, record_type=record_type, limit=_RECORDS)
+    look = partial(look_at_split, store, options=options, record_type=record_type)
     with ThreadPoolExecutor(_FILES) as pool:
-        return _concluded(pool.map(look, splits), record_type)
+        chosen = _choose(files)
+        seen = dict(zip(chosen, pool.map(partial(look, limit=_RECORDS), map(Split, chosen)), strict=True))
+        if _leaves_open(seen.values()):
+            more, windows = _choose_more(files)
+            lenient = replace(options, damage=DamagePolicy("skip"))
+            look = partial(look, options=lenient, windows=windows)
+            seen |= zip(more, pool.map(look, map(Split, more)), strict=True)
+    return _concluded((seen[file] for file in dict.fromkeys(files) if file in seen), record_type)
 
 
 def look_at_all(
@@ -188,57 +194,6 @@ def look_at_all(
     return _concluded(compute_each(look, pieces), record_type)
 
 
-def infer_schema(sample: Sample, given: Mapping[str, pa.DataType], without: Sequence[str] = ()) -> Schema:
-    """The columns that hold what was sampled, except for those whose types are ``given``.
-
-    A feature that never has more than one value becomes a scalar, a feature list a list of lists; bytes
-    become strings if all are valid UTF-8. A feature without any value gets the null type.
-
-    Raises
-    ------
-    SchemaError
-        If a feature has two kinds, naming a record of each.
-    """
-    types = dict(given)
-    if sample.record_type == "bytes":
-        types = types or {PAYLOAD.name: PAYLOAD.type}
-    record_type = sample.known_type
-    known = Schema.from_arrow(pa.schema(list(types.items())), record_type).fields if types else ()
-    fields = {field.name: field for field in known}
-    names = Counter(feature.name for feature in sample.features)
-    inferred = {
-        feature.name: fields.get(feature.name) or _field(feature, names[feature.name])
-        for feature in sample.features
-        if feature.name not in without
-    }
-    return Schema(tuple((inferred | fields).values()), record_type)
-
-
-def check_places(sample: Sample, given: Mapping[str, pa.DataType]) -> None:
-    """Refuse a type that looks for a feature list in the context, or the other way round: it finds nothing.
-
-    Raises
-    ------
-    SchemaError
-        Naming a record that has the feature, and the type that reads it.
-    """
-    names = Counter(feature.name for feature in sample.features)
-    for feature in sample.features:
-        type_ = given.get(feature.name)
-        if type_ is None or not feature.kinds or names[feature.name] > 1:
-            continue
-        if (is_list(type_) and is_list(type_.value_type)) != feature.feature_list:
-            kind, at = next(iter(feature.kinds.items()))
-            depth = 2 if feature.feature_list else int(feature.max_values > 1)
-            reads = "pa.list_(" * depth + _SPELLED[kind] + ")" * depth
-            raise SchemaError(
-                f"is {'a feature list' if feature.feature_list else 'a feature of the context'}, not {type_}",
-                **at._asdict(),
-                feature=feature.name,
-                advice=f'pass schema={{"{feature.name}": {reads}}}',
-            )
-
-
 def _choose(files: Sequence[FileInfo]) -> list[FileInfo]:
     """A few files, the same ones every time, in their order; none that is empty, unless all are."""
     files = [file for file in files if file.size is None or file.size > _EMPTY_BYTES] or files
@@ -247,9 +202,30 @@ def _choose(files: Sequence[FileInfo]) -> list[FileInfo]:
     return [files[index] for index in sorted({0, *some, len(files) - 1})]
 
 
+def _leaves_open(samples: Iterable[Sample]) -> bool:
+    """Whether records were seen, or none were, that do not show the type of each column."""
+    found = reduce(Sample.merged, samples)
+    if found.stranger or (found.payload and not found.features):
+        return False
+    return not found.features or any(not feature.kinds for feature in found.features)
+
+
+def _choose_more(files: Sequence[FileInfo]) -> tuple[list[FileInfo], int]:
+    """Files to look at further, and how many windows of each: all of small datasets, some of large ones."""
+    sized = [file for file in dict.fromkeys(files) if file.size is not None]
+    if len(sized) <= _MORE_FILES and sum(file.size or 0 for file in sized) <= _MORE_BYTES:
+        return sized, _MORE_WINDOWS
+    some = random.Random(len(files)).sample(sized, min(len(sized), _MORE_FILES))
+    windows = max(1, _MORE_BYTES // WINDOW_BYTES // len(some))
+    costs = accumulate(min(file.size or 0, windows * WINDOW_BYTES) for file in some)
+    return [file for file, cost in zip(some, costs, strict=True) if cost <= _MORE_BYTES], windows
+
+
 def _concluded(samples: Iterable[Sample], record_type: AskedType) -> Sample:
     """The samples as one, of a record type that is known."""
     found = reduce(Sample.merged, samples, Sample(record_type))
+    if record_type == "infer" and (doubt := _doubt(found)):
+        return replace(found, record_type="bytes", doubt=doubt)
     if found.stranger and (found.features or record_type != "infer"):
         raise found.stranger
     if record_type != "infer":
@@ -258,6 +234,24 @@ def _concluded(samples: Iterable[Sample], record_type: AskedType) -> Sample:
         return Sample("bytes")
     lists = any(feature.feature_list for feature in found.features)
     return Sample("sequence_example" if lists else "example", found.features, found.records, found.payload)
+
+
+def _doubt(found: Sample) -> str:
+    """Why records that parse as messages are not Examples; empty if they may be."""
+    open_ = [feature.name for feature in found.features if not feature.kinds]
+    strange = next(filter(_has_control, open_), None)
+    if strange is not None:
+        return f"a feature without a value has a name with control characters, {strange[:40]!r}"
+    if open_ and len(open_) == len(found.features):
+        return "no feature has a value"
+    if found.stranger and not found.features and is_other_message(found.stranger):
+        return found.stranger.problem
+    return ""
+
+
+def _has_control(name: str) -> bool:
+    """Whether a name holds control characters other than tab, newline and carriage return."""
+    return any((ord(sign) < 32 and sign not in "\t\n\r") or ord(sign) == 127 for sign in name)
 
 
 def _look_at_piece(
@@ -274,9 +268,15 @@ def look_at_split(
     options: ReadOptions,
     record_type: AskedType,
     limit: int | None = None,
+    windows: int | None = None,
     losses: Losses | None = None,
 ) -> Sample:
-    """What the records of a split hold; with a limit those of its first window, at most so many."""
+    """What the records of a split hold.
+
+    With ``limit``, only the first so many records of the first window count. With ``windows``, the records of
+    about so many windows count.
+    """
+    windows = 1 if limit is not None else windows
     # An Example reads as a SequenceExample that has a context only.
     inference = Inference(
         "example" if record_type == "example" else "sequence_example",
@@ -297,8 +297,10 @@ def look_at_split(
             _note_places(places, inference, records, step.data, Place(path, step.record, step.offset))
             records += count
             payload += len(step.data) - FRAME_BYTES * count + kernel.payload
-            if count and limit is not None and step.result.damage is None:
-                break
+            if count and windows is not None and step.result.damage is None:
+                windows -= 1
+                if windows <= 0:
+                    break
     except CorruptRecordError as error:
         if not kernel.payload:
             raise
@@ -350,32 +352,3 @@ def _is_framed(data: memoryview, damage: Damage) -> bool:
 def _seen(feature: Feature, path: str, places: Mapping[int, Place]) -> Seen:
     kinds = {kind: places[number] for kind, number in sorted(feature.kinds.items(), key=itemgetter(1))}
     return Seen(**{**feature._asdict(), "kinds": kinds, "path": path})
-
-
-def _field(feature: Seen, count: int) -> Field:
-    if count > 1:
-        raise SchemaError(
-            "is both a feature of the context and a feature list",
-            path=feature.path,
-            feature=feature.name,
-            advice=f'pass schema={{"{feature.name}": pa.int64()}}, say, to read that of the context, or '
-            f'schema={{"{feature.name}": pa.list_(pa.list_(pa.int64()))}} to read the list, '
-            'and extra="ignore" to leave out the other',
-        )
-    if len(feature.kinds) > 1:
-        (one, at), (other, elsewhere) = list(feature.kinds.items())[:2]
-        raise SchemaError(
-            f"holds {one} here and {other} in {elsewhere.path}, record {elsewhere.record:,}",
-            **at._asdict(),
-            feature=feature.name,
-            advice="pass a schema= without the feature, or read files of one kind at a time",
-        )
-    if not feature.kinds and not feature.feature_list:
-        return Field(feature.name, pa.null())
-    type_ = next((_TYPES[kind] for kind in feature.kinds), pa.binary())
-    if pa.types.is_binary(type_) and feature.text and feature.max_values:
-        type_ = pa.string()
-    depth = 2 if feature.feature_list else int(feature.max_values > 1)
-    for _ in range(depth):
-        type_ = pa.list_(type_)
-    return Field(feature.name, type_)

@@ -12,7 +12,8 @@ from dask_tfrecord.dataset import hive
 from dask_tfrecord.dataset.checksum import SummingStore
 from dask_tfrecord.dataset.entries import FileEntry
 from dask_tfrecord.dataset.files import count_records
-from dask_tfrecord.dataset.inference import infer_schema, take_sample
+from dask_tfrecord.dataset.guessing import infer_schema
+from dask_tfrecord.dataset.inference import take_sample
 from dask_tfrecord.dataset.layout import visible_files
 from dask_tfrecord.dataset.listing import FileInfo
 from dask_tfrecord.dataset.options import ReadOptions

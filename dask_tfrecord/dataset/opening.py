@@ -2,10 +2,10 @@
 
 import os
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import pyarrow as pa
 
@@ -25,21 +25,14 @@ from dask_tfrecord.dataset.columns import (
 )
 from dask_tfrecord.dataset.committed import committed_files, snapshot_files
 from dask_tfrecord.dataset.dataset import Dataset
-from dask_tfrecord.dataset.filters import parse_filters
-from dask_tfrecord.dataset.inference import (
-    PAYLOAD,
-    AskedType,
-    ComputeEach,
-    Sample,
-    check_places,
-    infer_schema,
-    look_at_all,
-    take_sample,
-)
+from dask_tfrecord.dataset.filters import names_in, parse_filters
+from dask_tfrecord.dataset.globs import globs_of
+from dask_tfrecord.dataset.guessing import PAYLOAD, check_places, conflicts, guess_of, infer_schema, refuse
+from dask_tfrecord.dataset.inference import AskedType, ComputeEach, Sample, look_at_all, take_sample
 from dask_tfrecord.dataset.layout import is_part
 from dask_tfrecord.dataset.listing import FileInfo, PathLike, as_paths, at_page, list_files
 from dask_tfrecord.dataset.locate import locate_large
-from dask_tfrecord.dataset.options import ReadOptions
+from dask_tfrecord.dataset.options import Guess, ReadOptions
 from dask_tfrecord.dataset.predicates import Predicate, outcomes_in_file
 from dask_tfrecord.dataset.snapshot import FileEntry, Snapshot, find_snapshot
 from dask_tfrecord.dataset.splits import Located, plan_pieces
@@ -67,6 +60,7 @@ def one_by_one(function: Callable[[Any], Any], arguments: Iterable[Any]) -> list
 def open_dataset(
     paths: PathLike | Sequence[PathLike],
     *,
+    columns: Iterable[str] | None = None,
     schema: GivenSchema | None = None,
     hive: GivenHive = True,
     use_snapshot: bool = True,
@@ -84,10 +78,12 @@ def open_dataset(
     A directory that this library wrote is read by its snapshot, which knows all that. All else is listed, and
     what ``schema`` leaves open is inferred from a sample, or from all records by tasks of ``compute_each``,
     which also locate the records of large files. Files that hold no row that the filters want are left out
-    at once, where that is known. With ``whole_files`` those of a snapshot are not split.
+    at once, where that is known. With ``whole_files`` those of a snapshot are not split. What is wrong with
+    the types of columns other than ``columns``, if these are given, is no error.
     """
     places = as_paths(paths)
-    wanted = Wanted.of(schema, hive)
+    wanted = Wanted.of(schema, hive, None if columns is None else {*columns, *names_in(filters)})
+    record_type = wanted.record_type or "infer" if record_type == "infer" else record_type
     locate = partial(locate_large, options=options, blocksize=blocksize, compute_each=compute_each)
     look = partial(_look, record_type=record_type, infer=infer, compute_each=compute_each, options=options)
     alone = isinstance(paths, str | os.PathLike)
@@ -107,18 +103,27 @@ def open_dataset(
                 snapshot = newest  # an overwrite has taken the place of the one before
     listing = list_files(paths if alone else places, storage_options)
     listing = listing._replace(files=committed_files(listing, use_snapshot=use_snapshot))
-    values = key_columns(listing, wanted)
-    look_here = partial(look, listing.store, listing.files)
-    records = _record_columns(wanted, list(values), record_type, look_here, certain=infer == "all")
-    columns = with_keys(records, key_fields(values, wanted), wanted)
-    predicate = None if filters is None else parse_filters(filters, columns)
-    kept = _that_may_match(predicate, columns, [None] * len(listing.files), values)
+    values = {name: column for name, column in key_columns(listing, wanted).items() if wanted.keeps(name)}
+    options = replace(options, globs=globs_of(listing), guessed=record_type == "infer")
+    look_here = partial(look, listing.store, listing.files, options=options)
+    found = _record_columns(wanted, list(values), record_type, look_here, certain=infer == "all")
+    every = with_keys(found.schema, key_fields(values, wanted), wanted)
+    predicate = None if filters is None else parse_filters(filters, every)
+    kept = _that_may_match(predicate, every, [None] * len(listing.files), values)
     files = [listing.files[index] for index in kept]
     known = locate(listing.store, files, [None] * len(files))
     pieces, values = plan_pieces(files, known, _taken(values, kept), blocksize=blocksize)
     guarded = frozenset(values) - wanted.keys.keys()
-    options = replace(options, guessed=record_type == "infer")
-    return Dataset(listing.store, pieces, columns, options, values, filters=predicate, guarded=guarded)
+    return Dataset(
+        listing.store,
+        pieces,
+        every,
+        replace(options, guess=found.guess),
+        values,
+        filters=predicate,
+        guarded=guarded,
+        left_out=found.left_out,
+    )
 
 
 def _open_snapshot(
@@ -133,13 +138,17 @@ def _open_snapshot(
     locate: Callable[..., list[FileEntry | Located | None]],
 ) -> Dataset:
     files: Sequence[FileInfo] = snapshot_files(store, snapshot)
+    left_out = wanted.left_out
+    if snapshot.partial:
+        options = replace(options, extra="ignore")
     if record_type in ("infer", snapshot.schema.record_type) or not files:
         columns = override(snapshot, wanted)
     else:
         keys = [item for item in snapshot.partitioning if wanted.hive]
         names = [item.name for item in keys]
-        records = _record_columns(wanted, names, record_type, partial(look, store, files))
-        columns = with_keys(records, keys, wanted)
+        found = _record_columns(wanted, names, record_type, partial(look, store, files))
+        columns = with_keys(found.schema, [item for item in keys if wanted.keeps(item.name)], wanted)
+        left_out, options = found.left_out, replace(options, guess=found.guess)
     values = snapshot_values(snapshot, columns)
     predicate = None if filters is None else parse_filters(filters, columns)
     described = list(zip(files, snapshot.files, _with_statistics(snapshot, columns), strict=True))
@@ -147,12 +156,14 @@ def _open_snapshot(
     told_of = [entry or _doubted(told) for entry, (_, told, _) in zip(entries, described, strict=True)]
     kept = _that_may_match(predicate, columns, entries, values)
     by_values = _that_may_match(predicate, columns, [None] * len(files), values)
-    left_out = tuple(files[index] for index in sorted(set(by_values) - set(kept)))
+    pruned = tuple(files[index] for index in sorted(set(by_values) - set(kept)))
     by_path = {files[at].path: replace(entry, blocks=()) for at in kept if (entry := entries[at])}
     files = [files[index] for index in kept]
     known = locate(store, files, [told_of[index] for index in kept])
     pieces, values = plan_pieces(files, known, _taken(values, kept), blocksize=blocksize)
-    return Dataset(store, pieces, columns, options, values, by_path, predicate, left_out=left_out)
+    return Dataset(
+        store, pieces, columns, options, values, by_path, predicate, pruned=pruned, left_out=left_out
+    )
 
 
 def _whole(
@@ -223,6 +234,14 @@ def _look(
     return look_at_all(store, files, record_type=record_type, options=options, compute_each=compute_each)
 
 
+class _Columns(NamedTuple):
+    """The columns in the records, the features that are none, and what a sample had to guess."""
+
+    schema: Schema
+    left_out: frozenset[str] = frozenset()
+    guess: Guess | None = None
+
+
 def _record_columns(
     wanted: Wanted,
     keys: Sequence[str],
@@ -230,33 +249,56 @@ def _record_columns(
     look: Callable[[], Sample],
     *,
     certain: bool = False,
-) -> Schema:
+) -> _Columns:
     """The columns in the records; a whole schema that is given with its record type is enough."""
     types = {name: type_ for name, type_ in wanted.types.items() if name not in keys}
     if wanted.whole and not types:
-        return Schema((), "example" if record_type == "infer" else record_type)
+        return _Columns(Schema((), "example" if record_type == "infer" else record_type))
     if wanted.whole and record_type != "infer":
-        return Schema.from_arrow(pa.schema(types), record_type)
-    sample = look()
-    check_places(sample, types)
-    nested = any(is_list(type_) and is_list(type_.value_type) for type_ in types.values())
-    if nested and record_type == "infer" and sample.known_type == "example":  # none of the sample has a list
-        sample = replace(sample, record_type="sequence_example")
+        return _Columns(Schema(wanted.fields(types, record_type), record_type))
+    sample = _trusted(look(), types, record_type)
     if wanted.whole:
-        return Schema.from_arrow(pa.schema(types), sample.known_type)
-    if sample.record_type != "bytes":
-        _check_keys(sample, keys, wanted)
-        known = [*(feature.name for feature in sample.features), *keys]
-        if warning := check_given(list(types), known, certain=certain):
-            warnings.warn(warning, UserWarning, stacklevel=4)
-    elif PAYLOAD.name in keys and not types:
-        raise payload_clash(PAYLOAD.name)
-    return infer_schema(sample, types, without=keys)
+        check_places(sample, types)
+        return _Columns(Schema(wanted.fields(types, sample.known_type), sample.known_type))
+    check_places(sample, {name: type_ for name, type_ in types.items() if wanted.wants(name)})
+    if sample.record_type == "bytes":
+        if PAYLOAD.name in keys and not types:
+            raise payload_clash(PAYLOAD.name)
+        return _Columns(infer_schema(sample, types, without=keys))
+    _check_keys(sample, keys, wanted)
+    known = [*(feature.name for feature in sample.features), *keys]
+    if warning := check_given([*types, *sorted(wanted.left_out)], known, certain=certain):
+        warnings.warn(warning, UserWarning, stacklevel=4)
+    clashes = conflicts(sample, skip={*types, *keys, *wanted.left_out})
+    if refused := [clash for name, clash in clashes.items() if wanted.wants(name)]:
+        raise refuse(refused)
+    left_out = wanted.left_out | clashes.keys()
+    schema = infer_schema(sample, types, without=[*keys, *left_out])
+    return _Columns(schema, left_out, None if certain else guess_of(sample, types))
+
+
+def _trusted(sample: Sample, types: Mapping[str, pa.DataType], record_type: AskedType) -> Sample:
+    """The sample, of another record type if the given types or the doubts about it speak for that."""
+    lists = any(is_list(type_) and is_list(type_.value_type) for type_ in types.values())
+    if sample.doubt and sample.features and types:  # the caller knows the features
+        sample = replace(sample, record_type="example", doubt="")
+        lists = lists or any(feature.feature_list for feature in sample.features)
+    if sample.doubt:
+        warnings.warn(
+            f"the records do not look like Examples and are read as bytes: {sample.doubt}; "
+            'pass record_type="bytes" to read them so without this warning, or record_type="example" or '
+            '"sequence_example" if they are such',
+            UserWarning,
+            stacklevel=5,
+        )
+    if lists and record_type == "infer" and sample.known_type == "example":  # none of the sample has a list
+        return replace(sample, record_type="sequence_example")
+    return sample
 
 
 def _check_keys(sample: Sample, keys: Sequence[str], wanted: Wanted) -> None:
     """Refuse a key that is a feature as well, unless it was said that the directories decide."""
     for feature in sample.features:
         name = feature.name
-        if name in keys and name not in wanted.keys:
+        if name in keys and name not in wanted.keys and wanted.wants(name):
             raise key_clash(name).located(path=feature.path)

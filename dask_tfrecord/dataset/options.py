@@ -15,11 +15,21 @@ Extra = Literal["raise", "ignore"]
 
 
 @dataclass(frozen=True)
+class Guess:
+    """The columns that a sample gave their types: those whose kinds it ``shows``, and the ``open`` ones."""
+
+    shows: frozenset[str]
+    open: frozenset[str]
+
+
+@dataclass(frozen=True)
 class ReadOptions:
     """How files are read, whatever they hold; `read_tfrecord` says what each means.
 
     ``path_column`` and ``offset_column`` are the names of columns that tell where records come from.
     ``guessed`` says that the records were taken for examples because none of a sample had a feature list.
+    ``guess`` is what a sample of the records showed, and None if there was no sample. ``globs`` read many of
+    the files, and are proposed where one of them is something else.
     """
 
     compression: ReadCompression = "infer"
@@ -30,6 +40,8 @@ class ReadOptions:
     path_column: str | None = None
     offset_column: str | None = None
     guessed: bool = False
+    guess: Guess | None = None
+    globs: tuple[str, ...] = ()
 
     @property
     def origin(self) -> tuple[str, ...]:

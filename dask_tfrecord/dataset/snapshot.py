@@ -66,6 +66,8 @@ class Snapshot:
         What the user wanted to keep with it.
     order : tuple of str
         Names of all columns, as readers give them; empty if the partition columns come last.
+    partial : bool
+        Whether the records may hold features that are no columns.
     """
 
     files: tuple[FileEntry, ...]
@@ -77,6 +79,7 @@ class Snapshot:
     number: int = 1
     custom_metadata: dict[str, str] = field(default_factory=dict, hash=False)
     order: tuple[str, ...] = ()
+    partial: bool = False
 
     def __post_init__(self) -> None:
         if self.partitioning:
@@ -205,6 +208,8 @@ def to_parquet(snapshot: Snapshot) -> pa.Buffer:
         "custom_metadata": snapshot.custom_metadata,
         "order": list(snapshot.order),
     }
+    if snapshot.partial:
+        metadata["partial"] = True
     text = json.dumps(metadata, allow_nan=False)
     table = to_table(snapshot.files, snapshot.schema, snapshot.partitioning)
     table = table.replace_schema_metadata({_METADATA_KEY: text.encode()})
@@ -246,7 +251,8 @@ def _snapshot(table: pa.Table, metadata: dict[str, Any], number: int) -> Snapsho
     names = sorted(item.name for item in (*schema.fields, *partitioning))
     check(not order or sorted(order) == names, "the order is not one of its columns")
     files = from_table(table, schema, partitioning)
-    return Snapshot(files, schema, compression, run, library, partitioning, number, custom, order)
+    partial = metadata.get("partial", False) is True
+    return Snapshot(files, schema, compression, run, library, partitioning, number, custom, order, partial)
 
 
 def _strict_json(text: bytes) -> dict[str, Any]:

@@ -43,10 +43,8 @@ def together(one: Columns, other: Columns) -> Columns:
 
 def describe(schema: Schema, files: Sequence[Columns]) -> list[tuple[ColumnStatistics, ...]]:
     """For each file what is told of its columns; ``files`` are of the values that the kernel encodes."""
-    if not schema.fields:
+    if not files or not schema.fields:
         return [()] * len(files)
-    if not files:
-        return []
     pairs = zip(schema.fields, zip(*files, strict=True), strict=True)
     return list(zip(*(_describe(item, column) for item, column in pairs), strict=True))
 

@@ -1,6 +1,6 @@
 """What is wrong with files: damage, features that are not in the schema, other sizes than were noted."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial, reduce
 from typing import NamedTuple
@@ -10,22 +10,23 @@ from dask_tfrecord.dataset.checksum import SummingStore, followed_by
 from dask_tfrecord.dataset.damage import DamagePolicy, Losses, Lost
 from dask_tfrecord.dataset.entries import FileEntry
 from dask_tfrecord.dataset.files import WINDOW_BYTES, walk
+from dask_tfrecord.dataset.guessing import infer_schema
 from dask_tfrecord.dataset.inference import (
     AskedType,
     ComputeEach,
     Sample,
     Seen,
-    infer_schema,
     look_at_split,
     take_sample,
 )
 from dask_tfrecord.dataset.listing import FileInfo
 from dask_tfrecord.dataset.locate import BLOCK_BYTES, locate
+from dask_tfrecord.dataset.misfits import misfits
 from dask_tfrecord.dataset.options import ReadOptions
 from dask_tfrecord.dataset.splits import Split, plan_pieces
 from dask_tfrecord.dataset.store import Store
-from dask_tfrecord.errors import TFRecordError
-from dask_tfrecord.schema import Field, Schema
+from dask_tfrecord.errors import CorruptRecordError, TFRecordError
+from dask_tfrecord.schema import Schema
 
 # Stored bytes that a task reads.
 _TASK_BYTES = 1 << 26
@@ -69,19 +70,28 @@ def look_through(
     return [reduce(_joined, of_file[file.path]) for file in files]
 
 
-def sampled_schema(store: Store, files: Sequence[FileInfo], record_type: AskedType) -> Schema:
-    """The schema that readers infer, in which the first kind of a feature counts."""
-    sample = take_sample(store, files, record_type=record_type, options=ReadOptions(damage=_SKIP))
+def sampled_schema(store: Store, files: Sequence[FileInfo], record_type: AskedType) -> tuple[Schema, str]:
+    """The schema that readers infer, in which the first kind of a feature counts.
+
+    With it goes why readers take messages for bytes; empty if they do not. Damage in the sample is passed
+    over only where it would make readers raise.
+    """
+    take = partial(take_sample, store, files, record_type=record_type)
+    try:
+        sample = take(options=ReadOptions())
+    except CorruptRecordError:
+        sample = take(options=ReadOptions(damage=_SKIP))
+    if sample.record_type == "bytes":
+        return infer_schema(sample, {}), sample.doubt
     features: dict[str, Seen] = {}
     for one in sample.features:
         features.setdefault(one.name, replace(one, kinds=dict(list(one.kinds.items())[:1])))
-    return infer_schema(replace(sample, features=tuple(features.values())), {})
+    return infer_schema(replace(sample, features=tuple(features.values())), {}), ""
 
 
 def drift(sample: Sample, schema: Schema) -> str:
     """How what was seen differs from the columns; empty if it does not."""
-    columns = {item.name: item for item in schema.fields}
-    return "; ".join(problem for one in sample.features for problem in _differences(one, columns))
+    return "; ".join(one.problem for one in misfits(sample, schema))
 
 
 def differences(found: Found, entry: FileEntry) -> str:
@@ -143,22 +153,3 @@ def _joined(one: Found, after: Found) -> Found:
         one.damaged_bytes + after.damaged_bytes,
         one.first or after.first,
     )
-
-
-def _differences(seen: Seen, columns: Mapping[str, Field]) -> Iterable[str]:
-    column = columns.get(seen.name)
-    if column is None:
-        if seen.kinds or seen.feature_list:
-            yield f"{seen.name!r} ({', '.join(seen.kinds) or 'no values'}) is not in the schema"
-        return
-    expected = "bytes" if column.kind == "string" else column.kind
-    for kind, place in seen.kinds.items():
-        if kind != expected:
-            yield f"{seen.name!r} holds {kind} in record {place.record:,}, the column is {column.type}"
-    if seen.feature_list != (column.depth == 2):
-        what = "a feature list" if seen.feature_list else "no feature list"
-        yield f"{seen.name!r} is {what}, the column is {column.type}"
-    elif not column.depth and seen.max_values > 1:
-        yield f"{seen.name!r} holds up to {seen.max_values:,} values, the column is {column.type}"
-    if column.kind == "string" and "bytes" in seen.kinds and not seen.utf8:
-        yield f"{seen.name!r} is not all UTF-8, the column is {column.type}"

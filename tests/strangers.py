@@ -1,0 +1,93 @@
+"""Files as strangers make them, and a reader that follows the advice of an error literally."""
+
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import oracle
+import pyarrow as pa
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+from oracle import Feature, Record
+
+from dask_tfrecord import TFRecordError, read_tfrecord
+
+_Field = descriptor_pb2.FieldDescriptorProto
+
+
+def _classes() -> tuple[Any, Any]:
+    file = descriptor_pb2.FileDescriptorProto(name="strangers.proto", package="strangers", syntax="proto3")
+    many, one = _Field.LABEL_REPEATED, _Field.LABEL_OPTIONAL
+    elwc = file.message_type.add(name="ExampleListWithContext")
+    elwc.field.add(name="examples", number=1, type=_Field.TYPE_BYTES, label=many)
+    elwc.field.add(name="context", number=2, type=_Field.TYPE_BYTES, label=one)
+    event = file.message_type.add(name="Event")
+    event.field.add(name="wall_time", number=1, type=_Field.TYPE_DOUBLE, label=one)
+    event.field.add(name="step", number=2, type=_Field.TYPE_INT64, label=one)
+    event.field.add(name="file_version", number=3, type=_Field.TYPE_STRING, label=one)
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(file)
+    found = (pool.FindMessageTypeByName(f"strangers.{name}") for name in ("ExampleListWithContext", "Event"))
+    example_list, event_class = map(message_factory.GetMessageClass, found)
+    return example_list, event_class
+
+
+ExampleListWithContext, Event = _classes()
+
+Features = dict[str, tuple[str | None, list[Any]]]
+
+
+def example(features: Features) -> bytes:
+    """A serialized Example."""
+    return oracle.serialize(Record({name: Feature(*one) for name, one in features.items()}))
+
+
+def elwc(examples: Iterable[Features], context: Features | None = None) -> bytes:
+    """A record of TensorFlow Ranking's files."""
+    message = ExampleListWithContext(examples=[example(one) for one in examples])
+    if context is not None:
+        message.context = example(context)
+    payload: bytes = message.SerializeToString()
+    return payload
+
+
+def events(count: int) -> bytes:
+    """An event file of TensorBoard."""
+    found = [Event(wall_time=1.7e9, file_version="brain.Event:2")]
+    found += [Event(wall_time=1.7e9 + step, step=step) for step in range(1, count)]
+    return oracle.records_file([one.SerializeToString() for one in found])
+
+
+def heap(root: Path, files: dict[str, bytes]) -> Path:
+    """A directory of these files."""
+    for name, content in files.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+    return root
+
+
+def advised(error: TFRecordError) -> dict[str, Any]:
+    """The arguments that the first proposal of an error's advice names, as Python reads them."""
+    assert error.advice is not None
+    proposal = re.search(r"\bpass ((?:(?:, | and )?\w+=(?:\{.*?\}|\"[^\"]*\"|\w+))+)", error.advice)
+    assert proposal is not None, error.advice
+    found: dict[str, Any] = eval(f"dict({proposal[1].replace(' and ', ', ')})", {"pa": pa})
+    return found
+
+
+def advised_glob(error: TFRecordError) -> str:
+    """The glob that an error's advice proposes."""
+    assert error.advice is not None
+    proposal = re.search(r'the glob "([^"]*)"', error.advice)
+    assert proposal is not None, error.advice
+    return proposal[1]
+
+
+def read(path: Any, **options: Any) -> dict[str, list[Any]]:
+    """The rows in the oracle's terms."""
+    frame = read_tfrecord(path, **options).compute(scheduler="sync")
+    table = pa.Table.from_pandas(frame, preserve_index=False)
+    return {
+        name: [oracle.canonical(value) for value in table[name].to_pylist()] for name in table.column_names
+    }
