@@ -18,7 +18,6 @@ from dask_tfrecord.errors import SchemaError
 Offsets = npt.NDArray[np.int64]
 
 INT64_MAX = 2**63 - 1
-FLOAT16_LIMIT = 65520.0  # the smallest number that rounds to inf in a 16-bit float
 
 _KINDS: dict[Kind, tuple[Callable[[pa.DataType], bool], ...]] = {
     "int64": (
@@ -103,12 +102,18 @@ def _fails_in_arrow(type_: pa.DataType) -> bool:
     return bool(types.is_decimal(type_) and type_.scale < 0)
 
 
+def innermost(type_: pa.DataType) -> pa.DataType:
+    """The type of single values: inside of lists, of categories and of tensors."""
+    if isinstance(type_, pa.BaseExtensionType):
+        return innermost(type_.storage_type)
+    if is_list(type_) or types.is_dictionary(type_):
+        return innermost(type_.value_type)
+    return type_
+
+
 def is_lossy(type_: pa.DataType) -> bool:
     """Whether storing values of this type rounds them to 32-bit floats."""
-    if isinstance(type_, pa.BaseExtensionType):
-        return is_lossy(type_.storage_type)
-    if is_list(type_) or types.is_dictionary(type_):
-        return is_lossy(type_.value_type)
+    type_ = innermost(type_)
     return bool(types.is_float64(type_) or types.is_decimal(type_))
 
 
@@ -140,6 +145,7 @@ def store(array: pa.Array, *, exact: bool) -> pa.Array:
     if is_list(type_):
         return _store_list(array, exact=exact)
     if types.is_date(type_) or types.is_time(type_) or types.is_timestamp(type_) or types.is_duration(type_):
+        check_range(array)
         return array.view(_integer_of(type_)).cast(pa.int64())
     if types.is_uint64(type_):
         return _store_uint64(array)
@@ -189,7 +195,7 @@ def load(array: pa.Array, type_: pa.DataType, categories: pa.Array | None = None
     if types.is_dictionary(type_):
         return _load_dictionary(load(array, type_.value_type), type_, categories)
     if is_list(type_):
-        return _load_list(array, type_)
+        return with_values(array, type_, load)
     if types.is_int64(array.type):
         return _load_integer(array, type_)
     if types.is_float32(array.type):
@@ -319,35 +325,68 @@ def _range(type_: pa.DataType) -> tuple[int, int] | None:
     return None
 
 
+def check_range(array: pa.Array) -> None:
+    """Refuse times beyond a day and dates with a time, which Arrow's arrays can hold and readers misread."""
+    if types.is_time(array.type) or types.is_date64(array.type):
+        _check_integers(array.view(_integer_of(array.type)), array.type, "correct the value")
+
+
+def _check_integers(array: pa.Array, type_: pa.DataType, advice: str) -> None:
+    """Refuse the integers that are no values of the type."""
+    misfits = None
+    if types.is_date64(type_):
+        days = pc.multiply(pc.divide(array, _DAY["ms"]), _DAY["ms"])
+        misfits = pc.not_equal(days, array)
+    elif (limits := _range(type_)) is not None:
+        misfits = pc.or_(pc.less(array, limits[0]), pc.greater(array, limits[1]))
+    if misfits is not None:
+        _refuse(misfits, lambda row: f"{array[row]} does not fit {type_}", advice)
+
+
 def _load_integer(array: pa.Array, type_: pa.DataType) -> pa.Array:
-    limits = _range(type_)
-    if limits is not None:
-        _refuse(
-            pc.or_(pc.less(array, limits[0]), pc.greater(array, limits[1])),
-            lambda row: f"{array[row]} does not fit {type_}",
-            "pass pa.int64() or another wider type for the column in schema=",
-        )
+    _check_integers(array, type_, "pass pa.int64() or another wider type for the column in schema=")
     if types.is_boolean(type_) or types.is_integer(type_):
         return array.cast(type_)
     return array.cast(_integer_of(type_)).view(type_)
 
 
 def _load_float(array: pa.Array, type_: pa.DataType) -> pa.Array:
-    misfits = None
+    wide = array.cast(pa.float64())
     if types.is_float16(type_):
-        misfits = pc.and_(pc.is_finite(array), pc.greater_equal(pc.abs(array), FLOAT16_LIMIT))
-    elif types.is_decimal(type_):
-        misfits = pc.or_(pc.invert(pc.is_finite(array)), _is_beyond(array, type_))
-    if misfits is not None:
-        _refuse(
-            misfits,
-            lambda row: f"{array[row]} does not fit {type_}",
-            "pass pa.float32() for the column in schema=",
-        )
-    return array.cast(type_) if types.is_float16(type_) else array.cast(pa.float64()).cast(type_)
+        loaded = array.cast(type_)
+        back = loaded.cast(pa.float64())
+        _refuse_float(pc.and_(pc.not_equal(wide, back), pc.invert(pc.is_nan(wide))), array, type_)
+        return loaded
+    if not types.is_decimal(type_):
+        return wide.cast(type_)
+    _refuse_float(pc.or_(pc.invert(pc.is_finite(array)), _is_beyond(array, type_)), array, type_)
+    loaded = wide.cast(type_)
+    _refuse_float(_is_off(loaded.cast(pa.float64()), array), array, type_)
+    return loaded
 
 
-def _load_list(lists: pa.Array, type_: pa.DataType) -> pa.Array:
+def _refuse_float(mask: pa.Array, array: pa.Array, type_: pa.DataType) -> None:
+    _refuse(
+        mask,
+        lambda row: f"{array[row]} does not fit {type_}",
+        "pass pa.float32() for the column in schema=",
+    )
+
+
+def _is_off(decimals: pa.Array, floats: pa.Array) -> pa.Array:
+    """Whether the decimal that is nearest to a 32-bit float is not one that is stored as this float.
+
+    A decimal is stored as a float at most half a step away; the division below is inexact in the last bits.
+    """
+    numbers = floats.fill_null(0).to_numpy(zero_copy_only=False)
+    steps = pa.array(np.spacing(np.abs(numbers)).astype(np.float64) * 0.5000001)
+    return pc.greater(pc.abs(pc.subtract(decimals, floats.cast(pa.float64()))), steps)
+
+
+def with_values(
+    lists: pa.Array, type_: pa.DataType, convert: Callable[[pa.Array, pa.DataType], pa.Array]
+) -> pa.Array:
+    """Lists of any kind as the list type ``type_``; ``convert`` makes values of its value type."""
     values, offsets, nulls = lists.flatten(), _offsets(lists), lists.is_null()
     if types.is_fixed_size_list(type_):
         size = type_.list_size
@@ -357,7 +396,7 @@ def _load_list(lists: pa.Array, type_: pa.DataType) -> pa.Array:
             f"pass pa.list_({type_.value_type}) for the column in schema=",
         )
     try:
-        loaded = load(values, type_.value_type)
+        loaded = convert(values, type_.value_type)
     except MisfitError as misfit:
         raise misfit.in_list(offsets) from None
     if not types.is_fixed_size_list(type_):

@@ -1,5 +1,6 @@
 """pandas partitions -> Arrow tables, to one planned schema; the way back is `backends`."""
 
+import sys
 import warnings
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -7,17 +8,18 @@ from typing import Any
 
 import pandas as pd
 import pyarrow as pa
-import pyarrow.compute as pc
 from dask.dataframe.utils import UNKNOWN_CATEGORIES
 
-from dask_tfrecord.casts import describe, is_list, load, plain
+from dask_tfrecord import objects
+from dask_tfrecord.casts import MisfitError, describe, innermost, is_list, is_lossy, plain
+from dask_tfrecord.convert import RoundedError, convert
 from dask_tfrecord.errors import SchemaError
-from dask_tfrecord.schema import Field, RecordType, Schema, check_names
+from dask_tfrecord.schema import Field, Lossy, RecordType, Schema, check_names
 
 Types = Mapping[str, pa.DataType]
 Sample = Callable[[list[str]], Iterable[pd.DataFrame]]
 
-_CONVERSION_ERRORS = (pa.ArrowException, ValueError, TypeError, OverflowError)
+_CONVERSION_ERRORS = (MisfitError, pa.ArrowException, ValueError, TypeError, OverflowError)
 
 
 def plan_schema(
@@ -70,7 +72,30 @@ def plan_schema(
     return Schema(tuple(fields[name] for name in types), record_type)
 
 
-def to_table(frame: pd.DataFrame, schema: Schema, *, write_index: bool) -> pa.Table:
+def rounded_names(meta: pd.DataFrame, schema: Schema, *, write_index: bool) -> list[str]:
+    """The columns whose values may be rounded to other floats, as far as the dtypes of the meta tell.
+
+    Columns of objects that become float32 or float16 are not among them: `to_table` looks at their values.
+    """
+    if write_index:
+        meta = _index_to_columns(meta)
+    return [item.name for item in schema.fields if item.lossy or _is_shortened(meta[item.name], item.type)]
+
+
+def _is_shortened(column: "pd.Series[Any]", type_: pa.DataType) -> bool:
+    """Whether floats or decimals are to become shorter floats."""
+    target = innermost(type_)
+    if not pa.types.is_floating(target) or _is_object(column.dtype):
+        return False
+    source = innermost(_type_of(column))
+    return is_lossy(source) or (pa.types.is_floating(source) and source.bit_width > target.bit_width)
+
+
+def _is_object(dtype: Any) -> bool:
+    return not isinstance(dtype, pd.ArrowDtype) and bool(pd.api.types.is_object_dtype(dtype))
+
+
+def to_table(frame: pd.DataFrame, schema: Schema, *, write_index: bool, lossy: Lossy = "allow") -> pa.Table:
     """A partition as the planned schema wants it.
 
     Missing is what pandas calls missing; in Arrow-backed columns and inside lists NaN is a value.
@@ -88,7 +113,7 @@ def to_table(frame: pd.DataFrame, schema: Schema, *, write_index: bool) -> pa.Ta
             f"a partition has the columns {list(frame.columns)}, the collection's meta {schema.names}",
             advice="make the meta of the collection tell what its partitions hold",
         )
-    columns = [_ready(arrays[item.name], frame, item) for item in schema.fields]
+    columns = [_ready(arrays[item.name], frame, item, lossy) for item in schema.fields]
     return pa.Table.from_arrays(columns, schema=schema.arrow)
 
 
@@ -212,7 +237,7 @@ def _type_of(column: "pd.Series[Any]") -> pa.DataType:
         if isinstance(dtype, pd.CategoricalDtype):
             return pa.dictionary(pa.int32(), _small(_categories(dtype).type), bool(dtype.ordered))
         if pd.api.types.is_object_dtype(dtype):
-            return _from_objects(column, None).type
+            return objects.to_arrow(column, None, rounded=False).type
         return _small(pa.array(column.iloc[:0], from_pandas=True).type)
     except _CONVERSION_ERRORS as error:
         raise SchemaError(
@@ -274,95 +299,63 @@ def _arrays(frame: Any) -> dict[str, Any]:
     return dict(zip(frame.columns, frame._iter_column_arrays(), strict=True))
 
 
-def _ready(array: Any, frame: pd.DataFrame, item: Field) -> pa.Array | pa.ChunkedArray:
+def _ready(array: Any, frame: pd.DataFrame, item: Field, lossy: Lossy) -> pa.Array | pa.ChunkedArray:
     """What Arrow holds for pandas already, if it is of the type; else the column is converted."""
     if isinstance(array, pd.arrays.ArrowExtensionArray):
         values = array.__arrow_array__()
         if values.type == item.type:
             return values
-    return _to_arrow(frame[item.name], item)
+    return _to_arrow(frame[item.name], item, lossy)
 
 
-def _to_arrow(column: "pd.Series[Any]", item: Field) -> pa.Array | pa.ChunkedArray:
+def _to_arrow(column: "pd.Series[Any]", item: Field, lossy: Lossy) -> pa.Array | pa.ChunkedArray:
     try:
-        return _convert(column, item.type)
+        return _convert(column, item.type, lossy)
     except _CONVERSION_ERRORS as error:
         advice = f'pass schema={{"{item.name}": ...}} with a type that holds all values of the column'
+        if isinstance(error, MisfitError) and error.advice:
+            advice = error.advice
         if _is_text(column.dtype) and _is_no_text(item.type):
             advice = _converted([item.name])
         raise SchemaError(
             f"a value does not fit {item.type}: {_first_line(error)}",
-            record=_first_misfit(column, item.type),
+            record=_first_misfit(column, item.type, lossy),
             feature=item.name,
             advice=advice,
         ) from None
 
 
-def _convert(column: "pd.Series[Any]", type_: pa.DataType) -> pa.Array | pa.ChunkedArray:
-    found = _convert_any(column, type_)
-    wide = _wide(found.type)
-    infinite = _infinities(found) if found.type != wide else 0
-    if infinite and infinite > _infinities(_convert_any(column, wide)):
-        raise OverflowError("a number is too large and would become infinite")
-    return found
-
-
-def _infinities(values: pa.Array | pa.ChunkedArray) -> int:
-    """How many of the numbers, also of those in lists, are infinite."""
-    while is_list(values.type):
-        values = pc.list_flatten(values)
-    if not pa.types.is_floating(values.type):
-        return 0
-    return int(pc.sum(pc.is_inf(values.cast(pa.float64()))).as_py() or 0)
-
-
-def _wide(type_: pa.DataType) -> pa.DataType:
-    """The type with the longest floats."""
-    return pa.list_(_wide(type_.value_type)) if is_list(type_) else pa.float64()
-
-
-def _convert_any(column: "pd.Series[Any]", type_: pa.DataType) -> pa.Array | pa.ChunkedArray:
-    """As `_convert`, but Arrow makes infinities of numbers that are too large."""
+def _convert(column: "pd.Series[Any]", type_: pa.DataType, lossy: Lossy) -> pa.Array | pa.ChunkedArray:
+    """The values of the type; floats are rounded unless ``lossy`` is "raise"."""
+    rounded = lossy != "raise"
     if isinstance(column.dtype, pd.ArrowDtype):
-        chunks = column.array.__arrow_array__().chunks  # 50 times as fast as pa.array()
-        return pa.chunked_array([_cast(chunk, type_) for chunk in chunks], type_)
-    if isinstance(column.dtype, pd.CategoricalDtype):
-        return _cast(pa.array(column), type_)
-    if pd.api.types.is_object_dtype(column.dtype):
-        return _from_objects(column, type_)
-    return pa.array(column, type=type_, from_pandas=True)
+        found = column.array.__arrow_array__()  # 50 times as fast as pa.array()
+    elif _is_object(column.dtype):
+        return _from_objects(column, type_, lossy)
+    else:
+        found = pa.array(column, from_pandas=True)
+    if isinstance(found, pa.ChunkedArray):
+        return pa.chunked_array([convert(chunk, type_, rounded=rounded) for chunk in found.chunks], type_)
+    return convert(found, type_, rounded=rounded)
 
 
-def _from_objects(column: "pd.Series[Any]", type_: pa.DataType | None) -> pa.Array:
-    """Python objects; unlike ``from_pandas=True`` the mask leaves a NaN inside a list a value."""
-    if type_ is not None and is_list(type_) and pd.api.types.infer_dtype(column) in ("string", "bytes"):
-        raise TypeError("it is one string, not a list")  # Arrow would take it for a list of its letters
-    return pa.array(column.to_numpy(), type=type_, mask=column.isna().to_numpy(), from_pandas=False)
+def _from_objects(column: "pd.Series[Any]", type_: pa.DataType, lossy: Lossy) -> pa.Array:
+    """Objects show only here whether rounding changes them."""
+    try:
+        return objects.to_arrow(column, type_, rounded=lossy == "allow")
+    except RoundedError as error:
+        if lossy == "raise":
+            raise
+        _warn(f"the values of {column.name!r} are rounded to {type_}, in row {error.row:,} {error.problem}")
+    return objects.to_arrow(column, type_, rounded=True)
 
 
-def _cast(array: pa.Array, type_: pa.DataType) -> pa.Array:
-    if array.type == type_:
-        return array
-    if is_list(type_) and plain(array.type) == type_:  # Arrow's own cast of list views makes invalid arrays
-        return load(array, type_)
-    if pa.types.is_dictionary(type_):
-        if not pa.types.is_dictionary(array.type):
-            array = array.cast(type_.value_type).dictionary_encode()
-        codes, categories = array.indices.cast(pa.int32()), array.dictionary.cast(type_.value_type)
-        return pa.DictionaryArray.from_arrays(codes, categories, ordered=type_.ordered)
-    if pa.types.is_dictionary(array.type):
-        return _cast(array.dictionary_decode(), type_)
-    if isinstance(type_, pa.BaseExtensionType):
-        return pa.ExtensionArray.from_storage(type_, _cast(array, type_.storage_type))
-    return array.cast(type_)
-
-
-def _first_misfit(column: "pd.Series[Any]", type_: pa.DataType) -> int | None:
+def _first_misfit(column: "pd.Series[Any]", type_: pa.DataType, lossy: Lossy) -> int | None:
     """The row of the value that makes the conversion fail, by bisection over beginnings of the column."""
 
     def fails(rows: int) -> bool:
         try:
-            _convert(column.iloc[:rows], type_)
+            _convert(column.iloc[:rows], type_, lossy)
         except _CONVERSION_ERRORS:
             return True
         return False
@@ -373,3 +366,10 @@ def _first_misfit(column: "pd.Series[Any]", type_: pa.DataType) -> int | None:
 
 def _first_line(error: BaseException) -> str:
     return str(error).partition("\n")[0]
+
+
+def _warn(message: str) -> None:
+    """Warn here, and the client if this process is a worker of a cluster."""
+    distributed = sys.modules.get("distributed")  # imported only where a cluster is in use
+    warn = warnings.warn if distributed is None else distributed.warn
+    warn(message, UserWarning, 3)

@@ -23,7 +23,7 @@ from dask_tfrecord.dataset.opening import check_choice
 from dask_tfrecord.dataset.snapshot import Snapshot
 from dask_tfrecord.dataset.store import Store
 from dask_tfrecord.errors import TFRecordError
-from dask_tfrecord.schema import Lossy
+from dask_tfrecord.schema import Lossy, Schema
 from dask_tfrecord.shuffling import Shuffle
 from dask_tfrecord.sources import check_not_read
 
@@ -188,8 +188,8 @@ def to_tfrecord(
         partition_on=keys,
     )
     records = plan.select(name for name in plan.names if name not in keys)
-    if lossy == "warn" and records.lossy_names:
-        _warn_of_rounding(records.lossy_names)
+    if lossy == "warn":
+        _warn_of_rounding(_rounded(ddf, records, write_index))
     if compression not in PORTABLE:
         _warn_of_compression(compression)
     if mode in ("append", "partitions"):
@@ -299,7 +299,16 @@ def _partitions(ddf: dd.DataFrame) -> Iterator[pd.DataFrame]:
         yield ddf.partitions[index].compute()
 
 
+def _rounded(ddf: dd.DataFrame, records: Schema, write_index: bool) -> list[str]:
+    """The columns whose values may be rounded; those that were read as the same type were rounded before."""
+    names = frame.rounded_names(ddf._meta, records, write_index=write_index)
+    before = expr.read_types(ddf, names)
+    return [name for name in names if before.get(name) != records.arrow.field(name).type]
+
+
 def _warn_of_rounding(names: list[str]) -> None:
+    if not names:
+        return
     columns = ", ".join(map(repr, names))
     warnings.warn(
         f"TFRecord has 32-bit floats only, to which the values of {columns} are rounded; "

@@ -9,7 +9,9 @@ from typing import TypeAlias
 
 import pyarrow as pa
 
+from dask_tfrecord.casts import MisfitError
 from dask_tfrecord.codec import RecordType
+from dask_tfrecord.convert import convert
 from dask_tfrecord.dataset import hive
 from dask_tfrecord.dataset.listing import Listing, plain
 from dask_tfrecord.dataset.snapshot import Snapshot
@@ -233,8 +235,8 @@ def snapshot_values(snapshot: Snapshot, schema: Schema) -> dict[str, pa.Array]:
             continue
         values = pa.array([file.values[at] for file in snapshot.files], _value_type(item.type))
         try:
-            found[item.name] = values.cast(wanted[item.name])
-        except pa.ArrowException as error:
+            found[item.name] = convert(values, wanted[item.name])
+        except (MisfitError, pa.ArrowException) as error:
             raise SchemaError(
                 f"the partition values are {values.type} and not {wanted[item.name]}: {error}",
                 feature=item.name,

@@ -141,7 +141,21 @@ def _cast(texts: pa.Array, type_: pa.DataType) -> pa.Array:
     if pa.types.is_time(type_):
         moments = pc.binary_join_element_wise("1970-01-01", texts, " ")
         return moments.cast(pa.timestamp(type_.unit)).cast(type_)
+    if pa.types.is_floating(type_):
+        return _floats(texts, type_)
     return texts.cast(type_)
+
+
+def _floats(texts: pa.Array, type_: pa.DataType) -> pa.Array:
+    """The nearest floats, if their texts spell the same numbers; large integers may have no such float."""
+    found = texts.cast(type_)
+    whole = texts.filter(pc.match_substring_regex(texts, "^-?[0-9]+$"))
+    whole.cast(pa.int64()).cast(pa.float64())
+    wide, back = texts.cast(pa.float64()), found.cast(pa.string()).cast(pa.float64())
+    same = pc.or_(pc.equal(wide, back), pc.is_nan(wide))
+    if not pc.all(same, min_count=0).as_py():
+        raise pa.ArrowInvalid(f"a number has no {type_}")
+    return found
 
 
 def _escape(text: str | None) -> str:

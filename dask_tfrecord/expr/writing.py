@@ -36,7 +36,8 @@ def write_partition(
             return run.write(
                 shuffling.unpack(partition, run.columns, partition_on=run.partition_on), index, count
             )
-        return run.write(frame.to_table(partition, run.columns, write_index=write_index), index, count)
+        table = frame.to_table(partition, run.columns, write_index=write_index, lossy=run.lossy)
+        return run.write(table, index, count)
     except TFRecordError as error:
         raise error.located(path=_named(run, index, count)) from None
     finally:
@@ -50,7 +51,7 @@ def pack_partition(
 ) -> pd.DataFrame:
     """The task that makes the rows of a partition ready to be shuffled."""
     try:
-        table = frame.to_table(partition, run.columns, write_index=write_index)
+        table = frame.to_table(partition, run.columns, write_index=write_index, lossy=run.lossy)
         return shuffling.pack(
             table, run.columns, index, partition_on=run.partition_on, lossy=run.lossy, shuffle=shuffle
         )
