@@ -40,9 +40,11 @@ def to_arrow(column: "pd.Series[Any]", type_: pa.DataType | None, *, rounded: bo
         For an object that the wanted type holds only with another value.
     """
     values, missing = column.to_numpy(), column.isna().to_numpy()
+    kind = infer_dtype(column, skipna=True)
+    if kind.startswith("mixed"):
+        _check_scalars(values[~missing])
     if type_ is None:
         return _infer(values, missing)
-    kind = infer_dtype(column, skipna=True)
     if is_list(type_) and kind in ("string", "bytes"):
         raise TypeError("it is one string, not a list")  # Arrow would take it for a list of its letters
     if not is_list(type_) and _FAMILIES.get(kind) == family(type_):
@@ -55,6 +57,13 @@ def to_arrow(column: "pd.Series[Any]", type_: pa.DataType | None, *, rounded: bo
             raise
     _check_family(found.type, type_)
     return convert(found, type_, rounded=rounded)
+
+
+def _check_scalars(present: Objects) -> None:
+    """Refuse NumPy's datetimes among its other scalars, with which Arrow crashes."""
+    scalars = {kind for kind in set(map(type, present)) if issubclass(kind, np.generic)}
+    if np.datetime64 in scalars and len(scalars) > 1:
+        raise ValueError("the values are of several kinds, and no single type holds all of them")
 
 
 def _make(values: Objects, missing: npt.NDArray[np.bool_], type_: pa.DataType | None) -> pa.Array:
@@ -103,7 +112,7 @@ def _are_same(present: Objects, found: pa.Array) -> bool:
     if len(present) != len(found):  # Arrow takes more for null than pandas does
         return False
     if pa.types.is_timestamp(found.type) and found.type.tz is not None:
-        if any(value.tzinfo is None for value in present):
+        if any(getattr(value, "tzinfo", None) is None for value in present):
             return False
         # Python calls no time that comes twice in one time zone equal to a time in another one.
         found = found.cast(pa.timestamp(found.type.unit, "UTC"))
