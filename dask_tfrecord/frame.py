@@ -30,6 +30,7 @@ def plan_schema(
     write_index: bool,
     sample: Sample,
     partition_on: Sequence[str] = (),
+    known: Types | None = None,
 ) -> Schema:
     """The one schema that all partitions of a collection are brought to, of all its columns in their order.
 
@@ -48,6 +49,8 @@ def plan_schema(
         columns whose dtype does not tell the type (object, unknown categories), and read until all did.
     partition_on : sequence of str
         The columns that become directories and no part of the records.
+    known : mapping of str to pyarrow.DataType, optional
+        Types of columns that their dtype no longer tells.
 
     Raises
     ------
@@ -62,6 +65,7 @@ def plan_schema(
     _check_partition_on(partition_on, list(meta.columns))
     wanted = _wanted_types(schema, meta)
     _warn_of_text(meta, wanted)
+    wanted = {**(known or {}), **wanted}
     shown = _find_types({name: meta[name] for name in meta.columns if name not in wanted}, sample)
     types = {name: wanted[name] if name in wanted else _type_of(shown[name]) for name in meta.columns}
     categories = _known_categories({**dict(meta.items()), **shown}, types, meta)
@@ -145,7 +149,7 @@ def _wanted_types(schema: Types | pa.Schema | None, meta: pd.DataFrame) -> dict[
             f"schema= names columns that do not exist: {unknown}; there are {list(meta.columns)}"
         )
     for name, type_ in wanted.items():
-        if not isinstance(type_, pa.DataType) or _is_open(type_):
+        if not isinstance(type_, pa.DataType) or (_is_open(type_) and not pa.types.is_null(type_)):
             raise SchemaError(
                 f"schema= wants {type_!r}, which is not the pyarrow type of any value",
                 feature=name,
@@ -211,21 +215,32 @@ def _find_types(
     columns: dict[str, "pd.Series[Any]"],
     sample: Sample,
 ) -> dict[str, "pd.Series[Any]"]:
-    """The columns themselves, or of those without a type the first partition that shows one."""
+    """The columns themselves, or of those without a type the first partition that shows one.
+
+    A column that holds a value in no partition has the null type.
+    """
     shown = dict(columns)
-    untyped = [name for name in shown if _is_open(_type_of(shown[name]))]
+    untyped = [name for name in shown if _is_open(_type_of(shown[name])) and not _is_null(shown[name])]
     if not untyped:
         return shown
     for frame in sample(untyped):
-        shown |= {name: frame[name] for name in untyped}
+        shown |= {name: frame[name] for name in untyped if not pa.types.is_null(_type_of(frame[name]))}
         untyped = [name for name in untyped if _is_open(_type_of(shown[name]))]
         if not untyped:
             return shown
+    untyped = [name for name in untyped if not pa.types.is_null(_type_of(shown[name]))]
+    if not untyped:
+        return shown
     raise SchemaError(
         "no partition holds a value that shows the column's type",
         feature=untyped[0],
         advice=f'pass schema={{"{untyped[0]}": pa.string()}} or whatever it is, or drop the column',
     )
+
+
+def _is_null(column: "pd.Series[Any]") -> bool:
+    """Whether the dtype itself says that all values are null."""
+    return isinstance(column.dtype, pd.ArrowDtype) and bool(pa.types.is_null(column.dtype.pyarrow_dtype))
 
 
 def _type_of(column: "pd.Series[Any]") -> pa.DataType:

@@ -186,6 +186,7 @@ def to_tfrecord(
         write_index=write_index,
         sample=lambda names: _partitions(ddf[names]),
         partition_on=keys,
+        known=expr.large_strings(ddf),
     )
     records = plan.select(name for name in plan.names if name not in keys)
     if lossy == "warn":

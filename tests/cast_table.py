@@ -94,7 +94,11 @@ OBJECTS: list[Any] = [
     dt.datetime(2020, 1, 1, 12, tzinfo=dt.timezone(dt.timedelta(hours=2))),
     *(dt.datetime(2020, 10, 25, 2, 30, fold=fold, tzinfo=_WARSAW) for fold in (0, 1)),
     pd.Timestamp("2020-10-25 00:30:00.000000001", tz="UTC").tz_convert("Europe/Warsaw"),
-    *(np.datetime64("2020-01-01", "ns"), np.datetime64("2020-01-01T00:00:00.000000001"), np.datetime64(1, "D")),
+    *(
+        np.datetime64("2020-01-01", "ns"),
+        np.datetime64("2020-01-01T00:00:00.000000001"),
+        np.datetime64(1, "D"),
+    ),
     *(dt.time(1, 2, 3), dt.time(1, 2, 3, 4), dt.time(1, tzinfo=dt.UTC), dt.time(23, 59, 59, 999999)),
     *(dt.timedelta(1), dt.timedelta(microseconds=-5), pd.Timedelta("1ns"), np.timedelta64(1, "s")),
 ]

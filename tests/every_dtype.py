@@ -90,7 +90,6 @@ _READ_BACK_AS = {
     "pd_bool": pa.bool_(),
     "pd_float": pa.float32(),
     "pd_string": pa.string(),
-    "large_string": pa.string(),  # dask.dataframe.from_pandas makes it pandas' own string dtype
 }
 
 

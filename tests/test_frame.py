@@ -141,18 +141,24 @@ class TestPlan:
         assert asked == [["b"]]
         assert schema.arrow == pa.schema([("a", pa.int64()), ("b", pa.string()), ("c", pa.binary())])
 
-    @pytest.mark.parametrize("partitions", [[], [objects(None)], [objects([]), objects(None)]])
-    def test_a_column_without_any_value_asks_for_its_type(self, partitions: list[pd.DataFrame]) -> None:
+    @pytest.mark.parametrize("partitions", [[], [objects(None)], [objects(NAN), objects(None, pd.NaT)]])
+    def test_a_column_without_any_value_has_the_null_type(self, partitions: list[pd.DataFrame]) -> None:
+        assert plan(objects(), sample=sample_of(*partitions)).arrow.field("x").type == pa.null()
+
+    def test_a_column_of_empty_lists_only_asks_for_its_type(self) -> None:
         with pytest.raises(SchemaError, match=r"feature 'x': no partition holds a value.*pass schema="):
-            plan(objects(), sample=sample_of(*partitions))
+            plan(objects(), sample=sample_of(objects([]), objects(None)))
+
+    def test_the_null_dtype_needs_no_sample(self) -> None:
+        frame = frame_of([None, None], pd.ArrowDtype(pa.null()))
+        assert plan(frame).arrow.field("x").type == pa.null()
+        assert convert(frame, pa.null()) == [None, None]
 
     def test_mixed_values_ask_for_a_type(self) -> None:
         with pytest.raises(SchemaError, match=r"feature 'x': the dtype object shows no single type"):
             plan(objects(), sample=sample_of(objects(1, "a")))
 
-    @pytest.mark.parametrize(
-        "dtype", ["complex128", "period[D]", "interval[int64]", pd.ArrowDtype(pa.null())]
-    )
+    @pytest.mark.parametrize("dtype", ["complex128", "period[D]", "interval[int64]"])
     def test_dtypes_without_a_feature_are_refused(self, dtype: Any) -> None:
         with pytest.raises(SchemaError, match="feature 'x'"):
             plan(frame_of([], dtype), sample=sample_of())

@@ -3,8 +3,8 @@
 Checked on Dask 2025.5.1 to 2026.8. What the tasks do is in `dataset` and `frame`.
 """
 
-from dask_tfrecord.expr.lineage import read_types
+from dask_tfrecord.expr.lineage import large_strings, read_types
 from dask_tfrecord.expr.reading import read
 from dask_tfrecord.expr.writing import write
 
-__all__ = ["read", "read_types", "write"]
+__all__ = ["large_strings", "read", "read_types", "write"]

@@ -1,0 +1,100 @@
+"""Columns without any value: they are written as absent features and come back with the null type."""
+
+from pathlib import Path
+from typing import Any
+
+import dask
+import dask.dataframe as dd
+import numpy as np
+import oracle
+import pandas as pd
+import pyarrow as pa
+import pytest
+
+from dask_tfrecord import SchemaError, Snapshot, read_tfrecord, take, to_tfrecord
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+NULL = pd.ArrowDtype(pa.null())
+
+
+def collection() -> dd.DataFrame:
+    nothing = pd.Series([None] * 4, dtype=NULL)
+    return dd.from_pandas(pd.DataFrame({"x": nothing, "n": range(4), "k": list("abab")}), npartitions=2)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"record_type": "sequence_example"},
+        {"compression": "gzip"},
+        {"shuffle": 1},
+        {"partition_on": "x"},
+        {"partition_on": ["k", "x"]},
+        {"partition_on": "k", "colocate": True},
+        {"schema": {"x": pa.null()}},
+        {"schema": pa.schema([("x", pa.null())])},
+    ],
+    ids=str,
+)
+def test_a_null_column_comes_back(tmp_path: Path, options: dict[str, Any]) -> None:
+    to_tfrecord(collection(), tmp_path, **options)
+    ddf = read_tfrecord(tmp_path)
+    assert ddf.dtypes["x"] == NULL
+    found = ddf.compute()
+    assert found["x"].isna().all()
+    assert sorted(zip(found["n"], found["k"], strict=True)) == [(0, "a"), (1, "b"), (2, "a"), (3, "b")]
+
+
+def test_it_is_absent_from_the_records(tmp_path: Path) -> None:
+    to_tfrecord(collection(), tmp_path)
+    (first, _) = sorted(tmp_path.glob("part-*"))
+    assert [sorted(oracle.parse(payload).features) for payload in oracle.read_payloads(first)] == [
+        ["k", "n"]
+    ] * 2
+    (statistics,) = (one for one in Snapshot.open(tmp_path).files[0].statistics if one.name == "x")
+    assert statistics.nulls == 2
+
+
+def test_what_was_read_can_be_written_and_added_to(tmp_path: Path) -> None:
+    to_tfrecord(collection(), tmp_path / "a")
+    to_tfrecord(read_tfrecord(tmp_path / "a"), tmp_path / "b")
+    to_tfrecord(collection(), tmp_path / "b", append=True)
+    assert read_tfrecord(tmp_path / "b").compute()["x"].dtype == NULL
+    assert len(read_tfrecord(tmp_path / "b")) == 8
+    assert take(tmp_path / "b", [0, -1])["x"].isna().all()
+
+
+def test_it_is_added_to_a_column_of_another_type_by_schema_only(tmp_path: Path) -> None:
+    to_tfrecord(collection().assign(x=7), tmp_path)
+    with pytest.raises(SchemaError, match="the column is null, in the dataset it is int64"):
+        to_tfrecord(collection(), tmp_path, append=True)
+    to_tfrecord(collection(), tmp_path, append=True, schema={"x": pa.int64()})
+    assert read_tfrecord(tmp_path)["x"].sum().compute() == 28
+
+
+def test_objects_that_are_all_missing_are_a_null_column(tmp_path: Path) -> None:
+    frame = pd.DataFrame({"x": pd.Series([None, np.nan, None], dtype=object), "n": [1, 2, 3]})
+    with dask.config.set({"dataframe.convert-string": False}):
+        to_tfrecord(dd.from_pandas(frame, npartitions=2), tmp_path)
+    assert read_tfrecord(tmp_path).compute()["x"].dtype == NULL
+
+
+def test_a_value_that_appears_later_is_refused_with_its_row(tmp_path: Path) -> None:
+    with dask.config.set({"dataframe.convert-string": False}):
+        frame = pd.DataFrame({"x": pd.Series([None, "a"], dtype=object), "n": [1, 2]})
+        ddf = dd.from_pandas(frame, npartitions=1)
+    with pytest.raises(SchemaError, match=r"record 1: feature 'x': a value does not fit null"):
+        to_tfrecord(ddf, tmp_path, schema={"x": pa.null()})
+
+
+@pytest.mark.tensorflow
+def test_tensorflow_reads_it_as_missing(tmp_path: Path) -> None:
+    tf = pytest.importorskip("tensorflow")
+    to_tfrecord(collection(), tmp_path)
+    files = sorted(map(str, tmp_path.glob("part-*")))
+    features = {"x": tf.io.VarLenFeature(tf.string), "n": tf.io.FixedLenFeature([], tf.int64)}
+    for record in tf.data.TFRecordDataset(files):
+        parsed = tf.io.parse_single_example(record, features)
+        assert len(parsed["x"].values) == 0
