@@ -63,9 +63,12 @@ def to_pandas(
     return frame
 
 
-def with_index(frame: pd.DataFrame, name: str, *, in_order: bool = False) -> pd.DataFrame:
-    """The frame with a column as its index; ``in_order`` if rows are to be looked up by it."""
-    frame = frame.set_index(name)
+def with_index(
+    frame: pd.DataFrame, levels: Sequence[tuple[str, str | None]], *, in_order: bool = False
+) -> pd.DataFrame:
+    """The frame with columns as its index, named anew; ``in_order`` if rows are to be looked up by it."""
+    frame = frame.set_index([column for column, _ in levels])
+    frame.index.names = [name for _, name in levels]
     if in_order and not frame.index.is_monotonic_increasing:
         frame = frame.sort_index(kind="stable")
     return frame

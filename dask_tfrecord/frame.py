@@ -3,20 +3,22 @@
 import sys
 import warnings
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
 import pandas as pd
 import pyarrow as pa
 from dask.dataframe.utils import UNKNOWN_CATEGORIES
 
-from dask_tfrecord import objects
+from dask_tfrecord import objects, printed
 from dask_tfrecord.casts import MisfitError, describe, innermost, is_list, is_lossy, plain
 from dask_tfrecord.convert import RoundedError, convert
 from dask_tfrecord.errors import SchemaError
+from dask_tfrecord.levels import index_to_columns
 from dask_tfrecord.schema import Field, Lossy, RecordType, Schema, check_names
+from dask_tfrecord.spelling import arrow_type
 
-Types = Mapping[str, pa.DataType]
+Types = Mapping[str, Any]
 Sample = Callable[[list[str]], Iterable[pd.DataFrame]]
 
 _CONVERSION_ERRORS = (MisfitError, pa.ArrowException, ValueError, TypeError, OverflowError)
@@ -38,7 +40,7 @@ def plan_schema(
     ----------
     meta : pandas.DataFrame
         The collection's meta.
-    schema : mapping of str to pyarrow.DataType, or pyarrow.Schema, optional
+    schema : mapping of str to types, or pyarrow.Schema, optional
         Types that the user wants, for some or all of the columns.
     record_type : "example", "sequence_example" or "bytes"
         What each record is.
@@ -59,7 +61,7 @@ def plan_schema(
     """
     if write_index:
         data = set(meta.columns)
-        meta = _index_to_columns(meta)
+        meta = index_to_columns(meta)
         sample = _with_index(sample, data)
     check_names(list(meta.columns))
     _check_partition_on(partition_on, list(meta.columns))
@@ -82,7 +84,7 @@ def rounded_names(meta: pd.DataFrame, schema: Schema, *, write_index: bool) -> l
     Columns of objects that become float32 or float16 are not among them: `to_table` looks at their values.
     """
     if write_index:
-        meta = _index_to_columns(meta)
+        meta = index_to_columns(meta)
     return [item.name for item in schema.fields if item.lossy or _is_shortened(meta[item.name], item.type)]
 
 
@@ -99,10 +101,38 @@ def _is_object(dtype: Any) -> bool:
     return not isinstance(dtype, pd.ArrowDtype) and bool(pd.api.types.is_object_dtype(dtype))
 
 
-def to_table(frame: pd.DataFrame, schema: Schema, *, write_index: bool, lossy: Lossy = "allow") -> pa.Table:
+def text_names(
+    meta: pd.DataFrame, schema: Types | pa.Schema | None, levels: Iterable[tuple[str, str | None]]
+) -> dict[Hashable, str]:
+    """The columns and index levels that are text although ``schema`` does not say so, and their columns."""
+    given = _given_types(schema)
+    dtypes: dict[Any, tuple[Any, Any]] = {name: (name, dtype) for name, dtype in meta.dtypes.items()}
+    for at, (column, name) in enumerate(levels):
+        dtypes[name] = column, meta.index.get_level_values(at).dtype
+    return {
+        label: column
+        for label, (column, dtype) in dtypes.items()
+        if _is_text(dtype) and (column not in given or _is_no_text(given[column]))
+    }
+
+
+def to_table(
+    frame: pd.DataFrame, schema: Schema, *, write_index: bool | None, lossy: Lossy = "allow"
+) -> pa.Table:
     """A partition as the planned schema wants it.
 
     Missing is what pandas calls missing; in Arrow-backed columns and inside lists NaN is a value.
+
+    Parameters
+    ----------
+    frame : pandas.DataFrame
+        The partition.
+    schema : Schema
+        The plan. The index levels, if they are written, are its first columns.
+    write_index : bool or None
+        If None, the index is left out, and must not have a name.
+    lossy : "warn", "allow" or "raise"
+        What becomes of numbers that the column's type rounds.
 
     Raises
     ------
@@ -110,7 +140,13 @@ def to_table(frame: pd.DataFrame, schema: Schema, *, write_index: bool, lossy: L
         For a column too many or too few, and for a value that its column's type cannot hold, with its row.
     """
     if write_index:
-        frame = _index_to_columns(frame)
+        frame = index_to_columns(frame, schema.names[: frame.index.nlevels])
+    elif write_index is None and (named := [name for name in frame.index.names if name is not None]):
+        raise SchemaError(
+            f"a partition has the index {named}, of which the collection's meta knows nothing",
+            advice="make the meta of the collection tell what its partitions hold, end what makes them with "
+            ".reset_index(), or pass write_index=False to drop the index",
+        )
     arrays = _arrays(frame)
     if len(frame.columns) != len(schema.fields) or set(arrays) != set(schema.names):
         raise SchemaError(
@@ -121,40 +157,52 @@ def to_table(frame: pd.DataFrame, schema: Schema, *, write_index: bool, lossy: L
     return pa.Table.from_arrays(columns, schema=schema.arrow)
 
 
-def _index_to_columns(frame: pd.DataFrame) -> pd.DataFrame:
-    defaults = ["index"] if frame.index.nlevels == 1 else [f"level_{i}" for i in range(frame.index.nlevels)]
-    pairs = zip(frame.index.names, defaults, strict=True)
-    names = [default if name is None else name for name, default in pairs]
-    clash = [name for name in names if name in frame.columns]
-    if clash:
-        raise SchemaError(
-            f"the index would become the column {clash[0]!r}, which there is already",
-            advice="rename one of them or pass write_index=False",
-        )
-    return frame.reset_index(names=names)
-
-
 def _with_index(sample: Sample, data: set[str]) -> Sample:
     """The sample with the index levels as columns; only ``data`` can be asked for by name."""
-    return lambda names: map(_index_to_columns, sample([name for name in names if name in data]))
+    return lambda names: map(index_to_columns, sample([name for name in names if name in data]))
+
+
+def _given_types(schema: Types | pa.Schema | None) -> dict[str, pa.DataType]:
+    """The types that ``schema=`` gives.
+
+    Raises
+    ------
+    SchemaError
+        For anything that is no type of a value.
+    """
+    if isinstance(schema, pa.Schema):
+        schema = {item.name: item.type for item in schema}
+    if not isinstance(schema, Mapping | None):
+        raise SchemaError(
+            f"schema= must map column names to types, not be {schema!r}",
+            advice='pass such as {"age": pa.int64()}',
+        )
+    return {name: _given_type(name, type_) for name, type_ in (schema or {}).items()}
+
+
+def _given_type(name: str, given: Any) -> pa.DataType:
+    try:
+        type_ = arrow_type(given)
+    except ValueError as error:
+        problem = str(error)
+    else:
+        if not _is_open(type_) or pa.types.is_null(type_):
+            return type_
+        problem = f"{type_!r} is not the type of any value"
+    raise SchemaError(
+        f"schema= gives the column no type: {problem}",
+        feature=str(name),
+        advice=f'pass for example {{"{name}": pa.int64()}}',
+    )
 
 
 def _wanted_types(schema: Types | pa.Schema | None, meta: pd.DataFrame) -> dict[str, pa.DataType]:
-    wanted = (
-        {item.name: item.type for item in schema} if isinstance(schema, pa.Schema) else dict(schema or {})
-    )
+    wanted = _given_types(schema)
     unknown = [name for name in wanted if name not in meta.columns]
     if unknown:
         raise SchemaError(
             f"schema= names columns that do not exist: {unknown}; there are {list(meta.columns)}"
         )
-    for name, type_ in wanted.items():
-        if not isinstance(type_, pa.DataType) or (_is_open(type_) and not pa.types.is_null(type_)):
-            raise SchemaError(
-                f"schema= wants {type_!r}, which is not the pyarrow type of any value",
-                feature=name,
-                advice=f'pass for example {{"{name}": pa.int64()}}',
-            )
     return wanted
 
 
@@ -191,15 +239,13 @@ def _warn_of_text(meta: pd.DataFrame, wanted: Types) -> None:
     """Columns that the user knows as bytes or lists, and that Dask already made text when it loaded them."""
     text = [name for name, type_ in wanted.items() if _is_text(meta[name].dtype) and _is_no_text(type_)]
     if text:
-        warnings.warn(f"{_converted(text)}.", UserWarning, stacklevel=4)
-
-
-def _converted(names: list[str]) -> str:
-    return (
-        f"Dask's dataframe.convert-string has made text of {', '.join(map(repr, names))}; give the columns "
-        "Arrow dtypes, such as .astype(pd.ArrowDtype(pa.binary())), before dd.from_pandas, or build the "
-        'collection under dask.config.set({"dataframe.convert-string": False})'
-    )
+        columns = ", ".join(map(repr, text))
+        warnings.warn(
+            f"schema= wants no text of {columns}, but Dask loaded text, perhaps by its option "
+            f"dataframe.convert-string; {printed.advice(text[0])}.",
+            UserWarning,
+            stacklevel=4,
+        )
 
 
 def _is_text(dtype: Any) -> bool:
@@ -331,7 +377,7 @@ def _to_arrow(column: "pd.Series[Any]", item: Field, lossy: Lossy) -> pa.Array |
         if isinstance(error, MisfitError) and error.advice:
             advice = error.advice
         if _is_text(column.dtype) and _is_no_text(item.type):
-            advice = _converted([item.name])
+            advice = printed.advice(item.name)
         raise SchemaError(
             f"a value does not fit {item.type}: {_first_line(error)}",
             record=_first_misfit(column, item.type, lossy),

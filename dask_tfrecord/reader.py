@@ -1,22 +1,23 @@
 """`read_tfrecord`: arguments -> dataset -> collection."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Literal, get_args
 
 import dask.dataframe as dd
 import pyarrow as pa
+import pyarrow.compute as pc
 from dask.utils import parse_bytes
 
-from dask_tfrecord import expr
+from dask_tfrecord import arguments, expr
 from dask_tfrecord.backends import numpy_names
 from dask_tfrecord.codec import MAX_RECORD_BYTES, RecordType
-from dask_tfrecord.codec.compression import SUFFIXES
 from dask_tfrecord.dataset.damage import DamagePolicy, OnCorrupt, check_apart, check_policy
 from dask_tfrecord.dataset.dataset import Dataset
 from dask_tfrecord.dataset.listing import PathLike
 from dask_tfrecord.dataset.opening import Infer, check_choice, open_dataset
 from dask_tfrecord.dataset.options import Extra, ReadCompression, ReadOptions
-from dask_tfrecord.dataset.snapshot import Snapshot
+from dask_tfrecord.dataset.snapshot import Levels, Snapshot
 from dask_tfrecord.dataset.store import Store
 from dask_tfrecord.errors import SchemaError, TFRecordError
 from dask_tfrecord.parallel import compute_each
@@ -29,11 +30,11 @@ def read_tfrecord(
     path: PathLike | Sequence[PathLike],
     *,
     columns: str | Sequence[str] | None = None,
-    schema: Mapping[str, pa.DataType | None] | pa.Schema | Schema | Snapshot | None = None,
-    hive: bool | Mapping[str, pa.DataType] = True,
+    schema: Mapping[str, Any] | pa.Schema | Schema | Snapshot | Literal["infer"] | None = None,
+    hive: bool | Mapping[str, Any] = True,
     use_snapshot: bool = True,
     infer: Infer = "sample",
-    filters: Sequence[Any] | None = None,
+    filters: Sequence[Any] | pc.Expression | None = None,
     blocksize: int | str | None = "128 MiB",
     record_type: RecordType | Literal["infer"] = "infer",
     compression: ReadCompression = "infer",
@@ -45,9 +46,10 @@ def read_tfrecord(
     quarantine_path: PathLike | None = None,
     verify_crc: bool = True,
     max_record_bytes: int | str = MAX_RECORD_BYTES,
-    index: str | None = None,
+    index: str | Sequence[str] | Literal[False] | None = None,
     calculate_divisions: bool = False,
-    dtype_backend: DtypeBackend = "pyarrow",
+    categories: Sequence[str] | None = None,
+    dtype_backend: DtypeBackend | None = "pyarrow",
     storage_options: dict[str, Any] | None = None,
 ) -> dd.DataFrame | dd.Series:
     """Read TFRecord files into a Dask DataFrame.
@@ -68,9 +70,10 @@ def read_tfrecord(
         The columns to load, in this order. One name that is not in a list gives a Series.
     schema : mapping of str to pyarrow.DataType or None, pyarrow.Schema, Schema or Snapshot, optional
         The types of columns. A mapping gives the types of some columns, which replace the inferred or stored
-        types; None leaves a column out. A column found in no record is all null. It raises if a snapshot or
-        ``infer="all"`` proves that no record has it. A schema gives all columns: nothing is inferred, and no
-        other feature is read. It may be that of another dataset, as ``Snapshot.open("train")`` gives it.
+        types; None leaves a column out. Names such as "int64" and types of NumPy, pandas and Python mean the
+        Arrow type. A column found in no record is all null. It raises if a snapshot or ``infer="all"`` proves
+        that no record has it. A schema gives all columns: nothing is inferred, and no other feature is read.
+        It may be that of another dataset, as ``Snapshot.open("train")`` gives it.
     hive : bool or mapping of str to pyarrow.DataType, default True
         Whether directories that are called ``key=value`` make columns. Without a snapshot those of all
         levels below ``path`` count if it is a directory, and for globs, files and lists those of the whole
@@ -88,7 +91,8 @@ def read_tfrecord(
         Which rows to load: conditions ``(column, operator, value)`` that must all hold, or lists of such of
         which one must hold. Operators are ``=``, ``==``, ``!=``, ``<``, ``<=``, ``>``, ``>=``, ``in``,
         ``not in``, and ``is`` and ``is not``, which look for None. Missing values are false in all but ``is``
-        and ``not in``. Files that hold no such row by their partition columns or by the statistics of the
+        and ``not in``. An expression of pyarrow, such as ``pc.field("year") > 2020``, works too, but leaves
+        no file out. Files that hold no such row by their partition columns or by the statistics of the
         snapshot are not opened; of the others all rows are looked at. Values are compared as they are stored:
         those of floating point columns with 32 bits.
     blocksize : int, str or None, default "128 MiB"
@@ -100,7 +104,8 @@ def read_tfrecord(
         What the records are. With "bytes" they may be anything, and are one column, ``record``. "infer" gives
         bytes for records that are no messages, and, with a warning, for messages that are no Examples.
     compression : "infer", "gzip", "zlib", "zstd", "lz4", "bz2", "xz" or None
-        "infer" goes by the first bytes of each file, whatever its name.
+        "infer" goes by the first bytes of each file, whatever its name. "GZIP", "ZLIB" and "", as TensorFlow
+        spells them, are understood.
     extra : "raise" or "ignore"
         What becomes of a feature that is no column, for example because the sample did not hold it. It
         raises where all columns are read, unless ``schema`` is a whole one.
@@ -126,30 +131,35 @@ def read_tfrecord(
         values may be taken for good ones. The checksums of lengths are always verified.
     max_record_bytes : int or str, default 2 GiB - 1
         A longer record is damage. It bounds the memory that hostile files can take.
-    index : str, optional
-        The column that becomes the index, and is no column then; by default rows are counted in each
-        partition.
+    index : str, list of str or False, optional
+        The column or columns that become the index, and are no columns then. By default it is the index that
+        `to_tfrecord` wrote, if the snapshot tells of one, but for levels that ``columns`` names. Without one,
+        or with False, rows are counted in each partition, and what was an index is a column.
     calculate_divisions : bool, default False
         Whether to find the divisions of the index, so that ``ddf.loc[a:b]`` opens only files that hold such
         rows. They are known where the snapshot's statistics, or the partition values, prove that each
         partition has greater values than the one before, and no missing or floating ones; of categories if
         these are listed in the order of their values. Files are not split then, and the rows of each
         partition come in the order of the index.
-    dtype_backend : "pyarrow" or "numpy"
-        What holds the columns. "numpy" takes pandas' older dtypes for those columns that they can hold
-        whatever comes: floats (missing is NaN), timestamps and durations in their unit (missing is NaT),
-        strings (``str`` from pandas 3 on, else objects), and bytes and lists, as objects. Integers and bools
-        are among them only if none is missing by the statistics of the snapshot, or by a `pyarrow.Schema`
-        in ``schema=`` with fields that are not nullable; a missing value then raises. Dates, times and
-        decimals, lists of these, and lists of timestamps with a time zone stay Arrow-backed. A timestamp or
-        duration of -2^63, which NumPy takes for NaT, raises. Categories are categories with either.
+    categories : list of str, optional
+        Columns to read as pandas categories. Their values become known as they are read.
+    dtype_backend : "pyarrow", "numpy" or None
+        What holds the columns; None means "pyarrow". "numpy" takes pandas' older dtypes for those columns
+        that they can hold whatever comes: floats (missing is NaN), timestamps and durations in their unit
+        (missing is NaT), strings (``str`` from pandas 3 on, else objects), and bytes and lists, as objects.
+        Integers and bools are among them only if none is missing by the statistics of the snapshot, or by a
+        `pyarrow.Schema` in ``schema=`` with fields that are not nullable; a missing value then raises. Dates,
+        times and decimals, lists of these, and lists of timestamps with a time zone stay Arrow-backed. A
+        timestamp or duration of -2^63, which NumPy takes for NaT, raises. Categories are categories with
+        either.
     storage_options : dict, optional
         Passed to the filesystem, such as credentials.
 
     Returns
     -------
     dask.dataframe.DataFrame or dask.dataframe.Series
-        With Arrow-backed columns, if no other are wanted, and a new range index in every partition.
+        With Arrow-backed columns, if no other are wanted, and a new range index in every partition if no
+        column is the index.
 
     Raises
     ------
@@ -169,12 +179,15 @@ def read_tfrecord(
     >>> import dask_tfrecord, dask.dataframe as dd
     >>> ddf = dd.read_tfrecord("s3://bucket/train", columns=["label"])  # doctest: +SKIP
     """
+    path = arguments.paths(path)
     check_choice("record_type", record_type, ("infer", *get_args(RecordType)))
     check_choice("infer", infer, get_args(Infer))
-    if calculate_divisions and index is None:
-        raise TFRecordError("there is no index to calculate divisions of", advice="name its column by index=")
+    dtype_backend = dtype_backend or "pyarrow"
     check_choice("dtype_backend", dtype_backend, get_args(DtypeBackend))
-    check_choice("compression", compression, ("infer", *SUFFIXES))
+    compression = arguments.compression(compression, "infer")
+    arguments.flags(use_snapshot=use_snapshot, verify_crc=verify_crc, calculate_divisions=calculate_divisions)
+    arguments.mappings(storage_options=storage_options)
+    schema = arguments.schema(schema)
     check_choice("extra", extra, get_args(Extra))
     check_choice("on_corrupt", on_corrupt, get_args(OnCorrupt))
     quarantine = None if quarantine_path is None else Store.at(quarantine_path, storage_options)
@@ -205,11 +218,13 @@ def read_tfrecord(
         storage_options=storage_options,
     ).with_origin()
     check_apart(quarantine, dataset.store)
+    if categories is not None:
+        dataset = replace(dataset, schema=_with_categories(dataset.schema, categories))
     numpy = _numpy_names(dataset, schema) if dtype_backend == "numpy" else None
-    divisions = dataset.divisions(index) if calculate_divisions and index is not None else None
     names = None if columns is None else _names(dataset.schema, columns)
-    _check_index(dataset.schema, index, names)
-    ddf = expr.read(dataset, names, numpy=numpy, index=index, divisions=divisions)
+    levels = _levels(dataset, index, names)
+    divisions = _divisions(dataset, levels) if calculate_divisions else None
+    ddf = expr.read(dataset, names, numpy=numpy, index=levels, divisions=divisions)
     return ddf[columns] if isinstance(columns, str) else ddf
 
 
@@ -234,26 +249,55 @@ def _numpy_names(dataset: Dataset, schema: Any) -> list[str]:
     return numpy_names(dataset.schema, dataset.complete | said)
 
 
-def _asked(columns: str | Sequence[str] | None, index: str | None) -> list[str] | None:
+def _asked(columns: Any, index: Any) -> list[str] | None:
     """The only columns that are read; None if all are."""
     if columns is None:
         return None
-    return [*([columns] if isinstance(columns, str) else columns), *([] if index is None else [index])]
+    levels = [] if index is None or index is False else arguments.names("index", index)
+    return [*arguments.names("columns", columns), *levels]
 
 
-def _check_index(schema: Schema, index: str | None, columns: Sequence[str] | None) -> None:
-    if index is None:
-        return
-    [item] = schema.select([index]).fields
-    if columns is not None and index in columns:
-        raise SchemaError("columns= names the column that index= takes", feature=index)
-    if item.depth:
-        raise SchemaError(f"an index cannot hold {item.type}", feature=index)
+def _levels(dataset: Dataset, given: Any, columns: Sequence[str] | None) -> Levels:
+    """The columns that become the index: those that are given, or those that were the index."""
+    if given is None:
+        return tuple(level for level in dataset.index if level[0] not in (columns or ()))
+    names = [] if given is False else arguments.names("index", given)
+    for item in dataset.schema.select(names).fields:
+        if columns is not None and item.name in columns:
+            raise SchemaError("columns= names the column that index= takes", feature=item.name)
+        if item.depth:
+            raise SchemaError(f"an index cannot hold {item.type}", feature=item.name)
+    if len(set(names)) < len(names):
+        raise SchemaError(f"index={given!r} names a column more than once")
+    return tuple((name, name) for name in names)
+
+
+def _divisions(dataset: Dataset, levels: Levels) -> tuple[Any, ...] | None:
+    if len(levels) != 1:
+        problem = "no index" if not levels else f"an index of {len(levels)} levels"
+        raise TFRecordError(
+            f"calculate_divisions=True, but there is {problem}", advice="name its column by index="
+        )
+    return dataset.divisions(levels[0][0])
+
+
+def _with_categories(schema: Schema, given: Any) -> Schema:
+    """The schema with pandas categories in place of some columns' values."""
+    given = list(given) if isinstance(given, Mapping) else given  # Dask's mapping says how many there are
+    names = schema.select(arguments.names("categories", given)).names
+    fields = []
+    for item in schema.fields:
+        if item.name in names and not pa.types.is_dictionary(item.type):
+            if item.depth:
+                raise SchemaError(f"categories= names a column of {item.type}", feature=item.name)
+            item = replace(item, type=pa.dictionary(pa.int32(), item.type))
+        fields.append(item)
+    return replace(schema, fields=tuple(fields))
 
 
 def _names(schema: Schema, columns: str | Sequence[str]) -> list[str]:
     """The columns asked for, each of which there must be, and once."""
-    names = schema.select([columns] if isinstance(columns, str) else columns).names
+    names = schema.select(arguments.names("columns", columns)).names
     repeated = sorted({name for name in names if names.count(name) > 1})
     if repeated:
         raise SchemaError(f"columns= names {', '.join(map(repr, repeated))} more than once")

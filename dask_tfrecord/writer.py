@@ -1,9 +1,9 @@
 """`to_tfrecord`: arguments -> plan -> collection, or its result."""
 
-import os
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Literal, get_args
 from uuid import uuid4
 
@@ -12,10 +12,11 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
-from dask_tfrecord import expr, frame
+from dask_tfrecord import arguments, expr, frame
 from dask_tfrecord.codec import RecordType
-from dask_tfrecord.codec.compression import PORTABLE, SUFFIXES, Compression, check_level
+from dask_tfrecord.codec.compression import PORTABLE, Compression, check_level
 from dask_tfrecord.dataset.commit import WriteRun
+from dask_tfrecord.dataset.guessing import PAYLOAD
 from dask_tfrecord.dataset.layout import check_labels
 from dask_tfrecord.dataset.listing import PathLike
 from dask_tfrecord.dataset.modes import Mode, check_agreement, check_destination
@@ -23,6 +24,7 @@ from dask_tfrecord.dataset.opening import check_choice
 from dask_tfrecord.dataset.snapshot import Snapshot
 from dask_tfrecord.dataset.store import Store
 from dask_tfrecord.errors import TFRecordError
+from dask_tfrecord.levels import index_levels
 from dask_tfrecord.schema import Lossy, Schema
 from dask_tfrecord.shuffling import Shuffle
 from dask_tfrecord.sources import check_not_read
@@ -37,10 +39,10 @@ def to_tfrecord(
     *,
     compression: Compression | None = None,
     compression_level: int | None = None,
-    record_type: RecordType = "example",
-    schema: Mapping[str, pa.DataType] | pa.Schema | None = None,
+    record_type: RecordType | Literal["infer"] = "infer",
+    schema: Mapping[str, Any] | pa.Schema | Literal["infer"] | None = None,
     lossy: Lossy = "warn",
-    write_index: bool = False,
+    write_index: bool | None = None,
     append: bool = False,
     overwrite: bool | Literal["partitions"] = False,
     partition_on: str | Sequence[str] | None = None,
@@ -77,17 +79,22 @@ def to_tfrecord(
         reads only the first two.
     compression_level : int, optional
         More is smaller and slower; which there are depends on the compression.
-    record_type : "example", "sequence_example" or "bytes"
+    record_type : "infer", "example", "sequence_example" or "bytes"
         What each row becomes. Lists of lists need "sequence_example"; "bytes" takes one column of bytes
-        and stores its values as they are.
+        and stores its values as they are. "infer" means "example", unless the DataFrame was made by
+        `read_tfrecord` alone: records of bytes stay records of bytes if one column of bytes is written, and
+        sequence examples stay sequence examples if any of their lists of lists is written.
     schema : mapping of str to pyarrow.DataType, or pyarrow.Schema, optional
-        Types of some columns, where the dtype does not tell. Without it, columns of objects are computed
-        as far as is needed to see what they hold.
+        Types of some columns, where the dtype does not tell. Names such as "int64" and types of NumPy,
+        pandas and Python mean the Arrow type. Without it, columns of objects are computed as far as is needed
+        to see what they hold.
     lossy : "warn", "allow" or "raise"
         TFRecord has 32-bit floats only. What to do about columns of float64 and decimals: warn, once; say
         nothing; or refuse any value that would change.
-    write_index : bool, default False
-        Whether the index becomes the first column.
+    write_index : bool, optional
+        True writes the index as the first columns, and `read_tfrecord` makes it the index again. False drops
+        it. By default an index is written if it has a name, or if it holds no integers: integers without a
+        name only count the rows.
     append : bool, default False
         Whether to add to the data in the directory, whoever wrote it. Columns and types must be the same.
     overwrite : bool or "partitions", default False
@@ -155,12 +162,13 @@ def to_tfrecord(
             f"{type(ddf).__name__} is not a Dask DataFrame",
             advice="pass dask.dataframe.from_pandas(frame, npartitions=8), or a column as ddf[[name]]",
         )
-    if not isinstance(path, str | os.PathLike) or not os.fspath(path):
-        raise TFRecordError(f"{path!r} is not a path", advice="pass the directory to write to")
-    check_choice("compression", compression, tuple(SUFFIXES))
+    arguments.path(path)
+    compression = arguments.compression(compression)
     check_level(compression, compression_level)
-    check_choice("record_type", record_type, get_args(RecordType))
+    check_choice("record_type", record_type, ("infer", *get_args(RecordType)))
     check_choice("lossy", lossy, get_args(Lossy))
+    arguments.flags(colocate=colocate, compute=compute, write_index=bool(write_index is None) or write_index)
+    arguments.mappings(compute_kwargs=compute_kwargs, storage_options=storage_options)
     _check_counts(
         npartitions=npartitions,
         num_shards=num_shards,
@@ -168,7 +176,7 @@ def to_tfrecord(
         max_bytes_per_file=max_bytes_per_file,
         max_files_per_task=max_files_per_task,
     )
-    keys = (partition_on,) if isinstance(partition_on, str) else tuple(partition_on or ())
+    keys = () if partition_on is None else tuple(arguments.names("partition_on", partition_on))
     count = _one_count(npartitions, num_shards)
     moved = _plan_shuffle(keys, colocate, shuffle, count or ddf.npartitions)
     metadata = _checked_metadata(custom_metadata)
@@ -179,22 +187,27 @@ def to_tfrecord(
     if mode in ("overwrite", "partitions"):
         check_not_read(ddf, store)
     base = check_destination(store, mode)
+    schema = arguments.schema(schema)
+    levels = index_levels(ddf._meta, write_index)
+    ddf, texts = expr.checked(ddf, frame.text_names(ddf._meta, schema, levels))
     plan = frame.plan_schema(
         ddf._meta,
         schema=schema,
-        record_type=record_type,
-        write_index=write_index,
+        record_type=_nested_type(ddf) if record_type == "infer" else record_type,
+        write_index=bool(levels),
         sample=lambda names: _partitions(ddf[names]),
         partition_on=keys,
         known=expr.large_strings(ddf),
     )
     records = plan.select(name for name in plan.names if name not in keys)
+    if record_type == "infer":
+        records = _as_read(ddf, records)
     if lossy == "warn":
-        _warn_of_rounding(_rounded(ddf, records, write_index))
+        _warn_of_rounding(_rounded(ddf, records, bool(levels)))
     if compression not in PORTABLE:
         _warn_of_compression(compression)
     if mode in ("append", "partitions"):
-        check_agreement(store, records, plan.select(keys).fields)
+        check_agreement(store, records, plan.select(keys).fields, levels)
     run = WriteRun(
         store,
         records,
@@ -211,10 +224,12 @@ def to_tfrecord(
         level=compression_level,
         custom_metadata=metadata,
         label=name_function,
+        index=levels,
     )
     if moved is None:
         ddf = _repartitioned(ddf, count)
-    result = expr.write(ddf, run, write_index=write_index, shuffle=moved)
+    keep = True if levels else write_index
+    result = expr.write(ddf, run, write_index=keep, texts=texts, shuffle=moved)
     return _compute(result, run, compute_kwargs, retries) if compute else result
 
 
@@ -233,6 +248,38 @@ def _compute(
         run.abandon()
         raise
     return snapshot
+
+
+def _nested_type(ddf: dd.DataFrame) -> RecordType:
+    """What can hold the lists of lists that come from sequence examples; no others are expected."""
+    read = expr.records_read(ddf)
+    nested = {item.name for schema in read for item in schema.fields if item.depth > 1}
+    return "example" if nested.isdisjoint(ddf.columns) else "sequence_example"
+
+
+def _as_read(ddf: dd.DataFrame, records: Schema) -> Schema:
+    """The columns of the records; a column of bytes alone is whole records, if such were read."""
+    read = expr.records_read(ddf)
+    only = len(records.fields) == 1 and records.fields[0].type in (pa.binary(), pa.large_binary())
+    if only and read and all(schema.record_type == "bytes" for schema in read):
+        return replace(records, record_type="bytes")
+    payloads = {name for schema in read if schema.record_type == "bytes" for name in schema.names}
+    if only and not read:  # perhaps the read was computed before
+        payloads = {PAYLOAD.name}
+    for item in records.fields:
+        if item.name in payloads and item.kind == "bytes":
+            _warn_of_wrapping(item.name)
+    return records
+
+
+def _warn_of_wrapping(name: str) -> None:
+    warnings.warn(
+        f"each value of {name!r}, which was a whole record, becomes a feature of an Example; pass "
+        f'record_type="bytes" and ddf[[{name!r}]] to write the records as they were, or else '
+        'record_type="example".',
+        UserWarning,
+        stacklevel=4,
+    )
 
 
 def _check_counts(**counts: object) -> None:

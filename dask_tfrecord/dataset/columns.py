@@ -5,7 +5,7 @@ what the records hold.
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 
@@ -17,9 +17,10 @@ from dask_tfrecord.dataset.listing import Listing, plain
 from dask_tfrecord.dataset.snapshot import Snapshot
 from dask_tfrecord.errors import SchemaError, TFRecordError
 from dask_tfrecord.schema import Field, Schema, check_names
+from dask_tfrecord.spelling import arrow_type
 
-GivenSchema: TypeAlias = Mapping[str, pa.DataType | None] | pa.Schema | Schema | Snapshot
-GivenHive: TypeAlias = bool | Mapping[str, pa.DataType]
+GivenSchema: TypeAlias = Mapping[str, Any] | pa.Schema | Schema | Snapshot
+GivenHive: TypeAlias = bool | Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -251,12 +252,22 @@ def _left_out(given: object) -> list[str]:
 
 
 def _types(keyword: str, given: object) -> dict[str, pa.DataType]:
-    if not isinstance(given, Mapping) or not all(isinstance(one, pa.DataType) for one in given.values()):
-        raise TFRecordError(
-            f"{keyword}={given!r} gives no Arrow types",
-            advice=f'pass such as {keyword}={{"age": pa.int64()}}',
-        )
-    return dict(given)
+    if not isinstance(given, Mapping):
+        raise _no_types(f"{keyword}={given!r} gives no types", keyword)
+    try:
+        return {_name(name): arrow_type(type_) for name, type_ in given.items()}
+    except ValueError as error:
+        raise _no_types(f"{keyword}={given!r} gives no types: {error}", keyword) from None
+
+
+def _name(given: object) -> str:
+    if not isinstance(given, str):
+        raise ValueError(f"{given!r} is no name of a column")
+    return given
+
+
+def _no_types(problem: str, keyword: str) -> TFRecordError:
+    return TFRecordError(problem, advice=f'pass such as {keyword}={{"age": pa.int64()}}')
 
 
 def _unknown(keyword: str, name: str, known: Sequence[str], problem: str) -> SchemaError:

@@ -25,6 +25,7 @@ from dask_tfrecord.dataset.layout import (
 from dask_tfrecord.dataset.modes import Mode, adopt, agreed
 from dask_tfrecord.dataset.partitioning import split
 from dask_tfrecord.dataset.snapshot import (
+    Levels,
     Snapshot,
     find_snapshot,
     library_version,
@@ -64,6 +65,7 @@ class WriteRun:
     max_parts: int = 2**31
     custom_metadata: dict[str, str] = field(default_factory=dict, hash=False)
     label: Callable[[int], str] | None = None
+    index: Levels = ()
 
     def __repr__(self) -> str:
         return f"WriteRun({self.store.public(self.store.root)!r}, {self.run[:8]})"
@@ -270,6 +272,7 @@ class WriteRun:
             number=self.base + 1,
             custom_metadata=self.custom_metadata,
             order=self.order,
+            index=self.index,
         )
         if self.mode == "create":
             return snapshot, []
@@ -283,7 +286,7 @@ class WriteRun:
         """The snapshot with the files that are kept."""
         before = find_snapshot(self.store)
         if before is not None:
-            agreed(before, self.schema, self.partitioning, self.store)
+            agreed(before, self.schema, self.partitioning, self.store, self.index)
         else:
             before = adopt(self.store, self.schema, self.partitioning)
         if before is None:
@@ -300,6 +303,7 @@ class WriteRun:
             number=before.number + 1 if self.mode == "append" else snapshot.number,
             custom_metadata={**before.custom_metadata, **self.custom_metadata},
             order=before.order,
+            index=before.index if before.number else self.index,
         ), replaced + self._outdated() if replaced else []
 
     def _is_own(self, path: str) -> bool:

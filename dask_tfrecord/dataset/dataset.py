@@ -20,6 +20,7 @@ from dask_tfrecord.dataset.listing import FileInfo
 from dask_tfrecord.dataset.misfits import explained
 from dask_tfrecord.dataset.options import ReadOptions
 from dask_tfrecord.dataset.predicates import Outcomes, Predicate, outcomes_in_file
+from dask_tfrecord.dataset.snapshot import Levels
 from dask_tfrecord.dataset.splits import Split
 from dask_tfrecord.dataset.stamps import check_unchanged
 from dask_tfrecord.dataset.store import Store
@@ -155,6 +156,8 @@ class Dataset:
         Files in no piece that only a snapshot's statistics rule out.
     left_out : frozenset of str
         Features that the records may hold though they are no columns.
+    index : tuple of (str, str or None)
+        The columns that were the index of what was written, and the names of its levels.
     """
 
     store: Store
@@ -167,6 +170,7 @@ class Dataset:
     guarded: frozenset[str] = frozenset()
     pruned: tuple[FileInfo, ...] = ()
     left_out: frozenset[str] = frozenset()
+    index: Levels = ()
 
     @property
     def npieces(self) -> int:

@@ -10,6 +10,7 @@ from typing import Any, cast, get_args
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from dask_tfrecord.dataset.keys import (
     BEYOND,
@@ -27,6 +28,7 @@ from dask_tfrecord.dataset.predicates import (
     IsIn,
     IsNull,
     Not,
+    OfArrow,
     Operator,
     Or,
     Predicate,
@@ -191,6 +193,8 @@ def parse_filters(filters: Any, schema: Schema) -> Predicate:
     SchemaError
         For anything that is no filter, or none for these columns.
     """
+    if isinstance(filters, pc.Expression):
+        return _of_arrow(filters, schema)
     if not isinstance(filters, list | tuple) or not filters:
         raise _malformed(filters)
     if _is_condition(filters):
@@ -206,6 +210,32 @@ def names_in(filters: Any) -> set[str]:
     if _is_condition(filters):
         return {filters[0]}
     return set().union(*map(names_in, filters)) if isinstance(filters, list | tuple) else set()
+
+
+def _of_arrow(expression: pc.Expression, schema: Schema) -> Predicate:
+    """An expression of pyarrow, which tells its columns only by failing without them."""
+    table = pa.Table.from_batches([schema.no_rows()])
+    try:
+        table.filter(expression)
+    except pa.ArrowException as error:
+        raise SchemaError(
+            f"filters= does not suit the columns: {error}", advice="compare columns to values of their types"
+        ) from None
+    names = [name for name in schema.names if _fails(table.drop_columns([name]), expression)]
+    if not names or "FieldPath(" in str(expression):
+        raise SchemaError(
+            f"filters= names no column, or one by its number: {expression}",
+            advice='name columns, such as pc.field("year") > 2020',
+        )
+    return OfArrow(expression, tuple(names))
+
+
+def _fails(table: pa.Table, expression: pc.Expression) -> bool:
+    try:
+        table.filter(expression)
+    except pa.ArrowException:
+        return True
+    return False
 
 
 def _conditions(group: Any, schema: Schema) -> Iterator[Predicate]:
@@ -251,7 +281,8 @@ def _condition(field: Field, symbol: str, value: Any) -> Predicate:
 def _malformed(found: Any) -> SchemaError:
     return SchemaError(
         f"filters= is not a list of (column, operator, value), or a list of such lists: {found!r}",
-        advice='pass for example [("year", ">=", 2024), ("country", "in", ["FR", "PL"])]',
+        advice='pass for example [("year", ">=", 2024), ("country", "in", ["FR", "PL"])], or an expression '
+        'of pyarrow such as pc.field("year") >= 2024',
     )
 
 

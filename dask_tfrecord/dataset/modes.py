@@ -17,7 +17,7 @@ from dask_tfrecord.dataset.inference import take_sample
 from dask_tfrecord.dataset.layout import visible_files
 from dask_tfrecord.dataset.listing import FileInfo
 from dask_tfrecord.dataset.options import ReadOptions
-from dask_tfrecord.dataset.snapshot import Snapshot, find_snapshot, library_version, versions
+from dask_tfrecord.dataset.snapshot import Levels, Snapshot, find_snapshot, library_version, versions
 from dask_tfrecord.dataset.splits import Split
 from dask_tfrecord.dataset.store import Store
 from dask_tfrecord.errors import DestinationError, SchemaError
@@ -65,7 +65,7 @@ def _refuse_links(store: Store) -> None:
             )
 
 
-def check_agreement(store: Store, schema: Schema, partitioning: Sequence[Field]) -> None:
+def check_agreement(store: Store, schema: Schema, partitioning: Sequence[Field], index: Levels = ()) -> None:
     """Refuse to add such columns to what is there, if there is anything.
 
     Raises
@@ -75,16 +75,19 @@ def check_agreement(store: Store, schema: Schema, partitioning: Sequence[Field])
     """
     snapshot = find_snapshot(store)
     if snapshot is not None:
-        agreed(snapshot, schema, partitioning, store)
+        agreed(snapshot, schema, partitioning, store, index)
     elif files := visible_files(store):
         _values(store, files, partitioning)
         _foreign_schema(store, files, schema)
 
 
-def agreed(snapshot: Snapshot, schema: Schema, partitioning: Sequence[Field], store: Store) -> None:
+def agreed(
+    snapshot: Snapshot, schema: Schema, partitioning: Sequence[Field], store: Store, index: Levels
+) -> None:
     """As `check_agreement`, with a snapshot."""
     root = store.public(store.root)
     _check_partitioning([item.name for item in partitioning], list(snapshot.partition_on), root)
+    _check_index(index, snapshot.index, root)
     _check_names(schema, snapshot.schema, root)
     found = {item.name: item for item in snapshot.schema.fields}
     pairs = [(item, found[item.name]) for item in schema.fields]
@@ -150,6 +153,18 @@ def _check_partitioning(ours: list[str], theirs: list[str], root: str) -> None:
             path=root,
             feature=(missing or theirs)[0],
             advice=f"pass partition_on={theirs or None}",
+        )
+
+
+def _check_index(ours: Levels, theirs: Levels | None, root: str) -> None:
+    """Refuse another index than the dataset has, if that is known."""
+    if theirs is not None and ours != theirs:
+        there, here = ([column for column, _ in levels] or "none" for levels in (theirs, ours))
+        drop = "" if theirs else ", or pass write_index=False to drop its own"
+        raise SchemaError(
+            f"the DataFrame has the index {here}, the dataset was written with {there}",
+            path=root,
+            advice=f"bring the DataFrame to that index with set_index or reset_index{drop}",
         )
 
 

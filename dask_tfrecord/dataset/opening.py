@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any, Literal, NamedTuple
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from dask_tfrecord.casts import is_list
 from dask_tfrecord.dataset.columns import (
@@ -82,7 +83,10 @@ def open_dataset(
     the types of columns other than ``columns``, if these are given, is no error.
     """
     places = as_paths(paths)
-    wanted = Wanted.of(schema, hive, None if columns is None else {*columns, *names_in(filters)})
+    asked = None
+    if columns is not None and not isinstance(filters, pc.Expression):  # which does not list its columns
+        asked = {*columns, *names_in(filters)}
+    wanted = Wanted.of(schema, hive, asked)
     record_type = wanted.record_type or "infer" if record_type == "infer" else record_type
     locate = partial(locate_large, options=options, blocksize=blocksize, compute_each=compute_each)
     look = partial(_look, record_type=record_type, infer=infer, compute_each=compute_each, options=options)
@@ -156,13 +160,22 @@ def _open_snapshot(
     told_of = [entry or _doubted(told) for entry, (_, told, _) in zip(entries, described, strict=True)]
     kept = _that_may_match(predicate, columns, entries, values)
     by_values = _that_may_match(predicate, columns, [None] * len(files), values)
-    pruned = tuple(files[index] for index in sorted(set(by_values) - set(kept)))
     by_path = {files[at].path: replace(entry, blocks=()) for at in kept if (entry := entries[at])}
+    pruned = tuple(files[index] for index in sorted(set(by_values) - set(kept)))
     files = [files[index] for index in kept]
     known = locate(store, files, [told_of[index] for index in kept])
     pieces, values = plan_pieces(files, known, _taken(values, kept), blocksize=blocksize)
     return Dataset(
-        store, pieces, columns, options, values, by_path, predicate, pruned=pruned, left_out=left_out
+        store,
+        pieces,
+        columns,
+        options,
+        values,
+        by_path,
+        predicate,
+        pruned=pruned,
+        left_out=left_out,
+        index=tuple(level for level in snapshot.index or () if level[0] in columns.names),
     )
 
 

@@ -5,15 +5,18 @@ outcomes that its rows may have, never one too few: a file that cannot be true h
 """
 
 import operator
+import pickle
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
+from hashlib import sha256
 from itertools import product
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyarrow.dataset import dataset
 
 from dask_tfrecord.dataset.entries import ColumnStatistics, FileEntry
 from dask_tfrecord.dataset.keys import (
@@ -231,6 +234,28 @@ class Unsure(Predicate):
 
     def mask(self, table: pa.Table) -> pa.ChunkedArray:
         raise TypeError("nobody knows which predicate it is")  # it stands for pandas' own filters only
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class OfArrow(Predicate):
+    """An expression of pyarrow, of which only Arrow knows what it comes to."""
+
+    expression: pc.Expression
+    names: tuple[str, ...]
+
+    def columns(self) -> set[str]:
+        return set(self.names)
+
+    def outcomes(self, known: Known) -> Outcomes:
+        return ANY
+
+    def mask(self, table: pa.Table) -> pa.ChunkedArray:
+        rows = dataset(table.select(self.names))
+        return rows.to_table(columns={"mask": self.expression}, use_threads=False)["mask"]
+
+    def __repr__(self) -> str:
+        """All of it, which the expression's own leaves out."""
+        return f"OfArrow({sha256(pickle.dumps(self.expression)).hexdigest()}, {self.names})"
 
 
 def outcomes_in_file(

@@ -29,6 +29,9 @@ FORMAT_VERSION = 1
 # All of the library's own below a dataset's root, hidden from readers by its underscore.
 OWN = "_tfrecord"
 
+# Columns that become the index of a DataFrame, and what its levels are called.
+Levels = tuple[tuple[str, str | None], ...]
+
 _METADATA_KEY = b"dask_tfrecord"
 _NAME = re.compile(r"\d{8}\.parquet")
 
@@ -68,6 +71,9 @@ class Snapshot:
         Names of all columns, as readers give them; empty if the partition columns come last.
     partial : bool
         Whether the records may hold features that are no columns.
+    index : tuple of (str, str or None), optional
+        The columns that were the index of the DataFrame, and the names of its levels; empty if it was not
+        written. None for files of other writers, and if the snapshot is older than this attribute.
     """
 
     files: tuple[FileEntry, ...]
@@ -80,6 +86,7 @@ class Snapshot:
     custom_metadata: dict[str, str] = field(default_factory=dict, hash=False)
     order: tuple[str, ...] = ()
     partial: bool = False
+    index: Levels | None = None
 
     def __post_init__(self) -> None:
         if self.partitioning:
@@ -207,6 +214,7 @@ def to_parquet(snapshot: Snapshot) -> pa.Buffer:
         "library": snapshot.library,
         "custom_metadata": snapshot.custom_metadata,
         "order": list(snapshot.order),
+        "index": snapshot.index,
     }
     if snapshot.partial:
         metadata["partial"] = True
@@ -250,9 +258,25 @@ def _snapshot(table: pa.Table, metadata: dict[str, Any], number: int) -> Snapsho
     order = tuple(metadata.get("order", ()))
     names = sorted(item.name for item in (*schema.fields, *partitioning))
     check(not order or sorted(order) == names, "the order is not one of its columns")
+    index = _levels(metadata.get("index"), names)
     files = from_table(table, schema, partitioning)
     partial = metadata.get("partial", False) is True
-    return Snapshot(files, schema, compression, run, library, partitioning, number, custom, order, partial)
+    return Snapshot(
+        files, schema, compression, run, library, partitioning, number, custom, order, partial, index
+    )
+
+
+def _levels(stored: Any, names: Sequence[str]) -> Levels | None:
+    """The index, if its levels are columns."""
+    if stored is None:
+        return None
+    levels = tuple((column, name) for column, name in stored)
+    columns = [column for column, _ in levels]
+    check(all(isinstance(name, str | None) for _, name in levels), "a name of the index is no string")
+    check(
+        len(set(columns)) == len(columns) and set(columns) <= set(names), "the index is none of its columns"
+    )
+    return levels
 
 
 def _strict_json(text: bytes) -> dict[str, Any]:

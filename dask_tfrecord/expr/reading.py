@@ -1,7 +1,5 @@
 """The expressions of a read, what they take in of others around them, and their tasks."""
 
-import sys
-import warnings
 from dataclasses import replace
 from functools import cached_property, reduce
 from typing import Any, ClassVar, cast
@@ -56,7 +54,9 @@ from dask_tfrecord.dataset import filters, predicates
 from dask_tfrecord.dataset.dataset import Dataset, Piece
 from dask_tfrecord.dataset.keys import WrongTypeError
 from dask_tfrecord.dataset.predicates import Operator, Predicate, Unsure
+from dask_tfrecord.dataset.snapshot import Levels
 from dask_tfrecord.errors import CorruptRecordWarning, FileChangedError, SchemaError
+from dask_tfrecord.expr.telling import tell
 from dask_tfrecord.schema import Field, Schema
 
 
@@ -65,19 +65,19 @@ def read(
     columns: list[str] | None,
     *,
     numpy: list[str] | None = None,
-    index: str | None = None,
+    index: Levels = (),
     divisions: tuple[Any, ...] | None = None,
 ) -> DataFrame:
     """The collection of a dataset's pieces; the columns in ``numpy`` are not backed by Arrow.
 
-    The column ``index`` becomes the index, with ``divisions`` if they are known.
+    The columns of ``index`` become the index, with ``divisions`` if they are known.
     """
     found = ReadTFRecord(dataset, columns, numpy=numpy, index=index, known_divisions=divisions)
     return new_collection(found)
 
 
 def read_partition(
-    piece: Piece, numpy: list[str], index: str | None = None, in_order: bool = False
+    piece: Piece, numpy: list[str], index: Levels = (), in_order: bool = False
 ) -> pd.DataFrame:
     """The task that reads a partition."""
     table = piece.read(_warn)
@@ -85,14 +85,11 @@ def read_partition(
         found = backends.to_pandas(table, piece.schema, piece.rows, numpy)
     except SchemaError as error:
         raise error.located(path=piece.public) from None
-    return found if index is None else backends.with_index(found, index, in_order=in_order)
+    return backends.with_index(found, index, in_order=in_order) if index else found
 
 
 def _warn(message: str) -> None:
-    """Say it here, and to the client of the worker that this may be."""
-    distributed = sys.modules.get("distributed")  # or the scheduler is another one
-    warn = warnings.warn if distributed is None else distributed.warn
-    warn(message, CorruptRecordWarning, 3)
+    tell(message, CorruptRecordWarning)
 
 
 def read_partitions(pieces: list[Piece], *how: Any) -> pd.DataFrame:
@@ -131,7 +128,7 @@ class ReadTFRecord(PartitionsFiltered, BlockwiseIO):
         "predicate": None,
         "_gathered": False,
         "numpy": None,
-        "index": None,
+        "index": (),
         "known_divisions": None,
     }
     _absorb_projections = True
@@ -147,22 +144,26 @@ class ReadTFRecord(PartitionsFiltered, BlockwiseIO):
 
     @property
     def columns(self) -> list[str]:
-        return [name for name in self._schema.names if name != self.operand("index")]
+        levels = self._levels
+        return [name for name in self._schema.names if name not in levels]
+
+    @property
+    def _levels(self) -> list[str]:
+        """The columns that become the index."""
+        return [column for column, _ in self.operand("index")]
 
     @cached_property
     def _schema(self) -> Schema:
-        """What is read: the columns, and the one that becomes the index."""
+        """What is read: the columns, and those that become the index."""
         schema: Schema = self.dataset.schema
-        columns, index = self.operand("columns"), self.operand("index")
-        if columns is None:
-            return schema
-        return schema.select(columns if index is None else [*columns, index])
+        columns = self.operand("columns")
+        return schema if columns is None else schema.select([*columns, *self._levels])
 
     @cached_property
     def _meta(self) -> pd.DataFrame:
         meta = backends.empty_meta(self._schema, self.numpy_names)
         index = self.operand("index")
-        return meta if index is None else backends.with_index(meta, index)
+        return backends.with_index(meta, index) if index else meta
 
     @cached_property
     def _name(self) -> str:
@@ -217,9 +218,7 @@ class ReadTFRecord(PartitionsFiltered, BlockwiseIO):
             return Literal(lengths if isinstance(parent, Lengths) else sum(lengths))
         if not self._schema.fields:
             return None
-        return type(parent)(
-            self.substitute_parameters({"columns": [], "index": None, "known_divisions": None})
-        )
+        return type(parent)(self.substitute_parameters({"columns": [], "index": (), "known_divisions": None}))
 
     def _is_unchanged(self) -> bool:
         """Whether the files are as they were listed; False, too, where the optimizer cannot reach them."""
@@ -447,8 +446,8 @@ def _parse(found: Expr) -> Predicate:
 
 def _field_of(found: Any) -> Field:
     """The column of a read that an expression is."""
-    if isinstance(found, Index) and isinstance(found.frame, ReadTFRecord) and found.frame.operand("index"):
-        return cast(Field, found.frame.dataset.schema.select([found.frame.operand("index")]).fields[0])
+    if isinstance(found, Index) and isinstance(found.frame, ReadTFRecord) and len(found.frame._levels) == 1:
+        return cast(Field, found.frame.dataset.schema.select(found.frame._levels).fields[0])
     name = found.operand("columns") if isinstance(found, Projection) else None
     frame = found
     while isinstance(frame, Projection) or (isinstance(frame, Assign) and name not in frame.keys):

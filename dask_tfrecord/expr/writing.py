@@ -11,24 +11,39 @@ from dask.dataframe.dask_expr._collection import DataFrame, Scalar
 from dask.dataframe.dask_expr._expr import Blockwise, Expr
 from dask.typing import Key
 
-from dask_tfrecord import frame, shuffling
+from dask_tfrecord import frame, printed, shuffling
 from dask_tfrecord.dataset.commit import WriteRun
 from dask_tfrecord.dataset.snapshot import FileEntry, Snapshot
 from dask_tfrecord.errors import TFRecordError
+from dask_tfrecord.expr.telling import tell
+from dask_tfrecord.expr.text import Texts
 from dask_tfrecord.shuffling import Shuffle
 
 
-def write(ddf: DataFrame, run: WriteRun, *, write_index: bool, shuffle: Shuffle | None = None) -> Scalar:
+def write(
+    ddf: DataFrame,
+    run: WriteRun,
+    *,
+    write_index: bool | None,
+    texts: Texts = (),
+    shuffle: Shuffle | None = None,
+) -> Scalar:
     """The collection whose one value is the snapshot of what was written."""
     if shuffle is None:
-        return new_collection(WriteTFRecord(ddf.expr, run, write_index, False))
-    rows = new_collection(PackRows(ddf.expr, run, write_index, shuffle))
+        return new_collection(WriteTFRecord(ddf.expr, run, write_index, texts, False))
+    rows = new_collection(PackRows(ddf.expr, run, write_index, texts, shuffle))
     moved = rows.shuffle(on=shuffling.TARGET, npartitions=shuffle.npartitions, ignore_index=True, force=True)
-    return new_collection(WriteTFRecord(moved.expr, run, False, True))
+    return new_collection(WriteTFRecord(moved.expr, run, False, (), True))
 
 
 def write_partition(
-    partition: pd.DataFrame, run: WriteRun, write_index: bool, packed: bool, index: int, count: int
+    partition: pd.DataFrame,
+    run: WriteRun,
+    write_index: bool | None,
+    texts: Texts,
+    packed: bool,
+    index: int,
+    count: int,
 ) -> tuple[FileEntry, ...]:
     """The task that writes a partition."""
     try:
@@ -36,8 +51,7 @@ def write_partition(
             return run.write(
                 shuffling.unpack(partition, run.columns, partition_on=run.partition_on), index, count
             )
-        table = frame.to_table(partition, run.columns, write_index=write_index, lossy=run.lossy)
-        return run.write(table, index, count)
+        return run.write(_to_table(partition, run, write_index, texts), index, count)
     except TFRecordError as error:
         raise error.located(path=_named(run, index, count)) from None
     finally:
@@ -47,16 +61,34 @@ def write_partition(
 
 
 def pack_partition(
-    partition: pd.DataFrame, run: WriteRun, write_index: bool, shuffle: Shuffle, index: int, count: int
+    partition: pd.DataFrame,
+    run: WriteRun,
+    write_index: bool | None,
+    texts: Texts,
+    shuffle: Shuffle,
+    index: int,
+    count: int,
 ) -> pd.DataFrame:
     """The task that makes the rows of a partition ready to be shuffled."""
     try:
-        table = frame.to_table(partition, run.columns, write_index=write_index, lossy=run.lossy)
+        table = _to_table(partition, run, write_index, texts)
         return shuffling.pack(
             table, run.columns, index, partition_on=run.partition_on, lossy=run.lossy, shuffle=shuffle
         )
     except TFRecordError as error:
         raise error.located(path=_named(run, index, count)) from None
+
+
+def _to_table(partition: pd.DataFrame, run: WriteRun, write_index: bool | None, texts: Texts) -> pa.Table:
+    """The rows of a partition, whose text is looked at where nothing is known of its origin."""
+    table = frame.to_table(partition, run.columns, write_index=write_index, lossy=run.lossy)
+    for name, computed in texts:
+        first = printed.first(table[name])
+        printed.check_text(first, name)
+        if computed and printed.may_be_collections(first):
+            problem = f"the text of {name!r} looks like printed lists or dicts"
+            tell(f"{problem}; {printed.advice(name)}.", UserWarning)
+    return table
 
 
 def _named(run: WriteRun, index: int, count: int) -> str:
@@ -102,7 +134,7 @@ class _PerPartition(_AllColumns, Blockwise):
 class PackRows(_PerPartition):
     """The rows as frames of a few simple columns."""
 
-    _parameters: ClassVar = ["frame", "run", "write_index", "shuffle"]
+    _parameters: ClassVar = ["frame", "run", "write_index", "texts", "shuffle"]
     _prefix: ClassVar = "packrows"
     _function = staticmethod(pack_partition)
 
@@ -114,7 +146,7 @@ class PackRows(_PerPartition):
 class _Write(_AllColumns):
     """What the expressions of a write have in common: no value of pandas."""
 
-    _parameters: ClassVar = ["frame", "run", "write_index", "packed"]
+    _parameters: ClassVar = ["frame", "run", "write_index", "texts", "packed"]
 
     @property
     def _meta(self) -> None:

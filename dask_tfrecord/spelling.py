@@ -1,0 +1,75 @@
+"""The ways in which people write a type -> the Arrow type: Arrow's, NumPy's, pandas' and Python's."""
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+_PYTHON = {int: pa.int64(), float: pa.float64(), bool: pa.bool_(), str: pa.string(), bytes: pa.binary()}
+_NAMES = {"str": pa.string(), "bytes": pa.binary(), "boolean": pa.bool_(), "int": pa.int64()}
+
+_Parse = Callable[..., pa.DataType]
+_FORMS: tuple[tuple[re.Pattern[str], _Parse], ...] = (
+    (re.compile(r"list<(?:\w+: )?(.+)>"), lambda item: pa.list_(_item(item))),
+    (re.compile(r"large_list<(?:\w+: )?(.+)>"), lambda item: pa.large_list(_item(item))),
+    (
+        re.compile(r"fixed_size_list<(?:\w+: )?(.+)>\[(\d+)\]"),
+        lambda item, size: pa.list_(_item(item), int(size)),
+    ),
+    (re.compile(r"fixed_size_binary\[(\d+)\]"), lambda width: pa.binary(int(width))),
+    (re.compile(r"decimal(?:128)?\((\d+), ?(\d+)\)"), lambda *digits: pa.decimal128(*map(int, digits))),
+    (re.compile(r"(?:timestamp|datetime64)\[(s|ms|us|ns), (?:tz=)?(.+)\]"), pa.timestamp),
+    (re.compile(r"(.+)\[py(?:arrow|thon)\]"), lambda name: arrow_type(name)),
+)
+
+
+def arrow_type(given: Any) -> pa.DataType:
+    """The Arrow type that a type of Arrow, pandas, NumPy or Python, or the name of one, means.
+
+    Raises
+    ------
+    ValueError
+        For anything that means none.
+    """
+    if isinstance(given, pa.DataType):
+        return given
+    if isinstance(found := getattr(given, "pyarrow_dtype", None), pa.DataType):  # of pandas' ArrowDtype
+        return found
+    if isinstance(given, type) and given in _PYTHON:
+        return _PYTHON[given]
+    if given is None:  # which NumPy takes for float64
+        raise ValueError("None is no type that Arrow has")
+    if given == "float":  # of 32 bits in Arrow's names, of 64 in NumPy's
+        raise ValueError('\'float\' may be "float32" or "float64"')
+    try:
+        return _by_name(given) if isinstance(given, str) else _by_dtype(given)
+    except (KeyError, NotImplementedError, TypeError, ValueError, pa.ArrowException):
+        raise ValueError(f"{given!r} is no type that Arrow has") from None
+
+
+def _item(name: str) -> pa.DataType:
+    """The type of the values of a list, in Arrow's names."""
+    return pa.float32() if name == "float" else arrow_type(name)
+
+
+def _by_name(name: str) -> pa.DataType:
+    for pattern, parse in _FORMS:
+        if match := pattern.fullmatch(name):
+            return parse(*match.groups())
+    if name in _NAMES:
+        return _NAMES[name]
+    try:
+        return pa.type_for_alias(name)
+    except ValueError:
+        if re.fullmatch("U?Int(8|16|32|64)|Float(32|64)", name):  # pandas' own, which have missing values
+            return pa.type_for_alias(name.lower())
+        return _by_dtype(name)
+
+
+def _by_dtype(given: Any) -> pa.DataType:
+    if type(given).__module__.startswith("pandas"):
+        zone = getattr(given, "tz", None)
+        return pa.timestamp(given.unit, str(zone)) if zone is not None else _by_name(given.name)
+    return pa.from_numpy_dtype(np.dtype(given))

@@ -1,0 +1,284 @@
+"""The index of a DataFrame: written if it says something, and the index again when it is read."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import dask
+import dask.dataframe as dd
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from dask_tfrecord import SchemaError, Snapshot, TFRecordError, index, read_tfrecord, take, to_tfrecord
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+FRAME = pd.DataFrame({"x": range(12), "word": [f"w{n:02}" for n in range(12)]})
+
+
+def two(frame: pd.DataFrame) -> dd.DataFrame:
+    return dd.from_pandas(frame, npartitions=2)
+
+
+NAMED: dict[str, Any] = {
+    "range": pd.RangeIndex(12),
+    "integers": pd.Index([n * n for n in range(12)]),
+    "times": pd.date_range("2024-01-01", periods=12, tz="Europe/Vienna"),
+    "text": pd.Index([f"k{n:02}" for n in range(12)]),
+    "durations": pd.to_timedelta(range(12), unit="s"),
+    "repeated": pd.Index([0] * 12),
+}
+
+
+@pytest.mark.parametrize("levels", NAMED.values(), ids=NAMED.keys())
+@pytest.mark.parametrize("way", ["plain", "shuffled", "partitioned", "split"])
+def test_a_named_index_comes_back_as_the_index(tmp_path: Path, levels: Any, way: str) -> None:
+    options: dict[str, Any] = {
+        "plain": {},
+        "shuffled": {"shuffle": 1},
+        "partitioned": {"partition_on": "word", "colocate": True},
+        "split": {"max_rows_per_file": 1},
+    }[way]
+    frame = FRAME.set_index(levels.rename("key"))
+    snapshot = to_tfrecord(two(frame), tmp_path, **options)
+    assert snapshot.index == (("key", "key"),)
+    ddf = read_tfrecord(tmp_path)
+    assert list(ddf.columns) == ["x", "word"]
+    found = ddf.compute().sort_values("x")
+    assert found.index.name == ddf.index.name == "key"
+    assert found.index.dtype == ddf.index.dtype == ddf._meta.index.dtype
+    assert found.index.tolist() == frame.index.tolist()
+    assert found["word"].tolist() == frame["word"].tolist()
+
+
+def test_the_time_of_a_time_series_survives(tmp_path: Path) -> None:
+    ddf = dask.datasets.timeseries(end="2000-01-03", freq="1h")
+    ddf.to_tfrecord(tmp_path, lossy="allow")
+    assert read_tfrecord(tmp_path).index.compute().tolist() == ddf.index.compute().tolist()
+    numpy = read_tfrecord(tmp_path, dtype_backend="numpy").compute()
+    assert isinstance(numpy.index, pd.DatetimeIndex)
+
+
+def test_the_keys_of_a_groupby_survive(tmp_path: Path) -> None:
+    ddf = two(FRAME.assign(a=FRAME.x % 3, b=FRAME.word.str[-1]))
+    one = ddf.groupby("a")[["x"]].sum()
+    to_tfrecord(one, tmp_path / "one")
+    assert read_tfrecord(tmp_path / "one").compute()["x"].to_dict() == one.compute()["x"].to_dict()
+    several = ddf.groupby(["a", "b"])[["x"]].sum()
+    snapshot = to_tfrecord(several, tmp_path / "several")
+    assert snapshot.index == (("a", "a"), ("b", "b"))
+    found = read_tfrecord(tmp_path / "several")
+    assert list(found.columns) == ["x"]
+    assert found.compute()["x"].to_dict() == several.compute()["x"].to_dict()
+    assert found["x"].sum().compute() == FRAME["x"].sum()
+    assert len(found) == len(several.compute())
+    assert list(read_tfrecord(tmp_path / "several", columns=["a", "x"]).compute().index.names) == ["b"]
+
+
+def test_keys_that_the_meta_does_not_know_are_not_dropped(tmp_path: Path) -> None:
+    ddf = two(FRAME).groupby("word").x.apply(sum, meta=("x", "int64")).to_frame()
+    with pytest.raises(SchemaError, match=r"has the index \['word'\], of which .*\.reset_index\(\)"):
+        to_tfrecord(ddf, tmp_path / "a")
+    to_tfrecord(ddf, tmp_path / "b", write_index=False)
+    assert sorted(read_tfrecord(tmp_path / "b")["x"].compute()) == list(range(12))
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        lambda ddf: ddf,
+        lambda ddf: ddf[ddf.x > 3],
+        lambda ddf: dd.concat([ddf, ddf]),
+        lambda ddf: ddf.set_index("word").reset_index(),
+        lambda ddf: ddf.sort_values("x", ascending=False),
+        lambda ddf: ddf.merge(ddf, on="x"),
+    ],
+)
+def test_an_index_that_only_counts_rows_is_not_written(tmp_path: Path, made: Any) -> None:
+    ddf = made(two(FRAME))
+    snapshot = to_tfrecord(ddf, tmp_path)
+    assert snapshot.index == ()
+    assert sorted(snapshot.schema.names) == sorted(ddf.columns)
+    assert read_tfrecord(tmp_path).compute().index.name is None
+
+
+@pytest.mark.parametrize("kind", ["text", "times", "durations"])
+def test_an_index_without_a_name_is_written_if_it_does_not_count_rows(tmp_path: Path, kind: str) -> None:
+    frame = FRAME.set_index(NAMED[kind])
+    snapshot = to_tfrecord(two(frame), tmp_path)
+    assert (snapshot.schema.names, snapshot.index) == (["index", "x", "word"], (("index", None),))
+    found = read_tfrecord(tmp_path).compute()
+    assert found.index.name is None
+    assert found.index.tolist() == frame.index.tolist()
+
+
+def test_write_index_overrides(tmp_path: Path) -> None:
+    assert to_tfrecord(two(FRAME), tmp_path / "a", write_index=True).schema.names == ["index", "x", "word"]
+    found = read_tfrecord(tmp_path / "a").compute()
+    assert (found.index.tolist(), found.index.name) == (list(range(12)), None)
+    named = two(FRAME.set_index("word"))
+    assert to_tfrecord(named, tmp_path / "b", write_index=False).schema.names == ["x"]
+    assert list(read_tfrecord(tmp_path / "b").columns) == ["x"]
+
+
+def test_the_reader_decides_what_the_index_is(tmp_path: Path) -> None:
+    to_tfrecord(two(FRAME.set_index("word")), tmp_path)
+    plain = read_tfrecord(tmp_path, index=False)
+    assert list(plain.columns) == ["word", "x"]
+    assert plain.compute().index.tolist() == list(range(12))
+    other = read_tfrecord(tmp_path, index="x")
+    assert (list(other.columns), other.index.name) == (["word"], "x")
+    assert read_tfrecord(tmp_path, index=["word", "x"]).compute().index.names == ["word", "x"]
+    assert list(read_tfrecord(tmp_path, columns=["word"]).columns) == ["word"]
+    assert read_tfrecord(tmp_path, columns=["word"]).compute().index.name is None
+    assert read_tfrecord(tmp_path, columns="x").compute().index.tolist() == FRAME["word"].tolist()
+    assert read_tfrecord(tmp_path, columns=[]).compute().index.tolist() == FRAME["word"].tolist()
+    whole = read_tfrecord(tmp_path, schema=pa.schema([("x", pa.int32())]))
+    assert whole.compute().index.name is None
+    assert list(read_tfrecord(tmp_path, use_snapshot=False).columns) == ["word", "x"]
+    assert list(read_tfrecord(f"{tmp_path}/*").columns) == ["word", "x"]
+    assert list(take(tmp_path, [0, 3]).columns) == ["word", "x"]
+
+
+def test_queries_work_on_an_index_that_came_back(tmp_path: Path, opened: list[str]) -> None:
+    to_tfrecord(dd.from_pandas(FRAME.set_index("x"), npartitions=6), tmp_path)
+    ddf = read_tfrecord(tmp_path, blocksize=None)
+    opened.clear()
+    assert len(ddf) == len(ddf["word"]) == 12
+    assert opened == []
+    assert ddf[ddf.index >= 8]["word"].compute().tolist() == FRAME["word"][8:].tolist()
+    assert len(opened) == 2
+    assert ddf[ddf["word"] == "w03"].compute().index.tolist() == [3]
+    assert len(opened) == 3
+    assert ddf.index.max().compute() == 11
+    assert ddf.loc[4:5].compute()["word"].tolist() == ["w04", "w05"]
+    assert ddf.reset_index().compute()["x"].tolist() == FRAME["x"].tolist()
+    assert ddf.reset_index()[["x"]].sum().compute()["x"] == FRAME["x"].sum()
+    assert read_tfrecord(tmp_path, filters=[("x", "<", 2)]).compute().index.tolist() == [0, 1]
+    assert ddf.partitions[1].compute().index.tolist() == [2, 3]
+    assert not ddf.known_divisions
+    known = read_tfrecord(tmp_path, calculate_divisions=True, blocksize=None)
+    assert known.divisions == (0, 2, 4, 6, 8, 10, 11)
+    opened.clear()
+    assert known.loc[5]["word"].compute().tolist() == ["w05"]
+    assert len(opened) == 1
+
+
+def test_what_is_read_is_written_the_same_again(tmp_path: Path) -> None:
+    frame = FRAME.set_index("word")
+    to_tfrecord(two(frame), tmp_path / "a")
+    to_tfrecord(read_tfrecord(tmp_path / "a"), tmp_path / "b")
+    one, other = (read_tfrecord(tmp_path / name).compute() for name in "ab")
+    pd.testing.assert_frame_equal(one, other)
+
+
+def test_a_partition_column_is_the_index_again(tmp_path: Path) -> None:
+    frame = FRAME.assign(part=FRAME.x % 3).set_index("part")
+    to_tfrecord(dd.from_pandas(frame, npartitions=2), tmp_path, partition_on="part")
+    assert (tmp_path / "part=1").is_dir()
+    found = read_tfrecord(tmp_path).compute()
+    assert found.index.name == "part"
+    assert sorted(zip(found.index, found["x"], strict=True)) == sorted(
+        zip(frame.index, frame["x"], strict=True)
+    )
+    assert read_tfrecord(tmp_path, hive=False).compute().index.name is None
+
+
+def test_the_index_of_an_append_agrees_with_the_dataset(tmp_path: Path) -> None:
+    named, plain = two(FRAME.set_index("word")), two(FRAME)
+    to_tfrecord(named, tmp_path / "named")
+    to_tfrecord(named, tmp_path / "named", append=True)
+    assert read_tfrecord(tmp_path / "named").compute().index.tolist() == FRAME["word"].tolist() * 2
+    with pytest.raises(SchemaError, match=r"has the index none, the dataset .* with \['word'\]; .*set_index"):
+        to_tfrecord(plain, tmp_path / "named", append=True)
+    to_tfrecord(plain, tmp_path / "plain")
+    with pytest.raises(SchemaError, match=r"has the index \['word'\], .* with none; .*write_index=False"):
+        to_tfrecord(named, tmp_path / "plain", append=True)
+    to_tfrecord(plain, tmp_path / "plain", append=True)
+    to_tfrecord(named, tmp_path / "plain", overwrite=True)
+    assert Snapshot.open(tmp_path / "plain").index == (("word", "word"),)
+
+
+def test_an_append_to_files_of_others_keeps_the_index(tmp_path: Path) -> None:
+    named = two(FRAME.set_index("word"))
+    to_tfrecord(named, tmp_path / "a")
+    for path in (tmp_path / "a" / "_tfrecord").iterdir():
+        path.unlink()
+    for at, path in enumerate(sorted((tmp_path / "a").glob("part-*"))):
+        path.rename(path.with_name(f"{at}.tfrecord"))
+    to_tfrecord(named, tmp_path / "a", append=True)
+    assert read_tfrecord(tmp_path / "a").compute().index.tolist() == FRAME["word"].tolist() * 2
+
+
+def test_a_snapshot_of_an_older_version_reads_as_before(tmp_path: Path) -> None:
+    named = two(FRAME.set_index("word"))
+    to_tfrecord(named, tmp_path)
+    path = tmp_path / "_tfrecord" / "00000001.parquet"
+    table = pq.read_table(path)
+    known = json.loads(table.schema.metadata[b"dask_tfrecord"])
+    del known["index"]
+    pq.write_table(table.replace_schema_metadata({"dask_tfrecord": json.dumps(known)}), path)
+    assert Snapshot.open(tmp_path).index is None
+    assert list(read_tfrecord(tmp_path).columns) == ["word", "x"]
+    to_tfrecord(named, tmp_path, append=True)
+    assert list(read_tfrecord(tmp_path).columns) == ["word", "x"]
+
+
+@pytest.mark.parametrize("stored", [[["y", "y"]], [["x", "x"], ["x", "x"]], [["x", 1]], [1], "x"])
+def test_a_snapshot_with_a_wrong_index_is_refused(tmp_path: Path, stored: Any) -> None:
+    to_tfrecord(two(FRAME), tmp_path)
+    path = tmp_path / "_tfrecord" / "00000001.parquet"
+    table = pq.read_table(path)
+    known = json.loads(table.schema.metadata[b"dask_tfrecord"]) | {"index": stored}
+    pq.write_table(table.replace_schema_metadata({"dask_tfrecord": json.dumps(known)}), path)
+    with pytest.raises(TFRecordError, match="not a valid snapshot"):
+        read_tfrecord(tmp_path)
+
+
+def test_an_indexed_directory_has_no_index_of_rows(tmp_path: Path) -> None:
+    to_tfrecord(two(FRAME.set_index("word")), tmp_path)
+    (tmp_path / "_tfrecord" / "00000001.parquet").unlink()
+    index(tmp_path)
+    assert list(read_tfrecord(tmp_path).columns) == ["word", "x"]
+
+
+def test_an_index_that_no_column_can_be_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(SchemaError, match=r"the index would become the column 'word'.*write_index=False"):
+        to_tfrecord(two(FRAME.set_index("word", drop=False)), tmp_path)
+    with pytest.raises(SchemaError, match="the index is named 7, which is no string; rename it"):
+        to_tfrecord(two(FRAME.rename_axis(index=7)), tmp_path)
+    to_tfrecord(two(FRAME), tmp_path / "a")
+    with pytest.raises(TFRecordError, match="an index of 2 levels"):
+        read_tfrecord(tmp_path / "a", index=["x", "word"], calculate_divisions=True)
+
+
+def test_the_index_of_a_partition_is_called_as_in_the_meta(tmp_path: Path) -> None:
+    ddf = two(FRAME.rename_axis(index="key"))
+    ddf = ddf.map_partitions(lambda part: part.rename_axis(index=None), meta=ddf._meta)
+    to_tfrecord(ddf, tmp_path)
+    assert read_tfrecord(tmp_path).index.compute().tolist() == list(range(12))
+
+
+def test_a_categorical_index_comes_back(tmp_path: Path) -> None:
+    keys = pd.CategoricalIndex(list("aabbcc") * 2, categories=list("cba"), name="key")
+    to_tfrecord(dd.from_pandas(FRAME.set_index(keys), npartitions=2, sort=False), tmp_path)
+    found = read_tfrecord(tmp_path).compute()
+    assert found.index.tolist() == keys.tolist()
+    assert isinstance(found.index, pd.CategoricalIndex)
+
+
+def test_missing_keys_come_back(tmp_path: Path) -> None:
+    keys = pd.Index([None, *range(11)], dtype=pd.ArrowDtype(pa.int64()), name="key")
+    to_tfrecord(dd.from_pandas(FRAME.set_index(keys), npartitions=2, sort=False), tmp_path)
+    found = read_tfrecord(tmp_path).compute()
+    assert found.index.isna().tolist() == [True, *[False] * 11]
+    assert found.index[1:].tolist() == list(range(11))
+
+
+def test_a_rounded_index_warns(tmp_path: Path) -> None:
+    frame = FRAME.set_index(pd.Index(np.arange(12) / 3, name="key"))
+    with pytest.warns(UserWarning, match="the values of 'key' are rounded"):
+        to_tfrecord(two(frame), tmp_path)
