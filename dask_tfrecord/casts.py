@@ -5,6 +5,7 @@ raise `MisfitError` with the row. Both go through whole arrays; no value is touc
 """
 
 from collections.abc import Callable
+from typing import Self
 
 import numpy as np
 import numpy.typing as npt
@@ -55,9 +56,9 @@ class MisfitError(Exception):
         self.problem = problem
         self.advice = advice
 
-    def in_list(self, offsets: Offsets) -> "MisfitError":
+    def in_list(self, offsets: Offsets) -> Self:
         """The same for the list that holds the value."""
-        return MisfitError(_list_of(self.row, offsets), self.problem, self.advice)
+        return type(self)(_list_of(self.row, offsets), self.problem, self.advice)
 
 
 def is_list(type_: pa.DataType) -> bool:

@@ -112,7 +112,7 @@ def _scalars(array: pa.Array, type_: pa.DataType, *, rounded: bool) -> pa.Array:
         return _floats(array, type_, rounded=rounded)
     found = _cast(array, type_)
     check_range(found)
-    _check_same(array, found, array, _cast(found, source), MisfitError)
+    _check_same(array, found, array, _cast(found, source))
     return found
 
 
@@ -133,9 +133,10 @@ def _floats(array: pa.Array, type_: pa.DataType, *, rounded: bool) -> pa.Array:
     if row >= 0:
         raise MisfitError(row, f"{array[row]} is too large for {type_} and would become infinite")
     if not rounded:
-        _check_same(array, found, wide, back, RoundedError)
+        advice = 'pass lossy="allow" to store the nearest float, or another type in schema='
+        _check_same(array, found, wide, back, RoundedError, advice)
         if types.is_decimal(array.type):
-            _check_same(array, found, array, wide.cast(array.type), RoundedError)
+            _check_same(array, found, array, wide.cast(array.type), RoundedError, advice)
     return found
 
 
@@ -171,7 +172,12 @@ def _integer_of(type_: pa.DataType) -> pa.DataType:
 
 
 def _check_same(
-    array: pa.Array, found: pa.Array, before: pa.Array, after: pa.Array, error: type[MisfitError]
+    array: pa.Array,
+    found: pa.Array,
+    before: pa.Array,
+    after: pa.Array,
+    error: type[MisfitError] = MisfitError,
+    advice: str | None = None,
 ) -> None:
     """Refuse the first row whose value is another one after the conversion than before."""
     before, after = _comparable(before), _comparable(after)
@@ -180,7 +186,7 @@ def _check_same(
     same = pc.fill_null(pc.equal(before, after), False)
     row = _first(pc.invert(pc.or_(same, pc.and_(before.is_null(), after.is_null()))))
     if row >= 0:
-        raise error(row, f"{_shown(array, row)} would become {_shown(found, row)}")
+        raise error(row, f"{_shown(array, row)} would become {_shown(found, row)}", advice)
 
 
 def _comparable(array: pa.Array) -> pa.Array:
