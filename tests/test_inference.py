@@ -583,9 +583,9 @@ def infer_path(tmp_path: Path, content: bytes) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("given", [{"a": "int64"}, ["a"], "a", {"a": int}])
+@pytest.mark.parametrize("given", [{"a": "int65"}, ["a"], "a", {"a": object()}])
 def test_a_schema_that_is_none_is_refused(tmp_path: Path, given: Any) -> None:
-    with pytest.raises(TFRecordError, match=r"schema=.* gives no Arrow types; pass such as schema=\{"):
+    with pytest.raises(TFRecordError, match=r"schema=.* gives no types.*; pass such as schema=\{"):
         infer(tmp_path, file_of({"a": ("int64", [1])}), schema=given)
 
 
