@@ -2,9 +2,9 @@
 
 import struct
 
-import numpy as np
 import oracle
 import pytest
+from guard import exact
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -21,11 +21,6 @@ ROWS = {"a": [[1, 2**40], None, None, [-1]], "s": ["x", "é", None, None]}
 FILE = oracle.features_file(RECORDS)
 # Where each record starts, and the end of the file.
 STARTS = [len(oracle.features_file(RECORDS[:n])) for n in range(len(RECORDS) + 1)]
-
-
-def exact(data: bytes) -> np.ndarray:
-    """The bytes in a heap buffer that ends with them, so that a sanitizer sees a read past the end."""
-    return np.frombuffer(data, np.uint8).copy()
 
 
 @pytest.mark.parametrize("cut", range(len(FILE)))

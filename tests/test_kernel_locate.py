@@ -2,9 +2,9 @@
 
 import struct
 
-import numpy as np
 import oracle
 import pytest
+from guard import exact
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -14,11 +14,6 @@ RECORDS = [b"", b"x" * 40, b"abc", bytes(20), b"last"]
 FILE = oracle.records_file(RECORDS)
 # Where each record starts, and the end of the file.
 STARTS = [len(oracle.records_file(RECORDS[:n])) for n in range(len(RECORDS) + 1)]
-
-
-def exact(data: bytes) -> np.ndarray:
-    """The bytes in a heap buffer that ends with them, so that a sanitizer sees a read past the end."""
-    return np.frombuffer(data, np.uint8).copy()
 
 
 def header(length: int) -> bytes:
@@ -69,6 +64,33 @@ def damaged_files(draw: st.DrawFn) -> bytes:
 
 
 limits = st.sampled_from([MAX_RECORD_BYTES, 0, 20, 100])
+
+
+@pytest.mark.parametrize("zeros", range(45))
+@pytest.mark.parametrize("between", [b"", b"\1", b"\xff" * 3])
+def test_a_record_behind_zeros_is_found(zeros: int, between: bytes) -> None:
+    """Zeros are passed over in steps; an empty record begins with eight of them."""
+    for payload in (b"", bytes(5), bytes(40), b"x" * 30):
+        for data in (
+            bytes(zeros) + between + oracle.frame(payload) * 2,
+            between + bytes(zeros) + oracle.frame(payload),
+        ):
+            expected = first_record(data, 0, lenient=False, max_record_bytes=MAX_RECORD_BYTES)
+            assert find_record(exact(data), 0, final=True) == expected
+            assert find_record(exact(data + b"\0"), 0, final=False).offset <= expected[0]
+
+
+@pytest.mark.parametrize("length", [1, 255, 2**16, 2**24, 2**24 + 1, 0x01010101, 2**30, 2**31 - 1])
+@pytest.mark.parametrize("filler", [b"\0", b"\1", b"\xff", b"\0\1", b"\1\0\0\0"])
+def test_a_header_is_found_behind_any_bytes(length: int, filler: bytes) -> None:
+    """Places are left out by the upper bytes of lengths; the record itself is yet to come."""
+    for before in range(20):
+        data = (filler * 20)[:before] + header(length)
+        expected = Found(before, length + 16, proven=False)
+        assert find_record(exact(data), 0, final=False) == expected
+        assert find_record(exact(data + bytes(3)), 0, final=False).offset == before
+        assert find_record(exact(data), 0, final=False, max_record_bytes=length) == expected
+        assert find_record(exact(data), 0, final=False, max_record_bytes=length - 1).size == 0
 
 
 @given(damaged_files(), st.integers(0, 1000), st.booleans(), limits)

@@ -2,8 +2,9 @@
 
 import oracle
 import pytest
+from guard import exact
 from oracle import block, bytes_list, entry, example_of, float_list, int64_list, packed
-from test_kernel_wire import ACCEPTED, ONE, SEQUENCES, exact, list_entry, sequence
+from test_kernel_wire import ACCEPTED, ONE, SEQUENCES, list_entry, sequence
 
 from dask_tfrecord.codec import Column, Damage, Decoder, Known
 from dask_tfrecord.errors import SchemaError

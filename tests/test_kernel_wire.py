@@ -2,9 +2,9 @@
 
 from typing import Any
 
-import numpy as np
 import oracle
 import pytest
+from guard import exact
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from oracle import block, bytes_list, entry, example_of, float_list, int64_list, packed, tag, varint
@@ -22,11 +22,6 @@ UNKNOWN = {
     "empty group": tag(9, 3) + tag(9, 4),
     "large number": tag(2**29 - 1, 0) + b"\1",
 }
-
-
-def exact(data: bytes) -> np.ndarray:
-    """The bytes in a heap buffer that ends with them, so that a sanitizer sees a read past the end."""
-    return np.frombuffer(data, np.uint8).copy()
 
 
 def decode(payload: bytes, columns: list[Column] = COLUMNS) -> tuple[dict[str, Any], Damage | None]:

@@ -37,9 +37,9 @@ TFR_INLINE void store(void* p, T value) {
 }
 
 // 16 bytes that can be kept in one register.
-#if defined(__SSE2__) || defined(_M_X64)
+#if defined(TFR_X86)
 using Block16 = __m128i;
-#elif defined(__aarch64__)
+#elif defined(TFR_ARM64)
 using Block16 = uint8x16_t;
 #else
 struct Block16 {

@@ -1,7 +1,9 @@
 // What the processor can do beyond the baseline that the module is built for, found out at run time.
 #pragma once
 
-#if defined(__x86_64__) || defined(_M_X64)
+#if defined(TFR_PORTABLE)
+// As on a processor that is none of these, so that its code is tested on them.
+#elif defined(__x86_64__) || defined(_M_X64)
 #define TFR_X86 1
 #include <immintrin.h>
 #elif defined(__aarch64__) || defined(_M_ARM64)

@@ -136,7 +136,7 @@ class Decoder {
       if (target.last_row == static_cast<int32_t>(cursor.row)) return false;  // the key again: the last one counts
       target.last_row = static_cast<int32_t>(cursor.row);
       ++cursor.seen;
-      static_cast<uint32_t*>(target.numbers)[cursor.row] = load<uint32_t>(value);
+      set_float(target, cursor.row, value);
       return true;
     }
     template <class Loop>
@@ -150,7 +150,7 @@ class Decoder {
         static_cast<uint64_t*>(target.numbers)[cursor.row] = value;
       } else if (target.shape == Shape::kScalarFloat) {
         if (n != 4) return false;
-        static_cast<uint32_t*>(target.numbers)[cursor.row] = load<uint32_t>(chunk.begin);
+        set_float(target, cursor.row, chunk.begin);
       } else if (target.shape == Shape::kScalarBytes) {
         decoder.columns_[static_cast<size_t>(slot)].push_bytes(*decoder.arena_, chunk, chunk.begin + 16);
       } else if (!decoder.append_chunk(decoder.columns_[static_cast<size_t>(slot)], chunk,
@@ -160,6 +160,11 @@ class Decoder {
       target.last_row = static_cast<int32_t>(cursor.row);
       ++cursor.seen;
       return true;
+    }
+
+    // Copied as bits: a signalling NaN stays one.
+    TFR_INLINE static void set_float(const Target& target, int64_t row, const uint8_t* value) {
+      store<uint32_t>(static_cast<float*>(target.numbers) + row, load<uint32_t>(value));
     }
 
     bool stranger(const std::string& name, Span body, Fault& fault) const {
@@ -282,9 +287,11 @@ class Decoder {
       column.rows_at.push(arena, static_cast<int32_t>(column.ints.size));
     } else if (column.spec.kind == Kind::kFloat) {
       if (!column.spec.depth || n % 4) return false;
-      column.floats.reserve(arena, n / 4);
-      std::memcpy(column.floats.data + column.floats.size, chunk.begin, n);
-      column.floats.size += n / 4;
+      if (n) {  // without floats so far there is no memory to copy to
+        column.floats.reserve(arena, n / 4);
+        std::memcpy(column.floats.data + column.floats.size, chunk.begin, n);
+        column.floats.size += n / 4;
+      }
       column.rows_at.push(arena, static_cast<int32_t>(column.floats.size));
     } else {
       column.push_bytes(arena, chunk, limit);

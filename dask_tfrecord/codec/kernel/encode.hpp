@@ -140,7 +140,7 @@ class Encoder {
   int64_t lay_out(int64_t count, uint8_t* out, uint64_t room) {
     for (int64_t r = 0; r < count; ++r) {
       const uint64_t size = frames_[r].size + kFrameBytes;
-      if (size + kOverStore > room) return r;
+      if (size + kOverStore > room) return r;  // the footer takes four bytes of what is stored over
       frames_[r].begin = out;
       out += size;
       room -= size;

@@ -69,7 +69,9 @@ class Locator {
         // No length takes more than four bytes, and this one is of the upper four of this place and the next three.
         p += 4;
       } else if (left(p) >= 16 && !(load<uint64_t>(p) | load<uint64_t>(p + 8))) {
-        p += 5;  // a length of 0 is not followed by zeros
+        // Any length that begins in the next eight bytes is 0, and the first byte of its checksum is 0. The masked
+        // checksum of the length 0 begins with another byte.
+        p += 8;
       } else if (load<uint64_t>(p) <= rules_.max_record_bytes && length_is_intact(p)) {
         return true;
       } else {

@@ -170,10 +170,11 @@ class KeyTable {
 
   bool full() const { return keys_.size() > kMaxUnwanted; }
 
+  static constexpr size_t kLongest = 56;             // the longest text of a key that is expected
+  static constexpr size_t kHead = 2 + kLongest + 5;  // what comes before the values in the longest entry
+
  private:
   static constexpr size_t kMaxUnwanted = 4096;  // names nobody wants are remembered up to here
-
-  static constexpr size_t kLongest = 56;
 
   std::vector<Key> keys_;
   std::vector<std::string> texts_;  // 0A <name length> <name> 12
@@ -217,15 +218,17 @@ class MapWalker {
   }
 
  private:
-  static constexpr ptrdiff_t kReach = 80;  // bytes that may be read from an entry's begin on
-  static constexpr int kTries = 4;         // so many absent features are stepped over
+  // Bytes that may be read from an entry's begin on: the longest head, and 16 bytes of values.
+  static constexpr ptrdiff_t kReach = KeyTable::kHead + 16;
+  static constexpr int kTries = 4;  // so many absent features are stepped over
 
   // Entries that begin as one of the keys that may come next, up to the first that does not.
   template <class Loop>
   TFR_INLINE const uint8_t* walk_usual_by(const uint8_t* p, const uint8_t* end, const uint8_t* limit,
                                           uint32_t& previous) {
     const Key* const keys = table_.keys();
-    const uint8_t* const stop = limit - end >= kReach ? end : (limit - p > kReach ? limit - kReach : p);
+    // Before it there are kReach bytes.
+    const uint8_t* const stop = std::min(end, limit - std::min(limit - p, kReach - 1));
     auto cursor = sink_.cursor();
     uint32_t last = previous;
     while (p < stop) {

@@ -2,6 +2,8 @@
 // where it has them and they are fast; which one runs is chosen once, at run time.
 #pragma once
 
+#include <algorithm>
+
 #include "cpu.hpp"
 #include "wire.hpp"
 
@@ -58,7 +60,8 @@ inline Write best_write() {
 // written, or null when the last varint is cut off. Values of like size follow each other in real lists, so
 // that a branch for each size is mostly predicted and beats any computation of the size.
 inline int64_t* read(const uint8_t* p, const uint8_t* end, const uint8_t* limit, int64_t* to) {
-  const uint8_t* const safe = limit - end >= 8 ? end : (limit - p >= 8 ? limit - 8 : p);
+  // Before it there are eight bytes.
+  const uint8_t* const safe = std::min(end, limit - std::min<ptrdiff_t>(limit - p, 7));
   while (p < safe) {
     const uint64_t word = load<uint64_t>(p);
     if (!(word & 0x80)) {

@@ -2,8 +2,8 @@
 //
 // Every reader takes the place `p` and the `end` of the message it is in, and returns the place after what
 // it read, or null when that is malformed. Limits are those of google.protobuf: a tag has at most 5 bytes,
-// a length at most 5 and 2^31 - 1, a varint at most 10 (bits above the 64th are dropped), groups nest at
-// most 100 deep.
+// a length at most 5, a varint at most 10 (bits above the 64th are dropped), groups nest at most 100 deep. No
+// length is above 2^31 - 1, for it lies in a record, which is no longer.
 #pragma once
 
 #include "bytes.hpp"
@@ -40,10 +40,8 @@ inline const uint8_t* read_varint(const uint8_t* p, const uint8_t* end, uint64_t
   return nullptr;
 }
 
-inline const uint8_t* read_short_varint(const uint8_t* p, const uint8_t* end, uint64_t limit, uint64_t& value) {
-  const uint8_t* const stop = end - p > 5 ? p + 5 : end;
-  const uint8_t* const next = read_varint(p, stop, value);
-  return next && value <= limit ? next : nullptr;
+inline const uint8_t* read_short_varint(const uint8_t* p, const uint8_t* end, uint64_t& value) {
+  return read_varint(p, end - p > 5 ? p + 5 : end, value);
 }
 
 inline const uint8_t* read_tag(const uint8_t* p, const uint8_t* end, uint32_t& tag) {
@@ -52,9 +50,9 @@ inline const uint8_t* read_tag(const uint8_t* p, const uint8_t* end, uint32_t& t
     return tag >> 3 ? p + 1 : nullptr;
   }
   uint64_t value = 0;
-  const uint8_t* const next = read_short_varint(p, end, UINT32_MAX, value);
+  const uint8_t* const next = read_short_varint(p, end, value);
   tag = static_cast<uint32_t>(value);
-  return next && tag >> 3 ? next : nullptr;
+  return next && value <= UINT32_MAX && tag >> 3 ? next : nullptr;
 }
 
 // A length and the bytes it counts, which must be inside the message.
@@ -66,7 +64,7 @@ TFR_INLINE const uint8_t* read_span(const uint8_t* p, const uint8_t* end, Span& 
     n = (p[0] & 0x7Fu) | static_cast<uint64_t>(p[1]) << 7;
     p += 2;
   } else {
-    p = read_short_varint(p, end, INT32_MAX, n);
+    p = read_short_varint(p, end, n);
     if (!p) return nullptr;
   }
   if (n > static_cast<size_t>(end - p)) return nullptr;

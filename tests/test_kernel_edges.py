@@ -1,0 +1,399 @@
+"""The decoder's fast paths at their bounds: where a message, a record, a window or the memory ends.
+
+The fast paths predict an entry from the record before. So the records that matter here follow others that are
+alike, and the buffers end at a page that nobody may touch.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import oracle
+import pytest
+from guard import exact
+from oracle import block, bytes_list, entry, example_of, float_list, int64_list, packed, tag, varint
+from test_kernel_wire import REFUSED
+
+from dask_tfrecord.codec import MAX_RECORD_BYTES, Column, Decoder, Inference, scan
+
+# The least and the greatest integer whose varint has so many bytes.
+INTEGERS = {n: (1 << 7 * (n - 1) if n > 1 else 0, (1 << 7 * n) - 1) for n in range(1, 10)} | {
+    10: (-(2**63), -1)
+}
+SIZES = [number for pair in INTEGERS.values() for number in pair]
+
+
+def _shapes() -> Iterator[tuple[str, Column, bytes, Any]]:
+    """A name for each shape of a feature, the column that reads it, the Feature, and the value."""
+    for number in SIZES:
+        yield f"int {number}", Column("", "int64", 0), int64_list(packed(number)), number
+    for n in (0, 1, 2, 11, 16, 40, 70):
+        values = list(range(100, 100 + n))
+        yield f"{n} ints", Column("", "int64", 1), int64_list(packed(*values)), values
+        yield f"{n} bytes", Column("", "bytes", 0), bytes_list(block(1, b"v" * n)), b"v" * n
+        yield f"list of {n} bytes", Column("", "string", 1), bytes_list(block(1, b"v" * n)), ["v" * n]
+    for n in (0, 1, 2, 3, 4, 10):
+        values = [float(i) for i in range(n)]
+        feature = float_list(block(1, b"".join(map(_float, values))))
+        yield f"{n} floats", Column("", "float", 1), feature, values
+    yield "float", Column("", "float", 0), float_list(block(1, _float(1.5))), 1.5
+
+
+def _float(value: float) -> bytes:
+    return int(oracle.float_bits(value)).to_bytes(4, "little")
+
+
+SHAPES = {name: (column, feature, value) for name, column, feature, value in _shapes()}
+shapes = pytest.mark.parametrize(("column", "feature", "value"), SHAPES.values(), ids=SHAPES.keys())
+
+
+def named(name: str, column: Column, *, wanted: bool = True) -> list[Column]:
+    return [column._replace(name=name)] if wanted else []
+
+
+def decoded_rows(columns: list[Column], file: bytes, *, final: bool = True) -> tuple[list[Any], int]:
+    """The one column's values, or nothing for none, and how many bytes were consumed; nothing is damaged."""
+    decoded = Decoder(columns, "example").decode(exact(file), final=final)
+    assert decoded.damage is None
+    decoded.batch.validate(full=True)
+    return decoded.batch.columns[0].to_pylist() if columns else [None] * decoded.records, decoded.consumed
+
+
+@shapes
+@pytest.mark.parametrize("wanted", [True, False])
+def test_an_entry_that_its_message_cuts_off_is_damage_whatever_follows(
+    column: Column, feature: bytes, value: Any, *, wanted: bool
+) -> None:
+    """What follows in the buffer would complete the entry."""
+    for name in ("x", "a name of thirty letters or so."):
+        whole = entry(name, feature)
+        columns = named(name, column, wanted=wanted)
+        decoder = Decoder(columns, "example")
+        for cut in range(1, len(whole)):
+            payload = example_of(whole[:-cut])
+            for after in ([], [example_of(whole)] * 3):
+                file = oracle.records_file([example_of(whole)] * 3 + [payload, *after])
+                decoded = decoder.decode(exact(file), final=True)
+                assert decoded.damage is not None, cut
+                assert (decoded.records, decoded.damage.record) == (3, 3)
+                records, _, damage = Inference("example").feed(exact(file), final=True)
+                assert (records, damage is None) == (3, False)
+
+
+NESTED = {
+    "ints": (Column("x", "int64", 1), 3, packed(*range(100, 170))),
+    "few ints": (Column("x", "int64", 1), 3, packed(1, 300)),
+    "int": (Column("x", "int64", 0), 3, packed(2**40)),
+    "unpacked ints": (Column("x", "int64", 1), 3, (tag(1, 0) + varint(300)) * 3),
+    "floats": (Column("x", "float", 1), 2, block(1, bytes(8))),
+    "unpacked floats": (Column("x", "float", 1), 2, (tag(1, 5) + bytes(4)) * 2),
+    "bytes": (Column("x", "bytes", 0), 1, block(1, b"v" * 150)),
+    "list of bytes": (Column("x", "string", 1), 1, block(1, b"vv") + block(1, b"v" * 140)),
+}
+
+
+@pytest.mark.parametrize(("column", "kind", "values"), NESTED.values(), ids=NESTED.keys())
+def test_a_message_inside_a_record_ends_where_its_length_says(
+    column: Column, kind: int, values: bytes
+) -> None:
+    """Each of the messages around the values is cut at each byte, and what follows would complete it."""
+    whole = entry("x", block(kind, values))
+    before = example_of(whole)
+    after = entry("y", int64_list(packed(1)))
+    for level in range(3):
+        body = [values, block(kind, values), block(1, b"x") + block(2, block(kind, values))][level]
+        for cut in range(1, len(body)):
+            part = body[:-cut]
+            for wrap in (
+                lambda b: block(kind, b),
+                lambda b: block(1, b"x") + block(2, b),
+                lambda b: block(1, b),
+            )[level:]:
+                part = wrap(part)
+            payload = example_of(part, after)
+            file = oracle.records_file([before] * 3 + [payload, before])
+            decoded = Decoder([column, Column("y", "int64", 0)], "example").decode(exact(file), final=True)
+            try:
+                record = oracle.parse(payload)
+            except oracle.DecodeError:
+                assert decoded.damage is not None, (level, cut)
+                assert decoded.records == 3
+                continue
+            assert decoded.damage is None, (level, cut)
+            for one in decoded.batch.schema.names:
+                [expected] = oracle.column_values([record], one, column.depth if one == "x" else 0)
+                assert oracle.canonical(decoded.batch[one].to_pylist()[3]) == expected
+
+
+@shapes
+@pytest.mark.parametrize("wanted", [True, False])
+def test_records_that_end_at_the_end_of_memory_or_next_to_it_are_read(
+    column: Column, feature: bytes, value: Any, *, wanted: bool
+) -> None:
+    expected = value if wanted else None
+    for length in (1, 2, 12, 13, *range(22, 30), *range(44, 66)):
+        columns = named("k" * length, column, wanted=wanted)
+        file = oracle.records_file([example_of(entry("k" * length, feature))] * 3)
+        one = len(file) // 3
+        assert decoded_rows(columns, file) == ([expected] * 3, len(file))
+        assert decoded_rows(columns, file[:-1], final=False) == ([expected] * 2, 2 * one)
+        assert decoded_rows(columns, file + b"\0", final=False) == ([expected] * 3, len(file))
+        assert Inference("example").feed(exact(file), final=True) == (3, len(file), None)
+
+
+@shapes
+def test_what_follows_a_value_does_not_become_part_of_it(column: Column, feature: bytes, value: Any) -> None:
+    """Words are read whole, also where a value ends within one."""
+    for after in (b"\x7f" * 8, b"\xff" * 8, b"\x01" + b"\x80" * 7):
+        # An unknown field right after the entry: the bytes begin with its tag and length.
+        payload = example_of(entry("x", feature), block(15, after), entry("x2", int64_list(packed(1))))
+        last = example_of(entry("x", feature))
+        for payloads in ([payload] * 4, [last] * 4, [last, payload, last, payload]):
+            assert decoded_rows(named("x", column), oracle.records_file(payloads))[0] == [value] * 4
+
+
+@pytest.mark.parametrize("after", [0, 1, 100])
+def test_lists_of_integers_of_all_sizes_in_all_orders(after: int) -> None:
+    pairs = [[one, other] for one in SIZES for other in SIZES]
+    lists = [values for pair in pairs for values in (pair, pair * 2)]
+    payloads = [example_of(entry("x", int64_list(packed(*values)))) for values in lists]
+    file = oracle.records_file(payloads) + oracle.frame(b"") * after
+    rows, _ = decoded_rows([Column("x", "int64", 1)], file)
+    assert rows == lists + [None] * after
+    for values, payload in zip(lists, payloads, strict=True):
+        inference = Inference("example")
+        assert inference.feed(exact(oracle.records_file([payload] * 2)), final=True)[2] is None
+        assert inference.features()[0].max_values == inference.features()[0].min_values == len(values)
+
+
+@pytest.mark.parametrize("depth", [0, 1])
+@pytest.mark.parametrize("usual", [1, 2**20, 2**55, 2**62, -1])
+def test_a_chunk_of_any_bytes_means_what_protobuf_says(depth: int, usual: int) -> None:
+    """Varints that do not end, are longer than needed, or are several in the place of one."""
+    column = Column("x", "int64", depth)
+    before = example_of(entry("x", int64_list(packed(usual))))
+    for n in range(1, 13):
+        for chunk in (
+            *(b"\xff" * (n - 1) + bytes([last]) for last in (0, 1, 2, 0x7F, 0x80, 0xFF)),
+            b"\x80" * (n - 1) + b"\0",
+            b"\1" + b"\x81" * (n - 1),
+            *(b"\xff" * at + b"\1" + b"\xff" * (n - 2 - at) + b"\1" for at in range(n - 1)),
+        ):
+            payload = example_of(entry("x", int64_list(block(1, chunk))))
+            file = oracle.records_file([before] * 2 + [payload] + [before] * 2)
+            decoded = Decoder([column], "example").decode(exact(file), final=True)
+            records, _, seen = Inference("example").feed(exact(file), final=True)
+            assert (seen is None, records) == ((True, 5) if _is_whole(chunk) else (False, 2)), chunk
+            if not _is_whole(chunk):
+                assert decoded.damage is not None, chunk
+                assert (decoded.damage.record, decoded.damage.reason) == (2, "malformed protobuf message")
+                continue
+            values = oracle.parse(payload).features["x"].values
+            if depth or len(values) == 1:
+                assert decoded.damage is None, chunk
+                assert decoded.batch["x"].to_pylist()[2] == (values if depth else values[0]), chunk
+            else:
+                assert decoded.damage is not None
+                assert (decoded.damage.reason, decoded.damage.found) == ("not a scalar", str(len(values)))
+
+
+def _is_whole(chunk: bytes) -> bool:
+    try:
+        oracle.parse(example_of(entry("x", int64_list(block(1, chunk)))))
+    except oracle.DecodeError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("length", [1, 10, 40])
+@pytest.mark.parametrize("kind", ["int64", "float", "bytes", None])
+def test_lengths_of_one_byte_that_would_need_two_are_not_taken_as_one(length: int, kind: Any) -> None:
+    """The prediction counts with bytes; 0x80 and above is the first of two bytes of a length."""
+    name = b"k" * length
+    text = block(1, name)
+    columns = [Column(name.decode(), kind, 1)] if kind else []
+    list_tag = {"int64": 0x1A, "float": 0x12}.get(kind, 0x0A)
+    usual = {"int64": int64_list(packed(1, 2)), "float": float_list(block(1, bytes(8)))}.get(
+        kind, bytes_list(block(1, b"ab"))
+    )
+    before = example_of(entry(name, usual))
+    refused = 0
+    for n in range(60, 250):
+        if n % 4 and kind == "float":
+            continue
+        lengths = [len(text) + 5 + n + 1, 4 + n, 2 + n, n]
+        if max(lengths) > 255:
+            break
+        whole, feature, list_, chunk = (bytes([size]) for size in lengths)
+        inside = bytes([list_tag]) + list_ + b"\x0a" + chunk + b"\1" * n
+        payload = example_of(b"\x0a" + whole + text + b"\x12" + feature + inside)
+        decoded = Decoder(columns, "example").decode(
+            exact(oracle.records_file([before] * 3 + [payload])), final=True
+        )
+        try:
+            record = oracle.parse(payload)
+        except oracle.DecodeError:
+            refused += 1
+            assert decoded.damage is not None, n
+            continue
+        assert decoded.damage is None
+        if kind:
+            found = oracle.canonical(decoded.batch.columns[0].to_pylist()[3])
+            assert found == oracle.column_values([record], name.decode(), 1)[0]
+    assert refused
+
+
+@pytest.mark.parametrize("wanted", [True, False])
+def test_an_entry_that_goes_on_behind_its_feature_is_read_field_by_field(*, wanted: bool) -> None:
+    value = int64_list(packed(1))
+    before = example_of(entry("x", value))
+    columns = [Column("x", "int64", 0)] if wanted else []
+    for more, reason in (
+        (tag(9, 0) + b"\1", "map entry holds a field other than key and value"),
+        (b"\x12\x7f", "malformed protobuf message"),
+        (b"\0\0", "malformed protobuf message"),
+    ):
+        payload = example_of(block(1, block(1, b"x"), block(2, value), more))
+        file = oracle.records_file([before] * 3 + [payload])
+        damage = Decoder(columns, "example").decode(exact(file), final=True).damage
+        assert damage is not None
+        assert (damage.record, damage.reason) == (3, reason)
+    merged = example_of(block(1, block(1, b"x"), block(2, value), block(2)))
+    assert (
+        decoded_rows(columns, oracle.records_file([before] * 3 + [merged]))[0] == [1 if wanted else None] * 4
+    )
+
+
+@pytest.mark.parametrize("payload", REFUSED.values(), ids=REFUSED.keys())
+def test_what_protobuf_refuses_is_damage_after_ordinary_records_too(payload: bytes) -> None:
+    columns = [Column("a", "int64", 1), Column("f", "float", 1), Column("s", "bytes", 1)]
+    usual = example_of(
+        entry("a", int64_list(packed(1))),
+        entry("f", float_list(block(1, bytes(4)))),
+        entry("s", bytes_list(block(1, b"x"))),
+    )
+    file = oracle.records_file([usual] * 3 + [payload] + [usual] * 3)
+    decoded = Decoder(columns, "example").decode(exact(file), final=True)
+    assert decoded.damage is not None
+    assert (decoded.records, decoded.damage.record) == (3, 3)
+
+
+@pytest.mark.parametrize("depth", range(90, 104))
+def test_groups_nest_as_deep_as_protobuf_lets_them(depth: int) -> None:
+    payload = tag(9, 3) * depth + tag(9, 4) * depth + example_of()
+    try:
+        oracle.parse(payload)
+    except oracle.DecodeError:
+        whole = False
+    else:
+        whole = True
+    assert (Decoder([], "example").decode(exact(oracle.frame(payload)), final=True).damage is None) == whole
+
+
+@pytest.mark.parametrize("size", [0, 1, 30])
+def test_the_largest_record_that_is_allowed_is_read_and_one_byte_more_is_not(size: int) -> None:
+    columns = [Column("record", "bytes", 0)]
+    file = oracle.frame(b"x" * size)
+    for limit, is_whole in ((size - 1, False), (size, True), (size + 1, True)):
+        if limit < 0:
+            continue
+        results = (
+            Decoder(columns, "bytes", max_record_bytes=limit).decode(exact(file), final=True),
+            scan(exact(file), final=True, max_record_bytes=limit),
+        )
+        for result in results:
+            assert (result.damage is None, result.records) == (is_whole, int(is_whole))
+
+
+@pytest.mark.parametrize("limit", [MAX_RECORD_BYTES, 2**31, 2**64 - 1])
+def test_no_record_may_be_longer_than_protobuf_allows_whatever_limit_is_given(limit: int) -> None:
+    for size, reason in ((MAX_RECORD_BYTES, None), (2**31, "record is longer than max_record_bytes")):
+        length = size.to_bytes(8, "little")
+        header = exact(length + oracle.masked_crc(length).to_bytes(4, "little"))
+        for damage in (
+            Decoder([], "example", max_record_bytes=limit).decode(header, final=False).damage,
+            Inference("example", max_record_bytes=limit).feed(header, final=False)[2],
+            scan(header, final=False, max_record_bytes=limit).damage,
+        ):
+            assert (damage and damage.reason) == reason
+
+
+# --- feature lists -------------------------------------------------------------------------------------
+
+STEPS = {
+    "none": (),
+    "nulls": (b"", b""),
+    "mixed": (b"", int64_list(packed(1, 2)), b"", int64_list(), int64_list(packed(3))),
+    "one": (int64_list(packed(4)),),
+}
+BYTE_STEPS = {
+    "none": (),
+    "nulls": (b"", b""),
+    "mixed": (b"", bytes_list(block(1, b"ab"), block(1)), b"", bytes_list(), bytes_list(block(1, b"c"))),
+    "one": (bytes_list(block(1, b"d")),),
+}
+
+
+_WRONG_KIND = block(1, block(1, b"x"), block(2, block(1, float_list(block(1, bytes(4))))))
+
+
+@pytest.mark.parametrize(("kind", "steps"), [("int64", STEPS), ("bytes", BYTE_STEPS)])
+@pytest.mark.parametrize("bad", [b"", block(1, b"\x1a\x05"), _WRONG_KIND])
+def test_feature_lists_that_are_given_again_or_end_in_damage_leave_nothing_behind(
+    kind: Any, steps: dict[str, tuple[bytes, ...]], bad: bytes
+) -> None:
+    """The last value of a key counts, and a damaged record none: what was read of them is taken back."""
+    lists = {
+        name: block(1, block(1, b"x"), block(2, *(block(1, step) for step in of)))
+        for name, of in steps.items()
+    }
+    usual = block(2, lists["mixed"])
+    for first in lists.values():
+        for last in lists.values():
+            for payload in (
+                block(2, first, last),
+                block(2, first) + block(2, last),
+                block(2, first, first, last),
+            ):
+                payloads = [usual, payload, usual, payload]
+                file = oracle.records_file(payloads + ([block(2, first, bad)] if bad else []) + [usual])
+                decoded = Decoder([Column("x", kind, 2)], "sequence_example").decode(exact(file), final=True)
+                assert (decoded.damage is not None) == bool(bad)
+                decoded.batch.validate(full=True)
+                records = [oracle.parse(p, "sequence_example") for p in payloads + ([] if bad else [usual])]
+                found = [oracle.canonical(row) for row in decoded.batch["x"].to_pylist()]
+                assert found == oracle.column_values(records, "x", 2)
+
+
+def test_lengths_and_tags_of_more_bytes_than_needed_are_read() -> None:
+    for large in (0x10, 0x20, 0x7F):  # a tag has 32 bits
+        with pytest.raises(oracle.DecodeError):
+            oracle.parse(b"\xca\x80\x80\x80" + bytes([large, 0]) + example_of())
+        file = exact(oracle.frame(b"\xca\x80\x80\x80" + bytes([large, 0]) + example_of()))
+        assert Decoder([], "example").decode(file, final=True).damage is not None
+    for size in (6, 7):
+        for payload in (_padded(0x0A, size) + b"\0", b"\x0a" + _padded(0, size)):
+            with pytest.raises(oracle.DecodeError):
+                oracle.parse(payload)
+            assert Decoder([], "example").decode(exact(oracle.frame(payload)), final=True).damage is not None
+    for size in (1, 2, 3, 4, 5):
+        length = _padded(len(entry("x", int64_list(packed(7)))), size)
+        tags = _padded(0x0A, size)
+        payload = tags + length + entry("x", int64_list(packed(7)))
+        assert oracle.parse(payload).features["x"].values == [7]
+        assert decoded_rows([Column("x", "int64", 0)], oracle.frame(payload))[0] == [7]
+        zero = tag(0, 2)[:1] if size == 1 else _padded(2, size)
+        with pytest.raises(oracle.DecodeError):
+            oracle.parse(zero + b"\0" + payload)
+        # protobuf for Python lets a field number 0 pass in an unknown group, that for C++ does not.
+        for number_0 in (zero + b"\0", tag(9, 3) + _padded(0, size) + b"\0" + tag(9, 4)):
+            file = exact(oracle.frame(number_0 + payload))
+            assert Decoder([], "example").decode(file, final=True).damage is not None
+
+
+def _padded(value: int, size: int) -> bytes:
+    """A varint of exactly so many bytes."""
+    digits = [value >> 7 * i & 0x7F for i in range(size)]
+    assert varint(value) == bytes(
+        [*(d | 0x80 for d in digits[: len(varint(value)) - 1]), digits[len(varint(value)) - 1]]
+    )
+    return bytes([*(d | 0x80 for d in digits[:-1]), digits[-1]])
