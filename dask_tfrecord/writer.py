@@ -21,6 +21,7 @@ from dask_tfrecord.dataset.layout import check_labels
 from dask_tfrecord.dataset.listing import PathLike
 from dask_tfrecord.dataset.modes import Mode, check_agreement, check_destination
 from dask_tfrecord.dataset.opening import check_choice
+from dask_tfrecord.dataset.overwriting import replaceable_files
 from dask_tfrecord.dataset.snapshot import Snapshot
 from dask_tfrecord.dataset.store import Store
 from dask_tfrecord.errors import TFRecordError
@@ -98,9 +99,11 @@ def to_tfrecord(
     append : bool, default False
         Whether to add to the data in the directory, whoever wrote it. Columns and types must be the same.
     overwrite : bool or "partitions", default False
-        Whether to replace all data in the directory, or only the partition directories that are written to.
-        What is replaced is removed when the new data is whole, and readers see the old or the new, never
-        both.
+        Replace all data in the directory, or only the partition directories that are written to. The old
+        files are removed after the new dataset is committed; readers see the old or the new data, never
+        both. An overwrite removes the files that the snapshot lists, and other files whose content is
+        TFRecord. It raises before anything is computed if the directory holds any other visible file, or
+        is the current directory, the home directory, the root of a filesystem, or contains one of these.
     partition_on : str or list of str, optional
         Columns that become directories, ``country=US/day=2026-01-31``, and are no part of the records; from
         there they come back as they were. Values are spelled and percent-encoded as Spark does, missing ones
@@ -141,7 +144,7 @@ def to_tfrecord(
     ------
     DestinationError
         If the directory already holds anything that a reader would see, or is to be overwritten with what
-        is read from it.
+        is read from it, or if an overwrite would remove something that is not TFRecord data.
     ConcurrentWriteError
         If another write committed in the meantime, unless data is appended.
     SchemaError
@@ -190,6 +193,7 @@ def to_tfrecord(
     schema = arguments.schema(schema)
     levels = index_levels(ddf._meta, write_index)
     ddf, texts = expr.checked(ddf, frame.text_names(ddf._meta, schema, levels))
+    replaceable = replaceable_files(store) if mode in ("overwrite", "partitions") else frozenset()
     plan = frame.plan_schema(
         ddf._meta,
         schema=schema,
@@ -225,6 +229,7 @@ def to_tfrecord(
         custom_metadata=metadata,
         label=name_function,
         index=levels,
+        replaceable=replaceable,
     )
     if moved is None:
         ddf = _repartitioned(ddf, count)

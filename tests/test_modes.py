@@ -531,15 +531,6 @@ def test_other_places_may_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert values("place") == [1]
 
 
-def test_the_working_directory_may_be_overwritten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pd.DataFrame({"n": [1]}).to_csv(tmp_path / "data.csv", index=False)
-    (tmp_path / "place").mkdir()
-    monkeypatch.chdir(tmp_path / "place")
-    for source in (of_a_map, of_csv):  # names such as "infer" in the arguments of pandas are no files here
-        to_tfrecord(source(tmp_path), ".", overwrite=True)
-    assert values(".") == [1]
-
-
 def test_an_overwrite_does_not_follow_links_out_of_its_directory(tmp_path: Path) -> None:
     other, place = tmp_path / "other", tmp_path / "place"
     to_tfrecord(collection(1), other)

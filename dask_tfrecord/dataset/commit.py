@@ -23,6 +23,7 @@ from dask_tfrecord.dataset.layout import (
     visible_files,
 )
 from dask_tfrecord.dataset.modes import Mode, adopt, agreed
+from dask_tfrecord.dataset.overwriting import listed_files
 from dask_tfrecord.dataset.partitioning import split
 from dask_tfrecord.dataset.snapshot import (
     Levels,
@@ -47,7 +48,8 @@ class WriteRun:
 
     ``run`` is a fresh random id, so that no two calls have the same names or the same task keys. ``base`` is
     the number of the newest snapshot when the write was planned; one that does not append goes on from there
-    or not at all.
+    or not at all. ``replaceable`` names the files that an overwrite may remove although no snapshot lists
+    them: a file that appears after the plan stays.
     """
 
     store: Store
@@ -66,6 +68,7 @@ class WriteRun:
     custom_metadata: dict[str, str] = field(default_factory=dict, hash=False)
     label: Callable[[int], str] | None = None
     index: Levels = ()
+    replaceable: frozenset[str] = frozenset()
 
     def __repr__(self) -> str:
         return f"WriteRun({self.store.public(self.store.root)!r}, {self.run[:8]})"
@@ -277,10 +280,16 @@ class WriteRun:
         if self.mode == "create":
             return snapshot, []
         if self.mode == "overwrite":
-            start = len(self.store.join(""))
-            found = [file.path[start:] for file in visible_files(self.store)]
-            return snapshot, [path for path in found if not self._is_own(path)] + self._outdated()
+            return snapshot, self._overwritten() + self._outdated()
         return self._on_top(snapshot)
+
+    def _overwritten(self) -> list[str]:
+        """The files that are there and that the plan decided to remove."""
+        start = len(self.store.join(""))
+        self.store.fs.invalidate_cache()
+        found = [file.path[start:] for file in visible_files(self.store)]
+        planned = self.replaceable | listed_files(self.store)
+        return [path for path in found if path in planned and not self._is_own(path)]
 
     def _on_top(self, snapshot: Snapshot) -> tuple[Snapshot, list[str]]:
         """The snapshot with the files that are kept."""
@@ -293,8 +302,9 @@ class WriteRun:
             return snapshot, []
         others = [file for file in before.files if not self._is_own(file.path)]
         new = {_directory(file) for file in snapshot.files} if self.mode == "partitions" else set()
-        kept = tuple(file for file in others if _directory(file) not in new)
-        replaced = [file.path for file in others if _directory(file) in new]
+        planned = self.replaceable | (listed_files(self.store) if before.number else frozenset())
+        replaced = [file.path for file in others if _directory(file) in new and file.path in planned]
+        kept = tuple(file for file in others if file.path not in set(replaced))
         return replace(
             snapshot,
             files=kept + snapshot.files,

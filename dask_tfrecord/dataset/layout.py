@@ -143,7 +143,9 @@ def clear_up(store: Store, run: str) -> None:
 
 
 def finish_newest(store: Store) -> None:
-    """Do what the write of the newest snapshot did not come to."""
-    newest = find_snapshot(store)
+    """Finish the newest commit's interrupted cleanup, unless its snapshot is damaged."""
+    newest = None
+    with suppress(TFRecordError):
+        newest = find_snapshot(store)
     if newest is not None and newest.run in open_runs(store):
         clear_up(store, newest.run)

@@ -1,6 +1,5 @@
 """What a write finds at its destination, and whether the two go together."""
 
-import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -17,6 +16,7 @@ from dask_tfrecord.dataset.inference import take_sample
 from dask_tfrecord.dataset.layout import visible_files
 from dask_tfrecord.dataset.listing import FileInfo
 from dask_tfrecord.dataset.options import ReadOptions
+from dask_tfrecord.dataset.overwriting import refusal
 from dask_tfrecord.dataset.snapshot import Levels, Snapshot, find_snapshot, library_version, versions
 from dask_tfrecord.dataset.splits import Split
 from dask_tfrecord.dataset.store import Store
@@ -37,32 +37,18 @@ def check_destination(store: Store, mode: Mode = "create") -> int:
     Raises
     ------
     DestinationError
-        If it is a file, or holds anything that a reader would see although the mode is "create"; if it is
-        to be replaced and a link in it leads elsewhere.
+        If it is a file, or holds anything that a reader would see although the mode is "create".
     """
     root = store.public(store.root)
     if store.fs.isfile(store.root):
         raise DestinationError("is a file, not a directory", path=root)
     newest = max(versions(store), default=0)
-    if mode == "overwrite" and store.local:
-        _refuse_links(store)
-    if mode == "create":
-        holds = "a dataset" if newest else "files" if visible_files(store) else None
-        if holds:
-            advice = "choose another directory, or pass append=True or overwrite=True"
-            raise DestinationError(f"the directory already holds {holds}", path=root, advice=advice)
+    if mode == "create" and newest:
+        advice = "choose another directory, or pass append=True or overwrite=True"
+        raise DestinationError("the directory already holds a dataset", path=root, advice=advice)
+    if mode == "create" and (files := visible_files(store)):
+        raise refusal(store, files)
     return newest
-
-
-def _refuse_links(store: Store) -> None:
-    root = os.path.realpath(store.root)
-    for directory in {file.path.rpartition("/")[0] for file in visible_files(store)}:
-        if os.path.realpath(directory) != root + directory[len(store.root) :]:
-            raise DestinationError(
-                f"a link, {directory}, leads out of it, and the overwrite would remove what is there",
-                path=store.public(store.root),
-                advice="remove the link first",
-            )
 
 
 def check_agreement(store: Store, schema: Schema, partitioning: Sequence[Field], index: Levels = ()) -> None:

@@ -1,5 +1,6 @@
 """The expressions of a write, and their tasks."""
 
+from dataclasses import replace
 from functools import cached_property
 from typing import ClassVar
 
@@ -31,9 +32,14 @@ def write(
     """The collection whose one value is the snapshot of what was written."""
     if shuffle is None:
         return new_collection(WriteTFRecord(ddf.expr, run, write_index, texts, False))
-    rows = new_collection(PackRows(ddf.expr, run, write_index, texts, shuffle))
+    rows = new_collection(PackRows(ddf.expr, _of_tasks(run), write_index, texts, shuffle))
     moved = rows.shuffle(on=shuffling.TARGET, npartitions=shuffle.npartitions, ignore_index=True, force=True)
     return new_collection(WriteTFRecord(moved.expr, run, False, (), True))
+
+
+def _of_tasks(run: WriteRun) -> WriteRun:
+    """The run as each task gets it: the names of the files that the commit removes may be many."""
+    return replace(run, replaceable=frozenset())
 
 
 def write_partition(
@@ -160,7 +166,8 @@ class WriteTFRecord(_Write):
         return (None, None)
 
     def _lower(self) -> Expr:
-        return CommitTFRecord(WritePartitions(*self.operands), self.run)
+        written = WritePartitions(self.frame, _of_tasks(self.run), self.write_index, self.packed)
+        return CommitTFRecord(written, self.run)
 
 
 class WritePartitions(_Write, _PerPartition):
