@@ -126,13 +126,7 @@ def replaced_by(store: Store, run: str) -> list[str]:
 
 def remove_staging(store: Store, run: str) -> None:
     """Remove all that waits for the commit of a run."""
-    store.fs.invalidate_cache()
-    with suppress(FileNotFoundError):
-        store.fs.rm(store.join(f"{STAGING}/{run}"), recursive=True)
-    if store.renames:
-        with suppress(OSError):  # another run's files are waiting there, or snapshots are
-            store.fs.rmdir(store.join(STAGING))
-            store.fs.rmdir(store.join(OWN))
+    store.remove_tree(f"{STAGING}/{run}")
 
 
 def clear_up(store: Store, run: str) -> None:

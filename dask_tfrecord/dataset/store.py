@@ -6,6 +6,7 @@ Knows nothing of what is in the files. Nothing it says contains a credential.
 import io
 import os
 from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
@@ -27,6 +28,9 @@ from dask_tfrecord.errors import DestinationError
 # Stores where a rename is a copy, and where an upload becomes visible as a whole when it is completed.
 # All others rename, and a new file is written beside its place first.
 _UPLOADING = frozenset({"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "adl", "oss", "oci"})
+
+# Requests at a time, where each file takes one.
+_THREADS = 16
 
 # Held between the look whether a file is there and the rename that puts it there.
 _CREATION = Lock()
@@ -184,6 +188,9 @@ class Store:
         """Rename a file, over the one that is there."""
         if self.local:
             os.replace(source, target)
+        elif type(self.fs).mv is AbstractFileSystem.mv:  # which takes the paths for patterns
+            self.fs.cp_file(source, target)
+            self.fs.rm_file(source)
         else:
             self.fs.mv(source, target)
 
@@ -213,6 +220,7 @@ class Store:
         """
         alone = list(paths)
         if not self.renames:
+            # A list of paths goes out in batches, but fsspec takes each of them for a pattern.
             together = [path for path in alone if not has_magic(path)]
             alone = [path for path in alone if has_magic(path)]
             try:
@@ -220,11 +228,31 @@ class Store:
                     self.fs.rm(together)
             except FileNotFoundError:
                 alone += together
-        for path in alone:
-            with suppress(FileNotFoundError):
-                self.fs.rm_file(path)
+        if len(alone) > 1 and not self.renames:
+            with ThreadPoolExecutor(_THREADS) as pool:
+                list(pool.map(self._remove_one, alone))
+        else:
+            for path in alone:
+                self._remove_one(path)
         if self.renames:
             self.remove_empty({path.rpartition("/")[0] for path in alone})
+
+    def _remove_one(self, path: str) -> None:
+        with suppress(FileNotFoundError):
+            self.fs.rm_file(path)
+
+    def remove_tree(self, directory: str) -> None:
+        """Remove a directory below the root and all that lies in it."""
+        path = self.join(directory)
+        self.fs.invalidate_cache()
+        try:
+            found = self.fs.find(path, withdirs=True, detail=True)
+        except FileNotFoundError:
+            return
+        self.remove(name for name, info in found.items() if info["type"] != "directory")
+        if self.renames:
+            below = (name for name, info in found.items() if info["type"] == "directory")
+            self.remove_empty({path, *below})
 
     def uploads(self) -> list["Upload"]:
         """The uploads to below the root that were begun and neither completed nor given up, if S3 has any."""

@@ -10,12 +10,12 @@ from fsspec.implementations.memory import MemoryFileSystem
 _OPERATIONS = [
     "_open",
     "cat_file",
+    "cp_file",
     "exists",
     "find",
     "info",
     "ls",
     "makedirs",
-    "mv",
     "pipe_file",
     "rm",
     "rm_file",
