@@ -5,6 +5,7 @@ from typing import Any
 
 import pandas as pd
 
+from dask_tfrecord.dataset.absence import check_bucket
 from dask_tfrecord.dataset.layout import visible_files
 from dask_tfrecord.dataset.leftovers import remove_leftovers
 from dask_tfrecord.dataset.listing import PathLike
@@ -65,6 +66,7 @@ def cleanup(
     ['part-9f3c2a1b-00000-of-00008.tfrecord.gz']
     """
     store = Store.at(path, storage_options)
+    check_bucket(store)
     return remove_leftovers(store, datetime.now(UTC) - _duration(older_than))
 
 

@@ -10,6 +10,7 @@ import pandas as pd
 import pyarrow as pa
 
 from dask_tfrecord.codec import RecordType
+from dask_tfrecord.dataset.absence import nothing_at
 from dask_tfrecord.dataset.columns import GivenHive, GivenSchema
 from dask_tfrecord.dataset.committed import snapshot_files
 from dask_tfrecord.dataset.indexing import examine, renewed
@@ -94,7 +95,7 @@ def index(
     if before is not None and not _is_outdated(store, before):
         raise _up_to_date(root)
     if not store.fs.isdir(store.root):
-        raise FileNotFoundError(f"{root}: no such directory")
+        raise nothing_at(store, "no such directory")
     dataset = open_dataset(
         path,
         schema=schema,

@@ -11,6 +11,7 @@ import pandas as pd
 import pyarrow as pa
 
 from dask_tfrecord import backends
+from dask_tfrecord.dataset.absence import nothing_at
 from dask_tfrecord.dataset.columns import snapshot_values
 from dask_tfrecord.dataset.committed import snapshot_files
 from dask_tfrecord.dataset.dataset import Dataset
@@ -92,7 +93,7 @@ def take(
     snapshot, files = _newest(store)
     if snapshot is None:
         advice = f"dask_tfrecord.index({root!r}) makes one of files that others wrote"
-        raise FileNotFoundError(f"{root}: no snapshot here, which knows where each row is; {advice}")
+        raise nothing_at(store, f"no snapshot here, which knows where each row is; {advice}")
     schema = _selected(snapshot.columns, columns)
     numbers, order = np.unique(_row_numbers(indices, snapshot.records, root), return_inverse=True)
     if not schema.fields:

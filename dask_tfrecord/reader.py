@@ -65,7 +65,10 @@ def read_tfrecord(
         `to_tfrecord` wrote, if it is not in a list, knows its columns and their types; for all other files
         they are inferred. Rows come in the order of the paths' names, those of a list in its order. Names
         that start with ``.`` or ``_`` are hidden, as in Spark. A glob or list of directories gives none of
-        the files of a write that has not committed; a file that is spelled out is always read.
+        the files of a write that has not committed; a file that is spelled out is always read. Links are
+        followed. A directory that several links lead to is read once, unless the name of a link makes
+        another partition key; a link to a directory above itself is not followed; a link to a file is a
+        file. Pipes, sockets and devices are passed over, and refused where they are spelled out.
     columns : str or list of str, optional
         The columns to load, in this order. One name that is not in a list gives a Series.
     schema : mapping of str to pyarrow.DataType or None, pyarrow.Schema, Schema or Snapshot, optional
@@ -164,7 +167,9 @@ def read_tfrecord(
     Raises
     ------
     FileNotFoundError
-        If there is nothing to read.
+        If there is nothing to read, or a link leads to nothing.
+    FileChangedError
+        If a file is not the one that the dataset's snapshot describes, here or when the file is read.
     CorruptRecordError
         For damage, here if it is in the sample, else when the file is read.
     SchemaError

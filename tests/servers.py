@@ -1,7 +1,7 @@
 """A web server of one folder, as good or as bad as a test wants it, and an S3 server."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -87,12 +87,19 @@ def web_server(root: Path) -> Iterator[Web]:
 
 
 @contextmanager
-def page_server(root: Path) -> Iterator[str]:
-    """The address of a server that shows the folder's directories as pages of links."""
+def page_server(root: Path, status: Mapping[str, int] | None = None) -> Iterator[str]:
+    """The address of a server that shows the folder's directories as pages of links.
+
+    It answers requests for the paths in ``status`` with these errors.
+    """
 
     class Quiet(SimpleHTTPRequestHandler):
         def log_message(self, *args: Any) -> None:
             """Say nothing."""
+
+        def send_head(self) -> Any:
+            code = (status or {}).get(self.path)
+            return super().send_head() if code is None else self.send_error(code)
 
     with ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(root))) as server:
         thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})

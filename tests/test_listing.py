@@ -18,6 +18,7 @@ import pyarrow as pa
 import pytest
 from fsspec.implementations.local import LocalFileSystem
 from fsspec.implementations.memory import MemoryFileSystem
+from servers import page_server
 
 from dask_tfrecord import read_tfrecord, to_tfrecord
 from dask_tfrecord.dataset.listing import _expand_all, list_directory, list_files
@@ -308,6 +309,28 @@ def test_a_dataset_on_a_server_that_shows_its_directories_is_read_by_its_snapsho
     assert len(ddf) == 3
     found = ddf.compute(scheduler="sync").set_index("n")["key"]
     assert found.fillna("none").to_dict() == {1: "a b", 2: "x=y/z%", 3: "none"}
+
+
+@pytest.mark.parametrize("path", ["", "/", "/data", "/data/", "/data/*.tfrecord", "/a.tfrecord?key=hunter2"])
+def test_a_refused_connection_is_not_an_empty_directory(path: str) -> None:
+    with pytest.raises(Exception, match=r"could not be asked|Cannot connect") as caught:
+        read_tfrecord(f"http://127.0.0.1:1{path}")
+    assert not isinstance(caught.value, FileNotFoundError)
+    assert "hunter2" not in str(caught.value)
+
+
+@pytest.mark.parametrize("status", [401, 403, 500, 503])
+def test_a_server_that_refuses_is_not_an_empty_directory(tmp_path: Path, status: int) -> None:
+    (tmp_path / "a.tfrecord").write_bytes(b"")
+    with page_server(tmp_path, status={"/a.tfrecord": status, "/sub/": status}) as url:
+        with pytest.raises(TFRecordError, match=f"could not be asked.*{status}"):
+            read_tfrecord(f"{url}/a.tfrecord")
+        (tmp_path / "sub").mkdir()
+        for path in ("/", "/**"):
+            with pytest.raises(Exception, match=str(status)):
+                read_tfrecord(f"{url}{path}")
+        with pytest.raises(FileNotFoundError, match="no visible files"):
+            read_tfrecord(f"{url}/b.tfrecord")
 
 
 def test_links_to_directories_are_gone_into_once(tmp_path: Path) -> None:

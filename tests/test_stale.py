@@ -182,6 +182,23 @@ def test_times_that_were_set_back_do_not_hide_other_content_from_who_reads_it(tm
         read_tfrecord(root).compute()
 
 
+def test_a_file_behind_a_link_has_a_stamp_of_its_own(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    for number in range(2):
+        (tmp_path / f"{number}").write_bytes(content(200 + 100 * number))
+        (tmp_path / "data" / f"{number}.tfrecord").symlink_to(tmp_path / f"{number}")
+    dask_tfrecord.index(tmp_path / "data")
+    assert all(file.stamp for file in Snapshot.open(tmp_path / "data").files)
+    late = read_tfrecord(tmp_path / "data", filters=[("n", "<", 250)])
+    (tmp_path / "1").write_bytes(content(240))
+    for query in (
+        late.compute,
+        lambda: read_tfrecord(tmp_path / "data", filters=[("n", "<", 250)]).compute(),
+    ):
+        with pytest.raises(FileChangedError):
+            query()
+
+
 def test_rows_over_http_come_from_what_the_server_has_now(tmp_path: Path) -> None:
     """A page of links tells no times, so that nothing the snapshot says is believed unseen."""
     root = tmp_path / "data"

@@ -9,7 +9,8 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
-from dask_tfrecord import CorruptRecordError, TFRecordError, read_tfrecord, to_tfrecord
+import dask_tfrecord
+from dask_tfrecord import CorruptRecordError, Snapshot, TFRecordError, read_tfrecord, to_tfrecord
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -101,6 +102,28 @@ def test_a_place_that_holds_only_what_is_not_committed_holds_nothing(tmp_path: P
     for path in (tmp_path, f"{tmp_path}/*.tfrecord"):
         with pytest.raises(FileNotFoundError, match="write that has not finished"):
             read_tfrecord(path)
+
+
+@pytest.mark.parametrize("path", ["{}", "{}/*", "{}/*.tfrecord"])
+def test_a_directory_with_nothing_but_an_unfinished_write_says_so_and_how_to_mend_it(
+    tmp_path: Path, path: str
+) -> None:
+    """Files that wait aside, as on a disk; a write that died early has left an empty directory."""
+    waiting = tmp_path / "_tfrecord" / "staging" / "0123abcd-run"
+    waiting.mkdir(parents=True)
+    for content in (None, row(1)):
+        if content is not None:
+            (waiting / "part-0123abcd-00000-of-00001.tfrecord").write_bytes(content)
+        calls = [read_tfrecord, dask_tfrecord.verify]
+        if path == "{}":
+            calls += [dask_tfrecord.index, Snapshot.open, lambda root: dask_tfrecord.take(root, [0])]
+        for call in calls:
+            with pytest.raises(FileNotFoundError, match=r"has not finished.*dask_tfrecord\.cleanup\("):
+                call(path.format(tmp_path))
+    assert not dask_tfrecord.exists(tmp_path)
+    dask_tfrecord.cleanup(tmp_path, older_than="0s")
+    with pytest.raises(FileNotFoundError, match="no visible files"):
+        read_tfrecord(tmp_path)
 
 
 def test_a_part_of_a_write_without_its_snapshot_is_read_when_told_to(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
+from dask_tfrecord.dataset.absence import unfinished_only
 from dask_tfrecord.dataset.layout import is_part, replaced_by, unfinished, without_open_runs
 from dask_tfrecord.dataset.listing import FileInfo, Listing, list_directory, plain
 from dask_tfrecord.dataset.snapshot import OWN, Snapshot, find_snapshot
@@ -27,7 +28,7 @@ def snapshot_files(store: Store, snapshot: Snapshot) -> tuple[FileInfo, ...]:
     for file in snapshot.files:
         info = found.pop(store.join(file.path), None)
         public = store.public(store.join(file.path))
-        if info is None:
+        if info is None or (store.local and info.size is None):
             problem = "the file is missing, the dataset's snapshot lists it"
             raise CorruptRecordError(problem, path=public, advice=_ADVICE)
         if info.size not in (None, file.bytes):
@@ -75,7 +76,7 @@ def committed_files(listing: Listing, *, use_snapshot: bool) -> tuple[FileInfo, 
     left = tuple(file for file in files if file.path not in hidden)
     if not left:
         place = store.public(store.root)
-        raise FileNotFoundError(f"{place}: the only files are those of a write that has not finished")
+        raise FileNotFoundError(f"{place}: {unfinished_only(store.public(min(ours)))}")
     if use_snapshot and listing.base:
         _check_whole(store, left)
     return left

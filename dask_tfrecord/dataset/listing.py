@@ -1,7 +1,6 @@
 """Which files a directory, a glob, a file or a list of these means. Opens none of them."""
 
 import os
-import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -11,8 +10,12 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 from urllib.parse import unquote, urlsplit
 
+from fsspec import AbstractFileSystem
+from fsspec.asyn import AsyncFileSystem
 from fsspec.core import url_to_fs
 
+from dask_tfrecord.dataset.absence import nothing_at, unreachable
+from dask_tfrecord.dataset.disk import Disk, is_hidden, once
 from dask_tfrecord.dataset.source import stamp_of
 from dask_tfrecord.dataset.store import Store
 from dask_tfrecord.errors import TFRecordError
@@ -103,7 +106,12 @@ def list_files(
     found = _expand_all(store, places)
     for place, one in zip(places, found, strict=True):
         if not one.files:
-            raise FileNotFoundError(f"{store.public(place)}: no visible files to read here")
+            start = _first_magic(place)
+            root = place if start == len(place) else place[:start].rpartition("/")[0]
+            raise nothing_at(Store(store.fs, root), "no visible files to read here", place)
+        for file in one.files:
+            if store.local and file.size is None:
+                raise FileNotFoundError(f"{file.path}: the link leads to nothing")
     alone = len(found) == 1 and not isinstance(paths, list | tuple) and found[0].kind == "directory"
     return Listing(
         store,
@@ -186,9 +194,15 @@ def _expand_all(store: Store, places: Sequence[str]) -> list[_Found]:
 def _expand(store: Store, path: str) -> _Found:
     try:
         info = store.fs.info(path)
-    except FileNotFoundError:
+    except FileNotFoundError as error:
+        failure = unreachable(store.public(path), error) if _is_url(path) else None
+        if failure is not None:
+            raise failure from None
         magic = _first_magic(path) < len(path)
         return _Found(_glob(store, path) if magic else [], "glob")
+    if store.local and info["type"] == "other":
+        advice = "copy what it gives to a file, and read that"
+        raise TFRecordError("is no regular file, but a pipe, a socket or a device", path=path, advice=advice)
     if info["type"] == "directory" or _is_page(info):
         return _Found(list_directory(Store(store.fs, path)), "directory")
     return _Found([_file(info)], "file")
@@ -205,33 +219,33 @@ def _is_page(info: dict[str, Any]) -> bool:
 
 def _glob(store: Store, pattern: str) -> list[FileInfo]:
     """The files that match, and those below directories that match."""
-    found: dict[str, FileInfo] = {}
+    found: dict[str, Any] = {}
+    fs = Disk() if store.local else store.fs
     for one in expand_braces(pattern):
         spelled_out = one[: _first_magic(one)].rpartition("/")[0]
         matches: dict[str, Any] = {}
-        for path, info in store.fs.glob(one, detail=True).items():
-            below = info["type"] == "directory"
-            matches |= _find(store, path) if below or _is_linked_directory(store, info) else {path: info}
-        found |= {file.path: file for file in _visible(matches, spelled_out)}
-    return [found[path] for path in sorted(found)]
+        for path, info in fs.glob(one, detail=True).items():
+            matches |= _find(store, path) if info["type"] == "directory" else {path: info}
+        found |= {path: matches[path] for path in _visible_paths(matches, spelled_out)}
+    return [_file(info) for _, info in sorted(once(found).items())]
 
 
-def _find(store: Store, path: str, above: frozenset[str] = frozenset()) -> dict[str, Any]:
-    """What lies below a directory, also behind links to directories, unless these lead back to it."""
-    found: dict[str, Any] = store.fs.find(path, detail=True)
-    links = [name for name, info in found.items() if _is_linked_directory(store, info)]
-    if links:
-        above |= {os.path.realpath(path)}
-    for name in links:
-        del found[name]
-        if os.path.realpath(name) not in above:
-            found |= _find(store, name, above)
+def _find(store: Store, path: str) -> dict[str, Any]:
+    """What lies below a directory; on a disk also what is behind links."""
+    if store.local:
+        return once(Disk().find(path, detail=True))
+    kind = type(store.fs)
+    walks = AsyncFileSystem._find if store.fs.async_impl else AbstractFileSystem.find
+    own = kind._find if store.fs.async_impl else kind.find
+    options = {"on_error": _raise_unless_gone} if own is walks else {}
+    found: dict[str, Any] = store.fs.find(path, detail=True, **options)
     return found
 
 
-def _is_linked_directory(store: Store, info: dict[str, Any]) -> bool:
-    """What fsspec does not go into by itself, and no store but a disk has."""
-    return store.local and info.get("islink", False) and os.path.isdir(info["name"])
+def _raise_unless_gone(error: OSError) -> None:
+    """What to do about a directory that cannot be listed, which fsspec passes over."""
+    if not isinstance(error, FileNotFoundError):
+        raise error
 
 
 def expand_braces(pattern: str) -> list[str]:
@@ -256,25 +270,32 @@ def expand_braces(pattern: str) -> list[str]:
 
 
 def _visible(found: dict[str, Any], base: str) -> list[FileInfo]:
+    return [_file(found[path]) for path in _visible_paths(found, base)]
+
+
+def _visible_paths(found: dict[str, Any], base: str) -> list[str]:
     start = len(base.rstrip("/"))
     hidden: dict[str, bool] = {}  # by directory, of which there are few
-    files = []
+    paths = []
     for path in sorted(found):
         info = found[path]
         directory, _, name = path.rpartition("/")
-        if not name or info["type"] == "directory" or _is_hidden(name):
+        if not name or info["type"] == "directory" or _is_pipe(info) or _is_hidden(name):
             continue
         if directory not in hidden:
             hidden[directory] = any(map(_is_hidden, directory[start:].split("/")))
         if not hidden[directory]:
-            files.append(_file(info))
-    return files
+            paths.append(path)
+    return paths
+
+
+def _is_pipe(info: dict[str, Any]) -> bool:
+    """Whether it is a pipe, a socket or a device behind a cache of the disk; `Disk` shows none."""
+    return info["type"] == "other" and not info.get("islink")
 
 
 def _is_hidden(name: str) -> bool:
-    if name.endswith(_FOLDER_SUFFIX):
-        return True
-    return name.startswith(".") or (name.startswith("_") and not re.search("=|%3D", name))
+    return name.endswith(_FOLDER_SUFFIX) or is_hidden(name)
 
 
 def _first_magic(path: str) -> int:

@@ -8,6 +8,7 @@ from typing import Any, Literal
 import pyarrow as pa
 
 from dask_tfrecord.dataset import hive
+from dask_tfrecord.dataset.absence import check_bucket
 from dask_tfrecord.dataset.checksum import SummingStore
 from dask_tfrecord.dataset.entries import FileEntry
 from dask_tfrecord.dataset.files import count_records
@@ -43,6 +44,8 @@ def check_destination(store: Store, mode: Mode = "create") -> int:
     if store.fs.isfile(store.root):
         raise DestinationError("is a file, not a directory", path=root)
     newest = max(versions(store), default=0)
+    if not newest:
+        check_bucket(store)
     if mode == "create" and newest:
         advice = "choose another directory, or pass append=True or overwrite=True"
         raise DestinationError("the directory already holds a dataset", path=root, advice=advice)

@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
 from dask_tfrecord.codec.compression import HEAD_BYTES, decompressor, detect, is_frame
+from dask_tfrecord.dataset.disk import linked_directories
 from dask_tfrecord.dataset.layout import visible_files
 from dask_tfrecord.dataset.listing import FileInfo
 from dask_tfrecord.dataset.snapshot import OWN, find_snapshot
@@ -40,7 +41,7 @@ def replaceable_files(store: Store) -> frozenset[str]:
     _refuse_precious(store)
     files = visible_files(store)
     if store.local:
-        _refuse_links(store, files)
+        _refuse_links(store)
     listed = listed_files(store)
     unlisted = [file for file in files if _below(store, file) not in listed]
     foreign = _foreign(store, unlisted)
@@ -154,15 +155,13 @@ def _is_same(one: str, other: str) -> bool:
         return False
 
 
-def _refuse_links(store: Store, files: Sequence[FileInfo]) -> None:
-    root = os.path.realpath(store.root)
-    for directory in {file.path.rpartition("/")[0] for file in files}:
-        if os.path.realpath(directory) != root + directory[len(store.root) :]:
-            raise DestinationError(
-                f"a link, {directory}, leads out of it, and the overwrite would remove what is there",
-                path=store.public(store.root),
-                advice="remove the link first",
-            )
+def _refuse_links(store: Store) -> None:
+    for link in linked_directories(store.root):
+        raise DestinationError(
+            f"a link, {link}, leads out of it, and the overwrite would remove what is there",
+            path=store.public(store.root),
+            advice="remove the link first",
+        )
 
 
 def _refuse_datasets_below(store: Store, files: Sequence[FileInfo]) -> None:

@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from dask_tfrecord.codec.compression import SUFFIXES, Compression
+from dask_tfrecord.dataset.absence import nothing_at
 from dask_tfrecord.dataset.entries import Block, ColumnStatistics, FileEntry, check, from_table, to_table
 from dask_tfrecord.dataset.store import Store
 from dask_tfrecord.errors import TFRecordError
@@ -144,6 +145,8 @@ class Snapshot:
         store = Store.at(path, storage_options)
         kept = versions(store)
         number = version if version is not None else max(kept, default=0)
+        if not kept:
+            raise nothing_at(store, "no snapshot here; kept are none")
         if number not in kept:
             wanted = "snapshot" if version is None else f"version {version}"
             known = ", ".join(map(str, kept)) or "none"

@@ -2,18 +2,20 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from itertools import count
 from typing import Any, ClassVar
 from unittest.mock import patch
 
 import oracle
+import pyarrow as pa
 import pytest
 import s3fs
 from abstract import FaultError, Faults, RemoteSuite, rows
 from moto.s3.models import s3_backends
 from servers import s3_server
 
-from dask_tfrecord import cleanup, read_tfrecord
+from dask_tfrecord import Snapshot, cleanup, exists, index, read_tfrecord, take, to_tfrecord, verify
 from dask_tfrecord.dataset.listing import list_files
 
 _buckets = count()
@@ -92,6 +94,47 @@ class TestS3Store(RemoteSuite):
         ]
         with pytest.raises(FileNotFoundError, match="country=US: no visible"):
             list_files(f"{place}/country=US/", self.options)
+
+    @pytest.mark.parametrize("path", ["", "/x", "/x/*"])
+    def test_a_missing_bucket_is_named(self, place: str, path: str) -> None:
+        url, options = f"s3://no-bucket{path}", {"storage_options": self.options}
+        calls = [
+            lambda: read_tfrecord(url, **options),
+            lambda: read_tfrecord([url, url], **options),
+            lambda: verify(url, **options),
+            lambda: take(url, [0], **options),
+            lambda: Snapshot.open(url, **options),
+            lambda: cleanup(url, **options),
+            lambda: index(url, **options),
+            *(
+                partial(to_tfrecord, rows(1), url, retries=0, **options, **mode)
+                for mode in ({}, {"append": True}, {"overwrite": True})
+            ),
+        ]
+        for call in calls:
+            with pytest.raises(FileNotFoundError, match=r"s3://no-bucket.*: the bucket 'no-bucket' does not"):
+                call()
+        assert not exists(url, storage_options=self.options)
+
+    def test_a_write_that_has_not_finished_is_told_from_nothing(self, place: str) -> None:
+        run = self.run(place)
+        run.write(pa.table({"n": [1], "key": [1]}), 0, 1)
+        for path in (place, f"{place}/*"):
+            with pytest.raises(FileNotFoundError, match=r"has not finished.*dask_tfrecord\.cleanup\("):
+                read_tfrecord(path, storage_options=self.options)
+
+    def test_a_refused_connection_is_not_an_empty_directory(self, place: str) -> None:
+        dead = {
+            **self.options,
+            "endpoint_url": "http://127.0.0.1:1",
+            "config_kwargs": {"retries": {"max_attempts": 1}},
+        }
+        with (
+            patch.object(s3fs.S3FileSystem, "retries", 1),
+            pytest.raises(Exception, match="connect") as caught,
+        ):
+            read_tfrecord(place, storage_options=dead)
+        assert not isinstance(caught.value, FileNotFoundError)
 
     def test_planning_lists_once_and_opens_the_sampled_files_only(self, place: str) -> None:
         bucket, _, key = place.removeprefix("s3://").partition("/")
