@@ -102,13 +102,19 @@ def test_lists_of_examples_are_read_as_bytes_and_that_is_said(
     one = {"relevance": ("int64", [1]), "price": ("float", [oracle.float_bits(2.0)])}
     payloads = [elwc([one] * (3 if several else 1), {"q": ("bytes", [b"x"])} if context else None)] * 4
     heap(tmp_path, {"a.tfrecord": oracle.records_file(payloads), "b.tfrecord": oracle.records_file(payloads)})
-    with pytest.warns(UserWarning, match=r"read as bytes: .* not an Example; pass record_type=\"bytes\""):
+    with pytest.warns(
+        UserWarning,
+        match=r"read as bytes: .*record 0 is a message of another type; pass record_type=\"bytes\"",
+    ):
         assert read(tmp_path) == {"record": payloads * 2}
     assert read(tmp_path, record_type="bytes") == {"record": payloads * 2}
     for record_type in ("example", "sequence_example"):
         with pytest.raises(CorruptRecordError, match=r'record is whole and no Example.*record_type="bytes"'):
             read(tmp_path, record_type=record_type)
-    assert verify(tmp_path)["drift"].str.contains("read as bytes: .* not an Example").tolist() == [True, True]
+    assert verify(tmp_path)["drift"].str.contains("read as bytes: .* of another type").tolist() == [
+        True,
+        True,
+    ]
 
 
 def test_event_files_alone_are_read_as_bytes_and_that_is_said(tmp_path: Path) -> None:

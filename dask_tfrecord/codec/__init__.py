@@ -52,11 +52,6 @@ _MESSAGE_REASONS = frozenset(
 NO_EXAMPLE = "the file is a TFRecord file, but the record is whole and no Example"
 
 
-def is_other_message(error: TFRecordError) -> bool:
-    """Whether an error is that of a record which protobuf parses as an Example though it is none."""
-    return error.problem.startswith(NO_EXAMPLE) and NOT_AN_EXAMPLE in error.problem
-
-
 class Column(NamedTuple):
     """What one column is on the wire.
 

@@ -4,6 +4,7 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
+from typing import TypeAlias
 
 from dask_tfrecord.dataset.listing import Listing
 
@@ -17,30 +18,39 @@ _MAGIC = re.compile(r"[*?\[{]")
 _USUAL = re.compile(r"tfr", re.IGNORECASE)
 
 
-def globs_of(listing: Listing) -> tuple[str, ...]:
-    """Globs that match many of the listed files by their names, the best first; none for a list of paths."""
+Globs: TypeAlias = Sequence[tuple[str, int]]
+
+
+def globs_of(listing: Listing) -> tuple[tuple[str, int], ...]:
+    """Globs that match many of the listed files by their names, and how many, the best first.
+
+    There are none for a list of paths.
+    """
     root = listing.store.root
     base = listing.base or (
         root[: found.start()].rpartition("/")[0] if (found := _MAGIC.search(root)) else ""
     )
     if not base or _MAGIC.search(base) or len(listing.files) < 2:
         return ()
-    files = listing.files[:: -(-len(listing.files) // _NAMES)]
-    counts: Counter[str] = Counter()
-    for file in files:
-        counts.update(dict.fromkeys(_globs(file.path.rpartition("/")[2]), 1 + (file.size or 0)))
-    usual = sorted(counts, key=lambda glob: (not _USUAL.search(glob), -counts[glob], -len(glob)))
+    names = [file.path.rpartition("/")[2] for file in listing.files]
+    sizes: Counter[str] = Counter()
+    for file, name in list(zip(listing.files, names, strict=True))[:: -(-len(names) // _NAMES)]:
+        sizes.update(dict.fromkeys(_globs(name), 1 + (file.size or 0)))
+    usual = sorted(sizes, key=lambda glob: (not _USUAL.search(glob), -sizes[glob], -len(glob)))
     root = listing.store.public(base).rstrip("/")
-    return tuple(f"{root}/**/{glob}" for glob in usual[:_GLOBS])
+    return tuple(
+        (f"{root}/**/{glob}", sum(fnmatchcase(name, glob) for name in names)) for glob in usual[:_GLOBS]
+    )
 
 
-def without(globs: Sequence[str], path: str) -> str:
+def without(globs: Globs, path: str) -> str:
     """The advice to leave a file out, with a glob that reads others if there is one."""
     name = path.rpartition("/")[2]
-    found = next((glob for glob in globs if not fnmatchcase(name, glob.rpartition("/")[2])), None)
+    found = next((one for one in globs if not fnmatchcase(name, one[0].rpartition("/")[2])), None)
     if found is None:
         return "move the file elsewhere, or pass a glob or a list without it"
-    return f'leave the file out, for example with the glob "{found}"'
+    glob, count = found
+    return f'leave the file out, for example with the glob "{glob}", which {count:,} files match'
 
 
 def _globs(name: str) -> set[str]:

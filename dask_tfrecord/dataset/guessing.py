@@ -91,14 +91,12 @@ def refuse(found: Sequence[SchemaError]) -> SchemaError:
     return error.located(path=first.path, record=first.record, offset=first.offset, feature=first.feature)
 
 
-def guess_of(sample: Sample, given: Iterable[str]) -> Guess:
+def guess_of(sample: Sample, given: Iterable[str], *, everything: bool) -> Guess:
     """What a sample says about the columns that are not given."""
-    known = set(given)
-    features = [feature for feature in sample.features if feature.name not in known]
-    return Guess(
-        frozenset(feature.name for feature in features if feature.kinds),
-        frozenset(feature.name for feature in features if not feature.kinds),
-    )
+    kinds: dict[str, tuple[str, ...]] = {}
+    for feature in sample.features:
+        kinds[feature.name] = (*kinds.get(feature.name, ()), *feature.kinds)
+    return Guess(kinds, frozenset(given), everything)
 
 
 def leave_out(names: Sequence[str]) -> str:

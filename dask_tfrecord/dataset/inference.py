@@ -9,7 +9,7 @@ from itertools import accumulate
 from operator import itemgetter
 from typing import Any, Literal, NamedTuple, TypeAlias
 
-from dask_tfrecord.codec import Damage, Feature, Inference, RecordType, is_other_message, scan
+from dask_tfrecord.codec import NOT_AN_EXAMPLE, Damage, Feature, Inference, RecordType, scan
 from dask_tfrecord.dataset.damage import DamagePolicy, Losses
 from dask_tfrecord.dataset.files import WINDOW_BYTES, walk
 from dask_tfrecord.dataset.listing import FileInfo
@@ -28,6 +28,9 @@ _RECORDS = 100_000
 _MORE_BYTES = 1 << 26
 _MORE_FILES = 256
 _MORE_WINDOWS = 64
+
+# Requests at a time.
+_THREADS = 16
 
 # Stored bytes that a task looks at when all records are looked at.
 _TASK_BYTES = 1 << 27
@@ -110,7 +113,8 @@ class Sample:
     stranger : TFRecordError, optional
         For the first record that is no message, after which its file was not looked at any further.
     doubt : str
-        Why records that parse as messages were taken for bytes all the same. Empty if they were not.
+        Why records that parse as messages may be none of the record type. Of a sample whose record type is
+        known, why they were taken for bytes; empty if they were not.
     """
 
     record_type: AskedType
@@ -132,6 +136,7 @@ class Sample:
             self.records + later.records,
             self.payload + later.payload,
             self.stranger or later.stranger,
+            self.doubt or later.doubt,
         )
 
     @property
@@ -161,7 +166,7 @@ def take_sample(
     if record_type == "bytes":
         return Sample("bytes")
     look = partial(look_at_split, store, options=options, record_type=record_type)
-    with ThreadPoolExecutor(_FILES) as pool:
+    with ThreadPoolExecutor(_THREADS) as pool:
         chosen = _choose(files)
         seen = dict(zip(chosen, pool.map(partial(look, limit=_RECORDS), map(Split, chosen)), strict=True))
         if _leaves_open(seen.values()):
@@ -229,7 +234,7 @@ def _concluded(samples: Iterable[Sample], record_type: AskedType) -> Sample:
     if found.stranger and (found.features or record_type != "infer"):
         raise found.stranger
     if record_type != "infer":
-        return found
+        return replace(found, doubt="")
     if found.payload and not found.features:
         return Sample("bytes")
     lists = any(feature.feature_list for feature in found.features)
@@ -244,9 +249,7 @@ def _doubt(found: Sample) -> str:
         return f"a feature without a value has a name with control characters, {strange[:40]!r}"
     if open_ and len(open_) == len(found.features):
         return "no feature has a value"
-    if found.stranger and not found.features and is_other_message(found.stranger):
-        return found.stranger.problem
-    return ""
+    return "" if found.features else found.doubt
 
 
 def _has_control(name: str) -> bool:
@@ -306,7 +309,8 @@ def look_at_split(
             raise
         stranger = error
     features = tuple(_seen(feature, path, places) for feature in inference.features())
-    return Sample(record_type, features, records, payload, stranger)
+    doubt = "" if kernel.other is None else f"{path}, record {kernel.other:,} is a message of another type"
+    return Sample(record_type, features, records, payload, stranger, doubt)
 
 
 class _Fed(NamedTuple):
@@ -316,14 +320,23 @@ class _Fed(NamedTuple):
 
 
 class _Feed:
-    """Shows records to an inference; ``payload`` is what is in the last one if it is whole but no message."""
+    """Shows records to an inference.
+
+    ``payload`` is what is in the last one if it is whole but no message. ``other`` is the number of the first
+    record that is a message of another type.
+    """
 
     def __init__(self, inference: Inference) -> None:
         self._inference = inference
         self.payload = 0
+        self.other: int | None = None
+        self._records = 0
 
     def __call__(self, data: memoryview, *, final: bool) -> _Fed:
         fed = _Fed(*self._inference.feed(data, final=final))
+        self._records += fed.records
+        if fed.damage and fed.damage.reason == NOT_AN_EXAMPLE:
+            self.other = self._records if self.other is None else self.other
         is_whole = fed.damage is not None and _is_framed(data, fed.damage)
         self.payload = fed.damage.size - FRAME_BYTES if fed.damage and is_whole else 0
         return fed

@@ -1,5 +1,6 @@
 """How the features of some records differ from the columns, and what to pass to `read_tfrecord` for them."""
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
@@ -86,7 +87,7 @@ def explained(
     problem = error.problem
     if this.expected is None and error.feature in schema.names:
         problem = f"the record holds {this.kinds[0]}, the column is null"
-        if options.guess is not None:
+        if options.guess is not None and error.feature not in options.guess.given:
             problem += " because no record of the sample has a value for it"
     if others := [one.problem for one in found if one.name != this.name]:
         problem = f"{problem}; other columns of this file differ too: {'; '.join(others)}"
@@ -96,25 +97,24 @@ def explained(
 
 def _advice(found: Sequence[Misfit], schema: Schema, guess: Guess | None) -> str:
     """What reads the columns: in one step where that is possible."""
-    clashing = [one.name for one in found if _clashes(one, guess)]
+    names = Counter(one.name for one in found)
+    clashing = [one.name for one in found if names[one.name] > 1 or _clashes(one, guess)]
     types = {one.name: None if one.name in clashing else one.type for one in found}
     unknown = [name for name in types if name not in schema.names]
     if guess is None and unknown:
         return 'pass extra="ignore" to leave it out, or use_snapshot=False and infer="all" to read it'
-    sampled = () if guess is None else {*guess.shows, *guess.open, *unknown} - {*clashing}
-    if sampled and not sampled.isdisjoint(types):
-        rest = {name: type_ for name, type_ in types.items() if name not in sampled}
-        advice = (
-            f'pass infer="all"{f" and {_schema(rest)}" if rest else ""} to infer the columns from all records'
-        )
-        advice += f", or {_schema(types)} for what this file holds"
-        return f'{advice}, or extra="ignore" to leave out what is no column' if unknown else advice
+    if guess is not None and not guess.everything:
+        given = {name: type_ for name, type_ in types.items() if name in guess.given or name in clashing}
+        if len(given) < len(types):
+            advice = f'pass infer="all"{f" and {_schema(given)}" if given else ""}'
+            advice += f" to infer the columns from all records, or {_schema(types)} for what this file holds"
+            return f'{advice}, or extra="ignore" to leave out what is no column' if unknown else advice
     advice = f"pass {_schema(types)}"
     if clashing:
         why = "no type reads values of two kinds, or from both the context and the feature lists"
         return f"{advice}, which leaves out what is None: {why}"
     if any(one.expected not in (None, *one.kinds) for one in found):
-        return f"{advice} if all records hold this, or None in place of the type to leave a column out"
+        return f"{advice} if all records hold this; leave the column out if they hold two kinds"
     return advice
 
 
@@ -122,9 +122,8 @@ def _clashes(one: Misfit, guess: Guess | None) -> bool:
     """Whether two kinds or two places were seen, here or in the sample."""
     if one.elsewhere and one.expected is not None:
         return True
-    if one.expected is None or guess is None or one.name not in guess.shows:
-        return len(one.kinds) > 1
-    return any(kind != one.expected for kind in one.kinds)
+    sampled = () if guess is None else guess.kinds.get(one.name, ())
+    return len({*one.kinds, *sampled}) > 1
 
 
 def _schema(types: dict[str, pa.DataType | None]) -> str:
@@ -146,7 +145,7 @@ def _problem(seen: Seen, column: Field) -> str:
     """How a feature differs from its column; empty if it does not."""
     is_null = pa.types.is_null(column.type)
     wrong = [] if not seen.kinds else [kind for kind in seen.kinds if is_null or kind != _kind(column)]
-    if wrong and not (is_null and not seen.max_values):
+    if wrong and (seen.max_values or wrong != ["bytes"] or not is_null):  # empty bytes lists are null, too
         places = ", ".join(f"{kind} in record {seen.kinds[kind].record:,}" for kind in wrong)
         return f"{seen.name!r} holds {places}, the column is {column.type}"
     if seen.feature_list != (column.depth == 2):

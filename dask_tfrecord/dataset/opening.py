@@ -39,7 +39,7 @@ from dask_tfrecord.dataset.snapshot import FileEntry, Snapshot, find_snapshot
 from dask_tfrecord.dataset.splits import Located, plan_pieces
 from dask_tfrecord.dataset.stamps import is_proven
 from dask_tfrecord.dataset.store import Store
-from dask_tfrecord.errors import CorruptRecordError, TFRecordError
+from dask_tfrecord.errors import CorruptRecordError, SchemaError, TFRecordError
 from dask_tfrecord.schema import Schema
 
 Infer = Literal["sample", "all"]
@@ -287,7 +287,7 @@ def _record_columns(
         raise refuse(refused)
     left_out = wanted.left_out | clashes.keys()
     schema = infer_schema(sample, types, without=[*keys, *left_out])
-    return _Columns(schema, left_out, None if certain else guess_of(sample, types))
+    return _Columns(schema, left_out, guess_of(sample, types, everything=certain))
 
 
 def _trusted(sample: Sample, types: Mapping[str, pa.DataType], record_type: AskedType) -> Sample:
@@ -296,6 +296,12 @@ def _trusted(sample: Sample, types: Mapping[str, pa.DataType], record_type: Aske
     if sample.doubt and sample.features and types:  # the caller knows the features
         sample = replace(sample, record_type="example", doubt="")
         lists = lists or any(feature.feature_list for feature in sample.features)
+    if sample.record_type == "bytes" and record_type == "infer" and types and not _is_payload(types):
+        raise SchemaError(
+            f"schema= names {', '.join(map(repr, types))}, but the records are no Examples"
+            + (f": {sample.doubt}" if sample.doubt else ""),
+            advice='pass record_type="bytes" without schema= to read the payloads as they are',
+        )
     if sample.doubt:
         warnings.warn(
             f"the records do not look like Examples and are read as bytes: {sample.doubt}; "
@@ -307,6 +313,11 @@ def _trusted(sample: Sample, types: Mapping[str, pa.DataType], record_type: Aske
     if lists and record_type == "infer" and sample.known_type == "example":  # none of the sample has a list
         return replace(sample, record_type="sequence_example")
     return sample
+
+
+def _is_payload(types: Mapping[str, pa.DataType]) -> bool:
+    """Whether the types are those of one column of payloads."""
+    return len(types) == 1 and all(type_ in (pa.binary(), pa.string()) for type_ in types.values())
 
 
 def _check_keys(sample: Sample, keys: Sequence[str], wanted: Wanted) -> None:

@@ -1,6 +1,6 @@
 """How files are read, as one value that travels in tasks."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from dask_tfrecord.codec import MAX_RECORD_BYTES
@@ -16,10 +16,21 @@ Extra = Literal["raise", "ignore"]
 
 @dataclass(frozen=True)
 class Guess:
-    """The columns that a sample gave their types: those whose kinds it ``shows``, and the ``open`` ones."""
+    """What the types of columns were guessed from.
 
-    shows: frozenset[str]
-    open: frozenset[str]
+    Attributes
+    ----------
+    kinds : dict of str to tuple of str
+        The kinds that the looked at records show of each feature.
+    given : frozenset of str
+        The columns whose types were not guessed.
+    everything : bool
+        Whether all records were looked at.
+    """
+
+    kinds: dict[str, tuple[str, ...]] = field(hash=False)
+    given: frozenset[str]
+    everything: bool
 
 
 @dataclass(frozen=True)
@@ -28,8 +39,8 @@ class ReadOptions:
 
     ``path_column`` and ``offset_column`` are the names of columns that tell where records come from.
     ``guessed`` says that the records were taken for examples because none of a sample had a feature list.
-    ``guess`` is what a sample of the records showed, and None if there was no sample. ``globs`` read many of
-    the files, and are proposed where one of them is something else.
+    ``guess`` is what the columns were inferred from, and None if they were not. ``globs`` are proposed where
+    one of the files is something else, each with how many files it matches.
     """
 
     compression: ReadCompression = "infer"
@@ -41,7 +52,7 @@ class ReadOptions:
     offset_column: str | None = None
     guessed: bool = False
     guess: Guess | None = None
-    globs: tuple[str, ...] = ()
+    globs: tuple[tuple[str, int], ...] = ()
 
     @property
     def origin(self) -> tuple[str, ...]:
