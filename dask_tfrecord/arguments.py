@@ -7,16 +7,22 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from dask_tfrecord.codec.compression import SUFFIXES, Compression
 from dask_tfrecord.dataset.listing import PathLike
+from dask_tfrecord.dataset.snapshot import Snapshot
 from dask_tfrecord.errors import TFRecordError
+from dask_tfrecord.schema import Schema
 
 
-def path(given: Any) -> PathLike:
+def path(given: Any, name: str = "path") -> PathLike:
     """One path."""
     if not isinstance(given, str | os.PathLike) or not os.fspath(given):
-        raise TFRecordError(f"{given!r} is not a path", advice="pass a directory, such as path='train'")
+        said = "" if name == "path" else f"{name}="
+        raise TFRecordError(
+            f"{said}{given!r} is not a path", advice=f'pass a directory, such as {name}="train"'
+        )
     return given
 
 
@@ -72,4 +78,48 @@ def names(name: str, given: Any) -> list[str]:
 
 def schema(given: Any) -> Any:
     """A schema, which "infer" leaves open."""
-    return None if isinstance(given, str) and given == "infer" else given
+    if isinstance(given, str) and given == "infer":
+        return None
+    if not isinstance(given, Mapping | pa.Schema | Schema | Snapshot | None):
+        raise TFRecordError(
+            f"schema={given!r} gives no types",
+            advice='pass types of columns, such as schema={"age": pa.int64()}',
+        )
+    return given
+
+
+def metadata(given: Any) -> dict[str, str]:
+    """Custom metadata, which is text."""
+    texts = isinstance(given, Mapping) and all(
+        isinstance(text, str) for pair in given.items() for text in pair
+    )
+    if given is not None and not texts:
+        raise TFRecordError(
+            f"custom_metadata={given!r} does not map strings to strings",
+            advice="pass a dict, and encode other values, such as with json.dumps",
+        )
+    return dict(given or {})
+
+
+def count(name: str, given: Any, least: int = 1) -> None:
+    """Refuse what is neither None nor such a number."""
+    number = isinstance(given, int | np.integer) and not isinstance(given, bool) and given >= least
+    if given is not None and not number:
+        kind = "a positive integer" if least else "an integer from 0 on"
+        raise TFRecordError(f"{name}={given!r} is not {kind}")
+
+
+def function(name: str, given: Any) -> None:
+    """Refuse what is neither None nor can be called."""
+    if given is not None and not callable(given):
+        raise TFRecordError(
+            f"{name}={given!r} is no function", advice=f"pass such as {name}=lambda number: str(number)"
+        )
+
+
+def arrow_schema(given: Any) -> Any:
+    """As `schema`, with the Arrow schema of a Schema or a Snapshot in its place."""
+    found = schema(given)
+    if isinstance(found, Snapshot):
+        found = found.columns
+    return found.arrow if isinstance(found, Schema) else found

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Literal, get_args
+from typing import Any, Literal, Unpack, get_args, overload
 
 import dask.dataframe as dd
 import pyarrow as pa
@@ -20,24 +20,34 @@ from dask_tfrecord.dataset.options import Extra, ReadCompression, ReadOptions
 from dask_tfrecord.dataset.snapshot import Levels, Snapshot
 from dask_tfrecord.dataset.store import Store
 from dask_tfrecord.errors import SchemaError, TFRecordError
+from dask_tfrecord.keywords import AnyCompression, AnyRecordType, AnySchema, DtypeBackend, ReadKeywords
 from dask_tfrecord.parallel import compute_each
 from dask_tfrecord.schema import Schema
 
-DtypeBackend = Literal["pyarrow", "numpy"]
 
-
+@overload
+def read_tfrecord(
+    path: PathLike | Sequence[PathLike], *, columns: str, **keywords: Unpack[ReadKeywords]
+) -> dd.Series: ...
+@overload
+def read_tfrecord(
+    path: PathLike | Sequence[PathLike],
+    *,
+    columns: Sequence[str] | None = None,
+    **keywords: Unpack[ReadKeywords],
+) -> dd.DataFrame: ...
 def read_tfrecord(
     path: PathLike | Sequence[PathLike],
     *,
     columns: str | Sequence[str] | None = None,
-    schema: Mapping[str, Any] | pa.Schema | Schema | Snapshot | Literal["infer"] | None = None,
+    schema: AnySchema | None = None,
     hive: bool | Mapping[str, Any] = True,
     use_snapshot: bool = True,
     infer: Infer = "sample",
     filters: Sequence[Any] | pc.Expression | None = None,
     blocksize: int | str | None = "128 MiB",
-    record_type: RecordType | Literal["infer"] = "infer",
-    compression: ReadCompression = "infer",
+    record_type: AnyRecordType = "infer",
+    compression: AnyCompression | Literal["infer"] | None = "infer",
     extra: Extra = "raise",
     include_path_column: bool | str = False,
     include_offset_column: bool | str = False,
@@ -187,19 +197,21 @@ def read_tfrecord(
     path = arguments.paths(path)
     check_choice("record_type", record_type, ("infer", *get_args(RecordType)))
     check_choice("infer", infer, get_args(Infer))
-    dtype_backend = dtype_backend or "pyarrow"
+    dtype_backend = "pyarrow" if dtype_backend is None else dtype_backend
     check_choice("dtype_backend", dtype_backend, get_args(DtypeBackend))
-    compression = arguments.compression(compression, "infer")
+    codec: ReadCompression = arguments.compression(compression, "infer")
     arguments.flags(use_snapshot=use_snapshot, verify_crc=verify_crc, calculate_divisions=calculate_divisions)
     arguments.mappings(storage_options=storage_options)
     schema = arguments.schema(schema)
     check_choice("extra", extra, get_args(Extra))
     check_choice("on_corrupt", on_corrupt, get_args(OnCorrupt))
+    if quarantine_path is not None:
+        arguments.path(quarantine_path, "quarantine_path")
     quarantine = None if quarantine_path is None else Store.at(quarantine_path, storage_options)
     damage = DamagePolicy(on_corrupt, max_corrupt, quarantine)
     check_policy(damage)
     options = ReadOptions(
-        compression=compression,
+        compression=codec,
         verify_crc=verify_crc,
         max_record_bytes=_record_bytes(max_record_bytes),
         extra="ignore" if isinstance(schema, pa.Schema | Schema | Snapshot) else extra,
@@ -226,7 +238,7 @@ def read_tfrecord(
     if categories is not None:
         dataset = replace(dataset, schema=_with_categories(dataset.schema, categories))
     numpy = _numpy_names(dataset, schema) if dtype_backend == "numpy" else None
-    names = None if columns is None else _names(dataset.schema, columns)
+    names = None if columns is None else _names(dataset.schema, "columns", columns)
     levels = _levels(dataset, index, names)
     divisions = _divisions(dataset, levels) if calculate_divisions else None
     ddf = expr.read(dataset, names, numpy=numpy, index=levels, divisions=divisions)
@@ -238,8 +250,8 @@ def _bytes(name: str, given: int | str | None) -> int | None:
     if given is None:
         return None
     try:
-        size = int(parse_bytes(given))
-    except (AttributeError, OverflowError, ValueError):
+        size = int(parse_bytes(given)) if given != "" else 0
+    except (AttributeError, OverflowError, TypeError, ValueError):
         size = 0
     if size < 1 or isinstance(given, bool):
         raise TFRecordError(
@@ -266,14 +278,12 @@ def _levels(dataset: Dataset, given: Any, columns: Sequence[str] | None) -> Leve
     """The columns that become the index: those that are given, or those that were the index."""
     if given is None:
         return tuple(level for level in dataset.index if level[0] not in (columns or ()))
-    names = [] if given is False else arguments.names("index", given)
+    names = [] if given is False else _names(dataset.schema, "index", given)
     for item in dataset.schema.select(names).fields:
         if columns is not None and item.name in columns:
             raise SchemaError("columns= names the column that index= takes", feature=item.name)
         if item.depth:
             raise SchemaError(f"an index cannot hold {item.type}", feature=item.name)
-    if len(set(names)) < len(names):
-        raise SchemaError(f"index={given!r} names a column more than once")
     return tuple((name, name) for name in names)
 
 
@@ -289,7 +299,7 @@ def _divisions(dataset: Dataset, levels: Levels) -> tuple[Any, ...] | None:
 def _with_categories(schema: Schema, given: Any) -> Schema:
     """The schema with pandas categories in place of some columns' values."""
     given = list(given) if isinstance(given, Mapping) else given  # Dask's mapping says how many there are
-    names = schema.select(arguments.names("categories", given)).names
+    names = _names(schema, "categories", given)
     fields = []
     for item in schema.fields:
         if item.name in names and not pa.types.is_dictionary(item.type):
@@ -300,12 +310,16 @@ def _with_categories(schema: Schema, given: Any) -> Schema:
     return replace(schema, fields=tuple(fields))
 
 
-def _names(schema: Schema, columns: str | Sequence[str]) -> list[str]:
-    """The columns asked for, each of which there must be, and once."""
-    names = schema.select(arguments.names("columns", columns)).names
+def _names(schema: Schema, keyword: str, given: Any) -> list[str]:
+    """The columns that a keyword names, each of which there must be, and once."""
+    names = arguments.names(keyword, given)
+    try:
+        schema.select(names)
+    except SchemaError as error:
+        raise SchemaError(f"{keyword}={given!r}: {error}") from None
     repeated = sorted({name for name in names if names.count(name) > 1})
     if repeated:
-        raise SchemaError(f"columns= names {', '.join(map(repr, repeated))} more than once")
+        raise SchemaError(f"{keyword}= names {', '.join(map(repr, repeated))} more than once")
     return names
 
 

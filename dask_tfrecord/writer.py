@@ -4,7 +4,7 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Literal, get_args
+from typing import Any, Literal, Unpack, get_args, overload
 from uuid import uuid4
 
 import dask.dataframe as dd
@@ -25,6 +25,7 @@ from dask_tfrecord.dataset.overwriting import replaceable_files
 from dask_tfrecord.dataset.snapshot import Snapshot
 from dask_tfrecord.dataset.store import Store
 from dask_tfrecord.errors import TFRecordError
+from dask_tfrecord.keywords import AnyCompression, AnyRecordType, AnySchema, WriteKeywords
 from dask_tfrecord.levels import index_levels
 from dask_tfrecord.schema import Lossy, Schema
 from dask_tfrecord.shuffling import Shuffle
@@ -34,14 +35,26 @@ from dask_tfrecord.sources import check_not_read
 _RETRIES = 5
 
 
+@overload
+def to_tfrecord(
+    ddf: dd.DataFrame, path: PathLike, *, compute: Literal[True] = True, **keywords: Unpack[WriteKeywords]
+) -> Snapshot: ...
+@overload
+def to_tfrecord(
+    ddf: dd.DataFrame, path: PathLike, *, compute: Literal[False], **keywords: Unpack[WriteKeywords]
+) -> dd.Scalar: ...
+@overload
+def to_tfrecord(
+    ddf: dd.DataFrame, path: PathLike, *, compute: bool, **keywords: Unpack[WriteKeywords]
+) -> Snapshot | dd.Scalar: ...
 def to_tfrecord(
     ddf: dd.DataFrame,
     path: PathLike,
     *,
-    compression: Compression | None = None,
+    compression: AnyCompression | None = None,
     compression_level: int | None = None,
-    record_type: RecordType | Literal["infer"] = "infer",
-    schema: Mapping[str, Any] | pa.Schema | Literal["infer"] | None = None,
+    record_type: AnyRecordType = "infer",
+    schema: AnySchema | None = None,
     lossy: Lossy = "warn",
     write_index: bool | None = None,
     append: bool = False,
@@ -85,7 +98,7 @@ def to_tfrecord(
         and stores its values as they are. "infer" means "example", unless the DataFrame was made by
         `read_tfrecord` alone: records of bytes stay records of bytes if one column of bytes is written, and
         sequence examples stay sequence examples if any of their lists of lists is written.
-    schema : mapping of str to pyarrow.DataType, or pyarrow.Schema, optional
+    schema : mapping of str to pyarrow.DataType, pyarrow.Schema, Schema or Snapshot, optional
         Types of some columns, where the dtype does not tell. Names such as "int64" and types of NumPy,
         pandas and Python mean the Arrow type. Without it, columns of objects are computed as far as is needed
         to see what they hold.
@@ -166,23 +179,22 @@ def to_tfrecord(
             advice="pass dask.dataframe.from_pandas(frame, npartitions=8), or a column as ddf[[name]]",
         )
     arguments.path(path)
-    compression = arguments.compression(compression)
-    check_level(compression, compression_level)
+    codec: Compression | None = arguments.compression(compression)
+    check_level(codec, compression_level)
     check_choice("record_type", record_type, ("infer", *get_args(RecordType)))
     check_choice("lossy", lossy, get_args(Lossy))
     arguments.flags(colocate=colocate, compute=compute, write_index=bool(write_index is None) or write_index)
     arguments.mappings(compute_kwargs=compute_kwargs, storage_options=storage_options)
-    _check_counts(
-        npartitions=npartitions,
-        num_shards=num_shards,
-        max_rows_per_file=max_rows_per_file,
-        max_bytes_per_file=max_bytes_per_file,
-        max_files_per_task=max_files_per_task,
-    )
+    counts = {"npartitions": npartitions, "num_shards": num_shards, "max_files_per_task": max_files_per_task}
+    counts |= {"max_rows_per_file": max_rows_per_file, "max_bytes_per_file": max_bytes_per_file}
+    for name, given in counts.items():
+        arguments.count(name, given)
     keys = () if partition_on is None else tuple(arguments.names("partition_on", partition_on))
     count = _one_count(npartitions, num_shards)
     moved = _plan_shuffle(keys, colocate, shuffle, count or ddf.npartitions)
-    metadata = _checked_metadata(custom_metadata)
+    metadata = arguments.metadata(custom_metadata)
+    arguments.count("retries", retries, 0)
+    arguments.function("name_function", name_function)
     if name_function is not None:
         check_labels([name_function(index) for index in range(count or ddf.npartitions)])
     store = Store.at(path, storage_options)
@@ -190,7 +202,7 @@ def to_tfrecord(
     if mode in ("overwrite", "partitions"):
         check_not_read(ddf, store)
     base = check_destination(store, mode)
-    schema = arguments.schema(schema)
+    schema = arguments.arrow_schema(schema)
     levels = index_levels(ddf._meta, write_index)
     ddf, texts = expr.checked(ddf, frame.text_names(ddf._meta, schema, levels))
     replaceable = replaceable_files(store) if mode in ("overwrite", "partitions") else frozenset()
@@ -208,14 +220,14 @@ def to_tfrecord(
         records = _as_read(ddf, records)
     if lossy == "warn":
         _warn_of_rounding(_rounded(ddf, records, bool(levels)))
-    if compression not in PORTABLE:
-        _warn_of_compression(compression)
+    if codec not in PORTABLE:
+        _warn_of_compression(codec)
     if mode in ("append", "partitions"):
         check_agreement(store, records, plan.select(keys).fields, levels)
     run = WriteRun(
         store,
         records,
-        compression,
+        codec,
         lossy,
         uuid4().hex,
         mode=mode,
@@ -287,13 +299,6 @@ def _warn_of_wrapping(name: str) -> None:
     )
 
 
-def _check_counts(**counts: object) -> None:
-    for name, count in counts.items():
-        is_positive = isinstance(count, int | np.integer) and not isinstance(count, bool) and count > 0
-        if count is not None and not is_positive:
-            raise TFRecordError(f"{name}={count!r} is not a positive integer")
-
-
 def _one_count(npartitions: int | None, num_shards: int | None) -> int | None:
     if npartitions is not None and num_shards is not None and npartitions != num_shards:
         raise TFRecordError(
@@ -314,16 +319,6 @@ def _plan_shuffle(
         return None
     together = partition_on if colocate else ()
     return Shuffle(together, None if seed is None else int(seed), npartitions)
-
-
-def _checked_metadata(given: Mapping[str, str] | None) -> dict[str, str]:
-    metadata = dict(given or {})
-    if not all(isinstance(text, str) for pair in metadata.items() for text in pair):
-        raise TFRecordError(
-            "custom_metadata= must map strings to strings",
-            advice="encode other values, such as with json.dumps",
-        )
-    return metadata
 
 
 def _repartitioned(ddf: dd.DataFrame, npartitions: int | None) -> dd.DataFrame:

@@ -49,7 +49,7 @@ _USUAL = ReadOptions()
 
 def check_choice(name: str, value: object, known: Sequence[object]) -> None:
     """Refuse an argument that is not one of the known values."""
-    if value not in known:
+    if not isinstance(value, str | bool | None) or value not in known:
         raise TFRecordError(f"unknown {name} {value!r}", advice=f"known are {', '.join(map(repr, known))}")
 
 

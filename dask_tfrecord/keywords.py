@@ -1,0 +1,74 @@
+"""The keywords that all overloads of `read_tfrecord` and `to_tfrecord` share, for type checkers."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, TypeAlias, TypedDict
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dask_tfrecord.codec import RecordType
+from dask_tfrecord.codec.compression import Compression
+from dask_tfrecord.dataset.damage import OnCorrupt
+from dask_tfrecord.dataset.listing import PathLike
+from dask_tfrecord.dataset.opening import Infer
+from dask_tfrecord.dataset.options import Extra
+from dask_tfrecord.dataset.snapshot import Snapshot
+from dask_tfrecord.schema import Lossy, Schema
+
+# TensorFlow spells codecs so.
+AnyCompression: TypeAlias = Compression | Literal["", "GZIP", "ZLIB"]
+AnySchema: TypeAlias = Mapping[str, Any] | pa.Schema | Schema | Snapshot | Literal["infer"]
+AnyRecordType: TypeAlias = RecordType | Literal["infer"]
+DtypeBackend = Literal["pyarrow", "numpy"]
+
+
+class ReadKeywords(TypedDict, total=False):
+    """Those of `read_tfrecord`, but for ``columns``, which decides on what it returns."""
+
+    schema: AnySchema | None
+    hive: bool | Mapping[str, Any]
+    use_snapshot: bool
+    infer: Infer
+    filters: Sequence[Any] | pc.Expression | None
+    blocksize: int | str | None
+    record_type: AnyRecordType
+    compression: AnyCompression | Literal["infer"] | None
+    extra: Extra
+    include_path_column: bool | str
+    include_offset_column: bool | str
+    on_corrupt: OnCorrupt
+    max_corrupt: int | float | None
+    quarantine_path: PathLike | None
+    verify_crc: bool
+    max_record_bytes: int | str
+    index: str | Sequence[str] | Literal[False] | None
+    calculate_divisions: bool
+    categories: Sequence[str] | None
+    dtype_backend: DtypeBackend | None
+    storage_options: dict[str, Any] | None
+
+
+class WriteKeywords(TypedDict, total=False):
+    """Those of `to_tfrecord`, but for ``compute``, which decides on what it returns."""
+
+    compression: AnyCompression | None
+    compression_level: int | None
+    record_type: AnyRecordType
+    schema: AnySchema | None
+    lossy: Lossy
+    write_index: bool | None
+    append: bool
+    overwrite: bool | Literal["partitions"]
+    partition_on: str | Sequence[str] | None
+    colocate: bool
+    shuffle: int | None
+    npartitions: int | None
+    num_shards: int | None
+    max_rows_per_file: int | None
+    max_bytes_per_file: int | None
+    max_files_per_task: int | None
+    name_function: Callable[[int], str] | None
+    custom_metadata: Mapping[str, str] | None
+    compute_kwargs: dict[str, Any] | None
+    retries: int | None
+    storage_options: dict[str, Any] | None
