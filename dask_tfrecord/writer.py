@@ -16,6 +16,7 @@ from dask_tfrecord import arguments, expr, frame
 from dask_tfrecord.codec import RecordType
 from dask_tfrecord.codec.compression import PORTABLE, Compression, check_level
 from dask_tfrecord.dataset.commit import WriteRun
+from dask_tfrecord.dataset.exchange import Shuffle
 from dask_tfrecord.dataset.guessing import PAYLOAD
 from dask_tfrecord.dataset.layout import check_labels
 from dask_tfrecord.dataset.listing import PathLike
@@ -28,7 +29,6 @@ from dask_tfrecord.errors import TFRecordError
 from dask_tfrecord.keywords import AnyCompression, AnyRecordType, AnySchema, WriteKeywords
 from dask_tfrecord.levels import index_levels
 from dask_tfrecord.schema import Lossy, Schema
-from dask_tfrecord.shuffling import Shuffle
 from dask_tfrecord.sources import check_not_read
 
 # Times that a task on a remote store is tried again, as in Dask's own `to_parquet`.
@@ -123,10 +123,12 @@ def to_tfrecord(
         are ``__HIVE_DEFAULT_PARTITION__``. A partition writes a file for each combination that it holds.
     colocate : bool, default False
         Whether to bring rows with the same values of ``partition_on`` into one partition first, so that
-        each directory gets one file, or as many as the limits ask for. Shuffles the data.
+        each directory gets one file, or as many as the limits ask for. The rows move as with ``shuffle``, and
+        all rows of one directory must fit into the memory of a task.
     shuffle : int, optional
-        A seed, with which all rows are shuffled over all files, the same way every time, on disk if they do
-        not fit into memory. With ``colocate=True``, within the directories.
+        Seed of a shuffle of all rows over all files. The same seed gives the same order on every scheduler.
+        With ``colocate=True``, rows are shuffled within the directories. The rows move through temporary
+        files at the destination, so they need not fit into memory.
     npartitions, num_shards : int, optional
         Partitions to write, and so files, if there are no directories and no limits. Two names of the same.
     max_rows_per_file, max_bytes_per_file : int, optional

@@ -23,6 +23,7 @@ OPERATIONS = {"open", "os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.link
 MODES = {
     "create": {},
     "append": {"append": True},
+    "shuffle": {"append": True, "shuffle": 1},
     "overwrite": {"overwrite": True},
     "others": {"overwrite": True},
     "partitions": {"overwrite": "partitions", "partition_on": "key"},

@@ -1,6 +1,7 @@
 """Rows that change their partition before they are written: `colocate` and `shuffle`."""
 
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,13 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
+from dask.callbacks import Callback
 from distributed import Client, LocalCluster
+from memory import peak_kib
 
-from dask_tfrecord import SchemaError, Snapshot, frame, read_tfrecord, to_tfrecord
-from dask_tfrecord.dataset import rows
+from dask_tfrecord import SchemaError, Snapshot, TFRecordError, read_tfrecord, to_tfrecord
+from dask_tfrecord.dataset import exchange
+from dask_tfrecord.dataset.snapshot import snapshot_path
 
 ROWS = 400
 
@@ -118,11 +122,11 @@ def test_a_shuffle_makes_as_many_files_as_asked_for(tmp_path: Path) -> None:
     check_rows(tmp_path)
 
 
-@pytest.mark.parametrize("method", ["disk", "tasks"])
-def test_files_are_the_same_whichever_way_the_rows_went(tmp_path: Path, method: str) -> None:
-    plain = to_tfrecord(collection(), tmp_path / "a", partition_on="key", colocate=True, shuffle=5)
-    with dask.config.set({"dataframe.shuffle.method": method, "scheduler": "threads"}):
-        other = to_tfrecord(collection(), tmp_path / "b", partition_on="key", colocate=True, shuffle=5)
+@pytest.mark.parametrize("scheduler", ["threads", "processes"])
+def test_files_are_the_same_on_every_scheduler(tmp_path: Path, scheduler: str) -> None:
+    options: dict[str, Any] = {"partition_on": "key", "colocate": True, "shuffle": 5}
+    plain = to_tfrecord(collection(), tmp_path / "a", **options)
+    other = to_tfrecord(collection(), tmp_path / "b", compute_kwargs={"scheduler": scheduler}, **options)
     assert contents(plain) == contents(other)
 
 
@@ -170,21 +174,129 @@ def test_the_index_can_be_a_column_of_the_shuffled_rows(tmp_path: Path) -> None:
     check_rows(tmp_path)
 
 
-# --- packed rows -------------------------------------------------------------------------------------
+# --- memory ------------------------------------------------------------------------------------------
+
+PARTITION_BYTES = 48_000_000
 
 
-def test_rows_longer_than_what_is_decoded_at_a_time_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rows, "_CHUNK_BYTES", 64)
-    table = pa.table({"x": [b"a" * size for size in (0, 1000, 3, 70, 10_000)], "k": [1.5, None, 2.5, 0.1, 1]})
-    schema = frame.Schema.from_arrow(table.schema)
-    packed = rows.pack(table, schema, ["k"], lossy="raise")
-    assert len(packed) == 5
-    assert rows.unpack(packed, schema, ["k"]).equals(table)
-    reversed_ = rows.unpack(packed.take(pa.array([4, 3, 1])), schema, ["k"])
-    assert reversed_["x"].to_pylist() == [table["x"][at].as_py() for at in (4, 3, 1)]
+def large_partition(index: int) -> pd.DataFrame:
+    """Rows of 80 bytes: a text of 56 letters and numbers."""
+    count = PARTITION_BYTES // 80
+    random = np.random.default_rng(index)
+    buffers = [
+        None,
+        pa.py_buffer(np.arange(0, 56 * count + 1, 56, np.int32)),
+        pa.py_buffer(b"x" * 56 * count),
+    ]
+    numbers = np.arange(count) + count * index
+    columns = {
+        "n": numbers,
+        "key": random.integers(0, 100, count),
+        "small": numbers.astype(np.int32),
+        "real": numbers.astype(np.float32),
+        "text": pd.arrays.ArrowExtensionArray(pa.Array.from_buffers(pa.string(), count, buffers)),
+    }
+    return pd.DataFrame(columns)
 
 
-def test_no_two_rows_have_the_same_number() -> None:
-    table = pa.table({"n": range(10_000)})
-    numbers = [rows.number(table, index, together=[], seed=3)[1] for index in range(3)]
-    assert len(np.unique(np.concatenate(numbers))) == 30_000
+@pytest.mark.skipif(sys.platform != "linux", reason="reads the peak memory of a process from /proc")
+@pytest.mark.parametrize("options", [{"shuffle": 42}, {"partition_on": "key", "colocate": True}])
+def test_a_task_takes_four_times_its_partition_and_128_mib(tmp_path: Path, options: dict[str, Any]) -> None:
+    """On workers of 1 GB, which more than that kills."""
+    ddf = dd.from_map(large_partition, range(5), meta=large_partition(0).iloc[:0])
+    with (
+        LocalCluster(
+            n_workers=2, threads_per_worker=1, dashboard_address=":0", memory_limit="1GB"
+        ) as cluster,
+        Client(cluster) as client,
+        dask.config.set(scheduler=client),
+    ):
+        client.run(large_partition, 0)
+        before = client.run(peak_kib)
+        snapshot = to_tfrecord(ddf, tmp_path, **options)
+        after = client.run(peak_kib)
+    assert snapshot.records == 5 * PARTITION_BYTES // 80
+    growth = max(after[worker] - before[worker] for worker in after) * 1024
+    assert growth < 4 * PARTITION_BYTES + (128 << 20)
+
+
+def test_rows_move_in_several_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = to_tfrecord(collection(), tmp_path / "a", partition_on="key", colocate=True, shuffle=5)
+    monkeypatch.setattr(exchange, "_PIECE_ROWS", 7)
+    pieces = to_tfrecord(collection(), tmp_path / "b", partition_on="key", colocate=True, shuffle=5)
+    assert contents(whole) == contents(pieces)
+
+
+def test_rows_are_taken_of_more_than_two_gigabytes_of_text() -> None:
+    count, size = 1100, 1_000_000
+    offsets = np.arange(0, count * size + 1, size, np.int32)
+    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(np.zeros(count * size, np.uint8))]
+    batch = pa.record_batch({"s": pa.Array.from_buffers(pa.string(), count, buffers), "n": range(count)})
+    found = exchange._Batches([batch] * 3).take(np.array([3000, 0, 1500]))
+    assert found["n"].to_pylist() == [800, 0, 400]
+    assert found["s"].to_pylist() == ["\0" * size] * 3
+
+
+def test_the_text_of_a_category_moves_once(tmp_path: Path) -> None:
+    values = pd.Categorical(["long" * 1000, "longer" * 1000] * 5000)
+    ddf = dd.from_pandas(pd.DataFrame({"c": values, "n": range(10_000)}), npartitions=2)
+    moved: list[int] = []
+
+    def look(*_: Any) -> None:
+        moved.append(sum(path.stat().st_size for path in tmp_path.glob("_tfrecord/staging/*/rows/*")))
+
+    with Callback(posttask=look):
+        to_tfrecord(ddf, tmp_path, shuffle=1)
+    assert 0 < max(moved) < 1_000_000
+    found = read_tfrecord(tmp_path).compute().sort_values("n")["c"]
+    assert found.tolist() == values.tolist()
+
+
+# --- failures ----------------------------------------------------------------------------------------
+
+
+def change_spills(path: Path, change: Callable[[Path], None]) -> Callback:
+    """Let ``change`` happen to the first spill file when it is written."""
+    left = [change]
+
+    def look(*_: Any) -> None:
+        found = sorted(path.glob("_tfrecord/staging/*/rows/*"))
+        if found and left:
+            left.pop()(found[0])
+
+    return Callback(posttask=look)
+
+
+def flip(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-100])
+
+
+@pytest.mark.parametrize("change", [flip, cut])
+def test_damage_to_rows_on_their_way_is_no_damage_to_the_data(
+    tmp_path: Path, change: Callable[[Path], None]
+) -> None:
+    with change_spills(tmp_path, change), pytest.raises(TFRecordError, match=r"shuffled rows .* are damaged"):
+        to_tfrecord(collection(), tmp_path, shuffle=1)
+    assert not list(tmp_path.iterdir())
+
+
+def test_rows_on_their_way_that_were_removed_are_missed(tmp_path: Path) -> None:
+    with (
+        change_spills(tmp_path, Path.unlink),
+        pytest.raises(TFRecordError, match=r"has been removed; .*cleanup"),
+    ):
+        to_tfrecord(collection(), tmp_path, shuffle=1)
+    assert not list(tmp_path.iterdir())
+
+
+def test_nothing_of_the_way_is_left(tmp_path: Path) -> None:
+    snapshot = to_tfrecord(collection(), tmp_path, shuffle=1)
+    names = {path.name for path in tmp_path.rglob("*") if path.is_file()}
+    data = {file.path for file in snapshot.files}
+    assert names - data == {"_SUCCESS", Path(snapshot_path(snapshot.number)).name}

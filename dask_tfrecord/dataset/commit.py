@@ -24,7 +24,7 @@ from dask_tfrecord.dataset.layout import (
 )
 from dask_tfrecord.dataset.modes import Mode, adopt, agreed
 from dask_tfrecord.dataset.overwriting import listed_files
-from dask_tfrecord.dataset.partitioning import split
+from dask_tfrecord.dataset.partitioning import Parted, split
 from dask_tfrecord.dataset.snapshot import (
     Levels,
     Snapshot,
@@ -101,6 +101,10 @@ class WriteRun:
 
     def write(self, table: pa.Table, index: int, count: int) -> tuple[FileEntry, ...]:
         """Write the files of a partition; a repetition replaces them."""
+        return self.write_parted(split(table, self.partition_on, max_parts=self.max_parts), index, count)
+
+    def write_parted(self, rows: Parted, index: int, count: int) -> tuple[FileEntry, ...]:
+        """Write the files of a partition whose rows are sorted by directory."""
         if not self.store.renames:
             self._announce()
 
@@ -111,7 +115,7 @@ class WriteRun:
         files = write_files(
             self.store,
             place,
-            split(table, self.partition_on, max_parts=self.max_parts),
+            rows,
             self.schema,
             compression=self.compression,
             level=self.level,
@@ -158,10 +162,12 @@ class WriteRun:
         Where files do not wait but are in place already they stay, unseen, until `cleanup`: a commit that
         runs elsewhere might be about to list them.
         """
-        if self.store.renames:
-            with suppress(Exception):  # what went wrong before is the news
-                if self._committed() is None:
+        with suppress(Exception):  # what went wrong before is the news
+            if self._committed() is None:
+                if self.store.renames:
                     remove_staging(self.store, self.run)
+                else:
+                    self.store.remove(self.store.fs.find(self._waiting("rows")))
 
     # -- Steps of the commit ---------------------------------------------------------------------------------
 

@@ -13,7 +13,7 @@ from dask_tfrecord.dataset import hive
 from dask_tfrecord.errors import SchemaError, TFRecordError
 
 # Types whose values the kernel brings into another order.
-_BYTES = (pa.binary(), pa.large_binary(), pa.string(), pa.large_string())
+BYTES = (pa.binary(), pa.large_binary(), pa.string(), pa.large_string())
 
 Codes = npt.NDArray[np.int64]
 
@@ -66,18 +66,25 @@ def split(table: pa.Table, partition_on: Sequence[str], *, max_parts: int) -> Pa
     rows = table.drop_columns(list(partition_on))
     if not table.num_rows:
         return Parted(rows, [])
-    keys, order, starts = group(table, partition_on)
+    groups = group(table, partition_on)
+    parts = parts_of(groups, partition_on, max_parts=max_parts)
+    order = groups.order
+    return Parted(rows if order is None else sorted_rows(rows, order), parts, order)
+
+
+def parts_of(groups: Groups, partition_on: Sequence[str], *, max_parts: int) -> list[Part]:
+    """The parts that the groups become; raises as `split` does."""
+    keys = groups.keys
     if keys.num_rows > max_parts:
         raise too_many(f"{keys.num_rows:,} different values", partition_on, max_parts)
     directories = hive.directories(keys)
     for directory in directories:
         hive.check_inside(directory)
     values = zip(*(_plain(name, keys[name]) for name in partition_on), strict=True)
-    parts = list(map(Part, directories, values, np.diff(starts).tolist()))
-    return Parted(rows if order is None else _sorted(rows, order), parts, order)
+    return list(map(Part, directories, values, np.diff(groups.starts).tolist()))
 
 
-def _sorted(table: pa.Table, order: Codes) -> pa.Table:
+def sorted_rows(table: pa.Table, order: Codes) -> pa.Table:
     """The rows in another order, column by column, which is faster than Arrow's way with a table."""
     numbers = pa.array(order)
     columns = [_take(column, order, numbers) for column in table.columns]
@@ -87,7 +94,7 @@ def _sorted(table: pa.Table, order: Codes) -> pa.Table:
 def _take(column: pa.ChunkedArray, order: Codes, numbers: pa.Array) -> pa.Array | pa.ChunkedArray:
     if column.num_chunks != 1:
         return column.take(numbers)
-    if column.type in _BYTES:
+    if column.type in BYTES:
         return take_bytes(column.chunk(0), order.data)
     return pc.take(column.chunk(0), numbers, boundscheck=False)
 
@@ -98,7 +105,7 @@ def group(table: pa.Table, names: Sequence[str]) -> Groups:
     for name in names[1:]:
         found, count = _codes(table[name])
         codes = np.unique(codes.astype(np.int64) * count + found, return_inverse=True)[1]
-    order = None if bool((codes[1:] >= codes[:-1]).all()) else _sorting(codes)
+    order = None if bool((codes[1:] >= codes[:-1]).all()) else sorting(codes)
     starts = np.concatenate([[0], np.cumsum(np.bincount(codes))])
     firsts = starts[:-1] if order is None else order[starts[:-1]]
     keys = table.select(list(names)).take(pa.array(firsts))
@@ -106,9 +113,9 @@ def group(table: pa.Table, names: Sequence[str]) -> Groups:
     return Groups(pa.table(values, names=list(names)), order, starts)
 
 
-def _sorting(codes: npt.NDArray[np.integer[Any]]) -> Codes:
+def sorting(codes: npt.NDArray[np.integer[Any]]) -> Codes:
     """The positions in the order of the codes; NumPy sorts short integers in a fraction of the time."""
-    return np.argsort(codes.astype(np.uint16) if codes.max() < 1 << 16 else codes, kind="stable")
+    return np.argsort(codes.astype(np.uint16) if codes.max(initial=0) < 1 << 16 else codes, kind="stable")
 
 
 def too_many(what: str, partition_on: Sequence[str], limit: int) -> TFRecordError:

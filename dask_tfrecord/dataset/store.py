@@ -5,7 +5,7 @@ Knows nothing of what is in the files. Nothing it says contains a credential.
 
 import io
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
@@ -99,14 +99,18 @@ class Store:
     # -- Writing ---------------------------------------------------------------------------------------------
 
     @contextmanager
-    def create(self, path: str) -> Iterator[BinaryIO]:
+    def create(self, path: str, *, durable: bool = True) -> Iterator[BinaryIO]:
         """A new file, which is at ``path`` when the block ends, and nowhere if it raises.
 
-        A file that is there already is replaced in one step.
+        A file that is there already is replaced in one step. A file that is not ``durable`` may be lost in a
+        power cut.
         """
-        make = self._create_by_rename if self.renames else self._create_by_upload
         try:
-            with make(path) as file:
+            with (
+                self._create_by_rename(path, durable)
+                if self.renames
+                else self._create_by_upload(path) as file
+            ):
                 yield file
         except OSError as error:
             if error.errno is not None and error.filename is None:  # as a full disk's
@@ -116,14 +120,14 @@ class Store:
             raise DestinationError("files cannot be written here", path=self.public(path)) from None
 
     @contextmanager
-    def _create_by_rename(self, path: str) -> Iterator[BinaryIO]:
+    def _create_by_rename(self, path: str, durable: bool) -> Iterator[BinaryIO]:
         parent, _, name = path.rpartition("/")
         self.fs.makedirs(parent, exist_ok=True)
         temporary = f"{parent}/.{name}.{uuid4().hex}"
         try:
             with self.fs.open(temporary, "wb") as file:
                 yield file
-                if self.local:
+                if self.local and durable:
                     file.flush()
                     os.fsync(file.fileno())
             self.move(temporary, path)
@@ -308,6 +312,15 @@ class Store:
                 if start:
                     file.seek(start)
             yield Source(file, expected, start, stop)
+
+    def read_ranges(self, ranges: Sequence[tuple[str, int, int]]) -> list[bytes]:
+        """The bytes of these ranges: path, start and stop. Stores that can are asked for all at once."""
+        paths, starts, stops = map(list, zip(*ranges, strict=True)) if ranges else ([], [], [])
+        found: list[bytes] = self.fs.cat_ranges(paths, starts, stops, on_error="raise")
+        for one in found:  # asynchronous filesystems return errors whatever they are asked for
+            if isinstance(one, Exception):
+                raise one
+        return found
 
     def _open(self, path: str, expected: Expected) -> Any:
         options: dict[str, Any] = {"block_size": REQUEST_BYTES, "cache_type": "none"}  # `Source` reads ahead

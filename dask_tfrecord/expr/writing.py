@@ -12,13 +12,13 @@ from dask.dataframe.dask_expr._collection import DataFrame, Scalar
 from dask.dataframe.dask_expr._expr import Blockwise, Expr
 from dask.typing import Key
 
-from dask_tfrecord import frame, printed, shuffling
+from dask_tfrecord import frame, printed
 from dask_tfrecord.dataset.commit import WriteRun
+from dask_tfrecord.dataset.exchange import Shuffle, Spill, source_of, spill, write_target
 from dask_tfrecord.dataset.snapshot import FileEntry, Snapshot
 from dask_tfrecord.errors import TFRecordError
 from dask_tfrecord.expr.telling import tell
 from dask_tfrecord.expr.text import Texts
-from dask_tfrecord.shuffling import Shuffle
 
 
 def write(
@@ -30,11 +30,7 @@ def write(
     shuffle: Shuffle | None = None,
 ) -> Scalar:
     """The collection whose one value is the snapshot of what was written."""
-    if shuffle is None:
-        return new_collection(WriteTFRecord(ddf.expr, run, write_index, texts, False))
-    rows = new_collection(PackRows(ddf.expr, _of_tasks(run), write_index, texts, shuffle))
-    moved = rows.shuffle(on=shuffling.TARGET, npartitions=shuffle.npartitions, ignore_index=True, force=True)
-    return new_collection(WriteTFRecord(moved.expr, run, False, (), True))
+    return new_collection(WriteTFRecord(ddf.expr, run, write_index, texts, shuffle))
 
 
 def _of_tasks(run: WriteRun) -> WriteRun:
@@ -43,30 +39,16 @@ def _of_tasks(run: WriteRun) -> WriteRun:
 
 
 def write_partition(
-    partition: pd.DataFrame,
-    run: WriteRun,
-    write_index: bool | None,
-    texts: Texts,
-    packed: bool,
-    index: int,
-    count: int,
+    partition: pd.DataFrame, run: WriteRun, write_index: bool | None, texts: Texts, index: int, count: int
 ) -> tuple[FileEntry, ...]:
     """The task that writes a partition."""
     try:
-        if packed:
-            return run.write(
-                shuffling.unpack(partition, run.columns, partition_on=run.partition_on), index, count
-            )
         return run.write(_to_table(partition, run, write_index, texts), index, count)
     except TFRecordError as error:
         raise error.located(path=_named(run, index, count)) from None
-    finally:
-        if packed:
-            # Arrow keeps what it frees; a worker that is full of that is paused until it has room: for ever.
-            pa.default_memory_pool().release_unused()
 
 
-def pack_partition(
+def spill_partition(
     partition: pd.DataFrame,
     run: WriteRun,
     write_index: bool | None,
@@ -74,15 +56,32 @@ def pack_partition(
     shuffle: Shuffle,
     index: int,
     count: int,
-) -> pd.DataFrame:
-    """The task that makes the rows of a partition ready to be shuffled."""
+) -> Spill:
+    """The task that writes the rows of a partition to a file from which the shuffled partitions read."""
     try:
-        table = _to_table(partition, run, write_index, texts)
-        return shuffling.pack(
-            table, run.columns, index, partition_on=run.partition_on, lossy=run.lossy, shuffle=shuffle
-        )
+        return spill(run, _to_table(partition, run, write_index, texts), index, shuffle)
     except TFRecordError as error:
         raise error.located(path=_named(run, index, count)) from None
+    finally:
+        _release_memory()
+
+
+def write_shuffled(spills: list[Spill], run: WriteRun, shuffle: Shuffle, index: int) -> tuple[FileEntry, ...]:
+    """The task that writes a shuffled partition."""
+    try:
+        return write_target(run, spills, index, shuffle)
+    except TFRecordError as error:
+        if error.record is not None:
+            source, error.record = source_of(error.record)
+            error.path = _named(run, source, len(spills))
+        raise error.located(path=_named(run, index, shuffle.npartitions)) from None
+    finally:
+        _release_memory()
+
+
+def _release_memory() -> None:
+    """Return to the system what Arrow keeps of freed memory: Dask pauses a worker that holds too much."""
+    pa.default_memory_pool().release_unused()
 
 
 def _to_table(partition: pd.DataFrame, run: WriteRun, write_index: bool | None, texts: Texts) -> pa.Table:
@@ -137,22 +136,8 @@ class _PerPartition(_AllColumns, Blockwise):
         return Task(name, self._function, partition, *self.operands[1:], index, self.frame.npartitions)
 
 
-class PackRows(_PerPartition):
-    """The rows as frames of a few simple columns."""
-
-    _parameters: ClassVar = ["frame", "run", "write_index", "texts", "shuffle"]
-    _prefix: ClassVar = "packrows"
-    _function = staticmethod(pack_partition)
-
-    @cached_property
-    def _meta(self) -> pd.DataFrame:
-        return shuffling.empty_rows()
-
-
 class _Write(_AllColumns):
     """What the expressions of a write have in common: no value of pandas."""
-
-    _parameters: ClassVar = ["frame", "run", "write_index", "texts", "packed"]
 
     @property
     def _meta(self) -> None:
@@ -162,19 +147,63 @@ class _Write(_AllColumns):
 class WriteTFRecord(_Write):
     """Writes a collection; its one partition is the snapshot."""
 
+    _parameters: ClassVar = ["frame", "run", "write_index", "texts", "shuffle"]
+
     def _divisions(self) -> tuple[None, None]:
         return (None, None)
 
     def _lower(self) -> Expr:
-        written = WritePartitions(self.frame, _of_tasks(self.run), self.write_index, self.packed)
-        return CommitTFRecord(written, self.run)
+        run = _of_tasks(self.run)
+        if self.shuffle is None:
+            files = WritePartitions(self.frame, run, self.write_index, self.texts)
+        else:
+            spills = SpillPartitions(self.frame, run, self.write_index, self.texts, self.shuffle)
+            files = WriteShuffled(spills, run, self.shuffle)
+        return CommitTFRecord(files, self.run)
 
 
 class WritePartitions(_Write, _PerPartition):
     """Writes each partition and gives the receipts of its files."""
 
+    _parameters: ClassVar = ["frame", "run", "write_index", "texts"]
     _prefix: ClassVar = "totfrecord"
     _function = staticmethod(write_partition)
+
+
+class SpillPartitions(_Write, _PerPartition):
+    """Writes the rows of each partition to a spill file and gives the places of the rows in it."""
+
+    _parameters: ClassVar = ["frame", "run", "write_index", "texts", "shuffle"]
+    _prefix: ClassVar = "spillrows"
+    _function = staticmethod(spill_partition)
+
+
+class WriteShuffled(Expr):
+    """Writes each shuffled partition, from all spill files, and gives the receipts of its files."""
+
+    _parameters: ClassVar = ["frame", "run", "shuffle"]
+
+    @property
+    def _meta(self) -> None:
+        return None
+
+    @cached_property
+    def _name(self) -> str:
+        return f"totfrecord-{self.deterministic_token}"
+
+    def _divisions(self) -> tuple[None, ...]:
+        count: int = self.shuffle.npartitions
+        return (None,) * (count + 1)
+
+    def _layer(self) -> dict[Key, Task]:
+        # One list between the spills and the writers: direct edges would be as many as spills times writers.
+        listed = f"spilled-{self.deterministic_token}"
+        spills = List(*(TaskRef(key) for key in self.frame.__dask_keys__()))
+        writers = [(self._name, index) for index in range(self.shuffle.npartitions)]
+        tasks = [
+            Task(key, write_shuffled, TaskRef(listed), self.run, self.shuffle, key[1]) for key in writers
+        ]
+        return {listed: Task(listed, list, spills), **dict(zip(writers, tasks, strict=True))}
 
 
 class CommitTFRecord(Expr):
