@@ -223,6 +223,7 @@ def test_a_task_takes_four_times_its_partition_and_128_mib(tmp_path: Path, optio
 def test_rows_move_in_several_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = to_tfrecord(collection(), tmp_path / "a", partition_on="key", colocate=True, shuffle=5)
     monkeypatch.setattr(exchange, "_PIECE_ROWS", 7)
+    monkeypatch.setattr(exchange, "_COMBINED_BYTES", 0)
     pieces = to_tfrecord(collection(), tmp_path / "b", partition_on="key", colocate=True, shuffle=5)
     assert contents(whole) == contents(pieces)
 
@@ -232,7 +233,7 @@ def test_rows_are_taken_of_more_than_two_gigabytes_of_text() -> None:
     offsets = np.arange(0, count * size + 1, size, np.int32)
     buffers = [None, pa.py_buffer(offsets), pa.py_buffer(np.zeros(count * size, np.uint8))]
     batch = pa.record_batch({"s": pa.Array.from_buffers(pa.string(), count, buffers), "n": range(count)})
-    found = exchange._Batches([batch] * 3).take(np.array([3000, 0, 1500]))
+    found = exchange._Batches(pa.Table.from_batches([batch] * 3)).take(np.array([3000, 0, 1500]))
     assert found["n"].to_pylist() == [800, 0, 400]
     assert found["s"].to_pylist() == ["\0" * size] * 3
 

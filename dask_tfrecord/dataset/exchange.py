@@ -48,6 +48,9 @@ _ROW_BITS = 40
 _PIECE_ROWS = 1 << 16
 _PIECE_BYTES = 1 << 24
 
+# Up to this size, all columns of a table fit into single Arrow arrays, from which rows are taken fastest.
+_COMBINED_BYTES = 1 << 30
+
 
 class Shuffle(NamedTuple):
     """How rows move between partitions before they are written.
@@ -94,7 +97,7 @@ def spill(run: WriteRun, table: pa.Table, index: int, shuffle: Shuffle) -> Spill
     targets = _targets(table, places, shuffle)
     bounds = np.cumsum(np.bincount(targets, minlength=shuffle.npartitions))
     order = sorting(targets)
-    batches = _Batches(table.to_batches())
+    batches = _Batches(table)
     path = staged(run.run, f"rows/{index:05d}-{uuid4().hex}")
     starts, checksums = [0], []
     with run.store.create(run.store.join(path), durable=False) as file:
@@ -129,13 +132,12 @@ def source_of(place: int) -> tuple[int, int]:
 
 
 class _Batches:
-    """The rows of record batches, to be taken by position."""
+    """The rows of a table, to be taken by position."""
 
-    def __init__(self, batches: list[pa.RecordBatch]) -> None:
-        self._batches = batches
-        self._bounds = np.cumsum([0, *(batch.num_rows for batch in batches)])
-        size = sum(batch.nbytes for batch in batches)
-        self._step = min(_PIECE_ROWS, max(1, int(self._bounds[-1]) * _PIECE_BYTES // max(1, size)))
+    def __init__(self, table: pa.Table) -> None:
+        self._batches = table.to_batches()
+        self._bounds = np.cumsum([0, *(batch.num_rows for batch in self._batches)])
+        self._step = min(_PIECE_ROWS, max(1, table.num_rows * _PIECE_BYTES // max(1, table.nbytes)))
 
     def pieces(self, rows: Positions) -> Iterator[Positions]:
         """The positions in pieces that are small enough for `take`."""
@@ -169,15 +171,19 @@ def _collect(run: WriteRun, spills: Sequence[Spill], index: int, shuffle: Shuffl
     found = list(_read(run.store, spills, index))
     if not found:
         return split(run.columns.arrow.empty_table(), run.partition_on, max_parts=run.max_parts)
-    places = np.concatenate([batch.column(0).to_numpy() for batch in found])
+    table = pa.Table.from_batches(found)
+    del found
+    if table.nbytes < _COMBINED_BYTES:
+        table = table.combine_chunks()
+    places = table[_PLACE].to_numpy()
     order = np.argsort(_mixed(places, shuffle.seed))
     parts = [Part("", (), len(order))]
     if run.partition_on:
-        keys = _Batches([batch.select(run.partition_on) for batch in found]).take(order)
+        keys = _Batches(table.select(run.partition_on)).take(order)
         groups = group(keys, run.partition_on)
         parts = parts_of(groups, run.partition_on, max_parts=run.max_parts)
         order = order if groups.order is None else order[groups.order]
-    batches = _Batches([batch.select(run.schema.names) for batch in found])
+    batches = _Batches(table.select(run.schema.names))
     pieces = [_with_codes(batches.take(rows), run.schema) for rows in batches.pieces(order)]
     return Parted(pa.concat_tables(pieces), parts, places[order].astype(np.int64))
 

@@ -1,0 +1,148 @@
+"""Memory of the tasks of ``shuffle=`` and ``colocate=True``, for data that is larger than the workers.
+
+Two workers with a limit of 1 GB each make partitions of 48 MB (600,000 rows of 80 bytes: two int64, int32,
+float32, a text of 56 letters), move their rows and write them. For each size of the data: wall time,
+processor time of both workers, the most that lay in the staging directory, and how much more memory a worker
+had at most than before. The bound is four times the partition plus 128 MiB. Needs Linux.
+
+    python -m benchmarks.shuffle [--rounds 1] [--scale 1.0] [0.5 1 2 4 8]
+"""
+
+import argparse
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Event, Thread
+from typing import Any
+
+import dask.dataframe as dd
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+from distributed import Client, LocalCluster
+
+import dask_tfrecord
+
+ROW_BYTES = 80
+TEXT_BYTES = 56
+PARTITION_BYTES = 48_000_000
+KEYS = 100
+MEMORY_LIMIT = "1GB"
+
+JOBS: dict[str, dict[str, Any]] = {
+    "shuffle": {"shuffle": 42},
+    "colocate": {"partition_on": "key", "colocate": True},
+}
+
+
+def partition(index: int, rows: int) -> pd.DataFrame:
+    random = np.random.default_rng(index)
+    letters = random.integers(97, 123, TEXT_BYTES * rows, np.uint8)
+    offsets = np.arange(0, TEXT_BYTES * rows + 1, TEXT_BYTES, np.int32)
+    text = pa.Array.from_buffers(pa.string(), rows, [None, pa.py_buffer(offsets), pa.py_buffer(letters)])
+    columns = {
+        "id": np.arange(rows) + index * rows,
+        "key": random.integers(0, KEYS, rows),
+        "count": random.integers(0, 100, rows, np.int32),
+        "score": random.random(rows, np.float32),
+        "text": pd.arrays.ArrowExtensionArray(text),
+    }
+    return pd.DataFrame(columns)
+
+
+def peak_bytes() -> int:
+    """The most memory that this process had since `forget_peak`."""
+    status = Path("/proc/self/status").read_text()
+    return int(status.split("VmHWM:")[1].split()[0]) * 1024
+
+
+def forget_peak() -> None:
+    Path("/proc/self/clear_refs").write_text("5")
+
+
+def processor_seconds() -> float:
+    return time.process_time()
+
+
+@contextmanager
+def staged(root: Path) -> Iterator[list[int]]:
+    """The most bytes in the staging directory while the block runs, when it ends."""
+    stop, most = Event(), [0]
+
+    def look() -> None:
+        while not stop.wait(0.1):
+            used = 0
+            for path in root.glob("_tfrecord/staging/*/rows/*"):
+                used += path.stat().st_size if path.exists() else 0
+            most[0] = max(most[0], used)
+
+    thread = Thread(target=look)
+    thread.start()
+    try:
+        yield most
+    finally:
+        stop.set()
+        thread.join()
+
+
+def measure(
+    client: Client, job: str, partitions: int, rows: int, root: Path
+) -> tuple[float, float, int, int]:
+    """Seconds, processor seconds, temporary bytes and growth of one write."""
+    ddf = dd.from_map(partition, range(partitions), rows=rows, meta=partition(0, 1).iloc[:0])
+    client.run(forget_peak)
+    before, used = client.run(peak_bytes), client.run(processor_seconds)
+    start = time.perf_counter()
+    with staged(root) as most:
+        ddf.to_tfrecord(str(root), **JOBS[job])
+    seconds = time.perf_counter() - start
+    processor = sum(client.run(processor_seconds).values()) - sum(used.values())
+    growth = max(peak - before[worker] for worker, peak in client.run(peak_bytes).items())
+    return seconds, processor, most[0], growth
+
+
+def measure_sizes(client: Client, job: str, sizes: list[float], rounds: int, directory: str | None) -> None:
+    for size in sizes:
+        rows = int(min(PARTITION_BYTES, size * 1e9 / 4)) // ROW_BYTES
+        partitions = round(size * 1e9 / (rows * ROW_BYTES))
+        found = []
+        for _ in range(rounds):
+            with tempfile.TemporaryDirectory(dir=directory) as place:
+                found.append(measure(client, job, partitions, rows, Path(place, "data")))
+        seconds, processor, temporary, growth = zip(*found, strict=True)
+        bound = 4 * rows * ROW_BYTES + (128 << 20)
+        print(
+            f"{job:10}{size:7.3f}{partitions:7}{rows * ROW_BYTES / 1e6:9.1f}{min(seconds):8.1f}"
+            f"{min(processor):8.1f}{max(temporary) / 1e6:9.0f}{max(growth) / 1e6:10.0f}{bound / 1e6:8.0f}",
+            flush=True,
+        )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("sizes", nargs="*", type=float, default=[0.5, 1, 2, 4, 8], help="in GB")
+    parser.add_argument("--rounds", type=int, default=1)
+    parser.add_argument("--scale", type=float, default=1.0, help="of the sizes")
+    parser.add_argument("--directory", help="where to write; it needs room for three times the largest size")
+    arguments = parser.parse_args()
+    sizes = [size * arguments.scale for size in arguments.sizes]
+    print(
+        f"dask-tfrecord {dask_tfrecord.__version__}, 2 workers of {MEMORY_LIMIT}, {arguments.rounds} rounds"
+    )
+    names = "GB", "parts", "MB each", "s", "cpu s", "MB temp", "MB more", "bound"
+    print("{:>17}{:>7}{:>9}{:>8}{:>8}{:>9}{:>10}{:>8}".format(*names))
+    for job in JOBS:
+        with (
+            LocalCluster(
+                n_workers=2, threads_per_worker=1, memory_limit=MEMORY_LIMIT, dashboard_address=":0"
+            ) as cluster,
+            Client(cluster) as client,
+        ):
+            client.run(partition, 0, 1)  # imports what tasks need
+            measure_sizes(client, job, sizes, arguments.rounds, arguments.directory)
+
+
+if __name__ == "__main__":
+    main()
