@@ -194,7 +194,8 @@ class Store:
             os.replace(source, target)
         elif type(self.fs).mv is AbstractFileSystem.mv:  # which takes the paths for patterns
             self.fs.cp_file(source, target)
-            self.fs.rm_file(source)
+            with suppress(OSError):  # the file is in its place; `cleanup` removes what waits
+                self.fs.rm_file(source)
         else:
             self.fs.mv(source, target)
 

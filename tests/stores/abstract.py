@@ -325,7 +325,7 @@ class StoreSuite:
         assert stale[0].path not in self.files(place)
         assert len(self.files(place)) == 4
 
-    # -- Names that a shell would take for patterns ---------------------------------------------------------
+    # -- Names that a shell would take for patterns ----------------------------------------------------------
 
     @pytest.mark.parametrize("name", PATTERNS)
     def test_a_root_is_never_taken_for_a_pattern(self, place: str, name: str) -> None:
