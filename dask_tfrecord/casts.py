@@ -82,7 +82,7 @@ def describe(type_: pa.DataType) -> tuple[Kind, int]:
     if is_list(type_) and usable:
         kind, depth = describe(type_.value_type)
         return kind, depth + 1
-    if types.is_dictionary(type_):
+    if types.is_dictionary(type_) and usable:
         kind, depth = describe(type_.value_type)
         if not depth:
             return kind, 0
@@ -95,7 +95,9 @@ def describe(type_: pa.DataType) -> tuple[Kind, int]:
 
 
 def _fails_in_arrow(type_: pa.DataType) -> bool:
-    """Decimals that it cannot make from floats, and values of no length, with which it may even crash."""
+    """Decimals that Arrow cannot make from floats or sort into categories, and values of no length."""
+    if types.is_dictionary(type_):
+        return bool(types.is_decimal(type_.value_type) and type_.value_type.bit_width < 128)
     if types.is_fixed_size_list(type_):
         return bool(type_.list_size == 0)
     if types.is_fixed_size_binary(type_):

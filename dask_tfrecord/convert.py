@@ -202,8 +202,8 @@ def _comparable(array: pa.Array) -> pa.Array:
 def _shown(array: pa.Array, row: int) -> str:
     try:
         return repr(array[row].as_py())
-    except (OverflowError, ValueError):  # Python has no such date, and no nanoseconds without pandas
-        return str(array[row])
+    except (OverflowError, ValueError):  # Python has no such date, or no nanoseconds without pandas
+        return str(array.slice(row, 1).to_string()).strip("[]\n ")
 
 
 def _first(mask: pa.Array) -> int:

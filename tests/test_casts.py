@@ -11,7 +11,9 @@ import pyarrow as pa
 import pytest
 from cast_table import OBJECTS, SOURCES, TARGETS, Value, array_of
 
+from dask_tfrecord.casts import MisfitError, is_list, is_lossy
 from dask_tfrecord.codec import Decoder, Encoder
+from dask_tfrecord.convert import convert
 from dask_tfrecord.errors import SchemaError
 from dask_tfrecord.frame import plan_schema, to_table
 from dask_tfrecord.schema import Lossy, Schema
@@ -102,3 +104,101 @@ def test_a_value_is_exact_or_refused(source: pa.DataType, values: list[Any]) -> 
             assert seen != "changed", f"{value!r} of {source} as {target}"
             found[seen] += 1
     print(source, dict(found))
+
+
+NUMBERS = [one for one in SOURCES if pa.types.is_floating(one[0]) or is_lossy(one[0])]
+
+
+@pytest.mark.parametrize(("source", "values"), NUMBERS, ids=lambda v: str(v)[:30])
+def test_only_floats_are_rounded_and_to_the_nearest(source: pa.DataType, values: list[Any]) -> None:
+    for value in values:
+        array = array_of(value, source)
+        before = Value(array, 1)
+        for target in TARGETS:
+            found = refused_or(backed_by_arrow(array), target, "allow")
+            if found is not None and not before.equals(Value(found, 1)):
+                assert is_lossy(target) or pa.types.is_floating(target), target
+                stored = np.float16 if target == pa.float16() else np.float32
+                assert found[1].as_py() == float(stored(before.stored)) or pa.types.is_decimal(target), target
+
+
+VIEWS = (pa.string_view(), pa.binary_view(), pa.null())
+
+
+def converted(array: pa.Array, type_: pa.DataType) -> pa.Array | None:
+    """The array as the type; None if its second row is refused."""
+    try:
+        return convert(array, type_)
+    except MisfitError as error:
+        row = error.row
+    except pa.ArrowException:
+        return None
+    assert row == 1
+    return None
+
+
+@pytest.mark.parametrize("shape", ["list", "fixed", "nested", "category"])
+@pytest.mark.parametrize(("source", "values"), SOURCES, ids=lambda v: str(v)[:30])
+def test_lists_and_categories_follow_their_values(source: pa.DataType, values: list[Any], shape: str) -> None:
+    plain = [type_ for type_ in TARGETS if not pa.types.is_dictionary(type_) and type_ not in VIEWS]
+    if shape == "category":  # Arrow has no categories of short decimals
+        plain = [type_ for type_ in plain if not pa.types.is_decimal(type_) or type_.bit_width > 64]
+        if pa.types.is_decimal(source) and source.bit_width <= 64:
+            return
+    for target in plain:
+        for value in values:
+            scalar = converted(array_of(value, source), target)
+            array, type_ = wrapped(array_of(value, source), target, shape)
+            found = converted(array, type_)
+            assert (found is None) == (scalar is None), (value, target)
+            if found is None or scalar is None:
+                continue
+            while is_list(found.type):
+                found = found.flatten()
+            inner = found.dictionary_decode() if shape == "category" else found
+            assert inner.type == scalar.type
+            assert Value(inner.drop_null(), 0).exact == Value(scalar, 1).exact
+
+
+def wrapped(array: pa.Array, target: pa.DataType, shape: str) -> tuple[pa.Array, pa.DataType]:
+    """A null and a list, or a category, of the value; and the wanted type in the same shape."""
+    if shape == "category":
+        return array.dictionary_encode(), pa.dictionary(pa.int32(), target)
+    value = array.slice(1)
+    if shape == "fixed":
+        twice = pa.concat_arrays([value] * 4)
+        mask = pa.array([True, False])
+        return pa.FixedSizeListArray.from_arrays(twice, 2, mask=mask), pa.list_(target, 2)
+    lists = pa.ListArray.from_arrays(pa.array([0, 0, 1], pa.int32()), value, mask=pa.array([True, False]))
+    if shape == "list":
+        return lists, pa.large_list(target)
+    outer = pa.array([0, 0, 1], pa.int32())
+    return pa.ListArray.from_arrays(outer, lists.slice(1), mask=pa.array([True, False])), pa.list_(
+        pa.list_(target)
+    )
+
+
+@pytest.mark.parametrize(("source", "values"), SOURCES, ids=lambda v: str(v)[:30])
+def test_what_features_hold_is_read_exactly_or_refused(source: pa.DataType, values: list[Any]) -> None:
+    """`schema=` of a read: any type of the feature's kind over what another type has written."""
+    own = Schema.from_arrow(pa.schema([("x", source)])).fields[0]
+    kind = own.kind
+    stored = {"int64": pa.int64(), "float": pa.float32(), "bytes": pa.binary(), "string": pa.string()}[kind]
+    for value in values:
+        try:
+            storage = through_records(backed_by_arrow(array_of(value, source)), source, "allow")
+        except SchemaError:  # an unsigned integer above 2^63 - 1, or a decimal that no float is near to
+            continue
+        wire = own.store(storage, lossy="allow").cast(stored)
+        for target in TARGETS:
+            field = Schema.from_arrow(pa.schema([("x", target)])).fields[0]
+            if field.kind != kind or pa.types.is_null(target):
+                continue
+            try:
+                found = field.load(wire)
+            except SchemaError as error:
+                where = error.record
+            else:
+                assert Value(wire, 1).equals(Value(found, 1)), (value, target)
+                continue
+            assert where == 1
