@@ -56,7 +56,7 @@ def contents(snapshot: Snapshot) -> list[Any]:
 
 
 def check_rows(path: Path) -> None:
-    found = read_tfrecord(path).compute().sort_values("n").reset_index(drop=True)
+    found = read_tfrecord(path, index=False).compute().sort_values("n").reset_index(drop=True)
     expected = collection().compute().astype({"n": pd.ArrowDtype(pa.int64())})
     pd.testing.assert_frame_equal(found, expected)
 
