@@ -222,7 +222,8 @@ class MapWalker {
   static constexpr ptrdiff_t kReach = KeyTable::kHead + 16;
   static constexpr int kTries = 4;  // so many absent features are stepped over
 
-  // Entries that begin as one of the keys that may come next, up to the first that does not.
+  // Entries that begin as one of the keys that may come next, up to the first that does not. Returns the end of the
+  // last one, which is beyond `end` if that entry goes on there: then read_tag finds nothing, and refuses it.
   template <class Loop>
   TFR_INLINE const uint8_t* walk_usual_by(const uint8_t* p, const uint8_t* end, const uint8_t* limit,
                                           uint32_t& previous) {
@@ -241,7 +242,7 @@ class MapWalker {
       const uint8_t* next;
       if (key.kind == Entry::kFloat) {
         next = values + 4;
-        if (next > end || !sink_.usual_float(cursor, key.slot, values)) break;
+        if (!sink_.usual_float(cursor, key.slot, values)) break;
       } else if (key.kind == Entry::kChunk) {
         // The other four lengths follow from the first.
         constexpr uint64_t kTail = 0xFFFFFFFFFF;
@@ -249,13 +250,14 @@ class MapWalker {
         const size_t n = values[-1];
         next = values + n;
         if ((load<uint64_t>(values - 5) ^ (key.tail + n * kPerByte)) & kTail) break;
+        // Up to `end`, and so inside the memory: the sink reads the whole chunk.
         if (p[1] != key.entry + n || p[1] >= 0x80 || next > end ||
             !sink_.template usual<Loop>(cursor, key.slot, {values, next}))
           break;
       } else {
         // <feature> comes next, and with it the entry must end.
         next = p + 2 + p[1];
-        if (p[1] >= 0x80 || next > end || next != values + 1 + *values) break;
+        if (p[1] >= 0x80 || next != values + 1 + *values) break;
       }
       last = index;
       p = next;
