@@ -100,11 +100,13 @@ def to_tfrecord(
         sequence examples stay sequence examples if any of their lists of lists is written.
     schema : mapping of str to pyarrow.DataType, pyarrow.Schema, Schema or Snapshot, optional
         Types of some columns, where the dtype does not tell. Names such as "int64" and types of NumPy,
-        pandas and Python mean the Arrow type. Without it, columns of objects are computed as far as is needed
-        to see what they hold.
+        pandas and Python mean the Arrow type. A value that the type cannot hold exactly raises `SchemaError`
+        with its row. Without a schema, columns of objects are computed as far as is needed to see what they
+        hold; a column without any value has the null type.
     lossy : "warn", "allow" or "raise"
-        TFRecord has 32-bit floats only. What to do about columns of float64 and decimals: warn, once; say
-        nothing; or refuse any value that would change.
+        TFRecord has 32-bit floats only. What to do about columns of float64 and decimals, and about floats
+        that ``schema`` makes shorter: warn, once; say nothing; or refuse any value that would change.
+        Columns that were read from TFRecord and not changed since are not warned of.
     write_index : bool, optional
         True writes the index as the first columns, and `read_tfrecord` makes it the index again. False drops
         it. By default an index is written if it has a name, or if it holds no integers: integers without a
