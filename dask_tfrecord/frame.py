@@ -322,7 +322,13 @@ def _is_open(type_: pa.DataType) -> bool:
 def _categories(dtype: pd.CategoricalDtype) -> pa.Array:
     """The categories, of the null type if they are not known."""
     known = dtype.categories is not None and UNKNOWN_CATEGORIES not in dtype.categories
-    return pa.array(dtype.categories, from_pandas=True) if known and len(dtype.categories) else pa.nulls(0)
+    return _category_values(dtype) if known and len(dtype.categories) else pa.nulls(0)
+
+
+def _category_values(dtype: pd.CategoricalDtype) -> pa.Array:
+    if _is_object(dtype.categories.dtype):
+        return objects.to_arrow(pd.Series(dtype.categories), None, rounded=False)
+    return pa.array(dtype.categories, from_pandas=True)
 
 
 def _known_categories(columns: Mapping[Any, "pd.Series[Any]"], types: Types, meta: pd.DataFrame) -> Types:
@@ -346,8 +352,8 @@ def _known_categories(columns: Mapping[Any, "pd.Series[Any]"], types: Types, met
 
 def _as_categories(known: pa.Array, type_: pa.DataType, name: str) -> pa.Array:
     try:
-        return known.cast(type_.value_type)
-    except pa.ArrowException as error:
+        return convert(known, type_.value_type)
+    except (MisfitError, pa.ArrowException) as error:
         raise SchemaError(
             f"the categories are {known.type}, which does not fit {type_.value_type}: {_first_line(error)}",
             feature=name,
@@ -393,6 +399,11 @@ def _convert(column: "pd.Series[Any]", type_: pa.DataType, lossy: Lossy) -> pa.A
         found = column.array.__arrow_array__()  # 50 times as fast as pa.array()
     elif _is_object(column.dtype):
         return _from_objects(column, type_, lossy)
+    elif isinstance(column.dtype, pd.CategoricalDtype):
+        codes = column.cat.codes.to_numpy()
+        found = pa.DictionaryArray.from_arrays(
+            pa.array(codes, mask=codes < 0), _category_values(column.dtype), ordered=bool(column.cat.ordered)
+        )
     else:
         found = pa.array(column, from_pandas=True)
     if isinstance(found, pa.ChunkedArray):

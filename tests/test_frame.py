@@ -233,6 +233,19 @@ class TestCategoriesInThePlan:
         assert schema.arrow.field("x").type == pa.string()
         assert convert(frame_of(["a", None], "category"), pa.string()) == ["a", None]
 
+    def test_object_categories_are_exact_or_refused(self) -> None:
+        when = pd.Timestamp("2020-01-01 00:00:00.000000001")
+        found = convert(frame_of(pd.Categorical(pd.Index([when, when], dtype=object))), pa.timestamp("ns"))
+        assert found == [when, when]
+        mixed = pd.Index([dt.date(2020, 1, 1), dt.datetime(2020, 1, 1, 12)], dtype=object)
+        with pytest.raises(SchemaError, match="feature 'x'"):
+            plan(frame_of(pd.Categorical.from_codes([0, 1], mixed)))
+
+    def test_categories_that_would_change_are_refused_before_anything_is_written(self) -> None:
+        when = pd.CategoricalDtype(pd.DatetimeIndex(["2020-01-01", "2020-01-01 12:00"]))
+        with pytest.raises(SchemaError, match=r"feature 'x': the categories are timestamp.* would become"):
+            plan(frame_of([], when), {"x": pa.dictionary(pa.int32(), pa.date32())})
+
 
 class TestIndex:
     def test_it_is_dropped_unless_asked_for(self) -> None:
