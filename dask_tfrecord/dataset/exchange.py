@@ -93,10 +93,10 @@ def spill(run: WriteRun, table: pa.Table, index: int, shuffle: Shuffle) -> Spill
 
     A repeated call writes a file of its own, so no spill file changes while a target partition reads it.
     """
-    places = np.arange(table.num_rows, dtype=np.uint64) + np.uint64(index << _ROW_BITS)
-    targets = _targets(table, places, shuffle)
+    targets = _targets(table, index, shuffle)
     bounds = np.cumsum(np.bincount(targets, minlength=shuffle.npartitions))
     order = sorting(targets)
+    del targets
     batches = _Batches(table)
     path = staged(run.run, f"rows/{index:05d}-{uuid4().hex}")
     starts, checksums = [0], []
@@ -104,7 +104,7 @@ def spill(run: WriteRun, table: pa.Table, index: int, shuffle: Shuffle) -> Spill
         for first, last in pairwise([0, *bounds.tolist()]):
             size = checksum = 0
             for rows in batches.pieces(order[first:last]):
-                data = _to_stream(places[rows], batches.take(rows), run.columns)
+                data = _to_stream(_places(index, rows), batches.take(rows), run.columns)
                 file.write(data)
                 size, checksum = size + len(data), _kernel.crc32c(data, checksum)
             starts.append(starts[-1] + size)
@@ -179,13 +179,18 @@ def _collect(run: WriteRun, spills: Sequence[Spill], index: int, shuffle: Shuffl
     order = np.argsort(_mixed(places, shuffle.seed))
     parts = [Part("", (), len(order))]
     if run.partition_on:
-        keys = _Batches(table.select(run.partition_on)).take(order)
-        groups = group(keys, run.partition_on)
-        parts = parts_of(groups, run.partition_on, max_parts=run.max_parts)
-        order = order if groups.order is None else order[groups.order]
+        parts, order = _by_directory(run, _Batches(table.select(run.partition_on)), order)
     batches = _Batches(table.select(run.schema.names))
     pieces = [_with_codes(batches.take(rows), run.schema) for rows in batches.pieces(order)]
-    return Parted(pa.concat_tables(pieces), parts, places[order].astype(np.int64))
+    return Parted(pa.concat_tables(pieces), parts, places[order].view(np.int64))
+
+
+def _by_directory(run: WriteRun, keys: _Batches, order: Positions) -> tuple[list[Part], Positions]:
+    """The parts of the rows, and the rows' order sorted by part."""
+    ordered = pa.concat_tables([keys.take(rows) for rows in keys.pieces(order)])
+    groups = group(ordered, run.partition_on)
+    parts = parts_of(groups, run.partition_on, max_parts=run.max_parts)
+    return parts, order if groups.order is None else order[groups.order]
 
 
 def _read(store: Store, spills: Sequence[Spill], index: int) -> Iterator[pa.RecordBatch]:
@@ -249,10 +254,16 @@ def _with_codes(table: pa.Table, schema: Schema) -> pa.Table:
     return pa.Table.from_arrays(columns, schema=schema.arrow)
 
 
-def _targets(table: pa.Table, places: Numbers, shuffle: Shuffle) -> npt.NDArray[np.uint32]:
+def _places(index: int, rows: Positions) -> Numbers:
+    """Where these rows of source partition ``index`` come from."""
+    return rows.astype(np.uint64) + np.uint64(index << _ROW_BITS)
+
+
+def _targets(table: pa.Table, index: int, shuffle: Shuffle) -> npt.NDArray[np.uint32]:
     """The target partition of each row."""
     count = np.uint64(shuffle.npartitions)
     if not shuffle.together or not table.num_rows:
+        places = _places(index, np.arange(table.num_rows))
         return (_mixed(places, shuffle.seed) % count).astype(np.uint32)
     keys, order, starts = group(table, shuffle.together)
     digests = [hashlib.blake2b(name.encode(), digest_size=8).digest() for name in hive.directories(keys)]
@@ -267,7 +278,13 @@ def _targets(table: pa.Table, places: Numbers, shuffle: Shuffle) -> npt.NDArray[
 
 def _mixed(places: Numbers, seed: int | None) -> Numbers:
     """Numbers to sort rows by: random ones, all different, or with no seed the places themselves."""
-    return places if seed is None else _hashed(places ^ _hashed(np.array([seed & (1 << 64) - 1], np.uint64)))
+    if seed is None:
+        return places
+    key = _hashed(np.array([seed & (1 << 64) - 1], np.uint64))
+    mixed = np.empty_like(places)
+    for at in range(0, len(places), _PIECE_ROWS):
+        mixed[at : at + _PIECE_ROWS] = _hashed(places[at : at + _PIECE_ROWS] ^ key)
+    return mixed
 
 
 def _hashed(numbers: Numbers) -> Numbers:
