@@ -1,5 +1,7 @@
 """Rows that change their partition before they are written: `colocate` and `shuffle`."""
 
+import os
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -294,6 +296,41 @@ def test_rows_on_their_way_that_were_removed_are_missed(tmp_path: Path) -> None:
     ):
         to_tfrecord(collection(), tmp_path, shuffle=1)
     assert not list(tmp_path.iterdir())
+
+
+def doom(part: pd.DataFrame, step: str, marker: str) -> pd.DataFrame:
+    """Let the first worker that has a partition die at its second call of a step of the shuffle."""
+    if not os.path.exists(marker):
+        Path(marker).touch()
+        original, calls = getattr(exchange, step), []
+
+        def work_or_die(*args: Any) -> Any:
+            calls.append(step)
+            if len(calls) == 2:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return original(*args)
+
+        setattr(exchange, step, work_or_die)
+    return part
+
+
+@pytest.mark.parametrize("step", ["_to_stream", "_read"])
+def test_a_worker_killed_during_a_shuffle_leaves_exactly_the_committed_rows(
+    tmp_path: Path, step: str
+) -> None:
+    options: dict[str, Any] = {"partition_on": "key", "colocate": True, "shuffle": 5}
+    plain = to_tfrecord(collection(8), tmp_path / "a", **options)
+    doomed = collection(8).map_partitions(doom, step, str(tmp_path / "killed"), meta=collection()._meta)
+    with (
+        LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=":0", memory_limit=0) as cluster,
+        Client(cluster) as client,
+        dask.config.set(scheduler=client),
+    ):
+        before = set(client.scheduler_info()["workers"])
+        other = to_tfrecord(doomed, tmp_path / "b", **options)
+        assert set(client.scheduler_info()["workers"]) != before
+    assert contents(plain) == contents(other)
+    assert len(list(tmp_path.glob("b/*/part-*"))) == len(other.files)
 
 
 def test_nothing_of_the_way_is_left(tmp_path: Path) -> None:

@@ -234,6 +234,19 @@ class StoreSuite:
         with pytest.raises(DestinationError):
             self.write(rows(1), place)
 
+    def test_shuffled_rows_leave_nothing_of_their_way(self, place: str) -> None:
+        self.write(rows(*range(7)), place, shuffle=1)
+        assert self.read(place) == list(range(7))
+        assert len([name for name in self.files(place) if "_tfrecord/" in name]) == 1
+
+    def test_a_shuffle_that_fails_leaves_nothing_of_the_rows_way(self, place: str) -> None:
+        with (
+            patch.object(WriteRun, "write_parted", side_effect=KeyboardInterrupt),
+            pytest.raises(KeyboardInterrupt),
+        ):
+            self.write(rows(*range(7)), place, shuffle=1)
+        assert self.files(place) == []
+
     def test_modes(self, place: str) -> None:
         self.write(rows(0, 1, 2), place, partition_on="key")
         self.write(rows(3, 4), place, partition_on="key", append=True)
