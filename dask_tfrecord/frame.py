@@ -61,8 +61,9 @@ def plan_schema(
     """
     if write_index:
         data = set(meta.columns)
+        levels = meta.index.nlevels
         meta = index_to_columns(meta)
-        sample = _with_index(sample, data)
+        sample = _with_index(sample, data, list(meta.columns[:levels]))
     check_names(list(meta.columns))
     _check_partition_on(partition_on, list(meta.columns))
     wanted = _wanted_types(schema, meta)
@@ -157,9 +158,12 @@ def to_table(
     return pa.Table.from_arrays(columns, schema=schema.arrow)
 
 
-def _with_index(sample: Sample, data: set[str]) -> Sample:
+def _with_index(sample: Sample, data: set[str], levels: list[str]) -> Sample:
     """The sample with the index levels as columns; only ``data`` can be asked for by name."""
-    return lambda names: map(index_to_columns, sample([name for name in names if name in data]))
+    return lambda names: (
+        index_to_columns(part, levels if part.index.nlevels == len(levels) else None)
+        for part in sample([name for name in names if name in data])
+    )
 
 
 def _given_types(schema: Types | pa.Schema | None) -> dict[str, pa.DataType]:

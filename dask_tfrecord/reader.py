@@ -147,7 +147,8 @@ def read_tfrecord(
     index : str, list of str or False, optional
         The column or columns that become the index, and are no columns then. By default it is the index that
         `to_tfrecord` wrote, if the snapshot tells of one, but for levels that ``columns`` names. Without one,
-        or with False, rows are counted in each partition, and what was an index is a column.
+        or with False, rows are counted in each partition, and what was an index is a column. Timestamps and
+        durations become pandas' own indexes, which look up texts and can be resampled.
     calculate_divisions : bool, default False
         Whether to find the divisions of the index, so that ``ddf.loc[a:b]`` opens only files that hold such
         rows. They are known where the snapshot's statistics, or the partition values, prove that each
@@ -241,6 +242,7 @@ def read_tfrecord(
     names = None if columns is None else _names(dataset.schema, "columns", columns)
     levels = _levels(dataset, index, names)
     divisions = _divisions(dataset, levels) if calculate_divisions else None
+    numpy = [*(numpy or ()), *(column for column, _ in levels if _is_time(dataset.schema, column))]
     ddf = expr.read(dataset, names, numpy=numpy, index=levels, divisions=divisions)
     return ddf[columns] if isinstance(columns, str) else ddf
 
@@ -285,6 +287,12 @@ def _levels(dataset: Dataset, given: Any, columns: Sequence[str] | None) -> Leve
         if item.depth:
             raise SchemaError(f"an index cannot hold {item.type}", feature=item.name)
     return tuple((name, name) for name in names)
+
+
+def _is_time(schema: Schema, name: str) -> bool:
+    """Whether pandas has an index of its own for a column, which looks up texts and can be resampled."""
+    [item] = schema.select([name]).fields
+    return bool(pa.types.is_timestamp(item.type) or pa.types.is_duration(item.type))
 
 
 def _divisions(dataset: Dataset, levels: Levels) -> tuple[Any, ...] | None:

@@ -187,7 +187,10 @@ def to_tfrecord(
     check_level(codec, compression_level)
     check_choice("record_type", record_type, ("infer", *get_args(RecordType)))
     check_choice("lossy", lossy, get_args(Lossy))
-    arguments.flags(colocate=colocate, compute=compute, write_index=bool(write_index is None) or write_index)
+    arguments.flags(colocate=colocate, compute=compute)
+    if write_index is not None:
+        arguments.flags(write_index=write_index)
+        write_index = bool(write_index)
     arguments.mappings(compute_kwargs=compute_kwargs, storage_options=storage_options)
     counts = {"npartitions": npartitions, "num_shards": num_shards, "max_files_per_task": max_files_per_task}
     counts |= {"max_rows_per_file": max_rows_per_file, "max_bytes_per_file": max_bytes_per_file}

@@ -79,6 +79,9 @@ CONVERTING: dict[str, Callable[[pd.DataFrame], dd.DataFrame]] = {
     "filter": lambda f: (lambda d: d[d.i >= 0])(two(f)),
     "map_partitions": lambda f: two(f).map_partitions(lambda part: part),
     "shuffle": lambda f: two(f).shuffle("i"),
+    "series": lambda f: two(f)["x"].to_frame(),
+    "from_series": lambda f: dd.from_pandas(f["x"], npartitions=2).to_frame(),
+    "renamed series": lambda f: two(f)["i"].to_frame().assign(x=two(f)["x"].rename("y")),
 }
 
 
@@ -176,6 +179,13 @@ def test_text_that_can_only_be_printed_objects_is_refused(tmp_path: Path, printe
     assert (caught.value.feature, caught.value.path) == ("x", f"{tmp_path}/a, partition 0 of 1")
     to_tfrecord(ddf, tmp_path / "b", schema={"x": pa.string()})
     assert read_tfrecord(tmp_path / "b")["x"].compute().tolist()[1:] == [str(printed)] * 2
+
+
+def test_text_of_two_origins_is_looked_at_if_nothing_is_known_of_one(tmp_path: Path) -> None:
+    printed = pd.DataFrame({"x": [str(np.arange(3))]}, dtype="string")
+    ddf = dd.concat([two(pd.DataFrame({"x": ["a", "b"]})), dd.from_pandas(printed, npartitions=1).persist()])
+    with pytest.raises(SchemaError, match="looks like printed objects"):
+        to_tfrecord(ddf, tmp_path)
 
 
 @pytest.mark.parametrize("text", ["[1, 2]", "(1, 2)", "{'a': 1}", "['a']", "[]"])

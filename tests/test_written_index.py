@@ -1,5 +1,6 @@
 """The index of a DataFrame: written if it says something, and the index again when it is read."""
 
+import datetime as dt
 import json
 from pathlib import Path
 from typing import Any
@@ -58,8 +59,11 @@ def test_the_time_of_a_time_series_survives(tmp_path: Path) -> None:
     ddf = dask.datasets.timeseries(end="2000-01-03", freq="1h")
     ddf.to_tfrecord(tmp_path, lossy="allow")
     assert read_tfrecord(tmp_path).index.compute().tolist() == ddf.index.compute().tolist()
-    numpy = read_tfrecord(tmp_path, dtype_backend="numpy").compute()
-    assert isinstance(numpy.index, pd.DatetimeIndex)
+    found = read_tfrecord(tmp_path, calculate_divisions=True)
+    assert isinstance(found.compute().index, pd.DatetimeIndex)
+    assert isinstance(found._meta.index, pd.DatetimeIndex)
+    assert len(found.loc["2000-01-01 03:00":"2000-01-01 05:00"]) == 3  # type: ignore[misc]
+    assert found["id"].resample("6h").count().compute().tolist() == [6] * 8
 
 
 def test_the_keys_of_a_groupby_survive(tmp_path: Path) -> None:
@@ -260,6 +264,17 @@ def test_the_index_of_a_partition_is_called_as_in_the_meta(tmp_path: Path) -> No
     ddf = ddf.map_partitions(lambda part: part.rename_axis(index=None), meta=ddf._meta)
     to_tfrecord(ddf, tmp_path)
     assert read_tfrecord(tmp_path).index.compute().tolist() == list(range(12))
+
+
+def test_an_index_of_objects_is_looked_at_for_its_type(tmp_path: Path) -> None:
+    days = pd.Index([dt.date(2024, 1, day) for day in range(1, 13)], dtype=object, name="day")
+    with dask.config.set({"dataframe.convert-string": False}):
+        ddf = two(FRAME.set_index(days))
+    nameless = ddf.map_partitions(lambda part: part.rename_axis(index=None), meta=ddf._meta)
+    for at, made in enumerate((ddf, nameless)):
+        to_tfrecord(made, tmp_path / f"{at}")
+        found = read_tfrecord(tmp_path / f"{at}").compute()
+        assert (found.index.name, found.index.tolist()) == ("day", days.tolist())
 
 
 def test_a_categorical_index_comes_back(tmp_path: Path) -> None:

@@ -89,9 +89,8 @@ def checked(ddf: DataFrame, names: Names) -> tuple[DataFrame, Texts]:
             changes[source._name] = source, before | dict(below)
     for source, below in changes.values():
         found = found.substitute(source, CheckedStrings(source.frame, tuple(below.items())))
-    return new_collection(found), tuple(
-        (name, name in computed) for name in names.values() if name not in known
-    )
+    doubtful = (name for name in names.values() if name not in known or name in computed)
+    return new_collection(found), tuple((name, name in computed) for name in doubtful)
 
 
 def _loads(found: Expr, names: Names, seen: set[Any]) -> Iterator[tuple[Expr, Names]]:
