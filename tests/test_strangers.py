@@ -135,7 +135,9 @@ OTHERS = {
 
 
 @pytest.mark.parametrize("where", ["", "logs/", "zzz/deep/"])
-@pytest.mark.parametrize("names", ["train-{:02d}.tfrecord", "part-{:05d}", "x.tfrecord-{:05d}-of-00040"])
+@pytest.mark.parametrize(
+    "names", ["train-{:02d}.tfrecord", "part-{:05d}", "{:02d}", "x.tfrecord-{:05d}-of-00040", "{:02d}.gz"]
+)
 @pytest.mark.parametrize("other", OTHERS)
 def test_another_file_beside_examples_is_named_with_a_glob_that_reads_the_rest(
     tmp_path: Path, other: str, names: str, where: str
@@ -153,6 +155,23 @@ def test_another_file_beside_examples_is_named_with_a_glob_that_reads_the_rest(
     report = verify(tmp_path).set_index("path")
     assert report.loc[error.path, "damaged"] > 0
     assert report.drop(error.path)["damaged"].sum() == 0
+
+
+def test_a_glob_reads_files_of_several_names(tmp_path: Path) -> None:
+    names = ["train-{:02d}", "val-{:02d}", "test.{:02d}"]
+    heap(tmp_path, {name.format(n): ONE for name in names for n in range(9)})
+    heap(tmp_path, {"README.md": b"# Some text\n" * 9, "zz/labels.csv": b"a,b\n" * 9})
+    with pytest.raises(CorruptRecordError) as caught:
+        read_tfrecord(tmp_path).compute()
+    assert read(advised_glob(caught.value)) == {"a": [1] * 27}
+
+
+def test_a_glob_leaves_out_a_file_of_the_usual_name(tmp_path: Path) -> None:
+    heap(tmp_path, {f"train-{n:02d}.tfrecord": ONE for n in range(9)})
+    heap(tmp_path, {"notes.tfrecord": oracle.frame(b"no message")})
+    with pytest.raises(CorruptRecordError) as caught:
+        read_tfrecord(tmp_path).compute()
+    assert read(advised_glob(caught.value)) == {"a": [1] * 9}
 
 
 def test_the_files_of_a_catalog_are_named_with_a_glob_that_reads_the_data(tmp_path: Path) -> None:

@@ -1,69 +1,84 @@
 """Globs that read the rest of some files where one of them is something else. Opens no file."""
 
 import re
-from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from fnmatch import fnmatchcase
 from typing import TypeAlias
 
 from dask_tfrecord.dataset.listing import Listing
 
-# Names that are looked at, and globs that are kept.
-_NAMES = 4096
-_GLOBS = 8
+# Globs of names, each with a bit for every name that was looked at and matches; and how many are kept.
+Globs: TypeAlias = tuple[tuple[str, int], ...]
+_MOST = 32
+
+# Names that are looked at, and globs that are proposed together.
+_NAMES = 256
+_TOGETHER = 6
 
 _MAGIC = re.compile(r"[*?\[{]")
 
-# How people call TFRecord files.
+# How people call TFRecord files, and how they call what lies beside them.
 _USUAL = re.compile(r"tfr", re.IGNORECASE)
+_OTHER = re.compile(
+    r"^(readme|license|changelog|checkpoint|makefile)|tfevents|\.(md|rst|txt|csv|tsv|jsonl?|ya?ml|toml|xml|html?|pdf"
+    r"|pbtxt|pb|py|ipynb|sh|log|png|jpe?g|gif|zip|tar|pkl|pickle|np[yz]|parquet|h5|hdf5|spec|index|meta)(\.gz)?$",
+    re.IGNORECASE,
+)
 
 
-Globs: TypeAlias = Sequence[tuple[str, int]]
-
-
-def globs_of(listing: Listing) -> tuple[tuple[str, int], ...]:
-    """Globs that match many of the listed files by their names, and how many, the best first.
-
-    There are none for a list of paths.
-    """
+def globs_of(listing: Listing) -> Globs:
+    """Globs below one directory that match the names of listed files; none for a list of paths."""
     root = listing.store.root
     base = listing.base or (
         root[: found.start()].rpartition("/")[0] if (found := _MAGIC.search(root)) else ""
     )
-    if not base or _MAGIC.search(base) or len(listing.files) < 2:
+    if not base or _MAGIC.search(base):
         return ()
-    names = [file.path.rpartition("/")[2] for file in listing.files]
-    sizes: Counter[str] = Counter()
-    for file, name in list(zip(listing.files, names, strict=True))[:: -(-len(names) // _NAMES)]:
-        sizes.update(dict.fromkeys(_globs(name), 1 + (file.size or 0)))
-    usual = sorted(sizes, key=lambda glob: (not _USUAL.search(glob), -sizes[glob], -len(glob)))
-    root = listing.store.public(base).rstrip("/")
-    return tuple(
-        (f"{root}/**/{glob}", sum(fnmatchcase(name, glob) for name in names)) for glob in usual[:_GLOBS]
-    )
+    every = dict.fromkeys(file.path.rpartition("/")[2] for file in listing.files)
+    names = [name for name in every if not _OTHER.search(name)]
+    names = names[:: -(-len(names) // _NAMES) or 1]
+    patterns = dict.fromkeys(pattern for name in names for pattern in _patterns(name))
+    masks = {one: sum(1 << at for at, name in enumerate(names) if fnmatchcase(name, one)) for one in patterns}
+    best = sorted(masks, key=lambda one: (not _USUAL.search(one), -masks[one].bit_count(), -len(one)))
+    public = listing.store.public(base).rstrip("/")
+    return tuple((f"{public}/**/{one}", masks[one]) for one in best[:_MOST])
 
 
 def without(globs: Globs, path: str) -> str:
     """The advice to leave a file out, with a glob that reads others if there is one."""
     name = path.rpartition("/")[2]
-    found = next((one for one in globs if not fnmatchcase(name, one[0].rpartition("/")[2])), None)
-    if found is None:
+    usable = [(glob, mask) for glob, mask in globs if not fnmatchcase(name, glob.rpartition("/")[2])]
+    chosen = _cover(usable)
+    if not chosen:
         return "move the file elsewhere, or pass a glob or a list without it"
-    glob, count = found
-    return f'leave the file out, for example with the glob "{glob}", which {count:,} files match'
+    root = chosen[0].rpartition("/")[0]
+    last = [glob.rpartition("/")[2] for glob in chosen]
+    together = last[0] if len(last) == 1 else f"{{{','.join(last)}}}"
+    return f'leave the file out, for example with the glob "{root}/{together}"'
 
 
-def _globs(name: str) -> set[str]:
-    """Globs for names like this one: by its beginning, and by its extensions."""
-    found = set()
+def _cover(usable: Sequence[tuple[str, int]]) -> list[str]:
+    """A few globs that together match all names; only the first if people call TFRecord files like this."""
+    found: list[str] = []
+    seen = 0
+    while usable and len(found) < _TOGETHER:
+        glob, mask = usable[0] if not found else max(usable, key=lambda one: (one[1] & ~seen).bit_count())
+        if not mask & ~seen:
+            break
+        found.append(glob)
+        seen |= mask
+        if _USUAL.search(glob.rpartition("/")[2]):
+            break
+    return found
+
+
+def _patterns(name: str) -> Iterable[str]:
+    """Globs for names like this one: by its extensions, and by its beginning."""
     stem, *extensions = name.split(".")
-    if begin := re.match(r"[A-Za-z]+", stem):
-        found.add(f"{begin[0]}*")
-    elif stem[:1].isdigit():
-        found.add("[0-9]*")
     for extension in extensions:
         if word := re.match(r"[A-Za-z]\w*", extension):
-            found.add(f"*.{word[0]}*")
-    if extensions and re.fullmatch(r"\w+", extensions[-1]):
-        found.add(f"*.{extensions[-1]}")
-    return found
+            yield f"*.{word[0]}*"
+    if begin := re.match(r"[A-Za-z]+", stem):
+        yield f"{begin[0]}*"
+    elif stem[:1].isdigit():
+        yield "[0-9]*"
