@@ -63,15 +63,16 @@ class TFRecordError(ValueError):
         return f"{type(self).__name__}({str(self)!r})"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return partial(type(self), self.problem, **self._place()), ()
+        return partial(type(self), self.problem, **self.place()), ()
 
-    def _place(self) -> dict[str, Any]:
+    def place(self) -> dict[str, Any]:
+        """Where the error happened and what to do about it, by the names of the parameters."""
         names = ("path", "record", "offset", "feature", "advice")
         return {name: getattr(self, name) for name in names}
 
     def located(self, **place: Any) -> Self:
         """The same error with the parts of its place that were not known before."""
-        known = {name: value for name, value in self._place().items() if value is not None}
+        known = {name: value for name, value in self.place().items() if value is not None}
         return type(self)(self.problem, **{**place, **known})
 
 

@@ -9,11 +9,14 @@ from dask_tfrecord.dataset.absence import check_bucket
 from dask_tfrecord.dataset.layout import visible_files
 from dask_tfrecord.dataset.leftovers import remove_leftovers
 from dask_tfrecord.dataset.listing import PathLike
+from dask_tfrecord.dataset.modes import destination
+from dask_tfrecord.dataset.secrecy import discreet
 from dask_tfrecord.dataset.snapshot import versions
 from dask_tfrecord.dataset.store import Store
 from dask_tfrecord.errors import TFRecordError
 
 
+@discreet
 def exists(path: PathLike, *, storage_options: dict[str, Any] | None = None) -> bool:
     """Whether there is data at a place, so that `to_tfrecord` would refuse to write to it.
 
@@ -34,6 +37,7 @@ def exists(path: PathLike, *, storage_options: dict[str, Any] | None = None) -> 
     return bool(versions(store) or visible_files(store) or store.fs.isfile(store.root))
 
 
+@discreet
 def cleanup(
     path: PathLike,
     *,
@@ -65,7 +69,7 @@ def cleanup(
     >>> dask_tfrecord.cleanup("s3://bucket/train", older_than="6 hours")  # doctest: +SKIP
     ['part-9f3c2a1b-00000-of-00008.tfrecord.gz']
     """
-    store = Store.at(path, storage_options)
+    store = destination(path, storage_options)
     check_bucket(store)
     return remove_leftovers(store, datetime.now(UTC) - _duration(older_than))
 

@@ -16,9 +16,10 @@ from dask_tfrecord.dataset.committed import snapshot_files
 from dask_tfrecord.dataset.indexing import examine, renewed
 from dask_tfrecord.dataset.layout import finish_newest, is_part
 from dask_tfrecord.dataset.listing import PathLike, list_directory, list_files
-from dask_tfrecord.dataset.modes import check_destination
+from dask_tfrecord.dataset.modes import check_destination, destination
 from dask_tfrecord.dataset.opening import check_choice, open_dataset
 from dask_tfrecord.dataset.options import ReadOptions
+from dask_tfrecord.dataset.secrecy import discreet
 from dask_tfrecord.dataset.snapshot import Snapshot, find_snapshot, snapshot_path, to_parquet
 from dask_tfrecord.dataset.stamps import is_proven
 from dask_tfrecord.dataset.store import Store
@@ -28,6 +29,7 @@ from dask_tfrecord.parallel import compute_each
 from dask_tfrecord.schema import Schema
 
 
+@discreet
 def index(
     path: str | os.PathLike[str],
     *,
@@ -85,7 +87,7 @@ def index(
     >>> dask_tfrecord.index("s3://bucket/from-spark")  # doctest: +SKIP
     Snapshot(200 files, 1,000,000 records, 3,512,904,110 bytes)
     """
-    store = Store.at(path, storage_options)
+    store = destination(path, storage_options)
     root = store.public(store.root)
     check_destination(store, "append")
     finish_newest(store)
@@ -147,6 +149,7 @@ def _up_to_date(root: str) -> DestinationError:
     return DestinationError("there is a snapshot already", path=root, advice="it is up to date")
 
 
+@discreet
 def verify(
     path: PathLike | Sequence[PathLike],
     *,

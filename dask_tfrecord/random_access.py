@@ -19,6 +19,7 @@ from dask_tfrecord.dataset.entries import FileEntry
 from dask_tfrecord.dataset.files import count_records
 from dask_tfrecord.dataset.listing import FileInfo, PathLike
 from dask_tfrecord.dataset.options import ReadOptions
+from dask_tfrecord.dataset.secrecy import discreet
 from dask_tfrecord.dataset.snapshot import Snapshot, find_snapshot
 from dask_tfrecord.dataset.splits import Split, split_at_blocks
 from dask_tfrecord.dataset.stamps import is_proven
@@ -41,6 +42,7 @@ class _Wanted(NamedTuple):
     rows: _Numbers
 
 
+@discreet
 def take(
     path: PathLike,
     indices: Sequence[int] | npt.ArrayLike,
@@ -204,6 +206,7 @@ def _ordered(table: pa.Table, order: _Numbers) -> pa.Table:
     return table if np.array_equal(order, np.arange(table.num_rows)) else table.take(pa.array(order))
 
 
+@discreet
 def _read_blocks(schema: Schema, blocks: Sequence[tuple[Any, _Numbers]]) -> pa.Table:
     tables = [_chosen(piece.read(), rows) for piece, rows in blocks]
     return pa.concat_tables([pa.Table.from_batches([schema.no_rows()]), *tables])

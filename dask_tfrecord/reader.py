@@ -15,10 +15,10 @@ from dask_tfrecord.codec import MAX_RECORD_BYTES, RecordType
 from dask_tfrecord.dataset.damage import DamagePolicy, OnCorrupt, check_apart, check_policy
 from dask_tfrecord.dataset.dataset import Dataset
 from dask_tfrecord.dataset.listing import PathLike
+from dask_tfrecord.dataset.modes import destination
 from dask_tfrecord.dataset.opening import Infer, check_choice, open_dataset
 from dask_tfrecord.dataset.options import Extra, ReadCompression, ReadOptions
 from dask_tfrecord.dataset.snapshot import Levels, Snapshot
-from dask_tfrecord.dataset.store import Store
 from dask_tfrecord.errors import SchemaError, TFRecordError
 from dask_tfrecord.keywords import AnyCompression, AnyRecordType, AnySchema, DtypeBackend, ReadKeywords
 from dask_tfrecord.parallel import compute_each
@@ -208,7 +208,7 @@ def read_tfrecord(
     check_choice("on_corrupt", on_corrupt, get_args(OnCorrupt))
     if quarantine_path is not None:
         arguments.path(quarantine_path, "quarantine_path")
-    quarantine = None if quarantine_path is None else Store.at(quarantine_path, storage_options)
+    quarantine = None if quarantine_path is None else destination(quarantine_path, storage_options)
     damage = DamagePolicy(on_corrupt, max_corrupt, quarantine)
     check_policy(damage)
     options = ReadOptions(

@@ -20,11 +20,10 @@ from dask_tfrecord.dataset.exchange import Shuffle
 from dask_tfrecord.dataset.guessing import PAYLOAD
 from dask_tfrecord.dataset.layout import check_labels
 from dask_tfrecord.dataset.listing import PathLike
-from dask_tfrecord.dataset.modes import Mode, check_agreement, check_destination
+from dask_tfrecord.dataset.modes import Mode, check_agreement, check_destination, destination
 from dask_tfrecord.dataset.opening import check_choice
 from dask_tfrecord.dataset.overwriting import replaceable_files
 from dask_tfrecord.dataset.snapshot import Snapshot
-from dask_tfrecord.dataset.store import Store
 from dask_tfrecord.errors import TFRecordError
 from dask_tfrecord.keywords import AnyCompression, AnyRecordType, AnySchema, WriteKeywords
 from dask_tfrecord.levels import index_levels
@@ -183,6 +182,8 @@ def to_tfrecord(
             advice="pass dask.dataframe.from_pandas(frame, npartitions=8), or a column as ddf[[name]]",
         )
     arguments.path(path)
+    arguments.mappings(compute_kwargs=compute_kwargs, storage_options=storage_options)
+    store = destination(path, storage_options)
     codec: Compression | None = arguments.compression(compression)
     check_level(codec, compression_level)
     check_choice("record_type", record_type, ("infer", *get_args(RecordType)))
@@ -191,7 +192,6 @@ def to_tfrecord(
     if write_index is not None:
         arguments.flags(write_index=write_index)
         write_index = bool(write_index)
-    arguments.mappings(compute_kwargs=compute_kwargs, storage_options=storage_options)
     counts = {"npartitions": npartitions, "num_shards": num_shards, "max_files_per_task": max_files_per_task}
     counts |= {"max_rows_per_file": max_rows_per_file, "max_bytes_per_file": max_bytes_per_file}
     for name, given in counts.items():
@@ -204,7 +204,6 @@ def to_tfrecord(
     arguments.function("name_function", name_function)
     if name_function is not None:
         check_labels([name_function(index) for index in range(count or ddf.npartitions)])
-    store = Store.at(path, storage_options)
     mode = _mode(append, overwrite, keys)
     if mode in ("overwrite", "partitions"):
         check_not_read(ddf, store)

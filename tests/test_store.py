@@ -3,10 +3,12 @@
 import os
 import pickle
 import threading
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
 
+import dask.dataframe as dd
 import pytest
 from dask.base import tokenize
 from fsspec import AbstractFileSystem, register_implementation
@@ -14,8 +16,9 @@ from fsspec.implementations.local import LocalFileSystem
 from fsspec.implementations.memory import MemoryFileSystem
 from fsspec.spec import AbstractBufferedFile
 
+from dask_tfrecord import cleanup, index, read_tfrecord, to_tfrecord
 from dask_tfrecord.dataset.store import Store
-from dask_tfrecord.errors import CorruptRecordError, DestinationError
+from dask_tfrecord.errors import CorruptRecordError, DestinationError, TFRecordError
 
 SECRET = "hunter2"
 
@@ -294,6 +297,60 @@ def test_a_store_travels_and_hides_its_options() -> None:
     assert tokenize(store) != tokenize(Store.at("memory://bucket/root", {"token": "other"}))
     assert SECRET not in repr(store)
     assert SECRET not in repr(store.__dask_tokenize__())
+
+
+WRITES = [to_tfrecord, lambda ddf, path: index(path), lambda ddf, path: cleanup(path)]
+
+
+@pytest.mark.parametrize("sign", ["::", "\n", "\r", "\t", "\0", "?versionId="])
+@pytest.mark.parametrize("root", ["{}/a{}b", "{}/{}b", "{}/a{}", "memory://b/a{1}b", "s3://bucket/a{1}b"])
+@pytest.mark.parametrize("write", WRITES)
+def test_a_root_that_fsspec_would_take_for_another_is_refused(
+    tmp_path: Path, write: Callable[..., Any], root: str, sign: str
+) -> None:
+    with pytest.raises(DestinationError, match=r"contains .* in its name"):
+        write(dd.from_dict({"n": [1]}, npartitions=1), root.format(tmp_path, sign))
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("root", ["", b"", b"/tmp", None, 1])
+@pytest.mark.parametrize("write", WRITES)
+def test_what_is_no_path_is_refused(write: Callable[..., Any], root: Any) -> None:
+    with pytest.raises(TFRecordError, match="is not a path"):
+        write(dd.from_dict({"n": [1]}, npartitions=1), root)
+
+
+@pytest.mark.parametrize(
+    "path", ["{}/a::b", "{}/a::file", "memory://b/a::b", "{}/s3::x", "a::", "::a", "s3://a::memory://b"]
+)
+def test_a_name_with_colons_is_not_read_as_a_chain_of_filesystems(tmp_path: Path, path: str) -> None:
+    to_tfrecord(dd.from_dict({"n": [1]}, npartitions=1), tmp_path / "a")
+    with pytest.raises(TFRecordError, match="'::' chains filesystems"):
+        read_tfrecord(path.format(tmp_path))
+
+
+@pytest.mark.parametrize("chain", ["simplecache::{}", "filecache::{}"])
+@pytest.mark.parametrize("scheme", ["file://", "memory://"])
+def test_files_are_read_through_a_cache(tmp_path: Path, chain: str, scheme: str) -> None:
+    place = f"{scheme}{tmp_path}/place"
+    ddf = dd.from_dict({"n": [1, 2, 3]}, npartitions=2)
+    if scheme == "memory://":
+        MemoryFileSystem.store.clear()
+    to_tfrecord(ddf, place)
+    options = {chain.partition(":")[0]: {"cache_storage": str(tmp_path / "cache")}}
+    for path in (place, f"{place}/*.tfrecord"):
+        found = read_tfrecord(chain.format(path), storage_options=options)
+        assert found["n"].compute().tolist() == [1, 2, 3]
+
+
+def test_files_are_read_from_an_archive(tmp_path: Path) -> None:
+    to_tfrecord(dd.from_dict({"n": [1, 2, 3]}, npartitions=2), tmp_path / "place")
+    with zipfile.ZipFile(tmp_path / "all.zip", "w") as archive:
+        for path in (tmp_path / "place").glob("*.tfrecord"):
+            archive.write(path, path.name)
+    for prefix in ("", "file://"):
+        ddf = read_tfrecord(f"zip://*.tfrecord::{prefix}{tmp_path}/all.zip")
+        assert ddf["n"].compute().tolist() == [1, 2, 3]
 
 
 def test_a_local_path_may_be_relative_or_have_a_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,6 +25,7 @@ from dask_tfrecord.dataset.layout import (
 from dask_tfrecord.dataset.modes import Mode, adopt, agreed
 from dask_tfrecord.dataset.overwriting import listed_files
 from dask_tfrecord.dataset.partitioning import Parted, split
+from dask_tfrecord.dataset.secrecy import hide, secrets_of
 from dask_tfrecord.dataset.snapshot import (
     Levels,
     Snapshot,
@@ -148,9 +149,10 @@ class WriteRun:
         try:
             clear_up(self.store, self.run)
         except Exception as error:  # to tell of a failure now would be wrong
+            reason = hide(str(error), secrets_of(self.store))
             warnings.warn(
                 f"{self.store.public(self.store.root)}: the data is written, but not all that it replaces "
-                f"could be removed ({error}); dask_tfrecord.cleanup or the next write does that.",
+                f"could be removed ({reason}); dask_tfrecord.cleanup or the next write does that.",
                 UserWarning,
                 stacklevel=2,
             )

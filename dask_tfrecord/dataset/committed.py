@@ -6,6 +6,7 @@ from dataclasses import replace
 from dask_tfrecord.dataset.absence import unfinished_only
 from dask_tfrecord.dataset.layout import is_part, replaced_by, unfinished, without_open_runs
 from dask_tfrecord.dataset.listing import FileInfo, Listing, list_directory, plain
+from dask_tfrecord.dataset.secrecy import discreet
 from dask_tfrecord.dataset.snapshot import OWN, Snapshot, find_snapshot
 from dask_tfrecord.dataset.store import Store
 from dask_tfrecord.errors import CorruptRecordError, TFRecordError
@@ -13,6 +14,7 @@ from dask_tfrecord.errors import CorruptRecordError, TFRecordError
 _ADVICE = "pass use_snapshot=False to read the files that are there, whatever the snapshot says"
 
 
+@discreet
 def snapshot_files(store: Store, snapshot: Snapshot) -> tuple[FileInfo, ...]:
     """The snapshot's files with their checksums, if they are all there is.
 
@@ -47,6 +49,7 @@ def snapshot_files(store: Store, snapshot: Snapshot) -> tuple[FileInfo, ...]:
     return tuple(files)
 
 
+@discreet
 def committed_files(listing: Listing, *, use_snapshot: bool) -> tuple[FileInfo, ...]:
     """The files of a listing but for those of ours that are not committed; what was spelled out stays.
 

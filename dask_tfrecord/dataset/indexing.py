@@ -17,6 +17,7 @@ from dask_tfrecord.dataset.layout import is_part
 from dask_tfrecord.dataset.listing import FileInfo
 from dask_tfrecord.dataset.locate import BLOCK_BYTES, locate
 from dask_tfrecord.dataset.options import ReadOptions
+from dask_tfrecord.dataset.secrecy import discreet
 from dask_tfrecord.dataset.snapshot import Snapshot, library_version
 from dask_tfrecord.dataset.splits import Split, split_file
 from dask_tfrecord.dataset.stamps import changed_since_snapshot, is_proven
@@ -136,6 +137,7 @@ def _joined(one: _Examined, after: _Examined) -> _Examined:
     )
 
 
+@discreet
 def _examine(store: Store, schema: Schema, options: ReadOptions, split: Split) -> _Examined:
     """Read a stretch of a file; its blocks are those of a file that is not compressed."""
     summing = SummingStore(store.fs, store.root)

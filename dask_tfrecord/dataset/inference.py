@@ -14,6 +14,7 @@ from dask_tfrecord.dataset.damage import DamagePolicy, Losses
 from dask_tfrecord.dataset.files import WINDOW_BYTES, walk
 from dask_tfrecord.dataset.listing import FileInfo
 from dask_tfrecord.dataset.options import ReadOptions
+from dask_tfrecord.dataset.secrecy import discreet
 from dask_tfrecord.dataset.splits import Split, plan_pieces
 from dask_tfrecord.dataset.store import Store
 from dask_tfrecord.dataset.window import FRAME_BYTES
@@ -149,6 +150,7 @@ class Sample:
         return feature.records < self.records
 
 
+@discreet
 def take_sample(
     store: Store, files: Sequence[FileInfo], *, record_type: AskedType, options: ReadOptions
 ) -> Sample:
@@ -257,6 +259,7 @@ def _has_control(name: str) -> bool:
     return any((ord(sign) < 32 and sign not in "\t\n\r") or ord(sign) == 127 for sign in name)
 
 
+@discreet
 def _look_at_piece(
     store: Store, splits: Sequence[Split], *, options: ReadOptions, record_type: AskedType
 ) -> Sample:

@@ -16,6 +16,7 @@ from fsspec.core import url_to_fs
 
 from dask_tfrecord.dataset.absence import nothing_at, unreachable
 from dask_tfrecord.dataset.disk import Disk, is_hidden, once
+from dask_tfrecord.dataset.secrecy import discreet, without_credentials
 from dask_tfrecord.dataset.source import stamp_of
 from dask_tfrecord.dataset.store import Store
 from dask_tfrecord.errors import TFRecordError
@@ -53,6 +54,10 @@ class FileInfo:
     stamp: str = ""
     crc32c: int | None = None
 
+    def __repr__(self) -> str:
+        path = self.path.partition("?")[0] if _is_url(self.path) else self.path
+        return f"FileInfo({without_credentials(path)!r}, {self.size}, {self.stamp!r})"
+
 
 class Listing(NamedTuple):
     """What paths mean.
@@ -83,6 +88,7 @@ class _Found(NamedTuple):
     kind: str  # "directory", "file" or "glob"
 
 
+@discreet
 def list_files(
     paths: PathLike | Sequence[PathLike], storage_options: dict[str, Any] | None = None
 ) -> Listing:
@@ -138,6 +144,7 @@ def as_paths(paths: PathLike | Sequence[PathLike]) -> list[PathLike]:
     return wanted
 
 
+@discreet
 def at_page(store: Store) -> Store:
     """The store; over HTTP with a slash at the end of its root if that is a page of links."""
     if not _is_url(store.root) or store.root.endswith("/"):

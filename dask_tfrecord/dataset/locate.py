@@ -18,6 +18,7 @@ from dask_tfrecord.dataset.files import WINDOW_BYTES
 from dask_tfrecord.dataset.inference import ComputeEach
 from dask_tfrecord.dataset.listing import FileInfo
 from dask_tfrecord.dataset.options import ReadOptions
+from dask_tfrecord.dataset.secrecy import discreet
 from dask_tfrecord.dataset.source import Source
 from dask_tfrecord.dataset.splits import Located
 from dask_tfrecord.dataset.store import Store
@@ -123,6 +124,7 @@ def locate(
     return {file.path: located for file, located in zip(plain, found, strict=True)}
 
 
+@discreet
 def _is_plain(store: Store, file: FileInfo) -> bool:
     """Whether a file is not compressed, and can be read from anywhere."""
     size = file.size or 0
@@ -146,6 +148,7 @@ def _stretches(file: FileInfo, length: int, every: int, options: ReadOptions) ->
     return [_Stretch(file, size, start, min(start + length, size), every, limit) for start in starts]
 
 
+@discreet
 def _claim(store: Store, stretch: _Stretch) -> _Walk | None:
     """The walk from the first record that seems to begin in the stretch; None if none does."""
     with _View(store, stretch, stretch.start) as view:
@@ -154,6 +157,7 @@ def _claim(store: Store, stretch: _Stretch) -> _Walk | None:
         return _walk(view, stretch)
 
 
+@discreet
 def _prove(store: Store, claims: Sequence[tuple[_Stretch, _Walk | None]]) -> Located:
     """What is true of a file, of which the first record, whatever it is, begins at its start."""
     position = records = 0

@@ -1,5 +1,6 @@
 """What a write finds at its destination, and whether the two go together."""
 
+import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -18,20 +19,56 @@ from dask_tfrecord.dataset.layout import visible_files
 from dask_tfrecord.dataset.listing import FileInfo
 from dask_tfrecord.dataset.options import ReadOptions
 from dask_tfrecord.dataset.overwriting import refusal
+from dask_tfrecord.dataset.secrecy import discreet, without_credentials
 from dask_tfrecord.dataset.snapshot import Levels, Snapshot, find_snapshot, library_version, versions
 from dask_tfrecord.dataset.splits import Split
 from dask_tfrecord.dataset.store import Store
-from dask_tfrecord.errors import DestinationError, SchemaError
+from dask_tfrecord.errors import DestinationError, SchemaError, TFRecordError
 from dask_tfrecord.schema import Field, Schema
 
 # What becomes of the data that is there: refuse any; keep all; replace all; replace the partition
 # directories that are written to.
 Mode = Literal["create", "append", "overwrite", "partitions"]
 
+# What fsspec takes out of a path, and for what.
+_NO_NAMES = {
+    "::": "chains filesystems for fsspec; they can be read from, not written to",
+    "?versionId=": "asks S3 for a version of an object",
+}
+
 # Files that are read at a time when they enter a dataset.
 _THREADS = 8
 
 
+@discreet
+def destination(path: str | os.PathLike[str], storage_options: dict[str, Any] | None = None) -> Store:
+    """The store at a path or URL that files are to be created or removed at.
+
+    Raises
+    ------
+    TFRecordError
+        If it is no path.
+    DestinationError
+        If fsspec would not take the text as the name of one directory.
+    """
+    text = os.fspath(path) if isinstance(path, str | os.PathLike) else path
+    if not isinstance(text, str) or not text:
+        raise TFRecordError(f"{path!r} is not a path", advice="pass the directory to write to")
+    for sign, meaning in _NO_NAMES.items():
+        if sign in text:
+            raise DestinationError(
+                f"{without_credentials(text)!r} contains {sign!r}, which {meaning}",
+                advice="choose a directory without it in its name",
+            )
+    if any(ord(sign) < 32 or ord(sign) == 127 for sign in text):
+        raise DestinationError(
+            f"{without_credentials(text)!r} contains a line break or another control character",
+            advice="choose a directory without it in its name",
+        )
+    return Store.at(text, storage_options)
+
+
+@discreet
 def check_destination(store: Store, mode: Mode = "create") -> int:
     """Refuse a place that cannot be written to in this mode; return the number of its newest snapshot, or 0.
 
@@ -54,6 +91,7 @@ def check_destination(store: Store, mode: Mode = "create") -> int:
     return newest
 
 
+@discreet
 def check_agreement(store: Store, schema: Schema, partitioning: Sequence[Field], index: Levels = ()) -> None:
     """Refuse to add such columns to what is there, if there is anything.
 

@@ -10,6 +10,7 @@ from dask_tfrecord.codec.compression import HEAD_BYTES, decompressor, detect, is
 from dask_tfrecord.dataset.disk import linked_directories
 from dask_tfrecord.dataset.layout import visible_files
 from dask_tfrecord.dataset.listing import FileInfo
+from dask_tfrecord.dataset.secrecy import discreet
 from dask_tfrecord.dataset.snapshot import OWN, find_snapshot
 from dask_tfrecord.dataset.store import Store
 from dask_tfrecord.errors import DestinationError, TFRecordError
@@ -30,6 +31,7 @@ _TFRECORD_NAME = re.compile(r"tfrec|^part-|-\d{2,}-of-\d{2,}", re.IGNORECASE)
 _EVENTS = "tfevents"
 
 
+@discreet
 def replaceable_files(store: Store) -> frozenset[str]:
     """The files that an overwrite may remove although no snapshot lists them, as paths below the root.
 

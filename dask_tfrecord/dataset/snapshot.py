@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 from dask_tfrecord.codec.compression import SUFFIXES, Compression
 from dask_tfrecord.dataset.absence import nothing_at
 from dask_tfrecord.dataset.entries import Block, ColumnStatistics, FileEntry, check, from_table, to_table
+from dask_tfrecord.dataset.secrecy import discreet
 from dask_tfrecord.dataset.store import Store
 from dask_tfrecord.errors import TFRecordError
 from dask_tfrecord.schema import Field, Schema
@@ -179,11 +180,13 @@ def _by_directory(files: Sequence[FileEntry]) -> tuple[FileEntry, ...]:
     return tuple(file for together in found.values() for file in together)
 
 
+@discreet
 def versions(store: Store) -> list[int]:
     """The numbers of the snapshots at the store's root, the newest last."""
     return sorted(int(name[:8]) for name in store.names(OWN) if _NAME.fullmatch(name))
 
 
+@discreet
 def find_snapshot(store: Store) -> Snapshot | None:
     """The newest snapshot of the dataset at the store's root, if there is any."""
     while numbers := versions(store):
@@ -195,6 +198,7 @@ def find_snapshot(store: Store) -> Snapshot | None:
     return None
 
 
+@discreet
 def read_snapshot(store: Store, number: int) -> Snapshot:
     """One version of the dataset at the store's root."""
     path = store.join(snapshot_path(number))

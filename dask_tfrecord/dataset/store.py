@@ -5,6 +5,7 @@ Knows nothing of what is in the files. Nothing it says contains a credential.
 
 import io
 import os
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
@@ -12,22 +13,27 @@ from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
 from glob import has_magic
+from inspect import signature
 from threading import Lock
 from typing import Any, BinaryIO, NamedTuple
 from uuid import uuid4
 
-from fsspec import AbstractFileSystem
+from fsspec import AbstractFileSystem, available_protocols, get_filesystem_class
 from fsspec.core import url_to_fs
 from fsspec.implementations.local import LocalFileSystem
 from fsspec.implementations.memory import MemoryFile
 from fsspec.utils import tokenize
 
+from dask_tfrecord.dataset.secrecy import discreet, without_credentials
 from dask_tfrecord.dataset.source import REQUEST_BYTES, Expected, Source
-from dask_tfrecord.errors import DestinationError
+from dask_tfrecord.errors import DestinationError, TFRecordError
 
 # Stores where a rename is a copy, and where an upload becomes visible as a whole when it is completed.
 # All others rename, and a new file is written beside its place first.
 _UPLOADING = frozenset({"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "adl", "oss", "oci"})
+
+# Credentials before the name of a bucket, which s3fs and gcsfs take for a part of the name.
+_BUCKET_WITH_USER = re.compile(r"(?:^|::)(?:s3a?|gs|gcs)://[^/]*@")
 
 # Requests at a time, where each file takes one.
 _THREADS = 16
@@ -48,9 +54,12 @@ class Store:
     root: str
 
     @classmethod
+    @discreet
     def at(cls, path: str | os.PathLike[str], storage_options: dict[str, Any] | None = None) -> "Store":
         """The store and root that a path or URL names; listings that fsspec remembers are forgotten."""
-        fs, root = url_to_fs(os.fspath(path), **(storage_options or {}))
+        text = os.fspath(path)
+        _check_url(text)
+        fs, root = url_to_fs(text, **(storage_options or {}))
         fs.invalidate_cache()
         return cls(fs, root)
 
@@ -73,7 +82,7 @@ class Store:
         if scheme in ("http", "https"):
             rest = rest.partition("?")[0]
         host, slash, tail = rest.partition("/")
-        return f"{scheme}://{host.rpartition('@')[2]}{slash}{tail}"
+        return without_credentials(f"{scheme}://{host.rpartition('@')[2]}{slash}{tail}")
 
     @cached_property
     def local(self) -> bool:
@@ -355,6 +364,37 @@ class Store:
     def _protocols(self) -> frozenset[str]:
         protocol = self.fs.protocol
         return frozenset([protocol] if isinstance(protocol, str) else protocol)
+
+
+def _check_url(text: str) -> None:
+    """Refuse what fsspec would silently take for another place, or send to a store as a name."""
+    if "\0" in text:
+        raise TFRecordError(f"{without_credentials(text)!r} contains a null character and is not a path")
+    if _BUCKET_WITH_USER.search(text):
+        raise TFRecordError(
+            "the URL of a bucket cannot hold credentials",
+            path=without_credentials(text),
+            advice='pass them in storage_options, such as {"key": ..., "secret": ...} for S3',
+        )
+    *outer, _ = text.split("::")
+    for part in outer:
+        protocol, found, _ = part.partition("://")
+        if not _wraps(protocol if found or part in available_protocols() else "file"):
+            raise TFRecordError(
+                "'::' chains filesystems for fsspec, and what comes before it does not read from another one",
+                path=without_credentials(text),
+                advice="rename the file or directory so that its name does not contain '::'",
+            )
+
+
+def _wraps(protocol: str) -> bool:
+    """Whether a filesystem reads what another one holds, such as a cache or an archive."""
+    try:
+        kind = get_filesystem_class(protocol)
+    except (ValueError, ImportError):  # fsspec says which
+        return True
+    parameters = {name for one in kind.__mro__ for name in signature(one.__init__).parameters}
+    return not parameters.isdisjoint({"fo", "target_protocol"})
 
 
 class Upload(NamedTuple):

@@ -23,6 +23,7 @@ from dask_tfrecord.dataset.listing import FileInfo
 from dask_tfrecord.dataset.locate import BLOCK_BYTES, locate
 from dask_tfrecord.dataset.misfits import misfits
 from dask_tfrecord.dataset.options import ReadOptions
+from dask_tfrecord.dataset.secrecy import discreet
 from dask_tfrecord.dataset.splits import Split, plan_pieces
 from dask_tfrecord.dataset.store import Store
 from dask_tfrecord.errors import CorruptRecordError, TFRecordError
@@ -104,6 +105,7 @@ def differences(found: Found, entry: FileEntry) -> str:
     return "; ".join(f"{name}: {now:,} instead of {was:,}" for name, now, was in pairs if now != was)
 
 
+@discreet
 def _look_through(
     store: Store, options: ReadOptions, record_type: RecordType, splits: Sequence[Split]
 ) -> list[Found]:

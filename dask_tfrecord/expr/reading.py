@@ -54,6 +54,7 @@ from dask_tfrecord.dataset import filters, predicates
 from dask_tfrecord.dataset.dataset import Dataset, Piece
 from dask_tfrecord.dataset.keys import WrongTypeError
 from dask_tfrecord.dataset.predicates import Operator, Predicate, Unsure
+from dask_tfrecord.dataset.secrecy import discreet
 from dask_tfrecord.dataset.snapshot import Levels
 from dask_tfrecord.errors import CorruptRecordWarning, FileChangedError, SchemaError
 from dask_tfrecord.expr.telling import tell
@@ -76,6 +77,7 @@ def read(
     return new_collection(found)
 
 
+@discreet
 def read_partition(
     piece: Piece, numpy: list[str], index: Levels = (), in_order: bool = False
 ) -> pd.DataFrame:

@@ -15,6 +15,7 @@ from dask.typing import Key
 from dask_tfrecord import frame, printed
 from dask_tfrecord.dataset.commit import WriteRun
 from dask_tfrecord.dataset.exchange import Shuffle, Spill, source_of, spill, write_target
+from dask_tfrecord.dataset.secrecy import discreet
 from dask_tfrecord.dataset.snapshot import FileEntry, Snapshot
 from dask_tfrecord.errors import TFRecordError
 from dask_tfrecord.expr.telling import tell
@@ -38,6 +39,7 @@ def _of_tasks(run: WriteRun) -> WriteRun:
     return replace(run, replaceable=frozenset())
 
 
+@discreet
 def write_partition(
     partition: pd.DataFrame, run: WriteRun, write_index: bool | None, texts: Texts, index: int, count: int
 ) -> tuple[FileEntry, ...]:
@@ -48,6 +50,7 @@ def write_partition(
         raise error.located(path=_named(run, index, count)) from None
 
 
+@discreet
 def spill_partition(
     partition: pd.DataFrame,
     run: WriteRun,
@@ -66,6 +69,7 @@ def spill_partition(
         _release_memory()
 
 
+@discreet
 def write_shuffled(spills: list[Spill], run: WriteRun, shuffle: Shuffle, index: int) -> tuple[FileEntry, ...]:
     """The task that writes a shuffled partition."""
     try:
@@ -101,6 +105,7 @@ def _named(run: WriteRun, index: int, count: int) -> str:
     return f"{run.store.public(run.store.root)}, partition {index:,} of {count:,}"
 
 
+@discreet
 def commit(run: WriteRun, receipts: list[tuple[FileEntry, ...]]) -> Snapshot:
     """The task that shows what was written."""
     return run.commit([file for files in receipts for file in files])

@@ -1,0 +1,174 @@
+"""What is secret in paths and storage options, and texts and exceptions without it."""
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial, wraps
+from typing import Any, ParamSpec, TypeVar
+from urllib.parse import parse_qsl, quote, unquote
+
+from dask_tfrecord.errors import TFRecordError
+
+Parameters = ParamSpec("Parameters")
+Result = TypeVar("Result")
+
+_HIDDEN = "***"
+
+_SECRET = "key|secret|token|passw|pwd|passphrase|credential|sas|sig|auth|cookie|account|user|login|connection"
+
+# Names of storage options, headers and parameters of a query whose values are secret.
+_SECRET_NAME = re.compile(_SECRET, re.IGNORECASE)
+
+# Values of such options that are no secret but a word that a filesystem knows.
+_WORDS = frozenset({"anon", "anonymous", "browser", "cache", "cloud", "google_default", "latin1", "utf-8"})
+
+# User and password in a URL. In Azure's URLs the name of the container stands there.
+_USER = re.compile(
+    r"\b(?!abfss?:|wasbs?:)([a-z][a-z0-9+.-]*://)(?:[^/?#\s'\"<>]*@|(/+)[^/?#\s'\"<>]*:[^/?#\s'\"<>]*@)",
+    re.IGNORECASE,
+)
+
+# The query of a URL in which a parameter has such a name.
+_QUERY = re.compile(
+    rf"([a-z][a-z0-9+.-]*://[^?#\s'\"<>]*)\?(?:[^#\s'\"<>]*[&;])?[^#\s'\"<>=&;]*(?:{_SECRET})[^\s'\"<>=&;]*=[^\s'\"<>]*",
+    re.IGNORECASE,
+)
+
+# A shorter secret may be a part of innocent words, which stay.
+_SHORT = 6
+
+
+def without_credentials(text: str) -> str:
+    """The text with its URLs shown without users, passwords and queries that hold a secret."""
+    return _QUERY.sub(r"\1", _USER.sub(r"\1\2", text))
+
+
+def secrets_of(*places: Any) -> frozenset[str]:
+    """What is secret in paths, storage options, and objects with a store or a filesystem."""
+    found = {text for place in places for text in _secrets(place)}
+    found |= {change(text) for text in found for change in (unquote, partial(quote, safe=""))}
+    return frozenset(text for text in found if text and text not in _WORDS)
+
+
+def hide(text: str, secrets: Iterable[str]) -> str:
+    """The text without these secrets, and with its URLs shown without any."""
+    text = without_credentials(text)
+    for secret in sorted(secrets, key=len, reverse=True):
+        if len(secret) < _SHORT:
+            text = re.sub(rf"(?<!\w){re.escape(secret)}(?!\w)", _HIDDEN, text)
+        else:
+            text = text.replace(secret, _HIDDEN)
+    return text
+
+
+def discreet(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
+    """A function whose exceptions show nothing that is secret in its arguments.
+
+    An exception that would is replaced: by one of the same class if that is ours or Python's own, else by one
+    of the class of Python's that it is derived from. Those that it was raised from do not come with it.
+    """
+
+    @wraps(function)
+    def call(*args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
+        try:
+            return function(*args, **kwargs)
+        except Exception as error:
+            safe = _safe(error, secrets_of(args, kwargs))
+            if safe is error:
+                raise
+        raise safe  # outside of the handler, or the exception would come with it as the context
+
+    return call
+
+
+def _secrets(place: Any, name: str = "", depth: int = 0) -> Iterator[str]:
+    """The secrets in a value, which is an option if it has a name."""
+    if depth > 8:
+        return
+    if isinstance(place, bytes):
+        place = place.decode(errors="replace")
+    if isinstance(place, str):
+        yield from _secrets_of_text(place, name)
+    elif isinstance(place, Mapping):
+        for key, value in place.items():
+            yield from _secrets(value, name or (key if _is_secret(key) else ""), depth + 1)
+    elif isinstance(place, list | tuple | set | frozenset):
+        for value in place:
+            yield from _secrets(value, name, depth + 1)
+    elif isinstance(place, partial):
+        yield from _secrets((*place.args, place.keywords), depth=depth + 1)
+    else:
+        holders = ("store", "quarantine", "damage", "options", "run", "fs", "root", "split", "file", "path")
+        for holder in (*holders, "storage_args", "storage_options", "dataset", "login", "password"):
+            value = getattr(place, "__dict__", {}).get(holder)
+            if value is not None:
+                yield from _secrets(value, holder if holder in ("login", "password") else "", depth + 1)
+
+
+def _is_secret(key: object) -> bool:
+    return isinstance(key, str) and bool(_SECRET_NAME.search(key))
+
+
+def _secrets_of_text(text: str, name: str) -> Iterator[str]:
+    if name and not (text.endswith(".json") or name.endswith(("file", "filename", "path"))):
+        yield text
+        yield text.rpartition(" ")[2]  # of a header, such as "Bearer ..."
+    for url in text.split("::"):
+        _, found, rest = url.partition("://")
+        if not found:
+            continue
+        address, _, query = rest.partition("?")
+        user = address.partition("/")[0].rpartition("@")[0]
+        yield from (user, user.partition(":")[2] or user)
+        if url.startswith(("http:", "https:")):
+            yield query
+            yield from (value for key, value in parse_qsl(query) if _is_secret(key))
+
+
+def _safe(error: BaseException, secrets: frozenset[str]) -> BaseException:
+    """The exception, or one in its place if it or one that it was raised from shows a secret."""
+    if not any(_shows(one, secrets) for one in _chain(error)):
+        return error
+    safe = _rebuilt(error, secrets)
+    safe.__suppress_context__ = True
+    return safe.with_traceback(error.__traceback__)
+
+
+def _chain(error: BaseException | None) -> list[BaseException]:
+    found: list[BaseException] = []
+    waiting = [error]
+    while waiting:
+        one = waiting.pop()
+        if one is not None and all(one is not other for other in found):
+            found.append(one)
+            waiting += [one.__cause__, one.__context__]
+    return found
+
+
+def _shows(error: BaseException, secrets: frozenset[str]) -> bool:
+    parts = [str(error), repr(error), repr(error.args), repr(vars(error))]
+    parts += [str(getattr(error, name, "")) for name in ("filename", "filename2", "strerror")]
+    text = "\n".join(parts)
+    return hide(text, secrets) != text
+
+
+def _rebuilt(error: BaseException, secrets: frozenset[str]) -> BaseException:
+    def clean(value: Any) -> Any:
+        return hide(value, secrets) if isinstance(value, str) else value
+
+    if isinstance(error, TFRecordError):
+        place = {name: clean(value) for name, value in error.place().items()}
+        return type(error)(clean(error.problem), **place)
+    kind = next(one for one in type(error).__mro__ if one.__module__ == "builtins")
+    text = clean(str(error))
+    if kind not in (Exception, BaseException):
+        try:
+            if isinstance(error, OSError) and error.errno is not None:
+                rebuilt: BaseException = kind(error.errno, clean(error.strerror), clean(error.filename))
+            else:
+                rebuilt = kind(text if kind is type(error) else f"{type(error).__name__}: {text}")
+        except TypeError:  # a class of Python's that wants other arguments
+            pass
+        else:
+            if not _shows(rebuilt, secrets):
+                return rebuilt
+    return TFRecordError(f"{type(error).__name__}: {text}")
