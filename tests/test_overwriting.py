@@ -205,9 +205,6 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("file://{root}/link/", "the home directory"),
         ("file://{root}/users", "a directory that contains the .* directory"),
         ("local://{root}/users/me", "the home directory"),
-        ("/", "the root of a filesystem"),
-        ("file:///", "the root of a filesystem"),
-        ("//", "the root of a filesystem"),
         ("memory://", "the root of a filesystem"),
         ("memory:///", "the root of a filesystem"),
     ],
@@ -218,6 +215,13 @@ def test_precious_directories_are_never_overwritten(
     with pytest.raises(DestinationError, match=f"{role} is never overwritten"):
         to_tfrecord(uncomputable(), path.format(root=tmp_path), **mode)
     assert tree(tmp_path) == {}
+
+
+@pytest.mark.parametrize("mode", [*MODES, {}, {"append": True}], ids=str)
+@pytest.mark.parametrize("path", ["/", "//", "file:///", "/tmp/.."])
+def test_nothing_is_written_to_the_root_of_the_disk(path: str, mode: dict[str, Any]) -> None:
+    with pytest.raises(DestinationError, match="the root of a filesystem holds no dataset"):
+        to_tfrecord(uncomputable(), path, **mode)
 
 
 @pytest.mark.parametrize("path", ["below", "./below/", "~/data", "~/work/here2", "{root}/users2", "../new"])
@@ -264,6 +268,17 @@ def test_the_advice_never_is_to_remove_files_that_are_no_tfrecord(tmp_path: Path
     (tmp_path / name).write_bytes(FOREIGN[name])
     with pytest.raises(DestinationError, match=f"already holds files, such as '{name}'") as caught:
         to_tfrecord(uncomputable(), tmp_path)
+    assert "overwrite" not in str(caught.value)
+
+
+@pytest.mark.parametrize("foreign", [False, True])
+def test_the_advice_never_is_to_overwrite_the_current_directory(home: Path, foreign: bool) -> None:
+    if foreign:
+        Path("a.tfrecord").write_bytes(tfrecord())
+    else:
+        to_tfrecord(collection(1), ".")
+    with pytest.raises(DestinationError, match="pass append=True") as caught:
+        to_tfrecord(uncomputable(), ".")
     assert "overwrite" not in str(caught.value)
 
 

@@ -18,7 +18,7 @@ from dask_tfrecord.dataset.inference import take_sample
 from dask_tfrecord.dataset.layout import visible_files
 from dask_tfrecord.dataset.listing import FileInfo
 from dask_tfrecord.dataset.options import ReadOptions
-from dask_tfrecord.dataset.overwriting import refusal
+from dask_tfrecord.dataset.overwriting import is_disk_root, may_be_overwritten, refusal
 from dask_tfrecord.dataset.secrecy import discreet, without_credentials
 from dask_tfrecord.dataset.snapshot import Levels, Snapshot, find_snapshot, library_version, versions
 from dask_tfrecord.dataset.splits import Split
@@ -78,13 +78,17 @@ def check_destination(store: Store, mode: Mode = "create") -> int:
         If it is a file, or holds anything that a reader would see although the mode is "create".
     """
     root = store.public(store.root)
+    if is_disk_root(store):  # which takes for ever to list
+        advice = "write to a directory that holds nothing but the dataset"
+        raise DestinationError("the root of a filesystem holds no dataset", path=root, advice=advice)
     if store.fs.isfile(store.root):
         raise DestinationError("is a file, not a directory", path=root)
     newest = max(versions(store), default=0)
     if not newest:
         check_bucket(store)
     if mode == "create" and newest:
-        advice = "choose another directory, or pass append=True or overwrite=True"
+        advice = "choose another directory, or pass append=True"
+        advice += " or overwrite=True" * may_be_overwritten(store)
         raise DestinationError("the directory already holds a dataset", path=root, advice=advice)
     if mode == "create" and (files := visible_files(store)):
         raise refusal(store, files)

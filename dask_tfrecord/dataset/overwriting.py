@@ -75,7 +75,8 @@ def refusal(store: Store, files: Sequence[FileInfo]) -> DestinationError:
         problem, advice = f"the directory already holds files, such as {_names(foreign[:1])}", ""
     else:
         problem = f"the directory already holds files of others ({found}) and no snapshot"
-        advice = ", or pass append=True to add to them or overwrite=True to remove them"
+        advice = ", or pass append=True to add to them"
+        advice += " or overwrite=True to remove them" * may_be_overwritten(store)
     return DestinationError(
         problem, path=store.public(store.root), advice=f"choose another directory{advice}"
     )
@@ -118,15 +119,30 @@ def _first_bytes(store: Store, file: FileInfo, size: int) -> bytes:
         return bytes(content)
 
 
+def may_be_overwritten(store: Store) -> bool:
+    """False for the root of a filesystem, the working directory and home, and for what contains them."""
+    return _role(store) is None
+
+
+def is_disk_root(store: Store) -> bool:
+    """Whether a store is the local disk from its top."""
+    root = os.path.realpath(store.root)
+    return store.local and os.path.dirname(root) == root
+
+
 def _refuse_precious(store: Store) -> None:
-    """Refuse the root of a filesystem, the working directory and home, and what these lie in."""
-    what = "the root of a filesystem" if not store.root.strip("/") else _local_role(store)
-    if what:
+    role = _role(store)
+    if role:
         raise DestinationError(
-            f"{what} is never overwritten",
+            f"{role} is never overwritten",
             path=store.public(store.root),
             advice="write to a directory that holds nothing but the dataset",
         )
+
+
+def _role(store: Store) -> str | None:
+    """What a directory is that must not be overwritten, if it is any such."""
+    return _local_role(store) if store.root.strip("/") else "the root of a filesystem"
 
 
 def _local_role(store: Store) -> str | None:
@@ -134,7 +150,7 @@ def _local_role(store: Store) -> str | None:
     if not store.local:
         return None
     root = os.path.realpath(store.root)
-    if os.path.dirname(root) == root:
+    if is_disk_root(store):
         return "the root of a filesystem"
     places = {}
     with suppress(OSError):  # the current directory may be gone
