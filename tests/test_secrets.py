@@ -317,6 +317,11 @@ def test_a_short_secret_does_not_blot_out_words() -> None:
     assert hide("anonymous", secrets_of({"token": "anon", "key": ""})) == "anonymous"
 
 
+def test_the_name_of_a_user_alone_does_not_blot_out_paths() -> None:
+    secrets = secrets_of({"username": "deploy", "account_name": "deploy"}, "sftp://deploy@host/home/deploy")
+    assert hide("/home/deploy/data", secrets) == "/home/deploy/data"
+
+
 def test_the_instance_that_works_is_still_reached_with_its_secrets(tmp_path: Path) -> None:
     with ExitStack() as stack:
         options = stack.enter_context(s3_server())

@@ -13,7 +13,7 @@ Result = TypeVar("Result")
 
 _HIDDEN = "***"
 
-_SECRET = "key|secret|token|passw|pwd|passphrase|credential|sas|sig|auth|cookie|account|user|login|connection"
+_SECRET = "key|secret|token|passw|pwd|passphrase|credential|sas|sig|auth|cookie|connection"
 
 # Names of storage options, headers and parameters of a query whose values are secret.
 _SECRET_NAME = re.compile(_SECRET, re.IGNORECASE)
@@ -45,7 +45,9 @@ def without_credentials(text: str) -> str:
 def secrets_of(*places: Any) -> frozenset[str]:
     """What is secret in paths, storage options, and objects with a store or a filesystem."""
     found = {text for place in places for text in _secrets(place)}
-    found |= {change(text) for text in found for change in (unquote, partial(quote, safe=""))}
+    found |= {
+        change(text) for text in found for change in (unquote, partial(quote, safe="", errors="replace"))
+    }
     return frozenset(text for text in found if text and text not in _WORDS)
 
 
@@ -118,8 +120,10 @@ def _secrets_of_text(text: str, name: str) -> Iterator[str]:
             continue
         address, _, query = rest.partition("?")
         user = address.partition("/")[0].rpartition("@")[0]
-        yield from (user, user.partition(":")[2] or user)
-        if url.startswith(("http:", "https:")):
+        is_web = url.startswith(("http:", "https:"))
+        if ":" in user or is_web:  # a name alone is no secret, but a token alone is
+            yield from (user, user.partition(":")[2] or user)
+        if is_web:
             yield query
             yield from (value for key, value in parse_qsl(query) if _is_secret(key))
 
