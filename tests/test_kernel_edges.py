@@ -397,3 +397,33 @@ def _padded(value: int, size: int) -> bytes:
         [*(d | 0x80 for d in digits[: len(varint(value)) - 1]), digits[len(varint(value)) - 1]]
     )
     return bytes([*(d | 0x80 for d in digits[:-1]), digits[-1]])
+
+
+@pytest.mark.parametrize("n", [1, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 32, 33, 40, 65])
+@pytest.mark.parametrize("depth", [0, 1])
+def test_text_that_is_not_utf8_is_damage_wherever_it_stands(n: int, depth: int) -> None:
+    columns = [Column("x", "string", depth)]
+    for at in range(n):
+        bad = b"a" * at + b"\xff" + b"a" * (n - 1 - at)
+        for values in ([b"ok", bad], ["é".encode() * n, b"", bad, b"ok"]):
+            payloads = [example_of(entry("x", bytes_list(block(1, value)))) for value in values]
+            file = exact(oracle.records_file(payloads))
+            decoded = Decoder(columns, "example").decode(file, final=True)
+            assert decoded.damage is not None
+            assert (decoded.damage.reason, decoded.damage.record) == (
+                "invalid UTF-8 value",
+                values.index(bad),
+            )
+            inference = Inference("example")
+            inference.feed(file, final=True)
+            assert not inference.features()[0].utf8
+
+
+def test_a_character_that_goes_on_in_the_next_value_is_not_text() -> None:
+    halves = [bytes_list(block(1, half)) for half in (b"\xc3", b"\xa9")]
+    both = bytes_list(block(1, b"\xc3"), block(1, b"\xa9"))
+    for features, depth in ((halves, 0), (halves, 1), ([both], 1)):
+        file = oracle.records_file([example_of(entry("x", feature)) for feature in features])
+        damage = Decoder([Column("x", "string", depth)], "example").decode(exact(file), final=True).damage
+        assert damage is not None
+        assert (damage.reason, damage.record) == ("invalid UTF-8 value", 0)
