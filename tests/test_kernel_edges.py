@@ -419,9 +419,11 @@ def test_text_that_is_not_utf8_is_damage_wherever_it_stands(n: int, depth: int) 
             assert not inference.features()[0].utf8
 
 
-def test_a_character_that_goes_on_in_the_next_value_is_not_text() -> None:
-    halves = [bytes_list(block(1, half)) for half in (b"\xc3", b"\xa9")]
-    both = bytes_list(block(1, b"\xc3"), block(1, b"\xa9"))
+@pytest.mark.parametrize(("character", "at"), [(c, at) for c in "é€🙂" for at in range(1, len(c.encode()))])
+def test_a_character_that_goes_on_in_the_next_value_is_not_text(character: str, at: int) -> None:
+    parts = character.encode()[:at], character.encode()[at:]
+    halves = [bytes_list(block(1, part)) for part in parts]
+    both = bytes_list(*(block(1, part) for part in parts))
     for features, depth in ((halves, 0), (halves, 1), ([both], 1)):
         file = oracle.records_file([example_of(entry("x", feature)) for feature in features])
         damage = Decoder([Column("x", "string", depth)], "example").decode(exact(file), final=True).damage

@@ -225,8 +225,10 @@ def test_text_that_is_not_utf8_is_refused_wherever_it_stands(n: int) -> None:
             assert _refused(Column("x", "string", 1), lists) == row
 
 
-def test_a_character_that_goes_on_in_the_next_value_is_not_utf8() -> None:
-    halves = pa.array([b"ok", b"\xc3", b"\xa9"], pa.binary()).view(pa.string())
+@pytest.mark.parametrize(("character", "at"), [(c, at) for c in "é€🙂" for at in range(1, len(c.encode()))])
+def test_a_character_that_goes_on_in_the_next_value_is_not_utf8(character: str, at: int) -> None:
+    parts = character.encode()[:at], character.encode()[at:]
+    halves = pa.array([b"ok", *parts], pa.binary()).view(pa.string())
     assert _refused(Column("x", "string", 0), halves) == 1
     assert _refused(Column("x", "string", 0), halves[2:]) == 0
     assert (
