@@ -89,6 +89,22 @@ def test_fusion_changes_the_number_of_tasks_and_no_result(
         assert result == expected.compute()
 
 
+@pytest.mark.parametrize(
+    "query",
+    [
+        lambda d: len(d[d["raw0"].notnull() & d["raw1"].notnull()]),
+        lambda d: len(d[d["n"] > 3]),
+        lambda d: d[d["n"] > 3].index.max().compute(),
+        lambda d: d.loc[d["n"] > 3, ["m"]].index.size.compute(),
+    ],
+)
+def test_all_reads_of_a_query_are_fused_alike(query: Any, root: Path) -> None:
+    columns = ["n", "m", "raw0", "raw1", "raw2", "raw3", "raw4"]
+    assert query(read_tfrecord(root, blocksize=None, columns=columns)) == query(
+        read_tfrecord(root, blocksize=None)[columns].repartition(npartitions=3)
+    )
+
+
 def test_what_is_computed_is_fused_and_has_the_same_index(ddf: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     found = ddf[["n", "word"]].compute()
     assert found.index.tolist() == [0, 1] * FILES

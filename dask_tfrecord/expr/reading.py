@@ -207,8 +207,8 @@ class ReadTFRecord(PartitionsFiltered, BlockwiseIO):
 
     def _narrow_for_index(self, parent: Expr, dependents: Any) -> Expr | None:
         """An index needs no columns, but those of other parents are read with it, so as to read once."""
-        if self.operand("columns") is not None:
-            return None  # in the pass that narrows, the parents of what is narrowed are not all known
+        if not dependents.get(self._name):
+            return None  # in the pass that makes this read, its parents are not all known
         wanted = _convert_to_list(determine_column_projection(self, parent, dependents))
         columns = [name for name in self.columns if name in wanted]
         return Index(self._narrowed(columns)) if columns != self.columns else None
