@@ -11,6 +11,7 @@ from dask.utils import parse_bytes
 
 from dask_tfrecord import arguments, expr
 from dask_tfrecord.backends import numpy_names
+from dask_tfrecord.cluster import check_cluster
 from dask_tfrecord.codec import MAX_RECORD_BYTES, RecordType
 from dask_tfrecord.dataset.damage import DamagePolicy, OnCorrupt, check_apart, check_policy
 from dask_tfrecord.dataset.dataset import Dataset
@@ -220,6 +221,7 @@ def read_tfrecord(
         path_column=_origin_name(include_path_column, "path"),
         offset_column=_origin_name(include_offset_column, "offset"),
     )
+    check_cluster()
     dataset = open_dataset(
         path,
         columns=_asked(columns, index),

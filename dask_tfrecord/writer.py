@@ -13,6 +13,7 @@ import pandas as pd
 import pyarrow as pa
 
 from dask_tfrecord import arguments, expr, frame
+from dask_tfrecord.cluster import check_cluster
 from dask_tfrecord.codec import RecordType
 from dask_tfrecord.codec.compression import PORTABLE, Compression, check_level
 from dask_tfrecord.dataset.commit import WriteRun
@@ -196,6 +197,7 @@ def to_tfrecord(
     counts |= {"max_rows_per_file": max_rows_per_file, "max_bytes_per_file": max_bytes_per_file}
     for name, given in counts.items():
         arguments.count(name, given)
+    check_cluster((compute_kwargs or {}).get("scheduler"))
     keys = () if partition_on is None else tuple(arguments.names("partition_on", partition_on))
     count = _one_count(npartitions, num_shards)
     moved = _plan_shuffle(keys, colocate, shuffle, count or ddf.npartitions)

@@ -50,6 +50,7 @@ from dask.tokenize import tokenize
 from dask.typing import Key
 
 from dask_tfrecord import backends
+from dask_tfrecord.cluster import check_cluster
 from dask_tfrecord.dataset import filters, predicates
 from dask_tfrecord.dataset.dataset import Dataset, Piece
 from dask_tfrecord.dataset.keys import WrongTypeError
@@ -251,6 +252,12 @@ class ReadTFRecord(PartitionsFiltered, BlockwiseIO):
         wanted, every = (sum(map(_width, schema.fields)) for schema in (self._schema, self.dataset.schema))
         together = min(every // max(wanted, 1), len(self._partitions) // _LEAST_PARTITIONS)
         return 1 / max(together, 1)
+
+    def _lower(self) -> Expr | None:
+        """Ask the cluster first, for it may have other workers than when the read was planned."""
+        check_cluster()
+        lowered: Expr | None = super()._lower()
+        return lowered
 
     def _tune_up(self, parent: Expr) -> Expr | None:
         if self._fusion_compression_factor >= 1:

@@ -13,6 +13,7 @@ from dask.dataframe.dask_expr._expr import Blockwise, Expr
 from dask.typing import Key
 
 from dask_tfrecord import frame, printed
+from dask_tfrecord.cluster import check_cluster
 from dask_tfrecord.dataset.commit import WriteRun
 from dask_tfrecord.dataset.exchange import Shuffle, Spill, source_of, spill, write_target
 from dask_tfrecord.dataset.secrecy import discreet
@@ -158,6 +159,7 @@ class WriteTFRecord(_Write):
         return (None, None)
 
     def _lower(self) -> Expr:
+        check_cluster()
         run = _of_tasks(self.run)
         if self.shuffle is None:
             files = WritePartitions(self.frame, run, self.write_index, self.texts)

@@ -1,0 +1,208 @@
+"""Workers and schedulers without the package, or with another version, are named and hang no one."""
+
+import asyncio
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import dask
+import dask.dataframe as dd
+import pytest
+from distributed import Client, LocalCluster
+
+import dask_tfrecord
+from dask_tfrecord import TFRecordError, cluster, read_tfrecord, to_tfrecord
+
+# What Python runs first in a process that shall not have the package.
+WITHOUT = """
+import importlib.metadata, sys
+
+class Refuse:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] == "dask_tfrecord":
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+sys.meta_path.insert(0, Refuse())
+everything = importlib.metadata.distributions
+importlib.metadata.distributions = lambda **wanted: [
+    found for found in everything(**wanted) if found.metadata["Name"] != "dask-tfrecord"
+]
+"""
+
+
+def without(folder: Path) -> Path:
+    """A directory for PYTHONPATH, after which the package cannot be imported."""
+    (folder / "sitecustomize.py").write_text(WITHOUT)
+    return folder
+
+
+def other_version(folder: Path) -> Path:
+    """A directory for PYTHONPATH, after which another version of the package is installed."""
+    info = folder / "dask_tfrecord-0.0.7.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: dask-tfrecord\nVersion: 0.0.7\n")
+    return folder
+
+
+@contextmanager
+def process(command: str, *args: str, path: Path | None = None) -> Iterator[subprocess.Popen[str]]:
+    environment = os.environ | ({} if path is None else {"PYTHONPATH": str(path)})
+    options: dict[str, Any] = {"env": environment, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen([sys.executable, "-m", f"distributed.cli.{command}", *args], **options) as found:
+        try:
+            yield found
+        finally:
+            if found.poll() is None:
+                found.terminate()
+                found.communicate()
+
+
+@contextmanager
+def worker(client: Client, name: str, path: Path | None = None) -> Iterator[None]:
+    """A worker process of a cluster."""
+    count = len(client.nthreads())
+    address = client.scheduler.address
+    options = ("--no-nanny", "--no-dashboard", "--nthreads", "1", "--name", name)
+    with process("dask_worker", address, *options, path=path):
+        client.wait_for_workers(count + 1, timeout=60)
+        yield
+
+
+@pytest.fixture
+def client() -> Iterator[Client]:
+    """A cluster without workers, on which Dask computes."""
+    with LocalCluster(n_workers=0, dashboard_address=":0") as found, Client(found) as client:
+        yield client
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    with dask.config.set(scheduler="sync"):
+        to_tfrecord(frame(), tmp_path / "data")
+    return tmp_path / "data"
+
+
+def frame() -> dd.DataFrame:
+    return dd.from_dict({"n": range(6)}, npartitions=2)
+
+
+CALLS: dict[str, Callable[[Path], Any]] = {
+    "read": lambda root: read_tfrecord(root).compute(),
+    "write": lambda root: to_tfrecord(frame(), root.parent / "new"),
+    "a lazy write": lambda root: to_tfrecord(frame(), root.parent / "new", compute=False).compute(),
+    "verify": dask_tfrecord.verify,
+    "infer": lambda root: read_tfrecord(root, use_snapshot=False, infer="all"),
+}
+
+
+@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
+def test_a_worker_without_the_package_is_named(
+    client: Client, data: Path, tmp_path: Path, call: Callable[[Path], Any]
+) -> None:
+    with worker(client, "good"), worker(client, "bare", without(tmp_path)):
+        [bare] = client.run(lambda dask_worker: dask_worker.name).items() - {
+            (address, "good") for address in client.nthreads()
+        }
+        with pytest.raises(TFRecordError, match="cannot be imported on worker tcp://") as caught:
+            call(data)
+        assert bare[0] in str(caught.value)
+        assert str(caught.value).count("tcp://") == 1
+        assert not (tmp_path / "new").exists()
+        with dask.config.set(scheduler="sync"):
+            assert len(read_tfrecord(data).compute()) == 6
+
+
+def test_a_worker_with_another_version_is_named_with_it(client: Client, data: Path, tmp_path: Path) -> None:
+    with (
+        worker(client, "old", other_version(tmp_path)),
+        pytest.raises(TFRecordError, match=r"is version 0\.0\.7 on worker tcp://.*install dask-tfrecord 0"),
+    ):
+        read_tfrecord(data)
+
+
+def test_a_worker_that_joins_later_is_asked_before_it_gets_tasks(
+    client: Client, data: Path, tmp_path: Path
+) -> None:
+    ddf = read_tfrecord(data)  # while there are none
+    with worker(client, "good"):
+        assert len(ddf.compute()) == 6
+        with worker(client, "bare", without(tmp_path)), pytest.raises(TFRecordError, match="on worker tcp"):
+            ddf.n.sum().compute()
+        to_tfrecord(ddf, tmp_path / "new")
+
+
+@pytest.mark.parametrize(("harm", "problem"), [(without, "cannot be imported"), (other_version, r"0\.0\.7")])
+def test_a_scheduler_is_named(data: Path, tmp_path: Path, harm: Callable[[Path], Path], problem: str) -> None:
+    with ExitStack() as stack:
+        options = ("--no-dashboard", "--host", "127.0.0.1", "--port", "0")
+        options = (*options, "--scheduler-file", str(tmp_path / "scheduler.json"))
+        stack.enter_context(process("dask_scheduler", *options, path=harm(tmp_path)))
+        client = stack.enter_context(Client(scheduler_file=str(tmp_path / "scheduler.json")))
+        stack.enter_context(worker(client, "good"))
+        for call in (lambda: read_tfrecord(data), lambda: to_tfrecord(frame(), tmp_path / "new")):
+            with pytest.raises(TFRecordError, match=f"{problem} on the scheduler;"):
+                call()
+
+
+def test_nothing_is_asked_twice(client: Client, data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+    run = Client.run
+
+    def counting(self: Client, *args: Any, **options: Any) -> Any:
+        asked.append(1)
+        return run(self, *args, **options)
+
+    monkeypatch.setattr(Client, "run", counting)
+    with worker(client, "good"):
+        for _ in range(3):
+            assert len(read_tfrecord(data).compute()) == 6
+        assert len(asked) == 1
+
+
+def test_nothing_is_asked_in_a_task(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would take the worker's time, and the worker can run the package, as it does so already."""
+
+    def read() -> int:
+        return len(read_tfrecord(data).compute(scheduler="sync"))
+
+    with LocalCluster(n_workers=1, processes=False, dashboard_address=":0") as found, Client(found) as client:
+        monkeypatch.setattr(Client, "run", None)
+        assert client.submit(read).result() == 6
+
+
+def test_a_client_of_an_event_loop_is_left_alone(data: Path) -> None:
+    async def read() -> Any:
+        options = {"n_workers": 1, "processes": False, "dashboard_address": ":0", "asynchronous": True}
+        async with LocalCluster(**options) as found, Client(found, asynchronous=True) as client:
+            return await client.compute(read_tfrecord(data))
+
+    assert len(asyncio.run(read())) == 6
+
+
+@pytest.mark.parametrize("told", [OSError("it just left"), None, "?"])
+def test_an_answer_that_says_nothing_stops_nothing(told: Any) -> None:
+    assert cluster._problem(told) == ""
+
+
+def test_errors_in_the_log_of_a_worker_say_where_and_what_to_do(
+    client: Client, data: Path, tmp_path: Path
+) -> None:
+    path = max(data.glob("part-*"))
+    content = bytearray(path.read_bytes())
+    content[-5] ^= 1
+    path.write_bytes(content)
+    address = client.scheduler.address
+    options = ("--no-nanny", "--no-dashboard", "--nthreads", "1")
+    with process("dask_worker", address, *options) as found:
+        client.wait_for_workers(1, timeout=60)
+        with pytest.raises(TFRecordError):
+            read_tfrecord(data).compute()
+        found.terminate()
+        log = found.communicate()[1]
+    assert str(path) in log
+    assert "record 2" in log
+    assert "on_corrupt=" in log
