@@ -301,7 +301,7 @@ def _only_nulls(array: pa.Array, name: str) -> pa.Array:
     row = pc.index(pc.greater(pc.list_value_length(array), 0), True).as_py()
     if row >= 0:
         raise SchemaError(
-            "holds bytes, but no value was found when the schema was inferred",
+            "the record holds bytes, the column is null",
             record=row,
             feature=name,
             advice=f'pass schema={{"{name}": pa.binary()}}',

@@ -5,6 +5,7 @@ from typing import Any
 
 import oracle
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from oracle import Feature, Record
 from strangers import advised, advised_glob, elwc, events, heap, read
@@ -253,6 +254,21 @@ def test_a_value_in_a_column_that_the_sample_showed_null_raises_with_advice_that
     assert [one for one in read(tmp_path, **advised(caught.value))["company"] if one is not None] == [value]
 
 
+def test_the_search_for_the_type_of_a_null_column_is_bounded(tmp_path: Path, opened: list[str]) -> None:
+    heap(tmp_path, {f"{n:04d}": file_of({"null": (None, []), "a": ("int64", [1])}) for n in range(1000)})
+    assert dict(zip(*_types(tmp_path), strict=True)) == {"a": pa.int64(), "null": pa.null()}
+    assert 100 < len(opened) < 300
+    opened.clear()
+    heap(tmp_path, {f"{n:04d}": ONE for n in range(1000)})
+    assert _types(tmp_path) == (["a"], [pa.int64()])
+    assert len(opened) == 5
+
+
+def _types(path: Path) -> tuple[list[str], list[pa.DataType]]:
+    schema = open_dataset(path).schema.arrow
+    return schema.names, schema.types
+
+
 def test_all_columns_of_a_file_that_differ_are_named_at_once_and_read_in_one_step(tmp_path: Path) -> None:
     names = [f"f{n:02d}" for n in range(14)]
     usual = file_of({name: ("int64", [1]) for name in names})
@@ -311,6 +327,14 @@ def test_a_column_that_nothing_can_read_is_no_filter(tmp_path: Path) -> None:
     with pytest.raises(SchemaError, match="holds int64 here and bytes in") as caught:
         read_tfrecord(tmp_path, columns=["good"], filters=[("a", "==", 1)])
     assert caught.value.feature == "a"
+
+
+def test_a_column_that_nothing_can_read_blocks_no_filter_of_another(tmp_path: Path) -> None:
+    heap(tmp_path, dict(zip("ab", KINDS, strict=True)))
+    for filters in ([("good", ">", 1)], pc.field("good") > 1):
+        assert read(tmp_path, columns=["good"], filters=filters) == {"good": [5, 5]}
+    with pytest.raises(SchemaError, match="holds int64 here and bytes in"):
+        read_tfrecord(tmp_path, columns=["good"], filters=pc.field("a") == 1)
 
 
 def test_two_kinds_outside_the_sample_are_called_so_and_the_advice_does_not_change(tmp_path: Path) -> None:

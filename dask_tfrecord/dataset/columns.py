@@ -2,6 +2,7 @@
 what the records hold.
 """
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
@@ -45,6 +46,8 @@ class Wanted:
         The columns that are not wanted, whatever the records hold.
     asked : frozenset of str, optional
         The only columns that are wanted. By default all are.
+    mentioned : str
+        A text in which the names of other columns that are wanted stand, such as an expression of pyarrow.
     """
 
     types: dict[str, pa.DataType] = field(default_factory=dict)
@@ -55,6 +58,7 @@ class Wanted:
     record_type: RecordType | None = None
     left_out: frozenset[str] = frozenset()
     asked: frozenset[str] | None = None
+    mentioned: str = ""
 
     @classmethod
     def of(cls, schema: GivenSchema | None, hive: GivenHive, asked: Iterable[str] | None = None) -> "Wanted":
@@ -96,7 +100,11 @@ class Wanted:
 
     def wants(self, name: str) -> bool:
         """Whether a column is wanted."""
-        return name not in self.left_out and (self.asked is None or name in self.asked)
+        if name in self.left_out:
+            return False
+        if self.asked is None or name in self.asked:
+            return True
+        return re.search(rf"(?<!\w){re.escape(name)}(?!\w)", self.mentioned) is not None
 
     def fields(self, types: Mapping[str, pa.DataType], record_type: RecordType) -> tuple[Field, ...]:
         """The columns of some of the types."""

@@ -83,10 +83,9 @@ def open_dataset(
     the types of columns other than ``columns``, if these are given, is no error.
     """
     places = as_paths(paths)
-    asked = None
-    if columns is not None and not isinstance(filters, pc.Expression):  # which does not list its columns
-        asked = {*columns, *names_in(filters)}
-    wanted = Wanted.of(schema, hive, asked)
+    wanted = Wanted.of(schema, hive, None if columns is None else {*columns, *names_in(filters)})
+    if isinstance(filters, pc.Expression):  # which does not list its columns
+        wanted = replace(wanted, mentioned=str(filters))
     record_type = wanted.record_type or "infer" if record_type == "infer" else record_type
     locate = partial(locate_large, options=options, blocksize=blocksize, compute_each=compute_each)
     look = partial(_look, record_type=record_type, infer=infer, compute_each=compute_each, options=options)
