@@ -23,7 +23,7 @@ from dask_tfrecord.codec import (
 )
 from dask_tfrecord.dataset.content import open_window
 from dask_tfrecord.dataset.damage import Losses, SplitLosses
-from dask_tfrecord.dataset.globs import Globs, without
+from dask_tfrecord.dataset.globs import NO_GLOBS, Globs, without
 from dask_tfrecord.dataset.options import ReadOptions
 from dask_tfrecord.dataset.splits import Split
 from dask_tfrecord.dataset.store import Store
@@ -269,7 +269,7 @@ def _with_origin(
     return pa.RecordBatch.from_arrays([columns[name] for name in schema.names], schema=schema.arrow)
 
 
-def placed(error: TFRecordError, path: str, first: int, globs: Globs = ()) -> TFRecordError:
+def placed(error: TFRecordError, path: str, first: int, globs: Globs = NO_GLOBS) -> TFRecordError:
     """The error with its file; its record counted from ``first`` on now counts from the file's start.
 
     ``globs`` may read the other files.

@@ -7,12 +7,14 @@ from typing import TypeAlias
 
 from dask_tfrecord.dataset.listing import Listing
 
-# Globs of names, each with a bit for every name that was looked at and matches; and how many are kept.
-Globs: TypeAlias = tuple[tuple[str, int], ...]
-_MOST = 32
+# A directory, and globs of names below it, each with a bit for every name that was looked at and matches.
+# They travel in each task, so there are few.
+Globs: TypeAlias = tuple[str, tuple[tuple[str, int], ...]]
+NO_GLOBS: Globs = ("", ())
+_MOST = 12
+_NAMES = 64
 
-# Names that are looked at, and globs that are proposed together.
-_NAMES = 256
+# Globs that are proposed together.
 _TOGETHER = 6
 
 _MAGIC = re.compile(r"[*?\[{]")
@@ -33,7 +35,7 @@ def globs_of(listing: Listing) -> Globs:
         root[: found.start()].rpartition("/")[0] if (found := _MAGIC.search(root)) else ""
     )
     if not base or _MAGIC.search(base):
-        return ()
+        return NO_GLOBS
     every = dict.fromkeys(file.path.rpartition("/")[2] for file in listing.files)
     names = [name for name in every if not _OTHER.search(name)]
     names = names[:: -(-len(names) // _NAMES) or 1]
@@ -41,20 +43,18 @@ def globs_of(listing: Listing) -> Globs:
     masks = {one: sum(1 << at for at, name in enumerate(names) if fnmatchcase(name, one)) for one in patterns}
     best = sorted(masks, key=lambda one: (not _USUAL.search(one), -masks[one].bit_count(), -len(one)))
     public = listing.store.public(base).rstrip("/")
-    return tuple((f"{public}/**/{one}", masks[one]) for one in best[:_MOST])
+    return public, tuple((one, masks[one]) for one in best[:_MOST])
 
 
 def without(globs: Globs, path: str) -> str:
     """The advice to leave a file out, with a glob that reads others if there is one."""
     name = path.rpartition("/")[2]
-    usable = [(glob, mask) for glob, mask in globs if not fnmatchcase(name, glob.rpartition("/")[2])]
-    chosen = _cover(usable)
+    root, patterns = globs
+    chosen = _cover([(glob, mask) for glob, mask in patterns if not fnmatchcase(name, glob)])
     if not chosen:
         return "move the file elsewhere, or pass a glob or a list without it"
-    root = chosen[0].rpartition("/")[0]
-    last = [glob.rpartition("/")[2] for glob in chosen]
-    together = last[0] if len(last) == 1 else f"{{{','.join(last)}}}"
-    return f'leave the file out, for example with the glob "{root}/{together}"'
+    together = chosen[0] if len(chosen) == 1 else f"{{{','.join(chosen)}}}"
+    return f'leave the file out, for example with the glob "{root}/**/{together}"'
 
 
 def _cover(usable: Sequence[tuple[str, int]]) -> list[str]:
@@ -67,7 +67,7 @@ def _cover(usable: Sequence[tuple[str, int]]) -> list[str]:
             break
         found.append(glob)
         seen |= mask
-        if _USUAL.search(glob.rpartition("/")[2]):
+        if _USUAL.search(glob):
             break
     return found
 

@@ -92,11 +92,12 @@ def refuse(found: Sequence[SchemaError]) -> SchemaError:
 
 
 def guess_of(sample: Sample, given: Iterable[str], *, everything: bool) -> Guess:
-    """What a sample says about the columns that are not given."""
+    """What a sample says about columns, of which some are given."""
     kinds: dict[str, tuple[str, ...]] = {}
     for feature in sample.features:
         kinds[feature.name] = (*kinds.get(feature.name, ()), *feature.kinds)
-    return Guess(kinds, frozenset(given), everything)
+    known = {name: kinds.get(name, ()) for name in given}
+    return Guess(known, frozenset(name for name in kinds.keys() - known if not kinds[name]), everything)
 
 
 def leave_out(names: Sequence[str]) -> str:

@@ -122,8 +122,10 @@ def _clashes(one: Misfit, guess: Guess | None) -> bool:
     """Whether two kinds or two places were seen, here or in the sample."""
     if one.elsewhere and one.expected is not None:
         return True
-    sampled = () if guess is None else guess.kinds.get(one.name, ())
-    return len({*one.kinds, *sampled}) > 1
+    sampled: tuple[str | None, ...] = ()
+    if guess is not None and one.name not in guess.open:
+        sampled = guess.given.get(one.name, (one.expected,))
+    return len({*one.kinds, *sampled} - {None}) > 1
 
 
 def _schema(types: dict[str, pa.DataType | None]) -> str:

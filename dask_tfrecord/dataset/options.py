@@ -20,16 +20,16 @@ class Guess:
 
     Attributes
     ----------
-    kinds : dict of str to tuple of str
-        The kinds that the looked at records show of each feature.
-    given : frozenset of str
-        The columns whose types were not guessed.
+    given : dict of str to tuple of str
+        The columns whose types were not guessed, and the kinds that the records show of them.
+    open : frozenset of str
+        The columns of which the records show no kind.
     everything : bool
         Whether all records were looked at.
     """
 
-    kinds: dict[str, tuple[str, ...]] = field(hash=False)
-    given: frozenset[str]
+    given: dict[str, tuple[str, ...]] = field(hash=False)
+    open: frozenset[str]
     everything: bool
 
 
@@ -52,7 +52,7 @@ class ReadOptions:
     offset_column: str | None = None
     guessed: bool = False
     guess: Guess | None = None
-    globs: tuple[tuple[str, int], ...] = ()
+    globs: tuple[str, tuple[tuple[str, int], ...]] = ("", ())
 
     @property
     def origin(self) -> tuple[str, ...]:

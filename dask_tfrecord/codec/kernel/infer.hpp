@@ -19,7 +19,7 @@ struct FeatureFacts {
   int64_t min_steps = INT64_MAX;  // of a FeatureList
   int64_t max_steps = 0;
   bool utf8 = true;
-  bool text = true;       // is_text() of all values
+  bool text = true;                // is_text() of all values
   Content last = Content::kUnset;  // the kind it had last
 };
 

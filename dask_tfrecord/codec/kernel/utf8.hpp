@@ -69,6 +69,8 @@ inline bool has_control(const uint8_t* p, size_t n) {
 }
 
 // Whether bytes of unknown kind are text: packed numbers are often valid UTF-8, yet hold control characters.
-inline bool is_text(const uint8_t* p, size_t n) { return !has_control(p, n) && (is_ascii(p, n) || is_utf8(p, n)); }
+inline bool is_text(const uint8_t* p, size_t n) {
+  return !has_control(p, n) && (is_ascii(p, n) || is_utf8(p, n));
+}
 
 }  // namespace tfr
