@@ -81,14 +81,14 @@ def _categories(array: pa.Array, type_: pa.DataType, *, rounded: bool) -> pa.Arr
     """Categories keep their codes where only the layout of their values differs."""
     if not types.is_dictionary(array.type):
         array = convert(array, type_.value_type, rounded=rounded).dictionary_encode()
-    elif not _is_layout(array.type.value_type, type_.value_type):
+    elif not same_layout(array.type.value_type, type_.value_type):
         array = convert(array.dictionary_decode(), type_.value_type, rounded=rounded).dictionary_encode()
     codes, categories = array.indices.cast(type_.index_type), array.dictionary.cast(type_.value_type)
     return pa.DictionaryArray.from_arrays(codes, categories, ordered=type_.ordered)
 
 
-def _is_layout(source: pa.DataType, target: pa.DataType) -> bool:
-    """Whether the types differ in how they lie in memory only."""
+def same_layout(source: pa.DataType, target: pa.DataType) -> bool:
+    """Whether two types are equal but for the layout, as strings and large strings are."""
     if source == target:
         return True
     return any(_is_any(source, tests) and _is_any(target, tests) for tests in (_TEXT, _BINARY[:3]))
@@ -100,7 +100,7 @@ def _is_any(type_: pa.DataType, tests: tuple[Callable[[pa.DataType], bool], ...]
 
 def _scalars(array: pa.Array, type_: pa.DataType, *, rounded: bool) -> pa.Array:
     source = array.type
-    if _is_layout(source, type_):
+    if same_layout(source, type_):
         return array.cast(type_)
     if _is_zoned(source) != _is_zoned(type_) and _is_moment(source) and _is_moment(type_):
         raise MisfitError(

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
+from dask_tfrecord.convert import same_layout
 from dask_tfrecord.dataset import hive
 from dask_tfrecord.dataset.absence import check_bucket
 from dask_tfrecord.dataset.checksum import SummingStore
@@ -200,7 +201,9 @@ def _check_index(ours: Levels, theirs: Levels | None, root: str) -> None:
 
 
 def _check_type(ours: Field, theirs: Field, root: str) -> None:
-    if ours.type != theirs.type:
+    # Missing values, and strings of either size, make the same records; the dataset keeps its type.
+    alike = pa.types.is_null(ours.type) or same_layout(ours.type, theirs.type)
+    if not alike:
         raise _differs(f"the column is {ours.type}, in the dataset it is {theirs.type}", ours.name, root)
     if pa.types.is_dictionary(ours.type) and ours.type.ordered and ours.categories != theirs.categories:
         raise _differs("the ordered categories are not those of the dataset", ours.name, root)
