@@ -82,7 +82,7 @@ def schema(given: Any) -> Any:
         return None
     if not isinstance(given, Mapping | pa.Schema | Schema | Snapshot | None):
         raise TFRecordError(
-            f"schema={given!r} gives no types",
+            f"schema={given!r} gives no Arrow types",
             advice='pass types of columns, such as schema={"age": pa.int64()}',
         )
     return given
@@ -95,7 +95,7 @@ def metadata(given: Any) -> dict[str, str]:
     )
     if given is not None and not texts:
         raise TFRecordError(
-            f"custom_metadata={given!r} does not map strings to strings",
+            f"custom_metadata={given!r} must map strings to strings",
             advice="pass a dict, and encode other values, such as with json.dumps",
         )
     return dict(given or {})

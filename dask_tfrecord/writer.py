@@ -289,7 +289,7 @@ def _as_read(ddf: dd.DataFrame, records: Schema) -> Schema:
     if only and read and all(schema.record_type == "bytes" for schema in read):
         return replace(records, record_type="bytes")
     payloads = {name for schema in read if schema.record_type == "bytes" for name in schema.names}
-    if only and not read:  # perhaps the read was computed before
+    if only and not read and expr.was_computed(ddf):
         payloads = {PAYLOAD.name}
     for item in records.fields:
         if item.name in payloads and item.kind == "bytes":

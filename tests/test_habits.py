@@ -309,7 +309,7 @@ def test_what_is_no_path_is_refused(ddf: dd.DataFrame, given: Any) -> None:
     ("arguments", "problem"),
     [
         ({"partition_on": 5}, r"partition_on=5 does not name columns; .*partition_on=\[\"age\"\]"),
-        ({"custom_metadata": {1: 2}}, "custom_metadata=.* does not map strings to strings"),
+        ({"custom_metadata": {1: 2}}, "custom_metadata=.* must map strings to strings"),
         ({"compression": "gzip", "compression_level": "9"}, "unknown compression_level '9'"),
         ({"storage_options": "x"}, "storage_options= is a str"),
         ({"write_index": "yes"}, "write_index='yes' is not True or False"),
@@ -334,14 +334,14 @@ def test_wrong_types_are_explained_by_the_writer(
         ({"columns": ["zz"]}, r"columns=\['zz'\]: no column is named 'zz'"),
         ({"blocksize": "abc"}, "blocksize='abc' is not a size"),
         ({"storage_options": "x"}, "storage_options= is a str"),
-        ({"hive": "yes"}, "hive='yes' gives no types"),
+        ({"hive": "yes"}, "hive='yes' gives no Arrow types"),
         ({"infer": True}, "unknown infer True; known are 'sample', 'all'"),
         ({"filters": "a > 1"}, "filters= is not a list"),
         ({"categories": ["zz"]}, r"categories=\['zz'\]: no column is named 'zz'"),
         ({"index": 5}, "index=5 does not name columns"),
         ({"verify_crc": "no"}, "verify_crc='no' is not True or False"),
         ({"quarantine_path": 5}, "quarantine_path=5 is not a path"),
-        ({"schema": "int64"}, "schema='int64' gives no types"),
+        ({"schema": "int64"}, "schema='int64' gives no Arrow types"),
     ],
 )
 def test_wrong_types_are_explained_by_the_reader(root: Path, arguments: Any, problem: str) -> None:

@@ -57,8 +57,8 @@ def contents(snapshot: Snapshot) -> list[Any]:
     return [(file.path.rpartition("part-")[0], file.records, file.crc32c) for file in snapshot.files]
 
 
-def check_rows(path: Path) -> None:
-    found = read_tfrecord(path, index=False).compute().sort_values("n").reset_index(drop=True)
+def check_rows(path: Path, **options: Any) -> None:
+    found = read_tfrecord(path, **options).compute().sort_values("n").reset_index(drop=True)
     expected = collection().compute().astype({"n": pd.ArrowDtype(pa.int64())})
     pd.testing.assert_frame_equal(found, expected)
 
@@ -173,7 +173,8 @@ def test_nothing_is_computed_before_it_is_asked_for(tmp_path: Path) -> None:
 def test_the_index_can_be_a_column_of_the_shuffled_rows(tmp_path: Path) -> None:
     ddf = dd.from_pandas(collection().compute().set_index("n"), npartitions=3)
     to_tfrecord(ddf, tmp_path, write_index=True, shuffle=1)
-    check_rows(tmp_path)
+    assert sorted(read_tfrecord(tmp_path).index.compute()) == sorted(collection().compute()["n"])
+    check_rows(tmp_path, index=False)
 
 
 # --- memory ------------------------------------------------------------------------------------------

@@ -261,11 +261,11 @@ def _left_out(given: object) -> list[str]:
 
 def _types(keyword: str, given: object) -> dict[str, pa.DataType]:
     if not isinstance(given, Mapping):
-        raise _no_types(f"{keyword}={given!r} gives no types", keyword)
+        raise _no_types(f"{keyword}={given!r} gives no Arrow types", keyword)
     try:
         return {_name(name): arrow_type(type_) for name, type_ in given.items()}
     except ValueError as error:
-        raise _no_types(f"{keyword}={given!r} gives no types: {error}", keyword) from None
+        raise _no_types(f"{keyword}={given!r} gives no Arrow types: {error}", keyword) from None
 
 
 def _name(given: object) -> str:

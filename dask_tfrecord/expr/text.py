@@ -37,6 +37,11 @@ def records_read(ddf: DataFrame) -> list[Schema]:
     return [found.dataset.schema for found in ddf.expr.walk() if isinstance(found, ReadTFRecord)]
 
 
+def was_computed(ddf: DataFrame) -> bool:
+    """Whether a collection holds results, such as those of ``persist()``, which do not show their origin."""
+    return any(isinstance(found, FromGraph) for found in ddf.expr.walk())
+
+
 class CheckedStrings(ArrowStringConversion):
     """Dask's conversion of objects to text, which refuses other objects in the columns that are named."""
 
