@@ -70,6 +70,7 @@ limits = st.sampled_from([MAX_RECORD_BYTES, 0, 20, 100])
 @pytest.mark.parametrize("between", [b"", b"\1", b"\xff" * 3])
 def test_a_record_behind_zeros_is_found(zeros: int, between: bytes) -> None:
     """Zeros are passed over in steps; an empty record begins with eight of them."""
+    assert find_record(exact(between + bytes(zeros)), 0, final=True) == (zeros + len(between), 0, False)
     for payload in (b"", bytes(5), bytes(40), b"x" * 30):
         for data in (
             bytes(zeros) + between + oracle.frame(payload) * 2,
