@@ -429,3 +429,20 @@ def test_a_character_that_goes_on_in_the_next_value_is_not_text(character: str, 
         damage = Decoder([Column("x", "string", depth)], "example").decode(exact(file), final=True).damage
         assert damage is not None
         assert (damage.reason, damage.record) == ("invalid UTF-8 value", 0)
+
+
+@pytest.mark.parametrize("length", [1, 5, 21, 22, 40, 60])
+@pytest.mark.parametrize(
+    ("kind", "feature"), [("int64", int64_list(packed(1))), ("float", float_list(block(1, bytes(4))))]
+)
+def test_names_that_differ_in_one_bit_are_told_apart(length: int, kind: Any, feature: bytes) -> None:
+    usual = b"k" * length
+    for at in range(length):
+        for bit in range(7):
+            other = usual[:at] + bytes([usual[at] ^ 1 << bit]) + usual[at + 1 :]
+            columns = [Column(name.decode(), kind, 0) for name in (usual, other)]
+            names = [usual, usual, other, usual, other, other]
+            file = oracle.records_file([example_of(entry(name, feature)) for name in names])
+            decoded = Decoder(columns, "example").decode(exact(file), final=True)
+            for name, column in zip((usual, other), decoded.batch.columns, strict=True):
+                assert column.is_null().to_pylist() == [one != name for one in names]
