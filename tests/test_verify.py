@@ -1,5 +1,6 @@
 """`verify`: a row per file, of its damage, its drift, and whether it is as its snapshot says."""
 
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 from hypothesis import given
 from test_kernel_locate import damaged_files
 
-from dask_tfrecord import read_tfrecord, to_tfrecord, verify
+from dask_tfrecord import CorruptRecordError, read_tfrecord, to_tfrecord, verify
 from dask_tfrecord.codec.compression import HEAD_BYTES, detect
 from dask_tfrecord.dataset import verifying, window
 from dask_tfrecord.dataset.store import Store
@@ -156,6 +157,24 @@ def test_two_kinds_in_the_sample_are_drift_and_do_not_raise(tmp_path: Path) -> N
     (tmp_path / "b").write_bytes(oracle.features_file([{"n": ("bytes", [b"1"])}]))
     found = by_name(verify(tmp_path))
     assert (found["a"]["drift"], bool(found["b"]["drift"])) == ("", True)
+
+
+@pytest.mark.parametrize(
+    ("first", "record_type"),
+    [(b"no message", "infer"), (b"no message", "bytes"), (b"\x68\x01", "infer"), (b"", "infer")],
+)
+def test_it_takes_the_records_for_what_the_reader_takes_them(
+    tmp_path: Path, first: bytes, record_type: Any
+) -> None:
+    (tmp_path / "a").write_bytes(oracle.frame(first) * 2)
+    (tmp_path / "b").write_bytes(oracle.features_file(rows(3)))
+    found = by_name(verify(tmp_path, record_type=record_type))
+    damaged = {name for name, row in found.items() if row["damaged"]}
+    count = 0
+    with suppress(CorruptRecordError):
+        count = len(read_tfrecord(tmp_path, record_type=record_type).compute())
+    whole = sum(row["records"] for row in found.values())
+    assert (damaged, whole) == ((set(), count) if count else ({"a"}, 3))
 
 
 @pytest.mark.usefixtures("_tasks")

@@ -1,4 +1,4 @@
-"""The columns that a sample of records shows: their types, what contradicts itself, and what is doubtful."""
+"""The columns that a sample of records shows: their types, and which of them contradict themselves."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence

@@ -86,7 +86,8 @@ def sampled_schema(store: Store, files: Sequence[FileInfo], record_type: AskedTy
         return infer_schema(sample, {}), sample.doubt
     features: dict[str, Seen] = {}
     for one in sample.features:
-        features.setdefault(one.name, replace(one, kinds=dict(list(one.kinds.items())[:1])))
+        if one.name not in features or not features[one.name].kinds:
+            features[one.name] = replace(one, kinds=dict(list(one.kinds.items())[:1]))
     return infer_schema(replace(sample, features=tuple(features.values())), {}), ""
 
 
