@@ -44,9 +44,10 @@ def index(
     any file, its lengths are known, files are left out that a filter cannot match, large uncompressed files
     are split without being searched, and `take` finds rows. Its data is not changed.
 
-    Call `index` again after files were added, removed or rewritten: all files are read anew. Call it after
-    a dataset that `to_tfrecord` wrote was copied without the times of its files: the checksums of the files
-    are compared, columns and types stay, and the copy gets a snapshot that knows its files.
+    Call `index` again, with the same arguments, after files were added, removed or rewritten: all files are
+    read anew. Call it, too, after a dataset that `to_tfrecord` wrote was copied without the times of its
+    files: the checksums of the files are compared, columns and types stay, and the copy gets a snapshot that
+    knows its files.
 
     Parameters
     ----------

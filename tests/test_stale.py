@@ -20,6 +20,7 @@ from servers import page_server, s3_server
 
 import dask_tfrecord
 from dask_tfrecord import DestinationError, FileChangedError, Snapshot, read_tfrecord, to_tfrecord
+from dask_tfrecord.dataset import stamps
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -147,6 +148,28 @@ def test_index_is_called_again_after_a_rewrite(foreign: Place, size: str) -> Non
     assert foreign.read(filters=[("n", "==", first + 5)]).n.compute().tolist() == [first + 5]
     with pytest.raises(DestinationError, match="up to date"):
         dask_tfrecord.index(foreign.url, storage_options=foreign.options)
+
+
+def test_a_read_after_index_was_called_again_is_not_the_read_before(foreign: Place) -> None:
+    """Dask has one expression for all that look the same."""
+    filters = [("n", "<", 250)]
+    before = foreign.read(filters=filters)
+    foreign.rewrite("1.tfrecord", 700)
+    dask_tfrecord.index(foreign.url, storage_options=foreign.options)
+    assert len(foreign.read(filters=filters).compute()) == 10
+    with pytest.raises(FileChangedError):
+        before.compute()
+
+
+def test_many_files_that_are_not_read_are_looked_up_by_one_listing(
+    foreign: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stamps, "_FEW", 0)
+    late = foreign.read(filters=[("n", "<", 250)])
+    assert len(late.compute()) == 10
+    foreign.rewrite("1.tfrecord", 240)
+    with pytest.raises(FileChangedError, match="rewritten since"):
+        late.compute()
 
 
 def test_index_is_called_again_after_files_came_and_went(foreign: Place) -> None:

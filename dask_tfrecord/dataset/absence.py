@@ -29,15 +29,19 @@ def unfinished_only(place: str) -> str:
 
 
 def check_bucket(store: Store) -> None:
-    """Raise FileNotFoundError if the root is in a bucket that does not exist."""
-    if store.renames:
+    """Raise FileNotFoundError if the root is in a bucket of S3 that does not exist.
+
+    Only a clear answer counts: those who may write to a bucket may not always look at it.
+    """
+    if not hasattr(store.fs, "call_s3"):
         return
     bucket = store.root.strip("/").partition("/")[0]
-    there = True
-    with suppress(Exception):  # those who may not ask see what they came for, or another error
-        there = store.fs.exists(bucket)
-    if not there:
-        raise FileNotFoundError(f"{store.public(store.root)}: the bucket {bucket!r} does not exist")
+    try:
+        store.fs.call_s3("head_bucket", Bucket=bucket)
+    except FileNotFoundError:
+        raise FileNotFoundError(f"{store.public(store.root)}: the bucket {bucket!r} does not exist") from None
+    except Exception:  # whatever was asked for fails with the same, or does not need this
+        return
 
 
 def unreachable(place: str, error: BaseException) -> TFRecordError | None:

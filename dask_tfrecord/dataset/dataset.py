@@ -343,7 +343,7 @@ class Dataset:
         values = [(name, found.to_pylist()) for name, found in self.values.items()]
         names = (sorted(self.guarded), sorted(self.left_out))
         how = (self.schema.to_json(), self.options, self.filters, names)
-        parts = (self.store.__dask_tokenize__(), how, values, self.pieces)
+        parts = (self.store.__dask_tokenize__(), how, values, self.pieces, self.pruned)
         return hashlib.sha256(repr(parts).encode()).hexdigest()
 
 

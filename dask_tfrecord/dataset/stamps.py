@@ -1,7 +1,9 @@
 """Whether files are still the ones that a snapshot or a listing describes, judged without opening them."""
 
 from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 
 from dask_tfrecord.dataset.entries import FileEntry
 from dask_tfrecord.dataset.layout import is_part
@@ -11,7 +13,10 @@ from dask_tfrecord.dataset.store import Store
 from dask_tfrecord.errors import FileChangedError
 
 # More files than this are looked up by one listing of the dataset, where every look is a request.
-_FEW = 16
+_FEW = 256
+
+# Requests at a time.
+_THREADS = 16
 
 _AS_THEY_ARE = "use_snapshot=False reads the files as they are"
 
@@ -52,13 +57,22 @@ def check_unchanged(store: Store, files: Iterable[FileInfo]) -> None:
     if not store.local and len(stamped) > _FEW:
         store.fs.invalidate_cache()
         found = {plain(info.path): info for info in list_directory(store)}
-        looks = {file.path: found.get(plain(file.path)) for file in stamped}
+        stamped = [file for file in stamped if _stamp(found.get(plain(file.path))) != file.stamp]
+    if store.local or len(stamped) < 2:
+        for file in stamped:
+            _check(store, file)
     else:
-        looks = {file.path: None for file in stamped}
-    for file in stamped:
-        seen = looks[file.path]
-        if seen is None or seen.stamp != file.stamp:
-            Expected(store.public(file.path), file.size, file.stamp, True, dict).check(store.look(file.path))
+        with ThreadPoolExecutor(_THREADS) as pool:
+            list(pool.map(partial(_check, store), stamped))
+
+
+def _stamp(file: FileInfo | None) -> str:
+    return "" if file is None else file.stamp
+
+
+def _check(store: Store, file: FileInfo) -> None:
+    expected = Expected(store.public(file.path), file.size, file.stamp, True, dict)
+    expected.check(store.look(file.path))
 
 
 def changed_since_snapshot(store: Store, path: str) -> FileChangedError:
