@@ -35,7 +35,8 @@ def snapshot_files(store: Store, snapshot: Snapshot) -> tuple[FileInfo, ...]:
             raise CorruptRecordError(problem, path=public, advice=_ADVICE)
         if info.size not in (None, file.bytes):
             problem = f"the file has {info.size:,} bytes, the dataset's snapshot says {file.bytes:,}"
-            raise CorruptRecordError(problem, path=public, advice=_ADVICE)
+            again = "" if is_part(file.path) else "call dask_tfrecord.index again if that is right, or "
+            raise CorruptRecordError(problem, path=public, advice=again + _ADVICE)
         files.append(replace(info, crc32c=file.crc32c))
     foreign = {path for path in found if not is_part(path)}
     if foreign:  # perhaps an overwrite replaced them and did not come to removing them

@@ -274,7 +274,8 @@ def placed(error: TFRecordError, path: str, first: int, globs: Globs = NO_GLOBS)
 
     ``globs`` may read the other files.
     """
-    if error.record is not None or isinstance(error, CorruptRecordError):
+    damaged = isinstance(error, CorruptRecordError) and not isinstance(error, FileChangedError)
+    if error.record is not None or damaged:
         error.record = first + (error.record or 0)
     return error.located(path=path, advice=_advice(error, path, globs))
 
