@@ -113,7 +113,7 @@ def text_names(
     return {
         label: column
         for label, (column, dtype) in dtypes.items()
-        if _is_text(dtype) and (column not in given or _is_no_text(given[column]))
+        if printed.holds_text(dtype) and (column not in given or _is_no_text(given[column]))
     }
 
 

@@ -32,6 +32,17 @@ _ARROW = {"bytes": "pa.binary()", "bool": "pa.bool_()", "date": "pa.date32()"}
 _ARROW |= dict.fromkeys(("list", "tuple", "ndarray"), "pa.list_(pa.float32())")
 
 
+def holds_text(dtype: Any) -> bool:
+    """Whether values may be text, in any dtype that Dask's text can be converted to."""
+    if isinstance(dtype, pd.CategoricalDtype):
+        dtype = pd.StringDtype() if dtype.categories is None else dtype.categories.dtype
+        return holds_text(dtype) or bool(pd.api.types.is_object_dtype(dtype))
+    if isinstance(dtype, pd.ArrowDtype):
+        kinds = pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view
+        return any(test(dtype.pyarrow_dtype) for test in kinds)
+    return isinstance(dtype, pd.StringDtype)
+
+
 def check_objects(values: "pd.Series[Any] | pd.Index[Any]", name: str) -> None:
     """Refuse objects other than text that are about to become text, or that did; ``name`` is their column.
 
@@ -56,7 +67,8 @@ def check_objects(values: "pd.Series[Any] | pd.Index[Any]", name: str) -> None:
 def first(column: pa.ChunkedArray) -> list[str]:
     """The first texts of a column."""
     found = column.slice(0, _ROWS).drop_null().slice(0, _VALUES).to_pylist()
-    return [value if isinstance(value, str) else value.decode(errors="replace") for value in found]
+    texts = (value.decode(errors="replace") if isinstance(value, bytes) else value for value in found)
+    return [text for text in texts if isinstance(text, str)]
 
 
 def check_text(texts: list[str], name: str) -> None:

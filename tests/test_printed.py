@@ -79,6 +79,8 @@ CONVERTING: dict[str, Callable[[pd.DataFrame], dd.DataFrame]] = {
     "filter": lambda f: (lambda d: d[d.i >= 0])(two(f)),
     "map_partitions": lambda f: two(f).map_partitions(lambda part: part),
     "shuffle": lambda f: two(f).shuffle("i"),
+    "Arrow text": lambda f: two(f).astype({"x": pd.ArrowDtype(pa.string())}),
+    "categories": lambda f: two(f).astype({"x": "category"}),
     "series": lambda f: two(f)["x"].to_frame(),
     "from_series": lambda f: dd.from_pandas(f["x"], npartitions=2).to_frame(),
     "renamed series": lambda f: two(f)["i"].to_frame().assign(x=two(f)["x"].rename("y")),
