@@ -24,7 +24,7 @@ from dask_tfrecord.dataset.snapshot import Levels
 from dask_tfrecord.dataset.splits import Split
 from dask_tfrecord.dataset.stamps import check_unchanged
 from dask_tfrecord.dataset.store import Store
-from dask_tfrecord.errors import SchemaError
+from dask_tfrecord.errors import FileChangedError, SchemaError
 from dask_tfrecord.schema import Field, Schema
 
 
@@ -216,15 +216,25 @@ class Dataset:
             split.file for split in left_out if True in self._outcomes(predicate, index, split, known=False)
         )
 
-    def check_unchanged(self, indices: Iterable[int]) -> None:
-        """Raise FileChangedError if a file of these partitions is not as it was listed."""
-        files = (split.file for index in indices for split in self.pieces[index])
-        check_unchanged(self.store, [*files, *self.pruned])
+    def is_unchanged(self, indices: Iterable[int]) -> bool:
+        """Raise FileChangedError if a file of these partitions is not as it was listed.
 
-    def files_without(self, indices: Iterable[int]) -> tuple[FileInfo, ...]:
-        """The files of all partitions but these."""
-        others = set(range(self.npieces)).difference(indices)
-        return tuple(split.file for index in sorted(others) for split in self.pieces[index])
+        False if that cannot be told here, such as where the optimizer cannot reach the files.
+        """
+        files = (split.file for index in indices for split in self.pieces[index])
+        try:
+            check_unchanged(self.store, [*files, *self.pruned])
+        except FileChangedError:
+            raise
+        except Exception:
+            return False
+        return True
+
+    def with_unread(self, piece: Piece, indices: Iterable[int]) -> Piece:
+        """A piece that also looks whether the files of all partitions but these are as they were listed."""
+        others = sorted(set(range(self.npieces)).difference(indices))
+        files = (split.file for index in others for split in self.pieces[index])
+        return replace(piece, unread=(*piece.unread, *files))
 
     def _known(self, schema: Schema) -> tuple[Known, ...] | None:
         """All features there may be, if all columns are read and others are not to be ignored."""

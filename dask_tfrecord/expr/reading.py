@@ -57,7 +57,7 @@ from dask_tfrecord.dataset.keys import WrongTypeError
 from dask_tfrecord.dataset.predicates import Operator, Predicate, Unsure
 from dask_tfrecord.dataset.secrecy import discreet
 from dask_tfrecord.dataset.snapshot import Levels
-from dask_tfrecord.errors import CorruptRecordWarning, FileChangedError, SchemaError
+from dask_tfrecord.errors import CorruptRecordWarning, SchemaError
 from dask_tfrecord.expr.telling import tell
 from dask_tfrecord.schema import Field, Schema
 
@@ -191,9 +191,8 @@ class ReadTFRecord(PartitionsFiltered, BlockwiseIO):
 
     def _piece(self, index: int) -> Piece:
         piece: Piece = self.dataset.piece(index, self._schema, self.predicate)
-        if self.operand("known_divisions") is None or index != self._partitions[0]:
-            return piece
-        return replace(piece, unread=(*piece.unread, *self.dataset.files_without(self._partitions)))
+        by_divisions = self.operand("known_divisions") is not None and index == self._partitions[0]
+        return self.dataset.with_unread(piece, self._partitions) if by_divisions else piece
 
     def _simplify_up(self, parent: Expr, dependents: Any) -> Expr | None:
         decided = self._decide(dependents)
@@ -217,21 +216,11 @@ class ReadTFRecord(PartitionsFiltered, BlockwiseIO):
     def _count(self, parent: Expr) -> Expr | None:
         """The lengths, if a snapshot knows them; else of no columns, which are counted without decoding."""
         lengths = tuple(self.dataset.count(index) for index in self._partitions)
-        if None not in lengths and self._is_unchanged():
+        if None not in lengths and self.dataset.is_unchanged(self._partitions):
             return Literal(lengths if isinstance(parent, Lengths) else sum(lengths))
         if not self._schema.fields:
             return None
         return type(parent)(self.substitute_parameters({"columns": [], "index": (), "known_divisions": None}))
-
-    def _is_unchanged(self) -> bool:
-        """Whether the files are as they were listed; False, too, where the optimizer cannot reach them."""
-        try:
-            self.dataset.check_unchanged(self._partitions)
-        except FileChangedError:
-            raise
-        except Exception:
-            return False
-        return True
 
     def _narrowed(self, columns: list[str]) -> Expr:
         return self.substitute_parameters({"columns": columns})
@@ -253,11 +242,9 @@ class ReadTFRecord(PartitionsFiltered, BlockwiseIO):
         together = min(every // max(wanted, 1), len(self._partitions) // _LEAST_PARTITIONS)
         return 1 / max(together, 1)
 
-    def _lower(self) -> Expr | None:
-        """Ask the cluster first, for it may have other workers than when the read was planned."""
-        check_cluster()
-        lowered: Expr | None = super()._lower()
-        return lowered
+    def _lower(self) -> Any:
+        check_cluster()  # it may have other workers than when the read was planned
+        return super()._lower()
 
     def _tune_up(self, parent: Expr) -> Expr | None:
         if self._fusion_compression_factor >= 1:
@@ -275,8 +262,7 @@ class ReadTFRecord(PartitionsFiltered, BlockwiseIO):
             if dependents.get(self._name):
                 decided = (self._find_predicate(dependents), self._gathered or self._may_fuse(dependents))
             self.__dict__["_decided"] = (dependents, decided)
-        found: tuple[Predicate | None, bool] = decided
-        return found
+        return cast("tuple[Predicate | None, bool]", decided)
 
     def _may_fuse(self, dependents: Any) -> bool:
         return len(self._partitions) > _LEAST_PARTITIONS and _is_gathered(self, dependents)
