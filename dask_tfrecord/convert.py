@@ -145,6 +145,8 @@ def _cast(array: pa.Array, type_: pa.DataType) -> pa.Array:
     source = array.type
     if types.is_decimal(source) and types.is_decimal(type_):
         return array.cast(type_)
+    if types.is_decimal(source) and types.is_floating(type_):  # Arrow's direct way is off by a bit or two
+        return array.cast(pa.float64()).cast(type_)
     for one, other in ((source, type_), (type_, source)):
         if types.is_float16(one) and not types.is_floating(other):
             return _by_way_of(array, pa.float32(), type_)

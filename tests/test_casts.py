@@ -202,3 +202,10 @@ def test_what_features_hold_is_read_exactly_or_refused(source: pa.DataType, valu
                 assert Value(wire, 1).equals(Value(found, 1)), (value, target)
                 continue
             assert where == 1
+
+
+def test_a_float_between_two_decimals_is_refused() -> None:
+    """Arrow's own cast takes the decimal -77260.87 for this float."""
+    array = pa.array([None, -77260.875], pa.float32())
+    assert refused_or(backed_by_arrow(array), pa.decimal128(20, 2)) is None
+    assert refused_or(backed_by_arrow(array), pa.decimal128(20, 3)) is not None
