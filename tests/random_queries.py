@@ -176,6 +176,8 @@ def variants(data: Data) -> Iterator[tuple[str, Data]]:
     """The same rows, known in other ways: without statistics, without the snapshot, and indexed anew."""
     yield "snapshot", data
     snapshot = Snapshot.open(data.root)
+    if not snapshot.files:
+        return
     schema = data.read(dtype_backend="pyarrow").expr.dataset.schema
     bare = replace(snapshot, files=tuple(replace(entry, statistics=()) for entry in snapshot.files))
     for name in ("bare", "foreign", "indexed"):
@@ -206,11 +208,22 @@ class Queries:
     def __init__(self, data: Data, seed: int) -> None:
         self.rng = random.Random(f"query {data.seed} {seed}")
         self.names = data.names
+        self.index: str | None = None
+
+    def become_index(self) -> str | None:
+        """Choose a column that queries look at as the index, if one can be."""
+        suitable = [name for name in self.names if name not in ("n", "f16", *_UNORDERED)]
+        self.index = self.rng.choice(suitable) if suitable else None
+        self.names = tuple(name for name in self.names if name != self.index)
+        return self.index
 
     def query(self) -> str:
         """A line that makes a frame, a series or a number of ``d``; ``other`` is another read of the same."""
         rng, steps = self.rng, self.rng.choice([0, 1, 1, 1, 2, 2, 3])
         found, columns = "d", list(self.names)
+        if self.index is not None and rng.random() < 0.4:
+            low, high = map(literal, rng.choices(COLUMNS[self.index][1], k=2))
+            found = rng.choice([f"d.loc[{low}:{high}]", f"d.loc[{low}:]", f"d[d.index >= {low}]"])
         for _ in range(steps):
             found, columns = self._step(found, columns)
         return self._end(found, columns) if rng.random() < 0.5 else found
@@ -287,7 +300,7 @@ class Queries:
         if kind < 0.76:
             return f"{found}.assign(z={found}['n'] * 2)", list(dict.fromkeys([*columns, "z"]))
         if kind < 0.80:
-            name = rng.choice([name for name in columns if name != "n"] or ["n"])
+            name = rng.choice([name for name in columns if name != "n"] or ["z"])
             return f"{found}.assign({name}={found}['n'])", [one for one in columns if one != name]
         if kind < 0.84:
             return f"each({found})", columns

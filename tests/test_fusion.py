@@ -65,6 +65,7 @@ QUERIES: dict[str, tuple[Any, int]] = {
     "few partitions": (lambda d: d["n"].partitions[:100].sum(), 100),
     "joined": (lambda d: d["n"].sum() + d["n"].partitions[:10].sum(), 67 + 10),
     "partitions of a filter": (lambda d: d[d["n"] > 3].partitions[1:3]["m"].sum(), 2),
+    "filtered and not": (lambda d: (d[d["n"] > 200]["n"] + d["m"]).count(), FILES),
     "with a scalar": (lambda d: (d["n"] - d["n"].mean()).max(), None),
     "with others": (lambda d: (d["n"] + dd.from_pandas(pd.Series(range(9)), 1).sum()).sum(), None),
 }
@@ -103,6 +104,11 @@ def test_all_reads_of_a_query_are_fused_alike(query: Any, root: Path) -> None:
     assert query(read_tfrecord(root, blocksize=None, columns=columns)) == query(
         read_tfrecord(root, blocksize=None)[columns].repartition(npartitions=3)
     )
+
+
+def test_rows_that_dask_may_align_by_label_are_not_fused(ddf: Any) -> None:
+    some = ddf[ddf["n"] > 200]
+    assert reading((some["n"] + ddf["m"]).count()) == FILES
 
 
 def test_what_is_computed_is_fused_and_has_the_same_index(ddf: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -137,8 +137,8 @@ class Case:
 
     def check(self, whole: list[pd.DataFrame]) -> str:
         """How it came out; an AssertionError for wrong rows. ``whole`` are the partitions of a plain read."""
-        query, how = self.queries.query(), self.rng.choice(["optimised", "optimised", "not fused", "plain"])
         d, parts = self._source(whole)
+        query, how = self.queries.query(), self.rng.choice(["optimised", "optimised", "not fused", "plain"])
         told = f"seed {self.data.seed}, {self.data.root.name}, query {self.number}, {how}, {self.options}, "
         told += f"partitions {self.partitions}: {query}"
         expected = outcome(query, methods.concat(parts), methods.concat(whole))
@@ -168,8 +168,15 @@ class Case:
             told = f"seed {self.data.seed}, {self.data.root.name}, query {self.number}, {filters}"
             assert sorted(methods.concat(parts)["n"]) == sorted(wanted), told
             return d, parts
+        if kind < 0.35 and (name := self.queries.become_index()) is not None:
+            columns = list(self.queries.names)
+            self.options = {"index": name, "calculate_divisions": self.rng.random() < 0.7, "columns": columns}
+            d = self.data.read(**self.options)
+            parts = [d.get_partition(at).compute() for at in range(d.npartitions)]
+            assert sorted(methods.concat(parts)["n"]) == sorted(methods.concat(whole)["n"]), self.data.seed
+            return d, parts
         d, parts = self.data.plain, whole
-        if kind < 0.35:
+        if kind < 0.5:
             self.partitions = self.rng.sample(range(len(whole)), self.rng.randint(1, len(whole)))
             parts = [whole[at] for at in self.partitions]
             d = d.get_partition(*self.partitions) if len(parts) == 1 else d.partitions[self.partitions]

@@ -329,6 +329,9 @@ def _is_all_of(found: Expr, read: ReadTFRecord) -> bool:
         return True
     if not isinstance(found, Elemwise | Filter) or isinstance(found, ResetIndex):  # which counts them anew
         return False
+    rows = [one for one in found.dependencies() if one.ndim]
+    if len(rows) > 1 and any(isinstance(below, Filter) for one in rows for below in one.walk()):
+        return False  # Dask may align filtered rows with others by their labels, which fusing repeats
     return all(_is_all_of(one, read) for one in found.dependencies())
 
 
