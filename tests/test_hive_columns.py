@@ -229,7 +229,7 @@ def test_a_misspelled_key_in_a_schema_is_told(tmp_path: Path) -> None:
         read_tfrecord(root, schema={"contry": pa.string()}, infer="all")
 
 
-@pytest.mark.parametrize("given", ["year", {"year": "integer"}, ["year"], None, 1])
+@pytest.mark.parametrize("given", ["year", {"year": "int65"}, ["year"], None, 1])
 def test_what_hive_cannot_be_is_refused(tmp_path: Path, given: Any) -> None:
     with pytest.raises(TFRecordError, match=r"hive=.* gives no Arrow types.*; pass such as hive=\{"):
         read_tfrecord(put(tmp_path, "year=2026"), hive=given)

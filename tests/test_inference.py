@@ -585,7 +585,7 @@ def infer_path(tmp_path: Path, content: bytes) -> Path:
 
 @pytest.mark.parametrize("given", [{"a": "int65"}, ["a"], "a", {"a": object()}])
 def test_a_schema_that_is_none_is_refused(tmp_path: Path, given: Any) -> None:
-    with pytest.raises(TFRecordError, match=r"schema=.* gives no types.*; pass such as schema=\{"):
+    with pytest.raises(TFRecordError, match=r"schema=.* gives no Arrow types.*; pass such as schema=\{"):
         infer(tmp_path, file_of({"a": ("int64", [1])}), schema=given)
 
 
