@@ -20,7 +20,10 @@ from memory import peak_kib
 
 from dask_tfrecord import SchemaError, Snapshot, TFRecordError, read_tfrecord, to_tfrecord
 from dask_tfrecord.dataset import exchange
+from dask_tfrecord.dataset.commit import WriteRun
 from dask_tfrecord.dataset.snapshot import snapshot_path
+from dask_tfrecord.dataset.store import Store
+from dask_tfrecord.schema import Schema
 
 ROWS = 400
 
@@ -332,6 +335,19 @@ def test_a_worker_killed_during_a_shuffle_leaves_exactly_the_committed_rows(
         assert set(client.scheduler_info()["workers"]) != before
     assert contents(plain) == contents(other)
     assert len(list(tmp_path.glob("b/*/part-*"))) == len(other.files)
+
+
+def test_only_the_first_file_of_a_source_counts(tmp_path: Path) -> None:
+    run = WriteRun(
+        Store.at(tmp_path), Schema.from_arrow(pa.schema([("n", pa.int64())])), None, "warn", "0" * 32
+    )
+    shuffle = exchange.Shuffle((), 1, 4)
+    first = exchange.spill(run, pa.table({"n": pa.array(range(100))}), 0, shuffle)
+    again = exchange.spill(run, pa.table({"n": pa.array(range(99, -1, -1))}), 0, shuffle)
+    assert again.path == first.path
+    assert again.starts.tolist() == first.starts.tolist()
+    assert again.checksums.tolist() == first.checksums.tolist()
+    assert len(list(tmp_path.glob("_tfrecord/staging/*/rows/*-*"))) == 1
 
 
 def test_nothing_of_the_way_is_left(tmp_path: Path) -> None:

@@ -6,7 +6,9 @@ spill files. A task therefore holds one partition, however large the data is.
 """
 
 import hashlib
+import json
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from itertools import pairwise
 from typing import NamedTuple
 from uuid import uuid4
@@ -89,10 +91,25 @@ class Spill(NamedTuple):
 
 
 def spill(run: WriteRun, table: pa.Table, index: int, shuffle: Shuffle) -> Spill:
-    """Write the spill file of source partition ``index``.
+    """Write the spill file of source partition ``index``, unless an earlier call has written it.
 
-    A repeated call writes a file of its own, so no spill file changes while a target partition reads it.
+    Only the first of several calls counts. So every target partition reads the same rows, also if a worker
+    dies and the source gives other rows, or rows in another order, when it is computed again.
     """
+    receipt = run.store.join(staged(run.run, f"rows/{index:05d}.json"))
+    with suppress(FileNotFoundError):
+        return _from_json(run.store.fs.cat_file(receipt))
+    written = _write(run, table, index, shuffle)
+    try:
+        run.store.create_exclusively(receipt, _to_json(written))
+    except FileExistsError:
+        run.store.remove([run.store.join(written.path)])
+        return _from_json(run.store.fs.cat_file(receipt))
+    return written
+
+
+def _write(run: WriteRun, table: pa.Table, index: int, shuffle: Shuffle) -> Spill:
+    """Write a spill file, of a name that no other call uses."""
     targets = _targets(table, index, shuffle)
     bounds = np.cumsum(np.bincount(targets, minlength=shuffle.npartitions))
     order = sorting(targets)
@@ -110,6 +127,17 @@ def spill(run: WriteRun, table: pa.Table, index: int, shuffle: Shuffle) -> Spill
             starts.append(starts[-1] + size)
             checksums.append(checksum)
     return Spill(path, np.array(starts), np.array(checksums))
+
+
+def _to_json(spill: Spill) -> bytes:
+    """The receipt of a spill file."""
+    numbers = {"starts": spill.starts.tolist(), "checksums": spill.checksums.tolist()}
+    return json.dumps({"path": spill.path, **numbers}).encode()
+
+
+def _from_json(receipt: bytes) -> Spill:
+    found = json.loads(receipt)
+    return Spill(found["path"], np.array(found["starts"]), np.array(found["checksums"]))
 
 
 def write_target(
