@@ -253,7 +253,7 @@ def test_an_entry_that_goes_on_behind_its_feature_is_read_field_by_field(*, want
         (b"\0\0", "malformed protobuf message"),
     ):
         payload = example_of(block(1, block(1, b"x"), block(2, value), more))
-        file = oracle.records_file([before] * 3 + [payload])
+        file = oracle.records_file([before] * 3 + [payload] + [before] * 5)  # not within the reach of the end
         damage = Decoder(columns, "example").decode(exact(file), final=True).damage
         assert damage is not None
         assert (damage.record, damage.reason) == (3, reason)
