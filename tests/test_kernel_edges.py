@@ -446,3 +446,21 @@ def test_names_that_differ_in_one_bit_are_told_apart(length: int, kind: Any, fea
             decoded = Decoder(columns, "example").decode(exact(file), final=True)
             for name, column in zip((usual, other), decoded.batch.columns, strict=True):
                 assert column.is_null().to_pylist() == [one != name for one in names]
+
+
+def test_a_key_that_ends_with_the_memory_is_compared_up_to_there() -> None:
+    """The checksum behind the cut key goes on as the expected name does, and the memory ends with it."""
+    for number in range(10_000):
+        start = f"{number:_<40}".encode()
+        length = len(start) + 4 + 20  # the name goes on with the checksum, and then with 20 letters
+        payload = block(1, block(1, tag(1, 2) + varint(length) + start))
+        cut = oracle.records_file([payload])
+        if max(cut[-4:]) < 0x80:
+            break
+    name = (start + cut[-4:]).decode() + 20 * "x"
+    whole = example_of(entry(name, int64_list(packed(1))))
+    decoded = Decoder([Column(name, "int64", 0)], "example").decode(
+        exact(oracle.records_file([whole] * 3) + cut), final=True
+    )
+    assert decoded.damage is not None
+    assert (decoded.records, decoded.damage.record) == (3, 3)

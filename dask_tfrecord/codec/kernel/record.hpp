@@ -170,7 +170,9 @@ class KeyTable {
 
   bool full() const { return keys_.size() > kMaxUnwanted; }
 
-  static constexpr size_t kLongest = 56;             // the longest text of a key that is expected
+  // The longest text of a key that is expected. Any limit is right that leaves the entry's length one byte: it only
+  // sets how far before the end of the memory the fast path stops (kReach).
+  static constexpr size_t kLongest = 56;
   static constexpr size_t kHead = 2 + kLongest + 5;  // what comes before the values in the longest entry
 
  private:
