@@ -66,12 +66,14 @@ def test_what_was_read_can_be_written_and_added_to(tmp_path: Path) -> None:
     assert take(tmp_path / "b", [0, -1])["x"].isna().all()
 
 
-def test_it_is_added_to_a_column_of_another_type_by_schema_only(tmp_path: Path) -> None:
+def test_it_is_added_to_a_column_of_another_type(tmp_path: Path) -> None:
     to_tfrecord(collection().assign(x=7), tmp_path)
-    with pytest.raises(SchemaError, match="the column is null, in the dataset it is int64"):
-        to_tfrecord(collection(), tmp_path, append=True)
+    to_tfrecord(collection(), tmp_path, append=True)
     to_tfrecord(collection(), tmp_path, append=True, schema={"x": pa.int64()})
-    assert read_tfrecord(tmp_path)["x"].sum().compute() == 28
+    found = read_tfrecord(tmp_path)["x"].compute()
+    assert found.dtype == pd.ArrowDtype(pa.int64())
+    assert found.sum() == 28
+    assert found.isna().sum() == 8
 
 
 def test_objects_that_are_all_missing_are_a_null_column(tmp_path: Path) -> None:

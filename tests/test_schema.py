@@ -416,7 +416,9 @@ class TestValuesThatDoNotFit:
             from_storage(pa.array([[1, 2], None, [1, 2, 3]]), pa.list_(pa.int64(), 2))
 
     def test_a_value_where_none_was_ever_seen(self) -> None:
-        with pytest.raises(SchemaError, match=r"record 1: feature 'x': holds bytes"):
+        with pytest.raises(
+            SchemaError, match=r"record 1: feature 'x': the record holds bytes, the column is null"
+        ):
             from_storage(pa.array([None, [b"a"]], pa.list_(pa.binary())), pa.null())
 
 

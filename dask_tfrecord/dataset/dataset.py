@@ -243,6 +243,8 @@ class Dataset:
             return None
         apart = {*self.values, *self.options.origin}
         features = [item.column.feature for item in self.schema.fields if item.name not in apart]
+        if self.entries and not features:  # whoever made the snapshot has seen that the records hold none
+            return None
         keys = (self.values.keys() - self.guarded) | self.left_out
         return (*features, *((name, is_list) for name in sorted(keys) for is_list in (False, True)))
 

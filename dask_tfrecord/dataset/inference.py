@@ -137,8 +137,13 @@ class Sample:
             self.records + later.records,
             self.payload + later.payload,
             self.stranger or later.stranger,
-            self.doubt or later.doubt,
+            "" if self._is_certain or later._is_certain else self.doubt or later.doubt,
         )
+
+    @property
+    def _is_certain(self) -> bool:
+        """Whether a record is no message of any type, so that the records are bytes without doubt."""
+        return self.stranger is not None and not self.doubt
 
     @property
     def known_type(self) -> RecordType:
