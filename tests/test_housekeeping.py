@@ -1,6 +1,7 @@
 """`exists` and `cleanup`: what writes that died have left goes, what a snapshot lists stays."""
 
 import os
+import shutil
 import time
 from datetime import timedelta
 from pathlib import Path
@@ -132,6 +133,33 @@ def test_files_of_others_beside_a_dataset_are_left_alone(tmp_path: Path) -> None
     assert cleanup(tmp_path, older_than="0s") == []
     assert (tmp_path / "foreign.tfrecord").exists()
     assert (tmp_path / "_tfrecord" / "notes.txt").exists()
+
+
+@pytest.mark.parametrize("name", ["train", "deep/test", "day=1"])
+def test_a_dataset_below_another_one_is_left_alone(tmp_path: Path, name: str) -> None:
+    to_tfrecord(collection(1), tmp_path)
+    to_tfrecord(collection(2), tmp_path / name)
+    before = content(tmp_path)
+    assert cleanup(tmp_path, older_than="0s") == []
+    assert content(tmp_path) == before
+
+
+def test_files_that_were_copied_into_a_dataset_are_left_alone(tmp_path: Path) -> None:
+    to_tfrecord(collection(1), tmp_path / "a")
+    to_tfrecord(collection(2), tmp_path / "b")
+    (copied,) = (tmp_path / "b").glob("part-*")
+    shutil.copy(copied, tmp_path / "a")
+    assert cleanup(tmp_path / "a", older_than="0s") == []
+    assert (tmp_path / "a" / copied.name).exists()
+
+
+def test_what_others_put_beside_staged_writes_is_left_alone(tmp_path: Path) -> None:
+    to_tfrecord(collection(1), tmp_path)
+    notes = tmp_path / "_tfrecord" / "staging" / "mine" / "notes.docx"
+    notes.parent.mkdir(parents=True)
+    notes.touch()
+    assert cleanup(tmp_path, older_than="0s") == []
+    assert notes.exists()
 
 
 def test_the_age_of_a_run_is_that_of_its_newest_file(tmp_path: Path) -> None:

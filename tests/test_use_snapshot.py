@@ -12,6 +12,8 @@ import pytest
 import dask_tfrecord
 from dask_tfrecord import CorruptRecordError, Snapshot, TFRecordError, read_tfrecord, to_tfrecord
 
+RUN = "0123abcd" + "0" * 24
+
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
@@ -31,7 +33,7 @@ def numbers(path: object, **options: object) -> list[int]:
 
 def a_dead_write(root: Path) -> Path:
     """A file of a write that broke off, in its place, as on an object store."""
-    (root / "_tfrecord" / "staging" / "0123abcd-run").mkdir(parents=True)
+    (root / "_tfrecord" / "staging" / RUN).mkdir(parents=True)
     path = root / "part-0123abcd-00000-of-00001.tfrecord"
     path.write_bytes(row(99))
     return path
@@ -85,7 +87,7 @@ def test_a_glob_gives_no_files_that_an_overwrite_has_not_removed_yet(tmp_path: P
 @pytest.mark.parametrize("root", ["own", "run=5/own", "own/run=5"])
 def test_a_partitioned_dataset_is_recognised_from_its_directories(tmp_path: Path, root: str) -> None:
     own = write(tmp_path / root, *range(4), partition_on=["k"])
-    (own / "_tfrecord" / "staging" / "0123abcd-run").mkdir(parents=True)
+    (own / "_tfrecord" / "staging" / RUN).mkdir(parents=True)
     (own / "k=0" / "part-0123abcd-00000-of-00001.tfrecord").write_bytes(row(98))
     assert numbers(f"{own}/k=*/*") == numbers(f"{own}/k=*") == [0, 1, 2, 3]
     assert numbers(f"{own}/k=0/*") == numbers(own / "k=0") == [0, 2]
@@ -109,7 +111,7 @@ def test_a_directory_with_nothing_but_an_unfinished_write_says_so_and_how_to_men
     tmp_path: Path, path: str
 ) -> None:
     """Files that wait aside, as on a disk; a write that died early has left an empty directory."""
-    waiting = tmp_path / "_tfrecord" / "staging" / "0123abcd-run"
+    waiting = tmp_path / "_tfrecord" / "staging" / RUN
     waiting.mkdir(parents=True)
     for content in (None, row(1)):
         if content is not None:

@@ -14,6 +14,9 @@ from dask_tfrecord.errors import TFRecordError
 # Holds a directory for each write that runs, or that broke off.
 STAGING = f"{OWN}/staging"
 
+# What such a directory is called. Anything else beside it is not ours.
+_RUN = re.compile(r"[0-9a-f]{32}")
+
 # In such a directory: what a write replaces, which is to be removed after its commit.
 _REPLACED = "replaced.json"
 
@@ -83,7 +86,7 @@ def unfinished(paths: Sequence[str]) -> list[str]:
 
 def open_runs(store: Store) -> list[str]:
     """The runs that have not cleared up: they are under way, or broke off."""
-    return store.names(STAGING)
+    return [name for name in store.names(STAGING) if _RUN.fullmatch(name)]
 
 
 def visible_files(store: Store) -> list[FileInfo]:

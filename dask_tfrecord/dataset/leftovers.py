@@ -38,7 +38,8 @@ def remove_leftovers(store: Store, before: datetime) -> list[str]:
 def _unlisted(store: Store) -> dict[str, list[str]]:
     """By the start of the run's id: its data files that are in place and that no snapshot lists.
 
-    Without a snapshot, files are those of a run that died only if the run has left something in staging.
+    Only runs that have left something in staging count: a run removes that last. All other data files were
+    copied here, or belong to a dataset below this one.
     """
     parts = [file.path for file in list_directory(store) if is_part(file.path)]
     runs: dict[str, list[str]] = {run[:8]: [] for run in open_runs(store)}
@@ -46,8 +47,8 @@ def _unlisted(store: Store) -> dict[str, list[str]]:
     listed = _listed(store, numbers)
     for path in parts:
         run = run_of(path) or ""
-        if path not in listed and (numbers or run in runs):
-            runs.setdefault(run, []).append(path)
+        if path not in listed and run in runs:
+            runs[run].append(path)
     return runs
 
 
