@@ -86,6 +86,16 @@ def test_a_file_that_is_no_tfrecord_is_refused_by_name_and_nothing_is_computed(
     assert tree(tmp_path) == before
 
 
+@pytest.mark.parametrize(
+    "name", ["tfrecords.md", "part-list.txt", "train-00-of-01.csv", "model.data-0-00-of-01", "a.tfrecord.txt"]
+)
+def test_an_empty_file_that_is_not_called_like_tfrecord_is_refused_by_name(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).touch()
+    with pytest.raises(DestinationError, match=f"removes only TFRecord files.*'{name}'"):
+        to_tfrecord(uncomputable(), tmp_path, overwrite=True)
+    assert (tmp_path / name).exists()
+
+
 def test_many_foreign_files_are_counted(tmp_path: Path) -> None:
     for number in range(12):
         (tmp_path / f"{number:02d}.txt").write_text("text")
@@ -164,6 +174,25 @@ def test_a_directory_of_datasets_is_not_overwritten(place: str) -> None:
     with pytest.raises(DestinationError, match=r"holds another dataset, '(train|deep/test)'"):
         to_tfrecord(uncomputable(), place, overwrite=True)
     assert numbers(f"{place}/train") == numbers(f"{place}/deep/test") == [1]
+
+
+@pytest.mark.parametrize("dataset", [False, True])
+def test_a_dataset_that_is_named_like_a_partition_is_not_overwritten(place: str, dataset: bool) -> None:
+    if dataset:
+        to_tfrecord(collection(2), place)
+    to_tfrecord(collection(1), f"{place}/day=1")
+    with pytest.raises(DestinationError, match="holds another dataset, 'day=1'"):
+        to_tfrecord(uncomputable(), place, overwrite=True)
+    assert numbers(f"{place}/day=1") == [1]
+
+
+def test_the_snapshot_of_another_dataset_behind_a_link_is_not_removed(tmp_path: Path) -> None:
+    to_tfrecord(collection(1), tmp_path / "other")
+    (tmp_path / "place").mkdir()
+    (tmp_path / "place" / "_tfrecord").symlink_to(tmp_path / "other" / "_tfrecord")
+    with pytest.raises(DestinationError, match=r"a link, .*_tfrecord, leads out of it"):
+        to_tfrecord(uncomputable(), tmp_path / "place", overwrite=True)
+    assert numbers(tmp_path / "other") == [1]
 
 
 def test_a_damaged_snapshot_does_not_stand_in_the_way(tmp_path: Path) -> None:

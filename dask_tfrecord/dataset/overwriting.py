@@ -25,7 +25,10 @@ _MOST_NAMES = 5
 _MOST_FILES = 100
 
 # An empty file is a TFRecord file without records only if its name suggests that.
-_TFRECORD_NAME = re.compile(r"tfrec|^part-|-\d{2,}-of-\d{2,}", re.IGNORECASE)
+_TFRECORD_NAME = re.compile(
+    r"(.*\.tfr\w*(-\d+-of-\d+)?|part-[\w-]+|[^.]*-\d{2,}-of-\d{2,})(\.(gz|zlib|deflate|zst|lz4|bz2|xz))?",
+    re.IGNORECASE,
+)
 
 # Logs of TensorBoard have the framing of TFRecord, but they are never a dataset.
 _EVENTS = "tfevents"
@@ -95,12 +98,12 @@ def _is_tfrecord(store: Store, file: FileInfo) -> bool:
     if _EVENTS in name:
         return False
     if not file.size:
-        return bool(_TFRECORD_NAME.search(name))
+        return bool(_TFRECORD_NAME.fullmatch(name))
     try:
         content = _first_bytes(store, file, file.size)
     except (TFRecordError, FileNotFoundError, PermissionError):
         return False
-    return is_frame(content) or (not content and bool(_TFRECORD_NAME.search(name)))
+    return is_frame(content) or (not content and bool(_TFRECORD_NAME.fullmatch(name)))
 
 
 def _first_bytes(store: Store, file: FileInfo, size: int) -> bytes:
@@ -174,7 +177,8 @@ def _is_same(one: str, other: str) -> bool:
 
 
 def _refuse_links(store: Store) -> None:
-    for link in linked_directories(store.root):
+    own = store.join(OWN)
+    for link in [own] * os.path.islink(own) + linked_directories(store.root):
         raise DestinationError(
             f"a link, {link}, leads out of it, and the overwrite would remove what is there",
             path=store.public(store.root),
@@ -184,18 +188,22 @@ def _refuse_links(store: Store) -> None:
 
 def _refuse_datasets_below(store: Store, files: Sequence[FileInfo]) -> None:
     """Refuse a directory of datasets, each with a snapshot of its own."""
-    looked: set[str] = set()
+    below: set[str] = set()
     for file in files:
         directory = _below(store, file).rpartition("/")[0]
-        while directory and directory not in looked:
-            looked.add(directory)
-            if "=" not in directory.rpartition("/")[2] and store.names(f"{directory}/{OWN}"):
-                raise DestinationError(
-                    f"the directory holds another dataset, {directory!r}, which the overwrite would remove",
-                    path=store.public(store.root),
-                    advice="write to a directory of its own, or remove that dataset first",
-                )
+        while directory and directory not in below:
+            below.add(directory)
             directory = directory.rpartition("/")[0]
+    looked = sorted(below)
+    with ThreadPoolExecutor(_THREADS) as pool:
+        found = list(pool.map(lambda one: store.names(f"{one}/{OWN}"), looked))
+    for directory, names in zip(looked, found, strict=True):
+        if names:
+            raise DestinationError(
+                f"the directory holds another dataset, {directory!r}, which the overwrite would remove",
+                path=store.public(store.root),
+                advice="write to a directory of its own, or remove that dataset first",
+            )
 
 
 def _names(found: Sequence[str]) -> str:
