@@ -105,9 +105,13 @@ class WriteRun:
         return self.write_parted(split(table, self.partition_on, max_parts=self.max_parts), index, count)
 
     def write_parted(self, rows: Parted, index: int, count: int) -> tuple[FileEntry, ...]:
-        """Write the files of a partition whose rows are sorted by directory."""
-        if not self.store.renames:
-            self._announce()
+        """Write the files of a partition whose rows are sorted by directory.
+
+        After the commit there is nothing to write. Files that are in place then belong to the dataset, and a
+        source may give other rows when it is computed again.
+        """
+        if not self.store.renames and not self._announce():
+            return ()
 
         def place(directory: str, number: int) -> tuple[str, str]:
             name = f"{directory}/" * bool(directory) + self.name(index, count, number)
@@ -347,11 +351,18 @@ class WriteRun:
         """Where a whole file waits for the commit."""
         return self.store.join(staged(self.run, name))
 
-    def _announce(self) -> None:
-        """Let readers who list the directory know that the files of this run are not to be seen yet."""
+    def _announce(self) -> bool:
+        """Let readers who list the directory know that the files of this run are not to be seen yet.
+
+        False if the run has committed: it needs no more files.
+        """
         marker = self._waiting("started")
+        self.store.fs.invalidate_cache(marker)
         if not self.store.fs.exists(marker):
+            if self._committed() is not None:
+                return False
             self.store.fs.pipe_file(marker, b"")
+        return True
 
 
 def _directory(file: FileEntry) -> str:

@@ -338,6 +338,21 @@ class StoreSuite:
         assert stale[0].path not in self.files(place)
         assert len(self.files(place)) == 4
 
+    def test_a_lazy_write_that_is_computed_again_leaves_the_committed_rows(self, place: str) -> None:
+        counts: list[int] = []
+
+        def other_rows(part: pd.DataFrame) -> pd.DataFrame:
+            counts.append(len(counts))
+            return part.assign(n=len(counts) * 100)
+
+        for name, options in {"plain": {}, "shuffled": {"shuffle": 1}}.items():
+            source = rows(1, 2).map_partitions(other_rows, meta=rows(1)._meta)
+            lazy = self.write(source, f"{place}/{name}", compute=False, **options)
+            first = lazy.compute()
+            committed = self.read(f"{place}/{name}")
+            assert lazy.compute() == first
+            assert self.read(f"{place}/{name}") == committed
+
     # -- Names that a shell would take for patterns ----------------------------------------------------------
 
     @pytest.mark.parametrize("name", PATTERNS)
