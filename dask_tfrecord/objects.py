@@ -6,6 +6,8 @@ for columns of one kind that Arrow is known to convert exactly.
 """
 
 import datetime
+from array import array
+from collections import deque
 from itertools import chain
 from typing import Any
 
@@ -19,6 +21,9 @@ from dask_tfrecord.casts import innermost, is_list
 from dask_tfrecord.convert import convert, family
 
 Objects = npt.NDArray[np.object_]
+
+# Sequences of which Arrow infers no type.
+_SEQUENCES = (pd.Series, pd.Index, pd.api.extensions.ExtensionArray, array, deque, range)
 
 # What pandas calls columns of one kind, which Arrow converts exactly to the type that it infers.
 _UNIFORM = ("string", "bytes", "boolean", "integer", "floating", "decimal")
@@ -49,14 +54,23 @@ def to_arrow(column: "pd.Series[Any]", type_: pa.DataType | None, *, rounded: bo
         raise TypeError("it is one string, not a list")  # Arrow would take it for a list of its letters
     if not is_list(type_) and _FAMILIES.get(kind) == family(type_):
         return _make(values, missing, type_)
+    if is_list(type_):
+        values = _with_lists(values)
     try:
         found = _infer(values, missing)
     except (OverflowError, TypeError, pa.ArrowException):  # such as integers beyond 64 bits
         found = _make(values, missing, type_)
-        if not _are_same(values[~missing], found.drop_null()):
+        if not _are_same(values[~missing], found.drop_null(), inferred=False):
             raise
     _check_family(found.type, type_)
     return convert(found, type_, rounded=rounded)
+
+
+def _with_lists(values: Objects) -> Objects:
+    """The objects with lists in place of the other sequences, whose values Arrow converts unchecked."""
+    if not any(issubclass(kind, _SEQUENCES) for kind in set(map(type, values))):
+        return values
+    return _objects([list(value) if isinstance(value, _SEQUENCES) else value for value in values])
 
 
 def _check_scalars(present: Objects) -> None:
@@ -97,19 +111,30 @@ def _are_uniform(present: Objects) -> bool:
     if infer_dtype(present, skipna=False) in _UNIFORM:
         return True
     if set(map(type, present)) == {np.ndarray}:
-        kinds = {array.dtype for array in present}
+        kinds = {values.dtype for values in present}
         return len(kinds) == 1 and kinds.pop().kind in "biufSU"
     return False
 
 
-def _are_same(present: Objects, found: pa.Array) -> bool:
-    """Whether the values equal the objects, as Python compares them; NaN equals itself."""
+def _are_same(present: Objects, found: pa.Array, *, inferred: bool = True) -> bool:
+    """Whether the values equal the objects, as Python compares them; NaN equals itself.
+
+    Arrow converts some kinds exactly to the type that it ``inferred``, but to no other one.
+    """
+    kinds = set(map(type, present))
     if is_list(found.type):
-        if np.ma.MaskedArray in set(map(type, present)):  # of which Arrow takes the masked values, too
+        if any(issubclass(kind, np.generic) for kind in kinds):  # Arrow takes some for empty lists
+            return False
+        if np.ma.MaskedArray in kinds:  # of which Arrow takes the masked values, too
             return False
         values = _objects([value for value in chain.from_iterable(present) if value is not None])
-        return _are_uniform(values) or _are_same(values, found.flatten().drop_null())
+        known = inferred and _are_uniform(values)
+        return known or _are_same(values, found.flatten().drop_null(), inferred=inferred)
     if len(present) != len(found):  # Arrow takes more for null than pandas does
+        return False
+    if np.ndarray in kinds:  # NumPy calls an array of one number equal to the number,
+        return False
+    if np.timedelta64 in kinds and not pa.types.is_duration(found.type):  # and a length of time, too
         return False
     if pa.types.is_timestamp(found.type) and found.type.tz is not None:
         if any(getattr(value, "tzinfo", None) is None for value in present):

@@ -1,6 +1,7 @@
 """Every cast by `schema=` is exact, or refused with its row, or a rounding that `lossy=` allows."""
 
-from collections import Counter
+from array import array
+from collections import Counter, deque
 from collections.abc import Iterator
 from functools import partial
 from typing import Any
@@ -66,6 +67,45 @@ def test_an_object_is_stored_as_an_equal_value_or_refused(value: Any) -> None:
     for target in TARGETS:
         found = refused_or(objects(None, value), target)
         assert found is None or Value(found, 1).is_object(value), target
+
+
+SEQUENCES = [pd.Series, pd.Index, pd.array, partial(array, "d"), deque]
+
+
+@pytest.mark.parametrize("make", SEQUENCES)
+def test_sequences_of_other_classes_are_cast_as_lists_are(make: Any) -> None:
+    column = objects(None, make([1.5, 2.0]))
+    assert refused_or(column, pa.list_(pa.int64())) is None
+    assert refused_or(column, pa.list_(pa.date32())) is None
+    stored = refused_or(column, pa.list_(pa.float32()))
+    assert stored is not None
+    assert stored.to_pylist() == [None, [1.5, 2.0]]
+    rounded = refused_or(objects(None, make([0.1])), pa.list_(pa.float32()), "allow")
+    assert rounded is not None
+    assert rounded.to_pylist() == [None, [np.float32(0.1)]]
+
+
+ODD: list[tuple[Any, pa.DataType]] = [
+    (range(2), pa.list_(pa.date32())),
+    (pd.Index([1, 2]), pa.list_(pa.duration("s"))),
+    (pd.Series(["a"]), pa.list_(pa.binary())),
+    (pd.Series([b"a"], dtype=object), pa.list_(pa.string())),
+    (np.void(b"ab"), pa.list_(pa.int64())),
+    (np.timedelta64(1, "M"), pa.int64()),
+    (np.timedelta64(5, "ps"), pa.uint8()),
+]
+
+
+@pytest.mark.parametrize(("value", "type_"), ODD, ids=[f"{value!r} {type_}" for value, type_ in ODD])
+def test_objects_that_arrow_takes_for_other_values_are_refused(value: Any, type_: pa.DataType) -> None:
+    assert refused_or(objects(None, value), type_) is None
+
+
+def test_arrays_of_one_value_are_no_scalars() -> None:
+    column = objects(None, None)
+    column.at[0, "x"], column.at[1, "x"] = np.array([True]), np.array([1])
+    with pytest.raises(SchemaError, match="'x'"):
+        through_records(column, pa.int64(), "raise")
 
 
 def _all_of(partitions: list[pd.DataFrame], names: list[str]) -> Iterator[pd.DataFrame]:
