@@ -86,7 +86,8 @@ def read_tfrecord(
         The types of columns. A mapping gives the types of some columns, which replace the inferred or stored
         types; None leaves a column out. Names such as "int64" and types of NumPy, pandas and Python mean the
         Arrow type. A column found in no record is all null. It raises if a snapshot or ``infer="all"`` proves
-        that no record has it. A schema gives all columns: nothing is inferred, and no other feature is read.
+        that no record has it, and if it takes times for those of another unit than the snapshot tells. A
+        schema gives all columns: nothing is inferred, and no other feature is read.
         It may be that of another dataset, as ``Snapshot.open("train")`` gives it.
     hive : bool or mapping of str to pyarrow.DataType, default True
         Whether directories that are called ``key=value`` make columns. Without a snapshot those of all

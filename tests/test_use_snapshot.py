@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 import dask_tfrecord
-from dask_tfrecord import CorruptRecordError, Snapshot, TFRecordError, read_tfrecord, to_tfrecord
+from dask_tfrecord import CorruptRecordError, SchemaError, Snapshot, TFRecordError, read_tfrecord, to_tfrecord
 
 RUN = "0123abcd" + "0" * 24
 
@@ -138,3 +138,38 @@ def test_a_part_of_a_write_without_its_snapshot_is_read_when_told_to(tmp_path: P
 def test_names_that_look_like_ours_elsewhere_are_anyones(tmp_path: Path) -> None:
     (tmp_path / "part-0123abcd-00000-of-00001.tfrecord").write_bytes(row(5))
     assert numbers(tmp_path) == numbers(f"{tmp_path}/*") == [5]
+
+
+TIMES = [
+    (pa.timestamp("s"), pa.timestamp("ns")),
+    (pa.timestamp("us", "UTC"), pa.timestamp("us")),
+    (pa.timestamp("us"), pa.date32()),
+    (pa.date32(), pa.timestamp("s")),
+    (pa.date32(), pa.date64()),
+    (pa.time32("s"), pa.time64("us")),
+    (pa.duration("s"), pa.duration("ms")),
+    (pa.list_(pa.timestamp("s")), pa.list_(pa.timestamp("ms"))),
+    (pa.dictionary(pa.int32(), pa.timestamp("s")), pa.timestamp("ms")),
+]
+
+
+@pytest.mark.parametrize(("stored", "wanted"), TIMES, ids=str)
+def test_times_are_never_taken_for_times_of_another_unit(
+    tmp_path: Path, stored: pa.DataType, wanted: pa.DataType
+) -> None:
+    frame = pd.DataFrame({"x": pd.array([None, None], dtype=pd.ArrowDtype(pa.int64())), "n": [1, 2]})
+    dd.from_pandas(frame, npartitions=1).to_tfrecord(tmp_path / "x", schema={"x": stored})
+    with pytest.raises(SchemaError, match=r"'x'.*the records hold.*use_snapshot"):
+        dd.read_tfrecord(tmp_path / "x", schema={"x": wanted})
+    same = dd.read_tfrecord(tmp_path / "x", schema={"x": stored}).compute()
+    assert same["x"].isna().all()
+    taken = dd.read_tfrecord(tmp_path / "x", schema={"x": wanted}, use_snapshot=False)
+    assert taken["n"].sum().compute() == 3
+
+
+def test_a_time_may_be_read_in_another_zone_and_as_its_number(tmp_path: Path) -> None:
+    column = pd.array([5], dtype=pd.ArrowDtype(pa.timestamp("s", "UTC")))
+    dd.from_pandas(pd.DataFrame({"x": column}), npartitions=1).to_tfrecord(tmp_path / "x")
+    moment = dd.read_tfrecord(tmp_path / "x", schema={"x": pa.timestamp("s", "Europe/Warsaw")}).compute()
+    assert moment["x"][0].timestamp() == 5
+    assert dd.read_tfrecord(tmp_path / "x", schema={"x": pa.int64()}).compute()["x"].tolist() == [5]

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 
 import pyarrow as pa
 
-from dask_tfrecord.casts import MisfitError
+from dask_tfrecord.casts import MisfitError, innermost
 from dask_tfrecord.codec import RecordType
 from dask_tfrecord.convert import convert
 from dask_tfrecord.dataset import hive
@@ -223,10 +223,35 @@ def override(snapshot: Snapshot, wanted: Wanted) -> Schema:
     check_given([*wanted.types, *sorted(wanted.left_out)], schema.names, certain=True)
     found = {item.name: item for item in schema.fields}
     stored = {name: type_ for name, type_ in wanted.types.items() if name not in keys}
+    for name, type_ in stored.items():
+        _check_units(name, found[name].type, type_)
     found |= {item.name: item for item in wanted.fields(stored, schema.record_type)}
     found |= {item.name: item for item in wanted.fields(_keys_of(wanted, keys), "example")}
     names = [*wanted.types] if wanted.whole else [name for name in schema.names if wanted.keeps(name)]
     return Schema(tuple(found[name] for name in names), schema.record_type)
+
+
+def _check_units(name: str, stored: pa.DataType, wanted: pa.DataType) -> None:
+    """Refuse another unit than that of the integers in the records, which would make other times of them."""
+    units = _unit(innermost(stored)), _unit(innermost(wanted))
+    if None not in units and units[0] != units[1]:
+        raise SchemaError(
+            f"the records hold {stored}, and schema= would take their integers for {wanted}",
+            feature=name,
+            advice="leave the column out of schema= and cast it after reading, with .astype; "
+            "use_snapshot=False takes the integers for what schema= says",
+        )
+
+
+def _unit(type_: pa.DataType) -> tuple[object, ...] | None:
+    """What an integer means as a value of the type; None if it is a number."""
+    if pa.types.is_timestamp(type_):
+        return "timestamp", type_.unit, type_.tz is None
+    if pa.types.is_date(type_):
+        return (str(type_),)
+    if pa.types.is_time(type_) or pa.types.is_duration(type_):
+        return pa.types.is_time(type_), type_.unit
+    return None
 
 
 def snapshot_values(snapshot: Snapshot, schema: Schema) -> dict[str, pa.Array]:
