@@ -30,6 +30,19 @@ OTHERS = {
     "an unknown message": block(3, b"name") + block(9),
     "ELWC": ELWC,
     "ELWC of one example": ELWC_ONE,
+    # The first field looks like the features.
+    "a message of numbers": block(1, tag(1, 0) + b"\5"),
+    "a message of floats": block(1, tag(1, 5) + bytes(4) + tag(2, 5) + bytes(4)),
+    "a message of a string": block(1, block(2, b"hello")),
+    "an empty message beside a string": block(1) + block(5, b"hello"),
+    "a name in a message": block(1, block(1, block(1, b"name"))),
+    "a map of numbers": block(1, block(1, block(1, b"key"), block(2, tag(1, 0) + b"\5"))),
+    "a map of floats": block(1, block(1, block(1, b"key"), block(2, tag(2, 5) + bytes(4)))),
+}
+# Whoever looks at all features finds them malformed.
+MALFORMED = {
+    "a map of names": block(1, block(1, block(1, b"key"), block(2, block(1, b"value")))),
+    "nodes of a graph": block(1, block(1, b"x"), block(2, b"Placeholder")),
 }
 SEQUENCES_ONLY = {"ELWC of a context": ELWC_CONTEXT}
 
@@ -92,6 +105,38 @@ def test_files_of_another_message_among_examples_make_no_rows(
     assert len(read_tfrecord(f"{tmp_path}/*.tfrecord", **options).compute()) == 40
     with pytest.warns(CorruptRecordWarning, match="passed over 3 damaged"):
         assert len(read_tfrecord(tmp_path, on_corrupt="skip", **options).compute()) == 40
+
+
+@pytest.mark.usefixtures("one_thread")
+@pytest.mark.parametrize("name", MALFORMED)
+@pytest.mark.parametrize("options", [{}, {"columns": ["a"]}, {"filters": [("a", "==", 1)]}], ids=str)
+def test_messages_that_are_malformed_as_examples_make_no_rows_of_some_columns(
+    tmp_path: Path, name: str, options: dict[str, Any]
+) -> None:
+    for number in range(40):
+        (tmp_path / f"{number:02d}").write_bytes(oracle.frame(EXAMPLE))
+    (tmp_path / "17").write_bytes(oracle.frame(MALFORMED[name]))
+    with pytest.raises(CorruptRecordError, match="the record is whole and no Example") as caught:
+        read_tfrecord(tmp_path, **options).compute()
+    assert (caught.value.path, caught.value.record) == (f"{tmp_path}/17", 0)
+
+
+@pytest.mark.usefixtures("one_thread")
+def test_records_that_hold_none_of_the_columns_are_rows(tmp_path: Path) -> None:
+    """What proves an Example is a feature of any name with a kind, or that nothing in it is foreign."""
+    others = [
+        {"other": Feature("int64", [1])},
+        {"other": Feature("float", [])},
+        {"none": Feature(), "last": Feature("bytes", [b"x"])},
+        {"none": Feature()},
+    ]
+    payloads = [EXAMPLE, *(oracle.serialize(Record(one)) for one in others)]
+    lists = Record({}, {"empty": [], "steps": [Feature(), Feature("int64", [1])]})
+    payloads.append(oracle.serialize(lists, "sequence_example"))
+    (tmp_path / "0.tfrecord").write_bytes(oracle.records_file(payloads))
+    for columns in (["a"], ["a", "text"]):
+        found = read_tfrecord(tmp_path, columns=columns).compute()
+        assert found["a"].isna().tolist() == [False, *[True] * 5]
 
 
 @pytest.mark.usefixtures("one_thread")

@@ -10,6 +10,7 @@
 #include <tuple>
 
 #include "column.hpp"
+#include "doubt.hpp"
 #include "frame.hpp"
 #include "strangers.hpp"
 
@@ -272,6 +273,9 @@ class Decoder {
     }
     if (!good) return false;
     if (strangers_.any()) return fault(kUnknownFeature);
+    const auto is_named = [&](const std::string& name, bool list) { return strangers_.names(name, list); };
+    if (!seen_ && record.size() && is_another_message(record, type_ == RecordType::kSequenceExample, is_named))
+      return fault(kNotAnExample);
     if (seen_ != columns_.size())
       for (size_t i = 0; i < columns_.size(); ++i)
         if (targets_[i].last_row != rows_) columns_[i].push_null(*arena_, rows_);

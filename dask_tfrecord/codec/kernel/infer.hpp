@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <deque>
 
+#include "doubt.hpp"
 #include "frame.hpp"
 #include "record.hpp"
 
@@ -43,13 +44,20 @@ class Inference {
     rules.final = final;
     const uint8_t* p = data.begin;
     const int64_t first = record_;
+    const auto is_known = [&](const std::string& name, bool list) {
+      return std::any_of(facts_.begin(), facts_.end(), [&](const FeatureFacts& facts) {
+        return facts.records && facts.feature_list == list && facts.name == name;
+      });
+    };
     while (max_records_ < 0 || record_ < max_records_) {
       const Span payload = next_frame(p, data.end, rules, crc32c::best(), damage);
       if (!payload.begin) break;
       Fault fault;
-      const bool good = walk_record(
+      bool good = walk_record(
           payload, sequence_, fault, [&](Span part) { return feature_map_.walk(part, data.end, fault); },
           [&](Span part) { return list_map_.walk(part, data.end, fault); });
+      if (good && noted_ != record_ && payload.size() && is_another_message(payload, sequence_, is_known))
+        good = fault(kNotAnExample);
       if (!good) {
         damage.reason = fault.reason;
         damage.size = payload.size() + kFrameBytes;
@@ -156,6 +164,7 @@ class Inference {
   TFR_INLINE void note(FeatureFacts& facts, int64_t count) {
     int64_t& first = facts.first_record[static_cast<int>(facts.last)];
     if (first < 0) first = record_;
+    noted_ = record_;
     ++facts.records;
     facts.min_values = std::min(facts.min_values, count);
     facts.max_values = std::max(facts.max_values, count);
@@ -201,6 +210,7 @@ class Inference {
   Values values_;
   std::deque<FeatureFacts> facts_;
   int64_t record_ = 0;
+  int64_t noted_ = -1;  // the last record that holds a feature with a kind
 };
 
 }  // namespace tfr

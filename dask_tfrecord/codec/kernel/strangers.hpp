@@ -15,7 +15,9 @@ class Strangers {
   void expect_none() { expects_all_ = false; }
   // A feature list (list) may be known while the context's feature of the same name is a stranger, and vice versa.
   void expect(const std::string& name, bool list) { names_[list].insert(name); }
-  bool expects(const std::string& name, bool list) const { return expects_all_ || names_[list].count(name); }
+  bool expects(const std::string& name, bool list) const { return expects_all_ || names(name, list); }
+  // Whether expect() named it.
+  bool names(const std::string& name, bool list) const { return names_[list].count(name); }
 
   bool any() const { return !met_.empty(); }
   void clear() {
