@@ -1,6 +1,7 @@
 """`index` and `verify`: what is in files, looked at once and written down, and what is wrong with them."""
 
 import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal, get_args
@@ -24,9 +25,16 @@ from dask_tfrecord.dataset.snapshot import Snapshot, find_snapshot, snapshot_pat
 from dask_tfrecord.dataset.stamps import is_proven
 from dask_tfrecord.dataset.store import Store
 from dask_tfrecord.dataset.verifying import Found, differences, drift, look_through, missing, sampled_schema
-from dask_tfrecord.errors import ConcurrentWriteError, DestinationError
+from dask_tfrecord.errors import ConcurrentWriteError, CorruptRecordError, DestinationError
 from dask_tfrecord.parallel import compute_each
 from dask_tfrecord.schema import Schema
+
+# `index` takes directories only, so a glob that reads the other files is of no use to it.
+_GLOB = re.compile(
+    r'leave the file out, for example with the glob "[^"]*"'
+    r"|move the file elsewhere, or pass a glob or a list without it"
+)
+_HIDE = 'move the file elsewhere, or give it a name that begins with "_" or "."'
 
 
 @discreet
@@ -99,18 +107,22 @@ def index(
         raise _up_to_date(root)
     if not store.fs.isdir(store.root):
         raise nothing_at(store, "no such directory")
-    dataset = open_dataset(
-        path,
-        schema=schema,
-        hive=hive,
-        record_type=record_type,
-        infer="all",
-        compute_each=compute_each,
-        use_snapshot=False,
-        options=ReadOptions(extra="raise" if schema is None or isinstance(schema, Mapping) else "ignore"),
-        storage_options=storage_options,
-    )
-    snapshot = examine(dataset, compute_each, uuid4().hex)
+    try:
+        dataset = open_dataset(
+            path,
+            schema=schema,
+            hive=hive,
+            record_type=record_type,
+            infer="all",
+            compute_each=compute_each,
+            use_snapshot=False,
+            options=ReadOptions(extra="raise" if schema is None or isinstance(schema, Mapping) else "ignore"),
+            storage_options=storage_options,
+        )
+        snapshot = examine(dataset, compute_each, uuid4().hex)
+    except CorruptRecordError as error:  # whose advice for a reader may be a glob
+        error.advice = _GLOB.sub(_HIDE, error.advice or "") or None
+        raise
     return _create(store, replace(snapshot, number=before.number + 1 if before else 1))
 
 

@@ -41,7 +41,8 @@ def arrow_type(given: Any) -> pa.DataType:
         return _PYTHON[given]
     if given is None:  # which NumPy takes for float64
         raise ValueError("None is no type that Arrow has")
-    if given == "float":  # of 32 bits in Arrow's names, of 64 in NumPy's
+    # A name of 32 bits in Arrow, of 64 in NumPy, whose dtypes equal their names.
+    if isinstance(given, str) and given == "float":
         raise ValueError('\'float\' may be "float32" or "float64"')
     try:
         return _by_name(given) if isinstance(given, str) else _by_dtype(given)

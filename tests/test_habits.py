@@ -68,6 +68,8 @@ def root(tmp_path: Path, ddf: dd.DataFrame) -> Path:
         (str, pa.string()),
         (np.int16, pa.int16()),
         (np.dtype("M8[ms]"), pa.timestamp("ms")),
+        (np.dtype("float64"), pa.float64()),
+        (np.float64, pa.float64()),
         (pd.Int32Dtype(), pa.int32()),
         (pd.StringDtype(), pa.string()),
         (pd.DatetimeTZDtype("ns", "UTC"), pa.timestamp("ns", "UTC")),
@@ -347,6 +349,19 @@ def test_wrong_types_are_explained_by_the_writer(
 def test_wrong_types_are_explained_by_the_reader(root: Path, arguments: Any, problem: str) -> None:
     with pytest.raises(TFRecordError, match=problem):
         read_tfrecord(root, **arguments)
+
+
+def test_the_dtypes_of_a_frame_are_a_schema(tmp_path: Path) -> None:
+    frame = pd.DataFrame({"f": [0.5], "i": [1], "t": ["a"], "d": pd.to_datetime(["2020-01-01"])})
+    schema = {name: type_ for name, type_ in frame.dtypes.items() if type_.kind != "O"}
+    to_tfrecord(dd.from_pandas(frame, npartitions=1), tmp_path / "d", lossy="allow", schema=schema)
+    assert read_tfrecord(tmp_path / "d", schema=schema).compute()["f"].tolist() == [0.5]
+
+
+def test_an_unknown_operator_is_not_blamed_on_the_value(root: Path) -> None:
+    with pytest.raises(TFRecordError, match=r"unknown operator '=>' in filters=; known are") as caught:
+        read_tfrecord(root, filters=[("a", "=>", 1)])
+    assert "values of its own type" not in str(caught.value)
 
 
 def test_secrets_in_options_of_a_wrong_type_are_not_shown(ddf: dd.DataFrame, root: Path) -> None:

@@ -7,7 +7,7 @@ import oracle
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from oracle import Feature, Record
+from oracle import Feature, Record, block
 from strangers import advised, advised_glob, elwc, events, heap, read
 
 from dask_tfrecord import (
@@ -156,6 +156,27 @@ def test_another_file_beside_examples_is_named_with_a_glob_that_reads_the_rest(
     report = verify(tmp_path).set_index("path")
     assert report.loc[error.path, "damaged"] > 0
     assert report.drop(error.path)["damaged"].sum() == 0
+
+
+@pytest.mark.parametrize(
+    "content", [block(2, block(1, b"v1")), b"crc\0\0\1", bytes(range(1, 60)), b"\xd0\xcf\x11\xe0" + bytes(50)]
+)
+def test_a_file_that_looks_like_nothing_known_is_named_with_a_glob(tmp_path: Path, content: bytes) -> None:
+    heap(tmp_path, {f"train-{n:02d}.tfrecord": ONE for n in range(9)} | {"saved_model.pb": content})
+    with pytest.raises(CorruptRecordError, match="check that it is a TFRecord file") as caught:
+        read_tfrecord(tmp_path).compute()
+    assert read(advised_glob(caught.value)) == {"a": [1] * 9}
+
+
+@pytest.mark.parametrize("other", OTHERS)
+def test_an_index_is_advised_to_hide_another_file(tmp_path: Path, other: str) -> None:
+    name, content = OTHERS[other]
+    heap(tmp_path, {f"train-{n:02d}.tfrecord": ONE for n in range(9)} | {name: content})
+    with pytest.raises(CorruptRecordError, match='give it a name that begins with "_"') as caught:
+        index(tmp_path)
+    assert "glob" not in str(caught.value)
+    (tmp_path / name).rename(tmp_path / f"_{name}")
+    assert index(tmp_path).records == 9
 
 
 def test_a_glob_reads_files_of_several_names(tmp_path: Path) -> None:

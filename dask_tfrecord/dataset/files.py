@@ -289,4 +289,7 @@ def _advice(error: TFRecordError, path: str, globs: Globs) -> str | None:
     if error.problem.startswith(NO_EXAMPLE):
         rest = _ADVICE_ON_DAMAGE if error.record else without(globs, path)
         return f"{_ADVICE_AS_BYTES}, or {rest.removeprefix('pass ')}"
-    return _ADVICE_ON_DAMAGE if error.offset or "record data" in error.problem else _ADVICE_AT_START
+    if error.offset or "record data" in error.problem:
+        return _ADVICE_ON_DAMAGE
+    rest = without(globs, path)
+    return f"{_ADVICE_AT_START}, or {rest}" if "with the glob" in rest else _ADVICE_AT_START

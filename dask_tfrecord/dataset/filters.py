@@ -245,6 +245,8 @@ def _conditions(group: Any, schema: Schema) -> Iterator[Predicate]:
         [field] = schema.select([name]).fields
         try:
             yield _condition(field, symbol, value)
+        except SchemaError:  # which says it all
+            raise
         except (ArithmeticError, TypeError, ValueError) as error:  # also those of odd values' own operators
             raise SchemaError(
                 f"the filter {(name, symbol, value)!r} does not suit the column: {error}",
