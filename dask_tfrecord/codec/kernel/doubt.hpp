@@ -50,8 +50,8 @@ class Doubt {
     if (!whole) return false;
     if (!value.begin) return name.empty() || expects_(name, lists) || note_foreign();
     if (!lists) return read_feature(value);
-    return each_message(
-        value, [&](uint32_t field, Span step) { return field == 1 ? read_feature(step) : note_foreign(); });
+    return each_message(value,
+                        [&](uint32_t field, Span step) { return field == 1 ? read_feature(step) : note_foreign(); });
   }
 
   // False when malformed, and when the record is proven to be an Example.
