@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from dask_tfrecord.codec.compression import SUFFIXES, Compression
 from dask_tfrecord.dataset.listing import PathLike
+from dask_tfrecord.dataset.secrecy import without_credentials
 from dask_tfrecord.dataset.snapshot import Snapshot
 from dask_tfrecord.errors import TFRecordError
 from dask_tfrecord.schema import Schema
@@ -21,7 +22,8 @@ def path(given: Any, name: str = "path") -> PathLike:
     if not isinstance(given, str | os.PathLike) or not os.fspath(given):
         said = "" if name == "path" else f"{name}="
         raise TFRecordError(
-            f"{said}{given!r} is not a path", advice=f'pass a directory, such as {name}="train"'
+            f"{said}{without_credentials(repr(given))} is not a path",
+            advice=f'pass a directory, such as {name}="train"',
         )
     return given
 
@@ -32,7 +34,8 @@ def paths(given: Any) -> PathLike | list[PathLike]:
         return path(given)
     if isinstance(given, bytes | Mapping) or not isinstance(given, Sequence | set | frozenset | np.ndarray):
         raise TFRecordError(
-            f"{given!r} is not a path", advice="pass a directory, a glob, a file, or a list of these"
+            f"{without_credentials(repr(given))} is not a path",
+            advice="pass a directory, a glob, a file, or a list of these",
         )
     return [path(one) for one in (sorted(given) if isinstance(given, set | frozenset) else given)]
 

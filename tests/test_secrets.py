@@ -176,7 +176,7 @@ def test_an_exception_without_secrets_stays_as_it_is() -> None:
 @pytest.mark.parametrize(
     "url", ["s3://{}@bucket/a", "gs://{}@bucket/a", "s3a://{}@bucket", "s3://{}@bucket/*"]
 )
-@pytest.mark.parametrize("user", [f"key:{SECRET.replace('/', '%2F')}", "hunter2"])
+@pytest.mark.parametrize("user", [f"key:{SECRET.replace('/', '%2F')}", f"key:{SECRET}", "hunter2"])
 @pytest.mark.parametrize("action", ACTIONS)
 def test_credentials_in_the_url_of_a_bucket_are_refused_and_not_shown(
     action: str, user: str, url: str
@@ -305,11 +305,24 @@ def test_no_secret_is_written_into_a_dataset(tmp_path: Path) -> None:
         ),
         ("https://x.blob.core.windows.net/c/a?sv=1&se=2&sig=abc", "https://x.blob.core.windows.net/c/a"),
         ("memory:///u:p@b/k", "memory:///b/k"),
+        ("see s3://key:a/b+c/d@bucket/x for", "see s3://bucket/x for"),
+        ("s3://bucket/a:b@c", "s3://bucket/a:b@c"),
+        ("s3://arn:aws:s3:eu:1:accesspoint/x/a@b", "s3://arn:aws:s3:eu:1:accesspoint/x/a@b"),
         ("memory:///day@home/k", "memory:///day@home/k"),
     ],
 )
 def test_urls_are_shown_without_credentials(text: str, public: str) -> None:
     assert without_credentials(text) == public
+
+
+@pytest.mark.parametrize("action", ["to_tfrecord", "index", "exists", "cleanup"])
+def test_a_signed_url_in_a_list_in_place_of_a_path_is_not_shown(action: str) -> None:
+    urls = ["https://host/a?sig=hunter2", "s3://key:hunter2@bucket/a"]
+    call = getattr(dask_tfrecord, action)
+    arguments = (dd.from_pandas(pd.DataFrame({"n": [1]}), npartitions=1),) if action == "to_tfrecord" else ()
+    with pytest.raises(Exception, match=r"path|Path") as caught:
+        call(*arguments, urls)
+    check_hidden(shown(caught.value))
 
 
 def test_a_short_secret_does_not_blot_out_words() -> None:

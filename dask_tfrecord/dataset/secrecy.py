@@ -21,6 +21,9 @@ _SECRET_NAME = re.compile(_SECRET, re.IGNORECASE)
 # Values of such options that are no secret but a word that a filesystem knows.
 _WORDS = frozenset({"anon", "anonymous", "browser", "cache", "cloud", "google_default", "latin1", "utf-8"})
 
+# User and password in the URL of a bucket. Keys of AWS may hold slashes; names of buckets hold no colon.
+_BUCKET_USER = re.compile(r"\b((?:s3a?|gs|gcs)://)(?!arn:)[^/?#\s'\"<>:]*:[^\s'\"<>]*@", re.IGNORECASE)
+
 # User and password in a URL. In Azure's URLs the name of the container stands there.
 _USER = re.compile(
     r"\b(?!abfss?:|wasbs?:)([a-z][a-z0-9+.-]*://)(?:[^/?#\s'\"<>]*@|(/+)[^/?#\s'\"<>]*:[^/?#\s'\"<>]*@)",
@@ -39,7 +42,7 @@ _SHORT = 6
 
 def without_credentials(text: str) -> str:
     """The text with its URLs shown without users, passwords and queries that hold a secret."""
-    return _QUERY.sub(r"\1", _USER.sub(r"\1\2", text))
+    return _QUERY.sub(r"\1", _USER.sub(r"\1\2", _BUCKET_USER.sub(r"\1", text)))
 
 
 def secrets_of(*places: Any) -> frozenset[str]:

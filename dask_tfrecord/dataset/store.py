@@ -32,8 +32,9 @@ from dask_tfrecord.errors import DestinationError, TFRecordError
 # All others rename, and a new file is written beside its place first.
 _UPLOADING = frozenset({"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "adl", "oss", "oci"})
 
-# Credentials before the name of a bucket, which s3fs and gcsfs take for a part of the name.
-_BUCKET_WITH_USER = re.compile(r"(?:^|::)(?:s3a?|gs|gcs)://[^/]*@")
+# Credentials before the name of a bucket, which s3fs and gcsfs take for a part of the name. A secret of AWS
+# may hold slashes, and an ARN in place of the bucket holds colons.
+_BUCKET_WITH_USER = re.compile(r"(?:^|::)(?:s3a?|gs|gcs)://(?:[^/]*@|(?!arn:)[^/:]*:.*@)")
 
 # Requests at a time, where each file takes one.
 _THREADS = 16
