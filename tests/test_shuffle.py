@@ -302,6 +302,17 @@ def test_rows_on_their_way_that_were_removed_are_missed(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
+@pytest.fixture(scope="module")
+def client() -> Iterator[Client]:
+    """A cluster of two worker processes."""
+    with (
+        dask.config.set({"distributed.scheduler.allowed-failures": 10}),
+        LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=":0", memory_limit=0) as cluster,
+        Client(cluster, set_as_default=False) as client,
+    ):
+        yield client
+
+
 def doom(part: pd.DataFrame, step: str, marker: str) -> pd.DataFrame:
     """Let the first worker that has a partition die at its second call of a step of the shuffle."""
     if not os.path.exists(marker):
@@ -320,19 +331,14 @@ def doom(part: pd.DataFrame, step: str, marker: str) -> pd.DataFrame:
 
 @pytest.mark.parametrize("step", ["_to_stream", "_read"])
 def test_a_worker_killed_during_a_shuffle_leaves_exactly_the_committed_rows(
-    tmp_path: Path, step: str
+    tmp_path: Path, client: Client, step: str
 ) -> None:
     options: dict[str, Any] = {"partition_on": "key", "colocate": True, "shuffle": 5}
     plain = to_tfrecord(collection(8), tmp_path / "a", **options)
     doomed = collection(8).map_partitions(doom, step, str(tmp_path / "killed"), meta=collection()._meta)
-    with (
-        LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=":0", memory_limit=0) as cluster,
-        Client(cluster) as client,
-        dask.config.set(scheduler=client),
-    ):
-        before = set(client.scheduler_info()["workers"])
-        other = to_tfrecord(doomed, tmp_path / "b", **options)
-        assert set(client.scheduler_info()["workers"]) != before
+    before = set(client.scheduler_info()["workers"])
+    other = to_tfrecord(doomed, tmp_path / "b", **options, compute_kwargs={"scheduler": client})
+    assert set(client.scheduler_info()["workers"]) != before
     assert contents(plain) == contents(other)
     assert len(list(tmp_path.glob("b/*/part-*"))) == len(other.files)
 
