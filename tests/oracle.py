@@ -254,6 +254,14 @@ def drops_map_entries(payload: bytes) -> bool:
     return any(field.field_number == 1 and field.wire_type == 2 for field in unknown)
 
 
+def is_of_another_type(payload: bytes) -> bool:
+    """Whether a message has unknown fields in place of features, as no writer of Examples makes it."""
+    example = Example.FromString(payload)
+    if any(feature.WhichOneof("kind") for feature in example.features.feature.values()):
+        return False
+    return any(len(UnknownFieldSet(part)) for part in (example, example.features))
+
+
 def is_disputed(payload: bytes) -> bool:
     """Whether protobuf's runtimes disagree about a message that the Python one reads.
 

@@ -279,7 +279,7 @@ def test_what_protobuf_refuses_is_damage_after_ordinary_records_too(payload: byt
 
 @pytest.mark.parametrize("depth", range(90, 104))
 def test_groups_nest_as_deep_as_protobuf_lets_them(depth: int) -> None:
-    payload = tag(9, 3) * depth + tag(9, 4) * depth + example_of()
+    payload = tag(9, 3) * depth + tag(9, 4) * depth + example_of(entry("x", int64_list(packed(1))))
     try:
         oracle.parse(payload)
     except oracle.DecodeError:

@@ -129,9 +129,7 @@ def test_statistics_of_another_type_rule_nothing_out(tmp_path: Path) -> None:
     days = pd.DataFrame({"x": pd.array(["2024-01-01", "2024-01-02"], pd.ArrowDtype(pa.string()))})
     days["x"] = days["x"].astype(pd.ArrowDtype(pa.date32()))
     to_tfrecord(dd.from_pandas(days, npartitions=1), tmp_path / "data")
-    ddf = read_tfrecord(
-        tmp_path / "data", schema={"x": pa.timestamp("s")}, filters=[("x", "<", "1970-01-02")]
-    )
+    ddf = read_tfrecord(tmp_path / "data", schema={"x": pa.int64()}, filters=[("x", ">", 19_000)])
     assert len(ddf.compute()) == 2
 
 
