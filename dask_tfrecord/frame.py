@@ -331,7 +331,9 @@ def _categories(dtype: pd.CategoricalDtype) -> pa.Array:
 
 def _category_values(dtype: pd.CategoricalDtype) -> pa.Array:
     if _is_object(dtype.categories.dtype):
-        return objects.to_arrow(pd.Series(dtype.categories), None, rounded=False)
+        return objects.to_arrow(
+            pd.Series(dtype.categories, dtype=dtype.categories.dtype), None, rounded=False
+        )
     return pa.array(dtype.categories, from_pandas=True)
 
 

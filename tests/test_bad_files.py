@@ -22,16 +22,16 @@ CASES = {case["file"]: case for case in json.loads((BAD / "bad.json").read_text(
 GOOD = BAD / "good_3.tfrecord"
 
 # Messages of which google.protobuf gives rows, and we raise. Its runtimes disagree about unknown fields in a
-# map entry: in Python they take the whole entry away, in C++ they do not. A message that has unknown fields in
-# place of features is taken for one of another type.
+# map entry: in Python they take the whole entry away, in C++ they do not. A message that has unknown fields
+# in place of features is taken for one of another type.
 KNOWN_PROTOBUF_DIVERGENCES = {
     "protobad_features_feature_wrong_wire_type_varint.tfrecord",
     "protobad_map_key_wrong_wire_type_varint.tfrecord",
     "protoodd_unknown_len_field_in_map_entry_last.tfrecord",
 }
 
-# A record whose one feature has a name and no value. It is taken for a message of another type where no column
-# has that name.
+# A record whose one feature has a name and no value. It is taken for a message of another type where no
+# column has that name.
 NO_VALUE = "protoodd_map_entry_no_value.tfrecord"
 
 # Files that TensorFlow reads to another end: "tf" is what it does, and we do what the oracle says.
