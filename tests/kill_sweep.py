@@ -101,4 +101,6 @@ def sweep(mode: str, directory: Path) -> list[dict[str, list[int]]]:
 
 if __name__ == "__main__":
     with dask.config.set(scheduler="sync"):
-        print(json.dumps(sweep(sys.argv[1], Path(sys.argv[2]))))
+        print(json.dumps(sweep(sys.argv[1], Path(sys.argv[2]))), flush=True)
+    # Without the interpreter's end: on a busy machine, threads of libraries that forked made it abort once.
+    os._exit(0)
