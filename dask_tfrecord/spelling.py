@@ -46,6 +46,7 @@ def arrow_type(given: Any) -> pa.DataType:
         raise ValueError('\'float\' may be "float32" or "float64"')
     try:
         return _by_name(given) if isinstance(given, str) else _by_dtype(given)
+    # NumPy and Arrow raise each of these for types and names that they do not know.
     except (KeyError, NotImplementedError, TypeError, ValueError, pa.ArrowException):
         raise ValueError(f"{given!r} is no type that Arrow has") from None
 

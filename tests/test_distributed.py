@@ -3,31 +3,18 @@
 import os
 import pickle
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import dask
 import dask.dataframe as dd
 import every_dtype
 import pandas as pd
 import pyarrow as pa
 import pytest
-from distributed import Client, LocalCluster
+from distributed import Client
 
 from dask_tfrecord import CorruptRecordError, SchemaError, read_tfrecord, to_tfrecord
 from dask_tfrecord.dataset import writing
-
-
-@pytest.fixture(scope="module")
-def client() -> Iterator[Client]:
-    """A cluster of two worker processes."""
-    with (
-        dask.config.set({"distributed.scheduler.allowed-failures": 10}),
-        LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=":0", memory_limit=0) as cluster,
-        Client(cluster, set_as_default=False) as client,
-    ):
-        yield client
 
 
 @pytest.fixture(params=["sync", "threads", "processes", "distributed"])

@@ -394,7 +394,7 @@ lazy: Scalar = dask_tfrecord.to_tfrecord(ddf, "b", compute=False, write_index=Fa
 """
 
 
-@pytest.mark.skipif(importlib.util.find_spec("mypy") is None, reason="mypy is for developers")
+@pytest.mark.skipif(importlib.util.find_spec("mypy") is None, reason="not installed with the oldest Dask")
 def test_a_read_that_is_written_type_checks(tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text(SCRIPT)
     (tmp_path / "wrong.py").write_text(

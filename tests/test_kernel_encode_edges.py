@@ -187,7 +187,7 @@ def test_bounds_of_byte_strings_are_those_of_python() -> None:
 def test_the_bounds_of_numbers_may_be_anywhere(count: int) -> None:
     """Numbers without nulls are compared several at a time."""
     for type_, kind in ((pa.int64(), "int64"), (pa.float32(), "float")):
-        encoder = Encoder([Column("x", kind, 0)], "example")  # type: ignore[arg-type]
+        encoder = Encoder([Column("x", kind, 0)], "example")
         for at in range(count):
             for extreme in (-5, 5):
                 values = [0] * count

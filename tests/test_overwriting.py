@@ -210,9 +210,9 @@ def test_a_damaged_snapshot_does_not_stand_in_the_way(tmp_path: Path) -> None:
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A home with the current directory in it."""
     home = tmp_path / "users" / "me"
-    (home / "work" / "here" / "below").mkdir(parents=True)
+    (home / "projects" / "here" / "below").mkdir(parents=True)
     monkeypatch.setenv("HOME", str(home))
-    monkeypatch.chdir(home / "work" / "here")
+    monkeypatch.chdir(home / "projects" / "here")
     (tmp_path / "link").symlink_to(home)
     return home
 
@@ -228,7 +228,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("..", "a directory that contains the current directory"),
         ("~", "the home directory"),
         ("~/", "the home directory"),
-        ("~/work/", "a directory that contains the current directory"),
+        ("~/projects/", "a directory that contains the current directory"),
         ("~/..", "a directory that contains the .* directory"),
         ("{root}/link", "the home directory"),
         ("file://{root}/link/", "the home directory"),
@@ -253,7 +253,7 @@ def test_nothing_is_written_to_the_root_of_the_disk(path: str, mode: dict[str, A
         to_tfrecord(uncomputable(), path, **mode)
 
 
-@pytest.mark.parametrize("path", ["below", "./below/", "~/data", "~/work/here2", "{root}/users2", "../new"])
+@pytest.mark.parametrize("path", ["below", "./below/", "~/data", "~/projects/two", "{root}/users2", "../new"])
 def test_directories_beside_and_below_may_be_overwritten(tmp_path: Path, home: Path, path: str) -> None:
     path = path.format(root=tmp_path)
     for n in (1, 2):

@@ -302,17 +302,6 @@ def test_rows_on_their_way_that_were_removed_are_missed(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-@pytest.fixture(scope="module")
-def client() -> Iterator[Client]:
-    """A cluster of two worker processes."""
-    with (
-        dask.config.set({"distributed.scheduler.allowed-failures": 10}),
-        LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=":0", memory_limit=0) as cluster,
-        Client(cluster, set_as_default=False) as client,
-    ):
-        yield client
-
-
 def doom(part: pd.DataFrame, step: str, marker: str) -> pd.DataFrame:
     """Let the first worker that has a partition die at its second call of a step of the shuffle."""
     if not os.path.exists(marker):

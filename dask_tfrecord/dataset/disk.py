@@ -14,7 +14,7 @@ Info = dict[str, Any]
 _NOWHERE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
 
 
-class Disk(LocalFileSystem):  # type: ignore[misc]
+class Disk(LocalFileSystem):  # type: ignore[misc]  # fsspec has no types
     """Lists a directory, and expands globs, with what links lead to.
 
     A link to a directory is a directory, unless the link lies in that directory: that would never end. Pipes,
