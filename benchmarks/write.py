@@ -30,8 +30,8 @@ import pyarrow as pa
 import dask_tfrecord
 from benchmarks.tables import TABLES, Table
 from dask_tfrecord.codec import Encoder
-from dask_tfrecord.codec.compression import blocks
-from dask_tfrecord.dataset.partitioning import split
+from dask_tfrecord.codec.codecs import blocks
+from dask_tfrecord.dataset.partitioning.grouping import split
 
 THREADS = 2
 PARTITIONS = 8

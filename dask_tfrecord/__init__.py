@@ -1,7 +1,7 @@
 """TFRecord as a first-class format of Dask DataFrame: ``ddf.to_tfrecord`` and ``dd.read_tfrecord``."""
 
 from dask_tfrecord import accessor
-from dask_tfrecord.dataset.snapshot import Snapshot, library_version
+from dask_tfrecord.dataset.snapshot.model import Snapshot, library_version
 from dask_tfrecord.errors import (
     ConcurrentWriteError,
     CorruptRecordError,

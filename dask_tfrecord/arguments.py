@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from dask_tfrecord.codec.compression import SUFFIXES, Compression
-from dask_tfrecord.dataset.listing import PathLike
-from dask_tfrecord.dataset.secrecy import without_credentials
-from dask_tfrecord.dataset.snapshot import Snapshot
+from dask_tfrecord.codec.codecs import SUFFIXES, Compression
+from dask_tfrecord.dataset.snapshot.model import Snapshot
 from dask_tfrecord.errors import TFRecordError
-from dask_tfrecord.schema import Schema
+from dask_tfrecord.files.storage.listing import PathLike
+from dask_tfrecord.files.storage.redaction import without_credentials
+from dask_tfrecord.schema.model import Schema
 
 
 def path(given: Any, name: str = "path") -> PathLike:

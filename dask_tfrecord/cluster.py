@@ -11,7 +11,7 @@ from weakref import WeakKeyDictionary
 
 from dask.base import get_scheduler
 
-from dask_tfrecord.dataset.snapshot import library_version
+from dask_tfrecord.dataset.snapshot.model import library_version
 from dask_tfrecord.errors import TFRecordError
 
 # Evaluated where the package may be missing, so that it names nothing of it: whether it can be imported, and

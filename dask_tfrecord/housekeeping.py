@@ -5,15 +5,15 @@ from typing import Any
 
 import pandas as pd
 
-from dask_tfrecord.dataset.absence import check_bucket
-from dask_tfrecord.dataset.layout import visible_files
-from dask_tfrecord.dataset.leftovers import remove_leftovers
-from dask_tfrecord.dataset.listing import PathLike
-from dask_tfrecord.dataset.modes import destination
-from dask_tfrecord.dataset.secrecy import discreet
-from dask_tfrecord.dataset.snapshot import versions
-from dask_tfrecord.dataset.store import Store
+from dask_tfrecord.dataset.commit.destination import destination
+from dask_tfrecord.dataset.commit.orphans import remove_leftovers
+from dask_tfrecord.dataset.snapshot.model import versions
+from dask_tfrecord.dataset.snapshot.names import visible_files
 from dask_tfrecord.errors import TFRecordError
+from dask_tfrecord.files.storage.listing import PathLike
+from dask_tfrecord.files.storage.not_found import check_bucket
+from dask_tfrecord.files.storage.redaction import discreet
+from dask_tfrecord.files.storage.store import Store
 
 
 @discreet

@@ -11,23 +11,23 @@ import pandas as pd
 import pyarrow as pa
 
 from dask_tfrecord.codec import RecordType
-from dask_tfrecord.dataset.absence import nothing_at
-from dask_tfrecord.dataset.columns import GivenHive, GivenSchema
-from dask_tfrecord.dataset.committed import snapshot_files
+from dask_tfrecord.dataset.commit.destination import check_destination, destination
+from dask_tfrecord.dataset.discovery import check_choice, open_dataset
 from dask_tfrecord.dataset.indexing import examine, renewed
-from dask_tfrecord.dataset.layout import finish_newest, is_part
-from dask_tfrecord.dataset.listing import PathLike, list_directory, list_files
-from dask_tfrecord.dataset.modes import check_destination, destination
-from dask_tfrecord.dataset.opening import check_choice, open_dataset
-from dask_tfrecord.dataset.options import ReadOptions
-from dask_tfrecord.dataset.secrecy import discreet
-from dask_tfrecord.dataset.snapshot import Snapshot, find_snapshot, snapshot_path, to_parquet
-from dask_tfrecord.dataset.stamps import is_proven
-from dask_tfrecord.dataset.store import Store
+from dask_tfrecord.dataset.requested_columns import GivenHive, GivenSchema
+from dask_tfrecord.dataset.snapshot.model import Snapshot, find_snapshot, snapshot_path, to_parquet
+from dask_tfrecord.dataset.snapshot.names import finish_newest, is_part
+from dask_tfrecord.dataset.snapshot.stamps import is_proven
+from dask_tfrecord.dataset.snapshot.visibility import snapshot_files
 from dask_tfrecord.dataset.verifying import Found, differences, drift, look_through, missing, sampled_schema
 from dask_tfrecord.errors import ConcurrentWriteError, CorruptRecordError, DestinationError
+from dask_tfrecord.files.options import ReadOptions
+from dask_tfrecord.files.storage.listing import PathLike, list_directory, list_files
+from dask_tfrecord.files.storage.not_found import nothing_at
+from dask_tfrecord.files.storage.redaction import discreet
+from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.parallel import compute_each
-from dask_tfrecord.schema import Schema
+from dask_tfrecord.schema.model import Schema
 
 # `index` takes directories only, so a glob that reads the other files is of no use to it.
 _GLOB = re.compile(

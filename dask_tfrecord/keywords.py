@@ -7,13 +7,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dask_tfrecord.codec import RecordType
-from dask_tfrecord.codec.compression import Compression
-from dask_tfrecord.dataset.damage import OnCorrupt
-from dask_tfrecord.dataset.listing import PathLike
-from dask_tfrecord.dataset.opening import Infer
-from dask_tfrecord.dataset.options import Extra
-from dask_tfrecord.dataset.snapshot import Snapshot
-from dask_tfrecord.schema import Lossy, Schema
+from dask_tfrecord.codec.codecs import Compression
+from dask_tfrecord.dataset.discovery import Infer
+from dask_tfrecord.dataset.snapshot.model import Snapshot
+from dask_tfrecord.files.damage import OnCorrupt
+from dask_tfrecord.files.options import Extra
+from dask_tfrecord.files.storage.listing import PathLike
+from dask_tfrecord.schema.model import Lossy, Schema
 
 # TensorFlow spells codecs so.
 AnyCompression: TypeAlias = Compression | Literal["", "GZIP", "ZLIB"]

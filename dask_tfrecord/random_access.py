@@ -10,23 +10,23 @@ import numpy.typing as npt
 import pandas as pd
 import pyarrow as pa
 
-from dask_tfrecord import backends
-from dask_tfrecord.dataset.absence import nothing_at
-from dask_tfrecord.dataset.columns import snapshot_values
-from dask_tfrecord.dataset.committed import snapshot_files
-from dask_tfrecord.dataset.dataset import Dataset
-from dask_tfrecord.dataset.entries import FileEntry
-from dask_tfrecord.dataset.files import count_records
-from dask_tfrecord.dataset.listing import FileInfo, PathLike
-from dask_tfrecord.dataset.options import ReadOptions
-from dask_tfrecord.dataset.secrecy import discreet
-from dask_tfrecord.dataset.snapshot import Snapshot, find_snapshot
-from dask_tfrecord.dataset.splits import Split, split_at_blocks
-from dask_tfrecord.dataset.stamps import is_proven
-from dask_tfrecord.dataset.store import Store
+from dask_tfrecord.dataset.plan import Dataset
+from dask_tfrecord.dataset.requested_columns import snapshot_values
+from dask_tfrecord.dataset.snapshot.model import Snapshot, find_snapshot
+from dask_tfrecord.dataset.snapshot.stamps import is_proven
+from dask_tfrecord.dataset.snapshot.visibility import snapshot_files
 from dask_tfrecord.errors import CorruptRecordError, SchemaError
+from dask_tfrecord.files.entry import FileEntry
+from dask_tfrecord.files.options import ReadOptions
+from dask_tfrecord.files.reading import count_records
+from dask_tfrecord.files.splits import Split, split_at_blocks
+from dask_tfrecord.files.storage.listing import FileInfo, PathLike
+from dask_tfrecord.files.storage.not_found import nothing_at
+from dask_tfrecord.files.storage.redaction import discreet
+from dask_tfrecord.files.storage.store import Store
+from dask_tfrecord.frames import arrow_to_pandas
 from dask_tfrecord.parallel import compute_each
-from dask_tfrecord.schema import Schema
+from dask_tfrecord.schema.model import Schema
 
 _Numbers: TypeAlias = npt.NDArray[np.int64]
 
@@ -103,7 +103,7 @@ def take(
     _check_doubted(store, snapshot, files)
     wanted = list(_find(files, snapshot, numbers))
     table = _read(_dataset(store, snapshot, schema, wanted), wanted)
-    rows = backends.to_pandas(_ordered(table, order.reshape(-1)), schema)
+    rows = arrow_to_pandas.to_pandas(_ordered(table, order.reshape(-1)), schema)
     return rows[columns] if isinstance(columns, str) else rows
 
 

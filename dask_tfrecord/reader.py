@@ -10,20 +10,20 @@ import pyarrow.compute as pc
 from dask.utils import parse_bytes
 
 from dask_tfrecord import arguments, expr
-from dask_tfrecord.backends import numpy_names
 from dask_tfrecord.cluster import check_cluster
 from dask_tfrecord.codec import MAX_RECORD_BYTES, RecordType
-from dask_tfrecord.dataset.damage import DamagePolicy, OnCorrupt, check_apart, check_policy
-from dask_tfrecord.dataset.dataset import Dataset
-from dask_tfrecord.dataset.listing import PathLike
-from dask_tfrecord.dataset.modes import destination
-from dask_tfrecord.dataset.opening import Infer, check_choice, open_dataset
-from dask_tfrecord.dataset.options import Extra, ReadCompression, ReadOptions
-from dask_tfrecord.dataset.snapshot import Levels, Snapshot
+from dask_tfrecord.dataset.commit.destination import destination
+from dask_tfrecord.dataset.discovery import Infer, check_choice, open_dataset
+from dask_tfrecord.dataset.plan import Dataset
+from dask_tfrecord.dataset.snapshot.model import Levels, Snapshot
 from dask_tfrecord.errors import SchemaError, TFRecordError
+from dask_tfrecord.files.damage import DamagePolicy, OnCorrupt, check_apart, check_policy
+from dask_tfrecord.files.options import Extra, ReadCompression, ReadOptions
+from dask_tfrecord.files.storage.listing import PathLike
+from dask_tfrecord.frames.arrow_to_pandas import numpy_names
 from dask_tfrecord.keywords import AnyCompression, AnyRecordType, AnySchema, DtypeBackend, ReadKeywords
 from dask_tfrecord.parallel import compute_each
-from dask_tfrecord.schema import Schema
+from dask_tfrecord.schema.model import Schema
 
 
 @overload

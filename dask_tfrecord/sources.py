@@ -12,9 +12,9 @@ import dask.dataframe as dd
 from fsspec import AbstractFileSystem
 from fsspec.core import OpenFile
 
-from dask_tfrecord.dataset.dataset import Dataset, Piece
-from dask_tfrecord.dataset.store import Store
+from dask_tfrecord.dataset.plan import Dataset, Piece
 from dask_tfrecord.errors import DestinationError
+from dask_tfrecord.files.storage.store import Store
 
 # Libraries whose objects are looked into; those of others are data.
 _LIBRARIES = frozenset({"dask", "dask_tfrecord", "fsspec", "s3fs", "gcsfs", "adlfs", "pathlib"})

@@ -12,23 +12,24 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
-from dask_tfrecord import arguments, expr, frame
+from dask_tfrecord import arguments, expr
 from dask_tfrecord.cluster import check_cluster
 from dask_tfrecord.codec import RecordType
-from dask_tfrecord.codec.compression import PORTABLE, Compression, check_level
-from dask_tfrecord.dataset.commit import WriteRun
-from dask_tfrecord.dataset.exchange import Shuffle
-from dask_tfrecord.dataset.guessing import PAYLOAD
-from dask_tfrecord.dataset.layout import check_labels
-from dask_tfrecord.dataset.listing import PathLike
-from dask_tfrecord.dataset.modes import Mode, check_agreement, check_destination, destination
-from dask_tfrecord.dataset.opening import check_choice
-from dask_tfrecord.dataset.overwriting import replaceable_files
-from dask_tfrecord.dataset.snapshot import Snapshot
+from dask_tfrecord.codec.codecs import PORTABLE, Compression, check_level
+from dask_tfrecord.dataset.commit.commit import WriteRun
+from dask_tfrecord.dataset.commit.destination import Mode, check_agreement, check_destination, destination
+from dask_tfrecord.dataset.commit.overwriting import replaceable_files
+from dask_tfrecord.dataset.discovery import check_choice
+from dask_tfrecord.dataset.inferred_schema import PAYLOAD
+from dask_tfrecord.dataset.shuffling import Shuffle
+from dask_tfrecord.dataset.snapshot.model import Snapshot
+from dask_tfrecord.dataset.snapshot.names import check_labels
 from dask_tfrecord.errors import TFRecordError
+from dask_tfrecord.files.storage.listing import PathLike
+from dask_tfrecord.frames import pandas_to_arrow
+from dask_tfrecord.frames.index_levels import index_levels
 from dask_tfrecord.keywords import AnyCompression, AnyRecordType, AnySchema, WriteKeywords
-from dask_tfrecord.levels import index_levels
-from dask_tfrecord.schema import Lossy, Schema
+from dask_tfrecord.schema.model import Lossy, Schema
 from dask_tfrecord.sources import check_not_read
 
 # Times that a task on a remote store is tried again, as in Dask's own `to_parquet`.
@@ -212,9 +213,9 @@ def to_tfrecord(
     base = check_destination(store, mode)
     schema = arguments.arrow_schema(schema)
     levels = index_levels(ddf._meta, write_index)
-    ddf, texts = expr.checked(ddf, frame.text_names(ddf._meta, schema, levels))
+    ddf, texts = expr.checked(ddf, pandas_to_arrow.text_names(ddf._meta, schema, levels))
     replaceable = replaceable_files(store) if mode in ("overwrite", "partitions") else frozenset()
-    plan = frame.plan_schema(
+    plan = pandas_to_arrow.plan_schema(
         ddf._meta,
         schema=schema,
         record_type=_nested_type(ddf) if record_type == "infer" else record_type,
@@ -357,7 +358,7 @@ def _partitions(ddf: dd.DataFrame) -> Iterator[pd.DataFrame]:
 
 def _rounded(ddf: dd.DataFrame, records: Schema, write_index: bool) -> list[str]:
     """The columns whose values may be rounded; those that were read as the same type were rounded before."""
-    names = frame.rounded_names(ddf._meta, records, write_index=write_index)
+    names = pandas_to_arrow.rounded_names(ddf._meta, records, write_index=write_index)
     before = expr.read_types(ddf, names)
     return [name for name in names if before.get(name) != records.arrow.field(name).type]
 

@@ -13,7 +13,7 @@ import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 from hypothesis import HealthCheck, settings
 
-from dask_tfrecord.dataset.store import Store
+from dask_tfrecord.files.storage.store import Store
 
 # TensorFlow's start-up chatter would bury a failing test's output.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")

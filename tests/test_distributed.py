@@ -14,7 +14,7 @@ import pytest
 from distributed import Client
 
 from dask_tfrecord import CorruptRecordError, SchemaError, read_tfrecord, to_tfrecord
-from dask_tfrecord.dataset import writing
+from dask_tfrecord.files import writing
 
 
 @pytest.fixture(params=["sync", "threads", "processes", "distributed"])

@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 
 from dask_tfrecord import TFRecordError, cleanup, exists, read_tfrecord, to_tfrecord
-from dask_tfrecord.dataset.commit import WriteRun
+from dask_tfrecord.dataset.commit.commit import WriteRun
 
 # Where a write may be stopped.
 COMMIT = "commit.WriteRun.commit"

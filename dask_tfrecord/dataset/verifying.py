@@ -6,28 +6,21 @@ from functools import partial, reduce
 from typing import NamedTuple
 
 from dask_tfrecord.codec import RecordType, scan
-from dask_tfrecord.dataset.checksum import SummingStore, followed_by
-from dask_tfrecord.dataset.damage import DamagePolicy, Losses, Lost
-from dask_tfrecord.dataset.entries import FileEntry
-from dask_tfrecord.dataset.files import WINDOW_BYTES, walk
-from dask_tfrecord.dataset.guessing import infer_schema
-from dask_tfrecord.dataset.inference import (
-    AskedType,
-    ComputeEach,
-    Sample,
-    Seen,
-    look_at_split,
-    take_sample,
-)
-from dask_tfrecord.dataset.listing import FileInfo
-from dask_tfrecord.dataset.locate import BLOCK_BYTES, locate
-from dask_tfrecord.dataset.misfits import misfits
-from dask_tfrecord.dataset.options import ReadOptions
-from dask_tfrecord.dataset.secrecy import discreet
-from dask_tfrecord.dataset.splits import Split, plan_pieces
-from dask_tfrecord.dataset.store import Store
+from dask_tfrecord.dataset.inferred_schema import infer_schema
+from dask_tfrecord.dataset.schema_drift import misfits
 from dask_tfrecord.errors import CorruptRecordError, TFRecordError
-from dask_tfrecord.schema import Schema
+from dask_tfrecord.files.boundaries import BLOCK_BYTES, locate
+from dask_tfrecord.files.damage import DamagePolicy, Losses, Lost
+from dask_tfrecord.files.entry import FileEntry
+from dask_tfrecord.files.inference import AskedType, ComputeEach, Sample, Seen, look_at_split, take_sample
+from dask_tfrecord.files.options import ReadOptions
+from dask_tfrecord.files.reading import WINDOW_BYTES, walk
+from dask_tfrecord.files.splits import Split, plan_pieces
+from dask_tfrecord.files.storage.checksum import SummingStore, followed_by
+from dask_tfrecord.files.storage.listing import FileInfo
+from dask_tfrecord.files.storage.redaction import discreet
+from dask_tfrecord.files.storage.store import Store
+from dask_tfrecord.schema.model import Schema
 
 # Stored bytes that a task reads.
 _TASK_BYTES = 1 << 26

@@ -49,17 +49,17 @@ from dask.dataframe.dask_expr.io.io import FusedIO
 from dask.tokenize import tokenize
 from dask.typing import Key
 
-from dask_tfrecord import backends
 from dask_tfrecord.cluster import check_cluster
-from dask_tfrecord.dataset import filters, predicates
-from dask_tfrecord.dataset.dataset import Dataset, Piece
-from dask_tfrecord.dataset.keys import WrongTypeError
-from dask_tfrecord.dataset.predicates import Operator, Predicate, Unsure
-from dask_tfrecord.dataset.secrecy import discreet
-from dask_tfrecord.dataset.snapshot import Levels
+from dask_tfrecord.dataset.plan import Dataset, Piece
+from dask_tfrecord.dataset.query import filters, predicates
+from dask_tfrecord.dataset.query.comparison_keys import WrongTypeError
+from dask_tfrecord.dataset.query.predicates import Operator, Predicate, Unsure
+from dask_tfrecord.dataset.snapshot.model import Levels
 from dask_tfrecord.errors import CorruptRecordWarning, SchemaError
-from dask_tfrecord.expr.telling import tell
-from dask_tfrecord.schema import Field, Schema
+from dask_tfrecord.expr.worker_warnings import tell
+from dask_tfrecord.files.storage.redaction import discreet
+from dask_tfrecord.frames import arrow_to_pandas
+from dask_tfrecord.schema.model import Field, Schema
 
 
 def read(
@@ -85,10 +85,10 @@ def read_partition(
     """The task that reads a partition."""
     table = piece.read(_warn)
     try:
-        found = backends.to_pandas(table, piece.schema, piece.rows, numpy)
+        found = arrow_to_pandas.to_pandas(table, piece.schema, piece.rows, numpy)
     except SchemaError as error:
         raise error.located(path=piece.public) from None
-    return backends.with_index(found, index, in_order=in_order) if index else found
+    return arrow_to_pandas.with_index(found, index, in_order=in_order) if index else found
 
 
 def _warn(message: str) -> None:
@@ -164,9 +164,9 @@ class ReadTFRecord(PartitionsFiltered, BlockwiseIO):
 
     @cached_property
     def _meta(self) -> pd.DataFrame:
-        meta = backends.empty_meta(self._schema, self.numpy_names)
+        meta = arrow_to_pandas.empty_meta(self._schema, self.numpy_names)
         index = self.operand("index")
-        return backends.with_index(meta, index) if index else meta
+        return arrow_to_pandas.with_index(meta, index) if index else meta
 
     @cached_property
     def _name(self) -> str:

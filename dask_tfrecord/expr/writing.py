@@ -12,15 +12,15 @@ from dask.dataframe.dask_expr._collection import DataFrame, Scalar
 from dask.dataframe.dask_expr._expr import Blockwise, Expr
 from dask.typing import Key
 
-from dask_tfrecord import frame, printed
 from dask_tfrecord.cluster import check_cluster
-from dask_tfrecord.dataset.commit import WriteRun
-from dask_tfrecord.dataset.exchange import Shuffle, Spill, source_of, spill, write_target
-from dask_tfrecord.dataset.secrecy import discreet
-from dask_tfrecord.dataset.snapshot import FileEntry, Snapshot
+from dask_tfrecord.dataset.commit.commit import WriteRun
+from dask_tfrecord.dataset.shuffling import Shuffle, Spill, source_of, spill, write_target
+from dask_tfrecord.dataset.snapshot.model import FileEntry, Snapshot
 from dask_tfrecord.errors import TFRecordError
-from dask_tfrecord.expr.telling import tell
-from dask_tfrecord.expr.text import Texts
+from dask_tfrecord.expr.string_conversion import Texts
+from dask_tfrecord.expr.worker_warnings import tell
+from dask_tfrecord.files.storage.redaction import discreet
+from dask_tfrecord.frames import pandas_to_arrow, stringified
 
 
 def write(
@@ -91,13 +91,13 @@ def _release_memory() -> None:
 
 def _to_table(partition: pd.DataFrame, run: WriteRun, write_index: bool | None, texts: Texts) -> pa.Table:
     """The rows of a partition, whose text is looked at where nothing is known of its origin."""
-    table = frame.to_table(partition, run.columns, write_index=write_index, lossy=run.lossy)
+    table = pandas_to_arrow.to_table(partition, run.columns, write_index=write_index, lossy=run.lossy)
     for name, computed in texts:
-        first = printed.first(table[name])
-        printed.check_text(first, name)
-        if computed and printed.may_be_collections(first):
+        first = stringified.first(table[name])
+        stringified.check_text(first, name)
+        if computed and stringified.may_be_collections(first):
             problem = f"the text of {name!r} looks like printed lists or dicts"
-            tell(f"{problem}; {printed.advice(name)}.", UserWarning)
+            tell(f"{problem}; {stringified.advice(name)}.", UserWarning)
     return table
 
 
@@ -122,7 +122,7 @@ class _AllColumns(Expr):
 
 
 class _PerPartition(_AllColumns, Blockwise):
-    """A task for each partition, which knows its number and counts from the lowered frame."""
+    """A task for each partition, which knows its number and counts from the lowered pandas_to_arrow."""
 
     _prefix: ClassVar[str]
 

@@ -27,9 +27,9 @@ from dask_tfrecord import (
     to_tfrecord,
     verify,
 )
-from dask_tfrecord.dataset.commit import WriteRun
-from dask_tfrecord.dataset.layout import open_runs
-from dask_tfrecord.dataset.store import Store
+from dask_tfrecord.dataset.commit.commit import WriteRun
+from dask_tfrecord.dataset.snapshot.names import open_runs
+from dask_tfrecord.files.storage.store import Store
 
 
 class FaultError(OSError):

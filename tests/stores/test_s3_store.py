@@ -16,7 +16,7 @@ from moto.s3.models import s3_backends
 from servers import s3_server
 
 from dask_tfrecord import Snapshot, cleanup, exists, index, read_tfrecord, take, to_tfrecord, verify
-from dask_tfrecord.dataset.listing import list_files
+from dask_tfrecord.files.storage.listing import list_files
 
 _buckets = count()
 

@@ -1,0 +1,1 @@
+"""A write of a dataset: what it finds at its destination, its plan, and its commit."""

@@ -1,0 +1,1 @@
+"""Partition columns: values <-> directory names, and rows sorted by them."""

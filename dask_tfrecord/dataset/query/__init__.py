@@ -1,0 +1,1 @@
+"""Conditions on columns: what they mean, and which files may hold matching rows."""

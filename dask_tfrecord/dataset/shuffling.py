@@ -1,0 +1,322 @@
+"""Rows that move to other partitions before they are written. Knows Arrow and the store, no Dask.
+
+Every source partition becomes a spill file in the staging directory of the write. A spill file holds Arrow
+IPC streams: for each target partition, the rows that go there. A target partition reads its rows from all
+spill files. A task therefore holds one partition, however large the data is.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from itertools import pairwise
+from typing import NamedTuple
+from uuid import uuid4
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from dask_tfrecord.codec import _kernel
+from dask_tfrecord.dataset.commit.commit import WriteRun
+from dask_tfrecord.dataset.partitioning import hive
+from dask_tfrecord.dataset.partitioning.grouping import (
+    BYTES,
+    Part,
+    Parted,
+    group,
+    parts_of,
+    sorted_rows,
+    sorting,
+    split,
+)
+from dask_tfrecord.dataset.snapshot.names import staged
+from dask_tfrecord.errors import TFRecordError
+from dask_tfrecord.files.entry import FileEntry
+from dask_tfrecord.files.storage.store import Store
+from dask_tfrecord.schema.model import Schema
+from dask_tfrecord.schema.storage_types import load
+
+Numbers = npt.NDArray[np.uint64]
+Positions = npt.NDArray[np.int64]
+
+# The column of each row's place. No column of the user's has an empty name.
+_PLACE = ""
+
+# The place of a row is the number of its source partition, shifted by this, plus the number of the row in it.
+_ROW_BITS = 40
+
+# The most that is brought into another order at a time, so that copies are small.
+_PIECE_ROWS = 1 << 16
+_PIECE_BYTES = 1 << 24
+
+# Up to this size, all columns of a table fit into single Arrow arrays, from which rows are taken fastest.
+_COMBINED_BYTES = 1 << 30
+
+
+class Shuffle(NamedTuple):
+    """How rows move between partitions before they are written.
+
+    Attributes
+    ----------
+    together : tuple of str
+        Columns. Rows with equal values in them move to the same partition. Empty spreads rows at random.
+    seed : int, optional
+        Seed of the order of the rows. None keeps the order of the collection.
+    npartitions : int
+        How many target partitions there are.
+    """
+
+    together: tuple[str, ...]
+    seed: int | None
+    npartitions: int
+
+
+class Spill(NamedTuple):
+    """The rows of one source partition, in a file.
+
+    Attributes
+    ----------
+    path : str
+        The file, below the dataset's root.
+    starts : numpy.ndarray
+        The first byte of the rows of each target partition, and the end of the file.
+    checksums : numpy.ndarray
+        CRC-32C of the bytes of each target partition.
+    """
+
+    path: str
+    starts: Positions
+    checksums: Positions
+
+
+def spill(run: WriteRun, table: pa.Table, index: int, shuffle: Shuffle) -> Spill:
+    """Write the spill file of source partition ``index``, unless an earlier call has written it.
+
+    Only the first of several calls counts. So every target partition reads the same rows, also if a worker
+    dies and the source gives other rows, or rows in another order, when it is computed again.
+    """
+    receipt = run.store.join(staged(run.run, f"rows/{index:05d}.json"))
+    with suppress(FileNotFoundError):
+        return _from_json(run.store.fs.cat_file(receipt))
+    written = _write(run, table, index, shuffle)
+    try:
+        run.store.create_exclusively(receipt, _to_json(written))
+    except FileExistsError:
+        run.store.remove([run.store.join(written.path)])
+        return _from_json(run.store.fs.cat_file(receipt))
+    return written
+
+
+def _write(run: WriteRun, table: pa.Table, index: int, shuffle: Shuffle) -> Spill:
+    """Write a spill file, of a name that no other call uses."""
+    targets = _targets(table, index, shuffle)
+    bounds = np.cumsum(np.bincount(targets, minlength=shuffle.npartitions))
+    order = sorting(targets)
+    del targets
+    batches = _Batches(table)
+    path = staged(run.run, f"rows/{index:05d}-{uuid4().hex}")
+    starts, checksums = [0], []
+    with run.store.create(run.store.join(path), durable=False) as file:
+        for first, last in pairwise([0, *bounds.tolist()]):
+            size = checksum = 0
+            for rows in batches.pieces(order[first:last]):
+                data = _to_stream(_places(index, rows), batches.take(rows), run.columns)
+                file.write(data)
+                size, checksum = size + len(data), _kernel.crc32c(data, checksum)
+            starts.append(starts[-1] + size)
+            checksums.append(checksum)
+    return Spill(path, np.array(starts), np.array(checksums))
+
+
+def _to_json(spill: Spill) -> bytes:
+    """The receipt of a spill file."""
+    numbers = {"starts": spill.starts.tolist(), "checksums": spill.checksums.tolist()}
+    return json.dumps({"path": spill.path, **numbers}).encode()
+
+
+def _from_json(receipt: bytes) -> Spill:
+    found = json.loads(receipt)
+    return Spill(found["path"], np.array(found["starts"]), np.array(found["checksums"]))
+
+
+def write_target(
+    run: WriteRun, spills: Sequence[Spill], index: int, shuffle: Shuffle
+) -> tuple[FileEntry, ...]:
+    """Write the files of target partition ``index``.
+
+    Raises
+    ------
+    TFRecordError
+        If a spill file is missing or damaged, or for a value that cannot be stored. The record of the latter
+        error is the row's place, which `source_of` explains.
+    """
+    return run.write_parted(_collect(run, spills, index, shuffle), index, shuffle.npartitions)
+
+
+def source_of(place: int) -> tuple[int, int]:
+    """The number of the source partition of a row, and the number of the row in that partition."""
+    return divmod(place, 1 << _ROW_BITS)
+
+
+class _Batches:
+    """The rows of a table, to be taken by position."""
+
+    def __init__(self, table: pa.Table) -> None:
+        self._batches = table.to_batches()
+        self._bounds = np.cumsum([0, *(batch.num_rows for batch in self._batches)])
+        self._step = min(_PIECE_ROWS, max(1, table.num_rows * _PIECE_BYTES // max(1, table.nbytes)))
+
+    def pieces(self, rows: Positions) -> Iterator[Positions]:
+        """The positions in pieces that are small enough for `take`."""
+        return (rows[at : at + self._step] for at in range(0, len(rows), self._step))
+
+    def take(self, rows: Positions) -> pa.Table:
+        """The rows at these positions, in this order. Categories become their values.
+
+        Arrow's own ``take`` concatenates all batches first, which fails beyond 2 GiB of text.
+        """
+        numbers = np.searchsorted(self._bounds, rows, side="right") - 1
+        order = sorting(numbers)
+        by_batch = rows[order]
+        bounds = np.searchsorted(numbers[order], range(len(self._batches) + 1))
+        taken = [
+            _without_codes(sorted_rows(pa.Table.from_batches([batch]), by_batch[start:stop] - first))
+            for batch, first, start, stop in zip(
+                self._batches, self._bounds, bounds, bounds[1:], strict=False
+            )
+            if start < stop
+        ]
+        if len(taken) == 1:
+            return taken[0]
+        back = np.empty_like(order)
+        back[order] = np.arange(len(order))
+        return sorted_rows(pa.concat_tables(taken).combine_chunks(), back)
+
+
+def _collect(run: WriteRun, spills: Sequence[Spill], index: int, shuffle: Shuffle) -> Parted:
+    """The rows of a target partition, in the order in which they are written."""
+    found = list(_read(run.store, spills, index))
+    if not found:
+        return split(run.columns.arrow.empty_table(), run.partition_on, max_parts=run.max_parts)
+    table = pa.Table.from_batches(found)
+    del found
+    if table.nbytes < _COMBINED_BYTES:
+        table = table.combine_chunks()
+    places = table[_PLACE].to_numpy()
+    order = np.argsort(_mixed(places, shuffle.seed))
+    parts = [Part("", (), len(order))]
+    if run.partition_on:
+        parts, order = _by_directory(run, _Batches(table.select(run.partition_on)), order)
+    batches = _Batches(table.select(run.schema.names))
+    pieces = [_with_codes(batches.take(rows), run.schema) for rows in batches.pieces(order)]
+    return Parted(pa.concat_tables(pieces), parts, places[order].view(np.int64))
+
+
+def _by_directory(run: WriteRun, keys: _Batches, order: Positions) -> tuple[list[Part], Positions]:
+    """The parts of the rows, and the rows' order sorted by part."""
+    ordered = pa.concat_tables([keys.take(rows) for rows in keys.pieces(order)])
+    groups = group(ordered, run.partition_on)
+    parts = parts_of(groups, run.partition_on, max_parts=run.max_parts)
+    return parts, order if groups.order is None else order[groups.order]
+
+
+def _read(store: Store, spills: Sequence[Spill], index: int) -> Iterator[pa.RecordBatch]:
+    """The rows for target partition ``index``, each with its place as the first column."""
+    ends = [(spill, int(spill.starts[index]), int(spill.starts[index + 1])) for spill in spills]
+    filled = [(spill, start, stop) for spill, start, stop in ends if start < stop]
+    try:
+        ranges = store.read_ranges([(store.join(spill.path), start, stop) for spill, start, stop in filled])
+    except FileNotFoundError:
+        raise TFRecordError(
+            "a temporary file with shuffled rows has been removed",
+            advice="let no other process remove the files of this write, such as "
+            "dask_tfrecord.cleanup with a short older_than=, then write again",
+        ) from None
+    for (spill, start, stop), data in zip(filled, ranges, strict=True):
+        if len(data) != stop - start or _kernel.crc32c(data) != spill.checksums[index]:
+            raise TFRecordError(
+                "the shuffled rows in this temporary file are damaged",
+                path=store.public(store.join(spill.path)),
+                advice="check the disk or the store, then write again",
+            )
+        reader = pa.BufferReader(data)
+        while reader.tell() < len(data):
+            yield from pa.ipc.open_stream(reader)
+
+
+def _to_stream(places: Numbers, table: pa.Table, schema: Schema) -> memoryview:
+    """The rows and their places as an Arrow IPC stream, in which each text of a category occurs once."""
+    columns = [
+        column.combine_chunks().dictionary_encode() if _is_category_of_text(item.type) else column
+        for item, column in zip(schema.fields, table.columns, strict=True)
+    ]
+    rows = pa.table([pa.array(places), *columns], names=[_PLACE, *table.column_names])
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, rows.schema) as writer:
+        writer.write_table(rows)
+    return memoryview(sink.getvalue())
+
+
+def _is_category_of_text(type_: pa.DataType) -> bool:
+    return pa.types.is_dictionary(type_) and type_.value_type in BYTES
+
+
+def _without_codes(table: pa.Table) -> pa.Table:
+    """The table with the values of categories in place of their codes, in which batches may differ."""
+    columns = [
+        column.cast(column.type.value_type) if pa.types.is_dictionary(column.type) else column
+        for column in table.columns
+    ]
+    return pa.table(columns, names=table.column_names)
+
+
+def _with_codes(table: pa.Table, schema: Schema) -> pa.Table:
+    """The inverse of `_without_codes`."""
+    columns = [
+        load(column.combine_chunks(), item.type, item.categories)
+        if pa.types.is_dictionary(item.type)
+        else column
+        for item, column in zip(schema.fields, table.columns, strict=True)
+    ]
+    return pa.Table.from_arrays(columns, schema=schema.arrow)
+
+
+def _places(index: int, rows: Positions) -> Numbers:
+    """Where these rows of source partition ``index`` come from."""
+    return rows.astype(np.uint64) + np.uint64(index << _ROW_BITS)
+
+
+def _targets(table: pa.Table, index: int, shuffle: Shuffle) -> npt.NDArray[np.uint32]:
+    """The target partition of each row."""
+    count = np.uint64(shuffle.npartitions)
+    if not shuffle.together or not table.num_rows:
+        places = _places(index, np.arange(table.num_rows))
+        return (_mixed(places, shuffle.seed) % count).astype(np.uint32)
+    keys, order, starts = group(table, shuffle.together)
+    digests = [hashlib.blake2b(name.encode(), digest_size=8).digest() for name in hive.directories(keys)]
+    of_keys = (np.frombuffer(b"".join(digests), "<u8") % count).astype(np.uint32)
+    of_rows = np.repeat(of_keys, np.diff(starts))
+    if order is None:
+        return of_rows
+    targets = np.empty_like(of_rows)
+    targets[order] = of_rows
+    return targets
+
+
+def _mixed(places: Numbers, seed: int | None) -> Numbers:
+    """Numbers to sort rows by: random ones, all different, or with no seed the places themselves."""
+    if seed is None:
+        return places
+    key = _hashed(np.array([seed & (1 << 64) - 1], np.uint64))
+    mixed = np.empty_like(places)
+    for at in range(0, len(places), _PIECE_ROWS):
+        mixed[at : at + _PIECE_ROWS] = _hashed(places[at : at + _PIECE_ROWS] ^ key)
+    return mixed
+
+
+def _hashed(numbers: Numbers) -> Numbers:
+    """The finalizer of SplitMix64, which maps different numbers to different numbers."""
+    numbers = (numbers ^ (numbers >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    numbers = (numbers ^ (numbers >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return numbers ^ (numbers >> np.uint64(31))

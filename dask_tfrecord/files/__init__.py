@@ -1,0 +1,1 @@
+"""One TFRecord file <-> Arrow, on any filesystem. Knows no datasets."""

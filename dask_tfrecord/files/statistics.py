@@ -1,0 +1,96 @@
+"""What is told of a file's columns: smallest and greatest value, nulls, lengths of lists.
+
+They are those of the values as they are stored, so that they hold for what is read back: a float64 counts as
+the 32-bit float that it becomes. NaN is neither small nor great.
+"""
+
+from collections.abc import Sequence
+from itertools import repeat
+from typing import Any
+
+import pyarrow as pa
+
+from dask_tfrecord.codec import Kind, Statistics
+from dask_tfrecord.files.entry import ColumnStatistics
+from dask_tfrecord.schema.model import Field, Schema
+
+# Those of each column.
+Columns = Sequence[Statistics]
+
+# A text or bytes that is longer is no bound worth keeping.
+_LONGEST_BOUND = 64
+
+_STORAGE: dict[Kind, pa.DataType] = {
+    "int64": pa.int64(),
+    "float": pa.float32(),
+    "bytes": pa.binary(),
+    "string": pa.string(),
+}
+
+# What is raised for values that Python does not have.
+_NOT_PLAIN = (ValueError, OverflowError, pa.ArrowException)
+
+
+def none(schema: Schema) -> Columns:
+    """Those of no rows."""
+    return [Statistics(0, None, None)] * len(schema.fields)
+
+
+def together(one: Columns, other: Columns) -> Columns:
+    """Those of the rows of both."""
+    return list(map(_of_both, one, other))
+
+
+def describe(schema: Schema, files: Sequence[Columns]) -> list[tuple[ColumnStatistics, ...]]:
+    """For each file what is told of its columns; ``files`` are of the values that the kernel encodes."""
+    if not files or not schema.fields:
+        return [()] * len(files)
+    pairs = zip(schema.fields, zip(*files, strict=True), strict=True)
+    return list(zip(*(_describe(item, column) for item, column in pairs), strict=True))
+
+
+def _of_both(one: Statistics, other: Statistics) -> Statistics:
+    nulls = one.nulls + other.nulls
+    if one.least is None or other.least is None:
+        known = other if one.least is None else one
+        return Statistics(nulls, known.least, known.greatest)
+    return Statistics(nulls, min(one.least, other.least), max(one.greatest, other.greatest))
+
+
+def _describe(column: Field, files: Sequence[Statistics]) -> list[ColumnStatistics]:
+    """One column of all files."""
+    nulls, least, greatest = zip(*files, strict=True)
+    name, nothing = repeat(column.name), repeat(None)
+    if column.depth:
+        return list(map(ColumnStatistics, name, nothing, nothing, nulls, least, greatest))
+    return list(map(ColumnStatistics, name, _bounds(column, least), _bounds(column, greatest), nulls))
+
+
+def _bounds(column: Field, stored: Sequence[Any]) -> Sequence[Any]:
+    """The values as users see them; None where Python has no such value, or where it is too long."""
+    storage = _STORAGE[column.kind]
+    if column.kind in ("bytes", "string"):
+        stored = [None if value is None or len(value) > _LONGEST_BOUND else value for value in stored]
+    if column.type == storage:
+        return stored
+    try:
+        return _plain(column, pa.array(stored, storage))
+    except _NOT_PLAIN:  # some of them, such as a date in the year 20,000
+        return [_bound(column, value) for value in stored]
+
+
+def _bound(column: Field, stored: Any) -> Any:
+    try:
+        return _plain(column, pa.array([stored], _STORAGE[column.kind]))[0]
+    except _NOT_PLAIN:
+        return None
+
+
+def _plain(column: Field, stored: pa.Array) -> list[Any]:
+    loaded = column.load(stored)
+    if pa.types.is_dictionary(loaded.type):
+        loaded = loaded.dictionary_decode()
+    values: list[Any] = loaded.to_pylist()
+    if not pa.array(values, loaded.type).equals(loaded):
+        raise ValueError("Python's values are coarser")
+    return values

@@ -1,0 +1,1 @@
+"""Filesystems of fsspec: opening, listing and atomic creation of files. Knows no TFRecord."""

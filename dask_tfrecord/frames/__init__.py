@@ -1,0 +1,1 @@
+"""A pandas partition <-> an Arrow table with one planned schema."""

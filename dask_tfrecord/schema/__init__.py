@@ -1,0 +1,1 @@
+"""The logical types of columns, and how a feature of TFRecord stores them."""

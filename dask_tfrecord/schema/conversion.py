@@ -1,0 +1,212 @@
+"""Arrow values -> another Arrow type, exactly or not at all. Knows no pandas and no names of columns.
+
+A conversion is exact if converting its result back gives equal values. Numbers are compared as numbers, so
+-0.0 equals 0, and NaN equals itself. Only floats may change, to the nearest shorter float, and only if the
+caller allows it.
+"""
+
+from collections.abc import Callable
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow import types
+
+from dask_tfrecord.schema.storage_types import MisfitError, check_range, is_list, with_values
+
+__all__ = ["RoundedError", "convert", "family"]
+
+_TEXT = (types.is_string, types.is_large_string, types.is_string_view)
+_BINARY = (types.is_binary, types.is_large_binary, types.is_binary_view, types.is_fixed_size_binary)
+
+
+class RoundedError(MisfitError):
+    """A float that has no equal among the shorter floats of the target type."""
+
+
+def convert(array: pa.Array, type_: pa.DataType, *, rounded: bool = False) -> pa.Array:
+    """The values as another type.
+
+    Parameters
+    ----------
+    array : pyarrow.Array
+        Values of any type that `casts.describe` knows.
+    type_ : pyarrow.DataType
+        The wanted type.
+    rounded : bool, default False
+        Replace floats and decimals by the nearest float of the wanted type instead of refusing them.
+
+    Raises
+    ------
+    RoundedError
+        For a float or a decimal that would be rounded.
+    MisfitError
+        For another value that would change, with its row.
+    pyarrow.ArrowException
+        For a value that Arrow itself refuses, and for types between which there is no conversion.
+    """
+    if array.type == type_:
+        return array
+    if isinstance(array.type, pa.BaseExtensionType):
+        return convert(array.storage, type_, rounded=rounded)
+    if isinstance(type_, pa.BaseExtensionType):
+        return pa.ExtensionArray.from_storage(type_, convert(array, type_.storage_type, rounded=rounded))
+    if types.is_dictionary(type_):
+        return _categories(array, type_, rounded=rounded)
+    if types.is_dictionary(array.type):
+        return convert(array.dictionary_decode(), type_, rounded=rounded)
+    if array.null_count == len(array):
+        return pa.nulls(len(array), type_)
+    if is_list(array.type) and is_list(type_):
+        return with_values(array, type_, lambda values, item: convert(values, item, rounded=rounded))
+    return _scalars(array, type_, rounded=rounded)
+
+
+def family(type_: pa.DataType) -> str:
+    """What the values of a scalar type are; those of two families are never equal."""
+    if any(test(type_) for test in _TEXT):
+        return "text"
+    if any(test(type_) for test in _BINARY):
+        return "bytes"
+    if types.is_boolean(type_) or types.is_integer(type_) or types.is_floating(type_):
+        return "number"
+    if types.is_decimal(type_):
+        return "number"
+    if types.is_timestamp(type_):
+        return "timestamp" if type_.tz is None else "timestamp with a time zone"
+    known = {"date": types.is_date, "time": types.is_time, "duration": types.is_duration}
+    return next((name for name, test in known.items() if test(type_)), str(type_))
+
+
+def _categories(array: pa.Array, type_: pa.DataType, *, rounded: bool) -> pa.Array:
+    """Categories keep their codes where only the layout of their values differs."""
+    if not types.is_dictionary(array.type):
+        array = convert(array, type_.value_type, rounded=rounded).dictionary_encode()
+    elif not same_layout(array.type.value_type, type_.value_type):
+        array = convert(array.dictionary_decode(), type_.value_type, rounded=rounded).dictionary_encode()
+    codes, categories = array.indices.cast(type_.index_type), array.dictionary.cast(type_.value_type)
+    return pa.DictionaryArray.from_arrays(codes, categories, ordered=type_.ordered)
+
+
+def same_layout(source: pa.DataType, target: pa.DataType) -> bool:
+    """Whether two types are equal but for the layout, as strings and large strings are."""
+    if source == target:
+        return True
+    return any(_is_any(source, tests) and _is_any(target, tests) for tests in (_TEXT, _BINARY[:3]))
+
+
+def _is_any(type_: pa.DataType, tests: tuple[Callable[[pa.DataType], bool], ...]) -> bool:
+    return any(test(type_) for test in tests)
+
+
+def _scalars(array: pa.Array, type_: pa.DataType, *, rounded: bool) -> pa.Array:
+    source = array.type
+    if same_layout(source, type_):
+        return array.cast(type_)
+    if _is_zoned(source) != _is_zoned(type_) and _is_moment(source) and _is_moment(type_):
+        raise MisfitError(
+            _first(array.is_valid()),
+            f"a value of the type {source} says nothing of {type_}: only one of them has a time zone",
+            "convert the column with .dt.tz_localize(...) or .dt.tz_convert(...) first",
+        )
+    if types.is_floating(type_) and (types.is_floating(source) or types.is_decimal(source)):
+        return _floats(array, type_, rounded=rounded)
+    found = _cast(array, type_)
+    check_range(found)
+    _check_same(array, found, array, _cast(found, source))
+    return found
+
+
+def _is_zoned(type_: pa.DataType) -> bool:
+    return bool(types.is_timestamp(type_) and type_.tz is not None)
+
+
+def _is_moment(type_: pa.DataType) -> bool:
+    return bool(types.is_timestamp(type_) or types.is_date(type_) or types.is_time(type_))
+
+
+def _floats(array: pa.Array, type_: pa.DataType, *, rounded: bool) -> pa.Array:
+    """Floats and decimals as floats; none becomes infinite."""
+    wide = array.cast(pa.float64())
+    found = wide.cast(type_)
+    back = found.cast(pa.float64())
+    row = _first(pc.and_(pc.is_inf(back), pc.is_finite(wide)))
+    if row >= 0:
+        raise MisfitError(row, f"{array[row]} is too large for {type_} and would become infinite")
+    if not rounded:
+        advice = 'pass lossy="allow" to store the nearest float, or another type in schema='
+        _check_same(array, found, wide, back, RoundedError, advice)
+        if types.is_decimal(array.type):
+            _check_same(array, found, array, wide.cast(array.type), RoundedError, advice)
+    return found
+
+
+def _cast(array: pa.Array, type_: pa.DataType) -> pa.Array:
+    """Arrow's cast; where Arrow has none between two types, by way of a third type."""
+    source = array.type
+    if types.is_decimal(source) and types.is_decimal(type_):
+        return array.cast(type_)
+    if types.is_decimal(source) and types.is_floating(type_):  # Arrow's direct way is off by a bit or two
+        return array.cast(pa.float64()).cast(type_)
+    for one, other in ((source, type_), (type_, source)):
+        if types.is_float16(one) and not types.is_floating(other):
+            return _by_way_of(array, pa.float32(), type_)
+        if types.is_boolean(one) and types.is_decimal(other):
+            return _by_way_of(array, pa.int64(), type_)
+        if types.is_integer(one) and _is_count(other) and one != _integer_of(other):
+            return _by_way_of(array, _integer_of(other), type_)
+    wide = pa.decimal256(76, type_.scale) if types.is_decimal(type_) else type_
+    if types.is_integer(source) and wide != type_:  # Arrow wants room for all integers of the type
+        return array.cast(wide).cast(type_)
+    return array.cast(type_)
+
+
+def _by_way_of(array: pa.Array, between: pa.DataType, type_: pa.DataType) -> pa.Array:
+    return _cast(_cast(array, between), type_)
+
+
+def _is_count(type_: pa.DataType) -> bool:
+    """Whether values are stored as a number of units."""
+    return _is_moment(type_) or bool(types.is_duration(type_))
+
+
+def _integer_of(type_: pa.DataType) -> pa.DataType:
+    return pa.int32() if type_.bit_width == 32 else pa.int64()
+
+
+def _check_same(
+    array: pa.Array,
+    found: pa.Array,
+    before: pa.Array,
+    after: pa.Array,
+    error: type[MisfitError] = MisfitError,
+    advice: str | None = None,
+) -> None:
+    """Refuse the first row whose value is another one after the conversion than before."""
+    before, after = _comparable(before), _comparable(after)
+    if before.equals(after):
+        return
+    same = pc.fill_null(pc.equal(before, after), False)
+    row = _first(pc.invert(pc.or_(same, pc.and_(before.is_null(), after.is_null()))))
+    if row >= 0:
+        raise error(row, f"{_shown(array, row)} would become {_shown(found, row)}", advice)
+
+
+def _comparable(array: pa.Array) -> pa.Array:
+    """Values that Arrow can compare, with null for NaN; both arrays of a comparison have the same nulls."""
+    if types.is_floating(array.type):
+        wide = array.cast(pa.float64())
+        return pc.if_else(pc.is_nan(wide), None, wide)
+    if types.is_decimal(array.type) and array.type.bit_width < 128:
+        return array.cast(pa.decimal128(array.type.precision, array.type.scale))
+    return array
+
+
+def _shown(array: pa.Array, row: int) -> str:
+    try:
+        return repr(array[row].as_py())
+    except (OverflowError, ValueError):  # Python has no such date, or no nanoseconds without pandas
+        return str(array.slice(row, 1).to_string()).strip("[]\n ")
+
+
+def _first(mask: pa.Array) -> int:
+    return int(pc.index(mask, True).as_py())

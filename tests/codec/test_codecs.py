@@ -1,0 +1,259 @@
+"""Compressions: made of blocks, recognised by content, read to the very end, in bounded memory."""
+
+import bz2
+import gzip
+import io
+import lzma
+import random
+import tracemalloc
+import zlib
+from collections.abc import Callable
+from typing import Any
+
+import oracle
+import pyarrow as pa
+import pytest
+
+from dask_tfrecord.codec.codecs import (
+    HEAD_BYTES,
+    LEVELS,
+    Compression,
+    blocks,
+    check_level,
+    decompressor,
+    detect,
+)
+from dask_tfrecord.errors import CorruptRecordError, TFRecordError
+
+CONTENT = random.Random(1).randbytes(300_000) + bytes(2_000_000) + b"the end"
+PARTS = (CONTENT[:1000], CONTENT[1000:1_500_000], CONTENT[1_500_000:])
+WBITS: dict[Compression, int] = {"gzip": 31, "zlib": 15}
+
+both = pytest.mark.parametrize("compression", ["gzip", "zlib"])
+streams = pytest.mark.parametrize("compression", ["gzip", "zlib", "bz2", "xz"])
+frames = pytest.mark.parametrize("compression", ["zstd", "lz4"])
+every = pytest.mark.parametrize("compression", LEVELS)
+
+
+def compress(data: bytes, compression: Compression) -> bytes:
+    """One stream or frame, by the standard library or pyarrow."""
+    if compression in WBITS:
+        stream = zlib.compressobj(wbits=WBITS[compression])
+        return stream.compress(data) + stream.flush()
+    if compression in ("bz2", "xz"):
+        return bz2.compress(data) if compression == "bz2" else lzma.compress(data)
+    sink = pa.BufferOutputStream()
+    with pa.CompressedOutputStream(sink, compression) as output:
+        output.write(data)
+    return bytes(sink.getvalue())
+
+
+def stored(parts: tuple[bytes, ...], compression: Compression, level: int | None = None) -> bytes:
+    """A file of these blocks, made by what is tested."""
+    file = blocks(compression, level)
+    made = [file.compress(part) for part in parts]
+    for part in parts:
+        file.add(part)
+    return file.head + b"".join(made) + file.tail()
+
+
+def decompress(stored: bytes, compression: Compression, *, step: int = 1 << 16, most: int = 1 << 30) -> bytes:
+    """Everything that the decompressor reads, in views of ``step`` bytes, from reads of at most ``most``."""
+    file = io.BytesIO(stored)
+    stream = decompressor(lambda view: file.readinto(view[:most]), compression)
+    view = memoryview(bytearray(step))
+    parts = []
+    while count := stream.readinto(view):
+        parts.append(bytes(view[:count]))
+    assert stream.readinto(view) == 0
+    return b"".join(parts)
+
+
+@both
+@pytest.mark.parametrize("parts", [PARTS, (b"",), ()])
+def test_deflate_is_one_standard_stream(compression: Compression, parts: tuple[bytes, ...]) -> None:
+    judge = zlib.decompressobj(wbits=WBITS[compression])
+    assert judge.decompress(stored(parts, compression)) == b"".join(parts)
+    assert judge.eof
+    assert judge.unused_data == b""
+
+
+@both
+@pytest.mark.parametrize("level", [None, *LEVELS["gzip"]])
+def test_a_raw_inflate_can_start_at_any_block(compression: Compression, level: int | None) -> None:
+    file = blocks(compression, level)
+    made = [file.compress(part) for part in PARTS]
+    for index, part in enumerate(PARTS):
+        judge = zlib.decompressobj(wbits=-15)
+        assert judge.decompress(made[index]) == part
+        assert not judge.eof
+        judge = zlib.decompressobj(wbits=-15)
+        assert judge.decompress(b"".join(made[index:]) + file.tail()) == b"".join(PARTS[index:])
+        assert judge.eof
+
+
+@every
+@pytest.mark.parametrize("parts", [PARTS, (b"",), ()])
+def test_what_is_written_is_read(compression: Compression, parts: tuple[bytes, ...]) -> None:
+    file = stored(parts, compression)
+    assert file
+    assert detect(file[:HEAD_BYTES]) == compression
+    assert decompress(file, compression) == b"".join(parts)
+
+
+@every
+def test_the_same_content_gives_the_same_bytes(compression: Compression) -> None:
+    assert stored(PARTS, compression) == stored(PARTS, compression)
+
+
+@every
+def test_every_level_is_a_level_and_no_other(compression: Compression) -> None:
+    content = b"".join(b"record %d, " % n for n in range(1000))
+    for level in LEVELS[compression]:
+        check_level(compression, level)
+        assert decompress(stored((content,), compression, level), compression) == content
+    wrong: list[Any] = [LEVELS[compression].start - 1, LEVELS[compression].stop, "1", 1.0, True]
+    for level in wrong:
+        with pytest.raises(TFRecordError, match=f"unknown compression_level {level!r}; {compression} has"):
+            check_level(compression, level)
+
+
+def test_a_level_of_no_compression_is_refused() -> None:
+    check_level(None, None)
+    with pytest.raises(TFRecordError, match="compression_level=1 without a compression"):
+        check_level(None, 1)
+
+
+@pytest.mark.parametrize(("compression", "judge"), [("bz2", bz2.decompress), ("xz", lzma.decompress)])
+def test_the_standard_library_reads_bz2_and_xz(
+    compression: Compression, judge: Callable[[bytes], bytes]
+) -> None:
+    assert judge(stored(PARTS, compression)) == CONTENT
+
+
+@every
+@pytest.mark.parametrize(("step", "most"), [(1 << 23, 1 << 30), (1000, 777), (7, 1)])
+def test_content_comes_back_whatever_the_sizes_of_reads(
+    compression: Compression, step: int, most: int
+) -> None:
+    content = CONTENT if step > 7 else CONTENT[:5000]
+    assert decompress(compress(content, compression), compression, step=step, most=most) == content
+
+
+@every
+def test_streams_one_after_the_other_are_one_content(compression: Compression) -> None:
+    parts = [b"one", b"", CONTENT, b"", b"last", b""]
+    file = b"".join(compress(part, compression) for part in parts)
+    assert decompress(file, compression) == b"".join(parts)
+    assert decompress(file, compression, most=1 << 10) == b"".join(parts)
+
+
+@streams
+@pytest.mark.parametrize("zeros", [1, 511, 1 << 19])
+def test_zeros_after_the_end_are_padding(compression: Compression, zeros: int) -> None:
+    file = compress(b"content", compression)
+    assert decompress(file + bytes(zeros), compression) == b"content"
+    assert decompress(file + bytes(zeros) + file, compression) == b"contentcontent"
+
+
+@every
+def test_an_empty_file_has_no_content(compression: Compression) -> None:
+    assert decompress(b"", compression) == b""
+
+
+@every
+@pytest.mark.parametrize("garbage", [b"x", b"\x1f", b"garbage", bytes(20) + b"x", b"\x1f\x8b\x08"])
+def test_anything_else_after_the_end_is_damage(compression: Compression, garbage: bytes) -> None:
+    with pytest.raises(CorruptRecordError) as caught:
+        decompress(compress(b"content", compression) + garbage, compression)
+    assert caught.value.offset in (0, len(b"content"))
+
+
+@every
+def test_every_cut_is_damage(compression: Compression) -> None:
+    file = compress(b"some content, some content", compression)
+    for cut in range(1, len(file)):
+        with pytest.raises(CorruptRecordError, match="cut off"):
+            decompress(file[:cut], compression)
+
+
+@both
+def test_a_cut_at_a_flush_point_is_damage(compression: Compression) -> None:
+    stream = zlib.compressobj(wbits=WBITS[compression])
+    flushed = stream.compress(b"whole records") + stream.flush(zlib.Z_FULL_FLUSH)
+    with pytest.raises(CorruptRecordError) as caught:
+        decompress(flushed, compression)
+    assert caught.value.offset == len(b"whole records")
+
+
+@frames
+def test_a_file_that_cannot_be_read_is_not_a_damaged_one(compression: Compression) -> None:
+    def readinto(view: memoryview) -> int:
+        raise OSError("the network is gone")
+
+    with pytest.raises(OSError, match="the network is gone"):
+        decompressor(readinto, compression).readinto(memoryview(bytearray(10)))
+
+
+@both
+def test_no_flipped_bit_of_data_and_checksums_changes_the_content_in_silence(
+    compression: Compression,
+) -> None:
+    """Only the few bits that pad a stored block's header to a byte mean nothing."""
+    content = random.Random(2).randbytes(50)
+    file = compress(content, compression)
+    start = 10 if compression == "gzip" else 2
+    harmless = 0
+    for bit in range(8 * start, 8 * len(file)):
+        broken = bytearray(file)
+        broken[bit // 8] ^= 1 << bit % 8
+        try:
+            assert decompress(bytes(broken), compression) == content
+            harmless += 1
+        except CorruptRecordError:
+            pass
+    assert harmless <= 5
+
+
+@every
+def test_a_bomb_takes_no_memory(compression: Compression) -> None:
+    bomb = b"".join(64 * [compress(bytes(1 << 22), compression)])
+    file = io.BytesIO(bomb)
+    view = memoryview(bytearray(1 << 22))
+    allocated = pa.total_allocated_bytes()
+    tracemalloc.start()
+    content = decompressor(file.readinto, compression)
+    total = 0
+    while count := content.readinto(view):
+        total += count
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert total == 256 << 20
+    assert peak < (12 << 20 if compression == "xz" else 4 << 20)  # its window alone has 8 MiB
+    assert pa.total_allocated_bytes() - allocated < 4 << 20
+
+
+@pytest.mark.parametrize(
+    ("make", "expected"),
+    [
+        (lambda: b"", None),
+        (lambda: b"\x1f", None),
+        (lambda: b"a text, not TFRecord", None),
+        (lambda: oracle.frame(b"a record"), None),
+        (lambda: gzip.compress(b"x"), "gzip"),
+        (lambda: b"\x1f\x8b\x08", "gzip"),
+        (lambda: b"BZ", None),
+        (lambda: zlib.compress(b"x", 1), "zlib"),
+        (lambda: zlib.compress(b"x", 9), "zlib"),
+        (lambda: zlib.compress(b""), "zlib"),
+    ],
+)
+def test_compression_is_recognised_by_the_first_bytes(
+    make: Callable[[], bytes], expected: Compression | None
+) -> None:
+    assert detect(make()[:HEAD_BYTES]) == expected
+
+
+@pytest.mark.parametrize("length", [0x0178, 0x5E78, 0x9C78, 0xDA78, 0x8B1F, 0x088B1F, 0x685A42])
+def test_a_record_whose_length_looks_like_a_stream_is_a_record(length: int) -> None:
+    assert detect(oracle.frame(bytes(length))[:HEAD_BYTES]) is None

@@ -1,0 +1,132 @@
+"""Pruning decides only comparisons that it makes as pandas does: types of columns x values x operators."""
+
+import itertools
+import math
+import operator
+import warnings
+from collections.abc import Callable, Iterator
+from datetime import UTC, date, time, timedelta
+from decimal import Decimal
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+from comparables import COLUMNS, VALUES, moment
+
+from dask_tfrecord.dataset.query.filters import compare_in_pandas, is_in_pandas
+from dask_tfrecord.dataset.query.predicates import Facts, Operator, Predicate, Unsure, facts_of_value
+from dask_tfrecord.frames import arrow_to_pandas
+from dask_tfrecord.schema.model import Field, Schema
+
+OPERATORS: dict[Operator, Callable[[Any, Any], Any]] = {
+    "==": operator.eq,
+    "!=": operator.ne,
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+}
+
+
+def columns(array: pa.Array) -> Iterator[tuple[Field, list[Facts], Any]]:
+    """The column as pandas has it in either backend, as values and as an index, and facts of each row."""
+    ordered = pa.types.is_dictionary(array.type) and array.type.ordered
+    field = Field("x", array.type, array.dictionary if ordered else None)
+    schema = Schema((field,))
+    missing = pa.concat_arrays([array, pa.nulls(1, array.type)])
+    for values, complete in ((array, {"x"}), (missing, set())):
+        facts = [_facts(field, values[row]) for row in range(len(values))]
+        for numpy in {(), tuple(arrow_to_pandas.numpy_names(schema, complete))}:
+            found = arrow_to_pandas.to_pandas(pa.table({"x": values}), schema, numpy=numpy)["x"]
+            yield field, facts, found
+            if array.type != pa.float16() and not complete:  # of which pandas has no index
+                yield field, facts, pd.Index(found)
+
+
+def _facts(field: Field, value: pa.Scalar) -> Facts:
+    if value.is_valid and pa.types.is_temporal(field.type):  # beyond what Python can hold
+        return Facts(value.value, value.value, values=True, missing=False, nan=False)
+    return facts_of_value(field, value.as_py())
+
+
+def disagreements(
+    predicate: Predicate, facts: list[Facts], ask: Callable[..., Any], *arguments: Any
+) -> list[Any]:
+    """The rows for which a decided predicate rules out what pandas answers."""
+    try:
+        with warnings.catch_warnings(action="ignore"):
+            found = ask(*arguments)
+            answers = [None if answer is pd.NA or answer is None else bool(answer) for answer in found]
+    except Exception:  # pandas refuses it, for all rows, and so does the computation
+        return []
+    rows = zip(answers, facts, strict=True)
+    return [(fact.low, answer) for answer, fact in rows if answer not in predicate.outcomes({"x": fact})]
+
+
+def decided(make: Callable[..., Predicate], *arguments: Any) -> Predicate | None:
+    """The predicate, if anything is ruled out by it."""
+    try:
+        found = make(*arguments)
+    except (ArithmeticError, TypeError, ValueError):
+        return None
+    return None if isinstance(found, Unsure) and not found.candidates else found
+
+
+@pytest.mark.parametrize("name", COLUMNS)
+def test_a_comparison_that_is_decided_is_pandas_own(name: str) -> None:
+    for field, facts, column in columns(COLUMNS[name]):
+        for value, (symbol, compare) in itertools.product(VALUES, OPERATORS.items()):
+            predicate = decided(compare_in_pandas, field, symbol, value)
+            if predicate is not None:
+                wrong = disagreements(predicate, facts, compare, column, value)
+                assert not wrong, f"{column.dtype} {type(column).__name__} {symbol} {value!r}: {wrong}"
+
+
+@pytest.mark.parametrize("name", COLUMNS)
+def test_a_membership_that_is_decided_is_pandas_own(name: str) -> None:
+    for field, facts, column in columns(COLUMNS[name]):
+        known = [value for value in VALUES if decided(is_in_pandas, field, [value]) is not None]
+        lists = [[], known, *([value] for value in VALUES), *map(list, itertools.combinations(known, 2))]
+        for values in lists:
+            predicate = decided(is_in_pandas, field, values)
+            if predicate is not None:
+                wrong = disagreements(predicate, facts, column.isin, values)
+                assert not wrong, f"{column.dtype} {type(column).__name__} isin {values!r}: {wrong}"
+
+
+DECIDED: list[tuple[str, list[Any]]] = [
+    ("int8", [0, 300, 1.5, np.int64(1), np.float32(1.5)]),
+    ("int64", [0, -1, 2**63 - 1, 1.5, np.int64(1), np.uint8(1)]),
+    ("float32", [0, 0.1, math.inf, np.float32(0.1)]),
+    ("bool", [True, np.bool_(True)]),
+    ("decimal", [1, Decimal("1.5")]),
+    ("date32", [date(2020, 1, 2)]),
+    ("time64", [time(12, 30)]),
+    ("timestamp s", [moment(2020, 1, 2), np.datetime64("2020-01-02")]),
+    ("timestamp us", [moment(2020, 1, 2), pd.Timestamp("2020-01-02"), np.datetime64("2020-01-02T01:02")]),
+    ("timestamp us UTC", [moment(2020, 1, 2, tzinfo=UTC), pd.Timestamp("2020-01-02", tz="Europe/Warsaw")]),
+    ("duration ms", [timedelta(1), pd.Timedelta("1s").as_unit("s"), np.timedelta64(1, "s")]),
+    ("string", ["a"]),
+    ("binary", [b"a"]),
+    ("category of text", ["a"]),
+    ("ordered category", ["a"]),
+    ("category of int", [1]),
+]
+
+
+@pytest.mark.parametrize(("name", "values"), DECIDED, ids=[name for name, _ in DECIDED])
+def test_plain_values_of_the_columns_own_type_are_decided(name: str, values: list[Any]) -> None:
+    array = COLUMNS[name]
+    field = Field("x", array.type, array.dictionary if pa.types.is_dictionary(array.type) else None)
+    for value in values:
+        assert decided(compare_in_pandas, field, "==", value) is not None, repr(value)
+
+
+@pytest.mark.parametrize("name", ["date32", "timestamp s", "timestamp us UTC", "time64", "category of date"])
+@pytest.mark.parametrize("value", ["2020-01-02", "12:30", np.str_("2020-01-02"), pa.scalar("2020-01-02")])
+def test_text_against_times_is_left_to_pandas(name: str, value: Any) -> None:
+    for symbol in OPERATORS:
+        assert decided(compare_in_pandas, Field("x", COLUMNS[name].type), symbol, value) is None
+    assert decided(is_in_pandas, Field("x", COLUMNS[name].type), [value]) is None

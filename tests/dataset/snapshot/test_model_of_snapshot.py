@@ -1,0 +1,238 @@
+"""The snapshot's file: what goes in comes out, any tool can read it, and nothing in it is believed."""
+
+import json
+from collections.abc import Callable
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from dask_tfrecord.dataset.snapshot.model import (
+    Block,
+    ColumnStatistics,
+    FileEntry,
+    Snapshot,
+    from_parquet,
+    to_parquet,
+)
+from dask_tfrecord.errors import TFRecordError
+from dask_tfrecord.schema.model import Schema
+
+WARSAW = ZoneInfo("Europe/Warsaw")
+SCHEMA = Schema.from_arrow(
+    pa.schema(
+        {
+            "flag": pa.bool_(),
+            "when": pa.timestamp("us", "Europe/Warsaw"),
+            "lists": pa.large_list(pa.float16()),
+            "category": pa.dictionary(pa.int32(), pa.string()),
+        }
+    )
+)
+SNAPSHOT = Snapshot(
+    files=(
+        FileEntry("part-0123abcd-00000-of-00002.tfrecord.gz", 1_000_000, 20, 2**32 - 1),
+        FileEntry("country=a b/part-0123abcd-00001-of-00002.tfrecord.gz", 0, 0, 0),
+    ),
+    schema=SCHEMA,
+    compression="gzip",
+    run="0123abcd" * 4,
+    library="1.2.3",
+)
+
+
+def stored() -> bytes:
+    return bytes(to_parquet(SNAPSHOT))
+
+
+def test_what_was_stored_comes_back() -> None:
+    assert from_parquet(stored(), "root/1") == SNAPSHOT
+
+
+def blocks(*found: tuple[int, int, int]) -> list[dict[str, int]]:
+    return [Block(*one)._asdict() for one in found]
+
+
+def a_partitioned_snapshot(key: pa.DataType, values: list[Any]) -> Snapshot:
+    """One file per value, with blocks and statistics in some."""
+    partitioning = Schema.from_arrow(pa.schema({"key": key, "it's 2": pa.int8()})).fields
+    flag = ColumnStatistics("flag", False, True, 3)
+    lists = ColumnStatistics("lists", None, None, 0, 2, 5)
+    category = ColumnStatistics("category", "a", "b", 1)
+    extras = [
+        {"blocks": (Block(0, 0, 0), Block(2**40, 2**50, 7)), "statistics": (flag, lists, category)},
+        {"statistics": (ColumnStatistics("category", None, None, 2),), "stamp": '"a1b2-3"'},
+        {},
+    ]
+    files = tuple(
+        FileEntry(f"key={at}/part-{at}", 2**41, 20, 3, (value, None if at else 5), **extras[at % 3])
+        for at, value in enumerate(values)
+    )
+    return Snapshot(files, SCHEMA, None, "run", "1", partitioning, 7, {"who": "me", "": "ü"})
+
+
+@pytest.mark.parametrize(
+    ("key", "values"),
+    [
+        (pa.string(), ["a", "", None, "__HIVE_DEFAULT_PARTITION__", "/..%2F"]),
+        (pa.dictionary(pa.int32(), pa.string()), ["a", None, "b"]),
+        (pa.int64(), [2**63 - 1, None, -(2**63)]),
+        (pa.uint64(), [2**64 - 1, None]),
+        (pa.bool_(), [True, False, None]),
+        (pa.float64(), [0.1, None, float("inf")]),
+        (pa.binary(), [b"\xff\x00", b"", None]),
+        (pa.decimal128(5, 2), [Decimal("1.25"), None]),
+        (pa.date32(), [date(1, 1, 1), None]),
+        (pa.timestamp("s"), [datetime(2026, 1, 1, 2, 3, 4), None]),
+        (pa.timestamp("ns"), [pd.Timestamp(2**60 + 1), None]),
+        (pa.timestamp("us", "Europe/Warsaw"), [datetime(2026, 10, 25, 2, 30, tzinfo=WARSAW, fold=1), None]),
+        (pa.time32("s"), [time(1, 2, 3), None]),
+        (pa.duration("us"), [timedelta(microseconds=1), None]),
+    ],
+)
+def test_partition_values_keep_their_type(key: pa.DataType, values: list[Any]) -> None:
+    snapshot = a_partitioned_snapshot(key, values)
+    found = from_parquet(bytes(to_parquet(snapshot)), "root/7", 7)
+    assert found == snapshot
+    assert [type(file.values[0]) for file in found.files] == [type(value) for value in values]
+    assert found.partition_on == ("key", "it's 2")
+    assert repr(found).startswith(f"Snapshot({len(values)} files, {len(values)} partitions, ")
+
+
+def test_no_files_are_a_dataset_too() -> None:
+    empty = Snapshot((), SCHEMA, None, "run", "1")
+    assert from_parquet(bytes(to_parquet(empty)), "root/1") == empty
+
+
+def test_it_says_what_there_is() -> None:
+    assert repr(SNAPSHOT) == "Snapshot(2 files, 20 records, 1,000,000 bytes)"
+    assert (SNAPSHOT.records, SNAPSHOT.bytes) == (20, 1_000_000)
+
+
+def test_pandas_reads_it(tmp_path: Path) -> None:
+    (tmp_path / "1.parquet").write_bytes(stored())
+    frame = pd.read_parquet(tmp_path / "1.parquet")
+    assert frame.columns.tolist() == ["path", "bytes", "records", "crc32c", "blocks"]
+    assert frame["crc32c"].tolist() == [2**32 - 1, 0]
+
+
+def test_its_metadata_is_json_that_people_can_read() -> None:
+    metadata = json.loads(pq.read_metadata(pa.BufferReader(stored())).metadata[b"dask_tfrecord"])
+    assert metadata["format_version"] == 1
+    assert metadata["compression"] == "gzip"
+    columns = {column["name"]: column["type"] for column in metadata["schema"]["columns"]}
+    assert columns["when"] == "timestamp[us, tz=Europe/Warsaw]"
+
+
+def altered(change: Callable[[dict[str, Any], dict[str, list[Any]]], object]) -> bytes:
+    """The snapshot's file after a change of its metadata or of its columns."""
+    table = pq.read_table(pa.BufferReader(stored()))
+    metadata = json.loads(table.schema.metadata[b"dask_tfrecord"])
+    columns = table.to_pydict()
+    change(metadata, columns)
+    table = pa.table(columns).replace_schema_metadata({b"dask_tfrecord": json.dumps(metadata)})
+    sink = pa.BufferOutputStream()
+    pq.write_table(table, sink)
+    return bytes(sink.getvalue())
+
+
+def test_an_alteration_that_changes_nothing_is_read() -> None:
+    assert from_parquet(altered(lambda metadata, columns: None), "root/1") == SNAPSHOT
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/etc/passwd",
+        "../other/a",
+        "a/../../b",
+        "a/..",
+        "./a",
+        "a//b",
+        "",
+        "a/",
+        "s3://bucket/a",
+        "file:a",
+        "C:/a",
+        "simplecache::a",
+        "a::b",
+        "..\\a",
+        "a\0b",
+    ],
+)
+def test_a_path_that_leaves_the_dataset_is_refused(path: str) -> None:
+    data = altered(lambda metadata, columns: columns["path"].__setitem__(0, path))
+    with pytest.raises(TFRecordError, match=r"not a valid snapshot .* is not one below the dataset"):
+        from_parquet(data, "root/1")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda metadata, columns: metadata.pop("schema"),
+        lambda metadata, columns: metadata.pop("run"),
+        lambda metadata, columns: metadata.update(run=1),
+        lambda metadata, columns: metadata.update(compression="lz77"),
+        lambda metadata, columns: metadata.update(schema={}),
+        lambda metadata, columns: metadata["schema"].update(arrow="x"),
+        lambda metadata, columns: metadata["schema"].update(record_type="nothing"),
+        lambda metadata, columns: columns.pop("path"),
+        lambda metadata, columns: columns.update(records=["a", "b"]),
+        lambda metadata, columns: columns.update(records=[1, None]),
+        lambda metadata, columns: columns.update(bytes=[-1, 0]),
+        lambda metadata, columns: columns.update(path=["a", "a"]),
+        lambda metadata, columns: columns.update(blocks=[[{"offset": 1}], []]),
+        lambda metadata, columns: columns.update(blocks=[blocks((0, 0, 0), (9, 9, 9), (8, 10, 10)), []]),
+        lambda metadata, columns: columns.update(blocks=[blocks((0, 0, 0), (9, 9, 21)), []]),
+        lambda metadata, columns: columns.update(blocks=[blocks((-1, 0, 0)), []]),
+        lambda metadata, columns: metadata.update(partitioning=metadata["schema"]),
+        lambda metadata, columns: metadata.update(partitioning=[1]),
+        lambda metadata, columns: metadata.update(custom_metadata={"a": 1}),
+        lambda metadata, columns: metadata.update(custom_metadata=["a"]),
+        lambda metadata, columns: columns.update(stamp=[["a"], None]),
+        lambda metadata, columns: columns.update(statistics=[{"other": None}] * 2),
+        lambda metadata, columns: columns.update(statistics=[{"flag": {"min": 1}}] * 2),
+    ],
+)
+def test_anything_else_than_a_snapshot_is_refused(change: Callable[..., object]) -> None:
+    with pytest.raises(TFRecordError, match=r"^root/1: not a valid snapshot .*use_snapshot=False"):
+        from_parquet(altered(change), "root/1")
+
+
+@pytest.mark.parametrize(
+    "text", [b"", b"{", b'{"a": NaN}', b"[]", b'{"run": "a", "run": "b"}', b"\xff\xfe", b"null"]
+)
+def test_metadata_that_is_not_strict_json_is_refused(text: bytes) -> None:
+    table = pq.read_table(pa.BufferReader(stored())).replace_schema_metadata({b"dask_tfrecord": text})
+    sink = pa.BufferOutputStream()
+    pq.write_table(table, sink)
+    with pytest.raises(TFRecordError, match="not a valid snapshot"):
+        from_parquet(bytes(sink.getvalue()), "root/1")
+
+
+@pytest.mark.parametrize("data", [b"", b"PAR1", stored()[:-1], stored()[10:]])
+def test_a_damaged_file_is_refused(data: bytes) -> None:
+    with pytest.raises(TFRecordError, match="not a valid snapshot"):
+        from_parquet(data, "root/1")
+
+
+def test_a_flipped_bit_in_a_value_is_noticed() -> None:
+    """A bound that is another would leave out files that hold rows."""
+    text = b"a value that compression leaves as it is"
+    data = bytes(to_parquet(a_partitioned_snapshot(pa.string(), [text.decode()])))
+    at = data.index(text)
+    flipped = data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]
+    with pytest.raises(TFRecordError, match="not a valid snapshot"):
+        from_parquet(flipped, "root/1")
+
+
+def test_a_snapshot_of_a_later_version_asks_for_an_upgrade() -> None:
+    data = altered(lambda metadata, columns: metadata.update(format_version=2))
+    with pytest.raises(TFRecordError, match=r"root/1: the snapshot has format version 2.*upgrade"):
+        from_parquet(data, "root/1")

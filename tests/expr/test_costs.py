@@ -1,0 +1,176 @@
+"""What each kind of query costs: files that are opened, bytes that are read, columns that are decoded.
+
+`data/costs.md` is the table. To write it anew after a change: ``python tests/expr/test_costs.py``.
+"""
+
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import dask
+import dask.dataframe as dd
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+
+from dask_tfrecord import read_tfrecord, to_tfrecord
+from dask_tfrecord.codec import Decoder
+from dask_tfrecord.files import reading as files
+from dask_tfrecord.files.storage.open_file import Source
+from dask_tfrecord.files.storage.store import Store
+
+TABLE = Path(__file__).parents[1] / "data" / "costs.md"
+
+ROWS = 36
+COLUMNS = ["n", "share", "word", "raw"]
+
+Run = Callable[[Callable[..., Any]], Any]
+
+# Each is a function of a function that reads the dataset, with or without filters=.
+QUERIES: dict[str, Run] = {
+    "ddf.compute()": lambda read: read().compute(),
+    "ddf.n.sum()": lambda read: read().n.sum().compute(),
+    'ddf[["n", "word"]]': lambda read: read()[["n", "word"]].compute(),
+    "ddf.country.value_counts()": lambda read: read().country.value_counts().compute(),
+    "len(ddf)": lambda read: len(read()),
+    "ddf.head(2)": lambda read: read().head(2),
+    "ddf.share.head(2)": lambda read: read().share.head(2),
+    "ddf.partitions[2:4]": lambda read: read().partitions[2:4].compute(),
+    "ddf.get_partition(0).n.max()": lambda read: read().get_partition(0).n.max().compute(),
+    "ddf.n.describe()": lambda read: read().n.astype("int64").describe().compute(),
+    'filters=[("country", "==", "PL")]': lambda read: read(filters=[("country", "==", "PL")]).compute(),
+    'filters=[("n", "<", 9)]': lambda read: read(filters=[("n", "<", 9)]).compute(),
+    'filters=[("n", "==", 13)], columns=["word"]': lambda read: read(
+        filters=[("n", "==", 13)], columns=["word"]
+    ).compute(),
+    'len of filters=[("country", "==", "PL")]': lambda read: len(read(filters=[("country", "==", "PL")])),
+    'ddf[ddf.country == "PL"]': lambda read: (lambda d: d[d.country == "PL"].compute())(read()),
+    'ddf[ddf.country == "PL"].n.sum()': lambda read: (lambda d: d[d.country == "PL"].n.sum().compute())(
+        read()
+    ),
+    'ddf[ddf.country.isin(["PL", "US"])].n.sum()': lambda read: (
+        lambda d: d[d.country.isin(["PL", "US"])].n.sum().compute()
+    )(read()),
+    'ddf[(ddf.country == "PL") | (ddf.n < 9)].n.sum()': lambda read: (
+        lambda d: d[(d.country == "PL") | (d.n < 9)].n.sum().compute()
+    )(read()),
+    'ddf[(ddf.country == "PL") & (ddf.n < 9)].share.sum()': lambda read: (
+        lambda d: d[(d.country == "PL") & (d.n < 9)].share.sum().compute()
+    )(read()),
+    'ddf[~(ddf.country == "PL")].n.sum()': lambda read: (lambda d: d[~(d.country == "PL")].n.sum().compute())(
+        read()
+    ),
+    "ddf[ddf.n > 99].n.sum()": lambda read: (lambda d: d[d.n > 99].n.sum().compute())(read()),
+    'len(ddf[ddf.country == "PL"])': lambda read: (lambda d: len(d[d.country == "PL"]))(read()),
+    "len(ddf[ddf.n < 9])": lambda read: (lambda d: len(d[d.n < 9]))(read()),
+    "two filters in one compute": lambda read: (
+        lambda d: dask.compute(d[d.country == "PL"].n.sum(), d[d.country == "US"].share.max())
+    )(read()),
+    "a filter and all rows in one compute": lambda read: (
+        lambda d: dask.compute(d[d.country == "PL"].n.sum(), d.n.max())
+    )(read()),
+}
+
+
+def write(root: Path) -> None:
+    """Three countries in four partitions: twelve files of one size, with three rows each."""
+    numbers = np.arange(ROWS)
+    columns = {
+        "n": numbers,
+        "share": pd.array(numbers / 4, pd.ArrowDtype(pa.float32())),
+        "word": pd.array([f"w{n:02}" for n in numbers], pd.ArrowDtype(pa.string())),
+        "raw": pd.array([bytes([n] * 100) for n in numbers], pd.ArrowDtype(pa.binary())),
+        "country": ["FR", "PL", "US"] * (ROWS // 3),
+    }
+    to_tfrecord(dd.from_pandas(pd.DataFrame(columns), npartitions=4), root, partition_on=["country"])
+
+
+class Cost:
+    """What was opened, read and decoded."""
+
+    def __init__(self) -> None:
+        self.clear()
+
+    def clear(self) -> None:
+        """Begin anew."""
+        self.opened: set[str] = set()
+        self.bytes = 0
+        self.decoded: set[str] = set()
+
+    @contextmanager
+    def counted(self, patch: pytest.MonkeyPatch) -> Iterator[None]:
+        """Count what is done in the block."""
+        cost, open_file, read = self, Store.open, Source._read
+
+        @contextmanager
+        def opening(store: Store, path: str, *args: Any) -> Iterator[Any]:
+            cost.opened.add(path)
+            with open_file(store, path, *args) as source:
+                yield source
+
+        def reading(source: Source, view: memoryview, wanted: int | None) -> int:
+            count = read(source, view, wanted)
+            cost.bytes += count
+            return count
+
+        class Decoding(Decoder):
+            def __init__(self, columns: Any, *args: Any, **options: Any) -> None:
+                cost.decoded |= {column.name for column in columns}
+                super().__init__(columns, *args, **options)
+
+        with patch.context() as inner:
+            inner.setattr(Store, "open", opening)
+            inner.setattr(Source, "_read", reading)
+            inner.setattr(files, "Decoder", Decoding)
+            yield
+
+
+def cost_of(query: str, root: Path, *, use_snapshot: bool, patch: pytest.MonkeyPatch) -> str:
+    """A query's cost as three cells of the table."""
+    total = sum(path.stat().st_size for path in root.glob("*/part-*"))
+    cost = Cost()
+
+    def read(**arguments: Any) -> Any:
+        ddf = read_tfrecord(root, blocksize=None, use_snapshot=use_snapshot, **arguments)
+        # The sample that a schema is inferred from is not part of the query.
+        cost.clear()
+        return ddf
+
+    with dask.config.set(scheduler="sync"), cost.counted(patch):
+        QUERIES[query](read)
+    names = [name for name in COLUMNS if name in cost.decoded]
+    return f"{len(cost.opened)} | {100 * cost.bytes // total} % | {', '.join(names) or '-'}"
+
+
+def table(root: Path, patch: pytest.MonkeyPatch) -> str:
+    """All queries' costs, as Markdown."""
+    cells = "files | bytes | decoded"
+    lines = [f"| query | {cells} | {cells}, without a snapshot |", "|---" * 7 + "|"]
+    for query in QUERIES:
+        costs = [cost_of(query, root, use_snapshot=known, patch=patch) for known in (True, False)]
+        lines.append(f"| `{query.replace('|', '&#124;')}` | {' | '.join(costs)} |")
+    return "\n".join(lines) + "\n"
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("costs") / "data"
+    write(root)
+    return root
+
+
+@pytest.mark.filterwarnings(
+    "ignore:Passing more than 2 positional:DeprecationWarning"
+)  # older Dask's describe
+def test_every_query_costs_what_the_table_says(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = table(root, monkeypatch)
+    assert found.splitlines() == TABLE.read_text().splitlines()
+
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        write(Path(folder) / "data")
+        TABLE.write_text(table(Path(folder) / "data", patch))

@@ -1,0 +1,343 @@
+"""No password, key, token or signed URL appears in what a user sees, keeps or sends on."""
+
+import base64
+import traceback
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import dask
+import dask.dataframe as dd
+import oracle
+import pandas as pd
+import pytest
+import s3fs
+from fsspec import register_implementation
+from fsspec.implementations.local import LocalFileSystem
+from servers import s3_server, web_server
+
+import dask_tfrecord
+from dask_tfrecord import TFRecordError, read_tfrecord, to_tfrecord
+from dask_tfrecord.files.storage.redaction import discreet, hide, secrets_of, without_credentials
+from dask_tfrecord.files.storage.store import Store
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+SECRET = "hunter2/+x"
+FORMS = ["hunter2", "hunter2%2F%2Bx", base64.b64encode(SECRET.encode()).decode()]
+
+
+def shown(error: BaseException | None) -> str:
+    """All that an exception, and those that come with it, can print."""
+    if error is None:
+        return ""
+    parts = [str(error), repr(error), repr(error.args), repr(vars(error))]
+    parts += [repr(getattr(error, name, None)) for name in ("filename", "path", "problem", "advice")]
+    parts += traceback.format_exception(error)
+    return "\n".join([*parts, shown(error.__cause__), shown(error.__context__)])
+
+
+def check_hidden(text: str) -> None:
+    assert [form for form in FORMS if form in text] == []
+
+
+class Leaky(LocalFileSystem):
+    """A disk whose every failure shows the options that it was made with."""
+
+    protocol = "leaky"
+    failing: str | None = None
+    raising: Callable[[str], BaseException] = OSError
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**{name: value for name, value in options.items() if name == "auto_mkdir"})
+
+
+def _leaky(name: str) -> Callable[..., Any]:
+    def method(self: Leaky, *args: Any, **kwargs: Any) -> Any:
+        if Leaky.failing == name:
+            options = f"{self.storage_options} https://host/x?X-Amz-Signature={SECRET}"
+            try:
+                raise KeyError(options)
+            except KeyError as error:
+                raise Leaky.raising(f"failed with {options}") from error
+        return getattr(LocalFileSystem, name)(self, *args, **kwargs)
+
+    return method
+
+
+OPERATIONS = ["_open", "ls", "info", "exists", "isfile", "isdir", "cat_file", "makedirs", "mv", "pipe_file"]
+OPERATIONS += ["rm_file", "rmdir", "find", "glob", "modified"]
+for _name in OPERATIONS:
+    setattr(Leaky, _name, _leaky(_name))
+register_implementation("leaky", Leaky, clobber=True)
+
+
+class OddError(Exception):
+    """An exception whose text is not made of its arguments, as those of aiohttp."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.text = text
+
+    def __str__(self) -> str:
+        return self.text
+
+
+OPTIONS = {
+    "key": SECRET,
+    "secret": SECRET,
+    "token": {"private_key": SECRET, "type": "service_account"},
+    "password": SECRET,
+    "client_kwargs": {"headers": {"Authorization": f"Bearer {SECRET}"}, "aws_session_token": SECRET},
+    "headers": {"X-Api-Key": SECRET, "Cookie": f"session={SECRET}"},
+    "endpoint_url": "https://someone:hunter2@host/",
+    "connection_string": f"AccountName=x;AccountKey={SECRET}",
+    "auth": ("someone", SECRET),
+    "sas_token": SECRET,
+    "username": "someone",
+}
+
+
+def collection(*values: int) -> dd.DataFrame:
+    return dd.from_pandas(pd.DataFrame({"n": list(values)}), npartitions=1)
+
+
+ACTIONS: dict[str, Callable[[str, dict[str, Any]], Any]] = {
+    "read": lambda place, options: read_tfrecord(place, storage_options=options).compute(),
+    "read_glob": lambda place, options: read_tfrecord(f"{place}/*", storage_options=options).compute(),
+    "read_all": lambda place, options: read_tfrecord(
+        place, use_snapshot=False, infer="all", blocksize=100, storage_options=options
+    ).compute(),
+    "create": lambda place, options: to_tfrecord(collection(1), f"{place}2", storage_options=options),
+    "append": lambda place, options: to_tfrecord(collection(1), place, append=True, storage_options=options),
+    "overwrite": lambda place, options: to_tfrecord(
+        collection(1), place, overwrite=True, storage_options=options
+    ),
+    "verify": lambda place, options: dask_tfrecord.verify(place, storage_options=options),
+    "index": lambda place, options: dask_tfrecord.index(f"{place}3", storage_options=options),
+    "take": lambda place, options: dask_tfrecord.take(place, [0], storage_options=options),
+    "exists": lambda place, options: dask_tfrecord.exists(place, storage_options=options),
+    "cleanup": lambda place, options: dask_tfrecord.cleanup(place, older_than="0s", storage_options=options),
+    "open": lambda place, options: dask_tfrecord.Snapshot.open(place, storage_options=options),
+}
+
+
+@pytest.fixture
+def leaky(tmp_path: Path) -> Iterator[str]:
+    for name in ("place", "place3"):
+        to_tfrecord(collection(1, 2), tmp_path / name)
+    for path in (tmp_path / "place3" / "_tfrecord").iterdir():
+        path.unlink()
+    yield f"leaky://{tmp_path}/place"
+    Leaky.failing, Leaky.raising = None, OSError
+
+
+@pytest.mark.parametrize("raising", [OSError, PermissionError, OddError, ValueError, KeyError])
+@pytest.mark.parametrize("action", ACTIONS)
+def test_no_failure_of_a_store_shows_a_secret(
+    leaky: str, action: str, raising: Callable[[str], BaseException]
+) -> None:
+    failures = 0
+    for operation in OPERATIONS:
+        Leaky.failing, Leaky.raising = operation, raising
+        with warnings.catch_warnings(action="always", record=True) as warned:
+            try:
+                ACTIONS[action](leaky, OPTIONS)
+            except Exception as error:
+                failures += 1
+                check_hidden(shown(error))
+        check_hidden("\n".join(str(one.message) for one in warned))
+    assert failures
+
+
+@pytest.mark.parametrize("raising", [OSError, PermissionError, FileNotFoundError, TimeoutError, ValueError])
+def test_an_exception_of_pythons_keeps_its_class(leaky: str, raising: Callable[[str], BaseException]) -> None:
+    Leaky.failing, Leaky.raising = "_open", raising
+    with pytest.raises(raising) as caught:
+        read_tfrecord(leaky, storage_options=OPTIONS).compute()
+    check_hidden(shown(caught.value))
+
+
+def test_an_exception_without_secrets_stays_as_it_is() -> None:
+    error = OddError("nothing to hide at https://host/a@b?page=2")
+
+    @discreet
+    def fail(path: str, options: dict[str, str]) -> None:
+        raise error from KeyError("cause")
+
+    with pytest.raises(OddError) as caught:
+        fail("s3://bucket/key", {"secret": SECRET})
+    assert caught.value is error
+    assert isinstance(error.__cause__, KeyError)
+
+
+@pytest.mark.parametrize(
+    "url", ["s3://{}@bucket/a", "gs://{}@bucket/a", "s3a://{}@bucket", "s3://{}@bucket/*"]
+)
+@pytest.mark.parametrize("user", [f"key:{SECRET.replace('/', '%2F')}", f"key:{SECRET}", "hunter2"])
+@pytest.mark.parametrize("action", ACTIONS)
+def test_credentials_in_the_url_of_a_bucket_are_refused_and_not_shown(
+    action: str, user: str, url: str
+) -> None:
+    with pytest.raises(TFRecordError, match="cannot hold credentials") as caught:
+        ACTIONS[action](url.format(user), {})
+    check_hidden(shown(caught.value))
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "ftp://someone:hunter2@127.0.0.1:1/a",
+        "sftp://someone:hunter2@127.0.0.1:1/a",
+        "http://someone:hunter2@127.0.0.1:1/a.tfrecord?X-Amz-Signature=hunter2",
+        "http://127.0.0.1:1/a.tfrecord?download=hunter2",
+        "simplecache::http://someone:hunter2@127.0.0.1:1/a.tfrecord?sig=hunter2",
+        "zip://*.tfrecord::http://someone:hunter2@127.0.0.1:1/a.zip?sig=hunter2",
+        "webhdfs://someone:hunter2@127.0.0.1:1/a",
+        "nothing://someone:hunter2@host/a?token=hunter2",
+    ],
+)
+@pytest.mark.parametrize("action", ACTIONS)
+def test_credentials_in_other_urls_are_not_shown(action: str, url: str) -> None:
+    try:
+        ACTIONS[action](url, {"password": SECRET} if url.startswith("nothing") else {})
+    except Exception as error:
+        check_hidden(shown(error))
+
+
+def test_storage_options_do_not_appear_in_errors_of_s3() -> None:
+    with s3_server() as options:
+        options |= {"secret": "hunter2", "key": "hunter2", "token": "hunter2"}
+        for action in ACTIONS:
+            try:
+                ACTIONS[action]("s3://no-such-bucket/hidden", options)
+            except Exception as error:
+                check_hidden(shown(error))
+
+
+@pytest.fixture
+def signed(tmp_path: Path) -> Iterator[tuple[Any, str]]:
+    (tmp_path / "a.tfrecord").write_bytes(oracle.features_file([{"n": ("int64", [1])}]))
+    with web_server(tmp_path) as web:
+        address = web.url.replace("://", "://someone:hunter2@")
+        yield web, f"{address}/a.tfrecord?X-Amz-Signature=hunter2&page=hunter2"
+
+
+@pytest.mark.parametrize("prefix", ["", "simplecache::"])
+def test_a_signed_url_is_in_no_result_and_in_no_graph(signed: tuple[Any, str], prefix: str) -> None:
+    _, url = signed
+    ddf = read_tfrecord(prefix + url, include_path_column="path", include_offset_column="offset")
+    assert ddf.compute()["path"].astype(str).item().endswith("/a.tfrecord")
+    parts = [repr(ddf), repr(ddf.expr), str(ddf.expr), ddf.expr.tree_repr(), ddf.compute().to_csv()]
+    parts += [repr(ddf.dask), repr(dict(ddf.dask)), repr(list(ddf.dask)), ddf._name, repr(ddf.expr.dataset)]
+    parts += [repr(dask.base.tokenize(ddf)), ddf._repr_html_(), ddf.optimize().expr.tree_repr()]
+    parts += [dask_tfrecord.verify(prefix + url).to_csv()]
+    check_hidden("\n".join(parts))
+
+
+@pytest.mark.parametrize("cut", [None, 5])
+def test_a_signed_url_is_in_no_failure(signed: tuple[Any, str], cut: int | None) -> None:
+    web, url = signed
+    ddf = read_tfrecord(url)
+    if cut is None:
+        (web.root / "a.tfrecord").unlink()
+    web.cut = cut
+    for action in (ddf.compute, lambda: read_tfrecord(url), lambda: dask_tfrecord.verify(url)):
+        with pytest.raises(Exception) as caught:  # noqa: PT011  # of any class: only what it shows counts
+            check_hidden(str(action()))
+        check_hidden(shown(caught.value))
+
+
+def test_damage_of_a_signed_url_is_told_and_kept_without_it(signed: tuple[Any, str], tmp_path: Path) -> None:
+    web, url = signed
+    path = web.root / "a.tfrecord"
+    data = oracle.features_file([{"n": ("int64", [n])} for n in range(3)])
+    path.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
+    with pytest.raises(TFRecordError) as caught:
+        read_tfrecord(url).compute()
+    check_hidden(shown(caught.value))
+    place = tmp_path / "quarantine"
+    with warnings.catch_warnings(action="always", record=True) as warned:
+        read_tfrecord(url, on_corrupt="quarantine", quarantine_path=place).compute()
+    check_hidden("\n".join(str(one.message) for one in warned))
+    kept = [file for file in place.rglob("*") if file.is_file()]
+    assert kept
+    for file in kept:
+        check_hidden(pd.read_parquet(file).to_csv() + file.name)
+        assert b"hunter2" not in file.read_bytes()
+
+
+def test_no_secret_is_written_into_a_dataset(tmp_path: Path) -> None:
+    place = f"leaky://{tmp_path}/place"
+    snapshot = to_tfrecord(collection(1), place, storage_options=OPTIONS)
+    lazy = to_tfrecord(collection(1), place, storage_options=OPTIONS, append=True, compute=False)
+    ddf = read_tfrecord(place, storage_options=OPTIONS)
+    shapes = [
+        repr(snapshot),
+        snapshot._repr_html_(),
+        repr(lazy.expr),
+        lazy.expr.tree_repr(),
+        repr(lazy.expr.run),
+    ]
+    shapes += [repr(dict(lazy.dask)), repr(list(lazy.dask)), repr(ddf.expr), repr(dict(ddf.dask))]
+    shapes += [repr(Store.at(place, OPTIONS)), repr(Store.at(place, OPTIONS).__dask_tokenize__())]
+    check_hidden("\n".join(shapes))
+    lazy.compute()
+    for path in tmp_path.rglob("*"):
+        check_hidden(path.name)
+        assert path.is_dir() or b"hunter2" not in path.read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("text", "public"),
+    [
+        ("see https://u:p@host/a?x=1", "see https://host/a?x=1"),
+        ("(https://token@host/a)", "(https://host/a)"),
+        ("'https://host/a?v=1&X-Amz-Signature=abc&e=2' failed", "'https://host/a' failed"),
+        ("https://host/a@b/c", "https://host/a@b/c"),
+        ("https://host/a?mail=a@b", "https://host/a?mail=a@b"),
+        ("ftp://u:p@ss@host/a", "ftp://host/a"),
+        (
+            "abfs://container@account.dfs.core.windows.net/a",
+            "abfs://container@account.dfs.core.windows.net/a",
+        ),
+        ("https://x.blob.core.windows.net/c/a?sv=1&se=2&sig=abc", "https://x.blob.core.windows.net/c/a"),
+        ("memory:///u:p@b/k", "memory:///b/k"),
+        ("see s3://key:a/b+c/d@bucket/x for", "see s3://bucket/x for"),
+        ("s3://bucket/a:b@c", "s3://bucket/a:b@c"),
+        ("s3://arn:aws:s3:eu:1:accesspoint/x/a@b", "s3://arn:aws:s3:eu:1:accesspoint/x/a@b"),
+        ("memory:///day@home/k", "memory:///day@home/k"),
+    ],
+)
+def test_urls_are_shown_without_credentials(text: str, public: str) -> None:
+    assert without_credentials(text) == public
+
+
+@pytest.mark.parametrize("action", ["to_tfrecord", "index", "exists", "cleanup"])
+def test_a_signed_url_in_a_list_in_place_of_a_path_is_not_shown(action: str) -> None:
+    urls = ["https://host/a?sig=hunter2", "s3://key:hunter2@bucket/a"]
+    call = getattr(dask_tfrecord, action)
+    arguments = (dd.from_pandas(pd.DataFrame({"n": [1]}), npartitions=1),) if action == "to_tfrecord" else ()
+    with pytest.raises(Exception, match=r"path|Path") as caught:
+        call(*arguments, urls)
+    check_hidden(shown(caught.value))
+
+
+def test_a_short_secret_does_not_blot_out_words() -> None:
+    assert hide("the cat concatenates", secrets_of({"password": "cat"})) == "the *** concatenates"
+    assert hide("anonymous", secrets_of({"token": "anon", "key": ""})) == "anonymous"
+
+
+def test_the_name_of_a_user_alone_does_not_blot_out_paths() -> None:
+    secrets = secrets_of({"username": "deploy", "account_name": "deploy"}, "sftp://deploy@host/home/deploy")
+    assert hide("/home/deploy/data", secrets) == "/home/deploy/data"
+
+
+def test_the_instance_that_works_is_still_reached_with_its_secrets(tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        options = stack.enter_context(s3_server())
+        s3fs.S3FileSystem(**options).call_s3("create_bucket", Bucket="bucket")
+        to_tfrecord(collection(1), "s3://bucket/a", storage_options=options)
+        assert read_tfrecord("s3://bucket/a", storage_options=options)["n"].compute().tolist() == [1]

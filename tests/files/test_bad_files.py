@@ -1,0 +1,387 @@
+"""Damaged, hostile and odd files: an error that says where, or protobuf's rows; never less in silence."""
+
+import gzip
+import json
+import struct
+import warnings
+import zlib
+from pathlib import Path
+from typing import Any
+
+import oracle
+import pyarrow as pa
+import pytest
+from memory import growth
+from oracle import Record
+
+import dask_tfrecord
+from dask_tfrecord.errors import CorruptRecordError, SchemaError
+
+BAD = Path(__file__).parents[1] / "data" / "bad"
+CASES = {case["file"]: case for case in json.loads((BAD / "bad.json").read_text())}
+GOOD = BAD / "good_3.tfrecord"
+
+# Messages of which google.protobuf gives rows, and we raise. Its runtimes disagree about unknown fields in a
+# map entry: in Python they take the whole entry away, in C++ they do not. A message that has unknown fields
+# in place of features is taken for one of another type.
+KNOWN_PROTOBUF_DIVERGENCES = {
+    "protobad_features_feature_wrong_wire_type_varint.tfrecord",
+    "protobad_map_key_wrong_wire_type_varint.tfrecord",
+    "protoodd_unknown_len_field_in_map_entry_last.tfrecord",
+}
+
+# A record whose one feature has a name and no value. It is taken for a message of another type where no
+# column has that name.
+NO_VALUE = "protoodd_map_entry_no_value.tfrecord"
+
+# Files that TensorFlow reads to another end: "tf" is what it does, and we do what the oracle says.
+KNOWN_TENSORFLOW_DIVERGENCES = {
+    "absurd_length_2e40.tfrecord": "the process dies",
+    "gzip_empty_member_first.tfrecord.gz": "stops at an empty member",
+    "gzip_empty_member_middle.tfrecord.gz": "stops at an empty member",
+    "gzip_plain_inside_name.tfrecord.gz": "is told the compression and does not look",
+    "gzip_read_as_plain.tfrecord": "is told the compression and does not look",
+    "gzip_trailer_straddles_256k.tfrecord.gz": "stops after the first member",
+    "gzip_trailing_nul.tfrecord.gz": "takes padding for damage",
+    "gzip_trunc_005_of_88.tfrecord.gz": "takes a cut stream for a clean end",
+    "gzip_trunc_009_of_88.tfrecord.gz": "takes a cut stream for a clean end",
+    "gzip_trunc_010_of_88.tfrecord.gz": "takes a cut stream for a clean end",
+    "gzip_trunc_084_of_88.tfrecord.gz": "does not miss the checksum",
+    "gzip_zlib_inside_name.tfrecord.gz": "is told the compression and does not look",
+    "length_big_endian.tfrecord": "the process dies",
+    "trailing_8_nul.tfrecord": "takes a cut header for a clean end",
+    "trunc_last_at_07.tfrecord": "takes a cut header for a clean end",
+    "trunc_last_at_08.tfrecord": "takes a cut header for a clean end",
+    "trunc_last_at_11.tfrecord": "takes a cut header for a clean end",
+    "trunc_only_at_01.tfrecord": "takes a cut header for a clean end",
+    "trunc_only_at_08.tfrecord": "takes a cut header for a clean end",
+    "zlib_concat.tfrecord.zz": "reads only the first stream",
+}
+
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+def stored_payloads(name: str) -> tuple[list[bytes], bool]:
+    """The payloads before the first damaged frame, and whether there is none."""
+    try:
+        return oracle.read_payloads(BAD / name), True
+    except oracle.DamagedError as damage:
+        return damage.records, False
+
+
+def _is_no_example(payload: bytes) -> bool:
+    """Whether we refuse a message that protobuf parses as an Example."""
+    return oracle.drops_map_entries(payload) or oracle.is_of_another_type(payload)
+
+
+def judged(name: str, record_type: str = "example") -> tuple[list[Record], bool]:
+    """The records before the first damage of frame or message, and whether there is none."""
+    payloads, whole = stored_payloads(name)
+    records: list[Record] = []
+    for payload in payloads:
+        try:
+            records.append(oracle.parse(payload, record_type))
+        except oracle.DecodeError:
+            return records, False
+        if _is_no_example(payload):
+            return records[:-1], False
+    return records, whole
+
+
+def kinds_of(records: list[Record]) -> dict[str, set[str]]:
+    """The kinds that each feature of the records is seen with."""
+    kinds: dict[str, set[str]] = {}
+    for record in records:
+        for name, feature in record.features.items():
+            kinds.setdefault(name, set()).update({feature.kind} - {None})
+    return kinds
+
+
+def list_schema(records: list[Record]) -> pa.Schema:
+    """A list column for each feature, of the first kind seen."""
+    leaf = {"int64": pa.int64(), "float": pa.float32(), "bytes": pa.binary()}
+    fields = {}
+    for name, kinds in kinds_of(records).items():
+        if name and kinds:
+            fields[name] = pa.list_(leaf[sorted(kinds)[0]])
+    return pa.schema(fields or {"a": pa.list_(pa.int64())})
+
+
+def rows_of(frame: Any) -> dict[str, list[Any]]:
+    """A frame in the oracle's terms."""
+    table = pa.Table.from_pandas(frame, preserve_index=False)
+    return {name: [oracle.canonical(v) for v in table[name].to_pylist()] for name in table.column_names}
+
+
+def read(name: str, **options: Any) -> dict[str, list[Any]]:
+    return rows_of(dask_tfrecord.read_tfrecord(str(BAD / name), **options).compute())
+
+
+def assert_tells_where(error: CorruptRecordError | SchemaError, name: str) -> None:
+    assert error.path is not None
+    assert error.path.endswith(name)
+    assert error.record is not None
+    assert error.offset is not None
+    assert error.problem
+    assert f"record {error.record:,} (byte {error.offset:,})" in str(error)
+
+
+def test_every_bad_file_has_its_case() -> None:
+    assert {path.name for path in BAD.iterdir()} == {*CASES, "bad.json"}
+
+
+@pytest.mark.parametrize("name", [name for name, case in CASES.items() if "python_protobuf" in case])
+def test_the_oracle_agrees_with_what_was_recorded(name: str) -> None:
+    """What these tests call protobuf's rows is what protobuf said when the files were made."""
+    payloads, _ = stored_payloads(name)
+    recorded = CASES[name]["python_protobuf"]
+    assert len(payloads) >= len(recorded)
+    for payload, told in zip(payloads, recorded, strict=False):
+        if isinstance(told, str):
+            with pytest.raises(oracle.DecodeError):
+                oracle.parse(payload)
+        else:
+            features = oracle.parse(payload).features.items()
+            assert {feature: _as_recorded(value) for feature, value in features} == told
+
+
+def _as_recorded(feature: oracle.Feature) -> list[Any]:
+    if feature.kind == "float":
+        return ["float_list", [str(oracle.float_of(bits)) for bits in feature.values]]
+    if feature.kind == "bytes":
+        return ["bytes_list", [value.decode("latin1") for value in feature.values]]
+    return [feature.kind and "int64_list", feature.values]
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_bad_file_raises_with_its_place_or_gives_protobufs_rows(name: str) -> None:
+    records, whole = judged(name)
+    schema = list_schema(records)
+    conflict = any(len(kinds) > 1 for kinds in kinds_of(records).values())
+    if whole and not conflict:
+        found = read(name, schema=schema, record_type="example")
+        assert found == {c: oracle.column_values(records, c, depth=1) for c in schema.names}
+        return
+    with pytest.raises(SchemaError if conflict else CorruptRecordError) as caught:
+        read(name, schema=schema, record_type="example")
+    assert_tells_where(caught.value, name)
+    if not conflict:
+        assert caught.value.record == len(records)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_known_divergences_from_protobuf_are_all_there_are(name: str) -> None:
+    payloads, _ = stored_payloads(name)
+    dropped = any(not _refused(payload) and _is_no_example(payload) for payload in payloads)
+    assert dropped == (name in KNOWN_PROTOBUF_DIVERGENCES)
+
+
+def _refused(payload: bytes) -> bool:
+    try:
+        oracle.parse(payload)
+    except oracle.DecodeError:
+        return True
+    return False
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_bad_file_without_any_hint_never_gives_less_in_silence(name: str) -> None:
+    """As a newcomer reads it: all is inferred, also the record type."""
+    records, whole = judged(name)
+    try:
+        found = read(name)
+    except (CorruptRecordError, SchemaError) as error:
+        assert not whole or any(len(kinds) > 1 for kinds in kinds_of(records).values())
+        assert_tells_where(error, name)
+        return
+    if "record" in found:
+        assert not whole
+        assert (found["record"], True) == stored_payloads(name)
+        return
+    assert whole
+    sequences, _ = judged(name, "sequence_example")
+    lists = {feature for record in sequences for feature in record.lists}
+    assert set(found) == lists | {feature for record in records for feature in record.features}
+    for column, values in found.items():
+        depth = 2 if column in lists else int(any(isinstance(value, list) for value in values))
+        assert values == oracle.column_values(sequences, column, depth)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_bad_file_read_as_bytes_gives_all_payloads_or_raises(name: str) -> None:
+    payloads, whole = stored_payloads(name)
+    if whole:
+        assert read(name, record_type="bytes") == {"record": payloads}
+        return
+    with pytest.raises(CorruptRecordError) as caught:
+        read(name, record_type="bytes")
+    assert_tells_where(caught.value, name)
+    assert caught.value.record == len(payloads)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_known_divergences_from_tensorflows_framing_are_all_there_are(name: str) -> None:
+    """Against what TensorFlow 2.21 did when the files were made; the list may not go stale."""
+    payloads, whole = stored_payloads(name)
+    case = CASES[name]
+    same = len(payloads) == case["tf_records"] and whole == (case["tf_error"] is None)
+    assert same == (name not in KNOWN_TENSORFLOW_DIVERGENCES)
+
+
+# --- made here -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("compression", ["gzip", "zlib"])
+def test_every_cut_of_a_compressed_file_raises(tmp_path: Path, compression: str) -> None:
+    """Also at a flush point on a record boundary, where TensorFlow sees a clean end."""
+    stream = zlib.compressobj(wbits=31 if compression == "gzip" else 15)
+    stored = b""
+    for record in oracle.frames(GOOD.read_bytes()):
+        stored += stream.compress(oracle.frame(record)) + stream.flush(zlib.Z_FULL_FLUSH)
+    stored += stream.flush()
+    path = tmp_path / "whole"
+    path.write_bytes(stored)
+    schema = pa.schema({"a": pa.int64()})
+    assert len(dask_tfrecord.read_tfrecord(str(path), schema=schema, record_type="example").compute()) == 3
+    for cut in range(2, len(stored)):
+        path = tmp_path / f"{cut}"
+        path.write_bytes(stored[:cut])
+        with pytest.raises(CorruptRecordError) as caught:
+            dask_tfrecord.read_tfrecord(str(path), schema=schema, record_type="example").compute()
+        assert_tells_where(caught.value, path.name)
+
+
+@pytest.mark.parametrize("length", [0x0178, 0x5E78, 0x9C78, 0xDA78, 0x8B1F])
+def test_a_plain_file_whose_length_looks_like_a_compression_is_read_as_plain(
+    tmp_path: Path, length: int
+) -> None:
+    path = tmp_path / "plain.tfrecord"
+    path.write_bytes(oracle.frame(bytes(length)))
+    frame = dask_tfrecord.read_tfrecord(str(path), record_type="bytes").compute()
+    assert frame["record"].tolist() == [bytes(length)]
+
+
+MEASURE = """
+import gc, sys
+import pyarrow as pa
+import dask_tfrecord
+from memory import peak_kib
+
+def read(path):
+    for options in ({"schema": pa.schema({"a": pa.int64()}), "record_type": "example"}, {}):
+        try:
+            dask_tfrecord.read_tfrecord(path, **options).compute(scheduler="sync")
+        except dask_tfrecord.CorruptRecordError:
+            gc.collect()  # the error's traceback holds on to what was read
+        else:
+            assert path == sys.argv[1], path
+
+for path in sys.argv[1:2] * 3:
+    read(path)
+normal = peak_kib()
+for path in sys.argv[2:]:
+    read(path)
+print(peak_kib() - normal)
+"""
+
+
+def test_absurd_lengths_take_no_memory(tmp_path: Path) -> None:
+    """Peak memory stays within 16 MiB of that for a good file, plain and compressed."""
+    paths = [*sorted(BAD.glob("absurd_length_*")), BAD / "length_big_endian.tfrecord"]
+    for path in list(paths):
+        packed = tmp_path / f"{path.name}.gz"
+        packed.write_bytes(gzip.compress(path.read_bytes()))
+        paths.append(packed)
+    length = struct.pack("<Q", 2**31 - 1)
+    largest = tmp_path / "largest_allowed.tfrecord"
+    largest.write_bytes(length + struct.pack("<I", oracle.masked_crc(length)) + bytes(100))
+    found = growth(MEASURE, tmp_path, str(GOOD), *map(str, paths), str(largest))
+    assert found < 16 * 1024
+
+
+# --- passed over ---------------------------------------------------------------------------------------
+
+
+def undamaged(name: str) -> list[bytes]:
+    """The payloads whose frames hold, by the rules for passing over damage: looked for at every byte."""
+    content, _ = oracle.read_stored(BAD / name)
+    found, at = [], 0
+    while at < len(content):
+        payload, end = _frame_at(content, at)
+        if payload is not None:
+            found.append(payload)
+        at = end or _next_frame(content, at + 1)
+    return found
+
+
+def _frame_at(content: bytes, at: int) -> tuple[bytes | None, int]:
+    """The payload of the frame, None if it is damaged; and the frame's end, 0 if its length is."""
+    header = content[at : at + 12]
+    if len(header) < 12 or struct.unpack("<I", header[8:])[0] != oracle.masked_crc(header[:8]):
+        return None, 0
+    end = at + 16 + struct.unpack("<Q", header[:8])[0]
+    if end > len(content):
+        return None, 0
+    payload = content[at + 12 : end - 4]
+    intact = struct.unpack("<I", content[end - 4 : end])[0] == oracle.masked_crc(payload)
+    return (payload if intact else None), end
+
+
+def _next_frame(content: bytes, start: int) -> int:
+    """Where the next frame of which the payload is intact or what follows is a frame, or the end."""
+    for at in range(start, len(content)):
+        payload, end = _frame_at(content, at)
+        follows = end == len(content) or (end and _frame_at(content, end)[1])
+        if end and (payload is not None or follows):
+            return at
+    return len(content)
+
+
+@pytest.mark.filterwarnings("ignore::dask_tfrecord.CorruptRecordWarning")
+@pytest.mark.parametrize("name", CASES)
+def test_bad_file_passed_over_gives_all_payloads_that_are_intact(name: str) -> None:
+    assert read(name, record_type="bytes", on_corrupt="skip") == {"record": undamaged(name)}
+
+
+@pytest.mark.filterwarnings("ignore::dask_tfrecord.CorruptRecordWarning")
+@pytest.mark.parametrize("name", CASES)
+def test_bad_file_passed_over_gives_protobufs_rows_of_all_messages(name: str) -> None:
+    messages = [payload for payload in undamaged(name) if not _refused(payload)]
+    records = [oracle.parse(payload) for payload in messages if not _is_no_example(payload)]
+    schema = list_schema(records)
+    if any(len(kinds) > 1 for kinds in kinds_of(records).values()):
+        with pytest.raises(SchemaError):
+            read(name, schema=schema, record_type="example", on_corrupt="skip")
+        return
+    found = read(name, schema=schema, record_type="example", on_corrupt="skip")
+    assert found == {c: oracle.column_values(records, c, depth=1) for c in schema.names}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_bad_file_passed_over_says_so_if_and_only_if_something_is_lost(name: str) -> None:
+    _, whole = stored_payloads(name)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        read(name, record_type="bytes", on_corrupt="skip")
+    assert [warning.category for warning in caught] == ([] if whole else [dask_tfrecord.CorruptRecordWarning])
+    assert all(name in str(warning.message) for warning in caught)
+
+
+@pytest.mark.filterwarnings("ignore::dask_tfrecord.CorruptRecordWarning")
+@pytest.mark.parametrize("name", [name for name in CASES if name.startswith("proto")])
+def test_bad_message_is_passed_over_whatever_columns_are_read(name: str) -> None:
+    """Also where what is wrong with it is in none of them."""
+    messages = [payload for payload in undamaged(name) if not _refused(payload)]
+    count = sum(not _is_no_example(payload) for payload in messages) - (name == NO_VALUE)
+    schema = pa.schema([(column, pa.list_(pa.int64())) for column in ("none", "nor this")])
+    ddf = dask_tfrecord.read_tfrecord(
+        BAD / name, schema=schema, record_type="example", on_corrupt="skip", include_offset_column=True
+    )
+    assert (
+        len(ddf)
+        == len(ddf.compute())
+        == len(ddf[["none"]].compute())
+        == len(ddf["offset"].compute())
+        == count
+    )

@@ -1,0 +1,219 @@
+"""Nothing is 32 bits wide: files, offsets and columns beyond 2 and 4 GiB; and memory stays bounded."""
+
+import gzip
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import oracle
+import pandas as pd
+import psutil
+import pyarrow as pa
+import pytest
+from memory import growth
+
+from dask_tfrecord import CorruptRecordError, random_access
+from dask_tfrecord.codec import Encoder
+from dask_tfrecord.files import reading as files
+from dask_tfrecord.files.damage import DamagePolicy, Losses
+from dask_tfrecord.files.entry import Block
+from dask_tfrecord.files.options import ReadOptions
+from dask_tfrecord.files.reading import count_records, read_table
+from dask_tfrecord.files.splits import Split
+from dask_tfrecord.files.storage.listing import list_files
+from dask_tfrecord.files.storage.store import Store
+from dask_tfrecord.schema.model import Schema
+
+GIB = 1 << 30
+STARTS = [2 * GIB - 7, 2 * GIB, 4 * GIB - 7, 4 * GIB, 40 * GIB + 3]
+TYPES = pa.schema({"n": pa.int64(), "at": pa.int64(), "from": files.PATH})
+OPTIONS = ReadOptions(path_column="from", offset_column="at")
+COLUMNS = Schema(Schema.from_arrow(TYPES).fields, "example")
+
+
+def frames(count: int) -> bytes:
+    return oracle.features_file([{"n": ("int64", [n])} for n in range(count)])
+
+
+def sizes(count: int) -> list[int]:
+    return [len(oracle.features_file([{"n": ("int64", [n])}])) for n in range(count)]
+
+
+def whole(path: Path) -> tuple[Store, Split]:
+    store, [file], *_ = list_files(path)
+    return store, Split(file)
+
+
+def sparse(path: Path, start: int, content: bytes, after: int = 0) -> None:
+    """A file of zeros but for the content at ``start``; it takes up next to nothing."""
+    with path.open("wb") as file:
+        file.seek(start)
+        file.write(content)
+        file.truncate(start + len(content) + after)
+    if path.stat().st_blocks * 512 > GIB:
+        pytest.skip("this disk has no sparse files")
+
+
+def expected(start: int, count: int) -> list[tuple[int, int]]:
+    lengths = sizes(count)
+    return [(n, start + sum(lengths[:n])) for n in range(count)]
+
+
+@pytest.mark.parametrize("start", STARTS)
+def test_a_split_beyond_any_32_bits_of_a_plain_file(tmp_path: Path, start: int) -> None:
+    """Its record numbers are as large as its offsets."""
+    content = frames(100)
+    sparse(tmp_path / "data", start, content + frames(3), after=GIB)
+    store, split = whole(tmp_path / "data")
+    stop = start + len(content)
+    part = Split(split.file, Block(start, start, start), Block(stop, stop, start + 100))
+    table = read_table(store, part, COLUMNS, OPTIONS)
+    assert list(zip(table["n"].to_pylist(), table["at"].to_pylist(), strict=True)) == expected(start, 100)
+    assert count_records(store, part, OPTIONS) == 100
+
+
+@pytest.mark.parametrize("start", STARTS)
+def test_damage_beyond_any_32_bits_tells_where_it_is(tmp_path: Path, start: int) -> None:
+    content = bytearray(frames(10))
+    at = sum(sizes(10)[:7])
+    content[at + 20] ^= 1
+    sparse(tmp_path / "data", start, bytes(content))
+    store, split = whole(tmp_path / "data")
+    part = Split(split.file, Block(start, start, start))
+    with pytest.raises(CorruptRecordError) as caught:
+        read_table(store, part, COLUMNS, OPTIONS)
+    assert (caught.value.record, caught.value.offset) == (start + 7, start + at)
+    assert f"record {start + 7:,} (byte {start + at:,})" in str(caught.value)
+    policy = DamagePolicy("quarantine", None, Store.at(tmp_path / "log"))
+    options = ReadOptions(offset_column="at", damage=policy)
+    losses = Losses(options.damage)
+    table = read_table(store, part, COLUMNS.select(["n", "at"]), options, losses=losses)
+    assert table["n"].to_pylist() == [0, 1, 2, 3, 4, 5, 6, 8, 9]
+    log = pd.read_parquet(tmp_path / "log")
+    assert (log["offset"].tolist(), log["length"].tolist()) == ([start + at], [sizes(10)[7]])
+
+
+@pytest.mark.parametrize("content", STARTS)
+@pytest.mark.parametrize("stored", STARTS)
+def test_a_split_beyond_any_32_bits_of_a_gzip_file(tmp_path: Path, stored: int, content: int) -> None:
+    """Of the stored bytes, of what they become, or of both, in blocks as this library writes them."""
+    stream = zlib.compressobj(wbits=-15)
+    first = stream.compress(frames(50)) + stream.flush(zlib.Z_FULL_FLUSH)
+    rest = stream.compress(frames(50)) + stream.flush(zlib.Z_FULL_FLUSH)
+    sparse(tmp_path / "data.tfrecord.gz", stored, first + rest)
+    store, split = whole(tmp_path / "data.tfrecord.gz")
+    start = Block(stored, content, content)
+    stop = Block(stored + len(first), content + len(frames(50)), content + 50)
+    table = read_table(store, Split(split.file, start, stop), COLUMNS, OPTIONS)
+    assert list(zip(table["n"].to_pylist(), table["at"].to_pylist(), strict=True)) == expected(content, 50)
+
+
+@pytest.mark.parametrize("middle", [2 * GIB, 4 * GIB])
+def test_a_damaged_stretch_across_any_32_bits(tmp_path: Path, middle: int) -> None:
+    first, second = frames(1), frames(2)
+    start, stop = middle - 50_000_000, middle + 50_000_000
+    sparse(tmp_path / "data", stop, second)
+    with (tmp_path / "data").open("r+b") as file:
+        file.seek(start)
+        file.write(first)
+    store, split = whole(tmp_path / "data")
+    warnings: list[str] = []
+    losses = Losses(DamagePolicy("skip"))
+    options = ReadOptions(path_column="from", offset_column="at", damage=losses.policy)
+    part = Split(split.file, Block(start, start, 7))
+    table = read_table(store, part, COLUMNS, options, losses=losses)
+    losses.finish(warnings.append)
+    assert table["at"].to_pylist() == [start, stop, stop + sizes(2)[0]]
+    [warning] = warnings
+    assert f"bytes {start + len(first):,} to {stop:,}" in warning
+
+
+COLUMN = """
+import sys
+import pyarrow as pa
+import pyarrow.compute as pc
+from dask_tfrecord import read_tfrecord
+from dask_tfrecord.codec import Column, Encoder
+
+image = bytes(range(256)) * 4096
+encoder = Encoder([Column("image", "bytes", 0)], "example")
+[record] = map(bytes, encoder.encode(pa.record_batch({"image": [image]})))
+count = (2 << 30) // len(image) + 5
+with open("data", "wb") as file:
+    for _ in range(count):
+        file.write(record)
+options = {"schema": pa.schema({"image": pa.binary()}), "record_type": "example"}
+frame = read_tfrecord("data", blocksize=None, **options).compute(scheduler="sync")
+column = pa.chunked_array(frame["image"].array.__arrow_array__())
+assert len(frame) == count and pc.sum(pc.binary_length(column)).as_py() == count * len(image) > 2**31
+assert pc.all(pc.equal(column, image)).as_py()
+for chunk in column.chunks:
+    chunk.validate(full=True)
+print(0)
+"""
+
+
+def test_a_column_of_more_than_two_gigabytes_in_one_partition(tmp_path: Path) -> None:
+    """Its chunks have offsets of 32 bits, all of them small."""
+    if psutil.virtual_memory().available < 6 * GIB:
+        pytest.skip("needs 6 GiB of free memory")
+    assert growth(COLUMN, tmp_path) == 0
+
+
+def test_rows_are_chosen_of_a_column_of_more_than_two_gigabytes() -> None:
+    chunk = pa.array([bytes(GIB // 16), b"last"])
+    table = pa.table({"image": pa.chunked_array([chunk] * 33)})  # all of them the same memory
+    assert random_access._chosen(table, np.array([1, 65]))["image"].to_pylist() == [b"last"] * 2
+    assert random_access._ordered(table, np.arange(66)).num_rows == 66
+
+
+# --- memory --------------------------------------------------------------------------------------------
+
+TASK = """
+import sys
+from memory import peak_kib
+from dask_tfrecord import read_tfrecord
+from dask_tfrecord.frames import arrow_to_pandas
+
+def read(path):
+    dataset = read_tfrecord(path, blocksize=None).expr.dataset
+    part = dataset.piece(0, dataset.schema)
+    table = part.read()
+    size = table.nbytes
+    return arrow_to_pandas.to_pandas(table, part.schema), size
+
+small, _ = read("small")
+normal = peak_kib()
+large, size = read("large")
+assert size > 100 << 20, size
+print(peak_kib() - normal - 3 * size // 1024)
+"""
+
+
+def numbers(rows: int) -> pa.RecordBatch:
+    return pa.record_batch({f"n{at}": np.arange(rows) for at in range(10)})
+
+
+def lists(rows: int) -> pa.RecordBatch:
+    offsets = np.arange(0, 50 * (rows + 1), 50, dtype=np.int32)
+    return pa.record_batch({"x": pa.ListArray.from_arrays(offsets, np.arange(50 * rows))})
+
+
+def images(rows: int) -> pa.RecordBatch:
+    return pa.record_batch({"image": [bytes(range(250)) * 400] * rows})
+
+
+@pytest.mark.parametrize("compression", [None, "gzip"])
+@pytest.mark.parametrize(("make", "rows"), [(numbers, 1_500_000), (lists, 300_000), (images, 1_500)])
+def test_a_task_takes_three_times_its_decoded_size_and_64_mib(
+    tmp_path: Path, make: Callable[[int], pa.RecordBatch], rows: int, compression: str | None
+) -> None:
+    for name, count in (("small", 100), ("large", rows)):
+        batch = make(count)
+        encoder = Encoder(Schema.from_arrow(batch.schema).columns, "example")
+        write = gzip.open if compression else open
+        with write(tmp_path / name, "wb", *([1] if compression else [])) as file:
+            for view in encoder.encode(batch):
+                file.write(view)
+    assert growth(TASK, tmp_path) < 64 * 1024

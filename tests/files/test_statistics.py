@@ -1,0 +1,210 @@
+"""What a receipt says of its file's columns holds for the rows that are read back."""
+
+import datetime
+import itertools
+import math
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dask_tfrecord.codec import Column, Encoder, RecordType
+from dask_tfrecord.dataset.partitioning.grouping import Part, Parted
+from dask_tfrecord.files import writing
+from dask_tfrecord.files.entry import ColumnStatistics
+from dask_tfrecord.files.statistics import describe, none, together
+from dask_tfrecord.files.storage.store import Store
+from dask_tfrecord.files.writing import write_files
+from dask_tfrecord.schema.model import Schema
+
+DAY = datetime.date(2024, 2, 29)
+NOON = datetime.datetime(2024, 2, 29, 12, tzinfo=datetime.UTC)
+
+
+def of(array: pa.Array, record_type: RecordType = "example") -> ColumnStatistics:
+    """The statistics of one column, gathered from three batches."""
+    schema = Schema.from_arrow(pa.schema([("x", array.type)]), record_type)
+    encoder = Encoder(schema.columns, record_type)
+    known = none(schema)
+    for begin, end in itertools.pairwise([0, len(array) // 3, len(array) // 2, len(array)]):
+        encoder.bind(schema.to_storage(pa.record_batch({"x": array.slice(begin)}), lossy="allow"))
+        known = together(known, encoder.statistics(0, end - begin))
+    [[found]] = describe(schema, [known])
+    assert found.name == "x"
+    return found
+
+
+@pytest.mark.parametrize(
+    ("type_", "values", "low", "high"),
+    [
+        (pa.bool_(), [True, None, False, True], False, True),
+        (pa.int8(), [3, None, -4, 5], -4, 5),
+        (pa.uint64(), [3, 2**63 - 1, None, 5], 3, 2**63 - 1),
+        (pa.float16(), [np.float16(1.5), None, np.float16(-2), np.float16(0)], -2.0, 1.5),
+        (pa.float32(), [1.5, None, math.nan, -0.25], -0.25, 1.5),
+        (pa.float32(), [0.0, -0.0, -math.inf, None], -math.inf, 0.0),
+        (pa.float64(), [0.5, None, 0.1, 0.25], float(np.float32(0.1)), 0.5),
+        (
+            pa.decimal128(5, 2),
+            [Decimal("1.25"), None, Decimal("-3.5"), Decimal(0)],
+            Decimal("-3.5"),
+            Decimal("1.25"),
+        ),
+        (pa.date32(), [DAY, None, datetime.date(1066, 10, 14), DAY], datetime.date(1066, 10, 14), DAY),
+        (
+            pa.time64("us"),
+            [datetime.time(5), None, datetime.time(4), datetime.time(6)],
+            datetime.time(4),
+            datetime.time(6),
+        ),
+        (pa.timestamp("us", "UTC"), [NOON, None, NOON, NOON], NOON, NOON),
+        (pa.timestamp("ns"), [1, None, 2, 1], pd.Timestamp(1), pd.Timestamp(2)),
+        (pa.duration("s"), [5, None, 3, 4], datetime.timedelta(seconds=3), datetime.timedelta(seconds=5)),
+        (pa.string(), ["b", None, "ä", ""], "", "ä"),
+        (pa.string_view(), ["b", None, "a", "c"], "a", "c"),
+        (pa.binary(), [b"\x80", None, b"\x7f", b"x"], b"x", b"\x80"),
+        (pa.binary(2), [b"bb", None, b"ba", b"ab"], b"ab", b"bb"),
+        (pa.dictionary(pa.int8(), pa.string()), ["b", None, "a", "c"], "a", "c"),
+        (pa.dictionary(pa.int8(), pa.int64()), [2, None, 1, 2], 1, 2),
+    ],
+    ids=str,
+)
+def test_bounds_are_plain_values_of_the_column(
+    type_: pa.DataType, values: list[Any], low: Any, high: Any
+) -> None:
+    found = of(pa.array(values, type_))
+    assert (found.min, found.max, found.nulls) == (low, high, 1 if None in values else 0)
+    assert type(found.min) is type(low)
+    assert found.min_length is None
+    assert found.max_length is None
+    if low == 0:
+        assert math.copysign(1, low) == 1
+
+
+@pytest.mark.parametrize("record_type", ["example", "sequence_example"])
+@pytest.mark.parametrize("type_", [pa.list_(pa.int8()), pa.large_list(pa.float64()), pa.list_(pa.string())])
+def test_lists_tell_their_lengths(type_: pa.DataType, record_type: RecordType) -> None:
+    text = pa.types.is_string(type_.value_type)
+    lists = [["1", "2"] if text else [1, 2], [], None, ["7"] if text else [7]]
+    assert of(pa.array(lists, type_), record_type) == ColumnStatistics("x", None, None, 1, 0, 2)
+
+
+def test_lists_of_lists_tell_the_lengths_of_the_outer_ones() -> None:
+    lists = pa.array([[[1, 2, 3], []], [[1]], None], pa.list_(pa.list_(pa.int64())))
+    assert of(lists, "sequence_example") == ColumnStatistics("x", None, None, 1, 1, 2)
+
+
+def test_lists_of_one_size_have_it() -> None:
+    assert of(pa.array([[1, 2], None], pa.list_(pa.int8(), 2))) == ColumnStatistics("x", None, None, 1, 2, 2)
+
+
+@pytest.mark.parametrize(
+    "array",
+    [
+        pa.nulls(3, pa.string()),
+        pa.nulls(3, pa.float32()),
+        pa.array([1, 2, 3], pa.time64("ns")),  # Python's times end at microseconds
+        pa.array([10**12] * 3, pa.timestamp("s")),  # and its years at 9999
+        pa.array(["x" * 65] * 3),
+        pa.array([b"x" * 65] * 3),
+        pa.array([math.nan] * 3, pa.float32()),
+    ],
+    ids=lambda array: str(array.type),
+)
+def test_what_has_no_exact_bound_has_none(array: pa.Array) -> None:
+    assert of(array) == ColumnStatistics("x", None, None, array.null_count)
+
+
+def test_a_bound_may_be_there_alone() -> None:
+    assert of(pa.array(["a", "b" * 65, "b"])) == ColumnStatistics("x", "a", None, 0)
+
+
+@given(st.lists(st.none() | st.floats(width=32), max_size=50))
+def test_bounds_of_floats_are_those_of_python(values: list[float | None]) -> None:
+    known = [value for value in values if value is not None and not math.isnan(value)]
+    found = of(pa.array(values, pa.float32()))
+    assert (found.min, found.max) == ((min(known), max(known)) if known else (None, None))
+    assert found.nulls == values.count(None)
+
+
+STARTS = [b"", b"\0", b"a", b"a\0", b"abcdefg", b"abcdefgh", b"abcdefgh\0", b"\x7f", b"\xff" * 9]
+
+
+@given(
+    st.lists(
+        st.none() | st.builds(bytes.__add__, st.sampled_from(STARTS), st.binary(max_size=9)), max_size=30
+    ),
+    st.sampled_from([pa.binary(), pa.large_binary()]),
+    st.integers(0, 30),
+)
+def test_bounds_of_bytes_are_those_of_python(
+    values: list[bytes | None], type_: pa.DataType, cut: int
+) -> None:
+    values_from = values[cut:]
+    known = [value for value in values_from if value is not None]
+    found = of(pa.array(values, type_).slice(cut))
+    assert (found.min, found.max) == ((min(known), max(known)) if known else (None, None))
+    assert found.nulls == values_from.count(None)
+
+
+@given(st.lists(st.none() | st.text(max_size=12), max_size=30))
+def test_bounds_of_text_are_those_of_python(values: list[str | None]) -> None:
+    known = [value for value in values if value is not None]
+    found = of(pa.array(values, pa.string()))
+    assert (found.min, found.max) == ((min(known), max(known)) if known else (None, None))
+
+
+@given(st.lists(st.none() | st.integers(-(2**63), 2**63 - 1), max_size=50), st.integers(0, 50))
+def test_bounds_of_integers_are_those_of_python(values: list[int | None], cut: int) -> None:
+    values_from = values[cut:]
+    known = [value for value in values_from if value is not None]
+    found = of(pa.array(values, pa.int64()).slice(cut))
+    assert (found.min, found.max) == ((min(known), max(known)) if known else (None, None))
+    assert found.nulls == values_from.count(None)
+
+
+def test_rows_outside_the_batch_are_refused() -> None:
+    encoder = Encoder([Column("x", "int64", 0)], "example")
+    encoder.bind(pa.record_batch({"x": pa.array([1, 2, 3])}))
+    assert encoder.statistics(3, 3) == [(0, None, None)]
+    for begin, end in [(-1, 2), (0, 4), (2, 1), (4, 4)]:
+        with pytest.raises(IndexError, match="outside the batch"):
+            encoder.statistics(begin, end)
+        with pytest.raises(IndexError, match="outside the batch"):
+            encoder.encode_into(begin, bytearray(100), end)
+
+
+@pytest.mark.parametrize("limits", [{"max_rows": 300}, {"max_bytes": 10_000}])
+def test_every_file_has_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limits: dict[str, int]
+) -> None:
+    monkeypatch.setattr(writing, "_CHUNK_ROWS", 77)
+    table = pa.table(
+        {"n": pa.array(range(1000), pa.int16()), "odd": [n if n % 2 else None for n in range(1000)]}
+    )
+    store = Store.at(tmp_path)
+    entries = write_files(
+        store,
+        lambda _, index: (store.join(f"{index}"), f"{index}"),
+        Parted(table, [Part("", (), 1000)]),
+        Schema.from_arrow(table.schema),
+        compression=None,
+        lossy="allow",
+        **limits,
+    )
+    assert len(entries) > 3
+    first = 0
+    for entry in entries:
+        rows = range(first, first + entry.records)
+        odd = [n for n in rows if n % 2]
+        assert entry.statistics == (
+            ColumnStatistics("n", rows[0], rows[-1], 0),
+            ColumnStatistics("odd", odd[0], odd[-1], len(rows) - len(odd)),
+        )
+        first += entry.records

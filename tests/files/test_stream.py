@@ -1,0 +1,341 @@
+"""Stretches of files, read alone from any store: exactly their rows, or an error that says what is wrong."""
+
+import itertools
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import pyarrow as pa
+import pytest
+import s3fs
+from servers import Web, s3_server, web_server
+
+from dask_tfrecord import CorruptRecordError, TFRecordError, read_tfrecord
+from dask_tfrecord.codec.codecs import LEVELS, SUFFIXES, Compression
+from dask_tfrecord.dataset.partitioning.grouping import Part, Parted
+from dask_tfrecord.files import writing
+from dask_tfrecord.files.entry import Block
+from dask_tfrecord.files.options import ReadOptions
+from dask_tfrecord.files.reading import count_records, read_table
+from dask_tfrecord.files.splits import Split
+from dask_tfrecord.files.storage import open_file as source
+from dask_tfrecord.files.storage.listing import list_files
+from dask_tfrecord.files.storage.store import Store
+from dask_tfrecord.files.writing import write_files
+from dask_tfrecord.schema.model import Schema
+
+ROWS = 3_000
+TABLE = pa.table({"n": pa.array(range(ROWS)), "text": [f"row {n}" * (n % 9) for n in range(ROWS)]})
+SCHEMA = Schema.from_arrow(TABLE.schema)
+EVERY: list[Compression | None] = [None, *LEVELS]
+
+
+@dataclass
+class Written:
+    """The table in one file a compression, and where the blocks of each begin."""
+
+    root: Path
+    blocks: dict[Compression | None, tuple[Block, ...]]
+
+    def name(self, compression: Compression | None) -> str:
+        return f"data.tfrecord{SUFFIXES[compression]}"
+
+    def bytes(self, compression: Compression | None = None) -> bytes:
+        return (self.root / self.name(compression)).read_bytes()
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Written]:
+    store = Store.at(tmp_path_factory.mktemp("written"))
+    found = Written(Path(store.root), {})
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(writing, "BLOCK_BYTES", 30_000)
+        for compression in EVERY:
+            name = found.name(compression)
+
+            def place(_: str, __: int, name: str = name) -> tuple[str, str]:
+                return store.join(name), name
+
+            whole = Parted(TABLE, [Part("", (), TABLE.num_rows)])
+            [entry] = write_files(store, place, whole, SCHEMA, compression=compression, lossy="allow")
+            found.blocks[compression] = entry.blocks
+        yield found
+
+
+@pytest.fixture(scope="module")
+def web(written: Written) -> Iterator[Web]:
+    with web_server(written.root) as server:
+        yield server
+
+
+@pytest.fixture
+def server(web: Web) -> Iterator[Web]:
+    """The server, which is good again after the test."""
+    usual = {name: getattr(web, name) for name in ("ranges", "says_so", "lie", "cut")}
+    web.asked.clear()
+    yield web
+    for name, value in usual.items():
+        setattr(web, name, value)
+
+
+@pytest.fixture(scope="module")
+def places(written: Written, web: Web) -> Iterator[dict[str, tuple[str, dict[str, Any]]]]:
+    """Where the files are, and how to get there."""
+    with s3_server() as options:
+        s3 = s3fs.S3FileSystem(**options)
+        s3.call_s3("create_bucket", Bucket="ranges")
+        memory = fsspec.filesystem("memory")
+        for compression in EVERY:
+            name = written.name(compression)
+            s3.pipe_file(f"ranges/{name}", written.bytes(compression))
+            memory.pipe_file(f"/ranges/{name}", written.bytes(compression))
+        yield {
+            "local": (str(written.root), {}),
+            "memory": ("memory://ranges", {}),
+            "s3": ("s3://ranges", options),
+            "http": (web.url, {}),
+        }
+        memory.rm("/ranges", recursive=True)
+
+
+def whole(place: tuple[str, dict[str, Any]], name: str) -> tuple[Store, Split]:
+    root, options = place
+    store, [file], *_ = list_files(f"{root}/{name}", options)
+    return store, Split(file)
+
+
+def ranges(split: Split, blocks: tuple[Block, ...]) -> list[tuple[Split, int, int]]:
+    """Every run of blocks, and the rows it holds."""
+    found = []
+    for at, start in enumerate(blocks):
+        for stop in [*blocks[at + 1 :], None]:
+            last = ROWS if stop is None else stop.record
+            found.append((replace(split, start=start, stop=stop), start.record, last))
+    return found
+
+
+@pytest.mark.parametrize("compression", EVERY)
+@pytest.mark.parametrize("kind", ["local", "memory", "s3", "http"])
+def test_every_run_of_blocks_alone_holds_exactly_its_rows(
+    places: dict[str, Any], written: Written, kind: str, compression: Compression | None
+) -> None:
+    store, split = whole(places[kind], written.name(compression))
+    blocks = written.blocks[compression]
+    assert len(blocks) >= 4
+    for part, first, last in ranges(split, blocks):
+        assert read_table(store, part, SCHEMA, ReadOptions()) == TABLE.slice(first, last - first)
+        assert count_records(store, part, ReadOptions()) == last - first
+
+
+def test_only_the_bytes_of_the_range_are_asked_for(places: dict[str, Any], server: Web) -> None:
+    """Also where a range is longer than one request."""
+    store, split = whole(places["http"], "data.tfrecord")
+    server.asked.clear()
+    start, stop = Block(1_000, 1_000, 0), Block(41_000, 41_000, 0)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(source, "REQUEST_BYTES", 15_000)
+        with store.open(split.file.path, split.file.size, start.offset, stop.offset) as file:
+            view = memoryview(bytearray(50_000))
+            end = 0
+            while count := file.readinto(view[end:]):
+                end += count
+    assert end == 40_000
+    asked = [wanted for _, _, wanted in server.asked]
+    assert asked == ["bytes=1000-15999", "bytes=16000-30999", "bytes=31000-40999"]
+
+
+def test_a_compressed_file_is_not_taken_for_a_plain_one_where_offsets_agree(
+    places: dict[str, Any], written: Written
+) -> None:
+    """The place of a block in the file may be, by chance, its place in the content."""
+    store, split = whole(places["local"], written.name("gzip"))
+    block = written.blocks["gzip"][2]
+    shifted = [replace(split, start=Block(block.offset, block.offset, block.record))]
+    for part in shifted:
+        found = read_table(store, part, SCHEMA, ReadOptions())
+        assert found == TABLE.slice(block.record)
+
+
+def test_a_compressed_file_that_lost_its_name_says_so(written: Written, tmp_path: Path) -> None:
+    (tmp_path / "renamed").write_bytes(written.bytes("gzip"))
+    store, split = whole((str(tmp_path), {}), "renamed")
+    with pytest.raises(TFRecordError, match=r"renamed.*blocksize=None"):
+        read_table(store, replace(split, start=written.blocks["gzip"][1]), SCHEMA, ReadOptions())
+
+
+# --- bad servers ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("says_so", [False, True])
+@pytest.mark.parametrize("first", [0, 1])
+def test_a_server_that_ignores_ranges_is_noticed(
+    places: dict[str, Any], written: Written, server: Web, says_so: bool, first: int
+) -> None:
+    store, split = whole(places["http"], "data.tfrecord")
+    server.ranges, server.says_so = False, says_so
+    blocks = written.blocks[None]
+    if first:
+        with pytest.raises(TFRecordError, match=r"http://.*/data\.tfrecord.*blocksize=None"):
+            read_table(store, replace(split, start=blocks[1]), SCHEMA, ReadOptions())
+    else:  # the start of an answer is what was asked for
+        part = replace(split, stop=blocks[1])
+        assert read_table(store, part, SCHEMA, ReadOptions()) == TABLE.slice(0, blocks[1].record)
+
+
+@pytest.mark.parametrize("compression", EVERY)
+def test_a_server_that_ignores_ranges_sends_whole_files(
+    places: dict[str, Any], written: Written, server: Web, compression: Compression | None
+) -> None:
+    server.ranges = False
+    store, split = whole(places["http"], written.name(compression))
+    server.asked.clear()
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(source, "REQUEST_BYTES", 10_000)
+        assert read_table(store, split, SCHEMA, ReadOptions()) == TABLE
+    assert [method for method, _, _ in server.asked].count("GET") == 1
+
+
+@pytest.mark.parametrize("lie", [-len("text"), -30_000, 7, 100_000])
+@pytest.mark.parametrize("part", ["whole", "last"])
+def test_a_server_that_lies_about_the_size_is_noticed(
+    places: dict[str, Any], written: Written, server: Web, lie: int, part: str
+) -> None:
+    """Also where the size it tells is the end of a record."""
+    if lie == -30_000:
+        lie = written.blocks[None][-1].offset - len(written.bytes())
+    server.lie = lie
+    store, split = whole(places["http"], "data.tfrecord")
+    assert split.file.size == len(written.bytes()) + lie
+    if part == "last":
+        split = replace(split, start=written.blocks[None][1])
+    with pytest.raises(CorruptRecordError, match=r"data\.tfrecord.* bytes when .* has (more than|only) "):
+        read_table(store, split, SCHEMA, ReadOptions())
+
+
+@pytest.mark.parametrize("first", [None, 1])
+@pytest.mark.parametrize("cut", [0, 1, 20_000])
+def test_a_server_that_hangs_up_is_an_error(
+    places: dict[str, Any], written: Written, server: Web, first: int | None, cut: int
+) -> None:
+    store, split = whole(places["http"], "data.tfrecord")
+    server.cut = cut
+    if first is not None:
+        split = replace(split, start=written.blocks[None][first])
+    with pytest.raises((TFRecordError, OSError)):
+        read_table(store, split, SCHEMA, ReadOptions())
+
+
+def test_no_message_holds_the_secret_of_a_url(server: Web) -> None:
+    store, [file], *_ = list_files(f"{server.url}/data.tfrecord?Signature=hunter2")
+    server.cut = 10
+    with pytest.raises(TFRecordError) as caught:
+        read_table(store, Split(file), SCHEMA, ReadOptions())
+    assert "hunter2" not in str(caught.value)
+    assert caught.value.__suppress_context__
+
+
+class Drip:
+    """A file of which each read gives a byte or a few, as pipes and some stores do."""
+
+    def __init__(self, file: Any) -> None:
+        self._file = file
+        self._sizes = itertools.cycle([1, 2, 3, 11, 100])
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._file, name)
+
+    def __enter__(self) -> "Drip":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+
+    def readinto(self, view: memoryview) -> int:
+        count: int = self._file.readinto(view[: next(self._sizes)])
+        return count
+
+
+@pytest.mark.parametrize("compression", EVERY)
+def test_short_reads_are_no_end(
+    places: dict[str, Any], written: Written, monkeypatch: pytest.MonkeyPatch, compression: Compression | None
+) -> None:
+    store, split = whole(places["local"], written.name(compression))
+    start, stop = written.blocks[compression][1], written.blocks[compression][2]
+    opened = store.fs.open
+    monkeypatch.setattr(store.fs, "open", lambda *args, **kwargs: Drip(opened(*args, **kwargs)))
+    part = replace(split, start=start, stop=stop)
+    found = read_table(store, part, SCHEMA, ReadOptions())
+    assert found == TABLE.slice(start.record, stop.record - start.record)
+
+
+# --- files that change ---------------------------------------------------------------------------------
+
+
+def copied(kind: str, places: dict[str, Any], written: Written, tmp_path: Path) -> tuple[Store, Split]:
+    """The plain file in a place of its own."""
+    root, options = (str(tmp_path), {}) if kind == "local" else places[kind]
+    fs = fsspec.open(f"{root}/mine.tfrecord", **options).fs
+    store = Store.at(f"{root}/mine.tfrecord", options)
+    fs.pipe_file(store.root, written.bytes())
+    return whole((root, options), "mine.tfrecord")
+
+
+changeable = pytest.mark.parametrize("kind", ["local", "memory", "s3"])
+parts = pytest.mark.parametrize("part", ["whole", "inner"])
+
+
+@changeable
+@parts
+@pytest.mark.parametrize("change", ["same size", "longer", "shorter", "gone"])
+def test_a_file_that_changes_between_plan_and_read_raises(
+    places: dict[str, Any], written: Written, tmp_path: Path, kind: str, part: str, change: str
+) -> None:
+    """Also where the part that is read is the same as before."""
+    store, split = copied(kind, places, written, tmp_path)
+    if part == "inner":
+        split = replace(split, start=written.blocks[None][1], stop=written.blocks[None][2])
+    content = written.bytes()
+    if change == "gone":
+        store.fs.rm_file(split.file.path)
+        with pytest.raises(FileNotFoundError, match=r"mine\.tfrecord: the file was there"):
+            read_table(store, split, SCHEMA, ReadOptions())
+        return
+    new = {"same size": content[:-1] + b"x", "longer": content + content, "shorter": content[:-100]}[change]
+    store.fs.pipe_file(split.file.path, new)
+    if kind == "local":
+        os.utime(split.file.path, (1, 1))
+    with pytest.raises(CorruptRecordError, match=r"mine\.tfrecord.*(rewritten since|bytes when)"):
+        read_table(store, split, SCHEMA, ReadOptions())
+
+
+@changeable
+def test_a_file_that_did_not_change_is_no_error(
+    places: dict[str, Any], written: Written, tmp_path: Path, kind: str
+) -> None:
+    store, split = copied(kind, places, written, tmp_path)
+    assert split.file.stamp
+    for part, first, last in ranges(split, written.blocks[None][:3]):
+        assert read_table(store, part, SCHEMA, ReadOptions()) == TABLE.slice(first, last - first)
+
+
+def test_a_link_to_a_file_is_no_change(written: Written, tmp_path: Path) -> None:
+    (tmp_path / "link.tfrecord").symlink_to(written.root / "data.tfrecord")
+    assert len(read_tfrecord(tmp_path / "link.tfrecord").compute(scheduler="sync")) == ROWS
+
+
+def test_a_file_that_is_replaced_while_it_is_read_raises(
+    places: dict[str, Any], written: Written, tmp_path: Path
+) -> None:
+    """S3 compares the ETag with every request."""
+    store, split = copied("s3", places, written, tmp_path)
+    view = memoryview(bytearray(1_000))
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(source, "REQUEST_BYTES", 1_000)
+        with store.open(split.file.path, split.file.size, 0, None, split.file.stamp) as file:
+            file.readinto(view)
+            store.fs.pipe_file(split.file.path, written.bytes()[::-1])
+            with pytest.raises(CorruptRecordError, match="rewritten since"):
+                file.readinto(view)

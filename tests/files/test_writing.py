@@ -1,0 +1,396 @@
+"""Files: blocks at which reading can start, limits at which the next file begins, the same bytes always."""
+
+import bz2
+import itertools
+import lzma
+import random
+import subprocess
+import sys
+import warnings
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import memory
+import oracle
+import pyarrow as pa
+import pytest
+
+from dask_tfrecord.codec.codecs import LEVELS, Compression
+from dask_tfrecord.dataset.partitioning.grouping import Part, Parted
+from dask_tfrecord.errors import SchemaError
+from dask_tfrecord.files import writing
+from dask_tfrecord.files.entry import FileEntry
+from dask_tfrecord.files.options import ReadOptions
+from dask_tfrecord.files.reading import read_table
+from dask_tfrecord.files.splits import Split
+from dask_tfrecord.files.storage.listing import list_files
+from dask_tfrecord.files.storage.store import Store
+from dask_tfrecord.files.writing import write_files
+from dask_tfrecord.schema.model import Schema
+
+every = pytest.mark.parametrize("compression", [None, *LEVELS])
+deflates = pytest.mark.parametrize("compression", ["gzip", "zlib"])
+SMALL_BLOCK = 10_000
+
+
+@pytest.fixture
+def _small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(writing, "BLOCK_BYTES", SMALL_BLOCK)
+
+
+small_blocks = pytest.mark.usefixtures("_small_blocks")
+
+
+def payloads(sizes: list[int]) -> pa.Table:
+    """Records of random bytes, which no compression makes smaller."""
+    source = random.Random(5)
+    return pa.table({"record": pa.array([source.randbytes(size) for size in sizes], pa.binary())})
+
+
+def numbers(rows: int) -> pa.Table:
+    return pa.table(
+        {"n": pa.array(range(rows)), "text": pa.array([f"row {n % 100}" * (n % 7) for n in range(rows)])}
+    )
+
+
+def write(root: Path, table: pa.Table, parts: list[Part] | None = None, **options: Any) -> list[FileEntry]:
+    """The table below ``root``, as plain records where it is one column of bytes."""
+    plain = table.schema.types == [pa.binary()]
+    schema = Schema.from_arrow(table.schema, "bytes" if plain else "example")
+    store = Store.at(root)
+
+    def place(directory: str, index: int) -> tuple[str, str]:
+        name = f"{directory}{index}.tfrecord"
+        return store.join(name), name
+
+    whole = [Part("", (), table.num_rows)]
+    options = {"compression": None, "lossy": "allow", **options}
+    return write_files(store, place, Parted(table, parts or whole), schema, **options)
+
+
+def read(root: Path, entry: FileEntry, schema: pa.Schema) -> pa.Table:
+    store, [file], *_ = list_files(root / entry.path)
+    plan = Schema.from_arrow(schema, "bytes" if schema.types == [pa.binary()] else "example")
+    return read_table(store, Split(file), plan, ReadOptions())
+
+
+def inflate_from(stored: bytes, compression: Compression | None) -> bytes:
+    """What follows a block's offset, by other libraries."""
+    if compression is None:
+        return stored
+    if compression in ("gzip", "zlib"):
+        return zlib.decompressobj(-15).decompress(stored)
+    others: dict[str, Callable[[bytes], bytes]] = {"bz2": bz2.decompress, "xz": lzma.decompress}
+    if compression in others:
+        return others[compression](stored)
+    return bytes(pa.CompressedInputStream(pa.BufferReader(stored), compression).read())
+
+
+@every
+@small_blocks
+def test_reading_can_start_at_every_block(tmp_path: Path, compression: Compression | None) -> None:
+    table = payloads([1_234] * 50 + [25_000] + [0, 1] * 50)
+    records = [payload.as_py() for payload in table["record"]]
+    [entry] = write(tmp_path, table, compression=compression)
+    stored = (tmp_path / entry.path).read_bytes()
+    content = oracle.records_file(records)
+    assert len(entry.blocks) > 6
+    for block in entry.blocks:
+        rest = inflate_from(stored[block.offset :], compression)
+        assert rest == content[block.content :]
+        assert oracle.frames(rest) == records[block.record :]
+
+
+@pytest.mark.parametrize("compression", [None, "gzip"])
+def test_blocks_hold_about_a_mebibyte(tmp_path: Path, compression: Compression | None) -> None:
+    [entry] = write(tmp_path, numbers(100_000), compression=compression)
+    begins = [block.content for block in entry.blocks]
+    lengths = [end - begin for begin, end in itertools.pairwise(begins)]
+    assert len(lengths) > 2
+    assert all(0.99 * 2**20 < length <= 2**20 for length in lengths)
+
+
+@every
+def test_the_receipt_says_what_was_stored(tmp_path: Path, compression: Compression | None) -> None:
+    [entry] = write(tmp_path, numbers(1000), [Part("", ("x", None), 1000)], compression=compression)
+    stored = (tmp_path / entry.path).read_bytes()
+    assert (entry.path, entry.records, entry.bytes) == ("0.tfrecord", 1000, len(stored))
+    assert entry.crc32c == oracle.crc32c(stored)
+    assert entry.values == ("x", None)
+
+
+@every
+@pytest.mark.parametrize("rows", [0, 1, 30_000])
+def test_what_is_written_is_read(tmp_path: Path, compression: Compression | None, rows: int) -> None:
+    table = numbers(rows)
+    [entry] = write(tmp_path, table, compression=compression)
+    assert entry.records == rows
+    assert len(entry.blocks) == (0 if rows == 0 else 1 if rows == 1 else 2)
+    assert read(tmp_path, entry, table.schema) == table
+
+
+def test_the_level_asked_for_is_written(tmp_path: Path) -> None:
+    sizes = [
+        write(tmp_path, numbers(20_000), compression="gzip", level=level)[0].bytes for level in (0, 3, 9)
+    ]
+    assert sizes == sorted(set(sizes), reverse=True)
+
+
+@deflates
+@small_blocks
+def test_the_same_rows_give_the_same_bytes(tmp_path: Path, compression: Compression) -> None:
+    """Whatever the threads, the chunks of the table, and how much of it is converted at a time."""
+    table = numbers(20_000)
+    cuts = [0, 1, 5, 700, 701, 9_999, 20_000]
+    pieces = pa.concat_tables([table.slice(a, b - a) for a, b in itertools.pairwise(cuts)])
+    [entry] = write(tmp_path, table, compression=compression)
+    for number, (same, threads) in enumerate(itertools.product([table, pieces], [1, 2, 7])):
+        assert write(tmp_path / f"{number}", same, compression=compression, threads=threads) == [entry]
+
+
+@pytest.mark.parametrize("compression", [None, "gzip"])
+@pytest.mark.parametrize("most", [3, 999, 1000, 1001])
+def test_a_file_has_no_more_rows_than_allowed(
+    tmp_path: Path, compression: Compression | None, most: int
+) -> None:
+    table = numbers(1000)
+    entries = write(tmp_path, table, compression=compression, max_rows=most)
+    assert [entry.records for entry in entries] == [min(most, 1000 - n) for n in range(0, 1000, most)]
+    assert pa.concat_tables([read(tmp_path, entry, table.schema) for entry in entries]) == table
+
+
+@small_blocks
+@pytest.mark.parametrize("compression", [None, "gzip"])
+@pytest.mark.parametrize("most", [1, 115, 116, 231, 232, 5_000, 10_000, 10_001, 25_000])
+def test_a_file_has_no_more_bytes_than_allowed(
+    tmp_path: Path, compression: Compression | None, most: int
+) -> None:
+    """As many records of 116 bytes as there is room for, and at least one."""
+    table = payloads([100] * 300)
+    entries = write(tmp_path, table, compression=compression, max_bytes=most)
+    records = [len(oracle.read_payloads(tmp_path / entry.path)) for entry in entries]
+    assert records == [entry.records for entry in entries]
+    assert set(records[:-1]) == {max(1, most // 116)}
+    assert pa.concat_tables([read(tmp_path, entry, table.schema) for entry in entries]) == table
+
+
+@small_blocks
+def test_a_record_beyond_the_limit_has_a_file_of_its_own(tmp_path: Path) -> None:
+    entries = write(tmp_path, payloads([100, 30_000, 100, 100, 30_000]), max_bytes=20_000)
+    assert [entry.records for entry in entries] == [1, 1, 2, 1]
+
+
+@small_blocks
+def test_both_limits_hold(tmp_path: Path) -> None:
+    table = payloads([84] * 100 + [9_984] * 10)
+    entries = write(tmp_path, table, max_rows=30, max_bytes=20_000)
+    assert [entry.records for entry in entries] == [30, 30, 30, 11, 2, 2, 2, 2, 1]
+
+
+@small_blocks
+@pytest.mark.parametrize("compression", [None, "gzip"])
+@pytest.mark.parametrize("limits", [{}, {"max_rows": 900}, {"max_bytes": 30_000}])
+def test_a_value_that_cannot_be_stored_names_the_row_of_the_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compression: Compression | None, limits: dict[str, int]
+) -> None:
+    monkeypatch.setattr(writing, "_CHUNK_ROWS", 500)
+    values = [*range(7_654), 2**63, *range(1_000)]
+    table = pa.table({"n": pa.array(values, pa.uint64())})
+    with pytest.raises(SchemaError, match="feature 'n'") as caught:
+        write(tmp_path, table, compression=compression, **limits)
+    assert caught.value.record == 7_654
+    assert caught.value.path == str(tmp_path / f"{len(list(tmp_path.iterdir()))}.tfrecord")
+
+
+@pytest.mark.parametrize("compression", [None, "gzip"])
+@pytest.mark.parametrize("limits", [{}, {"max_rows": 100}, {"max_bytes": 5_000}])
+def test_parts_have_files_of_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compression: Compression | None, limits: dict[str, int]
+) -> None:
+    """The same as if each was a table of its own, whatever rows are converted together."""
+    monkeypatch.setattr(writing, "_CHUNK_ROWS", 64)
+    table = numbers(1000).append_column("small", pa.array([n % 100 for n in range(1000)], pa.int8()))
+    parts = [Part("a-", ("a",), 300), Part("b-", ("b",), 1), Part("c-", (None,), 699)]
+    entries = write(tmp_path / "all", table, parts, compression=compression, **limits)
+    first = 0
+    for part in parts:
+        alone = table.slice(first, part.rows)
+        own = [entry for entry in entries if entry.values == part.values]
+        assert write(tmp_path / "alone", alone, [part], compression=compression, **limits) == own
+        assert pa.concat_tables([read(tmp_path / "all", entry, table.schema) for entry in own]) == alone
+        first += part.rows
+    assert {entry.path for entry in entries} == {path.name for path in (tmp_path / "all").iterdir()}
+
+
+def test_a_bad_value_of_a_later_part_leaves_the_parts_before_it(tmp_path: Path) -> None:
+    table = pa.table({"n": pa.array([*range(10), 2**63], pa.uint64())})
+    with pytest.raises(SchemaError) as caught:
+        write(tmp_path, table, [Part("a-", ("a",), 6), Part("b-", ("b",), 4), Part("c-", ("c",), 1)])
+    assert (caught.value.record, caught.value.path) == (10, str(tmp_path / "c-0.tfrecord"))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a-0.tfrecord", "b-0.tfrecord"]
+
+
+MEASURE = """
+import random, resource, sys
+import pyarrow as pa
+from dask_tfrecord.dataset.partitioning.grouping import Part, Parted
+from dask_tfrecord.files.storage.store import Store
+from dask_tfrecord.files.writing import write_files
+from dask_tfrecord.schema import Schema
+
+rows = 2_000_000
+make = {
+    "numbers": lambda: {f"n{i}": pa.array(range(rows)) for i in range(10)},
+    "bits": lambda: {f"b{i}": pa.nulls(rows, pa.bool_()) for i in range(100)},
+    "doubles": lambda: {f"x{i}": pa.array([0.5] * rows) for i in range(10)},
+    "lists": lambda: {"x": pa.FixedSizeListArray.from_arrays(pa.array([1] * 60 * rows, pa.int8()), 60)},
+    "category": lambda: {"c": pa.DictionaryArray.from_arrays(
+        pa.array([0] * rows, pa.int8()), pa.array(["long " * 50]))},
+    "images": lambda: {"image": pa.array([random.randbytes(500_000)] * 500)},
+    "long lists": lambda: {"x": pa.FixedSizeListArray.from_arrays(pa.array([-1] * (16 << 20)), 1 << 20)},
+}[sys.argv[1]]
+table = pa.table(make())
+schema = Schema.from_arrow(table.schema)
+store = Store.at("out")
+peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+place = lambda _, number: (store.join("file"), "file")
+write = lambda rows: write_files(store, place, Parted(rows, [Part("", (), len(rows))]), schema,
+                                 compression=sys.argv[2] or None, lossy="allow", threads=16)
+write(table.slice(0, 1))
+normal = peak()
+write(table)
+print(peak() - normal)
+"""
+
+
+@pytest.mark.parametrize(
+    ("table", "compression"),
+    [
+        ("numbers", ""),
+        ("numbers", "gzip"),
+        ("bits", ""),
+        ("doubles", ""),
+        ("lists", ""),
+        ("category", ""),
+        ("images", "gzip"),
+        ("images", "zstd"),
+        ("long lists", ""),
+    ],
+)
+def test_a_file_takes_little_memory(tmp_path: Path, table: str, compression: str) -> None:
+    """At most 64 MiB beside the table, whatever is in it and however many threads compress."""
+    command = [sys.executable, "-c", MEASURE, table, compression]
+    result = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    assert int(result.stdout) < 64 * 1024
+
+
+MEASURE_KEYS = """
+import sys
+import numpy as np
+import pyarrow as pa
+from memory import peak_kib
+from dask_tfrecord.dataset.partitioning.grouping import split
+from dask_tfrecord.files.storage.store import Store
+from dask_tfrecord.files.writing import write_files
+from dask_tfrecord.schema import Schema
+
+rows = 1_000_000
+make = {
+    "numbers": lambda: {f"n{i}": pa.array(range(rows)) for i in range(20)},
+    "small": lambda: {f"b{i}": pa.array(np.zeros(rows, np.int8)) for i in range(60)},
+    "text": lambda: {f"t{i}": pa.array(range(10**9, 10**9 + rows)).cast(pa.string()) for i in range(10)},
+    "lists": lambda: {"x": pa.FixedSizeListArray.from_arrays(pa.array(np.zeros(60 * rows, np.int8)), 60)},
+}[sys.argv[1]]
+table = pa.table({**make(), "key": np.random.default_rng(1).integers(0, 100, rows)})
+schema = Schema.from_arrow(table.schema).select(table.column_names[:-1])
+store = Store.at("out")
+
+def write(table):
+    rows = split(table, ["key"], max_parts=100)
+    write_files(store, lambda directory, _: (store.join(directory), directory), rows, schema,
+                compression=sys.argv[2] or None, lossy="allow", threads=16)
+
+write(table.slice(0, 1000))
+normal = peak_kib()
+write(table)
+print(peak_kib() - normal - table.nbytes // 1024)
+"""
+
+
+@pytest.mark.parametrize("compression", ["", "gzip"])
+@pytest.mark.parametrize("table", ["numbers", "small", "text", "lists"])
+def test_files_of_many_keys_take_a_sorted_copy_and_little_more(
+    tmp_path: Path, table: str, compression: str
+) -> None:
+    assert memory.growth(MEASURE_KEYS, tmp_path, table, compression) < 64 * 1024
+
+
+# --- TensorFlow ----------------------------------------------------------------------------------------
+
+TF_BUFFER = 256 << 10  # what TensorFlow reads of a compressed file at a time
+
+
+@pytest.fixture(scope="module")
+def tf_records() -> Callable[[Path, str], list[bytes]]:
+    """What TensorFlow reads."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        import tensorflow as tf
+
+    def records(path: Path, compression: str) -> list[bytes]:
+        dataset = tf.data.TFRecordDataset([str(path)], compression_type=compression.upper())
+        return list(dataset.as_numpy_iterator())
+
+    return records
+
+
+@pytest.mark.tensorflow
+@deflates
+@small_blocks
+def test_tensorflow_reads_all_wherever_the_file_ends(
+    tmp_path: Path, tf_records: Callable[[Path, str], list[bytes]], compression: Compression
+) -> None:
+    """The stream's end lies before, across and behind the end of TensorFlow's buffer."""
+    [entry] = write(tmp_path, payloads([1000] * 256 + [500]), compression=compression)
+    missing = TF_BUFFER - entry.bytes
+    ends = set()
+    for shift in range(-40, 41):
+        table = payloads([1000] * 256 + [500 + missing + shift])
+        [entry] = write(tmp_path, table, compression=compression)
+        ends.add(entry.bytes - TF_BUFFER)
+        assert tf_records(tmp_path / entry.path, compression) == table["record"].to_pylist()
+    assert len(entry.blocks) > 20
+    assert ends >= set(range(-20, 21))
+
+
+@pytest.mark.tensorflow
+@deflates
+@small_blocks
+def test_tensorflow_reads_all_wherever_a_block_ends(
+    tmp_path: Path, tf_records: Callable[[Path, str], list[bytes]], compression: Compression
+) -> None:
+    """A flush point lies before, across and behind the end of TensorFlow's buffer."""
+    size = TF_BUFFER - 220
+    ends = set()
+    for shift in range(120):
+        table = payloads([size + shift] + [1000] * 50)
+        [entry] = write(tmp_path, table, compression=compression)
+        ends.add(entry.blocks[1].offset - TF_BUFFER)
+        assert tf_records(tmp_path / entry.path, compression) == table["record"].to_pylist()
+    assert ends >= set(range(-10, 11))
+
+
+@pytest.mark.tensorflow
+@deflates
+def test_tensorflow_reads_every_file_of_many(
+    tmp_path: Path, tf_records: Callable[[Path, str], list[bytes]], compression: Compression
+) -> None:
+    table = payloads([1000 + n for n in range(4000)])
+    entries = write(tmp_path, table, compression=compression, max_bytes=2_500_000)
+    assert len(entries) == 5
+    assert all(len(entry.blocks) == 3 for entry in entries[:-1])
+    found = [record for entry in entries for record in tf_records(tmp_path / entry.path, compression)]
+    assert found == table["record"].to_pylist()

@@ -1,0 +1,250 @@
+"""Files of every other writer read to exactly the rows they hold."""
+
+import base64
+import gzip
+import json
+from operator import itemgetter
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+import oracle
+import pandas as pd
+import pyarrow as pa
+import pytest
+from oracle import Feature, Record
+
+import dask_tfrecord
+from dask_tfrecord.errors import CorruptRecordError, SchemaError
+
+DATA = Path(__file__).parents[1] / "data"
+WRITERS = sorted(path.name for path in (DATA / "writers").iterdir() if ".json" not in path.suffixes)
+SPARK = sorted(path.name.split(".")[0] for path in (DATA / "spark").glob("*.decoded.json"))
+
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+def load(path: Path) -> Any:
+    """A JSON document that may be gzipped."""
+    if path.exists():
+        return json.loads(path.read_bytes())
+    return json.loads(gzip.decompress(path.with_name(path.name + ".gz").read_bytes()))
+
+
+def _writers_feature(told: dict[str, Any]) -> Feature:
+    if told["kind"] is None:
+        return Feature()
+    if told["kind"] == "bytes_list":
+        return Feature("bytes", [base64.b64decode(value) for value in told["values_b64"]])
+    return Feature(oracle.KINDS[told["kind"]], told["bits" if told["kind"] == "float_list" else "values"])
+
+
+def _sparks_feature(told: dict[str, Any]) -> Feature:
+    ((kind, values),) = told.items()
+    if kind == "bytes_list":
+        return Feature("bytes", [base64.b64decode(value) for value in values])
+    if kind == "float_list":
+        return Feature("float", [oracle.float_bits(float(value)) for value in values])
+    return Feature("int64", values)
+
+
+def _record(told: dict[str, Any], feature: Any, sequence: bool) -> Record:
+    if not sequence:
+        return Record({name: feature(f) for name, f in told.items()})
+    return Record(
+        {name: feature(f) for name, f in told["context"].items()},
+        {name: [feature(step) for step in steps] for name, steps in told["feature_lists"].items()},
+    )
+
+
+def writers_records(name: str) -> tuple[str, list[Any]]:
+    """The record type of a file and its rows: Records, or payloads."""
+    told = load(DATA / "writers" / f"{name}.json")
+    if told["message"] == "none":
+        return "bytes", [base64.b64decode(row["raw_b64"]) for row in told["rows"]]
+    sequence = told["message"] == "SequenceExample"
+    rows = [_record(row, _writers_feature, sequence) for row in told["rows"]]
+    return ("sequence_example" if sequence else "example"), rows
+
+
+def expected_type(records: list[Record], name: str, nested: bool) -> tuple[str, int]:
+    """Kind and depth that the features of a name have together: a scalar where no record has two values."""
+    if nested:
+        features = [step for r in records for step in r.lists.get(name, [])]
+    else:
+        features = [r.features[name] for r in records if name in r.features]
+    kinds = {feature.kind for feature in features} - {None}
+    assert len(kinds) < 2
+    depth = 2 if nested else int(any(len(feature.values) > 1 for feature in features))
+    if kinds != {"bytes"}:
+        return (kinds.pop() if kinds else "null"), depth
+    texts = [value for feature in features for value in feature.values]
+    return ("string" if all(map(oracle.is_text, texts)) else "bytes"), depth
+
+
+def arrow_type(kind: str, depth: int) -> pa.DataType:
+    """What a column of a kind is read as where only the file tells; empty feature lists could be any."""
+    leaf = {
+        "int64": pa.int64(),
+        "float": pa.float32(),
+        "string": pa.string(),
+        "bytes": pa.binary(),
+        "null": pa.binary() if depth == 2 else pa.null(),
+    }
+    type_ = leaf[kind]
+    for _ in range(depth):
+        type_ = pa.list_(type_)
+    return type_
+
+
+def values_of(frame: pd.DataFrame, name: str) -> list[Any]:
+    """A column in the oracle's terms, floats bit by bit."""
+    array = pa.chunked_array(pa.array(frame[name])).combine_chunks()
+    return [oracle.canonical(value) for value in array.to_pylist()]
+
+
+def assert_holds(frame: pd.DataFrame, records: list[Record]) -> None:
+    """The frame is exactly the records: columns, types, values."""
+    names = {(name, False) for r in records for name in r.features}
+    names |= {(name, True) for r in records for name in r.lists}
+    assert set(frame.columns) == {name for name, _ in names}
+    assert len(frame) == len(records)
+    for name, nested in names:
+        kind, depth = expected_type(records, name, nested)
+        assert frame[name].dtype == pd.ArrowDtype(arrow_type(kind, depth)), name
+        assert values_of(frame, name) == oracle.column_values(records, name, depth), name
+
+
+MIXED_KINDS = {"tf_sequence.tfrecord": "mixed"}
+
+
+@pytest.mark.parametrize("record_type", ["infer", "told"])
+@pytest.mark.parametrize("name", [name for name in WRITERS if name not in MIXED_KINDS])
+def test_other_writers_file_reads_to_exactly_its_rows(name: str, record_type: str) -> None:
+    true_type, rows = writers_records(name)
+    asked = "infer" if record_type == "infer" else true_type
+    frame = dask_tfrecord.read_tfrecord(str(DATA / "writers" / name), record_type=asked).compute()
+    if true_type == "bytes":
+        assert frame["record"].tolist() == rows
+    else:
+        assert_holds(frame, rows)
+
+
+@pytest.mark.parametrize("name", WRITERS)
+def test_other_writers_file_reads_to_exactly_its_payloads(name: str) -> None:
+    path = DATA / "writers" / name
+    frame = dask_tfrecord.read_tfrecord(str(path), record_type="bytes").compute()
+    payloads = frame["record"].tolist()
+    assert payloads == oracle.read_payloads(path)
+    true_type, rows = writers_records(name)
+    assert (payloads if true_type == "bytes" else [oracle.parse(p, true_type) for p in payloads]) == rows
+
+
+@pytest.mark.parametrize(("name", "feature"), MIXED_KINDS.items())
+def test_a_feature_of_two_kinds_is_named_and_the_others_can_be_read(name: str, feature: str) -> None:
+    path = str(DATA / "writers" / name)
+    with pytest.raises(SchemaError) as caught:
+        dask_tfrecord.read_tfrecord(path).compute()
+    assert caught.value.feature == feature
+    _, records = writers_records(name)
+    others = {(n, False) for r in records for n in r.features} | {(n, True) for r in records for n in r.lists}
+    others -= {(feature, True)}
+    types = {n: arrow_type(*expected_type(records, n, nested)) for n, nested in others}
+    frame = dask_tfrecord.read_tfrecord(
+        path, schema=pa.schema(types), record_type="sequence_example"
+    ).compute()
+    assert_holds(
+        frame, [Record(r.features, {n: v for n, v in r.lists.items() if n != feature}) for r in records]
+    )
+
+
+def test_shards_read_as_one_frame_in_the_order_of_their_names() -> None:
+    shards = [name for name in WRITERS if name.startswith("beam_sharded")]
+    assert len(shards) == 3
+    frame = dask_tfrecord.read_tfrecord(str(DATA / "writers" / "beam_sharded-*.tfrecord")).compute()
+    assert_holds(frame, [record for name in shards for record in writers_records(name)[1]])
+
+
+def sparks_rows(name: str) -> dict[str, list[Any]]:
+    """The rows of each of a data set's files, in the order of their names: Records, or payloads."""
+    told = load(DATA / "spark" / f"{name}.decoded.json")
+    sequence = name == "sequence_example"
+    return {
+        part: [
+            base64.b64decode(row["b64"]) if name == "byte_array" else _record(row, _sparks_feature, sequence)
+            for row in told[part]
+        ]
+        for part in sorted(told)
+    }
+
+
+def sparks_record_type(name: str) -> str:
+    option = load(DATA / "spark" / f"{name}.source.json")["options"].get("recordType", "Example")
+    return {"Example": "example", "SequenceExample": "sequence_example", "ByteArray": "bytes"}[option]
+
+
+@pytest.mark.parametrize("name", SPARK)
+def test_sparks_file_reads_to_exactly_its_rows(name: str) -> None:
+    for part, rows in sparks_rows(name).items():
+        frame = dask_tfrecord.read_tfrecord(
+            str(DATA / "spark" / name / part), record_type=sparks_record_type(name), hive=False
+        ).compute()
+        if name == "byte_array":
+            assert frame["record"].tolist() == rows
+        else:
+            assert_holds(frame, rows)
+
+
+@pytest.mark.parametrize("infer", ["sample", "all"])
+@pytest.mark.parametrize("name", SPARK)
+def test_sparks_directory_reads_in_one_call(name: str, infer: Any) -> None:
+    """All rows in the order of the files' names, with what the directories are called; nothing of _SUCCESS
+    and the hidden checksum files.
+    """
+    frame = dask_tfrecord.read_tfrecord(str(DATA / "spark" / name), infer=infer).compute()
+    rows = sparks_rows(name)
+    for key, values in keys_of(rows).items():
+        assert frame.pop(key).tolist() == values
+    everything = [row for part in rows.values() for row in part]
+    if name == "byte_array":
+        assert frame["record"].tolist() == everything
+    else:
+        assert_holds(frame, everything)
+
+
+def keys_of(rows: dict[str, list[Any]]) -> dict[str, list[Any]]:
+    """For each key of the directories its value in each row, as the standard library decodes it."""
+    found: dict[str, list[Any]] = {}
+    for part, records in rows.items():
+        for level in part.split("/")[:-1]:
+            key, _, value = level.partition("=")
+            value = None if value == "__HIVE_DEFAULT_PARTITION__" else unquote(value)
+            found.setdefault(key, []).extend([value] * len(records))
+    for values in found.values():
+        if all(value is None or value.isdigit() for value in values):
+            values[:] = [pd.NA if value is None else int(value) for value in values]
+        else:
+            values[:] = [pd.NA if value is None else value for value in values]
+    return found
+
+
+def test_sparks_partition_values_are_those_that_were_written() -> None:
+    told = load(DATA / "spark" / "partitioned.source.json")
+    frame = dask_tfrecord.read_tfrecord(str(DATA / "spark" / "partitioned")).compute()
+    rows = [{key: row[key] for key in ("id", "country", "day", "x", "tags")} for row in told["rows"]]
+    found = pa.Table.from_pandas(frame[list(rows[0])], preserve_index=False).to_pylist()
+    assert sorted(found, key=itemgetter("id")) == sorted(rows, key=itemgetter("id"))
+
+
+def test_all_files_of_other_writers_are_found_in_one_directory() -> None:
+    payloads = dask_tfrecord.read_tfrecord(
+        str(DATA / "writers" / "*.tfrecord{,.gz,.zz}"), record_type="bytes"
+    )
+    expected = [payload for name in WRITERS for payload in oracle.read_payloads(DATA / "writers" / name)]
+    assert payloads["record"].compute().tolist() == expected
+
+
+def test_a_compression_that_tensorflow_does_not_know_is_refused_and_not_misread() -> None:
+    with pytest.raises(CorruptRecordError, match="lz4"):
+        dask_tfrecord.read_tfrecord(str(DATA / "spark" / "example_lz4")).compute()
