@@ -12,16 +12,17 @@ import pyarrow as pa
 
 from dask_tfrecord.codec import RecordType
 from dask_tfrecord.dataset.commit.destination import check_destination, destination
+from dask_tfrecord.dataset.commit.staging import finish_newest
 from dask_tfrecord.dataset.discovery import check_choice, open_dataset
 from dask_tfrecord.dataset.indexing import examine, renewed
 from dask_tfrecord.dataset.requested_columns import GivenHive, GivenSchema
 from dask_tfrecord.dataset.snapshot.model import Snapshot, find_snapshot, snapshot_path, to_parquet
-from dask_tfrecord.dataset.snapshot.names import finish_newest, is_part
 from dask_tfrecord.dataset.snapshot.stamps import is_proven
 from dask_tfrecord.dataset.snapshot.visibility import snapshot_files
 from dask_tfrecord.dataset.verifying import Found, differences, drift, look_through, missing, sampled_schema
 from dask_tfrecord.errors import ConcurrentWriteError, CorruptRecordError, DestinationError
 from dask_tfrecord.files.options import ReadOptions
+from dask_tfrecord.files.part_names import is_part
 from dask_tfrecord.files.storage.listing import PathLike, list_directory, list_files
 from dask_tfrecord.files.storage.not_found import nothing_at
 from dask_tfrecord.files.storage.redaction import discreet

@@ -10,8 +10,8 @@ import numpy.typing as npt
 import pandas as pd
 import pyarrow as pa
 
+from dask_tfrecord.dataset.partitioning.key_columns import snapshot_values
 from dask_tfrecord.dataset.plan import Dataset
-from dask_tfrecord.dataset.requested_columns import snapshot_values
 from dask_tfrecord.dataset.snapshot.model import Snapshot, find_snapshot
 from dask_tfrecord.dataset.snapshot.stamps import is_proven
 from dask_tfrecord.dataset.snapshot.visibility import snapshot_files

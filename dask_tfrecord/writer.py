@@ -23,8 +23,8 @@ from dask_tfrecord.dataset.discovery import check_choice
 from dask_tfrecord.dataset.inferred_schema import PAYLOAD
 from dask_tfrecord.dataset.shuffling import Shuffle
 from dask_tfrecord.dataset.snapshot.model import Snapshot
-from dask_tfrecord.dataset.snapshot.names import check_labels
 from dask_tfrecord.errors import TFRecordError
+from dask_tfrecord.files.part_names import check_labels
 from dask_tfrecord.files.storage.listing import PathLike
 from dask_tfrecord.frames import pandas_to_arrow
 from dask_tfrecord.frames.index_levels import index_levels

@@ -18,31 +18,29 @@ from dask_tfrecord.dataset.inferred_schema import (
     infer_schema,
     refuse,
 )
-from dask_tfrecord.dataset.plan import Dataset
-from dask_tfrecord.dataset.query.filters import names_in, parse_filters
-from dask_tfrecord.dataset.query.predicates import Predicate, outcomes_in_file
-from dask_tfrecord.dataset.requested_columns import (
-    GivenHive,
-    GivenSchema,
-    Wanted,
-    check_given,
+from dask_tfrecord.dataset.packing import plan_pieces
+from dask_tfrecord.dataset.partitioning.key_columns import (
     key_clash,
     key_columns,
     key_fields,
-    override,
     payload_clash,
     snapshot_values,
     with_keys,
 )
+from dask_tfrecord.dataset.plan import Dataset
+from dask_tfrecord.dataset.query.filters import names_in, parse_filters
+from dask_tfrecord.dataset.query.predicates import Predicate, outcomes_in_file
+from dask_tfrecord.dataset.requested_columns import GivenHive, GivenSchema, Wanted, check_given, override
+from dask_tfrecord.dataset.sampling import look_at_all, take_sample
 from dask_tfrecord.dataset.snapshot.model import FileEntry, Snapshot, find_snapshot
-from dask_tfrecord.dataset.snapshot.names import is_part
 from dask_tfrecord.dataset.snapshot.stamps import is_proven
 from dask_tfrecord.dataset.snapshot.visibility import committed_files, snapshot_files
 from dask_tfrecord.errors import CorruptRecordError, SchemaError, TFRecordError
-from dask_tfrecord.files.boundaries import locate_large
-from dask_tfrecord.files.inference import AskedType, ComputeEach, Sample, look_at_all, take_sample
+from dask_tfrecord.files.boundaries import ComputeEach, locate_large
+from dask_tfrecord.files.inference import AskedType, Sample
 from dask_tfrecord.files.options import Guess, ReadOptions
-from dask_tfrecord.files.splits import Located, plan_pieces
+from dask_tfrecord.files.part_names import is_part
+from dask_tfrecord.files.splits import Located
 from dask_tfrecord.files.storage.glob_advice import globs_of
 from dask_tfrecord.files.storage.listing import FileInfo, PathLike, as_paths, at_page, list_files
 from dask_tfrecord.files.storage.store import Store

@@ -9,20 +9,20 @@ from dask_tfrecord.codec import Decoder, Encoder, Scanned, scan
 from dask_tfrecord.codec.codecs import Compression, detect
 from dask_tfrecord.dataset.plan import Dataset
 from dask_tfrecord.dataset.snapshot.model import Snapshot, library_version
-from dask_tfrecord.dataset.snapshot.names import is_part
-from dask_tfrecord.dataset.snapshot.stamps import changed_since_snapshot, is_proven
+from dask_tfrecord.dataset.snapshot.stamps import is_proven
 from dask_tfrecord.errors import TFRecordError
 from dask_tfrecord.files import statistics
-from dask_tfrecord.files.boundaries import BLOCK_BYTES, locate
+from dask_tfrecord.files.boundaries import BLOCK_BYTES, ComputeEach, locate
 from dask_tfrecord.files.entry import Block, FileEntry
-from dask_tfrecord.files.inference import ComputeEach
 from dask_tfrecord.files.options import ReadOptions
+from dask_tfrecord.files.part_names import is_part
 from dask_tfrecord.files.reading import placed, walk
 from dask_tfrecord.files.splits import Split, split_file
 from dask_tfrecord.files.storage.checksum import SummingStore, followed_by
 from dask_tfrecord.files.storage.listing import FileInfo
 from dask_tfrecord.files.storage.redaction import discreet
 from dask_tfrecord.files.storage.store import Store
+from dask_tfrecord.files.stream import changed_since_snapshot
 from dask_tfrecord.schema.model import Schema
 
 # A larger file is read by several tasks.

@@ -10,12 +10,12 @@ from typing import Any, Self
 import pyarrow as pa
 
 from dask_tfrecord.codec import Known
+from dask_tfrecord.dataset.partitioning.key_columns import key_clash
 from dask_tfrecord.dataset.query.comparison_keys import has_nan, is_comparable, key_of
 from dask_tfrecord.dataset.query.predicates import Outcomes, Predicate, outcomes_in_file
-from dask_tfrecord.dataset.requested_columns import key_clash, origin_clash
+from dask_tfrecord.dataset.requested_columns import origin_clash
 from dask_tfrecord.dataset.schema_drift import explained
 from dask_tfrecord.dataset.snapshot.model import Levels
-from dask_tfrecord.dataset.snapshot.stamps import check_unchanged
 from dask_tfrecord.errors import FileChangedError, SchemaError
 from dask_tfrecord.files.damage import Losses, Warn, warn_here
 from dask_tfrecord.files.entry import FileEntry
@@ -24,6 +24,7 @@ from dask_tfrecord.files.reading import PATH, no_columns, read_table
 from dask_tfrecord.files.splits import Split
 from dask_tfrecord.files.storage.listing import FileInfo
 from dask_tfrecord.files.storage.store import Store
+from dask_tfrecord.files.storage.unchanged import check_unchanged
 from dask_tfrecord.schema.model import Field, Schema
 from dask_tfrecord.schema.storage_types import load
 

@@ -7,15 +7,17 @@ from typing import NamedTuple
 
 from dask_tfrecord.codec import RecordType, scan
 from dask_tfrecord.dataset.inferred_schema import infer_schema
+from dask_tfrecord.dataset.packing import plan_pieces
+from dask_tfrecord.dataset.sampling import take_sample
 from dask_tfrecord.dataset.schema_drift import misfits
 from dask_tfrecord.errors import CorruptRecordError, TFRecordError
-from dask_tfrecord.files.boundaries import BLOCK_BYTES, locate
+from dask_tfrecord.files.boundaries import BLOCK_BYTES, ComputeEach, locate
 from dask_tfrecord.files.damage import DamagePolicy, Losses, Lost
 from dask_tfrecord.files.entry import FileEntry
-from dask_tfrecord.files.inference import AskedType, ComputeEach, Sample, Seen, look_at_split, take_sample
+from dask_tfrecord.files.inference import AskedType, Sample, Seen, look_at_split
 from dask_tfrecord.files.options import ReadOptions
 from dask_tfrecord.files.reading import WINDOW_BYTES, walk
-from dask_tfrecord.files.splits import Split, plan_pieces
+from dask_tfrecord.files.splits import Split
 from dask_tfrecord.files.storage.checksum import SummingStore, followed_by
 from dask_tfrecord.files.storage.listing import FileInfo
 from dask_tfrecord.files.storage.redaction import discreet

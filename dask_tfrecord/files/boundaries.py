@@ -6,16 +6,15 @@ start on each claim is then compared with where the walk before it came out, and
 walk from there. The walk reads lengths and their checksums; where one is damaged it goes on as readers do.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from functools import partial
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self, TypeAlias
 
 from dask_tfrecord.codec import find_record, scan
 from dask_tfrecord.codec.codecs import HEAD_BYTES, detect
 from dask_tfrecord.errors import CorruptRecordError, TFRecordError
 from dask_tfrecord.files.entry import Block, FileEntry
-from dask_tfrecord.files.inference import ComputeEach
 from dask_tfrecord.files.options import ReadOptions
 from dask_tfrecord.files.reading import WINDOW_BYTES
 from dask_tfrecord.files.splits import Located
@@ -24,6 +23,9 @@ from dask_tfrecord.files.storage.open_file import Source
 from dask_tfrecord.files.storage.redaction import discreet
 from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.files.window import FRAME_BYTES
+
+# Calls a function with each argument, in parallel maybe, and gives the results in their order.
+ComputeEach: TypeAlias = Callable[[Callable[[Any], Any], Iterable[Any]], list[Any]]
 
 # From one place at which a file can be cut to the next; less for partitions that are smaller.
 BLOCK_BYTES = 1 << 20

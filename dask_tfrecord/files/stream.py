@@ -5,9 +5,9 @@ from contextlib import contextmanager
 
 from dask_tfrecord.codec.codecs import HEAD_BYTES, SUFFIXES, Compression, decompressor, detect, is_frame
 from dask_tfrecord.codec.lookalikes import LOOK_BYTES, looks_like
-from dask_tfrecord.dataset.snapshot.stamps import changed_since_snapshot
-from dask_tfrecord.errors import CorruptRecordError, TFRecordError
+from dask_tfrecord.errors import CorruptRecordError, FileChangedError, TFRecordError
 from dask_tfrecord.files.options import ReadCompression, ReadOptions
+from dask_tfrecord.files.part_names import is_part
 from dask_tfrecord.files.splits import Split
 from dask_tfrecord.files.storage.checksum import Sum, SummedSource
 from dask_tfrecord.files.storage.glob_advice import without
@@ -103,3 +103,16 @@ def _check_compression(found: Compression | None, wanted: ReadCompression, size:
             offset=0,
             advice='pass compression="infer", which goes by the first bytes of each file',
         )
+
+
+_AS_THEY_ARE = "use_snapshot=False reads the files as they are"
+
+
+def changed_since_snapshot(store: Store, path: str) -> FileChangedError:
+    """The error for a file whose content is not the one that the snapshot describes."""
+    root = store.public(store.root)
+    mend = f"if it was rewritten on purpose, call dask_tfrecord.index({root!r}) again"
+    if is_part(path):
+        mend = "bring back the file as to_tfrecord wrote it"
+    problem = "the content is not the one that the dataset's snapshot describes (CRC-32C differs)"
+    return FileChangedError(problem, path=store.public(path), advice=f"{mend}; {_AS_THEY_ARE}")

@@ -14,11 +14,14 @@ from dataclasses import replace
 from functools import cache
 from itertools import accumulate
 from threading import Lock
-from typing import BinaryIO, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
 
 from dask_tfrecord.codec import SPARE_BYTES, Encoder, _kernel
 from dask_tfrecord.codec.codecs import Blocks, Compression, blocks
-from dask_tfrecord.dataset.partitioning.grouping import Parted
 from dask_tfrecord.errors import SchemaError, TFRecordError
 from dask_tfrecord.files.entry import Block, ColumnStatistics, FileEntry
 from dask_tfrecord.files.reading import placed
@@ -36,6 +39,28 @@ _CHUNK_BYTES = 1 << 24
 
 # Content of one file that waits for its compression, so that a task's memory does not grow with the machine.
 _WAITING_BYTES = 1 << 24
+
+
+Codes = npt.NDArray[np.int64]
+
+
+class Part(NamedTuple):
+    """How many rows share their partition values; the directory is "" if there are no partitions."""
+
+    directory: str
+    values: tuple[Any, ...]
+    rows: int
+
+
+class Parted(NamedTuple):
+    """A table's rows, without their partition values, sorted by these: first those of the first part.
+
+    ``order`` are the numbers of the rows in the table that was split, or None if they are in its order.
+    """
+
+    table: pa.Table
+    parts: list[Part]
+    order: Codes | None = None
 
 
 class _Limits(NamedTuple):

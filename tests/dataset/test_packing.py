@@ -12,9 +12,10 @@ import pytest
 
 from dask_tfrecord import TFRecordError, read_tfrecord, to_tfrecord
 from dask_tfrecord.codec.codecs import SUFFIXES
+from dask_tfrecord.dataset.packing import plan_pieces
 from dask_tfrecord.files import writing
 from dask_tfrecord.files.entry import Block, FileEntry
-from dask_tfrecord.files.splits import Split, plan_pieces
+from dask_tfrecord.files.splits import Split
 from dask_tfrecord.files.storage.listing import FileInfo
 from dask_tfrecord.files.storage.store import Store
 

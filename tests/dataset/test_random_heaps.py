@@ -12,7 +12,7 @@ from oracle import Feature, Record
 from strangers import advised, heap, read
 
 from dask_tfrecord import TFRecordError
-from dask_tfrecord.files import inference
+from dask_tfrecord.dataset import sampling
 
 Heap = dict[str, list[Record]]
 
@@ -109,7 +109,7 @@ def test_all_values_are_read_by_defaults_or_in_one_step(
     )
     options: dict[str, Any] = {}
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(inference, "_MORE_BYTES", more_bytes)
+        patched.setattr(sampling, "_MORE_BYTES", more_bytes)
         try:
             found = read(root)
         except TFRecordError as error:

@@ -42,7 +42,7 @@ def test_features_of_records_between_empty_ones_are_read(tmp_path: Path, compres
 @pytest.fixture
 def _blind(monkeypatch: pytest.MonkeyPatch) -> None:
     """As in a dataset that is too large to be looked at further."""
-    monkeypatch.setattr("dask_tfrecord.files.inference._MORE_BYTES", 0)
+    monkeypatch.setattr("dask_tfrecord.dataset.sampling._MORE_BYTES", 0)
 
 
 @pytest.mark.usefixtures("_blind")

@@ -18,8 +18,9 @@ from oracle import Feature, Record
 from dask_tfrecord import index, read_tfrecord
 from dask_tfrecord.codec import Column, Encoder
 from dask_tfrecord.dataset.discovery import one_by_one, open_dataset
+from dask_tfrecord.dataset.sampling import look_at_all, take_sample
 from dask_tfrecord.errors import CorruptRecordError, CorruptRecordWarning, SchemaError, TFRecordError
-from dask_tfrecord.files.inference import AskedType, Place, Sample, look_at_all, take_sample
+from dask_tfrecord.files.inference import AskedType, Place, Sample
 from dask_tfrecord.files.options import ReadOptions
 from dask_tfrecord.files.storage.listing import list_files
 from dask_tfrecord.schema.model import Schema

@@ -15,12 +15,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dask_tfrecord.codec import Column, Encoder, RecordType
-from dask_tfrecord.dataset.partitioning.grouping import Part, Parted
 from dask_tfrecord.files import writing
 from dask_tfrecord.files.entry import ColumnStatistics
 from dask_tfrecord.files.statistics import describe, none, together
 from dask_tfrecord.files.storage.store import Store
-from dask_tfrecord.files.writing import write_files
+from dask_tfrecord.files.writing import Part, Parted, write_files
 from dask_tfrecord.schema.model import Schema
 
 DAY = datetime.date(2024, 2, 29)

@@ -15,7 +15,6 @@ from servers import Web, s3_server, web_server
 
 from dask_tfrecord import CorruptRecordError, TFRecordError, read_tfrecord
 from dask_tfrecord.codec.codecs import LEVELS, SUFFIXES, Compression
-from dask_tfrecord.dataset.partitioning.grouping import Part, Parted
 from dask_tfrecord.files import writing
 from dask_tfrecord.files.entry import Block
 from dask_tfrecord.files.options import ReadOptions
@@ -24,7 +23,7 @@ from dask_tfrecord.files.splits import Split
 from dask_tfrecord.files.storage import open_file as source
 from dask_tfrecord.files.storage.listing import list_files
 from dask_tfrecord.files.storage.store import Store
-from dask_tfrecord.files.writing import write_files
+from dask_tfrecord.files.writing import Part, Parted, write_files
 from dask_tfrecord.schema.model import Schema
 
 ROWS = 3_000

@@ -18,7 +18,6 @@ import pyarrow as pa
 import pytest
 
 from dask_tfrecord.codec.codecs import LEVELS, Compression
-from dask_tfrecord.dataset.partitioning.grouping import Part, Parted
 from dask_tfrecord.errors import SchemaError
 from dask_tfrecord.files import writing
 from dask_tfrecord.files.entry import FileEntry
@@ -27,7 +26,7 @@ from dask_tfrecord.files.reading import read_table
 from dask_tfrecord.files.splits import Split
 from dask_tfrecord.files.storage.listing import list_files
 from dask_tfrecord.files.storage.store import Store
-from dask_tfrecord.files.writing import write_files
+from dask_tfrecord.files.writing import Part, Parted, write_files
 from dask_tfrecord.schema.model import Schema
 
 every = pytest.mark.parametrize("compression", [None, *LEVELS])
@@ -238,7 +237,7 @@ import pyarrow as pa
 from dask_tfrecord.dataset.partitioning.grouping import Part, Parted
 from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.files.writing import write_files
-from dask_tfrecord.schema import Schema
+from dask_tfrecord.schema.model import Schema
 
 rows = 2_000_000
 make = {
@@ -295,7 +294,7 @@ from memory import peak_kib
 from dask_tfrecord.dataset.partitioning.grouping import split
 from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.files.writing import write_files
-from dask_tfrecord.schema import Schema
+from dask_tfrecord.schema.model import Schema
 
 rows = 1_000_000
 make = {

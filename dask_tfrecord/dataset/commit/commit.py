@@ -13,7 +13,8 @@ import pyarrow as pa
 from dask_tfrecord.codec.codecs import SUFFIXES, Compression
 from dask_tfrecord.dataset.commit.destination import Mode, adopt, agreed
 from dask_tfrecord.dataset.commit.overwriting import listed_files
-from dask_tfrecord.dataset.partitioning.grouping import Parted, split
+from dask_tfrecord.dataset.commit.staging import clear_up, finish_newest, note_replaced, remove_staging
+from dask_tfrecord.dataset.partitioning.grouping import split
 from dask_tfrecord.dataset.snapshot.model import (
     Levels,
     Snapshot,
@@ -24,22 +25,15 @@ from dask_tfrecord.dataset.snapshot.model import (
     to_parquet,
     versions,
 )
-from dask_tfrecord.dataset.snapshot.names import (
-    clear_up,
-    finish_newest,
-    note_replaced,
-    part_name,
-    remove_staging,
-    run_of,
-    staged,
-    visible_files,
-)
+from dask_tfrecord.dataset.snapshot.names import staged
 from dask_tfrecord.dataset.snapshot.stamps import with_stamps
+from dask_tfrecord.dataset.snapshot.visibility import visible_files
 from dask_tfrecord.errors import ConcurrentWriteError, TFRecordError
 from dask_tfrecord.files.entry import FileEntry
+from dask_tfrecord.files.part_names import part_name, run_of
 from dask_tfrecord.files.storage.redaction import hide, secrets_of
 from dask_tfrecord.files.storage.store import Store
-from dask_tfrecord.files.writing import write_files
+from dask_tfrecord.files.writing import Parted, write_files
 from dask_tfrecord.schema.model import Field, Lossy, Schema
 
 

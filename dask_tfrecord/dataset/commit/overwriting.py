@@ -8,7 +8,7 @@ from contextlib import suppress
 
 from dask_tfrecord.codec.codecs import HEAD_BYTES, decompressor, detect, is_frame
 from dask_tfrecord.dataset.snapshot.model import OWN, find_snapshot
-from dask_tfrecord.dataset.snapshot.names import visible_files
+from dask_tfrecord.dataset.snapshot.visibility import visible_files
 from dask_tfrecord.errors import DestinationError, TFRecordError
 from dask_tfrecord.files.storage.listing import FileInfo
 from dask_tfrecord.files.storage.local_links import linked_directories

@@ -11,30 +11,10 @@ import pyarrow.compute as pc
 from dask_tfrecord.codec import take_bytes
 from dask_tfrecord.dataset.partitioning import hive
 from dask_tfrecord.errors import SchemaError, TFRecordError
+from dask_tfrecord.files.writing import Codes, Part, Parted
 
 # Types whose values the kernel brings into another order.
 BYTES = (pa.binary(), pa.large_binary(), pa.string(), pa.large_string())
-
-Codes = npt.NDArray[np.int64]
-
-
-class Part(NamedTuple):
-    """How many rows share their partition values; the directory is "" if there are no partitions."""
-
-    directory: str
-    values: tuple[Any, ...]
-    rows: int
-
-
-class Parted(NamedTuple):
-    """A table's rows, without their partition values, sorted by these: first those of the first part.
-
-    ``order`` are the numbers of the rows in the table that was split, or None if they are in its order.
-    """
-
-    table: pa.Table
-    parts: list[Part]
-    order: Codes | None = None
 
 
 class Groups(NamedTuple):

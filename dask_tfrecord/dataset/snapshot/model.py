@@ -16,8 +16,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from dask_tfrecord.codec.codecs import SUFFIXES, Compression
+from dask_tfrecord.dataset.snapshot.table import check, from_table, to_table
 from dask_tfrecord.errors import TFRecordError
-from dask_tfrecord.files.entry import Block, ColumnStatistics, FileEntry, check, from_table, to_table
+from dask_tfrecord.files.entry import Block, ColumnStatistics, FileEntry
 from dask_tfrecord.files.storage.not_found import nothing_at
 from dask_tfrecord.files.storage.redaction import discreet
 from dask_tfrecord.files.storage.store import Store

@@ -4,8 +4,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from dask_tfrecord.dataset.snapshot.model import OWN, Snapshot, find_snapshot
-from dask_tfrecord.dataset.snapshot.names import is_part, replaced_by, unfinished, without_open_runs
+from dask_tfrecord.dataset.snapshot.names import open_runs, replaced_by
 from dask_tfrecord.errors import CorruptRecordError, TFRecordError
+from dask_tfrecord.files.part_names import _PART_NAME, is_part, run_of
 from dask_tfrecord.files.storage.listing import FileInfo, Listing, list_directory, plain
 from dask_tfrecord.files.storage.not_found import unfinished_only
 from dask_tfrecord.files.storage.redaction import discreet
@@ -118,3 +119,29 @@ def _check_whole(store: Store, files: Sequence[FileInfo]) -> None:
             path=store.public(parts[0]),
             advice="write it again elsewhere, or pass use_snapshot=False to read what is there",
         )
+
+
+def unfinished(paths: Sequence[str]) -> list[str]:
+    """Those of the paths that are data files of writes of which other partitions' are missing.
+
+    In partition directories that cannot be told, for an empty partition has no files there.
+    """
+    writes: dict[tuple[str, int], dict[str, str]] = {}
+    for path in paths:
+        part = _PART_NAME.fullmatch(path.rpartition("/")[2])
+        if part and "=" not in path.rpartition("/")[0].rpartition("/")[2]:
+            writes.setdefault((part["run"], int(part["count"])), {})[part["index"]] = path
+    return [path for (_, count), found in writes.items() if len(found) < count for path in found.values()]
+
+
+def visible_files(store: Store) -> list[FileInfo]:
+    """The visible files at the root, without those that writes which have not committed put there."""
+    return without_open_runs(store, list_directory(store))
+
+
+def without_open_runs(store: Store, files: Sequence[FileInfo]) -> list[FileInfo]:
+    """The files but for those of writes that have not committed."""
+    if not any(is_part(file.path) for file in files):
+        return list(files)
+    hidden = {run[:8] for run in open_runs(store)}
+    return [file for file in files if run_of(file.path) not in hidden]

@@ -13,7 +13,7 @@ import pytest
 from dask_tfrecord import DestinationError, TFRecordError, read_tfrecord, to_tfrecord
 from dask_tfrecord.dataset.commit.commit import WriteRun
 from dask_tfrecord.dataset.commit.destination import check_destination
-from dask_tfrecord.dataset.snapshot.names import is_part
+from dask_tfrecord.files.part_names import is_part
 from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.schema.model import Schema
 

@@ -14,7 +14,8 @@ from hypothesis import given
 from dask_tfrecord import SchemaError, TFRecordError
 from dask_tfrecord.codec import take_bytes
 from dask_tfrecord.dataset.partitioning import hive
-from dask_tfrecord.dataset.partitioning.grouping import Parted, split
+from dask_tfrecord.dataset.partitioning.grouping import split
+from dask_tfrecord.files.writing import Parted
 
 
 def directory(value: Any, type_: pa.DataType | None = None, name: str = "c") -> str:
