@@ -15,9 +15,9 @@ from dask_tfrecord import TFRecordError, cleanup, exists, read_tfrecord, to_tfre
 from dask_tfrecord.dataset.commit.commit import WriteRun
 
 # Where a write may be stopped.
-COMMIT = "commit.WriteRun.commit"
-CREATION = "store.Store.create_exclusively"
-REMOVAL = "commit.clear_up"
+COMMIT = "dataset.commit.commit.WriteRun.commit"
+CREATION = "files.storage.store.Store.create_exclusively"
+REMOVAL = "dataset.commit.commit.clear_up"
 
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -38,7 +38,7 @@ def killed_before(step: str, ddf: dd.DataFrame, place: Path, **options: Any) -> 
         raise KeyboardInterrupt
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(f"dask_tfrecord.dataset.{step}", stop)
+        patch.setattr(f"dask_tfrecord.{step}", stop)
         patch.setattr(WriteRun, "abandon", lambda run: None)
         with pytest.raises(KeyboardInterrupt):
             to_tfrecord(ddf, place, **options)
