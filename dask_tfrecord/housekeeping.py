@@ -5,10 +5,10 @@ from typing import Any
 
 import pandas as pd
 
-from dask_tfrecord.dataset.commit.destination import destination
-from dask_tfrecord.dataset.commit.orphans import remove_leftovers
 from dask_tfrecord.dataset.snapshot.model import versions
 from dask_tfrecord.dataset.snapshot.visibility import visible_files
+from dask_tfrecord.dataset.write.destination import destination
+from dask_tfrecord.dataset.write.orphans import remove_leftovers
 from dask_tfrecord.errors import TFRecordError
 from dask_tfrecord.files.storage.listing import PathLike
 from dask_tfrecord.files.storage.not_found import check_bucket

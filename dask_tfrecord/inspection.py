@@ -11,8 +11,6 @@ import pandas as pd
 import pyarrow as pa
 
 from dask_tfrecord.codec import RecordType
-from dask_tfrecord.dataset.commit.destination import check_destination, destination
-from dask_tfrecord.dataset.commit.staging import finish_newest
 from dask_tfrecord.dataset.discovery import check_choice, open_dataset
 from dask_tfrecord.dataset.indexing import examine, renewed
 from dask_tfrecord.dataset.requested_columns import GivenHive, GivenSchema
@@ -20,6 +18,8 @@ from dask_tfrecord.dataset.snapshot.model import Snapshot, find_snapshot, snapsh
 from dask_tfrecord.dataset.snapshot.stamps import is_proven
 from dask_tfrecord.dataset.snapshot.visibility import snapshot_files
 from dask_tfrecord.dataset.verifying import Found, differences, drift, look_through, missing, sampled_schema
+from dask_tfrecord.dataset.write.destination import check_destination, destination
+from dask_tfrecord.dataset.write.staging import finish_newest
 from dask_tfrecord.errors import ConcurrentWriteError, CorruptRecordError, DestinationError
 from dask_tfrecord.files.options import ReadOptions
 from dask_tfrecord.files.part_names import is_part

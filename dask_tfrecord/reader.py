@@ -12,10 +12,10 @@ from dask.utils import parse_bytes
 from dask_tfrecord import arguments, expr
 from dask_tfrecord.cluster import check_cluster
 from dask_tfrecord.codec import MAX_RECORD_BYTES, RecordType
-from dask_tfrecord.dataset.commit.destination import destination
 from dask_tfrecord.dataset.discovery import Infer, check_choice, open_dataset
 from dask_tfrecord.dataset.plan import Dataset
 from dask_tfrecord.dataset.snapshot.model import Levels, Snapshot
+from dask_tfrecord.dataset.write.destination import destination
 from dask_tfrecord.errors import SchemaError, TFRecordError
 from dask_tfrecord.files.damage import DamagePolicy, OnCorrupt, check_apart, check_policy
 from dask_tfrecord.files.options import Extra, ReadCompression, ReadOptions

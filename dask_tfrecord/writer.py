@@ -16,13 +16,13 @@ from dask_tfrecord import arguments, expr
 from dask_tfrecord.cluster import check_cluster
 from dask_tfrecord.codec import RecordType
 from dask_tfrecord.codec.codecs import PORTABLE, Compression, check_level
-from dask_tfrecord.dataset.commit.commit import WriteRun
-from dask_tfrecord.dataset.commit.destination import Mode, check_agreement, check_destination, destination
-from dask_tfrecord.dataset.commit.overwriting import replaceable_files
 from dask_tfrecord.dataset.discovery import check_choice
 from dask_tfrecord.dataset.inferred_schema import PAYLOAD
 from dask_tfrecord.dataset.shuffling import Shuffle
 from dask_tfrecord.dataset.snapshot.model import Snapshot
+from dask_tfrecord.dataset.write.destination import Mode, check_agreement, check_destination, destination
+from dask_tfrecord.dataset.write.overwriting import replaceable_files
+from dask_tfrecord.dataset.write.run import WriteRun
 from dask_tfrecord.errors import TFRecordError
 from dask_tfrecord.files.part_names import check_labels
 from dask_tfrecord.files.storage.listing import PathLike

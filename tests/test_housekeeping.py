@@ -12,12 +12,12 @@ import pandas as pd
 import pytest
 
 from dask_tfrecord import TFRecordError, cleanup, exists, read_tfrecord, to_tfrecord
-from dask_tfrecord.dataset.commit.commit import WriteRun
+from dask_tfrecord.dataset.write.run import WriteRun
 
 # Where a write may be stopped.
-COMMIT = "dataset.commit.commit.WriteRun.commit"
+COMMIT = "dataset.write.run.WriteRun.commit"
 CREATION = "files.storage.store.Store.create_exclusively"
-REMOVAL = "dataset.commit.commit.clear_up"
+REMOVAL = "dataset.write.run.clear_up"
 
 
 pytestmark = pytest.mark.usefixtures("one_thread")

@@ -19,7 +19,7 @@ from dask.base import tokenize
 from fsspec.implementations.memory import MemoryFileSystem
 
 from dask_tfrecord import DestinationError, SchemaError, TFRecordError, read_tfrecord, to_tfrecord
-from dask_tfrecord.dataset.commit.commit import WriteRun, find_snapshot
+from dask_tfrecord.dataset.write.run import WriteRun, find_snapshot
 from dask_tfrecord.files import writing
 from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.schema.model import Schema

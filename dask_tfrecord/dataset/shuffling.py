@@ -18,10 +18,10 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from dask_tfrecord.codec import _kernel
-from dask_tfrecord.dataset.commit.commit import WriteRun
 from dask_tfrecord.dataset.partitioning import hive
 from dask_tfrecord.dataset.partitioning.grouping import BYTES, group, parts_of, sorted_rows, sorting, split
 from dask_tfrecord.dataset.snapshot.names import staged
+from dask_tfrecord.dataset.write.run import WriteRun
 from dask_tfrecord.errors import TFRecordError
 from dask_tfrecord.files.entry import FileEntry
 from dask_tfrecord.files.storage.store import Store

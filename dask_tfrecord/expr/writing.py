@@ -13,9 +13,9 @@ from dask.dataframe.dask_expr._expr import Blockwise, Expr
 from dask.typing import Key
 
 from dask_tfrecord.cluster import check_cluster
-from dask_tfrecord.dataset.commit.commit import WriteRun
 from dask_tfrecord.dataset.shuffling import Shuffle, Spill, source_of, spill, write_target
 from dask_tfrecord.dataset.snapshot.model import FileEntry, Snapshot
+from dask_tfrecord.dataset.write.run import WriteRun
 from dask_tfrecord.errors import TFRecordError
 from dask_tfrecord.expr.string_conversion import Texts
 from dask_tfrecord.expr.worker_warnings import tell

@@ -20,8 +20,8 @@ from memory import peak_kib
 
 from dask_tfrecord import SchemaError, Snapshot, TFRecordError, read_tfrecord, to_tfrecord
 from dask_tfrecord.dataset import shuffling as exchange
-from dask_tfrecord.dataset.commit.commit import WriteRun
 from dask_tfrecord.dataset.snapshot.model import snapshot_path
+from dask_tfrecord.dataset.write.run import WriteRun
 from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.schema.model import Schema
 

@@ -16,9 +16,9 @@ from dask.base import tokenize
 
 from dask_tfrecord import expr, read_tfrecord, to_tfrecord
 from dask_tfrecord.codec import Decoder
-from dask_tfrecord.dataset.commit.commit import WriteRun
 from dask_tfrecord.dataset.packing import plan_pieces
 from dask_tfrecord.dataset.plan import Dataset
+from dask_tfrecord.dataset.write.run import WriteRun
 from dask_tfrecord.files import reading as files
 from dask_tfrecord.files.options import ReadOptions
 from dask_tfrecord.files.storage.listing import FileInfo

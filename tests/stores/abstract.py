@@ -27,8 +27,8 @@ from dask_tfrecord import (
     to_tfrecord,
     verify,
 )
-from dask_tfrecord.dataset.commit.commit import WriteRun
 from dask_tfrecord.dataset.snapshot.names import open_runs
+from dask_tfrecord.dataset.write.run import WriteRun
 from dask_tfrecord.files.storage.store import Store
 
 

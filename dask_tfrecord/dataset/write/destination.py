@@ -8,12 +8,12 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
-from dask_tfrecord.dataset.commit.overwriting import is_disk_root, may_be_overwritten, refusal
 from dask_tfrecord.dataset.inferred_schema import infer_schema
 from dask_tfrecord.dataset.partitioning import hive
 from dask_tfrecord.dataset.sampling import take_sample
 from dask_tfrecord.dataset.snapshot.model import Levels, Snapshot, find_snapshot, library_version, versions
 from dask_tfrecord.dataset.snapshot.visibility import visible_files
+from dask_tfrecord.dataset.write.overwriting import is_disk_root, may_be_overwritten, refusal
 from dask_tfrecord.errors import DestinationError, SchemaError, TFRecordError
 from dask_tfrecord.files.entry import FileEntry
 from dask_tfrecord.files.options import ReadOptions

@@ -11,8 +11,8 @@ import pyarrow as pa
 import pytest
 
 from dask_tfrecord import DestinationError, TFRecordError, read_tfrecord, to_tfrecord
-from dask_tfrecord.dataset.commit.commit import WriteRun
-from dask_tfrecord.dataset.commit.destination import check_destination
+from dask_tfrecord.dataset.write.destination import check_destination
+from dask_tfrecord.dataset.write.run import WriteRun
 from dask_tfrecord.files.part_names import is_part
 from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.schema.model import Schema

@@ -11,9 +11,6 @@ from dataclasses import dataclass, field, replace
 import pyarrow as pa
 
 from dask_tfrecord.codec.codecs import SUFFIXES, Compression
-from dask_tfrecord.dataset.commit.destination import Mode, adopt, agreed
-from dask_tfrecord.dataset.commit.overwriting import listed_files
-from dask_tfrecord.dataset.commit.staging import clear_up, finish_newest, note_replaced, remove_staging
 from dask_tfrecord.dataset.partitioning.grouping import split
 from dask_tfrecord.dataset.snapshot.model import (
     Levels,
@@ -28,6 +25,9 @@ from dask_tfrecord.dataset.snapshot.model import (
 from dask_tfrecord.dataset.snapshot.names import staged
 from dask_tfrecord.dataset.snapshot.stamps import with_stamps
 from dask_tfrecord.dataset.snapshot.visibility import visible_files
+from dask_tfrecord.dataset.write.destination import Mode, adopt, agreed
+from dask_tfrecord.dataset.write.overwriting import listed_files
+from dask_tfrecord.dataset.write.staging import clear_up, finish_newest, note_replaced, remove_staging
 from dask_tfrecord.errors import ConcurrentWriteError, TFRecordError
 from dask_tfrecord.files.entry import FileEntry
 from dask_tfrecord.files.part_names import part_name, run_of

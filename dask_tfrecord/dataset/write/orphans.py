@@ -5,9 +5,9 @@ from collections.abc import Iterable
 from contextlib import suppress
 from datetime import UTC, datetime
 
-from dask_tfrecord.dataset.commit.staging import finish_newest, remove_staging
 from dask_tfrecord.dataset.snapshot.model import OWN, read_snapshot, versions
 from dask_tfrecord.dataset.snapshot.names import STAGING, open_runs
+from dask_tfrecord.dataset.write.staging import finish_newest, remove_staging
 from dask_tfrecord.files.part_names import is_part, run_of
 from dask_tfrecord.files.storage.listing import list_directory
 from dask_tfrecord.files.storage.store import Store
