@@ -20,6 +20,10 @@ Known: TypeAlias = tuple[str, bool]
 # protobuf's own limit for one message, and so for one record.
 MAX_RECORD_BYTES = 2**31 - 1
 
+# The framing of a record: its length (8 bytes, little-endian) with a CRC, then the payload, then a CRC.
+HEADER_BYTES = 12
+FRAME_BYTES = HEADER_BYTES + 4
+
 # One buffer that every record passes through: fresh memory for the whole partition costs more than
 # encoding it (page faults), a buffer of this size stays in the cache.
 BUFFER_BYTES = 1 << 20
@@ -50,6 +54,11 @@ _MESSAGE_REASONS = frozenset(
     }
 )
 NO_EXAMPLE = "the file is a TFRecord file, but the record is whole and no Example"
+
+
+def frame_size(header: Buffer) -> int:
+    """Return the size of a whole frame by the length in its header; no checksum is verified."""
+    return FRAME_BYTES + int.from_bytes(memoryview(header)[:8], "little")
 
 
 class Column(NamedTuple):

@@ -14,7 +14,7 @@ import pyarrow as pa
 from isal import igzip_lib, isal_zlib
 from typing_extensions import Buffer
 
-from dask_tfrecord.codec import scan
+from dask_tfrecord.codec import HEADER_BYTES, scan
 from dask_tfrecord.errors import CorruptRecordError, TFRecordError
 
 Compression = Literal["gzip", "zlib", "zstd", "lz4", "bz2", "xz"]
@@ -47,9 +47,6 @@ LEVELS: dict[Compression, range] = {
 # are the defaults of their libraries; xz is slow at its own, 6.
 _DEFAULT_LEVELS: dict[Compression, int] = {"gzip": 2, "zlib": 2, "zstd": 1, "lz4": 1, "bz2": 9, "xz": 1}
 _HIGHEST_OF_ISAL = 3
-
-# Bytes of a file's start that `detect` wants to see: the length of a first record and its checksum.
-HEAD_BYTES = 12
 
 _MAGIC: dict[bytes, Compression] = {
     b"\x1f\x8b": "gzip",
@@ -183,11 +180,11 @@ class _Frames:
 
 def is_frame(head: bytes) -> bool:
     """Whether these are the length of a record and its checksum (and more)."""
-    return len(head) >= HEAD_BYTES and scan(head[:HEAD_BYTES], final=False).damage is None
+    return len(head) >= HEADER_BYTES and scan(head[:HEADER_BYTES], final=False).damage is None
 
 
 def detect(head: bytes) -> Compression | None:
-    """What a file that starts with these (up to ``HEAD_BYTES``) bytes is compressed with.
+    """What a file that starts with these (up to ``HEADER_BYTES``) bytes is compressed with.
 
     A first record may begin like a zlib stream, so a length with the right checksum is believed first.
     """

@@ -12,8 +12,8 @@ from dask_tfrecord.dataset.snapshot.model import Snapshot, library_version
 from dask_tfrecord.dataset.snapshot.stamps import is_proven
 from dask_tfrecord.errors import TFRecordError
 from dask_tfrecord.files import statistics
-from dask_tfrecord.files.boundaries import BLOCK_BYTES, ComputeEach, locate
-from dask_tfrecord.files.entry import Block, FileEntry
+from dask_tfrecord.files.boundaries import ComputeEach, locate
+from dask_tfrecord.files.entry import BLOCK_BYTES, Block, FileEntry
 from dask_tfrecord.files.options import ReadOptions
 from dask_tfrecord.files.part_names import is_part
 from dask_tfrecord.files.reading import placed, walk
@@ -55,11 +55,17 @@ def examine(dataset: Dataset, compute_each: ComputeEach, run: str) -> Snapshot:
     partitioning = dataset.schema.select(dataset.values).fields if dataset.values else ()
     found = _examine_all(dataset.store, files, schema, dataset.options, compute_each)
     told = statistics.describe(schema, [one.columns for one in found])
-    start = len(dataset.store.join(""))
     values = list(zip(*(column.to_pylist() for column in dataset.values.values()), strict=True))
     entries = [
         FileEntry(
-            file.path[start:], one.bytes, one.records, one.crc32c, value, one.blocks, columns, file.stamp
+            dataset.store.relative(file.path),
+            one.bytes,
+            one.records,
+            one.crc32c,
+            value,
+            one.blocks,
+            columns,
+            file.stamp,
         )
         for file, one, columns, value in zip(files, found, told, values or [()] * len(files), strict=True)
     ]

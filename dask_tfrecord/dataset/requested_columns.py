@@ -213,7 +213,3 @@ def _unknown(keyword: str, name: str, known: Sequence[str], problem: str) -> Sch
 def _keys_of(wanted: Wanted, keys: Sequence[str]) -> dict[str, pa.DataType]:
     types = {name: wanted.type_of(name) for name in keys}
     return {name: type_ for name, type_ in types.items() if type_ is not None}
-
-
-def _value_type(type_: pa.DataType) -> pa.DataType:
-    return type_.value_type if pa.types.is_dictionary(type_) else type_

@@ -11,9 +11,9 @@ from dask_tfrecord.dataset.packing import plan_pieces
 from dask_tfrecord.dataset.sampling import take_sample
 from dask_tfrecord.dataset.schema_drift import misfits
 from dask_tfrecord.errors import CorruptRecordError, TFRecordError
-from dask_tfrecord.files.boundaries import BLOCK_BYTES, ComputeEach, locate
+from dask_tfrecord.files.boundaries import ComputeEach, locate
 from dask_tfrecord.files.damage import DamagePolicy, Losses, Lost
-from dask_tfrecord.files.entry import FileEntry
+from dask_tfrecord.files.entry import BLOCK_BYTES, FileEntry
 from dask_tfrecord.files.inference import AskedType, Sample, Seen, look_at_split
 from dask_tfrecord.files.options import ReadOptions
 from dask_tfrecord.files.reading import WINDOW_BYTES, walk

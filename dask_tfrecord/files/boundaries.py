@@ -11,10 +11,10 @@ from contextlib import ExitStack
 from functools import partial
 from typing import Any, NamedTuple, Self, TypeAlias
 
-from dask_tfrecord.codec import find_record, scan
-from dask_tfrecord.codec.codecs import HEAD_BYTES, detect
+from dask_tfrecord.codec import HEADER_BYTES, find_record, frame_size, scan
+from dask_tfrecord.codec.codecs import detect
 from dask_tfrecord.errors import CorruptRecordError, TFRecordError
-from dask_tfrecord.files.entry import Block, FileEntry
+from dask_tfrecord.files.entry import BLOCK_BYTES, Block, FileEntry
 from dask_tfrecord.files.options import ReadOptions
 from dask_tfrecord.files.reading import WINDOW_BYTES
 from dask_tfrecord.files.splits import Located
@@ -22,19 +22,12 @@ from dask_tfrecord.files.storage.listing import FileInfo
 from dask_tfrecord.files.storage.open_file import Source
 from dask_tfrecord.files.storage.redaction import discreet
 from dask_tfrecord.files.storage.store import Store
-from dask_tfrecord.files.window import FRAME_BYTES
 
 # Calls a function with each argument, in parallel maybe, and gives the results in their order.
 ComputeEach: TypeAlias = Callable[[Callable[[Any], Any], Iterable[Any]], list[Any]]
 
-# From one place at which a file can be cut to the next; less for partitions that are smaller.
-BLOCK_BYTES = 1 << 20
-
 # The least that is worth a task.
 STRETCH_BYTES = 1 << 24
-
-# Length and its checksum.
-_HEADER_BYTES = 12
 
 
 class _Stretch(NamedTuple):
@@ -130,8 +123,8 @@ def locate(
 def _is_plain(store: Store, file: FileInfo) -> bool:
     """Whether a file is not compressed, and can be read from anywhere."""
     size = file.size or 0
-    with store.open(file.path, size, 0, min(HEAD_BYTES, size), file.stamp) as source:
-        if detect(source.peek(HEAD_BYTES)) is not None:
+    with store.open(file.path, size, 0, min(HEADER_BYTES, size), file.stamp) as source:
+        if detect(source.peek(HEADER_BYTES)) is not None:
             return False
     try:
         with store.open(file.path, size, size - 1, size, file.stamp) as source:
@@ -190,7 +183,7 @@ def _walk(view: "_View", stretch: _Stretch) -> _Walk:
     places: list[tuple[int, int]] = []
     damaged: list[int] = []
     while view.offset < stretch.stop:
-        view.fill(_HEADER_BYTES)
+        view.fill(HEADER_BYTES)
         data = view.data[: stretch.stop - view.offset]
         scanned = scan(
             data,
@@ -221,12 +214,12 @@ def _walk(view: "_View", stretch: _Stretch) -> _Walk:
 
 def _length(view: "_View", stretch: _Stretch) -> int:
     """Bytes of the record at which the view is; 0 if they are not known, or more than there are."""
-    head = view.data[:_HEADER_BYTES]
-    if len(head) < _HEADER_BYTES:
+    head = view.data[:HEADER_BYTES]
+    if len(head) < HEADER_BYTES:
         return 0
     if scan(head, final=False, max_record_bytes=stretch.max_record_bytes).damage:
         return 0
-    length = FRAME_BYTES + int.from_bytes(head[:8], "little")
+    length = frame_size(head)
     return length if view.offset + length <= stretch.size else 0
 
 
@@ -245,7 +238,7 @@ def _seek(view: "_View", stretch: _Stretch, *, lenient: bool) -> bool:
         if found.proven:
             return view.offset < stretch.stop
         # The record that may begin here and the length after it, if the file is that long, must be seen.
-        view.fill(found.size + _HEADER_BYTES if found.size else len(view.data) + 1)
+        view.fill(found.size + HEADER_BYTES if found.size else len(view.data) + 1)
     return False
 
 

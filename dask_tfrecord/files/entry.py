@@ -4,6 +4,9 @@ import re
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+# The decompressed bytes from the start of one block to the start of the next. More only for a longer record.
+BLOCK_BYTES = 1 << 20
+
 
 class Block(NamedTuple):
     """A place inside a file where reading can start.

@@ -5,14 +5,13 @@ from dataclasses import dataclass, replace
 from operator import itemgetter
 from typing import Literal, NamedTuple, TypeAlias
 
-from dask_tfrecord.codec import NOT_AN_EXAMPLE, Damage, Feature, Inference, RecordType, scan
+from dask_tfrecord.codec import FRAME_BYTES, NOT_AN_EXAMPLE, Damage, Feature, Inference, RecordType, scan
 from dask_tfrecord.errors import CorruptRecordError, TFRecordError
 from dask_tfrecord.files.damage import DamagePolicy, Losses
 from dask_tfrecord.files.options import ReadOptions
 from dask_tfrecord.files.reading import walk
 from dask_tfrecord.files.splits import Split
 from dask_tfrecord.files.storage.store import Store
-from dask_tfrecord.files.window import FRAME_BYTES
 
 AskedType: TypeAlias = RecordType | Literal["infer"]
 

@@ -4,6 +4,7 @@ import re
 from collections.abc import Sequence
 
 from dask_tfrecord.errors import TFRecordError
+from dask_tfrecord.files.storage.paths import name_of
 
 _PART_NAME = re.compile(
     r"part-(?P<run>[0-9a-f]{8})-(?P<index>\d{5,})-of-(?P<count>\d{5,})(-\d{5,})?(-[^/]+)?\.tfrecord(\.\w+)?"
@@ -47,7 +48,7 @@ def check_labels(labels: Sequence[object]) -> None:
 
 def run_of(path: str) -> str | None:
     """The first 8 characters of the run that a data file's name holds; None if it is not one of ours."""
-    part = _PART_NAME.fullmatch(path.rpartition("/")[2])
+    part = _PART_NAME.fullmatch(name_of(path))
     return part["run"] if part else None
 
 

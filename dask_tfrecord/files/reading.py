@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dask_tfrecord.codec import (
+    FRAME_BYTES,
     NO_EXAMPLE,
     Column,
     Damage,
@@ -28,7 +29,7 @@ from dask_tfrecord.files.splits import Split
 from dask_tfrecord.files.storage.glob_advice import NO_GLOBS, Globs, without
 from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.files.stream import open_window
-from dask_tfrecord.files.window import FRAME_BYTES, Window
+from dask_tfrecord.files.window import Window
 from dask_tfrecord.schema.model import Schema
 
 # The column of the files that records come from.

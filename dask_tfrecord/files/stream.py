@@ -3,7 +3,8 @@
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from dask_tfrecord.codec.codecs import HEAD_BYTES, SUFFIXES, Compression, decompressor, detect, is_frame
+from dask_tfrecord.codec import HEADER_BYTES
+from dask_tfrecord.codec.codecs import SUFFIXES, Compression, decompressor, detect, is_frame
 from dask_tfrecord.codec.lookalikes import LOOK_BYTES, looks_like
 from dask_tfrecord.errors import CorruptRecordError, FileChangedError, TFRecordError
 from dask_tfrecord.files.options import ReadCompression, ReadOptions
@@ -24,11 +25,11 @@ def open_window(store: Store, split: Split, options: ReadOptions, size: int) -> 
         is_whole = not start.offset and stop is None
         total = Sum() if is_whole and file.crc32c is not None and not options.damage.passes else None
         source = stored if total is None else SummedSource(stored, total)
-        head = source.peek(HEAD_BYTES if start.offset else LOOK_BYTES)
+        head = source.peek(HEADER_BYTES if start.offset else LOOK_BYTES)
         if start.offset:
-            found = block_compression(split, head[:HEAD_BYTES])
+            found = block_compression(split, head[:HEADER_BYTES])
         else:
-            found = detect(head[:HEAD_BYTES])
+            found = detect(head[:HEADER_BYTES])
             _check_compression(found, options.compression, source.size)
         content = None if stop is None else stop.content
         if found:
@@ -58,7 +59,7 @@ def _looks(content: bytes, stored: bytes, compression: Compression | None) -> st
     """What a file looks like by its first bytes, if that is something known other than TFRecord."""
     packed = compression is not None and content
     looks = looks_like(content if packed else stored)
-    if looks is None or is_frame(content[:HEAD_BYTES]):
+    if looks is None or is_frame(content[:HEADER_BYTES]):
         return None
     return f"{looks}, compressed with {compression}" if packed else looks
 

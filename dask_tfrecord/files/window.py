@@ -4,13 +4,9 @@ from collections.abc import Callable, Iterator
 
 import pyarrow as pa
 
-from dask_tfrecord.codec import Damage
-from dask_tfrecord.codec.codecs import HEAD_BYTES
+from dask_tfrecord.codec import HEADER_BYTES, Damage, frame_size
 from dask_tfrecord.codec.lookalikes import LOOK_BYTES
 from dask_tfrecord.errors import CorruptRecordError, FileChangedError
-
-# Length, its checksum and the payload's checksum around each payload.
-FRAME_BYTES = 16
 
 
 class Window:
@@ -70,10 +66,10 @@ class Window:
 
         It is number ``record`` of those from ``start`` on.
         """
-        head = self._buffer[self._start + end : self._end][:HEAD_BYTES]
-        if self.stop is None or self.final or len(head) < HEAD_BYTES:
+        head = self._buffer[self._start + end : self._end][:HEADER_BYTES]
+        if self.stop is None or self.final or len(head) < HEADER_BYTES:
             return None
-        claim, left = FRAME_BYTES + int.from_bytes(head[:8], "little"), self.stop - self.offset - end
+        claim, left = frame_size(head), self.stop - self.offset - end
         return None if claim <= left else Damage(record, end - start, 0, _claims(claim, left), -1, "")
 
     def advance(self, count: int) -> None:
@@ -100,7 +96,7 @@ class Window:
         return buffer[: self._end]
 
     def _check_claim(self) -> None:
-        claim = FRAME_BYTES + int.from_bytes(self._buffer[:8], "little")
+        claim = frame_size(self._buffer)
         if self.stop is not None and self.offset + claim > self.stop:
             raise CorruptRecordError(_claims(claim, self.stop - self.offset), offset=self.offset)
 

@@ -23,15 +23,12 @@ import pyarrow as pa
 from dask_tfrecord.codec import SPARE_BYTES, Encoder, _kernel
 from dask_tfrecord.codec.codecs import Blocks, Compression, blocks
 from dask_tfrecord.errors import SchemaError, TFRecordError
-from dask_tfrecord.files.entry import Block, ColumnStatistics, FileEntry
+from dask_tfrecord.files.entry import BLOCK_BYTES, Block, ColumnStatistics, FileEntry
 from dask_tfrecord.files.reading import placed
 from dask_tfrecord.files.statistics import Columns, describe, none, together
 from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.schema.model import Lossy, Schema
 from dask_tfrecord.schema.storage_types import is_stored, storage_bytes
-
-# Content of a block; more only where one record is longer.
-BLOCK_BYTES = 1 << 20
 
 # The most that is converted to storage types at a time.
 _CHUNK_ROWS = 1 << 16

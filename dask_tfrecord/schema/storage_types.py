@@ -114,6 +114,11 @@ def innermost(type_: pa.DataType) -> pa.DataType:
     return type_
 
 
+def value_type(type_: pa.DataType) -> pa.DataType:
+    """Return the type of the values: of a dictionary type its value type, else the type itself."""
+    return type_.value_type if types.is_dictionary(type_) else type_
+
+
 def is_lossy(type_: pa.DataType) -> bool:
     """Whether storing values of this type rounds them to 32-bit floats."""
     type_ = innermost(type_)

@@ -14,8 +14,8 @@ import oracle
 import pyarrow as pa
 import pytest
 
+from dask_tfrecord.codec import HEADER_BYTES
 from dask_tfrecord.codec.codecs import (
-    HEAD_BYTES,
     LEVELS,
     Compression,
     blocks,
@@ -97,7 +97,7 @@ def test_a_raw_inflate_can_start_at_any_block(compression: Compression, level: i
 def test_what_is_written_is_read(compression: Compression, parts: tuple[bytes, ...]) -> None:
     file = stored(parts, compression)
     assert file
-    assert detect(file[:HEAD_BYTES]) == compression
+    assert detect(file[:HEADER_BYTES]) == compression
     assert decompress(file, compression) == b"".join(parts)
 
 
@@ -251,9 +251,9 @@ def test_a_bomb_takes_no_memory(compression: Compression) -> None:
 def test_compression_is_recognised_by_the_first_bytes(
     make: Callable[[], bytes], expected: Compression | None
 ) -> None:
-    assert detect(make()[:HEAD_BYTES]) == expected
+    assert detect(make()[:HEADER_BYTES]) == expected
 
 
 @pytest.mark.parametrize("length", [0x0178, 0x5E78, 0x9C78, 0xDA78, 0x8B1F, 0x088B1F, 0x685A42])
 def test_a_record_whose_length_looks_like_a_stream_is_a_record(length: int) -> None:
-    assert detect(oracle.frame(bytes(length))[:HEAD_BYTES]) is None
+    assert detect(oracle.frame(bytes(length))[:HEADER_BYTES]) is None

@@ -13,7 +13,8 @@ from hypothesis import given
 from test_kernel_locate import damaged_files
 
 from dask_tfrecord import CorruptRecordError, read_tfrecord, to_tfrecord, verify
-from dask_tfrecord.codec.codecs import HEAD_BYTES, detect
+from dask_tfrecord.codec import HEADER_BYTES
+from dask_tfrecord.codec.codecs import detect
 from dask_tfrecord.dataset import verifying
 from dask_tfrecord.files import window
 from dask_tfrecord.files.storage.store import Store
@@ -92,7 +93,7 @@ def test_it_tells_what_skipping_would_read_and_never_raises(data: bytes) -> None
         assert report["records"].tolist() == [len(read.compute())]
     assert report["bytes"].tolist() == [len(data)]
     kept = sum(len(payload) + 16 for payload in read["record"].compute())
-    if detect(data[:HEAD_BYTES]) is None:
+    if detect(data[:HEADER_BYTES]) is None:
         assert report["damaged_bytes"].tolist() == [len(data) - kept]
 
 

@@ -7,6 +7,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dask_tfrecord.errors import SchemaError, TFRecordError
+from dask_tfrecord.schema.storage_types import value_type
 
 # The value of rows that have none.
 NULL = "__HIVE_DEFAULT_PARTITION__"
@@ -83,7 +84,7 @@ def to_values(name: str, texts: pa.Array, type_: pa.DataType, directories: Seque
     SchemaError
         For a text that is no such value, naming its directory.
     """
-    type_ = type_.value_type if pa.types.is_dictionary(type_) else type_
+    type_ = value_type(type_)
     try:
         return _cast(texts, type_)
     except (pa.ArrowException, UnicodeEncodeError):

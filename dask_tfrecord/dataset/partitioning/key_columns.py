@@ -5,13 +5,14 @@ from collections.abc import Mapping, Sequence
 import pyarrow as pa
 
 from dask_tfrecord.dataset.partitioning import hive
-from dask_tfrecord.dataset.requested_columns import Wanted, _unknown, _value_type
+from dask_tfrecord.dataset.requested_columns import Wanted, _unknown
 from dask_tfrecord.dataset.snapshot.model import Snapshot
 from dask_tfrecord.errors import SchemaError
 from dask_tfrecord.files.storage.listing import Listing, plain
+from dask_tfrecord.files.storage.paths import parent_of
 from dask_tfrecord.schema.conversion import convert
 from dask_tfrecord.schema.model import Field, Schema
-from dask_tfrecord.schema.storage_types import MisfitError
+from dask_tfrecord.schema.storage_types import MisfitError, value_type
 
 
 def key_columns(listing: Listing, wanted: Wanted) -> dict[str, pa.Array]:
@@ -28,7 +29,7 @@ def key_columns(listing: Listing, wanted: Wanted) -> dict[str, pa.Array]:
     if not wanted.hive:
         return {}
     start = len(plain(listing.base))
-    directories = [plain(file.path)[start:].rpartition("/")[0] for file in listing.files]
+    directories = [parent_of(plain(file.path)[start:]) for file in listing.files]
     try:
         return _key_values(directories, wanted)
     except SchemaError as error:
@@ -94,12 +95,12 @@ def snapshot_values(snapshot: Snapshot, schema: Schema) -> dict[str, pa.Array]:
     SchemaError
         If they do not fit the schema's type.
     """
-    wanted = {item.name: _value_type(item.type) for item in schema.fields}
+    wanted = {item.name: value_type(item.type) for item in schema.fields}
     found = {}
     for at, item in enumerate(snapshot.partitioning):
         if item.name not in wanted:
             continue
-        values = pa.array([file.values[at] for file in snapshot.files], _value_type(item.type))
+        values = pa.array([file.values[at] for file in snapshot.files], value_type(item.type))
         try:
             found[item.name] = convert(values, wanted[item.name])
         except (MisfitError, pa.ArrowException) as error:

@@ -13,6 +13,8 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import types
 
+from dask_tfrecord.schema.storage_types import value_type
+
 Key: TypeAlias = int | float | str | bytes
 
 _TICKS = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
@@ -23,11 +25,6 @@ _INFINITE = (math.inf, -math.inf)  # `math.isinf` takes no integer beyond floats
 
 class WrongTypeError(TypeError):
     """A value that cannot be compared to a column's values; its text says what would be right."""
-
-
-def value_type(type_: pa.DataType) -> pa.DataType:
-    """The type of what is compared: that of a dictionary's values."""
-    return type_.value_type if types.is_dictionary(type_) else type_
 
 
 def is_comparable(type_: pa.DataType) -> bool:

@@ -19,7 +19,6 @@ from dask_tfrecord.dataset.query.comparison_keys import (
     is_comparable,
     is_text,
     key_of,
-    value_type,
 )
 from dask_tfrecord.dataset.query.predicates import (
     COMPARE,
@@ -36,6 +35,7 @@ from dask_tfrecord.dataset.query.predicates import (
 )
 from dask_tfrecord.errors import SchemaError
 from dask_tfrecord.schema.model import Field, Schema
+from dask_tfrecord.schema.storage_types import value_type
 
 # Floats hold every integer of so many bits.
 _FLOAT_DIGITS = 52

@@ -25,10 +25,10 @@ from dask_tfrecord.dataset.query.comparison_keys import (
     is_comparable,
     key_of,
     scalar_of,
-    value_type,
 )
 from dask_tfrecord.files.entry import ColumnStatistics, FileEntry
 from dask_tfrecord.schema.model import Field
+from dask_tfrecord.schema.storage_types import value_type
 
 Operator = Literal["==", "!=", "<", "<=", ">", ">="]
 Outcomes: TypeAlias = frozenset[bool | None]

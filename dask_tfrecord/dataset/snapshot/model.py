@@ -20,6 +20,7 @@ from dask_tfrecord.dataset.snapshot.table import check, from_table, to_table
 from dask_tfrecord.errors import TFRecordError
 from dask_tfrecord.files.entry import Block, ColumnStatistics, FileEntry
 from dask_tfrecord.files.storage.not_found import nothing_at
+from dask_tfrecord.files.storage.paths import parent_of
 from dask_tfrecord.files.storage.redaction import discreet
 from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.schema.model import Field, Schema
@@ -119,7 +120,7 @@ class Snapshot:
     @property
     def partitions(self) -> int:
         """How many partition directories there are."""
-        return len({file.path.rpartition("/")[0] for file in self.files}) if self.partitioning else 0
+        return len({parent_of(file.path) for file in self.files}) if self.partitioning else 0
 
     @staticmethod
     def open(
@@ -177,7 +178,7 @@ def _by_directory(files: Sequence[FileEntry]) -> tuple[FileEntry, ...]:
     """The files of each directory together, which else stay in their order."""
     found: dict[str, list[FileEntry]] = {}
     for file in files:
-        found.setdefault(file.path.rpartition("/")[0], []).append(file)
+        found.setdefault(parent_of(file.path), []).append(file)
     return tuple(file for together in found.values() for file in together)
 
 

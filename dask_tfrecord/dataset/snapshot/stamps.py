@@ -24,8 +24,7 @@ def with_stamps(store: Store, files: Sequence[FileEntry]) -> list[FileEntry]:
         if store.renames:
             stamps = {file.path: stamp_of(store.look(store.join(file.path))) for file in files}
         else:
-            start = len(store.join(""))
-            stamps = {info.path[start:]: info.stamp for info in list_directory(store)}
+            stamps = {store.relative(info.path): info.stamp for info in list_directory(store)}
     except Exception:  # the write succeeds without stamps, too
         return list(files)
     return [replace(file, stamp=stamps.get(file.path, "")) for file in files]

@@ -8,6 +8,7 @@ import pyarrow as pa
 
 from dask_tfrecord.files.entry import Block, ColumnStatistics, FileEntry, is_inside
 from dask_tfrecord.schema.model import Field, Schema
+from dask_tfrecord.schema.storage_types import value_type
 
 _BLOCK = pa.struct([pa.field(name, pa.int64(), nullable=False) for name in ("offset", "content", "record")])
 
@@ -96,7 +97,7 @@ def _partition_values(files: Sequence[FileEntry], partitioning: Sequence[Field])
     for file in files:
         check(len(file.values) == len(partitioning), f"{file.path!r} has not one value per partition column")
     columns = [
-        pa.array([file.values[at] for file in files], _scalar_type(column.type))
+        pa.array([file.values[at] for file in files], value_type(column.type))
         for at, column in enumerate(partitioning)
     ]
     return pa.StructArray.from_arrays(columns, names=[column.name for column in partitioning])
@@ -123,19 +124,15 @@ def _statistics_fields(column: Field) -> list[pa.Field]:
     nulls = pa.field("nulls", pa.int64())
     if column.depth:
         return [nulls, pa.field("min_length", pa.int64()), pa.field("max_length", pa.int64())]
-    type_ = _scalar_type(column.type)
+    type_ = value_type(column.type)
     return [nulls, pa.field("min", type_), pa.field("max", type_)]
-
-
-def _scalar_type(type_: pa.DataType) -> pa.DataType:
-    return type_.value_type if pa.types.is_dictionary(type_) else type_
 
 
 def _read_values(table: pa.Table, partitioning: Sequence[Field]) -> list[tuple[Any, ...]]:
     if not partitioning:
         return [()] * len(table)
     found = table[_VALUES].combine_chunks()
-    columns = [found.field(item.name).cast(_scalar_type(item.type)).to_pylist() for item in partitioning]
+    columns = [found.field(item.name).cast(value_type(item.type)).to_pylist() for item in partitioning]
     return list(zip(*columns, strict=True))
 
 

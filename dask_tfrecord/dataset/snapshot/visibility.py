@@ -9,6 +9,7 @@ from dask_tfrecord.errors import CorruptRecordError, TFRecordError
 from dask_tfrecord.files.part_names import _PART_NAME, is_part, run_of
 from dask_tfrecord.files.storage.listing import FileInfo, Listing, list_directory, plain
 from dask_tfrecord.files.storage.not_found import unfinished_only
+from dask_tfrecord.files.storage.paths import name_of, parent_of
 from dask_tfrecord.files.storage.redaction import discreet
 from dask_tfrecord.files.storage.store import Store
 
@@ -70,7 +71,7 @@ def committed_files(listing: Listing, *, use_snapshot: bool) -> tuple[FileInfo, 
     ours: dict[str, list[FileInfo]] = {}
     for file in files:
         if is_part(file.path) and file.path not in listing.spelled_out:
-            root = _root_of(store, file.path.rpartition("/")[0], roots)
+            root = _root_of(store, parent_of(file.path), roots)
             if root is not None:
                 ours.setdefault(root, []).append(file)
     hidden = {
@@ -128,8 +129,8 @@ def unfinished(paths: Sequence[str]) -> list[str]:
     """
     writes: dict[tuple[str, int], dict[str, str]] = {}
     for path in paths:
-        part = _PART_NAME.fullmatch(path.rpartition("/")[2])
-        if part and "=" not in path.rpartition("/")[0].rpartition("/")[2]:
+        part = _PART_NAME.fullmatch(name_of(path))
+        if part and "=" not in name_of(parent_of(path)):
             writes.setdefault((part["run"], int(part["count"])), {})[part["index"]] = path
     return [path for (_, count), found in writes.items() if len(found) < count for path in found.values()]
 

@@ -22,6 +22,7 @@ from dask_tfrecord.files.splits import Split
 from dask_tfrecord.files.storage.checksum import SummingStore
 from dask_tfrecord.files.storage.listing import FileInfo
 from dask_tfrecord.files.storage.not_found import check_bucket
+from dask_tfrecord.files.storage.paths import parent_of
 from dask_tfrecord.files.storage.redaction import discreet, without_credentials
 from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.schema.conversion import same_layout
@@ -215,7 +216,7 @@ def _differs(problem: str, name: str, root: str) -> SchemaError:
 
 def _values(store: Store, files: Sequence[FileInfo], partitioning: Sequence[Field]) -> list[tuple[Any, ...]]:
     """The partition values of files that somebody else named."""
-    directories = [file.path[len(store.join("")) :].rpartition("/")[0] for file in files]
+    directories = [parent_of(store.relative(file.path)) for file in files]
     expected = [item.name for item in partitioning]
     for directory, file in dict(zip(directories, files, strict=True)).items():
         found = [name for name, _ in hive.parse(directory)]
@@ -234,5 +235,5 @@ def _values(store: Store, files: Sequence[FileInfo], partitioning: Sequence[Fiel
 def _entry(store: Store, file: FileInfo) -> FileEntry:
     summing = SummingStore(store.fs, store.root)
     records = count_records(summing, Split(file), ReadOptions())
-    name, total = file.path[len(store.join("")) :], summing.sum
+    name, total = store.relative(file.path), summing.sum
     return FileEntry(name, total.bytes, records, total.crc32c, stamp=file.stamp)

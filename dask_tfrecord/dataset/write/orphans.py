@@ -10,6 +10,7 @@ from dask_tfrecord.dataset.snapshot.names import STAGING, open_runs
 from dask_tfrecord.dataset.write.staging import finish_newest, remove_staging
 from dask_tfrecord.files.part_names import is_part, run_of
 from dask_tfrecord.files.storage.listing import list_directory
+from dask_tfrecord.files.storage.paths import name_of
 from dask_tfrecord.files.storage.store import Store
 
 # What a file is called until it is whole.
@@ -30,11 +31,11 @@ def remove_leftovers(store: Store, before: datetime) -> list[str]:
         if last < before:
             store.remove(paths)
             for directory in directories:
-                remove_staging(store, directory.rpartition("/")[2])
+                remove_staging(store, name_of(directory))
             removed += [*paths, *waiting]
     removed += _remove_temporary(store, before)
     removed += _abort_uploads(store, before)
-    return sorted({path[len(store.join("")) :] for path in removed})
+    return sorted(set(map(store.relative, removed)))
 
 
 def _unlisted(store: Store) -> dict[str, list[str]]:

@@ -6,12 +6,14 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
-from dask_tfrecord.codec.codecs import HEAD_BYTES, decompressor, detect, is_frame
+from dask_tfrecord.codec import HEADER_BYTES
+from dask_tfrecord.codec.codecs import decompressor, detect, is_frame
 from dask_tfrecord.dataset.snapshot.model import OWN, find_snapshot
 from dask_tfrecord.dataset.snapshot.visibility import visible_files
 from dask_tfrecord.errors import DestinationError, TFRecordError
 from dask_tfrecord.files.storage.listing import FileInfo
 from dask_tfrecord.files.storage.local_links import linked_directories
+from dask_tfrecord.files.storage.paths import name_of, parent_of
 from dask_tfrecord.files.storage.redaction import discreet
 from dask_tfrecord.files.storage.store import Store
 
@@ -48,7 +50,7 @@ def replaceable_files(store: Store) -> frozenset[str]:
     if store.local:
         _refuse_links(store)
     listed = listed_files(store)
-    unlisted = [file for file in files if _below(store, file) not in listed]
+    unlisted = [file for file in files if store.relative(file.path) not in listed]
     foreign = _foreign(store, unlisted)
     if foreign:
         raise DestinationError(
@@ -57,7 +59,7 @@ def replaceable_files(store: Store) -> frozenset[str]:
             advice="move everything else to another place, or write to another directory",
         )
     _refuse_datasets_below(store, unlisted)
-    return frozenset(_below(store, file) for file in unlisted)
+    return frozenset(store.relative(file.path) for file in unlisted)
 
 
 def listed_files(store: Store) -> frozenset[str]:
@@ -89,12 +91,12 @@ def _foreign(store: Store, files: Sequence[FileInfo]) -> list[str]:
     """The files that are not TFRecord files, as paths below the root."""
     with ThreadPoolExecutor(_THREADS) as pool:
         known = list(pool.map(lambda file: _is_tfrecord(store, file), files))
-    return [_below(store, file) for file, is_known in zip(files, known, strict=True) if not is_known]
+    return [store.relative(file.path) for file, is_known in zip(files, known, strict=True) if not is_known]
 
 
 def _is_tfrecord(store: Store, file: FileInfo) -> bool:
     """Whether the content, after decompression, begins with the length of a record and its checksum."""
-    name = file.path.rpartition("/")[2]
+    name = name_of(file.path)
     if _EVENTS in name:
         return False
     if not file.size:
@@ -108,16 +110,16 @@ def _is_tfrecord(store: Store, file: FileInfo) -> bool:
 
 def _first_bytes(store: Store, file: FileInfo, size: int) -> bytes:
     """The first bytes of the content; empty if the file holds a compressed stream of nothing."""
-    with store.open(file.path, size, 0, min(size, HEAD_BYTES)) as source:
-        head = source.peek(HEAD_BYTES)
+    with store.open(file.path, size, 0, min(size, HEADER_BYTES)) as source:
+        head = source.peek(HEADER_BYTES)
     compression = detect(head)
     if compression is None:
         return head
     with store.open(file.path, size) as source:
         stream = decompressor(source.readinto, compression)
         content = bytearray()
-        view = memoryview(bytearray(HEAD_BYTES))
-        while len(content) < HEAD_BYTES and (count := stream.readinto(view)):
+        view = memoryview(bytearray(HEADER_BYTES))
+        while len(content) < HEADER_BYTES and (count := stream.readinto(view)):
             content += view[:count]
         return bytes(content)
 
@@ -190,10 +192,10 @@ def _refuse_datasets_below(store: Store, files: Sequence[FileInfo]) -> None:
     """Refuse a directory of datasets, each with a snapshot of its own."""
     below: set[str] = set()
     for file in files:
-        directory = _below(store, file).rpartition("/")[0]
+        directory = parent_of(store.relative(file.path))
         while directory and directory not in below:
             below.add(directory)
-            directory = directory.rpartition("/")[0]
+            directory = parent_of(directory)
     looked = sorted(below)
     with ThreadPoolExecutor(_THREADS) as pool:
         found = list(pool.map(lambda one: store.names(f"{one}/{OWN}"), looked))
@@ -210,7 +212,3 @@ def _names(found: Sequence[str]) -> str:
     names = ", ".join(map(repr, found[:_MOST_NAMES]))
     more = len(found) - _MOST_NAMES
     return f"{names} and {more:,} more" if more > 0 else names
-
-
-def _below(store: Store, file: FileInfo) -> str:
-    return file.path[len(store.join("")) :]

@@ -31,6 +31,7 @@ from dask_tfrecord.dataset.write.staging import clear_up, finish_newest, note_re
 from dask_tfrecord.errors import ConcurrentWriteError, TFRecordError
 from dask_tfrecord.files.entry import FileEntry
 from dask_tfrecord.files.part_names import part_name, run_of
+from dask_tfrecord.files.storage.paths import parent_of
 from dask_tfrecord.files.storage.redaction import hide, secrets_of
 from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.files.writing import Parted, write_files
@@ -291,9 +292,8 @@ class WriteRun:
 
     def _overwritten(self) -> list[str]:
         """The files that are there and that the plan decided to remove."""
-        start = len(self.store.join(""))
         self.store.fs.invalidate_cache()
-        found = [file.path[start:] for file in visible_files(self.store)]
+        found = [self.store.relative(file.path) for file in visible_files(self.store)]
         planned = self.replaceable | listed_files(self.store)
         return [path for path in found if path in planned and not self._is_own(path)]
 
@@ -360,7 +360,7 @@ class WriteRun:
 
 
 def _directory(file: FileEntry) -> str:
-    return file.path.rpartition("/")[0]
+    return parent_of(file.path)
 
 
 def _with_parents(directories: Iterable[str]) -> set[str]:
@@ -369,5 +369,5 @@ def _with_parents(directories: Iterable[str]) -> set[str]:
     for directory in directories:
         while directory not in found:
             found.add(directory)
-            directory = directory.rpartition("/")[0]
+            directory = parent_of(directory)
     return found

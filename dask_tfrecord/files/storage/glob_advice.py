@@ -6,6 +6,7 @@ from fnmatch import fnmatchcase
 from typing import TypeAlias
 
 from dask_tfrecord.files.storage.listing import Listing
+from dask_tfrecord.files.storage.paths import name_of, parent_of
 
 # A directory, and globs of names below it, each with a bit for every name that was looked at and matches.
 # They travel in each task, so there are few.
@@ -31,12 +32,10 @@ _OTHER = re.compile(
 def globs_of(listing: Listing) -> Globs:
     """Globs below one directory that match the names of listed files; none for a list of paths."""
     root = listing.store.root
-    base = listing.base or (
-        root[: found.start()].rpartition("/")[0] if (found := _MAGIC.search(root)) else ""
-    )
+    base = listing.base or (parent_of(root[: found.start()]) if (found := _MAGIC.search(root)) else "")
     if not base or _MAGIC.search(base):
         return NO_GLOBS
-    every = dict.fromkeys(file.path.rpartition("/")[2] for file in listing.files)
+    every = dict.fromkeys(name_of(file.path) for file in listing.files)
     names = [name for name in every if not _OTHER.search(name)]
     names = names[:: -(-len(names) // _NAMES) or 1]
     patterns = dict.fromkeys(pattern for name in names for pattern in _patterns(name))
@@ -48,7 +47,7 @@ def globs_of(listing: Listing) -> Globs:
 
 def without(globs: Globs, path: str) -> str:
     """The advice to leave a file out, with a glob that reads others if there is one."""
-    name = path.rpartition("/")[2]
+    name = name_of(path)
     root, patterns = globs
     chosen = _cover([(glob, mask) for glob, mask in patterns if not fnmatchcase(name, glob)])
     if not chosen:

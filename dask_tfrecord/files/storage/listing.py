@@ -18,6 +18,7 @@ from dask_tfrecord.errors import TFRecordError
 from dask_tfrecord.files.storage.local_links import Disk, is_hidden, once
 from dask_tfrecord.files.storage.not_found import nothing_at, unreachable
 from dask_tfrecord.files.storage.open_file import stamp_of
+from dask_tfrecord.files.storage.paths import parent_of
 from dask_tfrecord.files.storage.redaction import discreet, without_credentials
 from dask_tfrecord.files.storage.store import Store
 
@@ -113,7 +114,7 @@ def list_files(
     for place, one in zip(places, found, strict=True):
         if not one.files:
             start = _first_magic(place)
-            root = place if start == len(place) else place[:start].rpartition("/")[0]
+            root = place if start == len(place) else parent_of(place[:start])
             raise nothing_at(Store(store.fs, root), "no visible files to read here", place)
         for file in one.files:
             if store.local and file.size is None:
@@ -189,7 +190,7 @@ def _expand_all(store: Store, places: Sequence[str]) -> list[_Found]:
     """What each path means; where each is a request, many at a time."""
     if store.local or len(places) == 1:
         return [_expand(store, place) for place in places]
-    parents = Counter(place.rpartition("/")[0] for place in places if not _is_url(place))
+    parents = Counter(parent_of(place) for place in places if not _is_url(place))
     for parent, count in parents.items():
         if count >= _MANY and _first_magic(parent) == len(parent):
             with suppress(OSError):  # fsspec remembers it, and answers from it when asked for the files
@@ -229,7 +230,7 @@ def _glob(store: Store, pattern: str) -> list[FileInfo]:
     found: dict[str, Any] = {}
     fs = Disk() if store.local else store.fs
     for one in expand_braces(pattern):
-        spelled_out = one[: _first_magic(one)].rpartition("/")[0]
+        spelled_out = parent_of(one[: _first_magic(one)])
         matches: dict[str, Any] = {}
         for path, info in fs.glob(one, detail=True).items():
             matches |= _find(store, path) if info["type"] == "directory" else {path: info}

@@ -8,6 +8,8 @@ from typing import Any
 
 from fsspec.implementations.local import LocalFileSystem
 
+from dask_tfrecord.files.storage.paths import name_of
+
 Info = dict[str, Any]
 
 # How a link fails that leads to nothing, or in a circle.
@@ -54,7 +56,7 @@ class Disk(LocalFileSystem):  # type: ignore[misc]  # fsspec has no types
             return
         linked = []
         for info in infos:
-            name = info["name"].rpartition("/")[2]
+            name = name_of(info["name"])
             if info["islink"]:
                 info = _behind(info)
             info["real"] = info.get("real") or f"{real}/{name}"
@@ -77,7 +79,7 @@ class Disk(LocalFileSystem):  # type: ignore[misc]  # fsspec has no types
     ) -> Iterator[Info]:
         """A link to a directory and what is in it, unless it leads back, or was gone through already."""
         name, real = info["name"], info["real"]
-        if is_hidden(name.rpartition("/")[2]):
+        if is_hidden(name_of(name)):
             return
         self.links.append(name)
         back = any(one == real or one.startswith(f"{real.rstrip('/')}/") for one in above)

@@ -26,6 +26,7 @@ from fsspec.utils import tokenize
 
 from dask_tfrecord.errors import DestinationError, TFRecordError
 from dask_tfrecord.files.storage.open_file import REQUEST_BYTES, Expected, Source
+from dask_tfrecord.files.storage.paths import name_of, parent_of
 from dask_tfrecord.files.storage.redaction import discreet, without_credentials
 
 # Stores where a rename is a copy, and where an upload becomes visible as a whole when it is completed.
@@ -75,6 +76,10 @@ class Store:
         """The path of what lies at ``relative`` below the root."""
         return f"{self.root.rstrip('/')}/{relative}"
 
+    def relative(self, path: str) -> str:
+        """Return the path below the root of a file that lies below the root: the inverse of `join`."""
+        return path[len(self.join("")) :]
+
     def public(self, path: str) -> str:
         """How messages and results call a path: a URL without user, password and query."""
         if self.local:
@@ -101,7 +106,7 @@ class Store:
         path = self.join(directory)
         self.fs.invalidate_cache(path)
         try:
-            found = [one.rstrip("/").rpartition("/")[2] for one in self.fs.ls(path, detail=False)]
+            found = [name_of(one.rstrip("/")) for one in self.fs.ls(path, detail=False)]
         except (FileNotFoundError, NotADirectoryError):
             return []
         return [name for name in found if name]
@@ -212,7 +217,7 @@ class Store:
     def place(self, source: str, target: str) -> None:
         """Rename a file into a directory that may not be there yet, or be removed as empty at this moment."""
         while True:
-            self.fs.makedirs(target.rpartition("/")[0], exist_ok=True)
+            self.fs.makedirs(parent_of(target), exist_ok=True)
             try:
                 return self.move(source, target)
             except FileNotFoundError:
@@ -250,7 +255,7 @@ class Store:
             for path in alone:
                 self._remove_one(path)
         if self.renames:
-            self.remove_empty({path.rpartition("/")[0] for path in alone})
+            self.remove_empty({parent_of(path) for path in alone})
 
     def _remove_one(self, path: str) -> None:
         with suppress(FileNotFoundError):
@@ -300,7 +305,7 @@ class Store:
                     self.fs.rmdir(directory)
                 except OSError:  # not empty, or gone
                     break
-                directory = directory.rpartition("/")[0]
+                directory = parent_of(directory)
 
     # -- Reading ---------------------------------------------------------------------------------------------
 
