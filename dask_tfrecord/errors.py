@@ -1,31 +1,50 @@
-"""What goes wrong with TFRecord data, said so that the user can mend it.
+"""The exceptions and the warning of this library.
 
-Every error knows where it happened as far as the raising code could know; the callers above it add
-the rest with :meth:`TFRecordError.located`. All of them survive the way from a worker to the client.
+An error states what is wrong, where, and what to do. The code that detects the problem gives the parts of the
+place that it knows. Its callers add the others with :meth:`TFRecordError.located`. An error that a worker
+raises reaches the client with all of its fields.
 """
 
 from functools import partial
 from typing import Any, Self
 
+_FIELDS = ("problem", "path", "record", "offset", "feature", "advice")
+
 
 class TFRecordError(ValueError):
     """Base class of this library's exceptions.
 
+    The fields of an error are read-only. :meth:`located` and :meth:`replaced` return changed copies.
+
     Parameters
     ----------
     problem : str
-        What is wrong, in words.
+        What is wrong.
     path : str, optional
-        File or directory, without credentials.
+        The file or directory, without credentials.
     record : int, optional
-        Number of the record in the file (when writing: of the row in the partition), from 0.
+        Number of the record in the file, from 0. In errors of a write: number of the row in the partition.
     offset : int, optional
-        Bytes from the start of the (decompressed) file to the start of the damage.
+        Where the damage starts, in bytes from the start of the (decompressed) file.
     feature : str, optional
         Name of the feature or column.
     advice : str, optional
-        What to do about it, usually the keyword that mends it.
+        What to do, usually the keyword that solves the problem.
+
+    Examples
+    --------
+    >>> from dask_tfrecord import SchemaError
+    >>> error = SchemaError("holds 3 values, the column is a scalar", record=17, feature="age")
+    >>> print(error.located(path="train/part-0.tfrecord"))
+    train/part-0.tfrecord, record 17: feature 'age': holds 3 values, the column is a scalar
     """
+
+    problem: str
+    path: str | None
+    record: int | None
+    offset: int | None
+    feature: str | None
+    advice: str | None
 
     def __init__(
         self,
@@ -38,12 +57,22 @@ class TFRecordError(ValueError):
         advice: str | None = None,
     ) -> None:
         super().__init__(problem)
-        self.problem = problem
-        self.path = path
-        self.record = record
-        self.offset = offset
-        self.feature = feature
-        self.advice = advice
+        self.__dict__.update(
+            problem=problem, path=path, record=record, offset=offset, feature=feature, advice=advice
+        )
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        self._check_not_a_field(name)
+        super().__setattr__(name, value)
+
+    def __delattr__(self, name: str) -> None:
+        self._check_not_a_field(name)
+        super().__delattr__(name)
+
+    def _check_not_a_field(self, name: str) -> None:
+        """Protect the fields; Python itself sets other attributes, such as ``__notes__``."""
+        if name in _FIELDS:
+            raise AttributeError(f"{name!r} of an error is read-only; use replaced({name}=...) for a copy")
 
     def __str__(self) -> str:
         where = []
@@ -59,42 +88,44 @@ class TFRecordError(ValueError):
         return f"{place}: {feature}{self.problem}{advice}" if place else f"{feature}{self.problem}{advice}"
 
     def __repr__(self) -> str:
-        """As the message, with the class: logs of workers show an error by its repr."""
+        """Return the class and the message, because the logs of workers show the repr of an error."""
         return f"{type(self).__name__}({str(self)!r})"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return partial(type(self), self.problem, **self.place()), ()
+        return partial(type(self), **self.fields()), ()
 
-    def place(self) -> dict[str, Any]:
-        """Where the error happened and what to do about it, by the names of the parameters."""
-        names = ("path", "record", "offset", "feature", "advice")
-        return {name: getattr(self, name) for name in names}
+    def fields(self) -> dict[str, Any]:
+        """Return the values of all fields, by the names of the parameters."""
+        return {name: getattr(self, name) for name in _FIELDS}
+
+    def replaced(self, **changes: Any) -> Self:
+        """Return a copy with other values for the given fields."""
+        return type(self)(**{**self.fields(), **changes})
 
     def located(self, **place: Any) -> Self:
-        """The same error with the parts of its place that were not known before."""
-        known = {name: value for name, value in self.place().items() if value is not None}
-        return type(self)(self.problem, **{**place, **known})
+        """Return a copy in which the given values fill the fields that are None."""
+        return self.replaced(**{name: value for name, value in place.items() if getattr(self, name) is None})
 
 
 class CorruptRecordError(TFRecordError):
-    """Bytes that are not a whole, undamaged TFRecord file or not a valid message."""
+    """The bytes are not an undamaged TFRecord file, or a record is not a valid message."""
 
 
 class FileChangedError(CorruptRecordError):
-    """A file that is another one than the one that was listed."""
+    """The file changed after it was listed."""
 
 
 class CorruptRecordWarning(UserWarning):
-    """Damage that was passed over because the reader was told to."""
+    """The reader skipped damaged data, as its options allow."""
 
 
 class SchemaError(TFRecordError):
-    """Values that do not fit a column's type, or a type that TFRecord cannot hold."""
+    """Values do not fit the type of their column, or TFRecord cannot hold the type."""
 
 
 class DestinationError(TFRecordError):
-    """A place that cannot be written to as asked, such as one that already holds data."""
+    """The destination cannot be written as requested, for example because it already holds data."""
 
 
 class ConcurrentWriteError(DestinationError):
-    """Another write committed to the same place since this one, which does not append, was planned."""
+    """Another write committed to the destination after this write was planned."""

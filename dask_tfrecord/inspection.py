@@ -122,8 +122,7 @@ def index(
         )
         snapshot = examine(dataset, compute_each, uuid4().hex)
     except CorruptRecordError as error:  # whose advice for a reader may be a glob
-        error.advice = _GLOB.sub(_HIDE, error.advice or "") or None
-        raise
+        raise error.replaced(advice=_GLOB.sub(_HIDE, error.advice or "") or None) from None
     return _create(store, replace(snapshot, number=before.number + 1 if before else 1))
 
 

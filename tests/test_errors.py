@@ -1,5 +1,6 @@
 """An error says what, where and what to do, wherever it is read."""
 
+import copy
 import pickle
 
 import pytest
@@ -48,6 +49,37 @@ def test_a_repr_says_what_the_message_says(kind: type[TFRecordError]) -> None:
     error = kind("is wrong", path="p", record=3, offset=7, feature="x", advice="mend it")
     for one in (error, pickle.loads(pickle.dumps(error)), error.located(path="q")):
         assert repr(one) == f"{kind.__name__}({str(error)!r})"
+
+
+@pytest.mark.parametrize("name", ["problem", "path", "record", "offset", "feature", "advice"])
+def test_fields_of_an_error_are_read_only(name: str) -> None:
+    error = SchemaError("is wrong", path="p", record=3, offset=7, feature="x", advice="mend it")
+    before = error.fields()
+    with pytest.raises(AttributeError, match="read-only"):
+        setattr(error, name, "other")
+    with pytest.raises(AttributeError, match="read-only"):
+        delattr(error, name)
+    assert error.fields() == before
+
+
+def test_python_may_add_notes_causes_and_tracebacks_to_an_error() -> None:
+    cause = KeyError("x")
+    with pytest.raises(SchemaError) as caught:
+        raise SchemaError("is wrong") from cause
+    error = caught.value
+    error.add_note("seen by the caller")
+    assert error.__cause__ is cause
+    assert error.__notes__ == ["seen by the caller"]
+    assert error.with_traceback(None).__traceback__ is None
+
+
+def test_copies_leave_the_error_as_it_was() -> None:
+    error = CorruptRecordError("is wrong", record=0)
+    changed = error.replaced(record=5, advice="mend it")
+    assert (type(changed), changed.record, changed.advice) == (CorruptRecordError, 5, "mend it")
+    assert error.located(path="p") is not error
+    assert error.fields() == copy.copy(error).fields() == copy.deepcopy(error).fields()
+    assert str(error) == "record 0: is wrong"
 
 
 def test_located_fills_in_only_what_was_not_known() -> None:

@@ -77,8 +77,8 @@ def write_shuffled(spills: list[Spill], run: WriteRun, shuffle: Shuffle, index: 
         return write_target(run, spills, index, shuffle)
     except TFRecordError as error:
         if error.record is not None:
-            source, error.record = source_of(error.record)
-            error.path = _named(run, source, len(spills))
+            source, row = source_of(error.record)
+            error = error.replaced(record=row, path=_named(run, source, len(spills)))
         raise error.located(path=_named(run, index, shuffle.npartitions)) from None
     finally:
         _release_memory()

@@ -277,7 +277,7 @@ def placed(error: TFRecordError, path: str, first: int, globs: Globs = NO_GLOBS)
     """
     damaged = isinstance(error, CorruptRecordError) and not isinstance(error, FileChangedError)
     if error.record is not None or damaged:
-        error.record = first + (error.record or 0)
+        error = error.replaced(record=first + (error.record or 0))
     return error.located(path=path, advice=_advice(error, path, globs))
 
 

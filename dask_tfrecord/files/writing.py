@@ -186,7 +186,7 @@ class _Records:
         """An error of `take` with its file, and with the row of the table that was split."""
         error = placed(error, path, self._base)
         if error.record is not None and self._order is not None:
-            error.record = int(self._order[error.record])
+            return error.replaced(record=int(self._order[error.record]))
         return error
 
     def take(self, out: memoryview, end: int) -> tuple[int, int]:

@@ -163,8 +163,7 @@ def _rebuilt(error: BaseException, secrets: frozenset[str]) -> BaseException:
         return hide(value, secrets) if isinstance(value, str) else value
 
     if isinstance(error, TFRecordError):
-        place = {name: clean(value) for name, value in error.place().items()}
-        return type(error)(clean(error.problem), **place)
+        return error.replaced(**{name: clean(value) for name, value in error.fields().items()})
     kind = next(one for one in type(error).__mro__ if one.__module__ == "builtins")
     text = clean(str(error))
     if kind not in (Exception, BaseException):
