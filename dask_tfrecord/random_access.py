@@ -194,7 +194,7 @@ def _dataset(store: Store, snapshot: Snapshot, schema: Schema, wanted: Sequence[
 
 def _read(dataset: Dataset, wanted: Sequence[_Wanted]) -> pa.Table:
     """All rows that are wanted, in the order of the dataset."""
-    blocks = [(dataset.piece(at, dataset.schema), one.rows) for at, one in enumerate(wanted)]
+    blocks = [(dataset.partition(at, dataset.schema), one.rows) for at, one in enumerate(wanted)]
     if len(blocks) <= _BLOCKS_PER_TASK:
         return _read_blocks(dataset.schema, blocks)
     tasks = [blocks[at : at + _BLOCKS_PER_TASK] for at in range(0, len(blocks), _BLOCKS_PER_TASK)]
@@ -208,7 +208,7 @@ def _ordered(table: pa.Table, order: _Numbers) -> pa.Table:
 
 @discreet
 def _read_blocks(schema: Schema, blocks: Sequence[tuple[Any, _Numbers]]) -> pa.Table:
-    tables = [_chosen(piece.read(), rows) for piece, rows in blocks]
+    tables = [_chosen(partition.read(), rows) for partition, rows in blocks]
     return pa.concat_tables([pa.Table.from_batches([schema.no_rows()]), *tables])
 
 

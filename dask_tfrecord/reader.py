@@ -237,7 +237,7 @@ def read_tfrecord(
         whole_files=calculate_divisions,
         filters=None if isinstance(filters, list | tuple) and not filters else filters,
         storage_options=storage_options,
-    ).with_origin()
+    ).with_origin_columns()
     check_apart(quarantine, dataset.store)
     if categories is not None:
         dataset = replace(dataset, schema=_with_categories(dataset.schema, categories))
@@ -268,7 +268,7 @@ def _bytes(name: str, given: int | str | None) -> int | None:
 def _numpy_names(dataset: Dataset, schema: Any) -> list[str]:
     """The columns for numpy; of those without missing values some are known, of others it was said."""
     said = {item.name for item in schema if not item.nullable} if isinstance(schema, pa.Schema) else set()
-    return numpy_names(dataset.schema, dataset.complete | said)
+    return numpy_names(dataset.schema, dataset.non_null_columns | said)
 
 
 def _asked(columns: Any, index: Any) -> list[str] | None:

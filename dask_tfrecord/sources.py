@@ -12,7 +12,7 @@ import dask.dataframe as dd
 from fsspec import AbstractFileSystem
 from fsspec.core import OpenFile
 
-from dask_tfrecord.dataset.plan import Dataset, Piece
+from dask_tfrecord.dataset.plan import Dataset, Partition
 from dask_tfrecord.errors import DestinationError
 from dask_tfrecord.files.storage.store import Store
 
@@ -80,7 +80,7 @@ def _texts(value: Any, store: Store, seen: dict[int, Any]) -> Iterator[str]:
 
 def _is_elsewhere(value: Any, store: Store) -> bool:
     """Whether an object's paths, which name no protocol, are those of another kind of filesystem."""
-    holder = value.store if isinstance(value, Dataset | Piece) else value
+    holder = value.store if isinstance(value, Dataset | Partition) else value
     fs: Any = holder.fs if isinstance(holder, OpenFile | Store) else None
     while isinstance(getattr(fs, "fs", None), AbstractFileSystem):  # such as that behind a cache
         fs = fs.fs

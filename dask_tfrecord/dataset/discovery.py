@@ -18,7 +18,7 @@ from dask_tfrecord.dataset.inferred_schema import (
     infer_schema,
     refuse,
 )
-from dask_tfrecord.dataset.packing import plan_pieces
+from dask_tfrecord.dataset.packing import plan_partitions
 from dask_tfrecord.dataset.partitioning.key_columns import (
     key_clash,
     key_columns,
@@ -120,17 +120,17 @@ def open_dataset(
     kept = _that_may_match(predicate, every, [None] * len(listing.files), values)
     files = [listing.files[index] for index in kept]
     known = locate(listing.store, files, [None] * len(files))
-    pieces, values = plan_pieces(files, known, _taken(values, kept), blocksize=blocksize)
+    partitions, values = plan_partitions(files, known, _taken(values, kept), blocksize=blocksize)
     guarded = frozenset(values) - wanted.keys.keys()
     return Dataset(
         listing.store,
-        pieces,
+        partitions,
         every,
         replace(options, guess=found.guess),
         values,
         filters=predicate,
-        guarded=guarded,
-        left_out=found.left_out,
+        refused_features=guarded,
+        ignored_features=found.left_out,
     )
 
 
@@ -168,17 +168,17 @@ def _open_snapshot(
     pruned = tuple(files[index] for index in sorted(set(by_values) - set(kept)))
     files = [files[index] for index in kept]
     known = locate(store, files, [told_of[index] for index in kept])
-    pieces, values = plan_pieces(files, known, _taken(values, kept), blocksize=blocksize)
+    partitions, values = plan_partitions(files, known, _taken(values, kept), blocksize=blocksize)
     return Dataset(
         store,
-        pieces,
+        partitions,
         columns,
         options,
         values,
         by_path,
         predicate,
-        pruned=pruned,
-        left_out=left_out,
+        pruned_files=pruned,
+        ignored_features=left_out,
         index=tuple(level for level in snapshot.index or () if level[0] in columns.names),
     )
 

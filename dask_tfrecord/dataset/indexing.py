@@ -50,12 +50,14 @@ def examine(dataset: Dataset, compute_each: ComputeEach, run: str) -> Snapshot:
     SchemaError
         For a value that does not fit its column.
     """
-    files = [split.file for piece in dataset.pieces for split in piece]
-    schema = dataset.schema.select(name for name in dataset.schema.names if name not in dataset.values)
-    partitioning = dataset.schema.select(dataset.values).fields if dataset.values else ()
+    files = [split.file for partition in dataset.partitions for split in partition]
+    schema = dataset.schema.select(
+        name for name in dataset.schema.names if name not in dataset.partition_values
+    )
+    partitioning = dataset.schema.select(dataset.partition_values).fields if dataset.partition_values else ()
     found = _examine_all(dataset.store, files, schema, dataset.options, compute_each)
     told = statistics.describe(schema, [one.columns for one in found])
-    values = list(zip(*(column.to_pylist() for column in dataset.values.values()), strict=True))
+    values = list(zip(*(column.to_pylist() for column in dataset.partition_values.values()), strict=True))
     entries = [
         FileEntry(
             dataset.store.relative(file.path),
@@ -78,7 +80,7 @@ def examine(dataset: Dataset, compute_each: ComputeEach, run: str) -> Snapshot:
         library=library_version(),
         partitioning=partitioning,
         order=tuple(dataset.schema.names),
-        partial=bool(dataset.left_out) or dataset.options.extra == "ignore",
+        partial=bool(dataset.ignored_features) or dataset.options.extra == "ignore",
     )
 
 

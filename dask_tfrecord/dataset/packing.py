@@ -13,7 +13,7 @@ from dask_tfrecord.files.storage.listing import FileInfo
 _MOST_FILES = 256
 
 
-def plan_pieces(
+def plan_partitions(
     files: Sequence[FileInfo],
     entries: Sequence[FileEntry | Located | None] | None = None,
     values: Mapping[str, pa.Array] | None = None,
@@ -41,15 +41,15 @@ def plan_pieces(
     columns = dict(values or {})
     known = entries if entries is not None else [None] * len(files)
     splits = [split_file(file, entry, blocksize) for file, entry in zip(files, known, strict=True)]
-    pieces: list[tuple[Split, ...]] = []
+    partitions: list[tuple[Split, ...]] = []
     firsts: list[int] = []
     for first, stop in _packed(files, _changes(columns, len(files)), blocksize):
         found = [split for index in range(first, stop) for split in splits[index]]
         parts = [tuple(found)] if stop - first > 1 else [(split,) for split in found]
-        pieces += parts
+        partitions += parts
         firsts += [first] * len(parts)
     taken = pa.array(firsts, pa.int64())
-    return tuple(pieces) or ((),), {name: column.take(taken) for name, column in columns.items()}
+    return tuple(partitions) or ((),), {name: column.take(taken) for name, column in columns.items()}
 
 
 def _changes(values: Mapping[str, pa.Array], count: int) -> list[bool]:

@@ -30,7 +30,7 @@ from dask_tfrecord.schema.storage_types import load
 
 
 @dataclass(frozen=True, repr=False)
-class Piece:
+class Partition:
     """What one task reads: stretches of files, and the columns that have one value for all their rows.
 
     Attributes
@@ -39,17 +39,17 @@ class Piece:
         In the order of their rows; empty if there is nothing to read.
     schema : Schema
         The columns that are wanted, in their order.
-    values : dict of str to pyarrow.Array
+    partition_values : dict of str to pyarrow.Array
         For those that are partition columns, their value.
     filters : Predicate, optional
         Which rows are wanted.
-    looked_at : tuple of Field
+    filter_fields : tuple of Field
         The columns that the filters need and that are not wanted otherwise.
-    rows : tuple of (int, int), optional
+    row_ranges : tuple of (int, int), optional
         If splits of the partition are left out: which of its rows the others hold, from and up to.
-    known : tuple of (str, bool), optional
+    allowed_features : tuple of (str, bool), optional
         All features that the records may have, each with whether it is a feature list; None allows any.
-    unread : tuple of FileInfo
+    pruned_files : tuple of FileInfo
         Files that are not read because of what a snapshot says of them, which holds as long as they stay
         as they were listed.
     """
@@ -58,26 +58,26 @@ class Piece:
     splits: tuple[Split, ...]
     schema: Schema
     options: ReadOptions
-    values: dict[str, pa.Array]
+    partition_values: dict[str, pa.Array]
     filters: Predicate | None = None
-    looked_at: tuple[Field, ...] = ()
-    rows: tuple[tuple[int, int], ...] | None = None
-    known: tuple[Known, ...] | None = None
-    unread: tuple[FileInfo, ...] = ()
+    filter_fields: tuple[Field, ...] = ()
+    row_ranges: tuple[tuple[int, int], ...] | None = None
+    allowed_features: tuple[Known, ...] | None = None
+    pruned_files: tuple[FileInfo, ...] = ()
 
     def __repr__(self) -> str:
         paths = dict.fromkeys(self.store.public(split.file.path) for split in self.splits)
-        return f"Piece({', '.join(map(repr, paths)) or 'no files'})"
+        return f"Partition({', '.join(map(repr, paths)) or 'no files'})"
 
     @property
-    def public(self) -> str:
+    def file_names(self) -> str:
         """The names of its files in messages."""
         return ", ".join(dict.fromkeys(self.store.public(split.file.path) for split in self.splits))
 
     def read(self, warn: Warn = warn_here) -> pa.Table:
         """The table of all records that are wanted; what damage was passed over is told to ``warn``."""
         counted = (split.file for split in self.splits if self._is_counted(split, self._stored_names()))
-        check_unchanged(self.store, [*self.unread, *counted])
+        check_unchanged(self.store, [*self.pruned_files, *counted])
         losses = Losses(self.options.damage)
         tables = [self._read(split, losses) for split in self.splits]
         losses.finish(warn)
@@ -88,48 +88,52 @@ class Piece:
     def _read(self, split: Split, losses: Losses) -> pa.Table:
         if self.filters is None:
             return self._columns(split, self.schema, losses)
-        columns = replace(self.schema, fields=self.schema.fields + self.looked_at)
+        columns = replace(self.schema, fields=self.schema.fields + self.filter_fields)
         table = self._columns(split, columns, losses)
         return table.filter(self.filters.mask(table)).select(self.schema.names)
 
     def _columns(self, split: Split, schema: Schema, losses: Losses) -> pa.Table:
-        stored = schema.select(name for name in schema.names if name not in self.values)
+        stored = schema.select(name for name in schema.names if name not in self.partition_values)
         if split.records is not None and self._is_counted(split, stored.names):
             table = no_columns(split.records)
         else:
             table = self._stored(split, stored, losses)
             losses.rows += table.num_rows
-        if not self.values:
+        if not self.partition_values:
             return table
         columns = [
-            self._repeated(field, table.num_rows) if field.name in self.values else table[field.name]
+            self._repeated(field, table.num_rows)
+            if field.name in self.partition_values
+            else table[field.name]
             for field in schema.fields
         ]
         return pa.Table.from_arrays(columns, schema=schema.arrow)
 
     def _stored_names(self) -> list[str]:
         """The columns of the records that are wanted or looked at."""
-        names = [item.name for item in (*self.schema.fields, *self.looked_at)]
-        return [name for name in names if name not in self.values]
+        names = [item.name for item in (*self.schema.fields, *self.filter_fields)]
+        return [name for name in names if name not in self.partition_values]
 
     def _is_counted(self, split: Split, stored: Sequence[str]) -> bool:
         """True if the number of records is known and nothing in the records is wanted or must be checked."""
-        is_unread = not stored and self.known is None and not self.options.damage.passes
+        is_unread = not stored and self.allowed_features is None and not self.options.damage.passes
         return is_unread and split.records is not None
 
     def _stored(self, split: Split, stored: Schema, losses: Losses) -> pa.Table:
         try:
-            return read_table(self.store, split, stored, self.options, known=self.known, losses=losses)
+            return read_table(
+                self.store, split, stored, self.options, known=self.allowed_features, losses=losses
+            )
         except SchemaError as error:
             place = {"path": error.path, "record": error.record, "offset": error.offset}
-            if error.feature in self.values:
+            if error.feature in self.partition_values:
                 raise key_clash(error.feature).located(**place) from None
             if error.feature in self.options.origin:
                 raise origin_clash(error.feature).located(**place) from None
-            raise explained(error, self.store, split, stored, self.options, self.known) from None
+            raise explained(error, self.store, split, stored, self.options, self.allowed_features) from None
 
     def _repeated(self, field: Field, rows: int) -> pa.Array:
-        value = self.values[field.name]
+        value = self.partition_values[field.name]
         return load(value.take(pa.repeat(0, rows)), field.type, field.categories)
 
 
@@ -139,46 +143,46 @@ class Dataset:
 
     Attributes
     ----------
-    pieces : tuple of tuple of Split
+    partitions : tuple of tuple of Split
         What each partition reads. There is at least one, which may be empty.
     schema : Schema
         All columns.
     options : ReadOptions
         How files are read.
-    values : dict of str to pyarrow.Array
-        The columns that are in no record: a value for each piece.
+    partition_values : dict of str to pyarrow.Array
+        The columns that are in no record: a value for each partition.
     entries : dict of str to FileEntry
         What a snapshot knows of the files, by their path in the store; no blocks.
-    guarded : frozenset of str
+    refused_features : frozenset of str
         Those of them that no record may have as a feature, for nobody said which to take.
     filters : Predicate, optional
-        Which rows are wanted; files that hold none of them are in no piece.
-    pruned : tuple of FileInfo
-        Files in no piece that only a snapshot's statistics rule out.
-    left_out : frozenset of str
+        Which rows are wanted; files that hold none of them are in no partition.
+    pruned_files : tuple of FileInfo
+        Files in no partition that only a snapshot's statistics rule out.
+    ignored_features : frozenset of str
         Features that the records may hold though they are no columns.
     index : tuple of (str, str or None)
         The columns that were the index of what was written, and the names of its levels.
     """
 
     store: Store
-    pieces: tuple[tuple[Split, ...], ...]
+    partitions: tuple[tuple[Split, ...], ...]
     schema: Schema
     options: ReadOptions
-    values: dict[str, pa.Array] = field(default_factory=dict, hash=False)
+    partition_values: dict[str, pa.Array] = field(default_factory=dict, hash=False)
     entries: dict[str, FileEntry] = field(default_factory=dict, hash=False)
     filters: Predicate | None = None
-    guarded: frozenset[str] = frozenset()
-    pruned: tuple[FileInfo, ...] = ()
-    left_out: frozenset[str] = frozenset()
+    refused_features: frozenset[str] = frozenset()
+    pruned_files: tuple[FileInfo, ...] = ()
+    ignored_features: frozenset[str] = frozenset()
     index: Levels = ()
 
     @property
-    def npieces(self) -> int:
+    def npartitions(self) -> int:
         """How many partitions there are."""
-        return len(self.pieces)
+        return len(self.partitions)
 
-    def with_origin(self) -> Self:
+    def with_origin_columns(self) -> Self:
         """The same with the columns that the options name for where records come from, as the last ones."""
         names = self.options.origin
         clash = [name for at, name in enumerate(names) if name in (*self.schema.names, *names[:at])]
@@ -188,31 +192,33 @@ class Dataset:
         added = tuple(Field(name, types[name]) for name in names)
         return replace(self, schema=Schema(self.schema.fields + added, self.schema.record_type))
 
-    def piece(self, index: int, schema: Schema, predicate: Predicate | None = None) -> Piece:
+    def partition(self, index: int, schema: Schema, predicate: Predicate | None = None) -> Partition:
         """A partition, to be read as some of the dataset's columns.
 
         Where that is known, files are left out in which the predicate, of another filter that comes later, is
         true for no row.
         """
         splits, rows = self._needed(index, predicate)
-        unread = (*self._unread(index, splits, predicate), *(self.pruned if not index else ()))
+        unread = (*self._unread(index, splits, predicate), *(self.pruned_files if not index else ()))
         filters = self._filters(index, splits)
         others = filters.columns() - set(schema.names) if filters is not None else set()
-        looked_at = self.schema.select(sorted(others)).fields
-        names = [name for name in (*schema.names, *sorted(others)) if name in self.values and splits]
-        values = {name: self.values[name].take(pa.array([index])) for name in names}
-        known = self._known(schema)
-        return Piece(
-            self.store, splits, schema, self.options, values, filters, looked_at, rows, known, unread
+        filter_fields = self.schema.select(sorted(others)).fields
+        names = [
+            name for name in (*schema.names, *sorted(others)) if name in self.partition_values and splits
+        ]
+        values = {name: self.partition_values[name].take(pa.array([index])) for name in names}
+        known = self._allowed_features(schema)
+        return Partition(
+            self.store, splits, schema, self.options, values, filters, filter_fields, rows, known, unread
         )
 
     def _unread(
         self, index: int, splits: Sequence[Split], predicate: Predicate | None
     ) -> tuple[FileInfo, ...]:
         """The files of a partition that only a snapshot's statistics leave out."""
-        if predicate is None or len(splits) == len(self.pieces[index]):
+        if predicate is None or len(splits) == len(self.partitions[index]):
             return ()
-        left_out = [split for split in self.pieces[index] if split not in splits]
+        left_out = [split for split in self.partitions[index] if split not in splits]
         return tuple(
             split.file for split in left_out if True in self._outcomes(predicate, index, split, known=False)
         )
@@ -222,44 +228,46 @@ class Dataset:
 
         False if that cannot be told here, such as where the optimizer cannot reach the files.
         """
-        files = (split.file for index in indices for split in self.pieces[index])
+        files = (split.file for index in indices for split in self.partitions[index])
         try:
-            check_unchanged(self.store, [*files, *self.pruned])
+            check_unchanged(self.store, [*files, *self.pruned_files])
         except FileChangedError:
             raise
         except Exception:
             return False
         return True
 
-    def with_unread(self, piece: Piece, indices: Iterable[int]) -> Piece:
-        """A piece that also looks whether the files of all partitions but these are as they were listed."""
-        others = sorted(set(range(self.npieces)).difference(indices))
-        files = (split.file for index in others for split in self.pieces[index])
-        return replace(piece, unread=(*piece.unread, *files))
+    def with_file_checks(self, partition: Partition, indices: Iterable[int]) -> Partition:
+        """A partition whose task also checks that the files of all other partitions are unchanged."""
+        others = sorted(set(range(self.npartitions)).difference(indices))
+        files = (split.file for index in others for split in self.partitions[index])
+        return replace(partition, pruned_files=(*partition.pruned_files, *files))
 
-    def _known(self, schema: Schema) -> tuple[Known, ...] | None:
+    def _allowed_features(self, schema: Schema) -> tuple[Known, ...] | None:
         """All features there may be, if all columns are read and others are not to be ignored."""
         whole = set(schema.names) == set(self.schema.names) and self.schema.record_type != "bytes"
         if not whole or self.options.extra == "ignore":
             return None
-        apart = {*self.values, *self.options.origin}
+        apart = {*self.partition_values, *self.options.origin}
         features = [item.column.feature for item in self.schema.fields if item.name not in apart]
         if self.entries and not features:  # whoever made the snapshot has seen that the records hold none
             return None
-        keys = (self.values.keys() - self.guarded) | self.left_out
+        keys = (self.partition_values.keys() - self.refused_features) | self.ignored_features
         return (*features, *((name, is_list) for name in sorted(keys) for is_list in (False, True)))
 
     def count(self, index: int) -> int | None:
         """How many records a partition has, if that is known."""
-        counts = [self._count(index, split) for split in self.pieces[index]]
+        counts = [self._count(index, split) for split in self.partitions[index]]
         return None if None in counts else sum(filter(None, counts))
 
     @property
-    def complete(self) -> set[str]:
+    def non_null_columns(self) -> set[str]:
         """The columns of which it is known that no value is missing."""
-        found = {name for name, column in self.values.items() if not column.null_count}
+        found = {name for name, column in self.partition_values.items() if not column.null_count}
         found |= set(self.options.origin)
-        if self.entries and all(split.file.path in self.entries for piece in self.pieces for split in piece):
+        if self.entries and all(
+            split.file.path in self.entries for partition in self.partitions for split in partition
+        ):
             files = [
                 {column.name for column in entry.statistics if not column.nulls}
                 for entry in self.entries.values()
@@ -276,7 +284,7 @@ class Dataset:
         [item] = self.schema.select([name]).fields
         if not _is_ordered_by_value(item):
             return None
-        bounds = [self._bounds(index, item) for index in range(self.npieces)]
+        bounds = [self._bounds(index, item) for index in range(self.npartitions)]
         known = [bound for bound in bounds if bound is not None]
         ends: list[Any] = [key_of(value, item.type) for bound in known for value in bound]
         steps = list(pairwise(ends))
@@ -286,11 +294,11 @@ class Dataset:
 
     def _bounds(self, index: int, item: Field) -> tuple[Any, Any] | None:
         """Smallest and greatest value of a column in a partition, if they are known and none is missing."""
-        splits = self.pieces[index]
+        splits = self.partitions[index]
         if not splits or not is_comparable(item.type) or has_nan(item.type):
             return None
-        if item.name in self.values:
-            value = self.values[item.name][index].as_py()
+        if item.name in self.partition_values:
+            value = self.partition_values[item.name][index].as_py()
             return None if value is None else (value, value)
         found = []
         for split in splits:
@@ -303,16 +311,16 @@ class Dataset:
         low = min((known.min for known in found), key=lambda value: key_of(value, item.type))
         return low, max((known.max for known in found), key=lambda value: key_of(value, item.type))
 
-    def knows_of(self, predicate: Predicate) -> bool:
+    def can_prune(self, predicate: Predicate) -> bool:
         """Whether files could be told apart by what the predicate looks at."""
         columns = predicate.columns()
-        return bool(columns and self.entries) or not columns.isdisjoint(self.values)
+        return bool(columns and self.entries) or not columns.isdisjoint(self.partition_values)
 
     def _needed(
         self, index: int, predicate: Predicate | None
     ) -> tuple[tuple[Split, ...], tuple[tuple[int, int], ...] | None]:
-        """The splits that may have rows for which the predicate is true, and which of the piece's rows."""
-        splits = self.pieces[index]
+        """The splits that may hold matching rows, and their row ranges within the partition."""
+        splits = self.partitions[index]
         if predicate is None:
             return splits, None
         places = [at for at, split in enumerate(splits) if True in self._outcomes(predicate, index, split)]
@@ -341,22 +349,26 @@ class Dataset:
         """What the predicate may come to for the rows of a split, by what is ``known`` of its file."""
         names = predicate.columns()
         fields = [item for item in self.schema.fields if item.name in names]
-        values = {item.name: self.values[item.name][index] for item in fields if item.name in self.values}
+        values = {
+            item.name: self.partition_values[item.name][index]
+            for item in fields
+            if item.name in self.partition_values
+        }
         entry = self.entries.get(split.file.path) if known else None
         return outcomes_in_file(predicate, fields, entry, values)
 
     def __repr__(self) -> str:
-        return f"Dataset({self.store.public(self.store.root)!r}, {self.npieces:,} partitions)"
+        return f"Dataset({self.store.public(self.store.root)!r}, {self.npartitions:,} partitions)"
 
     def __dask_tokenize__(self) -> tuple[object, ...]:
         return "dask_tfrecord.Dataset", self._token
 
     @cached_property
     def _token(self) -> str:
-        values = [(name, found.to_pylist()) for name, found in self.values.items()]
-        names = (sorted(self.guarded), sorted(self.left_out))
+        values = [(name, found.to_pylist()) for name, found in self.partition_values.items()]
+        names = (sorted(self.refused_features), sorted(self.ignored_features))
         how = (self.schema.to_json(), self.options, self.filters, names)
-        parts = (self.store.__dask_tokenize__(), how, values, self.pieces, self.pruned)
+        parts = (self.store.__dask_tokenize__(), how, values, self.partitions, self.pruned_files)
         return hashlib.sha256(repr(parts).encode()).hexdigest()
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import partial, reduce
 from itertools import accumulate
 
-from dask_tfrecord.dataset.packing import plan_pieces
+from dask_tfrecord.dataset.packing import plan_partitions
 from dask_tfrecord.files.boundaries import ComputeEach
 from dask_tfrecord.files.damage import DamagePolicy
 from dask_tfrecord.files.inference import AskedType, Sample, look_at_split
@@ -94,9 +94,9 @@ def look_at_all(
     """
     if record_type == "bytes":
         return Sample("bytes")
-    look = partial(_look_at_piece, store, options=options, record_type=record_type)
-    pieces, _ = plan_pieces(files, blocksize=_TASK_BYTES)
-    return _concluded(compute_each(look, pieces), record_type)
+    look = partial(_look_at_partition, store, options=options, record_type=record_type)
+    partitions, _ = plan_partitions(files, blocksize=_TASK_BYTES)
+    return _concluded(compute_each(look, partitions), record_type)
 
 
 def _choose(files: Sequence[FileInfo]) -> list[FileInfo]:
@@ -158,7 +158,7 @@ def _has_control(name: str) -> bool:
 
 
 @discreet
-def _look_at_piece(
+def _look_at_partition(
     store: Store, splits: Sequence[Split], *, options: ReadOptions, record_type: AskedType
 ) -> Sample:
     looks = (look_at_split(store, split, options=options, record_type=record_type) for split in splits)

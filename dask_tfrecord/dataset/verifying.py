@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from dask_tfrecord.codec import RecordType, scan
 from dask_tfrecord.dataset.inferred_schema import infer_schema
-from dask_tfrecord.dataset.packing import plan_pieces
+from dask_tfrecord.dataset.packing import plan_partitions
 from dask_tfrecord.dataset.sampling import take_sample
 from dask_tfrecord.dataset.schema_drift import misfits
 from dask_tfrecord.errors import CorruptRecordError, TFRecordError
@@ -57,11 +57,11 @@ def look_through(
     once = list({file.path: file for file in files}.values())
     large = [file for file in once if (file.size or 0) > _TASK_BYTES]
     located = locate(store, large, options, compute_each, stretch=_TASK_BYTES, every=BLOCK_BYTES)
-    pieces, _ = plan_pieces(once, [located.get(file.path) for file in once], blocksize=_TASK_BYTES)
-    found = compute_each(partial(_look_through, store, options, record_type), pieces)
+    partitions, _ = plan_partitions(once, [located.get(file.path) for file in once], blocksize=_TASK_BYTES)
+    found = compute_each(partial(_look_through, store, options, record_type), partitions)
     of_file: dict[str, list[Found]] = {file.path: [] for file in once}
-    for piece, of_piece in zip(pieces, found, strict=True):
-        for split, one in zip(piece, of_piece, strict=True):
+    for partition, of_partition in zip(partitions, found, strict=True):
+        for split, one in zip(partition, of_partition, strict=True):
             of_file[split.file.path].append(one)
     return [reduce(_joined, of_file[file.path]) for file in files]
 

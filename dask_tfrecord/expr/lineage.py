@@ -33,7 +33,11 @@ def read_types(ddf: DataFrame, names: Iterable[str]) -> dict[str, pa.DataType]:
     found = {}
     for name in names:
         source = _source(ddf.expr, name, _KEEPING)
-        if isinstance(source, ReadTFRecord) and name in source.columns and name not in source.dataset.values:
+        if (
+            isinstance(source, ReadTFRecord)
+            and name in source.columns
+            and name not in source.dataset.partition_values
+        ):
             [item] = source.dataset.schema.select([name]).fields
             found[name] = item.type
     return found

@@ -50,7 +50,7 @@ from dask.tokenize import tokenize
 from dask.typing import Key
 
 from dask_tfrecord.cluster import check_cluster
-from dask_tfrecord.dataset.plan import Dataset, Piece
+from dask_tfrecord.dataset.plan import Dataset, Partition
 from dask_tfrecord.dataset.query import filters, predicates
 from dask_tfrecord.dataset.query.comparison_keys import WrongTypeError
 from dask_tfrecord.dataset.query.predicates import Operator, Predicate, Unsure
@@ -70,7 +70,7 @@ def read(
     index: Levels = (),
     divisions: tuple[Any, ...] | None = None,
 ) -> DataFrame:
-    """The collection of a dataset's pieces; the columns in ``numpy`` are not backed by Arrow.
+    """The collection of a dataset's partitions; the columns in ``numpy`` are not backed by Arrow.
 
     The columns of ``index`` become the index, with ``divisions`` if they are known.
     """
@@ -80,14 +80,14 @@ def read(
 
 @discreet
 def read_partition(
-    piece: Piece, numpy: list[str], index: Levels = (), in_order: bool = False
+    partition: Partition, numpy: list[str], index: Levels = (), in_order: bool = False
 ) -> pd.DataFrame:
     """The task that reads a partition."""
-    table = piece.read(_warn)
+    table = partition.read(_warn)
     try:
-        found = arrow_to_pandas.to_pandas(table, piece.schema, piece.rows, numpy)
+        found = arrow_to_pandas.to_pandas(table, partition.schema, partition.row_ranges, numpy)
     except SchemaError as error:
-        raise error.located(path=piece.public) from None
+        raise error.located(path=partition.file_names) from None
     return arrow_to_pandas.with_index(found, index, in_order=in_order) if index else found
 
 
@@ -95,9 +95,9 @@ def _warn(message: str) -> None:
     tell(message, CorruptRecordWarning)
 
 
-def read_partitions(pieces: list[Piece], *how: Any) -> pd.DataFrame:
+def read_partitions(partitions: list[Partition], *how: Any) -> pd.DataFrame:
     """The task that reads several partitions as one."""
-    found: pd.DataFrame = methods.concat([read_partition(piece, *how) for piece in pieces])
+    found: pd.DataFrame = methods.concat([read_partition(partition, *how) for partition in partitions])
     return found
 
 
@@ -174,10 +174,10 @@ class ReadTFRecord(PartitionsFiltered, BlockwiseIO):
 
     def _divisions(self) -> tuple[Any, ...]:
         known: tuple[Any, ...] | None = self.operand("known_divisions")
-        return (None,) * (self.dataset.npieces + 1) if known is None else known
+        return (None,) * (self.dataset.npartitions + 1) if known is None else known
 
     def _filtered_task(self, name: Key, index: int) -> Task:
-        return Task(name, read_partition, self._piece(index), *self.how, _data_producer=True)
+        return Task(name, read_partition, self._partition_at(index), *self.how, _data_producer=True)
 
     @property
     def how(self) -> tuple[Any, ...]:
@@ -189,10 +189,10 @@ class ReadTFRecord(PartitionsFiltered, BlockwiseIO):
         """The columns that are read and not backed by Arrow."""
         return [name for name in self.operand("numpy") or () if name in self._schema.names]
 
-    def _piece(self, index: int) -> Piece:
-        piece: Piece = self.dataset.piece(index, self._schema, self.predicate)
+    def _partition_at(self, index: int) -> Partition:
+        partition: Partition = self.dataset.partition(index, self._schema, self.predicate)
         by_divisions = self.operand("known_divisions") is not None and index == self._partitions[0]
-        return self.dataset.with_unread(piece, self._partitions) if by_divisions else piece
+        return self.dataset.with_file_checks(partition, self._partitions) if by_divisions else partition
 
     def _simplify_up(self, parent: Expr, dependents: Any) -> Expr | None:
         decided = self._decide(dependents)
@@ -277,7 +277,7 @@ class ReadTFRecord(PartitionsFiltered, BlockwiseIO):
             return None
         found = sorted({_predicate_of(_mask_of(one)) for one in ends}, key=repr)
         predicate = reduce(predicates.Or, found)
-        return predicate if self.dataset.knows_of(predicate) else None
+        return predicate if self.dataset.can_prune(predicate) else None
 
     def _is_of_same_rows(self, other: "ReadTFRecord") -> bool:
         chosen = [one.operand("_partitions") for one in (self, other)]
@@ -293,8 +293,8 @@ class FusedReads(FusedIO):
 
     def _task(self, name: Key, index: int) -> Task:
         read = self.operand("_expr")
-        pieces = [read._piece(at) for at in self._fusion_buckets[index]]
-        return Task(name, read_partitions, pieces, *read.how, _data_producer=True)
+        partitions = [read._partition_at(at) for at in self._fusion_buckets[index]]
+        return Task(name, read_partitions, partitions, *read.how, _data_producer=True)
 
 
 def _is_gathered(read: ReadTFRecord, dependents: Any) -> bool:

@@ -12,7 +12,7 @@ import pytest
 
 from dask_tfrecord import TFRecordError, read_tfrecord, to_tfrecord
 from dask_tfrecord.codec.codecs import SUFFIXES
-from dask_tfrecord.dataset.packing import plan_pieces
+from dask_tfrecord.dataset.packing import plan_partitions
 from dask_tfrecord.files import writing
 from dask_tfrecord.files.entry import Block, FileEntry
 from dask_tfrecord.files.splits import Split
@@ -26,8 +26,8 @@ def infos(*sizes: int | None) -> list[FileInfo]:
     return [FileInfo(f"/data/{n:06d}.tfrecord", size) for n, size in enumerate(sizes)]
 
 
-def sizes(pieces: Any) -> list[list[int | None]]:
-    return [[split.file.size for split in piece] for piece in pieces]
+def sizes(partitions: Any) -> list[list[int | None]]:
+    return [[split.file.size for split in partition] for partition in partitions]
 
 
 @pytest.mark.parametrize(
@@ -45,8 +45,8 @@ def sizes(pieces: Any) -> list[list[int | None]]:
 def test_neighbouring_files_share_a_partition_up_to_its_size(
     found: list[int | None], blocksize: int | None, expected: list[list[int]]
 ) -> None:
-    pieces, _ = plan_pieces(infos(*found), blocksize=blocksize)
-    assert sizes(pieces) == expected
+    partitions, _ = plan_partitions(infos(*found), blocksize=blocksize)
+    assert sizes(partitions) == expected
 
 
 def test_files_of_different_partition_values_never_share() -> None:
@@ -55,8 +55,8 @@ def test_files_of_different_partition_values_never_share() -> None:
         "key": pa.array(["a", "a", None, None, "b", "b"]),
         "x": pa.array([1.0, 1.0, 1.0, 1.0, nan, nan]),
     }
-    pieces, found = plan_pieces(infos(*range(1, 7)), values=values, blocksize=1000)
-    assert sizes(pieces) == [[1, 2], [3, 4], [5, 6]]
+    partitions, found = plan_partitions(infos(*range(1, 7)), values=values, blocksize=1000)
+    assert sizes(partitions) == [[1, 2], [3, 4], [5, 6]]
     assert found["key"].to_pylist() == ["a", None, "b"]
     assert str(found["x"].to_pylist()) == "[1.0, 1.0, nan]"
 
@@ -65,22 +65,22 @@ def test_partition_values_are_those_of_the_partition_where_files_are_split() -> 
     blocks = tuple(Block(n, n, n) for n in range(0, 100, 10))
     entries = [FileEntry(f"{n}", 100, 100, 0, blocks=blocks) for n in range(2)]
     values = {"key": pa.array(["a", "b"])}
-    pieces, found = plan_pieces(infos(100, 100), entries, values, blocksize=50)
+    partitions, found = plan_partitions(infos(100, 100), entries, values, blocksize=50)
     assert found["key"].to_pylist() == ["a", "a", "b", "b"]
-    assert [[split.records for split in piece] for piece in pieces] == [[50]] * 4
+    assert [[split.records for split in partition] for partition in partitions] == [[50]] * 4
 
 
 def test_more_files_than_a_task_should_open_do_not_share_a_partition() -> None:
-    pieces, _ = plan_pieces(infos(*[0] * 1000), blocksize=1 << 27)
-    assert [len(piece) for piece in pieces] == [256, 256, 256, 232]
+    partitions, _ = plan_partitions(infos(*[0] * 1000), blocksize=1 << 27)
+    assert [len(partition) for partition in partitions] == [256, 256, 256, 232]
 
 
 def test_a_file_is_cut_at_its_blocks_into_stretches_of_about_the_same_size() -> None:
     blocks = tuple(Block(n * 10, n * 10, n) for n in range(100))
     [entry] = [FileEntry("f", 1000, 100, 0, blocks=blocks)]
-    pieces, _ = plan_pieces(infos(1000), [entry], blocksize=300)
+    partitions, _ = plan_partitions(infos(1000), [entry], blocksize=300)
     [info] = infos(1000)
-    assert pieces == (
+    assert partitions == (
         (Split(info, Block(0, 0, 0), Block(250, 250, 25), 25),),
         (Split(info, Block(250, 250, 25), Block(500, 500, 50), 25),),
         (Split(info, Block(500, 500, 50), Block(750, 750, 75), 25),),
@@ -162,17 +162,17 @@ def test_what_is_no_size_is_refused(blocksize: Any, tmp_path: Path) -> None:
 def test_a_task_carries_no_splits_but_its_own(frame: pd.DataFrame, tmp_path: Path) -> None:
     blocks = tuple(Block(n * 10, n * 10, n) for n in range(100_000))
     entry = FileEntry("f", 1_000_000, 100_000, 0, blocks=blocks)
-    pieces, _ = plan_pieces(infos(1_000_000), [entry], blocksize=1000)
-    assert len(pieces) == 1000
-    assert max(len(pickle.dumps(piece)) for piece in pieces) < 500
+    partitions, _ = plan_partitions(infos(1_000_000), [entry], blocksize=1000)
+    assert len(partitions) == 1000
+    assert max(len(pickle.dumps(partition)) for partition in partitions) < 500
 
 
 def test_a_hundred_thousand_files_of_many_values_are_each_planned_once() -> None:
     count = 100_000
     values = {"key": pa.array([n // 100 for n in range(count)])}
     entries = [FileEntry(f"{n}", 10, 1, 0, blocks=(Block(0, 0, 0),)) for n in range(count)]
-    pieces, found = plan_pieces(infos(*[10] * count), entries, values, blocksize=1 << 20)
+    partitions, found = plan_partitions(infos(*[10] * count), entries, values, blocksize=1 << 20)
     assert found["key"].to_pylist() == list(range(1000))
-    assert [split.file.path for piece in pieces for split in piece] == [
+    assert [split.file.path for partition in partitions for split in partition] == [
         info.path for info in infos(*[10] * count)
     ]

@@ -16,7 +16,7 @@ from dask.base import tokenize
 
 from dask_tfrecord import expr, read_tfrecord, to_tfrecord
 from dask_tfrecord.codec import Decoder
-from dask_tfrecord.dataset.packing import plan_pieces
+from dask_tfrecord.dataset.packing import plan_partitions
 from dask_tfrecord.dataset.plan import Dataset
 from dask_tfrecord.dataset.write.run import WriteRun
 from dask_tfrecord.files import reading as files
@@ -178,8 +178,8 @@ def many(count: int) -> Dataset:
     """A dataset of files that are not there."""
     schema = Schema.from_arrow(pa.schema({f"c{n}": pa.int64() for n in range(50)}))
     infos = tuple(FileInfo(f"/nowhere/part-{n:06d}.tfrecord", n) for n in range(count))
-    pieces, values = plan_pieces(infos, blocksize=None)
-    return Dataset(Store.at("/nowhere"), pieces, schema, ReadOptions(), values)
+    partitions, values = plan_partitions(infos, blocksize=None)
+    return Dataset(Store.at("/nowhere"), partitions, schema, ReadOptions(), values)
 
 
 def test_a_task_carries_its_own_file_and_not_the_others() -> None:

@@ -178,7 +178,7 @@ from dask_tfrecord.frames import arrow_to_pandas
 
 def read(path):
     dataset = read_tfrecord(path, blocksize=None).expr.dataset
-    part = dataset.piece(0, dataset.schema)
+    part = dataset.partition(0, dataset.schema)
     table = part.read()
     size = table.nbytes
     return arrow_to_pandas.to_pandas(table, part.schema), size

@@ -163,7 +163,7 @@ def test_all_that_a_write_spells_is_read_back_by_its_type(tmp_path: Path) -> Non
     (directory,) = hive.directories(pa.table(columns))
     given = {name: column.type for name, column in columns.items()}
     dataset = open_dataset(put(tmp_path, directory), hive=given)
-    assert dataset.values == columns
+    assert dataset.partition_values == columns
 
 
 def test_a_value_that_does_not_fit_names_its_directory(tmp_path: Path) -> None:
