@@ -29,8 +29,7 @@ import pyarrow as pa
 
 import dask_tfrecord
 from benchmarks.tables import TABLES, Table
-from dask_tfrecord.codec import Encoder
-from dask_tfrecord.codec.codecs import blocks
+from dask_tfrecord.codec import Encoder, codecs
 from dask_tfrecord.dataset.partitioning.grouping import split
 
 THREADS = 2
@@ -110,7 +109,7 @@ def measure_rates(name: str, table: Table, rounds: int) -> None:
     size = sum(map(len, encoded))
 
     def compress(index: int) -> None:
-        file = blocks("gzip")
+        file = codecs.compressor("gzip")
         file.add(encoded[index])  # to gzip's own checksum
         file.compress(encoded[index])
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from dask_tfrecord.codec.codecs import SUFFIXES, Compression
+from dask_tfrecord.codec.codecs import CODECS, Compression
 from dask_tfrecord.dataset.snapshot.model import Snapshot
 from dask_tfrecord.errors import TFRecordError
 from dask_tfrecord.files.storage.listing import PathLike
@@ -57,7 +57,7 @@ def mappings(**given: Any) -> None:
 
 def compression(given: Any, *others: str) -> Any:
     """A codec, also as TensorFlow spells it: "GZIP", "ZLIB" and "" for none."""
-    known: tuple[Compression | str | None, ...] = (*others, *SUFFIXES)
+    known: tuple[Compression | str | None, ...] = (*others, None, *CODECS)
     found = (given.lower() or None) if isinstance(given, str) else given
     if not isinstance(found, str | None) or found not in known:
         raise TFRecordError(

@@ -15,7 +15,7 @@ import pyarrow as pa
 from dask_tfrecord import arguments, expr
 from dask_tfrecord.cluster import check_cluster
 from dask_tfrecord.codec import RecordType
-from dask_tfrecord.codec.codecs import PORTABLE, Compression, check_level
+from dask_tfrecord.codec.codecs import CODECS, Compression, check_level
 from dask_tfrecord.dataset.discovery import check_choice
 from dask_tfrecord.dataset.inferred_schema import PAYLOAD
 from dask_tfrecord.dataset.shuffling import Shuffle
@@ -229,7 +229,7 @@ def to_tfrecord(
         records = _as_read(ddf, records)
     if lossy == "warn":
         _warn_of_rounding(_rounded(ddf, records, bool(levels)))
-    if codec not in PORTABLE:
+    if codec and not CODECS[codec].tensorflow:
         _warn_of_compression(codec)
     if mode in ("append", "partitions"):
         check_agreement(store, records, plan.select(keys).fields, levels)

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from dask_tfrecord.codec import HEADER_BYTES
-from dask_tfrecord.codec.codecs import SUFFIXES, Compression, decompressor, detect, is_frame
+from dask_tfrecord.codec.codecs import Compression, codec_of_suffix, decompressor, detect, is_frame
 from dask_tfrecord.codec.lookalikes import LOOK_BYTES, looks_like
 from dask_tfrecord.errors import CorruptRecordError, FileChangedError, TFRecordError
 from dask_tfrecord.files.options import ReadCompression, ReadOptions
@@ -84,8 +84,7 @@ def block_compression(split: Split, head: bytes) -> Compression | None:
 
     Plain files may be named anything. Compressed ones with such splits are ours, and named for it.
     """
-    suffix = f".{split.file.path.rpartition('.')[2]}"
-    named = next((name for name, known in SUFFIXES.items() if name and known == suffix), None)
+    named = codec_of_suffix(f".{split.file.path.rpartition('.')[2]}")
     if split.start.offset == split.start.content and (not named or is_frame(head)):
         return None
     if named is None:

@@ -21,7 +21,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from dask_tfrecord.codec import SPARE_BYTES, Encoder, _kernel
-from dask_tfrecord.codec.codecs import Blocks, Compression, blocks
+from dask_tfrecord.codec.codecs import Compression, compressor
+from dask_tfrecord.codec.compressing import Compressor
 from dask_tfrecord.errors import SchemaError, TFRecordError
 from dask_tfrecord.files.entry import BLOCK_BYTES, Block, ColumnStatistics, FileEntry
 from dask_tfrecord.files.reading import placed
@@ -123,7 +124,7 @@ def write_files(
                 first = records.row
                 try:
                     with store.create(path) as file:
-                        compressed = blocks(compression, level) if compression else None
+                        compressed = compressor(compression, level) if compression else None
                         output = _Output(file, compressed, helpers, buffers)
                         _fill(output, records, end, limits)
                 except TFRecordError as error:
@@ -252,7 +253,7 @@ class _Output:
     """
 
     def __init__(
-        self, file: BinaryIO, compressed: Blocks | None, helpers: "_Helpers", free: list[memoryview]
+        self, file: BinaryIO, compressed: Compressor | None, helpers: "_Helpers", free: list[memoryview]
     ) -> None:
         self._file = file
         self._compressed = compressed

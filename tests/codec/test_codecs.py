@@ -16,10 +16,10 @@ import pytest
 
 from dask_tfrecord.codec import HEADER_BYTES
 from dask_tfrecord.codec.codecs import (
-    LEVELS,
+    CODECS,
     Compression,
-    blocks,
     check_level,
+    compressor,
     decompressor,
     detect,
 )
@@ -32,7 +32,7 @@ WBITS: dict[Compression, int] = {"gzip": 31, "zlib": 15}
 both = pytest.mark.parametrize("compression", ["gzip", "zlib"])
 streams = pytest.mark.parametrize("compression", ["gzip", "zlib", "bz2", "xz"])
 frames = pytest.mark.parametrize("compression", ["zstd", "lz4"])
-every = pytest.mark.parametrize("compression", LEVELS)
+every = pytest.mark.parametrize("compression", CODECS)
 
 
 def compress(data: bytes, compression: Compression) -> bytes:
@@ -50,7 +50,7 @@ def compress(data: bytes, compression: Compression) -> bytes:
 
 def stored(parts: tuple[bytes, ...], compression: Compression, level: int | None = None) -> bytes:
     """A file of these blocks, made by what is tested."""
-    file = blocks(compression, level)
+    file = compressor(compression, level)
     made = [file.compress(part) for part in parts]
     for part in parts:
         file.add(part)
@@ -79,9 +79,9 @@ def test_deflate_is_one_standard_stream(compression: Compression, parts: tuple[b
 
 
 @both
-@pytest.mark.parametrize("level", [None, *LEVELS["gzip"]])
+@pytest.mark.parametrize("level", [None, *CODECS["gzip"].levels])
 def test_a_raw_inflate_can_start_at_any_block(compression: Compression, level: int | None) -> None:
-    file = blocks(compression, level)
+    file = compressor(compression, level)
     made = [file.compress(part) for part in PARTS]
     for index, part in enumerate(PARTS):
         judge = zlib.decompressobj(wbits=-15)
@@ -109,10 +109,10 @@ def test_the_same_content_gives_the_same_bytes(compression: Compression) -> None
 @every
 def test_every_level_is_a_level_and_no_other(compression: Compression) -> None:
     content = b"".join(b"record %d, " % n for n in range(1000))
-    for level in LEVELS[compression]:
+    for level in CODECS[compression].levels:
         check_level(compression, level)
         assert decompress(stored((content,), compression, level), compression) == content
-    wrong: list[Any] = [LEVELS[compression].start - 1, LEVELS[compression].stop, "1", 1.0, True]
+    wrong: list[Any] = [CODECS[compression].levels.start - 1, CODECS[compression].levels.stop, "1", 1.0, True]
     for level in wrong:
         with pytest.raises(TFRecordError, match=f"unknown compression_level {level!r}; {compression} has"):
             check_level(compression, level)

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from dask_tfrecord import TFRecordError, read_tfrecord, to_tfrecord
-from dask_tfrecord.codec.codecs import SUFFIXES
+from dask_tfrecord.codec.codecs import CODECS
 from dask_tfrecord.dataset.packing import plan_partitions
 from dask_tfrecord.files import writing
 from dask_tfrecord.files.entry import Block, FileEntry
@@ -96,7 +96,7 @@ def frame() -> pd.DataFrame:
 
 
 @pytest.mark.filterwarnings("ignore:.*TensorFlow")
-@pytest.mark.parametrize("compression", SUFFIXES)
+@pytest.mark.parametrize("compression", [None, *CODECS])
 @pytest.mark.parametrize("blocksize", [1, 3_000, 1 << 20])
 def test_each_partition_alone_holds_its_rows_and_together_they_are_the_file(
     compression: Any, blocksize: int, frame: pd.DataFrame, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

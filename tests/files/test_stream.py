@@ -14,7 +14,7 @@ import s3fs
 from servers import Web, s3_server, web_server
 
 from dask_tfrecord import CorruptRecordError, TFRecordError, read_tfrecord
-from dask_tfrecord.codec.codecs import LEVELS, SUFFIXES, Compression
+from dask_tfrecord.codec.codecs import CODECS, Compression, suffix_of
 from dask_tfrecord.files import writing
 from dask_tfrecord.files.entry import Block
 from dask_tfrecord.files.options import ReadOptions
@@ -29,7 +29,7 @@ from dask_tfrecord.schema.model import Schema
 ROWS = 3_000
 TABLE = pa.table({"n": pa.array(range(ROWS)), "text": [f"row {n}" * (n % 9) for n in range(ROWS)]})
 SCHEMA = Schema.from_arrow(TABLE.schema)
-EVERY: list[Compression | None] = [None, *LEVELS]
+EVERY: list[Compression | None] = [None, *CODECS]
 
 
 @dataclass
@@ -40,7 +40,7 @@ class Written:
     blocks: dict[Compression | None, tuple[Block, ...]]
 
     def name(self, compression: Compression | None) -> str:
-        return f"data.tfrecord{SUFFIXES[compression]}"
+        return f"data.tfrecord{suffix_of(compression)}"
 
     def bytes(self, compression: Compression | None = None) -> bytes:
         return (self.root / self.name(compression)).read_bytes()

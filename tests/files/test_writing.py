@@ -17,7 +17,7 @@ import oracle
 import pyarrow as pa
 import pytest
 
-from dask_tfrecord.codec.codecs import LEVELS, Compression
+from dask_tfrecord.codec.codecs import CODECS, Compression
 from dask_tfrecord.errors import SchemaError
 from dask_tfrecord.files import writing
 from dask_tfrecord.files.entry import FileEntry
@@ -29,7 +29,7 @@ from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.files.writing import Part, Parted, write_files
 from dask_tfrecord.schema.model import Schema
 
-every = pytest.mark.parametrize("compression", [None, *LEVELS])
+every = pytest.mark.parametrize("compression", [None, *CODECS])
 deflates = pytest.mark.parametrize("compression", ["gzip", "zlib"])
 SMALL_BLOCK = 10_000
 

@@ -15,7 +15,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from dask_tfrecord.codec.codecs import SUFFIXES, Compression
+from dask_tfrecord.codec.codecs import CODECS, Compression
 from dask_tfrecord.dataset.snapshot.table import check, from_table, to_table
 from dask_tfrecord.errors import TFRecordError
 from dask_tfrecord.files.entry import Block, ColumnStatistics, FileEntry
@@ -257,7 +257,7 @@ def from_parquet(data: bytes, path: str, number: int = 1) -> Snapshot:
 
 def _snapshot(table: pa.Table, metadata: dict[str, Any], number: int) -> Snapshot:
     compression, run, library = (metadata[key] for key in ("compression", "run", "library"))
-    check(compression in SUFFIXES, f"unknown compression {compression!r}")
+    check(compression is None or compression in CODECS, f"unknown compression {compression!r}")
     check(isinstance(run, str) and isinstance(library, str), "run or library is not a string")
     schema = Schema.from_json(metadata["schema"])
     stored = metadata.get("partitioning")

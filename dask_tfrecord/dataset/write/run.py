@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 
-from dask_tfrecord.codec.codecs import SUFFIXES, Compression
+from dask_tfrecord.codec.codecs import Compression, suffix_of
 from dask_tfrecord.dataset.partitioning.grouping import split
 from dask_tfrecord.dataset.snapshot.model import (
     Levels,
@@ -92,7 +92,7 @@ class WriteRun:
             count,
             number=number if several else None,
             label=self.label(index) if self.label else "",
-            suffix=SUFFIXES[self.compression],
+            suffix=suffix_of(self.compression),
         )
 
     def write(self, table: pa.Table, index: int, count: int) -> tuple[FileEntry, ...]:

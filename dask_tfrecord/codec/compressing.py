@@ -1,0 +1,130 @@
+"""Compressors: how the blocks of a compressed file are made. Knows bytes, no files.
+
+Each block can be decompressed without the blocks before it. The blocks of a file together are an ordinary
+compressed file that any reader of the format can read.
+"""
+
+import bz2
+import lzma
+import zlib
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import pyarrow as pa
+from isal import isal_zlib
+from typing_extensions import Buffer
+
+# ISA-L has the levels 0 to 3. Higher levels use zlib, which is many times slower.
+_HIGHEST_ISAL_LEVEL = 3
+
+# The gzip header has no file name, no time and no operating system. The zlib header declares a window of
+# 32 KiB and the default level.
+_GZIP_HEADER = b"\x1f\x8b\x08\0\0\0\0\0\0\xff"
+_ZLIB_HEADER = b"\x78\x9c"
+_EMPTY_LAST_BLOCK = b"\x03\0"
+
+# Blocks are about this large, so a larger window would only cost memory. The default of xz is 8 MiB.
+_XZ_WINDOW_BYTES = 1 << 20
+
+
+class Compressor(Protocol):
+    """The compressor of one file, which consists of ``head``, the blocks, and the tail.
+
+    The bytes of the file depend only on the content of its blocks and on the level.
+    """
+
+    head: bytes
+
+    def compress(self, content: Buffer, /) -> bytes:
+        """Return the compressed block. Several threads may call this method at the same time."""
+
+    def add(self, content: Buffer, /) -> None:
+        """Include a block's content in the tail. Call this once per block, in the order of the file."""
+
+    def tail(self) -> bytes:
+        """Return the bytes that follow the last block."""
+
+
+class DeflateCompressor:
+    """Makes a gzip or zlib file that is one deflate stream with a full flush after each block.
+
+    The blocks are not separate gzip members or zlib streams. TensorFlow silently stops reading where the end
+    of a gzip member lies across the end of its read buffer. Of several zlib streams, it reads only the first.
+    """
+
+    def __init__(self, level: int, *, gzip: bool) -> None:
+        self.head = _GZIP_HEADER if gzip else _ZLIB_HEADER
+        self._level = level
+        self._library: Any = isal_zlib if level <= _HIGHEST_ISAL_LEVEL else zlib
+        self._update_checksum = isal_zlib.crc32 if gzip else isal_zlib.adler32
+        self._gzip = gzip
+        self._checksum = self._update_checksum(b"")
+        self._size = 0
+
+    def compress(self, content: Buffer, /) -> bytes:
+        stream = self._library.compressobj(self._level, zlib.DEFLATED, -zlib.MAX_WBITS)
+        start: bytes = stream.compress(content)
+        end: bytes = stream.flush(zlib.Z_FULL_FLUSH)
+        return start + end
+
+    def add(self, content: Buffer, /) -> None:
+        self._checksum = self._update_checksum(content, self._checksum)
+        self._size += memoryview(content).nbytes
+
+    def tail(self) -> bytes:
+        if not self._gzip:
+            return _EMPTY_LAST_BLOCK + self._checksum.to_bytes(4, "big")
+        size = self._size & 0xFFFF_FFFF
+        return _EMPTY_LAST_BLOCK + self._checksum.to_bytes(4, "little") + size.to_bytes(4, "little")
+
+
+class FrameCompressor:
+    """Makes a file in which each block is a complete frame. A file without blocks has one empty frame.
+
+    Parameters
+    ----------
+    compress : callable
+        Compresses the content of a block to one frame.
+    """
+
+    head = b""
+
+    def __init__(self, compress: Callable[[Buffer], bytes]) -> None:
+        self.compress = compress
+        self._empty = True
+
+    def add(self, content: Buffer, /) -> None:
+        self._empty = False
+
+    def tail(self) -> bytes:
+        return self.compress(b"") if self._empty else b""
+
+
+def gzip(level: int) -> Compressor:
+    return DeflateCompressor(level, gzip=True)
+
+
+def zlib_(level: int) -> Compressor:
+    return DeflateCompressor(level, gzip=False)
+
+
+def zstd(level: int) -> Compressor:
+    return FrameCompressor(lambda content: _arrow_frame("zstd", level, content))
+
+
+def lz4(level: int) -> Compressor:
+    return FrameCompressor(lambda content: _arrow_frame("lz4", level, content))
+
+
+def bz2_(level: int) -> Compressor:
+    return FrameCompressor(lambda content: bz2.compress(content, level))
+
+
+def xz(level: int) -> Compressor:
+    filters = [{"id": lzma.FILTER_LZMA2, "preset": level, "dict_size": _XZ_WINDOW_BYTES}]
+    return FrameCompressor(lambda content: lzma.compress(content, check=lzma.CHECK_CRC32, filters=filters))
+
+
+def _arrow_frame(name: str, level: int, content: Buffer) -> bytes:
+    frame: bytes = pa.Codec(name, compression_level=level).compress(content, asbytes=True)
+    return frame

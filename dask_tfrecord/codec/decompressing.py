@@ -1,0 +1,217 @@
+"""Decompressors: the content of a compressed file, read forward in bounded memory. Knows bytes, no files.
+
+A file may have been written by any tool, and may hold several streams or frames one after the other.
+"""
+
+import bz2
+import lzma
+from collections.abc import Callable
+from typing import Any, Protocol, TypeAlias
+
+import pyarrow as pa
+from isal import igzip_lib
+
+from dask_tfrecord.errors import CorruptRecordError
+
+# A step reads at most so many compressed bytes and returns at most so many bytes of content. These two limits
+# bound the memory, however far the data expands.
+_INPUT_BYTES = 1 << 18
+_OUTPUT_BYTES = 1 << 20
+
+_XZ_MEMORY_BYTES = 1 << 28
+
+# The exceptions that the libraries raise for damaged data.
+_ISAL_ERROR: Any = igzip_lib.IsalError  # a class, but isal's stub declares an instance
+_DAMAGE: tuple[type[Exception], ...] = (_ISAL_ERROR, lzma.LZMAError, OSError)
+
+# Fills a view with the next bytes and returns how many. It returns 0 only at the end.
+ReadInto: TypeAlias = Callable[[memoryview], int]
+
+
+class Decompressor(Protocol):
+    """The content of one compressed file."""
+
+    def readinto(self, view: memoryview, /) -> int:
+        """Fill the start of ``view`` and return the number of bytes, which is 0 only at the end.
+
+        Raises
+        ------
+        CorruptRecordError
+            With the offset in the content, for data that is damaged or cut off.
+        """
+
+
+class Stream(Protocol):
+    """The decompressor of one stream, as igzip_lib, bz2 and lzma have it. It detects the stream's end."""
+
+    @property
+    def eof(self) -> bool: ...
+    @property
+    def needs_input(self) -> bool: ...
+    @property
+    def unused_data(self) -> bytes: ...
+    def decompress(self, data: bytes, max_length: int, /) -> bytes: ...
+
+
+class StreamDecompressor:
+    """Reads all streams (gzip members) of a file to their ends and verifies their checksums.
+
+    Zeros may follow the last stream, because tape and block tools pad files with zeros. Any other bytes
+    after a stream are damage.
+
+    Parameters
+    ----------
+    name : str
+        The codec, for error messages.
+    readinto : callable
+        Reads the compressed bytes.
+    new_stream : callable
+        Returns the decompressor of the next stream.
+    single : bool, default False
+        Ignore everything after the first stream.
+    """
+
+    def __init__(
+        self, name: str, readinto: ReadInto, new_stream: Callable[[], Any], *, single: bool = False
+    ) -> None:
+        self._name = name
+        self._readinto = readinto
+        self._new_stream = new_stream
+        self._single = single
+        self._buffer = memoryview(bytearray(_INPUT_BYTES))
+        self._unread = b""  # compressed bytes that no stream has taken yet
+        self._stream: Stream | None = None
+        self._streams = 0
+        self._offset = 0  # in the content
+        self._stream_offset = 0
+
+    def readinto(self, view: memoryview, /) -> int:
+        size = min(len(view), _OUTPUT_BYTES)
+        while stream := self._stream or self._next_stream():
+            content = self._step(stream, size)
+            if content:
+                view[: len(content)] = content
+                self._offset += len(content)
+                return len(content)
+        return 0
+
+    def _next_stream(self) -> Stream | None:
+        """Start the next stream. Return None at the end of the file."""
+        if self._single and self._streams:
+            return None
+        data = self._take()
+        if self._streams:
+            data = data.lstrip(b"\0")
+            while not data and (more := self._take()):
+                data = more.lstrip(b"\0")
+        if not data:
+            return None
+        self._unread = data
+        self._stream = self._new_stream()
+        self._streams += 1
+        self._stream_offset = self._offset
+        return self._stream
+
+    def _step(self, stream: Stream, size: int) -> bytes:
+        """Decompress at most ``size`` bytes of the stream. The result may be empty."""
+        data = self._take() if stream.needs_input else b""
+        if stream.needs_input and not data:
+            raise self._damage(f"the {self._name} stream is cut off")
+        try:
+            content = stream.decompress(data, size)
+        except _DAMAGE as error:
+            if self._streams > 1 and self._offset == self._stream_offset:
+                problem = f"the {self._name} stream is followed by bytes that are not a {self._name} stream"
+            else:
+                problem = f"the {self._name} stream is damaged ({error})"
+            raise self._damage(problem) from None
+        if stream.eof:
+            self._unread = stream.unused_data
+            self._stream = None
+        return content
+
+    def _take(self) -> bytes:
+        """Return the next compressed bytes, and none at the end of the file."""
+        data, self._unread = self._unread, b""
+        return data or bytes(self._buffer[: self._readinto(self._buffer)])
+
+    def _damage(self, problem: str) -> CorruptRecordError:
+        return CorruptRecordError(problem, offset=self._offset)
+
+
+class ArrowDecompressor:
+    """Reads all frames of a file to their ends with pyarrow. Any other bytes after a frame are damage."""
+
+    def __init__(self, name: str, readinto: ReadInto) -> None:
+        self._name = name
+        self._source = _Source(readinto)
+        self._stream = pa.CompressedInputStream(pa.PythonFile(self._source, "r"), name)
+        self._offset = 0  # in the content
+
+    def readinto(self, view: memoryview, /) -> int:
+        try:
+            count: int = self._stream.readinto(view[:_OUTPUT_BYTES])
+        except OSError as error:
+            if self._source.failure:
+                raise self._source.failure from None
+            problem = f"the {self._name} file is damaged or cut off ({error})"
+            raise CorruptRecordError(problem, offset=self._offset) from None
+        self._offset += count
+        return count
+
+
+class _Source:
+    """The methods of a file that pyarrow calls. It keeps a failed read apart from damaged data."""
+
+    closed = False
+
+    def __init__(self, readinto: ReadInto) -> None:
+        self._readinto = readinto
+        self.failure: OSError | None = None
+
+    def read(self, size: int) -> bytes:
+        buffer = memoryview(bytearray(size))
+        try:
+            return bytes(buffer[: self._readinto(buffer)])
+        except OSError as error:
+            self.failure = error
+            raise
+
+    def close(self) -> None:
+        """Leave the file open, because the caller owns it."""
+
+
+# Each function below opens a file, or, if ``inside``, the rest of a file from a later block on. Only deflate
+# needs the difference: inside its stream there is no header, and only the checksum follows the stream.
+
+
+def gzip(readinto: ReadInto, *, inside: bool) -> Decompressor:
+    return _deflate("gzip", igzip_lib.DECOMP_GZIP, readinto, inside)
+
+
+def zlib(readinto: ReadInto, *, inside: bool) -> Decompressor:
+    return _deflate("zlib", igzip_lib.DECOMP_ZLIB, readinto, inside)
+
+
+def zstd(readinto: ReadInto, *, inside: bool) -> Decompressor:
+    return ArrowDecompressor("zstd", readinto)
+
+
+def lz4(readinto: ReadInto, *, inside: bool) -> Decompressor:
+    return ArrowDecompressor("lz4", readinto)
+
+
+def bz2_(readinto: ReadInto, *, inside: bool) -> Decompressor:
+    return StreamDecompressor("bz2", readinto, bz2.BZ2Decompressor)
+
+
+def xz(readinto: ReadInto, *, inside: bool) -> Decompressor:
+    def new_stream() -> Stream:
+        return lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=_XZ_MEMORY_BYTES)
+
+    return StreamDecompressor("xz", readinto, new_stream)
+
+
+def _deflate(name: str, flag: int, readinto: ReadInto, inside: bool) -> Decompressor:
+    flag = igzip_lib.DECOMP_DEFLATE if inside else flag
+    return StreamDecompressor(name, readinto, lambda: igzip_lib.IgzipDecompressor(flag=flag), single=inside)
