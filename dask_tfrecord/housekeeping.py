@@ -12,11 +12,11 @@ from dask_tfrecord.dataset.write.orphans import remove_leftovers
 from dask_tfrecord.errors import TFRecordError
 from dask_tfrecord.files.storage.listing import PathLike
 from dask_tfrecord.files.storage.not_found import check_bucket
-from dask_tfrecord.files.storage.redaction import discreet
+from dask_tfrecord.files.storage.redaction import redact_errors
 from dask_tfrecord.files.storage.store import Store
 
 
-@discreet
+@redact_errors
 def exists(path: PathLike, *, storage_options: dict[str, Any] | None = None) -> bool:
     """Whether there is data at a place, so that `to_tfrecord` would refuse to write to it.
 
@@ -37,7 +37,7 @@ def exists(path: PathLike, *, storage_options: dict[str, Any] | None = None) -> 
     return bool(versions(store) or visible_files(store) or store.fs.isfile(store.root))
 
 
-@discreet
+@redact_errors
 def cleanup(
     path: PathLike,
     *,

@@ -25,7 +25,7 @@ from dask_tfrecord.files.options import ReadOptions
 from dask_tfrecord.files.part_names import is_part
 from dask_tfrecord.files.storage.listing import PathLike, list_directory, list_files
 from dask_tfrecord.files.storage.not_found import nothing_at
-from dask_tfrecord.files.storage.redaction import discreet
+from dask_tfrecord.files.storage.redaction import redact_errors
 from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.parallel import compute_each
 from dask_tfrecord.schema.model import Schema
@@ -38,7 +38,7 @@ _GLOB = re.compile(
 _HIDE = 'move the file elsewhere, or give it a name that begins with "_" or "."'
 
 
-@discreet
+@redact_errors
 def index(
     path: str | os.PathLike[str],
     *,
@@ -162,7 +162,7 @@ def _up_to_date(root: str) -> DestinationError:
     return DestinationError("there is a snapshot already", path=root, advice="it is up to date")
 
 
-@discreet
+@redact_errors
 def verify(
     path: PathLike | Sequence[PathLike],
     *,

@@ -22,7 +22,7 @@ from dask_tfrecord.files.reading import count_records
 from dask_tfrecord.files.splits import Split, split_at_blocks
 from dask_tfrecord.files.storage.listing import FileInfo, PathLike
 from dask_tfrecord.files.storage.not_found import nothing_at
-from dask_tfrecord.files.storage.redaction import discreet
+from dask_tfrecord.files.storage.redaction import redact_errors
 from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.frames import arrow_to_pandas
 from dask_tfrecord.parallel import compute_each
@@ -42,7 +42,7 @@ class _Wanted(NamedTuple):
     rows: _Numbers
 
 
-@discreet
+@redact_errors
 def take(
     path: PathLike,
     indices: Sequence[int] | npt.ArrayLike,
@@ -206,7 +206,7 @@ def _ordered(table: pa.Table, order: _Numbers) -> pa.Table:
     return table if np.array_equal(order, np.arange(table.num_rows)) else table.take(pa.array(order))
 
 
-@discreet
+@redact_errors
 def _read_blocks(schema: Schema, blocks: Sequence[tuple[Any, _Numbers]]) -> pa.Table:
     tables = [_chosen(partition.read(), rows) for partition, rows in blocks]
     return pa.concat_tables([pa.Table.from_batches([schema.no_rows()]), *tables])

@@ -17,7 +17,7 @@ from dask_tfrecord.dataset.plan import Dataset
 from dask_tfrecord.dataset.snapshot.model import Levels, Snapshot
 from dask_tfrecord.dataset.write.destination import destination
 from dask_tfrecord.errors import SchemaError, TFRecordError
-from dask_tfrecord.files.damage import DamagePolicy, OnCorrupt, check_apart, check_policy
+from dask_tfrecord.files.damage import DamagePolicy, OnCorrupt, check_policy, check_quarantine_path
 from dask_tfrecord.files.options import Extra, ReadCompression, ReadOptions
 from dask_tfrecord.files.storage.listing import PathLike
 from dask_tfrecord.frames.arrow_to_pandas import numpy_names
@@ -238,7 +238,7 @@ def read_tfrecord(
         filters=None if isinstance(filters, list | tuple) and not filters else filters,
         storage_options=storage_options,
     ).with_origin_columns()
-    check_apart(quarantine, dataset.store)
+    check_quarantine_path(quarantine, dataset.store)
     if categories is not None:
         dataset = replace(dataset, schema=_with_categories(dataset.schema, categories))
     numpy = _numpy_names(dataset, schema) if dtype_backend == "numpy" else None

@@ -36,13 +36,13 @@ from dask_tfrecord.dataset.snapshot.model import FileEntry, Snapshot, find_snaps
 from dask_tfrecord.dataset.snapshot.stamps import is_proven
 from dask_tfrecord.dataset.snapshot.visibility import committed_files, snapshot_files
 from dask_tfrecord.errors import CorruptRecordError, SchemaError, TFRecordError
-from dask_tfrecord.files.boundaries import ComputeEach, locate_large
+from dask_tfrecord.files.boundaries import ComputeEach, index_large_files
 from dask_tfrecord.files.inference import AskedType, Sample
 from dask_tfrecord.files.options import Guess, ReadOptions
 from dask_tfrecord.files.part_names import is_part
-from dask_tfrecord.files.splits import Located
-from dask_tfrecord.files.storage.glob_advice import globs_of
-from dask_tfrecord.files.storage.listing import FileInfo, PathLike, as_paths, at_page, list_files
+from dask_tfrecord.files.splits import BlockIndex
+from dask_tfrecord.files.storage.glob_advice import suggest_globs
+from dask_tfrecord.files.storage.listing import FileInfo, PathLike, as_paths, list_files, with_trailing_slash
 from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.schema.model import Schema
 from dask_tfrecord.schema.storage_types import is_list
@@ -92,11 +92,11 @@ def open_dataset(
     if isinstance(filters, pc.Expression):  # which does not list its columns
         wanted = replace(wanted, mentioned=str(filters))
     record_type = wanted.record_type or "infer" if record_type == "infer" else record_type
-    locate = partial(locate_large, options=options, blocksize=blocksize, compute_each=compute_each)
+    locate = partial(index_large_files, options=options, blocksize=blocksize, compute_each=compute_each)
     look = partial(_look, record_type=record_type, infer=infer, compute_each=compute_each, options=options)
     alone = isinstance(paths, str | os.PathLike)
     if use_snapshot and alone:
-        store = at_page(Store.at(places[0], storage_options))
+        store = with_trailing_slash(Store.at(places[0], storage_options))
         snapshot = find_snapshot(store)
         while snapshot is not None:
             try:
@@ -112,7 +112,7 @@ def open_dataset(
     listing = list_files(paths if alone else places, storage_options)
     listing = listing._replace(files=committed_files(listing, use_snapshot=use_snapshot))
     values = {name: column for name, column in key_columns(listing, wanted).items() if wanted.keeps(name)}
-    options = replace(options, globs=globs_of(listing), guessed=record_type == "infer")
+    options = replace(options, globs=suggest_globs(listing), guessed=record_type == "infer")
     look_here = partial(look, listing.store, listing.files, options=options)
     found = _record_columns(wanted, list(values), record_type, look_here, certain=infer == "all")
     every = with_keys(found.schema, key_fields(values, wanted), wanted)
@@ -143,7 +143,7 @@ def _open_snapshot(
     blocksize: int | None,
     filters: Any,
     look: Callable[..., Sample],
-    locate: Callable[..., list[FileEntry | Located | None]],
+    locate: Callable[..., list[FileEntry | BlockIndex | None]],
 ) -> Dataset:
     files: Sequence[FileInfo] = snapshot_files(store, snapshot)
     left_out = wanted.left_out
@@ -184,20 +184,20 @@ def _open_snapshot(
 
 
 def _whole(
-    store: Store, files: Sequence[FileInfo], known: Sequence[FileEntry | Located]
-) -> list[FileEntry | Located | None]:
+    store: Store, files: Sequence[FileInfo], known: Sequence[FileEntry | BlockIndex]
+) -> list[FileEntry | BlockIndex | None]:
     """What is known of files that are not to be split."""
     return [replace(one, blocks=()) for one in known]
 
 
-def _doubted(entry: FileEntry) -> Located:
+def _doubted(entry: FileEntry) -> BlockIndex:
     """What to use of the entry of a file that may be another one now.
 
     Neither statistics nor counts: they could leave out rows. Files with the name of a write of ours are
     split at their blocks, because no other content ever gets such a name; the checksums of the records that
     begin there would show it.
     """
-    return Located(None, entry.blocks if is_part(entry.path) else ())
+    return BlockIndex(None, entry.blocks if is_part(entry.path) else ())
 
 
 def _with_statistics(snapshot: Snapshot, schema: Schema) -> Sequence[FileEntry]:

@@ -12,15 +12,15 @@ from dask_tfrecord.dataset.snapshot.model import Snapshot, library_version
 from dask_tfrecord.dataset.snapshot.stamps import is_proven
 from dask_tfrecord.errors import TFRecordError
 from dask_tfrecord.files import statistics
-from dask_tfrecord.files.boundaries import ComputeEach, locate
+from dask_tfrecord.files.boundaries import ComputeEach, find_blocks
 from dask_tfrecord.files.entry import BLOCK_BYTES, Block, FileEntry
 from dask_tfrecord.files.options import ReadOptions
 from dask_tfrecord.files.part_names import is_part
-from dask_tfrecord.files.reading import placed, walk
+from dask_tfrecord.files.reading import locate_error, run_kernel
 from dask_tfrecord.files.splits import Split, split_file
-from dask_tfrecord.files.storage.checksum import SummingStore, followed_by
+from dask_tfrecord.files.storage.checksum import ChecksumStore, followed_by
 from dask_tfrecord.files.storage.listing import FileInfo
-from dask_tfrecord.files.storage.redaction import discreet
+from dask_tfrecord.files.storage.redaction import redact_errors
 from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.files.stream import changed_since_snapshot
 from dask_tfrecord.schema.model import Schema
@@ -56,7 +56,7 @@ def examine(dataset: Dataset, compute_each: ComputeEach, run: str) -> Snapshot:
     )
     partitioning = dataset.schema.select(dataset.partition_values).fields if dataset.partition_values else ()
     found = _examine_all(dataset.store, files, schema, dataset.options, compute_each)
-    told = statistics.describe(schema, [one.columns for one in found])
+    told = statistics.file_statistics(schema, [one.columns for one in found])
     values = list(zip(*(column.to_pylist() for column in dataset.partition_values.values()), strict=True))
     entries = [
         FileEntry(
@@ -101,7 +101,7 @@ def renewed(
     told = list(zip(files, snapshot.files, strict=True))
     doubted = [replace(file, crc32c=None) for file, entry in told if not is_proven(file, entry)]
     found = _examine_all(store, doubted, snapshot.schema, ReadOptions(), compute_each)
-    columns = statistics.describe(snapshot.schema, [one.columns for one in found])
+    columns = statistics.file_statistics(snapshot.schema, [one.columns for one in found])
     examined = {file.path: pair for file, pair in zip(doubted, zip(found, columns, strict=True), strict=True)}
     entries = []
     for file, entry in told:
@@ -122,7 +122,9 @@ def _examine_all(
 ) -> list[_Examined]:
     """What is in each file."""
     large = [file for file in files if (file.size or 0) > STRETCH_BYTES]
-    located = locate(store, large, options, compute_each, stretch=STRETCH_BYTES, every=BLOCK_BYTES)
+    located = find_blocks(
+        store, large, options, compute_each, task_bytes=STRETCH_BYTES, block_bytes=BLOCK_BYTES
+    )
     known = [located.get(file.path) for file in files]
     splits = [split_file(file, one, STRETCH_BYTES) for file, one in zip(files, known, strict=True)]
     parts = iter(compute_each(partial(_examine, store, schema, options), [s for of in splits for s in of]))
@@ -139,16 +141,16 @@ def _joined(one: _Examined, after: _Examined) -> _Examined:
         one.records + after.records,
         one.bytes + after.bytes,
         followed_by(one.crc32c, after.crc32c, after.bytes),
-        statistics.together(one.columns, after.columns),
+        statistics.merge_statistics(one.columns, after.columns),
         one.blocks + after.blocks,
         one.compression,
     )
 
 
-@discreet
+@redact_errors
 def _examine(store: Store, schema: Schema, options: ReadOptions, split: Split) -> _Examined:
     """Read a stretch of a file; its blocks are those of a file that is not compressed."""
-    summing = SummingStore(store.fs, store.root)
+    summing = ChecksumStore(store.fs, store.root)
     decoder = Decoder(
         schema.columns,
         schema.record_type,
@@ -156,23 +158,23 @@ def _examine(store: Store, schema: Schema, options: ReadOptions, split: Split) -
         max_record_bytes=options.max_record_bytes,
     )
     encoder = Encoder(schema.columns, schema.record_type, buffer_bytes=0)
-    columns = statistics.none(schema)
+    columns = statistics.empty_statistics(schema)
     blocks: list[Block] = []
     records = 0
-    for step in walk(summing, split, options, decoder.decode, schema.columns):
+    for step in run_kernel(summing, split, options, decoder.decode, schema.columns):
         batch = step.result.batch
         if not batch.num_rows:
             continue
         try:
             schema.from_storage(batch)  # refuses values that do not fit
         except TFRecordError as error:
-            raise placed(error, store.public(split.file.path), step.record) from None
+            raise locate_error(error, store.public(split.file.path), step.record) from None
         encoder.bind(batch)
-        columns = statistics.together(columns, encoder.statistics(0, batch.num_rows))
+        columns = statistics.merge_statistics(columns, encoder.statistics(0, batch.num_rows))
         places = scan(step.data, final=True, verify_crc=False, every=BLOCK_BYTES)
         blocks += _blocks(places, step.offset, step.record)
         records += batch.num_rows
-    total = summing.sum
+    total = summing.checksum
     compression = detect(total.head)
     kept = () if compression else tuple(blocks)
     return _Examined(records, total.bytes, total.crc32c, columns, kept, compression)

@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from dask_tfrecord.codec import DECODED, quoted, spelled
 from dask_tfrecord.errors import SchemaError
-from dask_tfrecord.files.inference import Sample, Seen
+from dask_tfrecord.files.inference import FeatureSummary, Sample
 from dask_tfrecord.files.options import Guess
 from dask_tfrecord.schema.model import Field, Schema
 from dask_tfrecord.schema.storage_types import is_list
@@ -47,7 +47,7 @@ def infer_schema(sample: Sample, given: Mapping[str, pa.DataType], without: Iter
     return Schema(tuple((inferred | fields).values()), record_type)
 
 
-def type_of(feature: Seen) -> pa.DataType:
+def type_of(feature: FeatureSummary) -> pa.DataType:
     """The type that reads what was seen of a feature."""
     if not feature.kinds and not feature.feature_list:
         return pa.null()
@@ -64,7 +64,7 @@ def conflicts(sample: Sample, skip: Iterable[str] = ()) -> dict[str, SchemaError
     """What is wrong with the features that no column can hold: those of two kinds, or in two places."""
     skipped = set(skip)
     found: dict[str, SchemaError] = {}
-    places: dict[str, Seen] = {}
+    places: dict[str, FeatureSummary] = {}
     for feature in _told(sample.features):
         name = feature.name
         if name in skipped or name in found:
@@ -133,7 +133,7 @@ def check_places(sample: Sample, given: Mapping[str, pa.DataType]) -> None:
             )
 
 
-def _told(features: Sequence[Seen]) -> list[Seen]:
+def _told(features: Sequence[FeatureSummary]) -> list[FeatureSummary]:
     """The features; without those that have a value only in the other place, context or feature lists."""
     valued = {feature.name for feature in features if feature.kinds}
     lists = {feature.name for feature in features if feature.feature_list}
@@ -145,7 +145,7 @@ def _told(features: Sequence[Seen]) -> list[Seen]:
     ]
 
 
-def _in_both_places(one: Seen, other: Seen) -> SchemaError:
+def _in_both_places(one: FeatureSummary, other: FeatureSummary) -> SchemaError:
     context, steps = (other, one) if one.feature_list else (one, other)
     name = quoted(one.name)
     at = next(iter(context.kinds.values()), None) or next(iter(steps.kinds.values()), None)

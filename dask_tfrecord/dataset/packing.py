@@ -6,7 +6,7 @@ import pyarrow as pa
 
 from dask_tfrecord.dataset.partitioning.grouping import comparable
 from dask_tfrecord.files.entry import FileEntry
-from dask_tfrecord.files.splits import Located, Split, split_file
+from dask_tfrecord.files.splits import BlockIndex, Split, split_file
 from dask_tfrecord.files.storage.listing import FileInfo
 
 # Opening a file takes time, too: the most files that share a partition.
@@ -15,7 +15,7 @@ _MOST_FILES = 256
 
 def plan_partitions(
     files: Sequence[FileInfo],
-    entries: Sequence[FileEntry | Located | None] | None = None,
+    entries: Sequence[FileEntry | BlockIndex | None] | None = None,
     values: Mapping[str, pa.Array] | None = None,
     *,
     blocksize: int | None,
@@ -26,7 +26,7 @@ def plan_partitions(
     ----------
     files : sequence of FileInfo
         What is read.
-    entries : sequence of FileEntry, Located or None, optional
+    entries : sequence of FileEntry, BlockIndex or None, optional
         What is known of each of them. Files with blocks are split where they are larger than a partition.
     values : mapping of str to pyarrow.Array, optional
         The partition columns: a value for each file. Neighbours with the same values may share a partition.

@@ -20,7 +20,7 @@ from dask_tfrecord.errors import FileChangedError, SchemaError
 from dask_tfrecord.files.damage import Losses, Warn, warn_here
 from dask_tfrecord.files.entry import FileEntry
 from dask_tfrecord.files.options import ReadOptions
-from dask_tfrecord.files.reading import PATH, no_columns, read_table
+from dask_tfrecord.files.reading import PATH_TYPE, read_table, rows_without_columns
 from dask_tfrecord.files.splits import Split
 from dask_tfrecord.files.storage.listing import FileInfo
 from dask_tfrecord.files.storage.store import Store
@@ -82,7 +82,7 @@ class Partition:
         tables = [self._read(split, losses) for split in self.splits]
         losses.finish(warn)
         if not self.schema.fields:
-            return no_columns(sum(table.num_rows for table in tables))
+            return rows_without_columns(sum(table.num_rows for table in tables))
         return pa.concat_tables(tables or [pa.Table.from_batches([self.schema.no_rows()])])
 
     def _read(self, split: Split, losses: Losses) -> pa.Table:
@@ -95,7 +95,7 @@ class Partition:
     def _columns(self, split: Split, schema: Schema, losses: Losses) -> pa.Table:
         stored = schema.select(name for name in schema.names if name not in self.partition_values)
         if split.records is not None and self._is_counted(split, stored.names):
-            table = no_columns(split.records)
+            table = rows_without_columns(split.records)
         else:
             table = self._stored(split, stored, losses)
             losses.rows += table.num_rows
@@ -116,7 +116,7 @@ class Partition:
 
     def _is_counted(self, split: Split, stored: Sequence[str]) -> bool:
         """True if the number of records is known and nothing in the records is wanted or must be checked."""
-        is_unread = not stored and self.allowed_features is None and not self.options.damage.passes
+        is_unread = not stored and self.allowed_features is None and not self.options.damage.skips
         return is_unread and split.records is not None
 
     def _stored(self, split: Split, stored: Schema, losses: Losses) -> pa.Table:
@@ -188,7 +188,7 @@ class Dataset:
         clash = [name for at, name in enumerate(names) if name in (*self.schema.names, *names[:at])]
         if clash:
             raise origin_clash(clash[0])
-        types = {self.options.path_column: PATH, self.options.offset_column: pa.int64()}
+        types = {self.options.path_column: PATH_TYPE, self.options.offset_column: pa.int64()}
         added = tuple(Field(name, types[name]) for name in names)
         return replace(self, schema=Schema(self.schema.fields + added, self.schema.record_type))
 
@@ -338,7 +338,7 @@ class Dataset:
         return self.filters
 
     def _count(self, index: int, split: Split) -> int | None:
-        if self.options.damage.passes:  # what is damaged nobody counted
+        if self.options.damage.skips:  # what is damaged nobody counted
             return None
         return split.records if self._is_certain(index, split) else None
 

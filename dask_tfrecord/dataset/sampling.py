@@ -10,12 +10,12 @@ from itertools import accumulate
 from dask_tfrecord.dataset.packing import plan_partitions
 from dask_tfrecord.files.boundaries import ComputeEach
 from dask_tfrecord.files.damage import DamagePolicy
-from dask_tfrecord.files.inference import AskedType, Sample, look_at_split
+from dask_tfrecord.files.inference import AskedType, Sample, sample_split
 from dask_tfrecord.files.options import ReadOptions
 from dask_tfrecord.files.reading import WINDOW_BYTES
 from dask_tfrecord.files.splits import Split
 from dask_tfrecord.files.storage.listing import FileInfo
-from dask_tfrecord.files.storage.redaction import discreet
+from dask_tfrecord.files.storage.redaction import redact_errors
 from dask_tfrecord.files.storage.store import Store
 
 # The first file, the last, and some between; of each, the records of one window, at most so many.
@@ -48,7 +48,7 @@ _TASK_BYTES = 1 << 27
 _EMPTY_BYTES = 20
 
 
-@discreet
+@redact_errors
 def take_sample(
     store: Store, files: Sequence[FileInfo], *, record_type: AskedType, options: ReadOptions
 ) -> Sample:
@@ -65,7 +65,7 @@ def take_sample(
     """
     if record_type == "bytes":
         return Sample("bytes")
-    look = partial(look_at_split, store, options=options, record_type=record_type)
+    look = partial(sample_split, store, options=options, record_type=record_type)
     with ThreadPoolExecutor(_THREADS) as pool:
         chosen = _choose(files)
         seen = dict(zip(chosen, pool.map(partial(look, limit=_RECORDS), map(Split, chosen)), strict=True))
@@ -110,7 +110,7 @@ def _choose(files: Sequence[FileInfo]) -> list[FileInfo]:
 def _leaves_open(samples: Iterable[Sample]) -> bool:
     """Whether records were seen, or none were, that do not show the type of each column."""
     found = reduce(Sample.merged, samples)
-    if found.stranger or (found.payload and not found.features):
+    if found.non_message or (found.payload and not found.features):
         return False
     return not found.features or any(not feature.kinds for feature in found.features)
 
@@ -131,8 +131,8 @@ def _concluded(samples: Iterable[Sample], record_type: AskedType) -> Sample:
     found = reduce(Sample.merged, samples, Sample(record_type))
     if record_type == "infer" and (doubt := _doubt(found)):
         return replace(found, record_type="bytes", doubt=doubt)
-    if found.stranger and (found.features or record_type != "infer"):
-        raise found.stranger
+    if found.non_message and (found.features or record_type != "infer"):
+        raise found.non_message
     if record_type != "infer":
         return replace(found, doubt="")
     if found.payload and not found.features:
@@ -157,9 +157,9 @@ def _has_control(name: str) -> bool:
     return any((ord(sign) < 32 and sign not in "\t\n\r") or ord(sign) == 127 for sign in name)
 
 
-@discreet
+@redact_errors
 def _look_at_partition(
     store: Store, splits: Sequence[Split], *, options: ReadOptions, record_type: AskedType
 ) -> Sample:
-    looks = (look_at_split(store, split, options=options, record_type=record_type) for split in splits)
+    looks = (sample_split(store, split, options=options, record_type=record_type) for split in splits)
     return reduce(Sample.merged, looks, Sample(record_type))

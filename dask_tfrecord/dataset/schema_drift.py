@@ -11,7 +11,7 @@ from dask_tfrecord.codec import Known, quoted, spelled
 from dask_tfrecord.dataset.inferred_schema import type_of
 from dask_tfrecord.errors import SchemaError, TFRecordError
 from dask_tfrecord.files.damage import DamagePolicy
-from dask_tfrecord.files.inference import AskedType, Sample, Seen, look_at_split
+from dask_tfrecord.files.inference import AskedType, FeatureSummary, Sample, sample_split
 from dask_tfrecord.files.options import Guess, ReadOptions
 from dask_tfrecord.files.splits import Split
 from dask_tfrecord.files.storage.store import Store
@@ -76,7 +76,7 @@ def explained(
     record_type: AskedType = "sequence_example" if options.guessed else schema.record_type
     look = replace(options, damage=DamagePolicy("skip"))
     try:
-        sample = look_at_split(store, split, options=look, record_type=record_type)
+        sample = sample_split(store, split, options=look, record_type=record_type)
     except (TFRecordError, OSError):
         return error
     every = [(one.name, one.feature_list) for one in sample.features]
@@ -137,13 +137,13 @@ def _kind(column: Field) -> str:
     return "bytes" if column.kind == "string" else column.kind
 
 
-def _unknown(seen: Seen) -> str:
+def _unknown(seen: FeatureSummary) -> str:
     if not seen.kinds and not seen.feature_list:
         return ""
     return f"{seen.name!r} ({', '.join(seen.kinds) or 'no values'}) is not in the schema"
 
 
-def _problem(seen: Seen, column: Field) -> str:
+def _problem(seen: FeatureSummary, column: Field) -> str:
     """How a feature differs from its column; empty if it does not."""
     is_null = pa.types.is_null(column.type)
     wrong = [] if not seen.kinds else [kind for kind in seen.kinds if is_null or kind != _kind(column)]

@@ -11,16 +11,16 @@ from dask_tfrecord.dataset.packing import plan_partitions
 from dask_tfrecord.dataset.sampling import take_sample
 from dask_tfrecord.dataset.schema_drift import misfits
 from dask_tfrecord.errors import CorruptRecordError, TFRecordError
-from dask_tfrecord.files.boundaries import ComputeEach, locate
-from dask_tfrecord.files.damage import DamagePolicy, Losses, Lost
+from dask_tfrecord.files.boundaries import ComputeEach, find_blocks
+from dask_tfrecord.files.damage import DamagedRange, DamagePolicy, Losses
 from dask_tfrecord.files.entry import BLOCK_BYTES, FileEntry
-from dask_tfrecord.files.inference import AskedType, Sample, Seen, look_at_split
+from dask_tfrecord.files.inference import AskedType, FeatureSummary, Sample, sample_split
 from dask_tfrecord.files.options import ReadOptions
-from dask_tfrecord.files.reading import WINDOW_BYTES, walk
+from dask_tfrecord.files.reading import WINDOW_BYTES, run_kernel
 from dask_tfrecord.files.splits import Split
-from dask_tfrecord.files.storage.checksum import SummingStore, followed_by
+from dask_tfrecord.files.storage.checksum import ChecksumStore, followed_by
 from dask_tfrecord.files.storage.listing import FileInfo
-from dask_tfrecord.files.storage.redaction import discreet
+from dask_tfrecord.files.storage.redaction import redact_errors
 from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.schema.model import Schema
 
@@ -41,12 +41,12 @@ class Found(NamedTuple):
     crc32c: int
     damaged: int
     damaged_bytes: int
-    first: Lost | None
+    first: DamagedRange | None
 
 
 def missing(problem: str) -> Found:
     """What is found of a file that cannot be read."""
-    return Found(Sample("infer"), 0, 0, 1, 0, Lost(0, 0, problem))
+    return Found(Sample("infer"), 0, 0, 1, 0, DamagedRange(0, 0, problem))
 
 
 def look_through(
@@ -56,7 +56,9 @@ def look_through(
     options = ReadOptions(damage=_SKIP)
     once = list({file.path: file for file in files}.values())
     large = [file for file in once if (file.size or 0) > _TASK_BYTES]
-    located = locate(store, large, options, compute_each, stretch=_TASK_BYTES, every=BLOCK_BYTES)
+    located = find_blocks(
+        store, large, options, compute_each, task_bytes=_TASK_BYTES, block_bytes=BLOCK_BYTES
+    )
     partitions, _ = plan_partitions(once, [located.get(file.path) for file in once], blocksize=_TASK_BYTES)
     found = compute_each(partial(_look_through, store, options, record_type), partitions)
     of_file: dict[str, list[Found]] = {file.path: [] for file in once}
@@ -79,7 +81,7 @@ def sampled_schema(store: Store, files: Sequence[FileInfo], record_type: AskedTy
         sample = take(options=ReadOptions(damage=_SKIP))
     if sample.record_type == "bytes":
         return infer_schema(sample, {}), sample.doubt
-    features: dict[str, Seen] = {}
+    features: dict[str, FeatureSummary] = {}
     for one in sample.features:
         if one.name not in features or not features[one.name].kinds:
             features[one.name] = replace(one, kinds=dict(list(one.kinds.items())[:1]))
@@ -101,7 +103,7 @@ def differences(found: Found, entry: FileEntry) -> str:
     return "; ".join(f"{name}: {now:,} instead of {was:,}" for name, now, was in pairs if now != was)
 
 
-@discreet
+@redact_errors
 def _look_through(
     store: Store, options: ReadOptions, record_type: RecordType, splits: Sequence[Split]
 ) -> list[Found]:
@@ -110,28 +112,28 @@ def _look_through(
 
 def _look_at(store: Store, options: ReadOptions, record_type: RecordType, split: Split) -> Found:
     path = store.public(split.file.path)
-    summing = SummingStore(store.fs, store.root)
+    summing = ChecksumStore(store.fs, store.root)
     losses = Losses(_SKIP)
     try:
         if record_type == "bytes":
-            steps = walk(summing, split, options, scan, losses=losses)
+            steps = run_kernel(summing, split, options, scan, losses=losses)
             sample = Sample("bytes", (), sum(step.result.records for step in steps))
         else:
-            sample = look_at_split(summing, split, options=options, record_type=record_type, losses=losses)
+            sample = sample_split(summing, split, options=options, record_type=record_type, losses=losses)
         _sum_the_rest(summing, split)
     except FileNotFoundError:
         return missing("the file is gone")
     except TFRecordError as error:
         return missing(error.problem)
     lost = losses.file(path)
-    total = summing.sum
+    total = summing.checksum
     first = lost.places[0] if lost.places else None
     return Found(sample, total.bytes, total.crc32c, lost.count, lost.bytes, first)
 
 
-def _sum_the_rest(store: SummingStore, split: Split) -> None:
+def _sum_the_rest(store: ChecksumStore, split: Split) -> None:
     """Read what damage to a compressed file kept from being read."""
-    start = split.start.offset + store.sum.bytes
+    start = split.start.offset + store.checksum.bytes
     stop = split.file.size if split.stop is None else split.stop.offset
     if stop is None or start >= stop:
         return

@@ -57,7 +57,7 @@ from dask_tfrecord.dataset.query.predicates import Operator, Predicate, Unsure
 from dask_tfrecord.dataset.snapshot.model import Levels
 from dask_tfrecord.errors import CorruptRecordWarning, SchemaError
 from dask_tfrecord.expr.worker_warnings import tell
-from dask_tfrecord.files.storage.redaction import discreet
+from dask_tfrecord.files.storage.redaction import redact_errors
 from dask_tfrecord.frames import arrow_to_pandas
 from dask_tfrecord.schema.model import Field, Schema
 
@@ -78,7 +78,7 @@ def read(
     return new_collection(found)
 
 
-@discreet
+@redact_errors
 def read_partition(
     partition: Partition, numpy: list[str], index: Levels = (), in_order: bool = False
 ) -> pd.DataFrame:

@@ -19,7 +19,7 @@ from dask_tfrecord.dataset.write.run import WriteRun
 from dask_tfrecord.errors import TFRecordError
 from dask_tfrecord.expr.string_conversion import Texts
 from dask_tfrecord.expr.worker_warnings import tell
-from dask_tfrecord.files.storage.redaction import discreet
+from dask_tfrecord.files.storage.redaction import redact_errors
 from dask_tfrecord.frames import pandas_to_arrow, stringified
 
 
@@ -40,7 +40,7 @@ def _of_tasks(run: WriteRun) -> WriteRun:
     return replace(run, replaceable=frozenset())
 
 
-@discreet
+@redact_errors
 def write_partition(
     partition: pd.DataFrame, run: WriteRun, write_index: bool | None, texts: Texts, index: int, count: int
 ) -> tuple[FileEntry, ...]:
@@ -51,7 +51,7 @@ def write_partition(
         raise error.located(path=_named(run, index, count)) from None
 
 
-@discreet
+@redact_errors
 def spill_partition(
     partition: pd.DataFrame,
     run: WriteRun,
@@ -70,7 +70,7 @@ def spill_partition(
         _release_memory()
 
 
-@discreet
+@redact_errors
 def write_shuffled(spills: list[Spill], run: WriteRun, shuffle: Shuffle, index: int) -> tuple[FileEntry, ...]:
     """The task that writes a shuffled partition."""
     try:
@@ -106,7 +106,7 @@ def _named(run: WriteRun, index: int, count: int) -> str:
     return f"{run.store.public(run.store.root)}, partition {index:,} of {count:,}"
 
 
-@discreet
+@redact_errors
 def commit(run: WriteRun, receipts: list[tuple[FileEntry, ...]]) -> Snapshot:
     """The task that shows what was written."""
     return run.commit([file for files in receipts for file in files])

@@ -17,17 +17,17 @@ from dask_tfrecord.errors import CorruptRecordError, TFRecordError
 from dask_tfrecord.files.entry import BLOCK_BYTES, Block, FileEntry
 from dask_tfrecord.files.options import ReadOptions
 from dask_tfrecord.files.reading import WINDOW_BYTES
-from dask_tfrecord.files.splits import Located
+from dask_tfrecord.files.splits import BlockIndex
 from dask_tfrecord.files.storage.listing import FileInfo
-from dask_tfrecord.files.storage.open_file import Source
-from dask_tfrecord.files.storage.redaction import discreet
+from dask_tfrecord.files.storage.open_file import FileReader
+from dask_tfrecord.files.storage.redaction import redact_errors
 from dask_tfrecord.files.storage.store import Store
 
 # Calls a function with each argument, in parallel maybe, and gives the results in their order.
 ComputeEach: TypeAlias = Callable[[Callable[[Any], Any], Iterable[Any]], list[Any]]
 
 # The least that is worth a task.
-STRETCH_BYTES = 1 << 24
+TASK_BYTES = 1 << 24
 
 
 class _Stretch(NamedTuple):
@@ -54,14 +54,14 @@ class _Walk(NamedTuple):
     damaged: list[int]
 
 
-def locate_large(
+def index_large_files(
     store: Store,
     files: Sequence[FileInfo],
-    known: Sequence[FileEntry | Located | None],
+    known: Sequence[FileEntry | BlockIndex | None],
     options: ReadOptions,
     blocksize: int | None,
     compute_each: ComputeEach,
-) -> list[FileEntry | Located | None]:
+) -> list[FileEntry | BlockIndex | None]:
     """What is known of each file, with the records of those located that are larger than a partition."""
     unknown = [
         file
@@ -70,26 +70,26 @@ def locate_large(
     ]
     if not blocksize or not unknown:
         return list(known)
-    found = locate(
+    found = find_blocks(
         store,
         unknown,
         options,
         compute_each,
-        stretch=max(blocksize, STRETCH_BYTES),
-        every=min(blocksize, BLOCK_BYTES),
+        task_bytes=max(blocksize, TASK_BYTES),
+        block_bytes=min(blocksize, BLOCK_BYTES),
     )
     return [found.get(file.path, entry) for file, entry in zip(files, known, strict=True)]
 
 
-def locate(
+def find_blocks(
     store: Store,
     files: Sequence[FileInfo],
     options: ReadOptions,
     compute_each: ComputeEach,
     *,
-    stretch: int,
-    every: int,
-) -> dict[str, Located]:
+    task_bytes: int,
+    block_bytes: int,
+) -> dict[str, BlockIndex]:
     """The records of those of the files that are not compressed, by path; of others nothing is known.
 
     Parameters
@@ -102,24 +102,24 @@ def locate(
         How they are read.
     compute_each : callable
         Runs the tasks.
-    stretch : int
-        Bytes that a task looks at.
-    every : int
-        Bytes from one block to the next, at least.
+    task_bytes : int
+        Bytes of a file that one task scans.
+    block_bytes : int
+        Minimum distance in bytes from the start of one block to the start of the next.
     """
     if options.compression not in ("infer", None):
         return {}
     sized = [file for file in files if file.size]
     are_plain = compute_each(partial(_is_plain, store), sized)
     plain = [file for file, is_plain in zip(sized, are_plain, strict=True) if is_plain]
-    parts = [_stretches(file, stretch, every, options) for file in plain]
+    parts = [_stretches(file, task_bytes, block_bytes, options) for file in plain]
     claims = iter(compute_each(partial(_claim, store), [one for part in parts for one in part]))
     claimed = [[(one, next(claims)) for one in part] for part in parts]
     found = compute_each(partial(_prove, store), claimed)
     return {file.path: located for file, located in zip(plain, found, strict=True)}
 
 
-@discreet
+@redact_errors
 def _is_plain(store: Store, file: FileInfo) -> bool:
     """Whether a file is not compressed, and can be read from anywhere."""
     size = file.size or 0
@@ -143,7 +143,7 @@ def _stretches(file: FileInfo, length: int, every: int, options: ReadOptions) ->
     return [_Stretch(file, size, start, min(start + length, size), every, limit) for start in starts]
 
 
-@discreet
+@redact_errors
 def _claim(store: Store, stretch: _Stretch) -> _Walk | None:
     """The walk from the first record that seems to begin in the stretch; None if none does."""
     with _View(store, stretch, stretch.start) as view:
@@ -152,8 +152,8 @@ def _claim(store: Store, stretch: _Stretch) -> _Walk | None:
         return _walk(view, stretch)
 
 
-@discreet
-def _prove(store: Store, claims: Sequence[tuple[_Stretch, _Walk | None]]) -> Located:
+@redact_errors
+def _prove(store: Store, claims: Sequence[tuple[_Stretch, _Walk | None]]) -> BlockIndex:
     """What is true of a file, of which the first record, whatever it is, begins at its start."""
     position = records = 0
     blocks = [Block(0, 0, 0)]
@@ -168,7 +168,7 @@ def _prove(store: Store, claims: Sequence[tuple[_Stretch, _Walk | None]]) -> Loc
         damaged += walk.damaged
         records += walk.records
         position = walk.stop
-    return Located(records, tuple(blocks), tuple(damaged))
+    return BlockIndex(records, tuple(blocks), tuple(damaged))
 
 
 def _walk_from(store: Store, stretch: _Stretch, start: int) -> _Walk:
@@ -261,7 +261,7 @@ class _View:
         self._buffer = memoryview(bytearray(min(WINDOW_BYTES, stretch.size - offset)))
         self._start = self._end = 0
         self._opened = ExitStack()
-        self._source: Source | None = None
+        self._source: FileReader | None = None
         self.offset = offset
 
     def __enter__(self) -> Self:
@@ -302,7 +302,7 @@ class _View:
             self._end += got
             self._source = source if got else None
 
-    def _open(self, position: int) -> Source:
+    def _open(self, position: int) -> FileReader:
         """Read from here on: up to the end of the stretch, or, if that is behind, a window further."""
         self._opened.close()
         stop = self._stop if position < self._stop else min(position + WINDOW_BYTES, self._size)

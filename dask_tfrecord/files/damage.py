@@ -43,7 +43,7 @@ class DamagePolicy:
     quarantine: Store | None = None
 
     @property
-    def passes(self) -> bool:
+    def skips(self) -> bool:
         """Whether damage is passed over."""
         return self.on_corrupt != "raise"
 
@@ -81,7 +81,7 @@ def check_policy(policy: DamagePolicy) -> None:
         )
 
 
-def check_apart(quarantine: Store | None, store: Store) -> None:
+def check_quarantine_path(quarantine: Store | None, store: Store) -> None:
     """Refuse a quarantine among the files that are read, of which the next reader would make data."""
     if quarantine is None or quarantine.fs != store.fs:
         return
@@ -94,7 +94,7 @@ def check_apart(quarantine: Store | None, store: Store) -> None:
         )
 
 
-class Lost(NamedTuple):
+class DamagedRange(NamedTuple):
     """A stretch of a file's content that was passed over."""
 
     offset: int
@@ -108,13 +108,13 @@ class _OfFile:
 
     count: int = 0
     bytes: int = 0
-    places: list[Lost] = field(default_factory=list)
+    places: list[DamagedRange] = field(default_factory=list)
 
     def add(self, offset: int, length: int, reason: str) -> None:
         self.count += 1
         self.bytes += length
         if len(self.places) < _LISTED:
-            self.places.append(Lost(offset, length, reason))
+            self.places.append(DamagedRange(offset, length, reason))
 
     def extend(self, length: int) -> None:
         self.bytes += length
@@ -185,9 +185,9 @@ class SplitLosses:
         self.count = 0
 
     @property
-    def passes(self) -> bool:
+    def skips(self) -> bool:
         """Whether damage is passed over."""
-        return self._losses.policy.passes
+        return self._losses.policy.skips
 
     def add(self, offset: int, data: memoryview, reason: str, *, more: bool = False) -> None:
         """Take note of lost bytes, which may be ``more`` of those before."""

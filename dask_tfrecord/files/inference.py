@@ -9,14 +9,14 @@ from dask_tfrecord.codec import FRAME_BYTES, NOT_AN_EXAMPLE, Damage, Feature, In
 from dask_tfrecord.errors import CorruptRecordError, TFRecordError
 from dask_tfrecord.files.damage import DamagePolicy, Losses
 from dask_tfrecord.files.options import ReadOptions
-from dask_tfrecord.files.reading import walk
+from dask_tfrecord.files.reading import run_kernel
 from dask_tfrecord.files.splits import Split
 from dask_tfrecord.files.storage.store import Store
 
 AskedType: TypeAlias = RecordType | Literal["infer"]
 
 
-class Place(NamedTuple):
+class RecordPosition(NamedTuple):
     """Where a record is: the file, its number in the file, and where its frame begins in the content."""
 
     path: str
@@ -25,14 +25,14 @@ class Place(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Seen:
+class FeatureSummary:
     """What was seen of one feature; the counts are over the records that hold it with a kind.
 
     Attributes
     ----------
     path : str
         The first file that has it.
-    kinds : dict of str to Place
+    kinds : dict of str to RecordPosition
         The kinds it has, and of each the first record.
     """
 
@@ -40,7 +40,7 @@ class Seen:
     feature_list: bool
     path: str
     records: int
-    kinds: dict[str, Place]
+    kinds: dict[str, RecordPosition]
     min_values: int
     max_values: int
     min_steps: int
@@ -53,9 +53,9 @@ class Seen:
         """How many values each record holds, if that is the same number in all of them."""
         return self.min_values if self.kinds and self.min_values == self.max_values else None
 
-    def merged(self, later: "Seen") -> "Seen":
+    def merged(self, later: "FeatureSummary") -> "FeatureSummary":
         """The same of these records and of later ones."""
-        return Seen(
+        return FeatureSummary(
             self.name,
             self.feature_list,
             self.path,
@@ -78,11 +78,11 @@ class Sample:
     ----------
     record_type : "example", "sequence_example", "bytes" or "infer"
         As asked for, or as recognised.
-    features : tuple of Seen
+    features : tuple of FeatureSummary
         In the order first seen.
     records, payload : int
         How many records there are, and the bytes in them.
-    stranger : TFRecordError, optional
+    non_message : TFRecordError, optional
         For the first record that is no message, after which its file was not looked at any further.
     doubt : str
         Why records that parse as messages may be none of the record type. Of a sample whose record type is
@@ -90,10 +90,10 @@ class Sample:
     """
 
     record_type: AskedType
-    features: tuple[Seen, ...] = ()
+    features: tuple[FeatureSummary, ...] = ()
     records: int = 0
     payload: int = 0
-    stranger: TFRecordError | None = None
+    non_message: TFRecordError | None = None
     doubt: str = ""
 
     def merged(self, later: "Sample") -> "Sample":
@@ -107,26 +107,26 @@ class Sample:
             tuple(found.values()),
             self.records + later.records,
             self.payload + later.payload,
-            self.stranger or later.stranger,
+            self.non_message or later.non_message,
             "" if self._is_certain or later._is_certain else self.doubt or later.doubt,
         )
 
     @property
     def _is_certain(self) -> bool:
         """Whether a record is no message of any type, so that the records are bytes without doubt."""
-        return self.stranger is not None and not self.doubt
+        return self.non_message is not None and not self.doubt
 
     @property
     def known_type(self) -> RecordType:
         """The record type; that of plain examples where no record told."""
         return "example" if self.record_type == "infer" else self.record_type
 
-    def is_nullable(self, feature: Seen) -> bool:
+    def is_nullable(self, feature: FeatureSummary) -> bool:
         """Whether some of the records lack the feature."""
         return feature.records < self.records
 
 
-def look_at_split(
+def sample_split(
     store: Store,
     split: Split,
     *,
@@ -150,16 +150,18 @@ def look_at_split(
         max_record_bytes=options.max_record_bytes,
     )
     path = store.public(split.file.path)
-    places: dict[int, Place] = {}
+    places: dict[int, RecordPosition] = {}
     records = payload = 0
-    stranger = None
+    non_message = None
     kernel = _Feed(inference)
-    if options.damage.passes:  # and is told of, and counted, by who reads
+    if options.damage.skips:  # and is told of, and counted, by who reads
         options = replace(options, damage=DamagePolicy("skip"))
     try:
-        for step in walk(store, split, options, kernel, losses=losses):
+        for step in run_kernel(store, split, options, kernel, losses=losses):
             count = step.result.records
-            _note_places(places, inference, records, step.data, Place(path, step.record, step.offset))
+            _note_places(
+                places, inference, records, step.data, RecordPosition(path, step.record, step.offset)
+            )
             records += count
             payload += len(step.data) - FRAME_BYTES * count + kernel.payload
             if count and windows is not None and step.result.damage is None:
@@ -169,10 +171,10 @@ def look_at_split(
     except CorruptRecordError as error:
         if not kernel.payload:
             raise
-        stranger = error
+        non_message = error
     features = tuple(_seen(feature, path, places) for feature in inference.features())
     doubt = "" if kernel.other is None else f"{path}, record {kernel.other:,} is a message of another type"
-    return Sample(record_type, features, records, payload, stranger, doubt)
+    return Sample(record_type, features, records, payload, non_message, doubt)
 
 
 class _Fed(NamedTuple):
@@ -205,7 +207,11 @@ class _Feed:
 
 
 def _note_places(
-    places: dict[int, Place], inference: Inference, before: int, data: memoryview, start: Place
+    places: dict[int, RecordPosition],
+    inference: Inference,
+    before: int,
+    data: memoryview,
+    start: RecordPosition,
 ) -> None:
     """Remember where those records of the last call are that were the first of a feature's kind."""
     numbers = {number for feature in inference.features() for number in feature.kinds.values()}
@@ -216,7 +222,7 @@ def _note_places(
             at = number - before
             # What comes next may turn out to be no message after its first features.
             offset = offsets[at].as_py() if at < len(offsets) else len(data)
-            places[number] = Place(start.path, start.record + at, start.offset + offset)
+            places[number] = RecordPosition(start.path, start.record + at, start.offset + offset)
 
 
 def _is_framed(data: memoryview, damage: Damage) -> bool:
@@ -224,6 +230,6 @@ def _is_framed(data: memoryview, damage: Damage) -> bool:
     return damage.size > 0 and scan(frame, final=True).damage is None
 
 
-def _seen(feature: Feature, path: str, places: Mapping[int, Place]) -> Seen:
+def _seen(feature: Feature, path: str, places: Mapping[int, RecordPosition]) -> FeatureSummary:
     kinds = {kind: places[number] for kind, number in sorted(feature.kinds.items(), key=itemgetter(1))}
-    return Seen(**{**feature._asdict(), "kinds": kinds, "path": path})
+    return FeatureSummary(**{**feature._asdict(), "kinds": kinds, "path": path})

@@ -40,7 +40,7 @@ class ReadOptions:
     ``path_column`` and ``offset_column`` are the names of columns that tell where records come from.
     ``guessed`` says that the records were taken for examples because none of a sample had a feature list.
     ``guess`` is what the columns were inferred from, and None if they were not. ``globs`` are proposed where
-    one of the files is something else (see `globs_of`).
+    one of the files is something else (see `suggest_globs`).
     """
 
     compression: ReadCompression = "infer"

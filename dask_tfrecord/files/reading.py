@@ -26,14 +26,14 @@ from dask_tfrecord.errors import CorruptRecordError, FileChangedError, SchemaErr
 from dask_tfrecord.files.damage import Losses, SplitLosses
 from dask_tfrecord.files.options import ReadOptions
 from dask_tfrecord.files.splits import Split
-from dask_tfrecord.files.storage.glob_advice import NO_GLOBS, Globs, without
+from dask_tfrecord.files.storage.glob_advice import NO_GLOBS, SuggestedGlobs, exclusion_advice
 from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.files.stream import open_window
 from dask_tfrecord.files.window import Window
 from dask_tfrecord.schema.model import Schema
 
 # The column of the files that records come from.
-PATH = pa.dictionary(pa.int32(), pa.string())
+PATH_TYPE = pa.dictionary(pa.int32(), pa.string())
 
 # A file is read through one buffer of this size, which grows only for a record that is longer.
 WINDOW_BYTES = 1 << 22
@@ -85,13 +85,13 @@ def read_split(
         known=known,
     )
     kernel = decoder.decode
-    if options.damage.passes and schema.record_type != "bytes":
+    if options.damage.skips and schema.record_type != "bytes":
         kernel = _thorough(decoder, record_type, options)
-    for step in walk(store, split, options, kernel, stored.columns, losses):
+    for step in run_kernel(store, split, options, kernel, stored.columns, losses):
         try:
             batch = stored.from_storage(step.result.batch)
         except TFRecordError as error:
-            raise placed(error, path, step.record) from None
+            raise locate_error(error, path, step.record) from None
         yield batch if stored == schema else _with_origin(batch, schema, options, path, step)
 
 
@@ -105,16 +105,16 @@ def read_table(
     losses: Losses | None = None,
 ) -> pa.Table:
     """All records of a split; if no columns are wanted and any features allowed, these are only counted."""
-    thorough = options.damage.passes and schema.record_type != "bytes"
+    thorough = options.damage.skips and schema.record_type != "bytes"
     if not schema.fields and not thorough and known is None:
-        return no_columns(count_records(store, split, options, losses))
+        return rows_without_columns(count_records(store, split, options, losses))
     batches = read_split(store, split, schema, options, known=known, losses=losses)
     if not schema.fields:
-        return no_columns(sum(batch.num_rows for batch in batches))
+        return rows_without_columns(sum(batch.num_rows for batch in batches))
     return pa.Table.from_batches(batches, schema.arrow)
 
 
-def no_columns(rows: int) -> pa.Table:
+def rows_without_columns(rows: int) -> pa.Table:
     """Nothing but a number of rows."""
     return pa.table({"": pa.nulls(rows)}).select([])
 
@@ -122,7 +122,7 @@ def no_columns(rows: int) -> pa.Table:
 def count_records(store: Store, split: Split, options: ReadOptions, losses: Losses | None = None) -> int:
     """How many records a split holds; their checksums are verified, their messages are not looked at."""
     scan_all = partial(scan, verify_crc=options.verify_crc, max_record_bytes=options.max_record_bytes)
-    return sum(step.result.records for step in walk(store, split, options, scan_all, losses=losses))
+    return sum(step.result.records for step in run_kernel(store, split, options, scan_all, losses=losses))
 
 
 def _thorough(decoder: Decoder, record_type: RecordType, options: ReadOptions) -> Callable[..., Decoded]:
@@ -165,7 +165,7 @@ class Step(Generic[_R]):
     record: int
 
 
-def walk(
+def run_kernel(
     store: Store,
     split: Split,
     options: ReadOptions,
@@ -197,15 +197,15 @@ def walk(
                             continue
                         break
                     error = damage.error(columns, -count, window.offset + at)
-                    if not lost.passes or isinstance(error, SchemaError):
+                    if not lost.skips or isinstance(error, SchemaError):
                         raise error
                     at = search.pass_over(data, end, damage)
                     record += 1
                 window.advance(at)
-                if window.broken and lost.passes:
+                if window.broken and lost.skips:
                     return lost.add(window.offset, data[at:], window.broken.problem, more=bool(search.reason))
     except TFRecordError as error:
-        raise placed(error, path, record, options.globs) from None
+        raise locate_error(error, path, record, options.globs) from None
 
 
 class _Search:
@@ -270,7 +270,9 @@ def _with_origin(
     return pa.RecordBatch.from_arrays([columns[name] for name in schema.names], schema=schema.arrow)
 
 
-def placed(error: TFRecordError, path: str, first: int, globs: Globs = NO_GLOBS) -> TFRecordError:
+def locate_error(
+    error: TFRecordError, path: str, first: int, globs: SuggestedGlobs = NO_GLOBS
+) -> TFRecordError:
     """The error with its file; its record counted from ``first`` on now counts from the file's start.
 
     ``globs`` may read the other files.
@@ -281,16 +283,16 @@ def placed(error: TFRecordError, path: str, first: int, globs: Globs = NO_GLOBS)
     return error.located(path=path, advice=_advice(error, path, globs))
 
 
-def _advice(error: TFRecordError, path: str, globs: Globs) -> str | None:
+def _advice(error: TFRecordError, path: str, globs: SuggestedGlobs) -> str | None:
     """What to do about damage that is nothing else."""
     if not isinstance(error, CorruptRecordError) or isinstance(error, FileChangedError):
         return None
     if "max_record_bytes" in error.problem:
         return f"pass a larger max_record_bytes=; if it is damaged, {_ADVICE_ON_DAMAGE}"
     if error.problem.startswith(NO_EXAMPLE):
-        rest = _ADVICE_ON_DAMAGE if error.record else without(globs, path)
+        rest = _ADVICE_ON_DAMAGE if error.record else exclusion_advice(globs, path)
         return f"{_ADVICE_AS_BYTES}, or {rest.removeprefix('pass ')}"
     if error.offset or "record data" in error.problem:
         return _ADVICE_ON_DAMAGE
-    rest = without(globs, path)
+    rest = exclusion_advice(globs, path)
     return f"{_ADVICE_AT_START}, or {rest}" if "with the glob" in rest else _ADVICE_AT_START

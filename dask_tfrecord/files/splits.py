@@ -33,7 +33,7 @@ class Split:
 
 
 @dataclass(frozen=True)
-class Located:
+class BlockIndex:
     """What was found out of a file about which nothing is written down.
 
     Attributes
@@ -51,21 +51,25 @@ class Located:
     damaged: tuple[int, ...] = ()
 
 
-def split_file(file: FileInfo, known: FileEntry | Located | None, blocksize: int | None) -> tuple[Split, ...]:
+def split_file(
+    file: FileInfo, known: FileEntry | BlockIndex | None, blocksize: int | None
+) -> tuple[Split, ...]:
     """Stretches of about equal size, none of them much larger than a partition if the blocks allow it."""
     if known is None:
         return (Split(file),)
     return split_at_blocks(file, known, _cuts(file.size or 0, known.blocks, blocksize))
 
 
-def split_at_blocks(file: FileInfo, known: FileEntry | Located, cuts: Sequence[Block]) -> tuple[Split, ...]:
+def split_at_blocks(
+    file: FileInfo, known: FileEntry | BlockIndex, cuts: Sequence[Block]
+) -> tuple[Split, ...]:
     """The stretches between some of a file's blocks, other than the first."""
     starts = [_FIRST, *cuts]
     ends = [*(cut.record for cut in cuts), known.records or 0]
     records: list[int | None] = [end - start.record for start, end in zip(starts, ends, strict=True)]
     if known.records is None:
         records = [None] * len(starts)
-    elif isinstance(known, Located):
+    elif isinstance(known, BlockIndex):
         for place in known.damaged:  # how many of the records are whole is not known there
             records[bisect_right(starts, place, key=lambda start: start.offset) - 1] = None
     stretches = zip(starts, [*cuts, None], records, strict=True)

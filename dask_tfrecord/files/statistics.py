@@ -31,17 +31,17 @@ _STORAGE: dict[Kind, pa.DataType] = {
 _NOT_PLAIN = (ValueError, OverflowError, pa.ArrowException)
 
 
-def none(schema: Schema) -> Columns:
+def empty_statistics(schema: Schema) -> Columns:
     """Those of no rows."""
     return [Statistics(0, None, None)] * len(schema.fields)
 
 
-def together(one: Columns, other: Columns) -> Columns:
+def merge_statistics(one: Columns, other: Columns) -> Columns:
     """Those of the rows of both."""
     return list(map(_of_both, one, other))
 
 
-def describe(schema: Schema, files: Sequence[Columns]) -> list[tuple[ColumnStatistics, ...]]:
+def file_statistics(schema: Schema, files: Sequence[Columns]) -> list[tuple[ColumnStatistics, ...]]:
     """For each file what is told of its columns; ``files`` are of the values that the kernel encodes."""
     if not files or not schema.fields:
         return [()] * len(files)

@@ -10,8 +10,8 @@ from dask_tfrecord.errors import CorruptRecordError, FileChangedError, TFRecordE
 from dask_tfrecord.files.options import ReadCompression, ReadOptions
 from dask_tfrecord.files.part_names import is_part
 from dask_tfrecord.files.splits import Split
-from dask_tfrecord.files.storage.checksum import Sum, SummedSource
-from dask_tfrecord.files.storage.glob_advice import without
+from dask_tfrecord.files.storage.checksum import Checksum, ChecksumReader
+from dask_tfrecord.files.storage.glob_advice import exclusion_advice
 from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.files.window import Window
 
@@ -23,8 +23,8 @@ def open_window(store: Store, split: Split, options: ReadOptions, size: int) -> 
     end = None if stop is None else stop.offset
     with store.open(file.path, file.size, start.offset, end, file.stamp) as stored:
         is_whole = not start.offset and stop is None
-        total = Sum() if is_whole and file.crc32c is not None and not options.damage.passes else None
-        source = stored if total is None else SummedSource(stored, total)
+        total = Checksum() if is_whole and file.crc32c is not None and not options.damage.skips else None
+        source = stored if total is None else ChecksumReader(stored, total)
         head = source.peek(HEADER_BYTES if start.offset else LOOK_BYTES)
         if start.offset:
             found = block_compression(split, head[:HEADER_BYTES])
@@ -50,7 +50,7 @@ def open_window(store: Store, split: Split, options: ReadOptions, size: int) -> 
                     f"not a TFRecord file: it looks like {looks}",
                     record=error.record,
                     offset=0,
-                    advice=without(options.globs, store.public(file.path)),
+                    advice=exclusion_advice(options.globs, store.public(file.path)),
                 ) from None
             raise
 

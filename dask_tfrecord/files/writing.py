@@ -25,8 +25,8 @@ from dask_tfrecord.codec.codecs import Compression, compressor
 from dask_tfrecord.codec.compressing import Compressor
 from dask_tfrecord.errors import SchemaError, TFRecordError
 from dask_tfrecord.files.entry import BLOCK_BYTES, Block, ColumnStatistics, FileEntry
-from dask_tfrecord.files.reading import placed
-from dask_tfrecord.files.statistics import Columns, describe, none, together
+from dask_tfrecord.files.reading import locate_error
+from dask_tfrecord.files.statistics import Columns, empty_statistics, file_statistics, merge_statistics
 from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.schema.model import Lossy, Schema
 from dask_tfrecord.schema.storage_types import is_stored, storage_bytes
@@ -133,7 +133,7 @@ def write_files(
                 files.append(FileEntry(name, output.bytes, count, output.crc32c, part.values, at))
                 found.append(records.statistics())
                 number += 1
-    return list(map(_with_statistics, files, describe(schema, found)))
+    return list(map(_with_statistics, files, file_statistics(schema, found)))
 
 
 def _with_statistics(file: FileEntry, columns: tuple[ColumnStatistics, ...]) -> FileEntry:
@@ -185,7 +185,7 @@ class _Records:
 
     def placed(self, error: TFRecordError, path: str) -> TFRecordError:
         """An error of `take` with its file, and with the row of the table that was split."""
-        error = placed(error, path, self._base)
+        error = locate_error(error, path, self._base)
         if error.record is not None and self._order is not None:
             return error.replaced(record=int(self._order[error.record]))
         return error
@@ -211,12 +211,12 @@ class _Records:
         """Of the rows given out since the last call."""
         self._note()
         found, self._statistics = self._statistics, None
-        return found or none(self._schema)
+        return found or empty_statistics(self._schema)
 
     def _note(self) -> None:
         if self._noted < self.row:
             found = self._encoder.statistics(self._noted - self._base, self.row - self._base)
-            self._statistics = together(self._statistics, found) if self._statistics else found
+            self._statistics = merge_statistics(self._statistics, found) if self._statistics else found
             self._noted = self.row
 
     def _bind(self, end: int) -> None:

@@ -229,7 +229,7 @@ def test_directories_on_other_stores_are_indexed(scheme: str) -> None:
 
 def test_other_processes_do_the_work(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(indexing, "STRETCH_BYTES", 5_000)
-    monkeypatch.setattr(locate, "STRETCH_BYTES", 5_000)
+    monkeypatch.setattr(locate, "TASK_BYTES", 5_000)
     with (
         ProcessPoolExecutor(2, get_context("spawn")) as pool,
         dask.config.set(scheduler="processes", pool=pool),

@@ -19,7 +19,7 @@ import pytest
 from dask_tfrecord import read_tfrecord, to_tfrecord
 from dask_tfrecord.codec import Decoder
 from dask_tfrecord.files import reading as files
-from dask_tfrecord.files.storage.open_file import Source
+from dask_tfrecord.files.storage.open_file import FileReader
 from dask_tfrecord.files.storage.store import Store
 
 TABLE = Path(__file__).parents[1] / "data" / "costs.md"
@@ -103,7 +103,7 @@ class Cost:
     @contextmanager
     def counted(self, patch: pytest.MonkeyPatch) -> Iterator[None]:
         """Count what is done in the block."""
-        cost, open_file, read = self, Store.open, Source._read
+        cost, open_file, read = self, Store.open, FileReader._read
 
         @contextmanager
         def opening(store: Store, path: str, *args: Any) -> Iterator[Any]:
@@ -111,7 +111,7 @@ class Cost:
             with open_file(store, path, *args) as source:
                 yield source
 
-        def reading(source: Source, view: memoryview, wanted: int | None) -> int:
+        def reading(source: FileReader, view: memoryview, wanted: int | None) -> int:
             count = read(source, view, wanted)
             cost.bytes += count
             return count
@@ -123,7 +123,7 @@ class Cost:
 
         with patch.context() as inner:
             inner.setattr(Store, "open", opening)
-            inner.setattr(Source, "_read", reading)
+            inner.setattr(FileReader, "_read", reading)
             inner.setattr(files, "Decoder", Decoding)
             yield
 

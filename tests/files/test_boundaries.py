@@ -19,10 +19,10 @@ from dask_tfrecord.codec import MAX_RECORD_BYTES
 from dask_tfrecord.dataset.discovery import one_by_one
 from dask_tfrecord.files import boundaries as module
 from dask_tfrecord.files import stream as content
-from dask_tfrecord.files.boundaries import locate
+from dask_tfrecord.files.boundaries import find_blocks
 from dask_tfrecord.files.entry import Block
 from dask_tfrecord.files.options import ReadOptions
-from dask_tfrecord.files.splits import Located
+from dask_tfrecord.files.splits import BlockIndex
 from dask_tfrecord.files.storage.listing import FileInfo
 from dask_tfrecord.files.storage.store import Store
 
@@ -45,12 +45,14 @@ def walked(data: bytes, limit: int = MAX_RECORD_BYTES) -> tuple[list[int], list[
     return starts, damaged
 
 
-def located(data: bytes, stretch: int, every: int = 1, **options: Any) -> Located | None:
+def located(data: bytes, stretch: int, every: int = 1, **options: Any) -> BlockIndex | None:
     """What is found in a file with this content."""
     store = Store.at("memory://located")
     store.fs.pipe_file("/located/file", data)
     info = FileInfo("/located/file", len(data))
-    found = locate(store, [info], ReadOptions(**options), one_by_one, stretch=stretch, every=every)
+    found = find_blocks(
+        store, [info], ReadOptions(**options), one_by_one, task_bytes=stretch, block_bytes=every
+    )
     return found.get(info.path)
 
 
@@ -162,7 +164,7 @@ def _stretch(data: bytes) -> tuple[Store, Any]:
 @pytest.fixture(params=[1, 1 << 24])
 def _stretches(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Tasks that locate look at as little as a partition, or at everything."""
-    monkeypatch.setattr(module, "STRETCH_BYTES", request.param)
+    monkeypatch.setattr(module, "TASK_BYTES", request.param)
 
 
 @pytest.mark.usefixtures("_stretches")
@@ -191,7 +193,7 @@ def test_each_partition_alone_holds_exactly_its_rows(blocksize: int, tmp_path: P
 )
 def test_together_the_partitions_are_the_file(data: bytes, blocksize: int) -> None:
     Store.at("memory://located").fs.pipe_file("/located/file", data)
-    with patch.object(module, "STRETCH_BYTES", 1), dask.config.set(scheduler="sync"):
+    with patch.object(module, "TASK_BYTES", 1), dask.config.set(scheduler="sync"):
         ddf = read_tfrecord("memory://located/file", record_type="bytes", blocksize=blocksize)
         found = [row for part in ddf.partitions for row in part["record"].compute()]
     assert found == oracle.frames(data)
@@ -234,7 +236,7 @@ def test_located_lengths_need_no_reading_but_where_there_is_damage(tmp_path: Pat
 def test_locating_needs_no_reading_of_small_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in "abc":
         (tmp_path / name).write_bytes(nested(0))
-    monkeypatch.setattr(module, "locate", None)
+    monkeypatch.setattr(module, "find_blocks", None)
     assert read_tfrecord(tmp_path, record_type="bytes", blocksize=1000).npartitions == 1
 
 
@@ -262,7 +264,7 @@ def remote(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[str
 def test_files_of_any_store_are_split(
     remote: tuple[str, dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "STRETCH_BYTES", 1)
+    monkeypatch.setattr(module, "TASK_BYTES", 1)
     url, options = remote
     ddf = read_tfrecord(url, record_type="bytes", blocksize=200, storage_options=options)
     assert ddf.npartitions > 2
@@ -286,7 +288,7 @@ def test_damage_is_passed_over_in_partitions_as_in_the_whole_file(data: bytes, b
     Store.at("memory://located").fs.pipe_file("/located/file", data)
     options: dict[str, Any] = {"record_type": "bytes", "on_corrupt": "skip", "compression": None}
     with (
-        patch.object(module, "STRETCH_BYTES", 1),
+        patch.object(module, "TASK_BYTES", 1),
         patch.object(module, "detect", lambda head: None),
         patch.object(content, "detect", lambda head: None),
         dask.config.set(scheduler="sync"),

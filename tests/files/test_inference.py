@@ -20,7 +20,7 @@ from dask_tfrecord.codec import Column, Encoder
 from dask_tfrecord.dataset.discovery import one_by_one, open_dataset
 from dask_tfrecord.dataset.sampling import look_at_all, take_sample
 from dask_tfrecord.errors import CorruptRecordError, CorruptRecordWarning, SchemaError, TFRecordError
-from dask_tfrecord.files.inference import AskedType, Place, Sample
+from dask_tfrecord.files.inference import AskedType, RecordPosition, Sample
 from dask_tfrecord.files.options import ReadOptions
 from dask_tfrecord.files.storage.listing import list_files
 from dask_tfrecord.schema.model import Schema
@@ -365,8 +365,8 @@ def test_a_kinds_place_is_its_records(tmp_path: Path) -> None:
         sample = sampled(tmp_path, "infer", oracle.compress(content, compression))
         path = f"{tmp_path}/00.tfrecord"
         assert sample.features[0].kinds == {
-            "bytes": Place(path, 0, 0),
-            "int64": Place(path, 9, 9 * len(padding)),
+            "bytes": RecordPosition(path, 0, 0),
+            "int64": RecordPosition(path, 9, 9 * len(padding)),
         }
 
 

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from dask_tfrecord.codec import Column, Encoder, RecordType
 from dask_tfrecord.files import writing
 from dask_tfrecord.files.entry import ColumnStatistics
-from dask_tfrecord.files.statistics import describe, none, together
+from dask_tfrecord.files.statistics import empty_statistics, file_statistics, merge_statistics
 from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.files.writing import Part, Parted, write_files
 from dask_tfrecord.schema.model import Schema
@@ -30,11 +30,11 @@ def of(array: pa.Array, record_type: RecordType = "example") -> ColumnStatistics
     """The statistics of one column, gathered from three batches."""
     schema = Schema.from_arrow(pa.schema([("x", array.type)]), record_type)
     encoder = Encoder(schema.columns, record_type)
-    known = none(schema)
+    known = empty_statistics(schema)
     for begin, end in itertools.pairwise([0, len(array) // 3, len(array) // 2, len(array)]):
         encoder.bind(schema.to_storage(pa.record_batch({"x": array.slice(begin)}), lossy="allow"))
-        known = together(known, encoder.statistics(0, end - begin))
-    [[found]] = describe(schema, [known])
+        known = merge_statistics(known, encoder.statistics(0, end - begin))
+    [[found]] = file_statistics(schema, [known])
     assert found.name == "x"
     return found
 

@@ -8,7 +8,7 @@ from dask_tfrecord.dataset.partitioning import hive
 from dask_tfrecord.dataset.requested_columns import Wanted, _unknown
 from dask_tfrecord.dataset.snapshot.model import Snapshot
 from dask_tfrecord.errors import SchemaError
-from dask_tfrecord.files.storage.listing import Listing, plain
+from dask_tfrecord.files.storage.listing import Listing, unquoted_path
 from dask_tfrecord.files.storage.paths import parent_of
 from dask_tfrecord.schema.conversion import convert
 from dask_tfrecord.schema.model import Field, Schema
@@ -28,8 +28,8 @@ def key_columns(listing: Listing, wanted: Wanted) -> dict[str, pa.Array]:
     """
     if not wanted.hive:
         return {}
-    start = len(plain(listing.base))
-    directories = [parent_of(plain(file.path)[start:]) for file in listing.files]
+    start = len(unquoted_path(listing.base))
+    directories = [parent_of(unquoted_path(file.path)[start:]) for file in listing.files]
     try:
         return _key_values(directories, wanted)
     except SchemaError as error:

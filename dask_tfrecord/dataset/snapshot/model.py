@@ -21,7 +21,7 @@ from dask_tfrecord.errors import TFRecordError
 from dask_tfrecord.files.entry import Block, ColumnStatistics, FileEntry
 from dask_tfrecord.files.storage.not_found import nothing_at
 from dask_tfrecord.files.storage.paths import parent_of
-from dask_tfrecord.files.storage.redaction import discreet
+from dask_tfrecord.files.storage.redaction import redact_errors
 from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.schema.model import Field, Schema
 
@@ -182,13 +182,13 @@ def _by_directory(files: Sequence[FileEntry]) -> tuple[FileEntry, ...]:
     return tuple(file for together in found.values() for file in together)
 
 
-@discreet
+@redact_errors
 def versions(store: Store) -> list[int]:
     """The numbers of the snapshots at the store's root, the newest last."""
     return sorted(int(name[:8]) for name in store.names(OWN) if _NAME.fullmatch(name))
 
 
-@discreet
+@redact_errors
 def find_snapshot(store: Store) -> Snapshot | None:
     """The newest snapshot of the dataset at the store's root, if there is any."""
     while numbers := versions(store):
@@ -200,7 +200,7 @@ def find_snapshot(store: Store) -> Snapshot | None:
     return None
 
 
-@discreet
+@redact_errors
 def read_snapshot(store: Store, number: int) -> Snapshot:
     """One version of the dataset at the store's root."""
     path = store.join(snapshot_path(number))

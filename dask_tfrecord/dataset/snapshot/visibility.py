@@ -7,16 +7,16 @@ from dask_tfrecord.dataset.snapshot.model import OWN, Snapshot, find_snapshot
 from dask_tfrecord.dataset.snapshot.names import open_runs, replaced_by
 from dask_tfrecord.errors import CorruptRecordError, TFRecordError
 from dask_tfrecord.files.part_names import _PART_NAME, is_part, run_of
-from dask_tfrecord.files.storage.listing import FileInfo, Listing, list_directory, plain
+from dask_tfrecord.files.storage.listing import FileInfo, Listing, list_directory, unquoted_path
 from dask_tfrecord.files.storage.not_found import unfinished_only
 from dask_tfrecord.files.storage.paths import name_of, parent_of
-from dask_tfrecord.files.storage.redaction import discreet
+from dask_tfrecord.files.storage.redaction import redact_errors
 from dask_tfrecord.files.storage.store import Store
 
 _ADVICE = "pass use_snapshot=False to read the files that are there, whatever the snapshot says"
 
 
-@discreet
+@redact_errors
 def snapshot_files(store: Store, snapshot: Snapshot) -> tuple[FileInfo, ...]:
     """The snapshot's files with their checksums, if they are all there is.
 
@@ -27,7 +27,7 @@ def snapshot_files(store: Store, snapshot: Snapshot) -> tuple[FileInfo, ...]:
     TFRecordError
         If there are files that no write of ours made.
     """
-    found = {plain(info.path): info for info in list_directory(store)}
+    found = {unquoted_path(info.path): info for info in list_directory(store)}
     files = []
     for file in snapshot.files:
         info = found.pop(store.join(file.path), None)
@@ -52,7 +52,7 @@ def snapshot_files(store: Store, snapshot: Snapshot) -> tuple[FileInfo, ...]:
     return tuple(files)
 
 
-@discreet
+@redact_errors
 def committed_files(listing: Listing, *, use_snapshot: bool) -> tuple[FileInfo, ...]:
     """The files of a listing but for those of ours that are not committed; what was spelled out stays.
 

@@ -19,11 +19,11 @@ from dask_tfrecord.files.entry import FileEntry
 from dask_tfrecord.files.options import ReadOptions
 from dask_tfrecord.files.reading import count_records
 from dask_tfrecord.files.splits import Split
-from dask_tfrecord.files.storage.checksum import SummingStore
+from dask_tfrecord.files.storage.checksum import ChecksumStore
 from dask_tfrecord.files.storage.listing import FileInfo
 from dask_tfrecord.files.storage.not_found import check_bucket
 from dask_tfrecord.files.storage.paths import parent_of
-from dask_tfrecord.files.storage.redaction import discreet, without_credentials
+from dask_tfrecord.files.storage.redaction import redact_errors, without_credentials
 from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.schema.conversion import same_layout
 from dask_tfrecord.schema.model import Field, Schema
@@ -42,7 +42,7 @@ _NO_NAMES = {
 _THREADS = 8
 
 
-@discreet
+@redact_errors
 def destination(path: str | os.PathLike[str], storage_options: dict[str, Any] | None = None) -> Store:
     """The store at a path or URL that files are to be created or removed at.
 
@@ -70,7 +70,7 @@ def destination(path: str | os.PathLike[str], storage_options: dict[str, Any] | 
     return Store.at(text, storage_options)
 
 
-@discreet
+@redact_errors
 def check_destination(store: Store, mode: Mode = "create") -> int:
     """Refuse a place that cannot be written to in this mode; return the number of its newest snapshot, or 0.
 
@@ -97,7 +97,7 @@ def check_destination(store: Store, mode: Mode = "create") -> int:
     return newest
 
 
-@discreet
+@redact_errors
 def check_agreement(store: Store, schema: Schema, partitioning: Sequence[Field], index: Levels = ()) -> None:
     """Refuse to add such columns to what is there, if there is anything.
 
@@ -233,7 +233,7 @@ def _values(store: Store, files: Sequence[FileInfo], partitioning: Sequence[Fiel
 
 
 def _entry(store: Store, file: FileInfo) -> FileEntry:
-    summing = SummingStore(store.fs, store.root)
+    summing = ChecksumStore(store.fs, store.root)
     records = count_records(summing, Split(file), ReadOptions())
-    name, total = store.relative(file.path), summing.sum
+    name, total = store.relative(file.path), summing.checksum
     return FileEntry(name, total.bytes, records, total.crc32c, stamp=file.stamp)

@@ -14,7 +14,7 @@ from dask_tfrecord.errors import DestinationError, TFRecordError
 from dask_tfrecord.files.storage.listing import FileInfo
 from dask_tfrecord.files.storage.local_links import linked_directories
 from dask_tfrecord.files.storage.paths import name_of, parent_of
-from dask_tfrecord.files.storage.redaction import discreet
+from dask_tfrecord.files.storage.redaction import redact_errors
 from dask_tfrecord.files.storage.store import Store
 
 # Files whose first bytes are read at a time.
@@ -36,7 +36,7 @@ _TFRECORD_NAME = re.compile(
 _EVENTS = "tfevents"
 
 
-@discreet
+@redact_errors
 def replaceable_files(store: Store) -> frozenset[str]:
     """The files that an overwrite may remove although no snapshot lists them, as paths below the root.
 

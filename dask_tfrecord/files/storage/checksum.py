@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dask_tfrecord.codec import _kernel
-from dask_tfrecord.files.storage.open_file import Source
+from dask_tfrecord.files.storage.open_file import FileReader
 from dask_tfrecord.files.storage.store import Store
 
 # Castagnoli's polynomial, and 1, both with the lowest power in the highest bit.
@@ -20,7 +20,7 @@ def followed_by(crc32c: int, next_crc32c: int, next_bytes: int) -> int:
 
 
 @dataclass
-class Sum:
+class Checksum:
     """What was read: its first bytes, how many in all, and their checksum."""
 
     head: bytes = b""
@@ -29,22 +29,22 @@ class Sum:
 
 
 @dataclass(frozen=True, repr=False)
-class SummingStore(Store):
+class ChecksumStore(Store):
     """A store of which all that is read is summed up, one file at a time."""
 
-    sum: Sum = field(default_factory=Sum)
+    checksum: Checksum = field(default_factory=Checksum)
 
     @contextmanager
-    def open(self, *args: Any) -> Iterator[Source]:
+    def open(self, *args: Any) -> Iterator[FileReader]:
         """As any store does."""
         with super().open(*args) as source:
-            yield SummedSource(source, self.sum)
+            yield ChecksumReader(source, self.checksum)
 
 
-class SummedSource(Source):
+class ChecksumReader(FileReader):
     """Hands on what another source reads, and sums it up."""
 
-    def __init__(self, source: Source, total: Sum) -> None:
+    def __init__(self, source: FileReader, total: Checksum) -> None:
         self._source = source
         self._sum = total
         self.size = source.size

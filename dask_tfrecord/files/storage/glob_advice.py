@@ -1,4 +1,4 @@
-"""Globs that read the rest of some files where one of them is something else. Opens no file."""
+"""SuggestedGlobs that read the rest of some files where one of them is something else. Opens no file."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -10,12 +10,12 @@ from dask_tfrecord.files.storage.paths import name_of, parent_of
 
 # A directory, and globs of names below it, each with a bit for every name that was looked at and matches.
 # They travel in each task, so there are few.
-Globs: TypeAlias = tuple[str, tuple[tuple[str, int], ...]]
-NO_GLOBS: Globs = ("", ())
+SuggestedGlobs: TypeAlias = tuple[str, tuple[tuple[str, int], ...]]
+NO_GLOBS: SuggestedGlobs = ("", ())
 _MOST = 12
 _NAMES = 64
 
-# Globs that are proposed together.
+# SuggestedGlobs that are proposed together.
 _TOGETHER = 6
 
 _MAGIC = re.compile(r"[*?\[{]")
@@ -29,8 +29,8 @@ _OTHER = re.compile(
 )
 
 
-def globs_of(listing: Listing) -> Globs:
-    """Globs below one directory that match the names of listed files; none for a list of paths."""
+def suggest_globs(listing: Listing) -> SuggestedGlobs:
+    """SuggestedGlobs below one directory that match the names of listed files; none for a list of paths."""
     root = listing.store.root
     base = listing.base or (parent_of(root[: found.start()]) if (found := _MAGIC.search(root)) else "")
     if not base or _MAGIC.search(base):
@@ -45,7 +45,7 @@ def globs_of(listing: Listing) -> Globs:
     return public, tuple((one, masks[one]) for one in best[:_MOST])
 
 
-def without(globs: Globs, path: str) -> str:
+def exclusion_advice(globs: SuggestedGlobs, path: str) -> str:
     """The advice to leave a file out, with a glob that reads others if there is one."""
     name = name_of(path)
     root, patterns = globs
@@ -72,7 +72,7 @@ def _cover(usable: Sequence[tuple[str, int]]) -> list[str]:
 
 
 def _patterns(name: str) -> Iterable[str]:
-    """Globs for names like this one: by its extensions, and by its beginning."""
+    """SuggestedGlobs for names like this one: by its extensions, and by its beginning."""
     stem, *extensions = name.split(".")
     for extension in extensions:
         if word := re.match(r"[A-Za-z]\w*", extension):

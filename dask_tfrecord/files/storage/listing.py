@@ -19,7 +19,7 @@ from dask_tfrecord.files.storage.local_links import Disk, is_hidden, once
 from dask_tfrecord.files.storage.not_found import nothing_at, unreachable
 from dask_tfrecord.files.storage.open_file import stamp_of
 from dask_tfrecord.files.storage.paths import parent_of
-from dask_tfrecord.files.storage.redaction import discreet, without_credentials
+from dask_tfrecord.files.storage.redaction import redact_errors, without_credentials
 from dask_tfrecord.files.storage.store import Store
 
 PathLike = str | os.PathLike[str]
@@ -89,7 +89,7 @@ class _Found(NamedTuple):
     kind: str  # "directory", "file" or "glob"
 
 
-@discreet
+@redact_errors
 def list_files(
     paths: PathLike | Sequence[PathLike], storage_options: dict[str, Any] | None = None
 ) -> Listing:
@@ -145,8 +145,8 @@ def as_paths(paths: PathLike | Sequence[PathLike]) -> list[PathLike]:
     return wanted
 
 
-@discreet
-def at_page(store: Store) -> Store:
+@redact_errors
+def with_trailing_slash(store: Store) -> Store:
     """The store; over HTTP with a slash at the end of its root if that is a page of links."""
     if not _is_url(store.root) or store.root.endswith("/"):
         return store
@@ -164,7 +164,7 @@ def list_directory(store: Store) -> list[FileInfo]:
         return []
 
 
-def plain(path: str) -> str:
+def unquoted_path(path: str) -> str:
     """The path without what an address over HTTP escapes."""
     return unquote(path) if _is_url(path) else path
 

@@ -42,7 +42,7 @@ def stamp_of(info: dict[str, Any]) -> str:
 
 
 @dataclass(frozen=True)
-class Expected:
+class ExpectedFile:
     """A file as it was listed.
 
     Attributes
@@ -110,10 +110,10 @@ class Expected:
         self.check(now)
 
 
-class Source:
+class FileReader:
     """A stretch of a file's bytes, forward, and the check that there are as many as were planned."""
 
-    def __init__(self, file: Any, expected: Expected, start: int, stop: int | None) -> None:
+    def __init__(self, file: Any, expected: ExpectedFile, start: int, stop: int | None) -> None:
         self._file = file
         self._expected = expected
         self._position = start

@@ -65,7 +65,7 @@ def hide(text: str, secrets: Iterable[str]) -> str:
     return text
 
 
-def discreet(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
+def redact_errors(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
     """A function whose exceptions show nothing that is secret in its arguments.
 
     An exception that would is replaced: by one of the same class if that is ours or Python's own, else by one

@@ -25,9 +25,9 @@ from fsspec.implementations.memory import MemoryFile
 from fsspec.utils import tokenize
 
 from dask_tfrecord.errors import DestinationError, TFRecordError
-from dask_tfrecord.files.storage.open_file import REQUEST_BYTES, Expected, Source
+from dask_tfrecord.files.storage.open_file import REQUEST_BYTES, ExpectedFile, FileReader
 from dask_tfrecord.files.storage.paths import name_of, parent_of
-from dask_tfrecord.files.storage.redaction import discreet, without_credentials
+from dask_tfrecord.files.storage.redaction import redact_errors, without_credentials
 
 # Stores where a rename is a copy, and where an upload becomes visible as a whole when it is completed.
 # All others rename, and a new file is written beside its place first.
@@ -56,7 +56,7 @@ class Store:
     root: str
 
     @classmethod
-    @discreet
+    @redact_errors
     def at(cls, path: str | os.PathLike[str], storage_options: dict[str, Any] | None = None) -> "Store":
         """The store and root that a path or URL names; listings that fsspec remembers are forgotten."""
         text = os.fspath(path)
@@ -312,13 +312,13 @@ class Store:
     @contextmanager
     def open(
         self, path: str, size: int | None, start: int = 0, stop: int | None = None, stamp: str = ""
-    ) -> Iterator[Source]:
+    ) -> Iterator[FileReader]:
         """A file to read forward from ``start`` to ``stop``.
 
         ``size`` (None if nobody knows) and ``stamp`` (empty if there is none) are those of the file that is
         meant; FileChangedError tells that it is another one now.
         """
-        expected = Expected(
+        expected = ExpectedFile(
             self.public(path), size, stamp, not start and stop is None, lambda: self.look(path)
         )
         with ExitStack() as stack:
@@ -327,7 +327,7 @@ class Store:
                 expected.check(self._details(file, path))
                 if start:
                     file.seek(start)
-            yield Source(file, expected, start, stop)
+            yield FileReader(file, expected, start, stop)
 
     def read_ranges(self, ranges: Sequence[tuple[str, int, int]]) -> list[bytes]:
         """The bytes of these ranges: path, start and stop. Stores that can are asked for all at once."""
@@ -338,8 +338,11 @@ class Store:
                 raise one
         return found
 
-    def _open(self, path: str, expected: Expected) -> Any:
-        options: dict[str, Any] = {"block_size": REQUEST_BYTES, "cache_type": "none"}  # `Source` reads ahead
+    def _open(self, path: str, expected: ExpectedFile) -> Any:
+        options: dict[str, Any] = {
+            "block_size": REQUEST_BYTES,
+            "cache_type": "none",
+        }  # FileReader buffers
         if "http" in self._protocols:
             if expected.whole:
                 options["block_size"] = 0  # one request, which servers without ranges answer, too

@@ -4,8 +4,8 @@ from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
-from dask_tfrecord.files.storage.listing import FileInfo, list_directory, plain
-from dask_tfrecord.files.storage.open_file import Expected
+from dask_tfrecord.files.storage.listing import FileInfo, list_directory, unquoted_path
+from dask_tfrecord.files.storage.open_file import ExpectedFile
 from dask_tfrecord.files.storage.store import Store
 
 # More files than this are looked up by one listing of the dataset, where every look is a request.
@@ -29,8 +29,8 @@ def check_unchanged(store: Store, files: Iterable[FileInfo]) -> None:
     stamped = list({file.path: file for file in files if file.stamp}.values())
     if not store.local and len(stamped) > _FEW:
         store.fs.invalidate_cache()
-        found = {plain(info.path): info for info in list_directory(store)}
-        stamped = [file for file in stamped if _stamp(found.get(plain(file.path))) != file.stamp]
+        found = {unquoted_path(info.path): info for info in list_directory(store)}
+        stamped = [file for file in stamped if _stamp(found.get(unquoted_path(file.path))) != file.stamp]
     if store.local or len(stamped) < 2:
         for file in stamped:
             _check(store, file)
@@ -44,5 +44,5 @@ def _stamp(file: FileInfo | None) -> str:
 
 
 def _check(store: Store, file: FileInfo) -> None:
-    expected = Expected(store.public(file.path), file.size, file.stamp, True, dict)
+    expected = ExpectedFile(store.public(file.path), file.size, file.stamp, True, dict)
     expected.check(store.look(file.path))

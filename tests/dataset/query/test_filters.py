@@ -34,7 +34,7 @@ from dask_tfrecord.dataset.query.predicates import (
 )
 from dask_tfrecord.errors import SchemaError
 from dask_tfrecord.files.entry import ColumnStatistics
-from dask_tfrecord.files.statistics import describe
+from dask_tfrecord.files.statistics import file_statistics
 from dask_tfrecord.schema.model import Field, Schema
 
 OPERATORS: list[Operator] = ["==", "!=", "<", "<=", ">", ">="]
@@ -87,7 +87,7 @@ def stored(array: pa.Array) -> tuple[pa.Array, ColumnStatistics]:
     batch = schema.to_storage(pa.record_batch({"x": array}), lossy="allow")
     encoder = Encoder(schema.columns, schema.record_type)
     encoder.bind(batch)
-    [[statistics]] = describe(schema, [encoder.statistics(0, len(array))])
+    [[statistics]] = file_statistics(schema, [encoder.statistics(0, len(array))])
     kernel = {"int64": pa.int64(), "float": pa.float32()}.get(schema.fields[0].kind, batch.column(0).type)
     back = schema.from_storage(pa.record_batch({"x": batch.column(0).cast(kernel)}))
     return back.column(0), statistics

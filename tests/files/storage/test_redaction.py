@@ -20,7 +20,7 @@ from servers import s3_server, web_server
 
 import dask_tfrecord
 from dask_tfrecord import TFRecordError, read_tfrecord, to_tfrecord
-from dask_tfrecord.files.storage.redaction import discreet, hide, secrets_of, without_credentials
+from dask_tfrecord.files.storage.redaction import hide, redact_errors, secrets_of, without_credentials
 from dask_tfrecord.files.storage.store import Store
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -163,7 +163,7 @@ def test_an_exception_of_pythons_keeps_its_class(leaky: str, raising: Callable[[
 def test_an_exception_without_secrets_stays_as_it_is() -> None:
     error = OddError("nothing to hide at https://host/a@b?page=2")
 
-    @discreet
+    @redact_errors
     def fail(path: str, options: dict[str, str]) -> None:
         raise error from KeyError("cause")
 
