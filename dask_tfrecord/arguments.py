@@ -1,14 +1,19 @@
-"""What callers pass -> what it means: other libraries' spellings where they are clear, else an error that
-names the keyword.
+"""Validate the arguments of the public functions and bring them to one form.
+
+Spellings of other libraries are accepted if their meaning is clear. Every error names its keyword.
 """
 
+import operator
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from dask.utils import parse_bytes
 
+from dask_tfrecord.codec import MAX_RECORD_BYTES
 from dask_tfrecord.codec.codecs import CODECS, Compression
 from dask_tfrecord.dataset.snapshot.model import Snapshot
 from dask_tfrecord.errors import TFRecordError
@@ -17,112 +22,162 @@ from dask_tfrecord.files.storage.redaction import without_credentials
 from dask_tfrecord.schema.model import Schema
 
 
-def path(given: Any, name: str = "path") -> PathLike:
-    """One path."""
-    if not isinstance(given, str | os.PathLike) or not os.fspath(given):
-        said = "" if name == "path" else f"{name}="
+def path(value: Any, keyword: str = "path") -> PathLike:
+    """Return the value if it is a path."""
+    if not isinstance(value, str | os.PathLike) or not os.fspath(value):
+        shown = "" if keyword == "path" else f"{keyword}="
         raise TFRecordError(
-            f"{said}{without_credentials(repr(given))} is not a path",
-            advice=f'pass a directory, such as {name}="train"',
+            f"{shown}{without_credentials(repr(value))} is not a path",
+            advice=f'pass a directory, such as {keyword}="train"',
         )
-    return given
+    return value
 
 
-def paths(given: Any) -> PathLike | list[PathLike]:
-    """A path or a list of paths."""
-    if isinstance(given, str | os.PathLike):
-        return path(given)
-    if isinstance(given, bytes | Mapping) or not isinstance(given, Sequence | set | frozenset | np.ndarray):
+def paths(value: Any) -> PathLike | list[PathLike]:
+    """Return the value if it is a path, or a list if it is a collection of paths. Sets are sorted."""
+    if isinstance(value, str | os.PathLike):
+        return path(value)
+    if isinstance(value, bytes | Mapping) or not isinstance(value, Sequence | set | frozenset | np.ndarray):
         raise TFRecordError(
-            f"{without_credentials(repr(given))} is not a path",
+            f"{without_credentials(repr(value))} is not a path",
             advice="pass a directory, a glob, a file, or a list of these",
         )
-    return [path(one) for one in (sorted(given) if isinstance(given, set | frozenset) else given)]
+    return [path(item) for item in (sorted(value) if isinstance(value, set | frozenset) else value)]
 
 
-def flags(**given: Any) -> None:
-    """Refuse what is not True or False."""
-    for name, value in given.items():
+def choice(keyword: str, value: object, known: Sequence[object]) -> None:
+    """Raise if the value is not one of the known ones."""
+    if not isinstance(value, str | bool | None) or value not in known:
+        raise _unknown(keyword, value, known)
+
+
+def _unknown(keyword: str, value: object, known: Sequence[object]) -> TFRecordError:
+    return TFRecordError(f"unknown {keyword} {value!r}", advice=f"pass one of {', '.join(map(repr, known))}")
+
+
+def flags(**values: Any) -> None:
+    """Raise if a value is not a bool."""
+    for keyword, value in values.items():
         if not isinstance(value, bool | np.bool_):
-            raise TFRecordError(f"{name}={value!r} is not True or False", advice="pass one of them")
+            raise TFRecordError(f"{keyword}={value!r} is not True or False")
 
 
-def mappings(**given: Any) -> None:
-    """Refuse what is no dict."""
-    for name, value in given.items():
+def mappings(**values: Any) -> None:
+    """Raise if a value is neither None nor a mapping with string keys."""
+    for keyword, value in values.items():
         if not isinstance(value, Mapping | None) or not all(isinstance(key, str) for key in value or ()):
-            kind = type(value).__name__
-            raise TFRecordError(f"{name}= is a {kind} and no dict of str to values", advice="pass a dict")
+            # The values are not shown: storage_options may hold credentials.
+            raise TFRecordError(
+                f"{keyword}= is not a dict with string keys (got {type(value).__name__})",
+                advice="pass a dict",
+            )
 
 
-def compression(given: Any, *others: str) -> Any:
-    """A codec, also as TensorFlow spells it: "GZIP", "ZLIB" and "" for none."""
+def compression(value: Any, *others: str) -> Any:
+    """Return a codec's name; TensorFlow's spellings "GZIP", "ZLIB" and "" (no compression) are accepted."""
     known: tuple[Compression | str | None, ...] = (*others, None, *CODECS)
-    found = (given.lower() or None) if isinstance(given, str) else given
-    if not isinstance(found, str | None) or found not in known:
+    codec = (value.lower() or None) if isinstance(value, str) else value
+    if not isinstance(codec, str | None) or codec not in known:
+        raise _unknown("compression", value, known)
+    return codec
+
+
+def names(keyword: str, value: Any) -> list[str]:
+    """Return a list of column names, given one name or a list."""
+    if isinstance(value, str):
+        return [value]
+    is_listlike = isinstance(value, Sequence | np.ndarray) or hasattr(value, "tolist")
+    listed = list(value) if is_listlike and not isinstance(value, bytes) else None
+    if listed is None or not all(isinstance(item, str) for item in listed):
         raise TFRecordError(
-            f"unknown compression {given!r}", advice=f"known are {', '.join(map(repr, known))}"
+            f"{keyword}={value!r} is not a list of column names",
+            advice=f'pass a name, or a list such as {keyword}=["age"]',
         )
-    return found
+    return list(map(str, listed))
 
 
-def names(name: str, given: Any) -> list[str]:
-    """Names of columns: one, or several."""
-    if isinstance(given, str):
-        return [given]
-    known = isinstance(given, Sequence | np.ndarray) or hasattr(given, "tolist")
-    found = list(given) if known and not isinstance(given, bytes) else None
-    if found is None or not all(isinstance(one, str) for one in found):
-        raise TFRecordError(
-            f"{name}={given!r} does not name columns", advice=f'pass a name, or a list such as {name}=["age"]'
-        )
-    return list(map(str, found))
-
-
-def schema(given: Any) -> Any:
-    """A schema, which "infer" leaves open."""
-    if isinstance(given, str) and given == "infer":
+def schema(value: Any) -> Any:
+    """Return the value if it can be ``schema=``; "infer" means None."""
+    if isinstance(value, str) and value == "infer":
         return None
-    if not isinstance(given, Mapping | pa.Schema | Schema | Snapshot | None):
+    if not isinstance(value, Mapping | pa.Schema | Schema | Snapshot | None):
         raise TFRecordError(
-            f"schema={given!r} gives no Arrow types",
-            advice='pass types of columns, such as schema={"age": pa.int64()}',
+            f"schema={value!r} is not a schema",
+            advice='pass the types of columns, such as schema={"age": pa.int64()}',
         )
-    return given
+    return value
 
 
-def metadata(given: Any) -> dict[str, str]:
-    """Custom metadata, which is text."""
-    texts = isinstance(given, Mapping) and all(
-        isinstance(text, str) for pair in given.items() for text in pair
-    )
-    if given is not None and not texts:
+def arrow_schema(value: Any) -> Any:
+    """Validate as `schema` does and convert a Schema or a Snapshot to a `pyarrow.Schema`."""
+    given = schema(value)
+    if isinstance(given, Snapshot):
+        given = given.columns
+    return given.arrow if isinstance(given, Schema) else given
+
+
+def metadata(value: Any) -> dict[str, str]:
+    """Return ``custom_metadata=`` as a dict."""
+    pairs = value.items() if isinstance(value, Mapping) else ()
+    is_text = all(isinstance(text, str) for pair in pairs for text in pair)
+    if not isinstance(value, Mapping | None) or not is_text:
         raise TFRecordError(
-            f"custom_metadata={given!r} must map strings to strings",
-            advice="pass a dict, and encode other values, such as with json.dumps",
+            f"custom_metadata={value!r} must map strings to strings",
+            advice="pass a dict, and encode other values, for example with json.dumps",
         )
-    return dict(given or {})
+    return dict(value or {})
 
 
-def count(name: str, given: Any, least: int = 1) -> None:
-    """Refuse what is neither None nor such a number."""
-    number = isinstance(given, int | np.integer) and not isinstance(given, bool) and given >= least
-    if given is not None and not number:
-        kind = "a positive integer" if least else "an integer from 0 on"
-        raise TFRecordError(f"{name}={given!r} is not {kind}")
+def count(keyword: str, value: Any, least: int = 1) -> None:
+    """Raise if the value is neither None nor an integer of at least ``least``."""
+    is_count = isinstance(value, int | np.integer) and not isinstance(value, bool) and value >= least
+    if value is not None and not is_count:
+        kind = "positive" if least else "non-negative"
+        raise TFRecordError(f"{keyword}={value!r} is not a {kind} integer")
 
 
-def function(name: str, given: Any) -> None:
-    """Refuse what is neither None nor can be called."""
-    if given is not None and not callable(given):
+def function(keyword: str, value: Any) -> None:
+    """Raise if the value is neither None nor callable."""
+    if value is not None and not callable(value):
         raise TFRecordError(
-            f"{name}={given!r} is no function", advice=f"pass such as {name}=lambda number: str(number)"
+            f"{keyword}={value!r} is not callable", advice=f"pass a function, such as {keyword}=str"
         )
 
 
-def arrow_schema(given: Any) -> Any:
-    """As `schema`, with the Arrow schema of a Schema or a Snapshot in its place."""
-    found = schema(given)
-    if isinstance(found, Snapshot):
-        found = found.columns
-    return found.arrow if isinstance(found, Schema) else found
+def byte_count(keyword: str, value: Any) -> int | None:
+    """Return a positive number of bytes, given an integer or a string such as "64 MB"; None stays None."""
+    if value is None:
+        return None
+    size = 0
+    if not isinstance(value, bool):
+        with suppress(AttributeError, OverflowError, TypeError, ValueError):
+            size = int(parse_bytes(value or "0")) if isinstance(value, str | float) else operator.index(value)
+    if size < 1:
+        raise TFRecordError(
+            f"{keyword}={value!r} is not a size",
+            advice='pass a number of bytes, a string such as "128 MiB", or None',
+        )
+    return size
+
+
+def record_limit(value: Any) -> int:
+    """Return ``max_record_bytes=`` in bytes; protobuf itself limits a message to 2 GiB - 1."""
+    size = byte_count("max_record_bytes", value)
+    if size is None or size > MAX_RECORD_BYTES:
+        raise TFRecordError(
+            f"max_record_bytes={value!r} is not a limit between 1 and {MAX_RECORD_BYTES:,} bytes",
+            advice="pass a smaller number, or leave the keyword out",
+        )
+    return size
+
+
+def origin_column(value: Any, default: str) -> str | None:
+    """Return the name of the column that ``include_path_column`` or ``include_offset_column`` adds."""
+    if isinstance(value, str) and value:
+        return value
+    if not isinstance(value, bool):
+        raise TFRecordError(
+            f"include_{default}_column={value!r} is neither a bool nor a column name",
+            advice=f"pass True for a column named {default!r}, or another name",
+        )
+    return default if value else None

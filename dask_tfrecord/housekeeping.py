@@ -1,4 +1,4 @@
-"""`exists` and `cleanup`: what is at a place, and what should not be there."""
+"""`exists` and `cleanup`: find out if a path holds data, and remove the files of interrupted writes."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -18,20 +18,36 @@ from dask_tfrecord.files.storage.store import Store
 
 @redact_errors
 def exists(path: PathLike, *, storage_options: dict[str, Any] | None = None) -> bool:
-    """Whether there is data at a place, so that `to_tfrecord` would refuse to write to it.
+    """Return True if a path holds data, so that `to_tfrecord` would refuse to write there.
 
     Parameters
     ----------
     path : str or path-like
-        A directory, or a file.
+        Directory or file.
     storage_options : dict, optional
-        Passed to the filesystem, such as credentials.
+        Options for the filesystem, such as credentials.
 
     Returns
     -------
     bool
-        True for a dataset, even without rows, for visible files of anyone, and for a file. False for what a
-        write left that has not finished.
+        True for a dataset, even without rows, for a directory with visible files of any kind, and for a
+        file. False for the files of a write that is not committed, and for a path that does not exist.
+
+    See Also
+    --------
+    cleanup : Remove the files of interrupted writes.
+
+    Examples
+    --------
+    >>> import dask_tfrecord
+    >>> from dask import dataframe as dd
+    >>> dask_tfrecord.exists("people")
+    False
+    >>> ddf = dd.from_dict({"name": ["Ada", "Alan"]}, npartitions=2)
+    >>> dask_tfrecord.to_tfrecord(ddf, "people")
+    Snapshot(2 files, 2 records, 71 bytes)
+    >>> dask_tfrecord.exists("people")
+    True
     """
     store = Store.at(path, storage_options)
     return bool(versions(store) or visible_files(store) or store.fs.isfile(store.root))
@@ -44,30 +60,42 @@ def cleanup(
     older_than: str | timedelta = "1 day",
     storage_options: dict[str, Any] | None = None,
 ) -> list[str]:
-    """Remove what writes have left that were killed: files that wait for a commit or that no snapshot lists.
+    """Remove the files of interrupted writes, such as those of a killed client.
 
-    Nothing that a snapshot lists is removed, and nothing that this library did not write, except for what a
-    committed overwrite was about to remove. On S3, uploads that were not completed are given up as well.
+    Removed are staged files and data files that this library wrote and that no snapshot lists, and the files
+    that a committed overwrite was about to remove. Files that a snapshot lists and files of other tools are
+    kept. On S3, incomplete multipart uploads are aborted too.
 
     Parameters
     ----------
     path : str or path-like
-        The directory of the dataset.
+        Directory of the dataset.
     older_than : str or timedelta, default "1 day"
-        Writes that have written anything in this time may still be running and are left alone. Less than
-        your slowest task takes is dangerous while anyone writes.
+        Age of the newest file of a write. Writes with newer files are kept, because they may still be
+        running. If writes may be running, keep this longer than the slowest task.
     storage_options : dict, optional
-        Passed to the filesystem, such as credentials.
+        Options for the filesystem, such as credentials.
 
     Returns
     -------
     list of str
-        What was removed, as paths below the directory.
+        Removed files, as paths relative to the directory.
+
+    See Also
+    --------
+    exists : Find out if a directory holds data.
 
     Examples
     --------
-    >>> dask_tfrecord.cleanup("s3://bucket/train", older_than="6 hours")  # doctest: +SKIP
-    ['part-9f3c2a1b-00000-of-00008.tfrecord.gz']
+    Nothing is left to remove after a write that finished:
+
+    >>> import dask_tfrecord
+    >>> from dask import dataframe as dd
+    >>> ddf = dd.from_dict({"name": ["Ada", "Alan"]}, npartitions=2)
+    >>> dask_tfrecord.to_tfrecord(ddf, "people")
+    Snapshot(2 files, 2 records, 71 bytes)
+    >>> dask_tfrecord.cleanup("people", older_than="6 hours")
+    []
     """
     store = destination(path, storage_options)
     check_bucket(store)

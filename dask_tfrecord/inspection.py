@@ -1,4 +1,4 @@
-"""`index` and `verify`: what is in files, looked at once and written down, and what is wrong with them."""
+"""`index` and `verify`: read all files once, to store what they contain or to report what is damaged."""
 
 import os
 import re
@@ -10,8 +10,9 @@ from uuid import uuid4
 import pandas as pd
 import pyarrow as pa
 
+from dask_tfrecord import arguments
 from dask_tfrecord.codec import RecordType
-from dask_tfrecord.dataset.discovery import check_choice, open_dataset
+from dask_tfrecord.dataset.discovery import open_dataset
 from dask_tfrecord.dataset.indexing import examine, renewed
 from dask_tfrecord.dataset.requested_columns import GivenHive, GivenSchema
 from dask_tfrecord.dataset.snapshot.model import Snapshot, find_snapshot, snapshot_path, to_parquet
@@ -47,55 +48,69 @@ def index(
     record_type: RecordType | Literal["infer"] = "infer",
     storage_options: dict[str, Any] | None = None,
 ) -> Snapshot:
-    """Read all files of a directory that others wrote, and write down what is in them, as a snapshot.
+    """Read all files of a directory that another tool wrote, and store a snapshot of their content.
 
-    From then on the directory is a dataset like those of `to_tfrecord`: it is opened without looking into
-    any file, its lengths are known, files are left out that a filter cannot match, large uncompressed files
-    are split without being searched, and `take` finds rows. Its data is not changed.
+    The directory then is a dataset like one of `to_tfrecord`. `read_tfrecord` opens it without reading any
+    file, knows its length, skips files that no filter can match, and splits large uncompressed files without
+    searching for records. `take` finds rows by number. The data files are not changed.
 
-    Call `index` again, with the same arguments, after files were added, removed or rewritten: all files are
-    read anew. Call it, too, after a dataset that `to_tfrecord` wrote was copied without the times of its
-    files: the checksums of the files are compared, columns and types stay, and the copy gets a snapshot that
-    knows its files.
+    Call `index` again, with the same arguments, after files were added, removed or rewritten. It reads all
+    files again. Also call it after a dataset of `to_tfrecord` was copied without the modification times of
+    its files: it compares the checksums of the files, keeps columns and types, and stores a snapshot that
+    recognizes the copied files.
 
     Parameters
     ----------
     path : str or path-like
-        The directory.
-    schema : mapping of str to pyarrow.DataType, or pyarrow.Schema, optional
-        As in `read_tfrecord`. What it leaves open is inferred from all records.
+        Directory of the files.
+    schema : mapping of str to pyarrow.DataType or None, pyarrow.Schema, Schema or Snapshot, optional
+        Types of the columns, as in `read_tfrecord`. Types that are not given are inferred from all records.
     hive : bool or mapping of str to pyarrow.DataType, default True
-        As in `read_tfrecord`: whether directories such as ``country=US`` make columns.
-    record_type : "infer", "example", "sequence_example" or "bytes"
-        What the records are.
+        Create partition columns from directories named ``key=value``, as in `read_tfrecord`.
+    record_type : {"infer", "example", "sequence_example", "bytes"}, default "infer"
+        Message in each record.
     storage_options : dict, optional
-        Passed to the filesystem, such as credentials.
+        Options for the filesystem, such as credentials.
 
     Returns
     -------
     Snapshot
-        What was written.
+        The stored snapshot.
 
     Raises
     ------
     FileNotFoundError
-        If there is nothing to read.
+        If there are no files to read.
     DestinationError
-        If there is a snapshot that is up to date, or if it is not a directory.
+        If the directory already has a snapshot that is up to date, or if the path is not a directory.
     FileChangedError
-        If a file that `to_tfrecord` wrote has other content.
-    CorruptRecordError, SchemaError
-        For damage, and for values that do not fit their column; `verify` tells of all of it.
+        If the content of a file that `to_tfrecord` wrote has changed.
+    CorruptRecordError
+        If a record is damaged. `verify` reports all damage.
+    SchemaError
+        If a value does not fit its column. `verify` reports all differences.
 
     See Also
     --------
-    verify, take
+    verify : Report damage and differences of all files.
+    take : Load rows by their numbers.
 
     Examples
     --------
+    Files without a snapshot, as other tools write them:
+
+    >>> import shutil
     >>> import dask_tfrecord
-    >>> dask_tfrecord.index("s3://bucket/from-spark")  # doctest: +SKIP
-    Snapshot(200 files, 1,000,000 records, 3,512,904,110 bytes)
+    >>> from dask import dataframe as dd
+    >>> ddf = dd.from_dict({"name": ["Ada", "Alan"]}, npartitions=2)
+    >>> snapshot = dask_tfrecord.to_tfrecord(ddf, "people")
+    >>> shutil.copytree("people", "foreign", ignore=shutil.ignore_patterns("_*"), copy_function=shutil.copy)
+    'foreign'
+
+    >>> dask_tfrecord.index("foreign")
+    Snapshot(2 files, 2 records, 71 bytes)
+    >>> len(dask_tfrecord.read_tfrecord("foreign"))
+    2
     """
     store = destination(path, storage_options)
     root = store.public(store.root)
@@ -169,50 +184,66 @@ def verify(
     record_type: RecordType | Literal["infer"] = "infer",
     storage_options: dict[str, Any] | None = None,
 ) -> pd.DataFrame:
-    """Read all files to their ends, in parallel and in bounded memory, and tell what is wrong with them.
+    """Read all files completely, in parallel and in bounded memory, and report damage and differences.
+
+    Damage is reported in the result and does not raise.
 
     Parameters
     ----------
     path : str, path-like or list of these
-        As in `read_tfrecord`.
-    record_type : "infer", "example", "sequence_example" or "bytes"
-        What the records are. Those of bytes may be anything, and only their checksums are looked at.
+        Directory, glob, file, or list of these, as in `read_tfrecord`.
+    record_type : {"infer", "example", "sequence_example", "bytes"}, default "infer"
+        Message in each record. "bytes" accepts any payload and verifies only checksums.
     storage_options : dict, optional
-        Passed to the filesystem, such as credentials.
+        Options for the filesystem, such as credentials.
 
     Returns
     -------
     pandas.DataFrame
-        A row for each file, Arrow-backed, with the columns
+        A row for each file, with Arrow-backed columns:
 
-        - path
+        - path : path of the file
         - bytes : stored bytes
-        - records : how many are whole
-        - damaged : how many records, or stretches in which no record can be told, are not
-        - damaged_bytes : of the (decompressed) content
-        - offset, reason : where in the content the first damage is, and what it is; null without damage
-        - drift : how features differ from the columns, which are those of the snapshot, or those that
-          `read_tfrecord` infers from a sample; empty if they do not. It also says why `read_tfrecord` reads
-          messages as bytes
-        - agrees : whether the file is as the dataset's snapshot says; null where there is none
-        - differs : in what it is not; null where there is no snapshot
+        - records : number of intact records
+        - damaged : number of damaged records; a byte range without recognizable records counts as one
+        - damaged_bytes : damaged bytes of the decompressed content
+        - offset : byte offset of the first damage in the decompressed content; null without damage
+        - reason : description of the first damage; null without damage
+        - drift : differences between the features and the columns; empty without differences. The columns
+          are those of the snapshot, or those that `read_tfrecord` infers from a sample. If `read_tfrecord`
+          reads messages as bytes, this column gives the reason
+        - agrees : False if the file differs from the snapshot; null without a snapshot
+        - differs : description of that difference; null without a snapshot
 
     Raises
     ------
     FileNotFoundError
-        If there is nothing to read. Damage raises nothing.
+        If the path matches no file.
 
     See Also
     --------
-    index, read_tfrecord
+    index : Store a snapshot of files that another tool wrote.
+    read_tfrecord : Read the files; ``on_corrupt`` skips or quarantines damage.
 
     Examples
     --------
+    Damage the first of two files, and find it:
+
+    >>> import pathlib
     >>> import dask_tfrecord
-    >>> report = dask_tfrecord.verify("s3://bucket/train")  # doctest: +SKIP
-    >>> report[(report.damaged > 0) | (report.drift != "") | ~report.agrees]  # doctest: +SKIP
+    >>> from dask import dataframe as dd
+    >>> ddf = dd.from_dict({"name": ["Ada", "Alan"]}, npartitions=2)
+    >>> snapshot = dask_tfrecord.to_tfrecord(ddf, "people")
+    >>> file = pathlib.Path("people", snapshot.files[0].path)
+    >>> _ = file.write_bytes(file.read_bytes().replace(b"Ada", b"Eve"))
+
+    >>> report = dask_tfrecord.verify("people")
+    >>> report[["records", "damaged", "offset", "agrees"]]
+       records  damaged  offset agrees
+    0        0        1       0  False
+    1        1        0    <NA>   True
     """
-    check_choice("record_type", record_type, ("infer", *get_args(RecordType)))
+    arguments.choice("record_type", record_type, ("infer", *get_args(RecordType)))
     if isinstance(path, str | os.PathLike):
         store = Store.at(path, storage_options)
         snapshot = find_snapshot(store)

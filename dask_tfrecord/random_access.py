@@ -1,4 +1,4 @@
-"""`take`: rows by their numbers, from the blocks that hold them."""
+"""`take`: load rows by their numbers, reading only the blocks that hold them."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -52,43 +52,55 @@ def take(
 ) -> pd.DataFrame | pd.Series:
     """Load rows of a dataset by their numbers.
 
-    Only the blocks of about 1 MiB that hold them are read, of uncompressed files and of compressed ones that
-    `to_tfrecord` wrote; other compressed files are read as a whole. Many blocks are read in parallel.
+    Only the blocks that hold these rows, of about 1 MiB each, are read from uncompressed files and from
+    compressed files that `to_tfrecord` wrote. Other compressed files are read completely. Many blocks are
+    read in parallel.
 
     Parameters
     ----------
     path : str or path-like
-        The directory of a dataset that `to_tfrecord` or `index` made.
-    indices : sequence of int
-        Numbers of rows, counted over the files in the order of `read_tfrecord`, in any order and any number
-        of times. As in NumPy negative ones count from the end, and a mask with a bool for each row will do.
+        Directory of a dataset with a snapshot, which `to_tfrecord` or `index` stored.
+    indices : sequence of int or bool
+        Row numbers, counted from 0 over the files in the order of `read_tfrecord`. Any order and repeated
+        numbers are allowed. As in NumPy, negative numbers count from the end, and a boolean mask with an
+        element for each row selects rows.
     columns : str or list of str, optional
-        The columns to load, in this order. One name that is not in a list gives a Series.
+        Columns to load, in this order. A single name that is not in a list returns a Series. By default all
+        columns are loaded. An unknown or repeated name raises.
     storage_options : dict, optional
-        Passed to the filesystem, such as credentials.
+        Options for the filesystem, such as credentials.
 
     Returns
     -------
     pandas.DataFrame or pandas.Series
-        A row for each index, in their order, with a new range index and the dtypes of `read_tfrecord`.
+        A row for each index, in the order of ``indices``, with a new range index and the dtypes of
+        `read_tfrecord`.
 
     Raises
     ------
     FileNotFoundError
-        If there is no snapshot.
+        If the directory has no snapshot.
     IndexError
-        If there is no such row.
+        If a row number is out of bounds, or ``indices`` are not integers or a mask.
     FileChangedError
-        If a file is not the one that the snapshot describes.
+        If a file is not the file that the snapshot describes.
 
     See Also
     --------
-    index : Makes what `take` needs, for files that others wrote.
+    index : Store a snapshot of files that another tool wrote.
 
     Examples
     --------
     >>> import dask_tfrecord
-    >>> dask_tfrecord.take("s3://bucket/train", [7, 1_000_000, -1], columns=["label"])  # doctest: +SKIP
+    >>> from dask import dataframe as dd
+    >>> ddf = dd.from_dict({"name": ["Ada", "Alan", "Grace"], "born": [1815, 1912, 1906]}, npartitions=2)
+    >>> snapshot = dask_tfrecord.to_tfrecord(ddf, "people")
+    >>> dask_tfrecord.take("people", [-1, 0])
+        name  born
+    0  Grace  1906
+    1    Ada  1815
+    >>> dask_tfrecord.take("people", [1], columns="born").tolist()
+    [1912]
     """
     store = Store.at(path, storage_options)
     root = store.public(store.root)

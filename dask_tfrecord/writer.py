@@ -16,7 +16,6 @@ from dask_tfrecord import arguments, expr
 from dask_tfrecord.cluster import check_cluster
 from dask_tfrecord.codec import RecordType
 from dask_tfrecord.codec.codecs import CODECS, Compression, check_level
-from dask_tfrecord.dataset.discovery import check_choice
 from dask_tfrecord.dataset.inferred_schema import PAYLOAD
 from dask_tfrecord.dataset.shuffling import Shuffle
 from dask_tfrecord.dataset.snapshot.model import Snapshot
@@ -75,108 +74,141 @@ def to_tfrecord(
     retries: int | None = None,
     storage_options: dict[str, Any] | None = None,
 ) -> Any:
-    """Write a Dask DataFrame as TFRecord files, which TensorFlow and Spark read.
+    """Write a Dask DataFrame as TFRecord files, which TensorFlow and Spark can read.
 
-    Each partition becomes one file, or more where it has rows for several directories or exceeds a limit.
+    Importing `dask_tfrecord` also adds this function to Dask as the method ``DataFrame.to_tfrecord``.
 
-    The files appear together when all of them are whole; a write that fails leaves what was there. With them
-    a snapshot is stored in ``_tfrecord/``, so that `read_tfrecord` gives the same columns and types back.
+    Each partition becomes one file, or several files if its rows belong to several directories or exceed a
+    size limit. All files become visible together, after all of them are complete; a failed write leaves the
+    existing data as it was. The write also stores a snapshot in ``_tfrecord/``, which gives `read_tfrecord`
+    the same columns and types back.
 
     Parameters
     ----------
     ddf : dask.dataframe.DataFrame
-        What to write.
+        Collection to write.
     path : str or path-like
-        Directory to write to, which must be empty or not exist unless ``append`` or ``overwrite`` says what
-        becomes of its data. Prepend a protocol such as ``s3://`` for remote data.
-    compression : "gzip", "zlib", "zstd", "lz4", "bz2", "xz" or None
-        Of whole files. TensorFlow must be told it, ``TFRecordDataset(files, compression_type="GZIP")``, and
-        reads only the first two.
+        Destination directory. Prepend a protocol such as ``s3://`` for remote storage. A directory that
+        holds data raises, unless ``append`` or ``overwrite`` is set.
+    compression : {None, "gzip", "zlib", "zstd", "lz4", "bz2", "xz"}, default None
+        Codec of the files. TensorFlow reads only "gzip" and "zlib". Pass the same codec to TensorFlow, as
+        in ``TFRecordDataset(files, compression_type="GZIP")``.
     compression_level : int, optional
-        More is smaller and slower; which there are depends on the compression.
-    record_type : "infer", "example", "sequence_example" or "bytes"
-        What each row becomes. Lists of lists need "sequence_example"; "bytes" takes one column of bytes
-        and stores its values as they are. "infer" means "example", unless the DataFrame was made by
-        `read_tfrecord` alone: records of bytes stay records of bytes if one column of bytes is written, and
-        sequence examples stay sequence examples if any of their lists of lists is written.
+        Level of the codec. A higher level is smaller but slower. The valid range depends on the codec.
+    record_type : {"infer", "example", "sequence_example", "bytes"}, default "infer"
+        Message in each record. Lists of lists require "sequence_example". "bytes" requires one binary
+        column, and stores its values unchanged as records.
+
+        "infer" selects "example", unless the rows come from `read_tfrecord`: a single binary column of
+        records that were read as bytes is written as bytes, and lists of lists from sequence examples are
+        written as sequence examples.
     schema : mapping of str to pyarrow.DataType, pyarrow.Schema, Schema or Snapshot, optional
-        Types of some columns, where the dtype does not tell. Names such as "int64" and types of NumPy,
-        pandas and Python mean the Arrow type. A value that the type cannot hold exactly raises `SchemaError`
-        with its row. Without a schema, columns of objects are computed as far as is needed to see what they
-        hold; a column without any value has the null type.
-    lossy : "warn", "allow" or "raise"
-        TFRecord has 32-bit floats only. What to do about columns of float64 and decimals, and about floats
-        that ``schema`` makes shorter: warn, once; say nothing; or refuse any value that would change.
-        Columns that were read from TFRecord and not changed since are not warned of.
+        Types of some or all columns, for dtypes that do not show the type, such as object. Strings such as
+        ``"int64"`` and types of NumPy, pandas and Python stand for the Arrow type. A value that its type
+        cannot hold exactly raises `SchemaError` with the row.
+
+        Without a type, object columns are computed partition by partition until their values show a type.
+        A column without any value has the null type.
+    lossy : {"warn", "allow", "raise"}, default "warn"
+        Action for values that are rounded, because TFRecord stores only 32-bit floats: float64, decimals,
+        and floats that ``schema`` shortens. "warn" warns once per write, "allow" rounds silently, "raise"
+        refuses every value that would change. Unchanged columns of `read_tfrecord` cause no warning.
     write_index : bool, optional
-        True writes the index as the first columns, and `read_tfrecord` makes it the index again. False drops
-        it. By default an index is written if it has a name, or if it holds no integers: integers without a
-        name only count the rows.
+        Write the index as the first columns, which `read_tfrecord` restores as the index. False drops the
+        index. By default, an index is written if it has a name or does not hold integers.
     append : bool, default False
-        Whether to add to the data in the directory, whoever wrote it. Columns and types must be the same.
+        Add the rows to the data in the directory, no matter which tool wrote that data. Columns and types
+        must be equal to the existing ones.
     overwrite : bool or "partitions", default False
-        Replace all data in the directory, or only the partition directories that are written to. The old
-        files are removed after the new dataset is committed; readers see the old or the new data, never
-        both. An overwrite removes the files that the snapshot lists, and other files whose content is
-        TFRecord. It raises before anything is computed if the directory holds any other visible file, or
-        is the current directory, the home directory, the root of a filesystem, or contains one of these.
+        Replace all data in the directory, or with "partitions" only the partition directories that are
+        written to. Old files are removed after the new dataset is committed; readers see the old or the new
+        data, never both.
+
+        An overwrite removes the files that the snapshot lists, and other files whose content is TFRecord. It
+        raises before anything is computed if the directory holds any other visible file, or if it is the
+        current directory, the home directory, the root of a filesystem, or contains one of these.
     partition_on : str or list of str, optional
-        Columns that become directories, ``country=US/day=2026-01-31``, and are no part of the records; from
-        there they come back as they were. Values are spelled and percent-encoded as Spark does, missing ones
-        are ``__HIVE_DEFAULT_PARTITION__``. A partition writes a file for each combination that it holds.
+        Partition columns. Their values become directory names, such as ``country=US/day=2026-01-31``, and
+        are not stored in the records. `read_tfrecord` restores the columns. Values are percent-encoded as in
+        Spark, and null becomes ``__HIVE_DEFAULT_PARTITION__``. A partition writes one file for each
+        combination of values that it holds.
     colocate : bool, default False
-        Whether to bring rows with the same values of ``partition_on`` into one partition first, so that
-        each directory gets one file, or as many as the limits ask for. The rows move as with ``shuffle``, and
-        all rows of one directory must fit into the memory of a task.
+        Move the rows with equal values of ``partition_on`` into one partition first, so that each directory
+        gets one file, or as many as the size limits require. The rows move as with ``shuffle``. All rows of
+        a directory must fit into the memory of one task.
     shuffle : int, optional
         Seed of a shuffle of all rows over all files. The same seed gives the same order on every scheduler.
-        With ``colocate=True``, rows are shuffled within the directories. The rows move through temporary
+        With ``colocate=True``, rows are shuffled within each directory. The rows move through temporary
         files at the destination, so they need not fit into memory.
-    npartitions, num_shards : int, optional
-        Partitions to write, and so files, if there are no directories and no limits. Two names of the same.
-    max_rows_per_file, max_bytes_per_file : int, optional
-        A file that would exceed one of these is followed by another. Bytes count before compression; a
-        record that is larger by itself has its own file.
+    npartitions : int, optional
+        Number of partitions to write. It is the number of files, unless there are partition columns or size
+        limits. By default the partitions of ``ddf`` are kept.
+    num_shards : int, optional
+        Alias of ``npartitions``.
+    max_rows_per_file : int, optional
+        Most rows in a file. A partition with more rows continues in another file.
+    max_bytes_per_file : int, optional
+        Most bytes in a file, before compression. A partition with more bytes continues in another file. A
+        record that exceeds the limit alone gets a file of its own.
     max_files_per_task : int or None, default 1024
-        The most directories that one partition may write to; more are refused, unless it is None.
+        Most directories that one partition may write to. More raise. None removes the limit.
     name_function : callable, optional
-        Gives, for the number of a partition, a string that its files' names end with; no two the same.
+        Function from the number of a partition to a string, which is added to the end of its file names.
+        Equal strings for two partitions raise.
     custom_metadata : mapping of str to str, optional
-        Kept in the snapshot, whose ``custom_metadata`` it is.
+        Metadata to store in the snapshot, as ``Snapshot.custom_metadata``.
     compute : bool, default True
-        Whether to write now, or to return a lazy object that writes when it is computed.
+        Write now. False returns a lazy object that writes when it is computed.
     compute_kwargs : dict, optional
-        Passed to ``compute``, such as ``{"scheduler": "processes"}``.
+        Keywords for ``compute``, such as ``{"scheduler": "processes"}``.
     retries : int, optional
-        Times that a task is tried again before the write fails; 5 on remote stores by default. With
-        ``compute=False``, pass it to ``compute`` yourself.
+        Number of times that a failed task is repeated before the write fails. The default is 5 on remote
+        stores and 0 on local ones. With ``compute=False``, pass ``retries`` to ``compute`` instead.
     storage_options : dict, optional
-        Passed to the filesystem, such as credentials.
+        Options for the filesystem, such as credentials.
 
     Returns
     -------
     Snapshot or dask.dataframe.dask_expr.Scalar
-        What was written: files, records, bytes, schema. Lazy if ``compute=False``.
+        The files, records, bytes and schema of the dataset. If ``compute=False``, a lazy scalar whose value
+        is the snapshot.
 
     Raises
     ------
     DestinationError
-        If the directory already holds anything that a reader would see, or is to be overwritten with what
-        is read from it, or if an overwrite would remove something that is not TFRecord data.
+        If the directory holds visible data, if ``ddf`` reads from the directory to overwrite, or if an
+        overwrite would remove files that are not TFRecord.
     ConcurrentWriteError
-        If another write committed in the meantime, unless data is appended.
+        If another write was committed since this write was planned. Appends do not raise it.
     SchemaError
-        For columns or values that TFRecord cannot hold, or that do not go with what is there.
+        If TFRecord cannot hold a column or value, or if columns differ from those of the existing data.
 
     See Also
     --------
-    read_tfrecord
+    read_tfrecord : Read TFRecord files into a Dask DataFrame.
 
     Examples
     --------
     >>> import dask_tfrecord
-    >>> ddf.to_tfrecord("s3://bucket/train", compression="gzip")  # doctest: +SKIP
-    Snapshot(16 files, 1,000,000 records, 81,321,104 bytes)
+    >>> import pandas as pd
+    >>> from dask import dataframe as dd
+    >>> people = pd.DataFrame({"name": ["Ada", "Alan", "Grace"], "born": [1815, 1912, 1906]})
+    >>> ddf = dd.from_pandas(people, npartitions=2)
+    >>> dask_tfrecord.to_tfrecord(ddf, "people")
+    Snapshot(2 files, 3 records, 156 bytes)
+
+    Add rows, then replace everything with one directory per name:
+
+    >>> dask_tfrecord.to_tfrecord(ddf, "people", append=True)
+    Snapshot(4 files, 6 records, 312 bytes)
+    >>> snapshot = dask_tfrecord.to_tfrecord(ddf, "people", overwrite=True, partition_on=["name"])
+    >>> snapshot.partitions
+    3
+
+    The method is the same function:
+
+    >>> ddf.to_tfrecord("copy", compression="gzip").compression
+    'gzip'
     """
     if not isinstance(ddf, dd.DataFrame):
         raise TFRecordError(
@@ -188,8 +220,8 @@ def to_tfrecord(
     store = destination(path, storage_options)
     codec: Compression | None = arguments.compression(compression)
     check_level(codec, compression_level)
-    check_choice("record_type", record_type, ("infer", *get_args(RecordType)))
-    check_choice("lossy", lossy, get_args(Lossy))
+    arguments.choice("record_type", record_type, ("infer", *get_args(RecordType)))
+    arguments.choice("lossy", lossy, get_args(Lossy))
     arguments.flags(colocate=colocate, compute=compute)
     if write_index is not None:
         arguments.flags(write_index=write_index)
@@ -338,8 +370,8 @@ def _repartitioned(ddf: dd.DataFrame, npartitions: int | None) -> dd.DataFrame:
 
 
 def _mode(append: bool, overwrite: bool | Literal["partitions"], partition_on: tuple[str, ...]) -> Mode:
-    check_choice("append", append, (False, True))
-    check_choice("overwrite", overwrite, (False, True, "partitions"))
+    arguments.choice("append", append, (False, True))
+    arguments.choice("overwrite", overwrite, (False, True, "partitions"))
     if append and overwrite:
         raise TFRecordError(
             "append=True keeps what is there, overwrite= replaces it", advice="pass one of them"

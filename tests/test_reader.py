@@ -174,7 +174,7 @@ def test_an_empty_file_among_others_has_their_dtypes(foreign: Path) -> None:
     [("record_type", "exmaple"), ("compression", "snappy"), ("compression", "gz")],
 )
 def test_unknown_choices_are_refused_with_the_known_ones(foreign: Path, argument: str, value: str) -> None:
-    with pytest.raises(TFRecordError, match=f"unknown {argument} '{value}'; known are 'infer', "):
+    with pytest.raises(TFRecordError, match=f"unknown {argument} '{value}'; pass one of 'infer', "):
         read_tfrecord(foreign, **{argument: value})
 
 

@@ -268,7 +268,7 @@ def test_a_directory_that_holds_files_is_refused(tmp_path: Path) -> None:
     ("argument", "value"), [("compression", "lzo"), ("record_type", "all"), ("lossy", "no")]
 )
 def test_unknown_choices_are_refused_with_the_known_ones(tmp_path: Path, argument: str, value: Any) -> None:
-    with pytest.raises(TFRecordError, match=f"unknown {argument} '{value}'; known are "):
+    with pytest.raises(TFRecordError, match=f"unknown {argument} '{value}'; pass one of "):
         to_tfrecord(collection(), tmp_path, **{argument: value})
 
 

@@ -35,7 +35,7 @@ from dask_tfrecord.dataset.sampling import look_at_all, take_sample
 from dask_tfrecord.dataset.snapshot.model import FileEntry, Snapshot, find_snapshot
 from dask_tfrecord.dataset.snapshot.stamps import is_proven
 from dask_tfrecord.dataset.snapshot.visibility import committed_files, snapshot_files
-from dask_tfrecord.errors import CorruptRecordError, SchemaError, TFRecordError
+from dask_tfrecord.errors import CorruptRecordError, SchemaError
 from dask_tfrecord.files.boundaries import ComputeEach, index_large_files
 from dask_tfrecord.files.inference import AskedType, Sample
 from dask_tfrecord.files.options import Guess, ReadOptions
@@ -50,12 +50,6 @@ from dask_tfrecord.schema.storage_types import is_list
 Infer = Literal["sample", "all"]
 
 _USUAL = ReadOptions()
-
-
-def check_choice(name: str, value: object, known: Sequence[object]) -> None:
-    """Refuse an argument that is not one of the known values."""
-    if not isinstance(value, str | bool | None) or value not in known:
-        raise TFRecordError(f"unknown {name} {value!r}", advice=f"known are {', '.join(map(repr, known))}")
 
 
 def one_by_one(function: Callable[[Any], Any], arguments: Iterable[Any]) -> list[Any]:

@@ -591,7 +591,7 @@ def test_a_schema_that_is_none_is_refused(tmp_path: Path, given: Any) -> None:
 
 
 def test_inference_is_only_of_two_kinds(tmp_path: Path) -> None:
-    with pytest.raises(TFRecordError, match=r"unknown infer 'some'; known are 'sample', 'all'"):
+    with pytest.raises(TFRecordError, match=r"unknown infer 'some'; pass one of 'sample', 'all'"):
         read_tfrecord(infer_path(tmp_path, b""), infer="some")
 
 

@@ -118,7 +118,7 @@ def test_integers_of_others_are_numpys_only_when_that_is_said(tmp_path: Path) ->
 
 def test_an_unknown_backend_is_refused(tmp_path: Path) -> None:
     backend: Any = "numpy_nullable"
-    with pytest.raises(TFRecordError, match=r"unknown dtype_backend 'numpy_nullable'; known are 'pyarrow'"):
+    with pytest.raises(TFRecordError, match=r"unknown dtype_backend 'numpy_nullable'; pass one of 'pyarrow'"):
         read_tfrecord(tmp_path, dtype_backend=backend)
 
 
