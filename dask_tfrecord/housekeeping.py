@@ -8,7 +8,7 @@ import pandas as pd
 from dask_tfrecord.dataset.snapshot.model import versions
 from dask_tfrecord.dataset.snapshot.visibility import visible_files
 from dask_tfrecord.dataset.write.destination import destination
-from dask_tfrecord.dataset.write.orphans import remove_leftovers
+from dask_tfrecord.dataset.write.orphans import remove_orphans
 from dask_tfrecord.errors import TFRecordError
 from dask_tfrecord.files.storage.listing import PathLike
 from dask_tfrecord.files.storage.not_found import check_bucket
@@ -99,7 +99,7 @@ def cleanup(
     """
     store = destination(path, storage_options)
     check_bucket(store)
-    return remove_leftovers(store, datetime.now(UTC) - _duration(older_than))
+    return remove_orphans(store, datetime.now(UTC) - _duration(older_than))
 
 
 def _duration(value: str | timedelta) -> timedelta:

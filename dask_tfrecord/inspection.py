@@ -15,7 +15,8 @@ from dask_tfrecord.codec import RecordType
 from dask_tfrecord.dataset.discovery import open_dataset
 from dask_tfrecord.dataset.indexing import examine, renewed
 from dask_tfrecord.dataset.requested_columns import GivenHive, GivenSchema
-from dask_tfrecord.dataset.snapshot.model import Snapshot, find_snapshot, snapshot_path, to_parquet
+from dask_tfrecord.dataset.snapshot.model import Snapshot, find_snapshot, to_parquet
+from dask_tfrecord.dataset.snapshot.names import snapshot_path
 from dask_tfrecord.dataset.snapshot.stamps import is_proven
 from dask_tfrecord.dataset.snapshot.visibility import snapshot_files
 from dask_tfrecord.dataset.verifying import Found, differences, drift, look_through, missing, sampled_schema

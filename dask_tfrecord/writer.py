@@ -19,10 +19,13 @@ from dask_tfrecord.codec.codecs import CODECS, Compression, check_level
 from dask_tfrecord.dataset.inferred_schema import PAYLOAD
 from dask_tfrecord.dataset.shuffling import Shuffle
 from dask_tfrecord.dataset.snapshot.model import Snapshot
-from dask_tfrecord.dataset.write.destination import Mode, check_agreement, check_destination, destination
+from dask_tfrecord.dataset.write.commit import abandon
+from dask_tfrecord.dataset.write.destination import check_destination, destination
+from dask_tfrecord.dataset.write.existing import check_existing_data
 from dask_tfrecord.dataset.write.overwriting import replaceable_files
-from dask_tfrecord.dataset.write.run import WriteRun
+from dask_tfrecord.dataset.write.run import Mode, WriteRun
 from dask_tfrecord.errors import TFRecordError
+from dask_tfrecord.files.options import WriteOptions
 from dask_tfrecord.files.part_names import check_labels
 from dask_tfrecord.files.storage.listing import PathLike
 from dask_tfrecord.frames import pandas_to_arrow
@@ -264,21 +267,20 @@ def to_tfrecord(
     if codec and not CODECS[codec].tensorflow:
         _warn_of_compression(codec)
     if mode in ("append", "partitions"):
-        check_agreement(store, records, plan.select(keys).fields, levels)
+        check_existing_data(store, records, plan.select(keys).fields, levels)
+    options = WriteOptions(
+        codec, compression_level, lossy, _integer(max_rows_per_file), _integer(max_bytes_per_file)
+    )
     run = WriteRun(
         store,
         records,
-        codec,
-        lossy,
         uuid4().hex,
+        options,
         mode=mode,
         base=base,
         partitioning=plan.select(keys).fields,
         order=tuple(plan.names),
-        max_rows=max_rows_per_file,
-        max_bytes=max_bytes_per_file,
-        max_parts=max_files_per_task or sys.maxsize,
-        level=compression_level,
+        max_directories=max_files_per_task or sys.maxsize,
         custom_metadata=metadata,
         label=name_function,
         index=levels,
@@ -303,7 +305,7 @@ def _compute(
         # Dask's compute() alone does not fuse reading, transforming and writing to one task per partition.
         snapshot: Snapshot = result.optimize().compute(**kwargs)
     except BaseException:
-        run.abandon()
+        abandon(run)
         raise
     return snapshot
 
@@ -347,6 +349,11 @@ def _one_count(npartitions: int | None, num_shards: int | None) -> int | None:
             advice="pass one of them",
         )
     return num_shards if npartitions is None else npartitions
+
+
+def _integer(count: int | None) -> int | None:
+    """A Python integer, because NumPy's overflow."""
+    return None if count is None else int(count)
 
 
 def _plan_shuffle(

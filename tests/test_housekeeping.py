@@ -12,12 +12,11 @@ import pandas as pd
 import pytest
 
 from dask_tfrecord import TFRecordError, cleanup, exists, read_tfrecord, to_tfrecord
-from dask_tfrecord.dataset.write.run import WriteRun
 
 # Where a write may be stopped.
-COMMIT = "dataset.write.run.WriteRun.commit"
+COMMIT = "expr.writing.commit"
 CREATION = "files.storage.store.Store.create_exclusively"
-REMOVAL = "dataset.write.run.clear_up"
+REMOVAL = "dataset.write.commit.finish_commit"
 
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -39,7 +38,7 @@ def killed_before(step: str, ddf: dd.DataFrame, place: Path, **options: Any) -> 
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(f"dask_tfrecord.{step}", stop)
-        patch.setattr(WriteRun, "abandon", lambda run: None)
+        patch.setattr("dask_tfrecord.writer.abandon", lambda run: None)
         with pytest.raises(KeyboardInterrupt):
             to_tfrecord(ddf, place, **options)
 

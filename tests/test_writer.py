@@ -19,7 +19,8 @@ from dask.base import tokenize
 from fsspec.implementations.memory import MemoryFileSystem
 
 from dask_tfrecord import DestinationError, SchemaError, TFRecordError, read_tfrecord, to_tfrecord
-from dask_tfrecord.dataset.write.run import WriteRun, find_snapshot
+from dask_tfrecord.dataset.snapshot.model import find_snapshot
+from dask_tfrecord.dataset.write.run import WriteRun
 from dask_tfrecord.files import writing
 from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.schema.model import Schema
@@ -206,7 +207,7 @@ def test_files_count_from_the_partitions_there_are_in_the_end(tmp_path: Path) ->
 
 
 def test_numbers_keep_names_in_order_whatever_their_count() -> None:
-    run = WriteRun(Store.at("x"), Schema(()), None, "warn", "0123456789")
+    run = WriteRun(Store.at("x"), Schema(()), "0123456789")
     assert run.name(7, 8) == "part-01234567-00007-of-00008.tfrecord"
     assert run.name(7, 1_000_000) == "part-01234567-0000007-of-1000000.tfrecord"
 

@@ -19,13 +19,20 @@ import pyarrow as pa
 
 from dask_tfrecord.codec import _kernel
 from dask_tfrecord.dataset.partitioning import hive
-from dask_tfrecord.dataset.partitioning.grouping import BYTES, group, parts_of, sorted_rows, sorting, split
+from dask_tfrecord.dataset.partitioning.grouping import (
+    BYTES,
+    directory_groups,
+    group,
+    group_by_directory,
+    sorted_rows,
+    sorting,
+)
 from dask_tfrecord.dataset.snapshot.names import staged
 from dask_tfrecord.dataset.write.run import WriteRun
 from dask_tfrecord.errors import TFRecordError
 from dask_tfrecord.files.entry import FileEntry
 from dask_tfrecord.files.storage.store import Store
-from dask_tfrecord.files.writing import Part, Parted
+from dask_tfrecord.files.writing import DirectoryGroup, GroupedRows
 from dask_tfrecord.schema.model import Schema
 from dask_tfrecord.schema.storage_types import load
 
@@ -143,7 +150,7 @@ def write_target(
         If a spill file is missing or damaged, or for a value that cannot be stored. The record of the latter
         error is the row's place, which `source_of` explains.
     """
-    return run.write_parted(_collect(run, spills, index, shuffle), index, shuffle.npartitions)
+    return run.write_grouped(_collect(run, spills, index, shuffle), index, shuffle.npartitions)
 
 
 def source_of(place: int) -> tuple[int, int]:
@@ -186,31 +193,33 @@ class _Batches:
         return sorted_rows(pa.concat_tables(taken).combine_chunks(), back)
 
 
-def _collect(run: WriteRun, spills: Sequence[Spill], index: int, shuffle: Shuffle) -> Parted:
+def _collect(run: WriteRun, spills: Sequence[Spill], index: int, shuffle: Shuffle) -> GroupedRows:
     """The rows of a target partition, in the order in which they are written."""
     found = list(_read(run.store, spills, index))
     if not found:
-        return split(run.columns.arrow.empty_table(), run.partition_on, max_parts=run.max_parts)
+        return group_by_directory(
+            run.columns.arrow.empty_table(), run.partition_on, max_directories=run.max_directories
+        )
     table = pa.Table.from_batches(found)
     del found
     if table.nbytes < _COMBINED_BYTES:
         table = table.combine_chunks()
     places = table[_PLACE].to_numpy()
     order = np.argsort(_mixed(places, shuffle.seed))
-    parts = [Part("", (), len(order))]
+    groups = [DirectoryGroup("", (), len(order))]
     if run.partition_on:
-        parts, order = _by_directory(run, _Batches(table.select(run.partition_on)), order)
+        groups, order = _by_directory(run, _Batches(table.select(run.partition_on)), order)
     batches = _Batches(table.select(run.schema.names))
     pieces = [_with_codes(batches.take(rows), run.schema) for rows in batches.pieces(order)]
-    return Parted(pa.concat_tables(pieces), parts, places[order].view(np.int64))
+    return GroupedRows(pa.concat_tables(pieces), groups, places[order].view(np.int64))
 
 
-def _by_directory(run: WriteRun, keys: _Batches, order: Positions) -> tuple[list[Part], Positions]:
-    """The parts of the rows, and the rows' order sorted by part."""
+def _by_directory(run: WriteRun, keys: _Batches, order: Positions) -> tuple[list[DirectoryGroup], Positions]:
+    """The groups of the rows, and the rows' order sorted by part."""
     ordered = pa.concat_tables([keys.take(rows) for rows in keys.pieces(order)])
-    groups = group(ordered, run.partition_on)
-    parts = parts_of(groups, run.partition_on, max_parts=run.max_parts)
-    return parts, order if groups.order is None else order[groups.order]
+    by_key = group(ordered, run.partition_on)
+    groups = directory_groups(by_key, run.partition_on, max_directories=run.max_directories)
+    return groups, order if by_key.order is None else order[by_key.order]
 
 
 def _read(store: Store, spills: Sequence[Spill], index: int) -> Iterator[pa.RecordBatch]:

@@ -15,6 +15,7 @@ from dask.typing import Key
 from dask_tfrecord.cluster import check_cluster
 from dask_tfrecord.dataset.shuffling import Shuffle, Spill, source_of, spill, write_target
 from dask_tfrecord.dataset.snapshot.model import FileEntry, Snapshot
+from dask_tfrecord.dataset.write.commit import commit
 from dask_tfrecord.dataset.write.run import WriteRun
 from dask_tfrecord.errors import TFRecordError
 from dask_tfrecord.expr.string_conversion import Texts
@@ -91,7 +92,7 @@ def _release_memory() -> None:
 
 def _to_table(partition: pd.DataFrame, run: WriteRun, write_index: bool | None, texts: Texts) -> pa.Table:
     """The rows of a partition, whose text is looked at where nothing is known of its origin."""
-    table = pandas_to_arrow.to_table(partition, run.columns, write_index=write_index, lossy=run.lossy)
+    table = pandas_to_arrow.to_table(partition, run.columns, write_index=write_index, lossy=run.options.lossy)
     for name, computed in texts:
         first = stringified.first(table[name])
         stringified.check_text(first, name)
@@ -107,9 +108,9 @@ def _named(run: WriteRun, index: int, count: int) -> str:
 
 
 @redact_errors
-def commit(run: WriteRun, receipts: list[tuple[FileEntry, ...]]) -> Snapshot:
+def commit_files(run: WriteRun, receipts: list[tuple[FileEntry, ...]]) -> Snapshot:
     """The task that shows what was written."""
-    return run.commit([file for files in receipts for file in files])
+    return commit(run, [file for files in receipts for file in files])
 
 
 class _AllColumns(Expr):
@@ -232,4 +233,4 @@ class CommitTFRecord(Expr):
     def _layer(self) -> dict[Key, Task]:
         receipts = List(*(TaskRef(key) for key in self.frame.__dask_keys__()))
         key = (self._name, 0)
-        return {key: Task(key, commit, self.run, receipts)}
+        return {key: Task(key, commit_files, self.run, receipts)}

@@ -1,4 +1,4 @@
-"""How files are read, as one value that travels in tasks."""
+"""The options for reading and for writing files, as values that travel in tasks."""
 
 from dataclasses import dataclass, field
 from typing import Literal
@@ -6,6 +6,7 @@ from typing import Literal
 from dask_tfrecord.codec import MAX_RECORD_BYTES
 from dask_tfrecord.codec.codecs import Compression
 from dask_tfrecord.files.damage import RAISE, DamagePolicy
+from dask_tfrecord.schema.model import Lossy
 
 # How a file that is read may be compressed; "infer" goes by its first bytes.
 ReadCompression = Compression | Literal["infer"] | None
@@ -58,3 +59,37 @@ class ReadOptions:
     def origin(self) -> tuple[str, ...]:
         """The columns that are in no record."""
         return tuple(filter(None, (self.path_column, self.offset_column)))
+
+
+@dataclass(frozen=True)
+class WriteOptions:
+    """How files are written, whatever their columns; see `to_tfrecord`.
+
+    Attributes
+    ----------
+    compression : "gzip", "zlib", "zstd", "lz4", "bz2", "xz", optional
+        The codec. None writes plain files.
+    level : int, optional
+        The codec's compression level. None uses the default level of this library.
+    lossy : "warn", "allow" or "raise"
+        "raise" refuses values that a 32-bit float cannot hold exactly. The others round them.
+    max_rows : int, optional
+        The most rows in a file.
+    max_bytes : int, optional
+        The most bytes in a file before compression. A single record may exceed it.
+    """
+
+    compression: Compression | None = None
+    level: int | None = None
+    lossy: Lossy = "warn"
+    max_rows: int | None = None
+    max_bytes: int | None = None
+
+    @property
+    def splits_files(self) -> bool:
+        """True if a limit may split the rows of one partition directory into several files."""
+        return self.max_rows is not None or self.max_bytes is not None
+
+
+# Plain files, and floats rounded.
+DEFAULTS = WriteOptions()

@@ -20,7 +20,7 @@ from memory import peak_kib
 
 from dask_tfrecord import SchemaError, Snapshot, TFRecordError, read_tfrecord, to_tfrecord
 from dask_tfrecord.dataset import shuffling as exchange
-from dask_tfrecord.dataset.snapshot.model import snapshot_path
+from dask_tfrecord.dataset.snapshot.names import snapshot_path
 from dask_tfrecord.dataset.write.run import WriteRun
 from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.schema.model import Schema
@@ -333,9 +333,7 @@ def test_a_worker_killed_during_a_shuffle_leaves_exactly_the_committed_rows(
 
 
 def test_only_the_first_file_of_a_source_counts(tmp_path: Path) -> None:
-    run = WriteRun(
-        Store.at(tmp_path), Schema.from_arrow(pa.schema([("n", pa.int64())])), None, "warn", "0" * 32
-    )
+    run = WriteRun(Store.at(tmp_path), Schema.from_arrow(pa.schema([("n", pa.int64())])), "0" * 32)
     shuffle = exchange.Shuffle((), 1, 4)
     first = exchange.spill(run, pa.table({"n": pa.array(range(100))}), 0, shuffle)
     again = exchange.spill(run, pa.table({"n": pa.array(range(99, -1, -1))}), 0, shuffle)

@@ -198,6 +198,6 @@ def test_statistics_travel_only_where_they_are_needed(root: Path) -> None:
 def test_a_plan_of_very_many_files_is_one_task_a_file_and_the_commit() -> None:
     ddf = expr.read(many(10_000), None)
     schema = Schema.from_arrow(pa.schema({"c1": pa.int64()}))
-    run = WriteRun(Store.at("/nowhere/else"), schema, None, "warn", "0" * 32)
+    run = WriteRun(Store.at("/nowhere/else"), schema, "0" * 32)
     lazy = expr.write(ddf[ddf.c2 > 1][["c1"]], run, write_index=False)
     assert len(lazy.optimize().__dask_graph__()) == 10_001

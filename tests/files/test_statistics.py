@@ -17,9 +17,10 @@ from hypothesis import strategies as st
 from dask_tfrecord.codec import Column, Encoder, RecordType
 from dask_tfrecord.files import writing
 from dask_tfrecord.files.entry import ColumnStatistics
+from dask_tfrecord.files.options import WriteOptions
 from dask_tfrecord.files.statistics import empty_statistics, file_statistics, merge_statistics
 from dask_tfrecord.files.storage.store import Store
-from dask_tfrecord.files.writing import Part, Parted, write_files
+from dask_tfrecord.files.writing import DirectoryGroup, GroupedRows, write_files
 from dask_tfrecord.schema.model import Schema
 
 DAY = datetime.date(2024, 2, 29)
@@ -191,11 +192,9 @@ def test_every_file_has_its_own(
     entries = write_files(
         store,
         lambda _, index: (store.join(f"{index}"), f"{index}"),
-        Parted(table, [Part("", (), 1000)]),
+        GroupedRows(table, [DirectoryGroup("", (), 1000)]),
         Schema.from_arrow(table.schema),
-        compression=None,
-        lossy="allow",
-        **limits,
+        WriteOptions(lossy="allow", **limits),
     )
     assert len(entries) > 3
     first = 0

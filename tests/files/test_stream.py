@@ -17,13 +17,13 @@ from dask_tfrecord import CorruptRecordError, TFRecordError, read_tfrecord
 from dask_tfrecord.codec.codecs import CODECS, Compression, suffix_of
 from dask_tfrecord.files import writing
 from dask_tfrecord.files.entry import Block
-from dask_tfrecord.files.options import ReadOptions
+from dask_tfrecord.files.options import ReadOptions, WriteOptions
 from dask_tfrecord.files.reading import count_records, read_table
 from dask_tfrecord.files.splits import Split
 from dask_tfrecord.files.storage import open_file as source
 from dask_tfrecord.files.storage.listing import list_files
 from dask_tfrecord.files.storage.store import Store
-from dask_tfrecord.files.writing import Part, Parted, write_files
+from dask_tfrecord.files.writing import DirectoryGroup, GroupedRows, write_files
 from dask_tfrecord.schema.model import Schema
 
 ROWS = 3_000
@@ -58,8 +58,8 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Written]:
             def place(_: str, __: int, name: str = name) -> tuple[str, str]:
                 return store.join(name), name
 
-            whole = Parted(TABLE, [Part("", (), TABLE.num_rows)])
-            [entry] = write_files(store, place, whole, SCHEMA, compression=compression, lossy="allow")
+            whole = GroupedRows(TABLE, [DirectoryGroup("", (), TABLE.num_rows)])
+            [entry] = write_files(store, place, whole, SCHEMA, WriteOptions(compression, lossy="allow"))
             found.blocks[compression] = entry.blocks
         yield found
 

@@ -21,12 +21,12 @@ from dask_tfrecord.codec.codecs import CODECS, Compression
 from dask_tfrecord.errors import SchemaError
 from dask_tfrecord.files import writing
 from dask_tfrecord.files.entry import FileEntry
-from dask_tfrecord.files.options import ReadOptions
+from dask_tfrecord.files.options import ReadOptions, WriteOptions
 from dask_tfrecord.files.reading import read_table
 from dask_tfrecord.files.splits import Split
 from dask_tfrecord.files.storage.listing import list_files
 from dask_tfrecord.files.storage.store import Store
-from dask_tfrecord.files.writing import Part, Parted, write_files
+from dask_tfrecord.files.writing import DirectoryGroup, GroupedRows, write_files
 from dask_tfrecord.schema.model import Schema
 
 every = pytest.mark.parametrize("compression", [None, *CODECS])
@@ -54,7 +54,9 @@ def numbers(rows: int) -> pa.Table:
     )
 
 
-def write(root: Path, table: pa.Table, parts: list[Part] | None = None, **options: Any) -> list[FileEntry]:
+def write(
+    root: Path, table: pa.Table, groups: list[DirectoryGroup] | None = None, **options: Any
+) -> list[FileEntry]:
     """The table below ``root``, as plain records where it is one column of bytes."""
     plain = table.schema.types == [pa.binary()]
     schema = Schema.from_arrow(table.schema, "bytes" if plain else "example")
@@ -64,9 +66,10 @@ def write(root: Path, table: pa.Table, parts: list[Part] | None = None, **option
         name = f"{directory}{index}.tfrecord"
         return store.join(name), name
 
-    whole = [Part("", (), table.num_rows)]
-    options = {"compression": None, "lossy": "allow", **options}
-    return write_files(store, place, Parted(table, parts or whole), schema, **options)
+    whole = [DirectoryGroup("", (), table.num_rows)]
+    threads = options.pop("threads", None)
+    given = WriteOptions(**{"lossy": "allow", **options})
+    return write_files(store, place, GroupedRows(table, groups or whole), schema, given, threads=threads)
 
 
 def read(root: Path, entry: FileEntry, schema: pa.Schema) -> pa.Table:
@@ -113,7 +116,7 @@ def test_blocks_hold_about_a_mebibyte(tmp_path: Path, compression: Compression |
 
 @every
 def test_the_receipt_says_what_was_stored(tmp_path: Path, compression: Compression | None) -> None:
-    [entry] = write(tmp_path, numbers(1000), [Part("", ("x", None), 1000)], compression=compression)
+    [entry] = write(tmp_path, numbers(1000), [DirectoryGroup("", ("x", None), 1000)], compression=compression)
     stored = (tmp_path / entry.path).read_bytes()
     assert (entry.path, entry.records, entry.bytes) == ("0.tfrecord", 1000, len(stored))
     assert entry.crc32c == oracle.crc32c(stored)
@@ -211,7 +214,8 @@ def test_parts_have_files_of_their_own(
     """The same as if each was a table of its own, whatever rows are converted together."""
     monkeypatch.setattr(writing, "_CHUNK_ROWS", 64)
     table = numbers(1000).append_column("small", pa.array([n % 100 for n in range(1000)], pa.int8()))
-    parts = [Part("a-", ("a",), 300), Part("b-", ("b",), 1), Part("c-", (None,), 699)]
+    sizes = {"a": 300, "b": 1, None: 699}
+    parts = [DirectoryGroup(f"{key or 'c'}-", (key,), rows) for key, rows in sizes.items()]
     entries = write(tmp_path / "all", table, parts, compression=compression, **limits)
     first = 0
     for part in parts:
@@ -225,8 +229,10 @@ def test_parts_have_files_of_their_own(
 
 def test_a_bad_value_of_a_later_part_leaves_the_parts_before_it(tmp_path: Path) -> None:
     table = pa.table({"n": pa.array([*range(10), 2**63], pa.uint64())})
+    sizes = {"a": 6, "b": 4, "c": 1}
+    groups = [DirectoryGroup(f"{key}-", (key,), rows) for key, rows in sizes.items()]
     with pytest.raises(SchemaError) as caught:
-        write(tmp_path, table, [Part("a-", ("a",), 6), Part("b-", ("b",), 4), Part("c-", ("c",), 1)])
+        write(tmp_path, table, groups)
     assert (caught.value.record, caught.value.path) == (10, str(tmp_path / "c-0.tfrecord"))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a-0.tfrecord", "b-0.tfrecord"]
 
@@ -234,9 +240,9 @@ def test_a_bad_value_of_a_later_part_leaves_the_parts_before_it(tmp_path: Path) 
 MEASURE = """
 import random, resource, sys
 import pyarrow as pa
-from dask_tfrecord.dataset.partitioning.grouping import Part, Parted
+from dask_tfrecord.files.options import WriteOptions
 from dask_tfrecord.files.storage.store import Store
-from dask_tfrecord.files.writing import write_files
+from dask_tfrecord.files.writing import DirectoryGroup, GroupedRows, write_files
 from dask_tfrecord.schema.model import Schema
 
 rows = 2_000_000
@@ -255,8 +261,8 @@ schema = Schema.from_arrow(table.schema)
 store = Store.at("out")
 peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 place = lambda _, number: (store.join("file"), "file")
-write = lambda rows: write_files(store, place, Parted(rows, [Part("", (), len(rows))]), schema,
-                                 compression=sys.argv[2] or None, lossy="allow", threads=16)
+write = lambda rows: write_files(store, place, GroupedRows(rows, [DirectoryGroup("", (), len(rows))]), schema,
+                                 WriteOptions(sys.argv[2] or None, lossy="allow"), threads=16)
 write(table.slice(0, 1))
 normal = peak()
 write(table)
@@ -291,7 +297,8 @@ import sys
 import numpy as np
 import pyarrow as pa
 from memory import peak_kib
-from dask_tfrecord.dataset.partitioning.grouping import split
+from dask_tfrecord.dataset.partitioning.grouping import group_by_directory
+from dask_tfrecord.files.options import WriteOptions
 from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.files.writing import write_files
 from dask_tfrecord.schema.model import Schema
@@ -308,9 +315,9 @@ schema = Schema.from_arrow(table.schema).select(table.column_names[:-1])
 store = Store.at("out")
 
 def write(table):
-    rows = split(table, ["key"], max_parts=100)
+    rows = group_by_directory(table, ["key"], max_directories=100)
     write_files(store, lambda directory, _: (store.join(directory), directory), rows, schema,
-                compression=sys.argv[2] or None, lossy="allow", threads=16)
+                WriteOptions(sys.argv[2] or None, lossy="allow"), threads=16)
 
 write(table.slice(0, 1000))
 normal = peak_kib()

@@ -17,7 +17,8 @@ import pandas as pd
 import pyarrow as pa
 
 from dask_tfrecord import Snapshot, index, read_tfrecord, to_tfrecord
-from dask_tfrecord.dataset.snapshot.model import snapshot_path, to_parquet
+from dask_tfrecord.dataset.snapshot.model import to_parquet
+from dask_tfrecord.dataset.snapshot.names import snapshot_path
 from dask_tfrecord.files.storage.store import Store
 
 # What the queries' text refers to.

@@ -28,6 +28,7 @@ from dask_tfrecord import (
     verify,
 )
 from dask_tfrecord.dataset.snapshot.names import open_runs
+from dask_tfrecord.dataset.write.commit import commit
 from dask_tfrecord.dataset.write.run import WriteRun
 from dask_tfrecord.files.storage.store import Store
 
@@ -241,7 +242,7 @@ class StoreSuite:
 
     def test_a_shuffle_that_fails_leaves_nothing_of_the_rows_way(self, place: str) -> None:
         with (
-            patch.object(WriteRun, "write_parted", side_effect=KeyboardInterrupt),
+            patch.object(WriteRun, "write_grouped", side_effect=KeyboardInterrupt),
             pytest.raises(KeyboardInterrupt),
         ):
             self.write(rows(*range(7)), place, shuffle=1)
@@ -333,7 +334,7 @@ class StoreSuite:
         files = [*run.write(table, 0, 2), *run.write(table, 0, 2), *run.write(table, 1, 2)][1:]
         assert self.read(place) == []
         assert not exists(place, storage_options=self.options)
-        assert run.commit(files) == run.commit(files)
+        assert commit(run, files) == commit(run, files)
         assert self.read(place) == [1, 1]
         assert stale[0].path not in self.files(place)
         assert len(self.files(place)) == 4
@@ -382,8 +383,8 @@ class StoreSuite:
     def abandoned(self, ddf: dd.DataFrame, place: str, **options: Any) -> None:
         """A write that is killed before its commit."""
         with (
-            patch.object(WriteRun, "commit", side_effect=KeyboardInterrupt),
-            patch.object(WriteRun, "abandon"),
+            patch("dask_tfrecord.expr.writing.commit", side_effect=KeyboardInterrupt),
+            patch("dask_tfrecord.writer.abandon"),
             pytest.raises(KeyboardInterrupt),
         ):
             self.write(ddf, place, **options)
@@ -481,7 +482,7 @@ class StoreSuite:
         before = self.files(place)
         lazy = self.write(rows(2, 3), place, append=True, compute=False)
         with (
-            patch.object(WriteRun, "commit", side_effect=KeyboardInterrupt),
+            patch("dask_tfrecord.expr.writing.commit", side_effect=KeyboardInterrupt),
             pytest.raises(KeyboardInterrupt),
         ):
             lazy.compute()

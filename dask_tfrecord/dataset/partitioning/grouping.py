@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from dask_tfrecord.codec import take_bytes
 from dask_tfrecord.dataset.partitioning import hive
 from dask_tfrecord.errors import SchemaError, TFRecordError
-from dask_tfrecord.files.writing import Codes, Part, Parted
+from dask_tfrecord.files.writing import DirectoryGroup, GroupedRows, RowNumbers
 
 # Types whose values the kernel brings into another order.
 BYTES = (pa.binary(), pa.large_binary(), pa.string(), pa.large_string())
@@ -25,53 +25,56 @@ class Groups(NamedTuple):
     """
 
     keys: pa.Table
-    order: Codes | None
-    starts: Codes
+    order: RowNumbers | None
+    starts: RowNumbers
 
 
-def split(table: pa.Table, partition_on: Sequence[str], *, max_parts: int) -> Parted:
-    """The parts of a table, in the order in which the values of the first key first appear, then of the next.
+def group_by_directory(table: pa.Table, partition_on: Sequence[str], *, max_directories: int) -> GroupedRows:
+    """Sort the rows of a table by partition directory.
 
-    An empty table has none. The table is sorted once, and stays as it is if its rows are in that order.
+    The directories are ordered by the first appearance of their value in the first partition column, then in
+    the next. An empty table has no directories. A table that is sorted already is not copied.
 
     Raises
     ------
     SchemaError
         For a value that no directory can be named after.
     TFRecordError
-        If there are more parts than ``max_parts``.
+        If there are more directories than ``max_directories``.
     """
     if not partition_on:
-        return Parted(table, [Part("", (), table.num_rows)])
+        return GroupedRows(table, [DirectoryGroup("", (), table.num_rows)])
     rows = table.drop_columns(list(partition_on))
     if not table.num_rows:
-        return Parted(rows, [])
+        return GroupedRows(rows, [])
     groups = group(table, partition_on)
-    parts = parts_of(groups, partition_on, max_parts=max_parts)
+    directories = directory_groups(groups, partition_on, max_directories=max_directories)
     order = groups.order
-    return Parted(rows if order is None else sorted_rows(rows, order), parts, order)
+    return GroupedRows(rows if order is None else sorted_rows(rows, order), directories, order)
 
 
-def parts_of(groups: Groups, partition_on: Sequence[str], *, max_parts: int) -> list[Part]:
-    """The parts that the groups become; raises as `split` does."""
+def directory_groups(
+    groups: Groups, partition_on: Sequence[str], *, max_directories: int
+) -> list[DirectoryGroup]:
+    """The partition directory of each group; raises as `group_by_directory` does."""
     keys = groups.keys
-    if keys.num_rows > max_parts:
-        raise too_many(f"{keys.num_rows:,} different values", partition_on, max_parts)
+    if keys.num_rows > max_directories:
+        raise too_many(f"{keys.num_rows:,} different values", partition_on, max_directories)
     directories = hive.directories(keys)
     for directory in directories:
         hive.check_inside(directory)
     values = zip(*(_plain(name, keys[name]) for name in partition_on), strict=True)
-    return list(map(Part, directories, values, np.diff(groups.starts).tolist()))
+    return list(map(DirectoryGroup, directories, values, np.diff(groups.starts).tolist()))
 
 
-def sorted_rows(table: pa.Table, order: Codes) -> pa.Table:
+def sorted_rows(table: pa.Table, order: RowNumbers) -> pa.Table:
     """The rows in another order, column by column, which is faster than Arrow's way with a table."""
     numbers = pa.array(order)
     columns = [_take(column, order, numbers) for column in table.columns]
     return pa.Table.from_arrays(columns, schema=table.schema)
 
 
-def _take(column: pa.ChunkedArray, order: Codes, numbers: pa.Array) -> pa.Array | pa.ChunkedArray:
+def _take(column: pa.ChunkedArray, order: RowNumbers, numbers: pa.Array) -> pa.Array | pa.ChunkedArray:
     if column.num_chunks != 1:
         return column.take(numbers)
     if column.type in BYTES:
@@ -93,7 +96,7 @@ def group(table: pa.Table, names: Sequence[str]) -> Groups:
     return Groups(pa.table(values, names=list(names)), order, starts)
 
 
-def sorting(codes: npt.NDArray[np.integer[Any]]) -> Codes:
+def sorting(codes: npt.NDArray[np.integer[Any]]) -> RowNumbers:
     """The positions in the order of the codes; NumPy sorts short integers in a fraction of the time."""
     return np.argsort(codes.astype(np.uint16) if codes.max(initial=0) < 1 << 16 else codes, kind="stable")
 

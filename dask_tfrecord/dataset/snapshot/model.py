@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from dask_tfrecord.codec.codecs import CODECS, Compression
+from dask_tfrecord.dataset.snapshot.names import METADATA_DIRECTORY, snapshot_path
 from dask_tfrecord.dataset.snapshot.table import check, from_table, to_table
 from dask_tfrecord.errors import TFRecordError
 from dask_tfrecord.files.entry import Block, ColumnStatistics, FileEntry
@@ -29,9 +30,6 @@ __all__ = ["Block", "ColumnStatistics", "FileEntry", "Snapshot", "find_snapshot"
 
 # Raised when a reader of this version would misunderstand what is written from now on.
 FORMAT_VERSION = 1
-
-# All of the library's own below a dataset's root, hidden from readers by its underscore.
-OWN = "_tfrecord"
 
 # Columns that become the index of a DataFrame, and what its levels are called.
 Levels = tuple[tuple[str, str | None], ...]
@@ -185,7 +183,7 @@ def _by_directory(files: Sequence[FileEntry]) -> tuple[FileEntry, ...]:
 @redact_errors
 def versions(store: Store) -> list[int]:
     """The numbers of the snapshots at the store's root, the newest last."""
-    return sorted(int(name[:8]) for name in store.names(OWN) if _NAME.fullmatch(name))
+    return sorted(int(name[:8]) for name in store.names(METADATA_DIRECTORY) if _NAME.fullmatch(name))
 
 
 @redact_errors
@@ -205,11 +203,6 @@ def read_snapshot(store: Store, number: int) -> Snapshot:
     """One version of the dataset at the store's root."""
     path = store.join(snapshot_path(number))
     return from_parquet(store.fs.cat_file(path), store.public(path), number)
-
-
-def snapshot_path(number: int) -> str:
-    """Where a version's snapshot is, below the root."""
-    return f"{OWN}/{number:08d}.parquet"
 
 
 def to_parquet(snapshot: Snapshot) -> pa.Buffer:

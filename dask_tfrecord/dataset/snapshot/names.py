@@ -1,45 +1,57 @@
-"""Where things lie below a dataset's root and what they are called; which files belong to which write."""
+"""What lies in the ``_tfrecord`` directory of a dataset, and the names of those files."""
 
 import json
 import re
 
-from dask_tfrecord.dataset.snapshot.model import OWN
 from dask_tfrecord.errors import TFRecordError
 from dask_tfrecord.files.entry import is_inside
 from dask_tfrecord.files.storage.store import Store
 
-# Holds a directory for each write that runs, or that broke off.
-STAGING = f"{OWN}/staging"
+# The directory of this library in the root of a dataset. Names that start with "_" are hidden from readers.
+METADATA_DIRECTORY = "_tfrecord"
 
-# What such a directory is called. Anything else beside it is not ours.
-_RUN = re.compile(r"[0-9a-f]{32}")
+# Holds a directory for each write that is running or was interrupted.
+STAGING = f"{METADATA_DIRECTORY}/staging"
 
-# In such a directory: what a write replaces, which is to be removed after its commit.
-_REPLACED = "replaced.json"
-
-# For those who wait for a whole dataset as Hadoop and Spark write it; readers here do not look at it.
+# An empty file that Hadoop and Spark create after a write. Other tools wait for it; this library ignores it.
 SUCCESS = "_SUCCESS"
 
+# The file in the staging directory of a run that lists what its commit replaces.
+REPLACED = "replaced.json"
 
-def open_runs(store: Store) -> list[str]:
-    """The runs that have not cleared up: they are under way, or broke off."""
-    return [name for name in store.names(STAGING) if _RUN.fullmatch(name)]
+_RUN_ID = re.compile(r"[0-9a-f]{32}")
+
+
+def snapshot_path(number: int) -> str:
+    """Return the path of a snapshot, relative to the root."""
+    return f"{METADATA_DIRECTORY}/{number:08d}.parquet"
 
 
 def staged(run: str, name: str) -> str:
-    """Where something of a write waits for its commit, below the root."""
+    """Return the path in the staging directory of a run, relative to the root."""
     return f"{STAGING}/{run}/{name}"
 
 
-def replaced_by(store: Store, run: str) -> list[str]:
-    """The files below the root that a run replaces and has not removed yet."""
-    path = store.join(staged(run, _REPLACED))
+def open_runs(store: Store) -> list[str]:
+    """Return the ids of the runs that have a staging directory: they are running or were interrupted."""
+    return [name for name in store.names(STAGING) if _RUN_ID.fullmatch(name)]
+
+
+def replaced_files(store: Store, run: str) -> list[str]:
+    """Return the files that a run replaces and has not removed yet, relative to the root.
+
+    Raises
+    ------
+    TFRecordError
+        If the list is damaged.
+    """
+    path = store.join(staged(run, REPLACED))
     try:
-        found = json.loads(store.fs.cat_file(path))
+        paths = json.loads(store.fs.cat_file(path))
     except FileNotFoundError:
         return []
     except ValueError as error:
         raise TFRecordError(f"not a list of replaced files ({error})", path=store.public(path)) from None
-    if not isinstance(found, list) or not all(isinstance(one, str) and is_inside(one) for one in found):
-        raise TFRecordError("not a list of replaced files", path=store.public(path))
-    return found
+    if not isinstance(paths, list) or not all(isinstance(one, str) and is_inside(one) for one in paths):
+        raise TFRecordError("not a list of paths inside the dataset", path=store.public(path))
+    return paths

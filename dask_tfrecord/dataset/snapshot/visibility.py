@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from dask_tfrecord.dataset.snapshot.model import OWN, Snapshot, find_snapshot
-from dask_tfrecord.dataset.snapshot.names import open_runs, replaced_by
+from dask_tfrecord.dataset.snapshot.model import Snapshot, find_snapshot
+from dask_tfrecord.dataset.snapshot.names import METADATA_DIRECTORY, open_runs, replaced_files
 from dask_tfrecord.errors import CorruptRecordError, TFRecordError
 from dask_tfrecord.files.part_names import _PART_NAME, is_part, run_of
 from dask_tfrecord.files.storage.listing import FileInfo, Listing, list_directory, unquoted_path
@@ -42,7 +42,7 @@ def snapshot_files(store: Store, snapshot: Snapshot) -> tuple[FileInfo, ...]:
         files.append(replace(info, crc32c=file.crc32c))
     foreign = {path for path in found if not is_part(path)}
     if foreign:  # perhaps an overwrite replaced them and did not come to removing them
-        foreign -= {store.join(path) for path in replaced_by(store, snapshot.run)}
+        foreign -= {store.join(path) for path in replaced_files(store, snapshot.run)}
     if foreign:
         raise TFRecordError(
             f"the dataset's snapshot does not list {len(foreign):,} of the files here",
@@ -97,7 +97,7 @@ def _root_of(store: Store, directory: str, known: dict[str, bool]) -> str | None
     for end in range(start, len(levels) + 1):
         root = "/".join(levels[:end])
         if root not in known:
-            known[root] = bool(Store(store.fs, root).names(OWN))
+            known[root] = bool(Store(store.fs, root).names(METADATA_DIRECTORY))
         if known[root]:
             return root
     return None

@@ -1,53 +1,55 @@
-"""What writes that died have left behind, and its removal. Never touches what a snapshot lists."""
+"""Find and remove the files that interrupted writes left. Never touches a file that a snapshot lists."""
 
 import re
 from collections.abc import Iterable
 from contextlib import suppress
 from datetime import UTC, datetime
 
-from dask_tfrecord.dataset.snapshot.model import OWN, read_snapshot, versions
-from dask_tfrecord.dataset.snapshot.names import STAGING, open_runs
+from dask_tfrecord.dataset.snapshot.model import read_snapshot, versions
+from dask_tfrecord.dataset.snapshot.names import METADATA_DIRECTORY, STAGING, open_runs
 from dask_tfrecord.dataset.write.staging import finish_newest, remove_staging
 from dask_tfrecord.files.part_names import is_part, run_of
 from dask_tfrecord.files.storage.listing import list_directory
 from dask_tfrecord.files.storage.paths import name_of
 from dask_tfrecord.files.storage.store import Store
 
-# What a file is called until it is whole.
-_TEMPORARY = re.compile(r"\..*\.[0-9a-f]{32}")
+# The name of a file until it is complete.
+_TEMPORARY_NAME = re.compile(r"\..*\.[0-9a-f]{32}")
 
 
-def remove_leftovers(store: Store, before: datetime) -> list[str]:
-    """Remove what belongs to runs of which nothing is newer than ``before``, and return the paths of it.
+def remove_orphans(store: Store, before: datetime) -> list[str]:
+    """Remove the files of interrupted runs that had no activity since ``before``.
 
-    Paths are those below the root. Uploads that were not completed come with the path that they were for.
+    Returns
+    -------
+    list of str
+        The removed files, relative to the root. An aborted upload counts with the path that it was for.
     """
     finish_newest(store)
     removed: list[str] = []
-    for run, paths in _unlisted(store).items():
-        directories = [f"{STAGING}/{one}" for one in open_runs(store) if one.startswith(run)]
-        waiting = [path for directory in directories for path in _files(store, directory)]
-        last = _last_modified(store, [*paths, *waiting] or map(store.join, directories))
-        if last < before:
-            store.remove(paths)
+    for run, unlisted in _unlisted_files(store).items():
+        directories = [f"{STAGING}/{name}" for name in open_runs(store) if name.startswith(run)]
+        staged = [path for directory in directories for path in _files_in(store, directory)]
+        if _last_modified(store, [*unlisted, *staged] or map(store.join, directories)) < before:
+            store.remove(unlisted)
             for directory in directories:
                 remove_staging(store, name_of(directory))
-            removed += [*paths, *waiting]
-    removed += _remove_temporary(store, before)
+            removed += [*unlisted, *staged]
+    removed += _remove_temporary_files(store, before)
     removed += _abort_uploads(store, before)
     return sorted(set(map(store.relative, removed)))
 
 
-def _unlisted(store: Store) -> dict[str, list[str]]:
-    """By the start of the run's id: its data files that are in place and that no snapshot lists.
+def _unlisted_files(store: Store) -> dict[str, list[str]]:
+    """The data files of open runs that are in their final place and in no snapshot, by short run id.
 
-    Only runs that have left something in staging count: a run removes that last. All other data files were
-    copied here, or belong to a dataset below this one.
+    A run removes its staging directory last, so runs without one have left nothing. Data files with their
+    names were copied here, or belong to another dataset in a subdirectory.
     """
     parts = [file.path for file in list_directory(store) if is_part(file.path)]
     runs: dict[str, list[str]] = {run[:8]: [] for run in open_runs(store)}
-    numbers = versions(store)  # after the files: a commit in the meantime is among them
-    listed = _listed(store, numbers)
+    numbers = versions(store)  # after listing the files, so that a commit in between is included
+    listed = _listed_files(store, numbers)
     for path in parts:
         run = run_of(path) or ""
         if path not in listed and run in runs:
@@ -55,15 +57,16 @@ def _unlisted(store: Store) -> dict[str, list[str]]:
     return runs
 
 
-def _listed(store: Store, numbers: Iterable[int]) -> set[str]:
-    found: set[str] = set()
+def _listed_files(store: Store, numbers: Iterable[int]) -> set[str]:
+    """The files that any of the snapshots lists."""
+    listed: set[str] = set()
     for number in numbers:
         with suppress(FileNotFoundError):  # removed by an overwrite just now
-            found |= {store.join(file.path) for file in read_snapshot(store, number).files}
-    return found
+            listed |= {store.join(file.path) for file in read_snapshot(store, number).files}
+    return listed
 
 
-def _files(store: Store, directory: str) -> list[str]:
+def _files_in(store: Store, directory: str) -> list[str]:
     try:
         return sorted(store.fs.find(store.join(directory)))
     except FileNotFoundError:
@@ -71,27 +74,29 @@ def _files(store: Store, directory: str) -> list[str]:
 
 
 def _last_modified(store: Store, paths: Iterable[str]) -> datetime:
-    """When the last of these was written; now, if that is not known."""
+    """The newest modification time; the present if it is not known."""
     now = datetime.now(UTC)
     try:
-        found = [store.fs.modified(path) for path in paths]
-    except (FileNotFoundError, NotImplementedError):  # one was just removed, or the store keeps no times
+        times = [store.fs.modified(path) for path in paths]
+    except (FileNotFoundError, NotImplementedError):  # removed just now, or the store has no times
         return now
-    return max((time if time.tzinfo else time.replace(tzinfo=UTC) for time in found), default=now)
+    return max((time if time.tzinfo else time.replace(tzinfo=UTC) for time in times), default=now)
 
 
-def _remove_temporary(store: Store, before: datetime) -> list[str]:
-    """Of snapshots that were not written to their end."""
-    found = [store.join(f"{OWN}/{name}") for name in store.names(OWN) if _TEMPORARY.fullmatch(name)]
-    old = [path for path in found if _last_modified(store, [path]) < before]
+def _remove_temporary_files(store: Store, before: datetime) -> list[str]:
+    """Remove incomplete snapshots."""
+    names = [name for name in store.names(METADATA_DIRECTORY) if _TEMPORARY_NAME.fullmatch(name)]
+    paths = [store.join(f"{METADATA_DIRECTORY}/{name}") for name in names]
+    old = [path for path in paths if _last_modified(store, [path]) < before]
     store.remove(old)
     return old
 
 
 def _abort_uploads(store: Store, before: datetime) -> list[str]:
-    own = store.join(f"{OWN}/")
-    old = [one for one in store.uploads() if one.started < before]
-    found = [one for one in old if is_part(one.path) or one.path.startswith(own)]
-    for upload in found:
+    """Abort multipart uploads of data files and metadata that were never completed."""
+    metadata = store.join(f"{METADATA_DIRECTORY}/")
+    old = [upload for upload in store.uploads() if upload.started < before]
+    ours = [upload for upload in old if is_part(upload.path) or upload.path.startswith(metadata)]
+    for upload in ours:
         store.abort(upload)
-    return [upload.path for upload in found]
+    return [upload.path for upload in ours]

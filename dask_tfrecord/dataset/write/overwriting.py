@@ -8,7 +8,8 @@ from contextlib import suppress
 
 from dask_tfrecord.codec import HEADER_BYTES
 from dask_tfrecord.codec.codecs import decompressor, detect, is_frame
-from dask_tfrecord.dataset.snapshot.model import OWN, find_snapshot
+from dask_tfrecord.dataset.snapshot.model import find_snapshot
+from dask_tfrecord.dataset.snapshot.names import METADATA_DIRECTORY
 from dask_tfrecord.dataset.snapshot.visibility import visible_files
 from dask_tfrecord.errors import DestinationError, TFRecordError
 from dask_tfrecord.files.storage.listing import FileInfo
@@ -179,7 +180,7 @@ def _is_same(one: str, other: str) -> bool:
 
 
 def _refuse_links(store: Store) -> None:
-    own = store.join(OWN)
+    own = store.join(METADATA_DIRECTORY)
     for link in [own] * os.path.islink(own) + linked_directories(store.root):
         raise DestinationError(
             f"a link, {link}, leads out of it, and the overwrite would remove what is there",
@@ -198,7 +199,7 @@ def _refuse_datasets_below(store: Store, files: Sequence[FileInfo]) -> None:
             directory = parent_of(directory)
     looked = sorted(below)
     with ThreadPoolExecutor(_THREADS) as pool:
-        found = list(pool.map(lambda one: store.names(f"{one}/{OWN}"), looked))
+        found = list(pool.map(lambda one: store.names(f"{one}/{METADATA_DIRECTORY}"), looked))
     for directory, names in zip(looked, found, strict=True):
         if names:
             raise DestinationError(

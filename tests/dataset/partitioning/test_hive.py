@@ -14,8 +14,8 @@ from hypothesis import given
 from dask_tfrecord import SchemaError, TFRecordError
 from dask_tfrecord.codec import take_bytes
 from dask_tfrecord.dataset.partitioning import hive
-from dask_tfrecord.dataset.partitioning.grouping import split
-from dask_tfrecord.files.writing import Parted
+from dask_tfrecord.dataset.partitioning.grouping import group_by_directory
+from dask_tfrecord.files.writing import GroupedRows
 
 
 def directory(value: Any, type_: pa.DataType | None = None, name: str = "c") -> str:
@@ -110,19 +110,19 @@ def test_paths_that_leave_the_root_are_refused(path: str) -> None:
 # --- the parts of a table ----------------------------------------------------------------------------
 
 
-def numbers(found: Parted) -> dict[tuple[Any, ...], list[int]]:
+def numbers(found: GroupedRows) -> dict[tuple[Any, ...], list[int]]:
     """The column "n" of each part, by the part's values."""
-    ends = itertools.accumulate(part.rows for part in found.parts)
+    ends = itertools.accumulate(part.rows for part in found.groups)
     return {
         part.values: found.table["n"].slice(end - part.rows, part.rows).to_pylist()
-        for part, end in zip(found.parts, ends, strict=True)
+        for part, end in zip(found.groups, ends, strict=True)
     }
 
 
 def test_rows_go_to_their_part_in_the_order_they_had() -> None:
     table = pa.table({"n": range(6), "c": ["b", "a", None, "b", "a", ""]})
-    found = split(table, ["c"], max_parts=9)
-    assert [part.directory for part in found.parts] == ["c=b", "c=a", f"c={hive.NULL}", "c="]
+    found = group_by_directory(table, ["c"], max_directories=9)
+    assert [part.directory for part in found.groups] == ["c=b", "c=a", f"c={hive.NULL}", "c="]
     assert numbers(found) == {("b",): [0, 3], ("a",): [1, 4], (None,): [2], ("",): [5]}
     assert found.table.column_names == ["n"]
     assert found.order is not None
@@ -131,28 +131,28 @@ def test_rows_go_to_their_part_in_the_order_they_had() -> None:
 
 def test_two_columns_part_by_their_combinations() -> None:
     table = pa.table({"a": [1, 2, 1, 2, 1], "b": ["x", "x", "y", "x", "x"], "n": range(5)})
-    found = numbers(split(table, ["b", "a"], max_parts=9))
+    found = numbers(group_by_directory(table, ["b", "a"], max_directories=9))
     assert found == {("x", 1): [0, 4], ("x", 2): [1, 3], ("y", 1): [2]}
 
 
 def test_chunks_with_different_categories_part_by_value() -> None:
     chunks = [pa.array(["a", "b"]).dictionary_encode(), pa.array(["b", None, "a"]).dictionary_encode()]
     table = pa.table({"c": pa.chunked_array(chunks), "n": range(5)})
-    found = numbers(split(table, ["c"], max_parts=9))
+    found = numbers(group_by_directory(table, ["c"], max_directories=9))
     assert found == {("a",): [0, 4], ("b",): [1, 2], (None,): [3]}
 
 
 def test_floats_part_by_value_with_nan_as_one() -> None:
     nan = float("nan")
     table = pa.table({"c": [0.0, -0.0, nan, 1.5, nan], "n": range(5)})
-    parts = split(table, ["c"], max_parts=9).parts
+    parts = group_by_directory(table, ["c"], max_directories=9).groups
     assert [part.directory for part in parts] == ["c=0", "c=-0", "c=nan", "c=1.5"]
     assert [part.rows for part in parts] == [1, 1, 2, 1]
 
 
 def test_rows_that_are_in_order_are_not_moved() -> None:
     table = pa.table({"c": ["a", "a", "b"], "n": [1, 2, 3]})
-    found = split(table, ["c"], max_parts=9)
+    found = group_by_directory(table, ["c"], max_directories=9)
     assert found.table["n"].chunk(0).buffers()[1].address == table["n"].chunk(0).buffers()[1].address
     assert found.order is None
 
@@ -167,7 +167,7 @@ def test_rows_keep_their_values_in_another_order(type_: pa.DataType, cut: int, n
     chosen = [value for value in BYTES if nulls or value is not None]
     array = pa.array((chosen * 40)[: 40 * len(chosen) - 1], pa.binary()).cast(type_)
     table = pa.table({"key": [n * n % 7 for n in range(len(array))], "x": array}).slice(cut)
-    found = split(table, ["key"], max_parts=9)
+    found = group_by_directory(table, ["key"], max_directories=9)
     assert found.order is not None
     assert found.table["x"].type == type_
     found.table.validate(full=True)
@@ -192,18 +192,18 @@ def test_more_bytes_than_the_column_has_are_refused() -> None:
 
 def test_no_columns_give_one_part_and_no_rows_give_none() -> None:
     table = pa.table({"n": [1]})
-    assert split(table, [], max_parts=1) == (table, [("", (), 1)], None)
-    assert split(table.slice(1), ["n"], max_parts=1).parts == []
+    assert group_by_directory(table, [], max_directories=1) == (table, [("", (), 1)], None)
+    assert group_by_directory(table.slice(1), ["n"], max_directories=1).groups == []
 
 
 def test_too_many_parts_are_refused_with_what_to_do() -> None:
     table = pa.table({"c": range(5), "n": range(5)})
     with pytest.raises(TFRecordError, match=r"5 different values of 'c', .* 4 files; .*bucket.*colocate"):
-        split(table, ["c"], max_parts=4)
+        group_by_directory(table, ["c"], max_directories=4)
 
 
 def test_times_finer_than_pythons_are_refused() -> None:
     table = pa.table({"c": pa.array([1], pa.time64("ns")), "n": [1]})
     with pytest.raises(SchemaError, match="finer than Python's") as caught:
-        split(table, ["c"], max_parts=4)
+        group_by_directory(table, ["c"], max_directories=4)
     assert caught.value.feature == "c"

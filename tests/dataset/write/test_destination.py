@@ -25,7 +25,7 @@ from dask_tfrecord import (
     read_tfrecord,
     to_tfrecord,
 )
-from dask_tfrecord.dataset.write.run import WriteRun
+from dask_tfrecord.dataset.write import commit as commits
 from dask_tfrecord.files.storage.store import Store
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -99,11 +99,11 @@ def test_appended_columns_may_come_in_another_order(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("ddf", "options", "feature", "problem"),
     [
-        (collection(1, 2, m=[1, 2]), {}, "m", "the dataset has no such column"),
-        (collection(1, 2)[["n"]].rename(columns={"n": "m"}), {}, "m", "the dataset has no such column"),
+        (collection(1, 2, m=[1, 2]), {}, "m", "the dataset does not"),
+        (collection(1, 2)[["n"]].rename(columns={"n": "m"}), {}, "m", "the dataset does not"),
         (collection(1, 2).astype("int32"), {}, "n", "is int32, in the dataset it is int64"),
         (collection(1, 2).astype("string"), {}, "n", "in the dataset it is int64"),
-        (collection(1, 2), {"record_type": "sequence_example"}, None, "those of the dataset 'example'"),
+        (collection(1, 2), {"record_type": "sequence_example"}, None, "the dataset holds 'example' records"),
         (collection(1, 2, k=[1, 2]), {"partition_on": ["k"]}, "k", "is partitioned on nothing"),
     ],
 )
@@ -281,7 +281,7 @@ TWINS = {
 }
 
 
-@pytest.mark.parametrize("step", ["_next", "_try_to_create", "_publish"])
+@pytest.mark.parametrize("step", ["next_snapshot", "create_file", "publish_files"])
 @pytest.mark.parametrize("mode", TWINS)
 def test_a_commit_that_runs_twice_at_once_commits_once(
     place: str, monkeypatch: pytest.MonkeyPatch, mode: str, step: str
@@ -294,16 +294,16 @@ def test_a_commit_that_runs_twice_at_once_commits_once(
     run = lazy.expr.run
     table = pa.table({"key": ["a"], "n": [1]})
     files = run.write(table, 0, 1)
-    work = getattr(WriteRun, step)
+    work = getattr(commits, step)
     twins = iter([run])
 
-    def overtaken(self: WriteRun, *args: Any) -> Any:
+    def overtaken(*args: Any) -> Any:
         for twin in twins:
-            twin.commit(files)
-        return work(self, *args)
+            commits.commit(twin, files)
+        return work(*args)
 
-    monkeypatch.setattr(WriteRun, step, overtaken)
-    run.commit(files)
+    monkeypatch.setattr(commits, step, overtaken)
+    commits.commit(run, files)
     assert by_key(place) == expected
 
 

@@ -249,7 +249,7 @@ def test_precious_directories_are_never_overwritten(
 @pytest.mark.parametrize("mode", [*MODES, {}, {"append": True}], ids=str)
 @pytest.mark.parametrize("path", ["/", "//", "file:///", "/tmp/.."])
 def test_nothing_is_written_to_the_root_of_the_disk(path: str, mode: dict[str, Any]) -> None:
-    with pytest.raises(DestinationError, match="the root of a filesystem holds no dataset"):
+    with pytest.raises(DestinationError, match="the root of a filesystem cannot be a dataset"):
         to_tfrecord(uncomputable(), path, **mode)
 
 

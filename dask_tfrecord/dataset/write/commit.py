@@ -1,0 +1,192 @@
+"""The commit of a write: until its snapshot exists, readers see the old dataset; afterwards, the new one.
+
+docs/format.md describes the steps. Each of them may be repeated, also by another process.
+"""
+
+import warnings
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+
+from dask_tfrecord.dataset.snapshot.model import Snapshot, find_snapshot, to_parquet, versions
+from dask_tfrecord.dataset.snapshot.names import snapshot_path
+from dask_tfrecord.dataset.snapshot.stamps import with_stamps
+from dask_tfrecord.dataset.write.next_snapshot import next_snapshot
+from dask_tfrecord.dataset.write.run import WriteRun
+from dask_tfrecord.dataset.write.staging import finish_commit, finish_newest, note_replaced, remove_staging
+from dask_tfrecord.errors import ConcurrentWriteError, TFRecordError
+from dask_tfrecord.files.entry import FileEntry
+from dask_tfrecord.files.storage.paths import parent_of
+from dask_tfrecord.files.storage.redaction import hide, secrets_of
+
+
+def commit(run: WriteRun, files: Sequence[FileEntry]) -> Snapshot:
+    """Make the files of all partitions the dataset, or a part of it, and return the new snapshot.
+
+    Raises
+    ------
+    ConcurrentWriteError
+        If the write does not append and another write has committed since it was planned.
+    SchemaError
+        If the write keeps existing data, and that data has other columns by now.
+    """
+    snapshot = run.committed_snapshot()
+    if snapshot is None:
+        refuse_if_overtaken(run, files)
+        try:
+            finish_newest(run.store)
+            publish_files(run, files)
+            snapshot = create_snapshot(run, with_stamps(run.store, files))
+        except Exception:
+            withdraw_files(run, files)
+            raise
+    remove_replaced(run)
+    return snapshot
+
+
+def abandon(run: WriteRun) -> None:
+    """Remove what a failed write has staged, so that a commit of it fails from now on.
+
+    Files that were uploaded to their final place stay, hidden, until `cleanup`: a commit in another process
+    may be about to list them.
+    """
+    with suppress(Exception):  # the caller reports the failure of the write
+        if run.committed_snapshot() is None:
+            if run.store.renames:
+                remove_staging(run.store, run.run)
+            else:
+                run.store.remove(run.store.fs.find(run.staged("rows")))
+
+
+def refuse_if_overtaken(run: WriteRun, files: Sequence[FileEntry]) -> None:
+    """Remove the files of this run and raise, if another write has committed since this one was planned."""
+    if run.mode != "append" and _newest_number(run) > run.base:
+        _remove_files(run, files)
+        raise ConcurrentWriteError(
+            "another write committed a dataset here first",
+            path=run.store.public(run.store.root),
+            advice="write to a directory of its own, or start the write again on top of the new dataset",
+        )
+
+
+def publish_files(run: WriteRun, files: Sequence[FileEntry]) -> None:
+    """Put exactly these files of the run in their final places. No snapshot lists them yet."""
+    store = run.store
+    if store.renames:
+        for file in files:
+            _move_from_staging(run, file)
+        for directory in _with_parents(parent_of(file.path) for file in files):
+            store.sync_directory(store.join(directory))
+    else:  # the tasks uploaded them; failed attempts of tasks may have uploaded more
+        listed = {store.join(file.path) for file in files}
+        present = store.fs.find(store.root)
+        store.remove(path for path in present if run.owns(path) and path not in listed)
+
+
+def create_snapshot(run: WriteRun, files: Sequence[FileEntry]) -> Snapshot:
+    """Create the next snapshot. This is the moment of the commit.
+
+    If its number is taken, an append tries the next one. The other modes raise.
+    """
+    while True:
+        try:
+            snapshot, replaced = next_snapshot(run, files)
+        except TFRecordError:
+            _remove_files(run, files)
+            raise
+        if replaced:
+            note_replaced(run.store, run.run, replaced)
+        failure = create_file(run, snapshot)
+        if failure is None and _is_newest(run, snapshot.number):
+            return snapshot
+        committed = run.committed_snapshot()  # the store may have reported a failure of what succeeded
+        if committed is not None:
+            return committed
+        refuse_if_overtaken(run, files)
+        if failure is not None and _newest_number(run) < snapshot.number:
+            raise failure
+
+
+def create_file(run: WriteRun, snapshot: Snapshot) -> Exception | None:
+    """Create the snapshot's file unless its number is taken. Return the failure, if there is one."""
+    path = run.store.join(snapshot_path(snapshot.number))
+    try:
+        run.store.create_exclusively(path, bytes(to_parquet(snapshot)))
+    except Exception as error:
+        return error
+    return None
+
+
+def withdraw_files(run: WriteRun, files: Sequence[FileEntry]) -> None:
+    """After a failure: move the files back to staging for another attempt, unless a snapshot lists them."""
+    store = run.store
+    if not store.renames:
+        return
+    with suppress(Exception):  # the caller reports the first failure
+        if run.committed_snapshot() is None:
+            for file in _unlisted(run, files):
+                with suppress(FileNotFoundError):
+                    store.place(store.join(file.path), run.staged(file.path))
+            store.remove_empty({store.join(parent_of(file.path)) for file in files})
+
+
+def remove_replaced(run: WriteRun) -> None:
+    """Remove what the commit replaced, and the run's staging. Only warn of failures: the data is written."""
+    try:
+        finish_commit(run.store, run.run)
+    except Exception as error:
+        reason = hide(str(error), secrets_of(run.store))
+        warnings.warn(
+            f"{run.store.public(run.store.root)}: the data is written, but not all files that it replaces "
+            f"could be removed ({reason}). The next write removes them, and so does dask_tfrecord.cleanup.",
+            UserWarning,
+            stacklevel=2,
+        )
+
+
+def _move_from_staging(run: WriteRun, file: FileEntry) -> None:
+    target = run.store.join(file.path)
+    try:
+        run.store.place(run.staged(file.path), target)
+    except FileNotFoundError:
+        if not run.store.fs.exists(target):  # an earlier attempt has not moved it either
+            raise
+
+
+def _newest_number(run: WriteRun) -> int:
+    return max(versions(run.store), default=0)
+
+
+def _is_newest(run: WriteRun, number: int) -> bool:
+    """True if readers see the snapshot that was just created.
+
+    An overwrite removes earlier snapshots, so a number may be free that is lower than the newest one.
+    """
+    try:
+        return _newest_number(run) <= number
+    except Exception:  # the snapshot exists, and nothing shows that it is not the newest
+        return True
+
+
+def _remove_files(run: WriteRun, files: Sequence[FileEntry]) -> None:
+    run.store.remove(run.store.join(file.path) for file in _unlisted(run, files))
+    remove_staging(run.store, run.run)
+
+
+def _unlisted(run: WriteRun, files: Sequence[FileEntry]) -> list[FileEntry]:
+    """The files that the newest snapshot does not list.
+
+    It may list some although it is another run's: an append keeps what an earlier attempt committed.
+    """
+    newest = find_snapshot(run.store)
+    listed = {file.path for file in newest.files} if newest else set()
+    return [file for file in files if file.path not in listed]
+
+
+def _with_parents(directories: Iterable[str]) -> set[str]:
+    """The directories and all of their parents, up to the root, which is ""."""
+    result: set[str] = set()
+    for directory in directories:
+        while directory not in result:
+            result.add(directory)
+            directory = parent_of(directory)
+    return result

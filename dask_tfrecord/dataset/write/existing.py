@@ -1,0 +1,180 @@
+"""The data that a write adds to: does it have the same columns? Foreign files enter the dataset here."""
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+
+from dask_tfrecord.dataset.inferred_schema import infer_schema
+from dask_tfrecord.dataset.partitioning import hive
+from dask_tfrecord.dataset.sampling import take_sample
+from dask_tfrecord.dataset.snapshot.model import Levels, Snapshot, find_snapshot, library_version
+from dask_tfrecord.dataset.snapshot.visibility import visible_files
+from dask_tfrecord.errors import SchemaError
+from dask_tfrecord.files.entry import FileEntry
+from dask_tfrecord.files.options import ReadOptions
+from dask_tfrecord.files.reading import count_records
+from dask_tfrecord.files.splits import Split
+from dask_tfrecord.files.storage.checksum import ChecksumStore
+from dask_tfrecord.files.storage.listing import FileInfo
+from dask_tfrecord.files.storage.paths import parent_of
+from dask_tfrecord.files.storage.redaction import redact_errors
+from dask_tfrecord.files.storage.store import Store
+from dask_tfrecord.schema.conversion import same_layout
+from dask_tfrecord.schema.model import Field, Schema
+
+# Foreign files that are read at a time.
+_THREADS = 8
+
+
+@redact_errors
+def check_existing_data(
+    store: Store, schema: Schema, partitioning: Sequence[Field], index: Levels = ()
+) -> None:
+    """Check that these columns can be added to the data in a directory, if there is any.
+
+    Raises
+    ------
+    SchemaError
+        If columns, types, partition columns or index differ. The error names one that does.
+    """
+    snapshot = find_snapshot(store)
+    if snapshot is not None:
+        check_agreement(snapshot, schema, partitioning, store, index)
+    elif files := visible_files(store):
+        _partition_values(store, files, partitioning)
+        _foreign_schema(store, files, schema)
+
+
+def check_agreement(
+    snapshot: Snapshot, schema: Schema, partitioning: Sequence[Field], store: Store, index: Levels
+) -> None:
+    """Check that these columns can be added to a dataset; raises as `check_existing_data` does."""
+    root = store.public(store.root)
+    _check_partitioning([item.name for item in partitioning], list(snapshot.partition_on), root)
+    _check_index(index, snapshot.index, root)
+    _check_names(schema, snapshot.schema, root)
+    existing = {item.name: item for item in snapshot.schema.fields}
+    pairs = [(item, existing[item.name]) for item in schema.fields]
+    for ours, theirs in [*pairs, *zip(partitioning, snapshot.partitioning, strict=True)]:
+        _check_type(ours, theirs, root)
+
+
+def adopt_foreign_files(store: Store, schema: Schema, partitioning: Sequence[Field]) -> Snapshot | None:
+    """Describe the files of other tools as a snapshot with the number 0, which is not stored.
+
+    Every file is read once: that is the only way to know its number of records. Returns None if there are no
+    files.
+    """
+    files = visible_files(store)
+    if not files:
+        return None
+    existing = _foreign_schema(store, files, schema)
+    values = _partition_values(store, files, partitioning)
+    with ThreadPoolExecutor(_THREADS) as pool:
+        entries = list(pool.map(lambda file: _entry(store, file), files))
+    entries = [replace(entry, values=row) for entry, row in zip(entries, values, strict=True)]
+    return Snapshot(tuple(entries), existing, None, "", library_version(), tuple(partitioning), 0)
+
+
+def _foreign_schema(store: Store, files: Sequence[FileInfo], schema: Schema) -> Schema:
+    """The schema of files without a snapshot: inferred, with our types for columns that have no values.
+
+    The kinds of the features must agree with ours. A foreign column otherwise keeps the inferred type,
+    because that is what readers see.
+    """
+    root = store.public(store.root)
+    sample = take_sample(store, files, record_type=schema.record_type, options=ReadOptions())
+    inferred = infer_schema(sample, {})
+    if not inferred.fields:  # no records, or records without features
+        return schema
+    _check_names(schema, inferred, root)
+    ours = {item.name: item for item in schema.fields}
+    for item in inferred.fields:
+        if not pa.types.is_null(item.type) and item.column != ours[item.name].column:
+            _check_type(ours[item.name], item, root)
+    fields = [ours[item.name] if pa.types.is_null(item.type) else item for item in inferred.fields]
+    return Schema(tuple(fields), schema.record_type)
+
+
+def _check_names(ours: Schema, theirs: Schema, root: str) -> None:
+    if ours.record_type != theirs.record_type:
+        raise SchemaError(
+            f"the write makes {ours.record_type!r} records, the dataset holds {theirs.record_type!r} records",
+            path=root,
+            advice=f"pass record_type={theirs.record_type!r}",
+        )
+    for name in ours.names:
+        if name not in theirs.names:
+            raise _column_error("the DataFrame has this column, the dataset does not", name, root)
+    for name in theirs.names:
+        if name not in ours.names:
+            raise _column_error("the dataset has this column, the DataFrame does not", name, root)
+
+
+def _check_partitioning(ours: list[str], theirs: list[str], root: str) -> None:
+    if ours != theirs:
+        only_one_has = [name for name in [*theirs, *ours] if (name in theirs) != (name in ours)]
+        raise SchemaError(
+            f"the dataset is partitioned on {theirs or 'nothing'}, the write on {ours or 'nothing'}",
+            path=root,
+            feature=(only_one_has or theirs)[0],
+            advice=f"pass partition_on={theirs or None}",
+        )
+
+
+def _check_index(ours: Levels, theirs: Levels | None, root: str) -> None:
+    """Refuse another index than the dataset has; None means that the dataset's index is not known."""
+    if theirs is not None and ours != theirs:
+        there, here = ([column for column, _ in levels] or "none" for levels in (theirs, ours))
+        drop = "" if theirs else ", or pass write_index=False to drop the index"
+        raise SchemaError(
+            f"the DataFrame has the index {here}, the dataset was written with {there}",
+            path=root,
+            advice=f"call set_index or reset_index so that the indexes agree{drop}",
+        )
+
+
+def _check_type(ours: Field, theirs: Field, root: str) -> None:
+    # A null column, and strings of either offset width, make the same records; the dataset keeps its type.
+    alike = pa.types.is_null(ours.type) or same_layout(ours.type, theirs.type)
+    if not alike:
+        raise _column_error(f"the column is {ours.type}, in the dataset it is {theirs.type}", ours.name, root)
+    if pa.types.is_dictionary(ours.type) and ours.type.ordered and ours.categories != theirs.categories:
+        raise _column_error("the ordered categories differ from those in the dataset", ours.name, root)
+
+
+def _column_error(problem: str, name: str, root: str) -> SchemaError:
+    return SchemaError(
+        problem, path=root, feature=name, advice="give the DataFrame the columns and types of the dataset"
+    )
+
+
+def _partition_values(
+    store: Store, files: Sequence[FileInfo], partitioning: Sequence[Field]
+) -> list[tuple[Any, ...]]:
+    """The partition values of foreign files, from the names of their directories."""
+    directories = [parent_of(store.relative(file.path)) for file in files]
+    expected = [item.name for item in partitioning]
+    for directory, file in dict(zip(directories, files, strict=True)).items():
+        names = [name for name, _ in hive.parse(directory)]
+        _check_partitioning(expected, names, store.public(file.path))
+    texts = hive.key_texts(directories)
+    try:
+        columns = [
+            hive.to_values(item.name, texts[item.name], item.type, directories) for item in partitioning
+        ]
+    except SchemaError as error:
+        raise error.located(path=store.public(store.root)) from None
+    rows = zip(*(column.to_pylist() for column in columns), strict=True)
+    return list(rows) if columns else [()] * len(files)
+
+
+def _entry(store: Store, file: FileInfo) -> FileEntry:
+    """Read a foreign file, and count its records and the checksum of its bytes."""
+    summing = ChecksumStore(store.fs, store.root)
+    records = count_records(summing, Split(file), ReadOptions())
+    total = summing.checksum
+    return FileEntry(store.relative(file.path), total.bytes, records, total.crc32c, stamp=file.stamp)

@@ -1,0 +1,94 @@
+"""What a commit changes: the snapshot after a write, and the files that it replaces. Writes nothing."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from dask_tfrecord.dataset.snapshot.model import Snapshot, find_snapshot, library_version, versions
+from dask_tfrecord.dataset.snapshot.names import snapshot_path
+from dask_tfrecord.dataset.snapshot.visibility import visible_files
+from dask_tfrecord.dataset.write.existing import adopt_foreign_files, check_agreement
+from dask_tfrecord.dataset.write.overwriting import listed_files
+from dask_tfrecord.dataset.write.run import WriteRun
+from dask_tfrecord.files.entry import FileEntry
+from dask_tfrecord.files.storage.paths import parent_of
+
+
+def next_snapshot(run: WriteRun, files: Sequence[FileEntry]) -> tuple[Snapshot, list[str]]:
+    """The snapshot of the dataset after a write of these files.
+
+    Returns
+    -------
+    snapshot : Snapshot
+        The next snapshot; not stored yet.
+    replaced : list of str
+        The files, relative to the root, that the dataset loses by it: data files and old snapshots.
+
+    Raises
+    ------
+    SchemaError
+        If the write keeps existing data, and that data has other columns.
+    """
+    new = Snapshot(
+        files=tuple(files),
+        schema=run.schema,
+        compression=run.options.compression,
+        run=run.run,
+        library=library_version(),
+        partitioning=run.partitioning,
+        number=run.base + 1,
+        custom_metadata=run.custom_metadata,
+        order=run.order,
+        index=run.index,
+    )
+    if run.mode == "create":
+        return new, []
+    if run.mode == "overwrite":
+        return new, _overwritten_files(run) + _old_snapshots(run)
+    existing = _existing_data(run)
+    return (new, []) if existing is None else _merged(run, existing, new)
+
+
+def _existing_data(run: WriteRun) -> Snapshot | None:
+    """The dataset that a write adds to; for the files of other tools, a snapshot with the number 0."""
+    existing = find_snapshot(run.store)
+    if existing is None:
+        return adopt_foreign_files(run.store, run.schema, run.partitioning)
+    check_agreement(existing, run.schema, run.partitioning, run.store, run.index)
+    return existing
+
+
+def _merged(run: WriteRun, existing: Snapshot, new: Snapshot) -> tuple[Snapshot, list[str]]:
+    """The files of a dataset and of a write. In the mode "partitions", new directories replace old ones."""
+    others = [file for file in existing.files if not run.owns(file.path)]
+    replaced: list[str] = []
+    if run.mode == "partitions":
+        directories = {parent_of(file.path) for file in new.files}
+        planned = run.replaceable | (listed_files(run.store) if existing.number else frozenset())
+        replaced = [
+            file.path for file in others if parent_of(file.path) in directories and file.path in planned
+        ]
+    lost = set(replaced)
+    merged = replace(
+        new,
+        files=tuple(file for file in others if file.path not in lost) + new.files,
+        schema=existing.schema,
+        partitioning=existing.partitioning,
+        number=existing.number + 1 if run.mode == "append" else new.number,
+        custom_metadata={**existing.custom_metadata, **run.custom_metadata},
+        order=existing.order,
+        index=existing.index if existing.number else run.index,
+    )
+    return merged, (replaced + _old_snapshots(run)) if replaced else []
+
+
+def _overwritten_files(run: WriteRun) -> list[str]:
+    """The existing data files that an overwrite was planned to remove, relative to the root."""
+    run.store.fs.invalidate_cache()
+    present = [run.store.relative(file.path) for file in visible_files(run.store)]
+    planned = run.replaceable | listed_files(run.store)
+    return [path for path in present if path in planned and not run.owns(path)]
+
+
+def _old_snapshots(run: WriteRun) -> list[str]:
+    """The snapshots that list replaced files, relative to the root."""
+    return [snapshot_path(number) for number in versions(run.store) if number <= run.base]

@@ -1,0 +1,188 @@
+"""Write one file block by block: compress blocks on spare processors, write them in order. Knows no records.
+
+A block is whole records, about 1 MiB of them, that is compressed independently of the other blocks.
+"""
+
+import os
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from functools import cache
+from threading import Lock
+from typing import BinaryIO, NamedTuple
+
+from dask_tfrecord.codec import SPARE_BYTES, _kernel
+from dask_tfrecord.codec.codecs import compressor
+from dask_tfrecord.files.entry import BLOCK_BYTES, Block
+from dask_tfrecord.files.options import WriteOptions
+
+# Content of one file that waits to be compressed. It bounds a task's memory on machines with many processors.
+_PENDING_BYTES = 1 << 24
+
+
+class Buffers:
+    """Buffers for blocks. They are reused, because touching fresh memory takes as long as a small file."""
+
+    def __init__(self) -> None:
+        self._free: list[memoryview] = []
+
+    def take(self) -> memoryview:
+        """A buffer with room for a block."""
+        return self._free.pop() if self._free else memoryview(bytearray(BLOCK_BYTES + SPARE_BYTES))
+
+    def give_back(self, buffer: memoryview) -> None:
+        """Make a buffer available again. A larger one, allocated for a long record, is freed instead."""
+        if len(buffer) == BLOCK_BYTES + SPARE_BYTES:
+            self._free.append(buffer)
+
+
+class _PendingBlock(NamedTuple):
+    """A block that is being compressed. Its content is the first ``size`` bytes of ``buffer``."""
+
+    block: Block
+    buffer: memoryview
+    size: int
+    compressed: Future[bytes]
+
+
+class BlockWriter:
+    """Writes the blocks of one file in order, compresses them in parallel, and counts what it writes.
+
+    Parameters
+    ----------
+    file : BinaryIO
+        The file to write to.
+    options : WriteOptions
+        The compression. Without one, blocks are written as they are.
+    threads : SpareThreads
+        Threads that compress blocks.
+    buffers : Buffers
+        The source of the buffers, and where they return after their block is written.
+
+    Attributes
+    ----------
+    blocks : list of Block
+        The blocks written so far, with their offsets in the file.
+    bytes, crc32c : int
+        Size and CRC-32C of the file so far.
+    """
+
+    def __init__(
+        self, file: BinaryIO, options: WriteOptions, threads: "SpareThreads", buffers: Buffers
+    ) -> None:
+        self._file = file
+        codec = options.compression
+        self._compressor = compressor(codec, options.level) if codec else None
+        self._threads = threads
+        self._buffers = buffers
+        self._pending: deque[_PendingBlock] = deque()
+        self._pending_bytes = 0
+        self.blocks: list[Block] = []
+        self.bytes = 0
+        self.crc32c = 0
+        if self._compressor:
+            self._write(self._compressor.head)
+
+    def buffer(self) -> memoryview:
+        """A buffer for the next block; pass it to `put`."""
+        while self._pending and self._pending[0].compressed.done():
+            self._write_oldest()
+        return self._buffers.take()
+
+    def put(self, buffer: memoryview, size: int, block: Block) -> None:
+        """Add a block: the first ``size`` bytes of a buffer, which the caller must not use afterwards."""
+        content = buffer[:size]
+        if self._compressor is None:
+            self._write_block(block, content)
+            self._buffers.give_back(buffer)
+            return
+        while self._pending and self._pending_bytes + size > _PENDING_BYTES:
+            self._write_oldest()
+        self._compressor.add(content)
+        compressed = self._threads.run(self._compressor.compress, content)
+        self._pending.append(_PendingBlock(block, buffer, size, compressed))
+        self._pending_bytes += size
+
+    def finish(self) -> None:
+        """Write the blocks that are still being compressed, and the end of the compressed file."""
+        while self._pending:
+            self._write_oldest()
+        if self._compressor:
+            self._write(self._compressor.tail())
+
+    def _write_oldest(self) -> None:
+        """Wait until the oldest pending block is compressed, and write it."""
+        oldest = self._pending.popleft()
+        self._write_block(oldest.block, oldest.compressed.result())
+        self._buffers.give_back(oldest.buffer)
+        self._pending_bytes -= oldest.size
+
+    def _write_block(self, block: Block, data: bytes | memoryview) -> None:
+        self.blocks.append(block._replace(offset=self.bytes))
+        self._write(data)
+
+    def _write(self, data: bytes | memoryview) -> None:
+        if data:
+            self._file.write(data)
+            self.bytes += len(data)
+            self.crc32c = _kernel.crc32c(data, self.crc32c)
+
+
+class SpareThreads:
+    """Threads that compress blocks while the process has processors to spare.
+
+    Every thread that writes files counts as busy. All writers of a process share one instance.
+    """
+
+    def __init__(self, threads: int) -> None:
+        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="dask_tfrecord-compress")
+        self._idle = threads
+        self._lock = Lock()
+
+    @contextmanager
+    def without_this_thread(self) -> Iterator[None]:
+        """Count the calling thread as busy within the ``with`` block."""
+        with self._lock:
+            self._idle -= 1
+        try:
+            yield
+        finally:
+            self._release()
+
+    def run(self, work: Callable[[memoryview], bytes], content: memoryview) -> Future[bytes]:
+        """Call ``work(content)`` on a spare thread, or in the calling thread if no processor is idle."""
+        if self._acquire():
+            future = self._pool.submit(work, content)
+            future.add_done_callback(lambda _: self._release())
+        else:
+            future = Future()
+            future.set_result(work(content))
+        return future
+
+    def _acquire(self) -> bool:
+        with self._lock:
+            acquired = self._idle > 0
+            self._idle -= acquired
+        return acquired
+
+    def _release(self) -> None:
+        with self._lock:
+            self._idle += 1
+
+
+def spare_threads(threads: int | None = None) -> SpareThreads:
+    """The threads of this process that compress blocks; by default one per available processor."""
+    return _threads_of_process(threads or _available_processors(), os.getpid())
+
+
+@cache
+def _threads_of_process(threads: int, process: int) -> SpareThreads:
+    """One instance per process: the threads of a pool do not survive a fork."""
+    return SpareThreads(threads)
+
+
+def _available_processors() -> int:
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
