@@ -1,9 +1,10 @@
-"""Whether the workers and the scheduler of a cluster can run this package, asked before they get tasks of it.
+"""What the library does differently on a `distributed` cluster: check it before the tasks, warn its client.
 
-A worker that cannot unpickle a task shuts down, and whoever waits for the result waits for ever.
+`distributed` is optional and never imported here: a process that uses a cluster has imported it already.
 """
 
 import sys
+import warnings
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, Protocol
@@ -14,8 +15,8 @@ from dask.base import get_scheduler
 from dask_tfrecord.dataset.snapshot.model import library_version
 from dask_tfrecord.errors import TFRecordError
 
-# Evaluated where the package may be missing, so that it names nothing of it: whether it can be imported, and
-# the versions that are installed, the one that counts first.
+# Evaluated on scheduler and workers, where this package may be missing, so it must not refer to the package.
+# Returns if the package can be imported, and the installed versions, the one in use first.
 _PROBE = """(lambda metadata, util: (
     util.find_spec("dask_tfrecord") is not None,
     [found.version for found in metadata.distributions(name="dask-tfrecord")],
@@ -23,12 +24,12 @@ _PROBE = """(lambda metadata, util: (
 
 _SCHEDULER = "the scheduler"
 
-# How many workers a message names.
-_NAMED = 8
+# Most workers that an error message lists.
+_LISTED_WORKERS = 8
 
 
 class _Client(Protocol):
-    """What is used of `distributed.Client`."""
+    """The part of `distributed.Client` that is used here."""
 
     asynchronous: bool
 
@@ -37,66 +38,75 @@ class _Client(Protocol):
     def run_on_scheduler(self, function: Any, *args: Any) -> Any: ...
 
 
-# Who was found able, by client: addresses of workers, and the scheduler.
-_able: WeakKeyDictionary[Any, set[str]] = WeakKeyDictionary()
+# For each client: the addresses of workers (and the scheduler) that passed the check.
+_checked: WeakKeyDictionary[Any, set[str]] = WeakKeyDictionary()
 
 
 def check_cluster(scheduler: Any = None) -> None:
-    """Refuse a cluster on which this package is missing, or of another version.
+    """Raise if the package is missing on the cluster's scheduler or workers, or has another version there.
 
-    Those who were asked before are not asked again. Without a cluster, in a task, and where the caller runs
-    on the client's event loop, nothing is asked.
+    Without this check a worker that cannot unpickle a task shuts down, and the client waits forever.
+
+    Each worker is checked once per client. Nothing is checked without a cluster, inside a task, and if the
+    client is asynchronous.
 
     Parameters
     ----------
     scheduler : optional
-        As ``scheduler=`` of ``dask.compute``. By default the one that Dask uses now.
+        Scheduler, as ``scheduler=`` of ``dask.compute``. By default the scheduler that Dask currently uses.
 
     Raises
     ------
     TFRecordError
-        If the scheduler or a worker cannot run the package, naming it.
+        If the scheduler or a worker cannot run the package. The message names them.
     """
-    distributed = sys.modules.get("distributed")  # whoever has a client has imported it
-    if distributed is None or _in_a_task(distributed):
+    distributed = sys.modules.get("distributed")
+    if distributed is None or _is_in_task(distributed):
         return
     client = _client_of(scheduler)
     if client is None or client.asynchronous:
         return
-    able = _able.setdefault(client, set())
-    found: dict[str, Any] = {}
-    with suppress(Exception):  # a cluster that does not answer says so itself when it gets the tasks
-        workers = [address for address in client.nthreads() if address not in able]
-        if _SCHEDULER not in able:
-            found[_SCHEDULER] = _ask_scheduler(client)
+    checked = _checked.setdefault(client, set())
+    answers: dict[str, Any] = {}
+    with suppress(Exception):  # an unreachable cluster raises its own error when it gets the tasks
+        workers = [address for address in client.nthreads() if address not in checked]
+        if _SCHEDULER not in checked:
+            answers[_SCHEDULER] = _probe_scheduler(client)
         if workers:
-            found |= client.run(eval, _PROBE, workers=workers, on_error="return")
-    wrong = {place: problem for place, told in found.items() if (problem := _problem(told))}
-    able.update(found.keys() - wrong.keys())
-    if wrong:
-        raise _refused(wrong)
+            answers |= client.run(eval, _PROBE, workers=workers, on_error="return")
+    problems = {address: problem for address, answer in answers.items() if (problem := _problem(answer))}
+    checked.update(answers.keys() - problems.keys())
+    if problems:
+        raise _cluster_error(problems)
 
 
-def _ask_scheduler(client: _Client) -> Any:
+def warn_client(message: str, category: type[Warning] = UserWarning) -> None:
+    """Warn in this process and, if it is a worker of a cluster, in the client too."""
+    distributed = sys.modules.get("distributed")
+    warn = warnings.warn if distributed is None else distributed.warn
+    warn(message, category, 4)
+
+
+def _probe_scheduler(client: _Client) -> Any:
     try:
         return client.run_on_scheduler(eval, _PROBE)
     except ImportError as error:
         return error
-    except ValueError:  # it runs nothing that it is sent, as the configuration can say
+    except ValueError:  # the scheduler's configuration forbids run_on_scheduler
         return None
 
 
 def _client_of(scheduler: Any) -> _Client | None:
-    """The client of the cluster that Dask computes on, if it is a cluster."""
+    """The client through which Dask computes, or None without a cluster."""
     try:
         get = get_scheduler(scheduler=scheduler)
-    except Exception:  # Dask explains what is wrong with it when it computes
+    except Exception:  # an invalid scheduler: Dask raises a clear error when it computes
         return None
     client: _Client | None = getattr(get, "__self__", None)
     return client if hasattr(client, "run_on_scheduler") else None
 
 
-def _in_a_task(distributed: Any) -> bool:
+def _is_in_task(distributed: Any) -> bool:
     try:
         distributed.get_worker()
     except ValueError:
@@ -104,13 +114,13 @@ def _in_a_task(distributed: Any) -> bool:
     return True
 
 
-def _problem(told: Any) -> str:
-    """What is wrong with an answer; empty if nothing is, or if it cannot be told."""
-    if isinstance(told, ImportError):  # of what forbids the import
+def _problem(answer: Any) -> str:
+    """Describe what is wrong with the answer to the probe; empty if nothing is wrong or it is unknown."""
+    if isinstance(answer, ImportError):  # a module that the probe or the package needs is blocked
         return "dask_tfrecord cannot be imported"
-    if not isinstance(told, tuple):  # another failure, such as of a worker that is just leaving
+    if not isinstance(answer, tuple):  # another failure, for example of a worker that is shutting down
         return ""
-    importable, versions = told
+    importable, versions = answer
     if not importable:
         return "dask_tfrecord cannot be imported"
     ours = library_version()
@@ -119,18 +129,18 @@ def _problem(told: Any) -> str:
     return ""
 
 
-def _refused(wrong: Mapping[str, str]) -> TFRecordError:
+def _cluster_error(problems: Mapping[str, str]) -> TFRecordError:
     by_problem: dict[str, list[str]] = {}
-    for place, problem in wrong.items():
-        by_problem.setdefault(problem, []).append(place if place == _SCHEDULER else f"worker {place}")
-    listed = (f"{problem} on {_enumerated(places)}" for problem, places in by_problem.items())
+    for address, problem in problems.items():
+        by_problem.setdefault(problem, []).append(address if address == _SCHEDULER else f"worker {address}")
+    listed = (f"{problem} on {_enumerate(addresses)}" for problem, addresses in by_problem.items())
     return TFRecordError(
-        f"the cluster cannot run this: {'; '.join(listed)}",
+        f"the cluster cannot run dask_tfrecord: {'; '.join(listed)}",
         advice=f"install dask-tfrecord {library_version()} there and restart it, or compute without the "
         'cluster under dask.config.set(scheduler="threads")',
     )
 
 
-def _enumerated(places: list[str]) -> str:
-    more = f" and {len(places) - _NAMED:,} more" if len(places) > _NAMED else ""
-    return ", ".join(places[:_NAMED]) + more
+def _enumerate(addresses: list[str]) -> str:
+    hidden = len(addresses) - _LISTED_WORKERS
+    return ", ".join(addresses[:_LISTED_WORKERS]) + (f" and {hidden:,} more" if hidden > 0 else "")

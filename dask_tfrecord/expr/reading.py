@@ -49,14 +49,13 @@ from dask.dataframe.dask_expr.io.io import FusedIO
 from dask.tokenize import tokenize
 from dask.typing import Key
 
-from dask_tfrecord.cluster import check_cluster
+from dask_tfrecord.cluster import check_cluster, warn_client
 from dask_tfrecord.dataset.plan import Dataset, Partition
 from dask_tfrecord.dataset.query import filters, predicates
 from dask_tfrecord.dataset.query.comparison_keys import WrongTypeError
 from dask_tfrecord.dataset.query.predicates import Operator, Predicate, Unsure
 from dask_tfrecord.dataset.snapshot.model import Levels
 from dask_tfrecord.errors import CorruptRecordWarning, SchemaError
-from dask_tfrecord.expr.worker_warnings import tell
 from dask_tfrecord.files.storage.redaction import redact_errors
 from dask_tfrecord.frames import arrow_to_pandas
 from dask_tfrecord.schema.model import Field, Schema
@@ -92,7 +91,7 @@ def read_partition(
 
 
 def _warn(message: str) -> None:
-    tell(message, CorruptRecordWarning)
+    warn_client(message, CorruptRecordWarning)
 
 
 def read_partitions(partitions: list[Partition], *how: Any) -> pd.DataFrame:

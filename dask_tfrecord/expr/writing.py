@@ -12,14 +12,13 @@ from dask.dataframe.dask_expr._collection import DataFrame, Scalar
 from dask.dataframe.dask_expr._expr import Blockwise, Expr
 from dask.typing import Key
 
-from dask_tfrecord.cluster import check_cluster
+from dask_tfrecord.cluster import check_cluster, warn_client
 from dask_tfrecord.dataset.shuffling import Shuffle, Spill, source_of, spill, write_target
 from dask_tfrecord.dataset.snapshot.model import FileEntry, Snapshot
 from dask_tfrecord.dataset.write.commit import commit
 from dask_tfrecord.dataset.write.run import WriteRun
 from dask_tfrecord.errors import TFRecordError
 from dask_tfrecord.expr.string_conversion import Texts
-from dask_tfrecord.expr.worker_warnings import tell
 from dask_tfrecord.files.storage.redaction import redact_errors
 from dask_tfrecord.frames import pandas_to_arrow, stringified
 
@@ -98,7 +97,7 @@ def _to_table(partition: pd.DataFrame, run: WriteRun, write_index: bool | None, 
         stringified.check_text(first, name)
         if computed and stringified.may_be_collections(first):
             problem = f"the text of {name!r} looks like printed lists or dicts"
-            tell(f"{problem}; {stringified.advice(name)}.", UserWarning)
+            warn_client(f"{problem}; {stringified.advice(name)}.")
     return table
 
 

@@ -1,6 +1,5 @@
 """pandas partitions -> Arrow tables, to one planned schema; the way back is `backends`."""
 
-import sys
 import warnings
 from bisect import bisect_left
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
@@ -10,6 +9,7 @@ import pandas as pd
 import pyarrow as pa
 from dask.dataframe.utils import UNKNOWN_CATEGORIES
 
+from dask_tfrecord.cluster import warn_client
 from dask_tfrecord.errors import SchemaError
 from dask_tfrecord.frames import object_columns, stringified
 from dask_tfrecord.frames.index_levels import index_to_columns
@@ -424,7 +424,9 @@ def _from_objects(column: "pd.Series[Any]", type_: pa.DataType, lossy: Lossy) ->
     except RoundedError as error:
         if lossy == "raise":
             raise
-        _warn(f"the values of {column.name!r} are rounded to {type_}, in row {error.row:,} {error.problem}")
+        warn_client(
+            f"the values of {column.name!r} are rounded to {type_}, in row {error.row:,} {error.problem}"
+        )
     return object_columns.to_arrow(column, type_, rounded=True)
 
 
@@ -444,10 +446,3 @@ def _first_misfit(column: "pd.Series[Any]", type_: pa.DataType, lossy: Lossy) ->
 
 def _first_line(error: BaseException) -> str:
     return str(error).partition("\n")[0]
-
-
-def _warn(message: str) -> None:
-    """Warn here, and the client if this process is a worker of a cluster."""
-    distributed = sys.modules.get("distributed")  # imported only where a cluster is in use
-    warn = warnings.warn if distributed is None else distributed.warn
-    warn(message, UserWarning, 3)
