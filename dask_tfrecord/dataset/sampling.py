@@ -12,11 +12,11 @@ from dask_tfrecord.files.boundaries import ComputeEach
 from dask_tfrecord.files.damage import DamagePolicy
 from dask_tfrecord.files.inference import AskedType, Sample, sample_split
 from dask_tfrecord.files.options import ReadOptions
-from dask_tfrecord.files.reading import WINDOW_BYTES
 from dask_tfrecord.files.splits import Split
 from dask_tfrecord.files.storage.listing import FileInfo
 from dask_tfrecord.files.storage.redaction import redact_errors
 from dask_tfrecord.files.storage.store import Store
+from dask_tfrecord.files.stream import WINDOW_BYTES
 
 # The first file, the last, and some between; of each, the records of one window, at most so many.
 _FILES = 5

@@ -16,12 +16,13 @@ from dask_tfrecord.files.damage import DamagedRange, DamagePolicy, Losses
 from dask_tfrecord.files.entry import BLOCK_BYTES, FileEntry
 from dask_tfrecord.files.inference import AskedType, FeatureSummary, Sample, sample_split
 from dask_tfrecord.files.options import ReadOptions
-from dask_tfrecord.files.reading import WINDOW_BYTES, run_kernel
+from dask_tfrecord.files.reading import run_kernel
 from dask_tfrecord.files.splits import Split
 from dask_tfrecord.files.storage.checksum import ChecksumStore, followed_by
 from dask_tfrecord.files.storage.listing import FileInfo
 from dask_tfrecord.files.storage.redaction import redact_errors
 from dask_tfrecord.files.storage.store import Store
+from dask_tfrecord.files.stream import WINDOW_BYTES
 from dask_tfrecord.schema.model import Schema
 
 # Stored bytes that a task reads.

@@ -1,9 +1,11 @@
-"""Where the records of large files begin that nobody has written down: found in parallel, then proven.
+"""The blocks of large uncompressed files that no snapshot describes: scanned in parallel, then proven.
 
-A stretch of a file may begin inside a record, whose payload may hold whole TFRecord files. So what a stretch
-says is a claim only: the first record that it found, and where the walk from there came out. From the file's
-start on each claim is then compared with where the walk before it came out, and a false one is replaced by a
-walk from there. The walk reads lengths and their checksums; where one is damaged it goes on as readers do.
+A range of a file may begin inside a record, and the payload of that record may hold whole TFRecord files.
+What a scan of a range finds is therefore only a claim: the first record it found, and where the walk from
+there ended. The claims are then checked in the order of the file, from its start: a claim holds if its walk
+starts where the walk before it ended. A false claim is replaced by a new walk from the right place. A walk
+verifies the lengths of records and the checksums of the lengths. Behind a damaged length it goes on where a
+reader with ``on_corrupt="skip"`` goes on.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -16,41 +18,42 @@ from dask_tfrecord.codec.codecs import detect
 from dask_tfrecord.errors import CorruptRecordError, TFRecordError
 from dask_tfrecord.files.entry import BLOCK_BYTES, Block, FileEntry
 from dask_tfrecord.files.options import ReadOptions
-from dask_tfrecord.files.reading import WINDOW_BYTES
 from dask_tfrecord.files.splits import BlockIndex
 from dask_tfrecord.files.storage.listing import FileInfo
 from dask_tfrecord.files.storage.open_file import FileReader
 from dask_tfrecord.files.storage.redaction import redact_errors
 from dask_tfrecord.files.storage.store import Store
+from dask_tfrecord.files.stream import WINDOW_BYTES, Window
 
-# Calls a function with each argument, in parallel maybe, and gives the results in their order.
+# Calls a function with each argument, possibly in parallel, and returns the results in order.
 ComputeEach: TypeAlias = Callable[[Callable[[Any], Any], Iterable[Any]], list[Any]]
 
-# The least that is worth a task.
+# The smallest range that is worth a task of its own.
 TASK_BYTES = 1 << 24
 
 
-class _Stretch(NamedTuple):
-    """A part of a file, and what to find in it."""
+class _Range(NamedTuple):
+    """The bytes from ``start`` to ``stop`` of a file of ``size`` bytes, which one task scans for blocks."""
 
     file: FileInfo
     size: int
     start: int
     stop: int
-    every: int
+    block_bytes: int
     max_record_bytes: int
 
 
 class _Walk(NamedTuple):
-    """A walk from record to record: from where, to the first at or after the stretch's end, and what it met.
+    """What a walk from record to record found, from ``start`` to the first record at or after a range's end.
 
-    ``places`` are offsets and numbers, counted from the walk's first, of records.
+    ``blocks`` holds the offsets of some records and their numbers, counted from the record at ``start``.
+    ``damaged`` holds the offsets of damaged lengths.
     """
 
     start: int
     stop: int
     records: int
-    places: list[tuple[int, int]]
+    blocks: list[tuple[int, int]]
     damaged: list[int]
 
 
@@ -62,7 +65,7 @@ def index_large_files(
     blocksize: int | None,
     compute_each: ComputeEach,
 ) -> list[FileEntry | BlockIndex | None]:
-    """What is known of each file, with the records of those located that are larger than a partition."""
+    """Return ``known`` with a block index for each file without blocks that exceeds ``blocksize``."""
     unknown = [
         file
         for file, entry in zip(files, known, strict=True)
@@ -90,16 +93,16 @@ def find_blocks(
     task_bytes: int,
     block_bytes: int,
 ) -> dict[str, BlockIndex]:
-    """The records of those of the files that are not compressed, by path; of others nothing is known.
+    """Find the blocks of the uncompressed files, by path. Compressed files are left out of the result.
 
     Parameters
     ----------
     store : Store
-        Where they are.
+        Where the files are.
     files : sequence of FileInfo
-        The files; those whose sizes nobody knows are left out.
+        The files. Those of unknown size are left out of the result, too.
     options : ReadOptions
-        How they are read.
+        How the files are read.
     compute_each : callable
         Runs the tasks.
     task_bytes : int
@@ -112,157 +115,152 @@ def find_blocks(
     sized = [file for file in files if file.size]
     are_plain = compute_each(partial(_is_plain, store), sized)
     plain = [file for file, is_plain in zip(sized, are_plain, strict=True) if is_plain]
-    parts = [_stretches(file, task_bytes, block_bytes, options) for file in plain]
-    claims = iter(compute_each(partial(_claim, store), [one for part in parts for one in part]))
-    claimed = [[(one, next(claims)) for one in part] for part in parts]
-    found = compute_each(partial(_prove, store), claimed)
-    return {file.path: located for file, located in zip(plain, found, strict=True)}
+    ranges = [_ranges(file, task_bytes, block_bytes, options) for file in plain]
+    walks = iter(compute_each(partial(_scan_range, store), [part for parts in ranges for part in parts]))
+    claims = [[(part, next(walks)) for part in parts] for parts in ranges]
+    indexes = compute_each(partial(_prove, store), claims)
+    return {file.path: index for file, index in zip(plain, indexes, strict=True)}
 
 
 @redact_errors
 def _is_plain(store: Store, file: FileInfo) -> bool:
-    """Whether a file is not compressed, and can be read from anywhere."""
+    """Return True if a file is uncompressed and its store can read it from any byte on."""
     size = file.size or 0
-    with store.open(file.path, size, 0, min(HEADER_BYTES, size), file.stamp) as source:
-        if detect(source.peek(HEADER_BYTES)) is not None:
+    with store.open(file.path, size, 0, min(HEADER_BYTES, size), file.stamp) as reader:
+        if detect(reader.peek(HEADER_BYTES)) is not None:
             return False
     try:
-        with store.open(file.path, size, size - 1, size, file.stamp) as source:
-            source.peek(1)
+        with store.open(file.path, size, size - 1, size, file.stamp) as reader:
+            reader.peek(1)
     except CorruptRecordError:
         raise
-    except TFRecordError:  # by a web server that sends whole files only
+    except TFRecordError:  # a web server that sends only whole files
         return False
     return True
 
 
-def _stretches(file: FileInfo, length: int, every: int, options: ReadOptions) -> list[_Stretch]:
+def _ranges(file: FileInfo, task_bytes: int, block_bytes: int, options: ReadOptions) -> list[_Range]:
     size = file.size or 0
-    starts = range(0, size, length)
-    limit = options.max_record_bytes
-    return [_Stretch(file, size, start, min(start + length, size), every, limit) for start in starts]
+    return [
+        _Range(file, size, start, min(start + task_bytes, size), block_bytes, options.max_record_bytes)
+        for start in range(0, size, task_bytes)
+    ]
 
 
 @redact_errors
-def _claim(store: Store, stretch: _Stretch) -> _Walk | None:
-    """The walk from the first record that seems to begin in the stretch; None if none does."""
-    with _View(store, stretch, stretch.start) as view:
-        if stretch.start and not _seek(view, stretch, lenient=False):
+def _scan_range(store: Store, part: _Range) -> _Walk | None:
+    """Walk from the first place in a range where a record seems to begin; return None if there is none."""
+    with _FileWindow(store, part, part.start) as window:
+        if part.start and not _seek(window, part, lenient=False):
             return None
-        return _walk(view, stretch)
+        return _walk(window, part)
 
 
 @redact_errors
-def _prove(store: Store, claims: Sequence[tuple[_Stretch, _Walk | None]]) -> BlockIndex:
-    """What is true of a file, of which the first record, whatever it is, begins at its start."""
+def _prove(store: Store, claims: Sequence[tuple[_Range, _Walk | None]]) -> BlockIndex:
+    """Return the block index of a file from the claims of its ranges. Its first record begins at byte 0."""
     position = records = 0
     blocks = [Block(0, 0, 0)]
     damaged: list[int] = []
-    for stretch, claim in claims:
-        if position >= stretch.stop:  # a record that begins before it ends after it
+    for part, claim in claims:
+        if position >= part.stop:  # a record begins before the range and ends after it
             continue
-        walk = claim if claim and claim.start == position else _walk_from(store, stretch, position)
-        for place, number in walk.places:
-            if place >= blocks[-1].offset + stretch.every:
-                blocks.append(Block(place, place, records + number))
+        walk = claim if claim and claim.start == position else _walk_from(store, part, position)
+        for offset, number in walk.blocks:
+            if offset >= blocks[-1].offset + part.block_bytes:
+                blocks.append(Block(offset, offset, records + number))
         damaged += walk.damaged
         records += walk.records
         position = walk.stop
     return BlockIndex(records, tuple(blocks), tuple(damaged))
 
 
-def _walk_from(store: Store, stretch: _Stretch, start: int) -> _Walk:
-    with _View(store, stretch, start) as view:
-        return _walk(view, stretch)
+def _walk_from(store: Store, part: _Range, start: int) -> _Walk:
+    with _FileWindow(store, part, start) as window:
+        return _walk(window, part)
 
 
-def _walk(view: "_View", stretch: _Stretch) -> _Walk:
-    """Walk from where the view is to the stretch's end."""
-    start = view.offset
+def _walk(window: "_FileWindow", part: _Range) -> _Walk:
+    """Walk from the record at the start of the window to the first record at or after the range's end."""
+    start = window.offset
     records = 0
-    places: list[tuple[int, int]] = []
+    blocks: list[tuple[int, int]] = []
     damaged: list[int] = []
-    while view.offset < stretch.stop:
-        view.fill(HEADER_BYTES)
-        data = view.data[: stretch.stop - view.offset]
+    while window.offset < part.stop:
+        window.fill(HEADER_BYTES)
         scanned = scan(
-            data,
+            window.data[: part.stop - window.offset],
             final=False,
             verify_crc=False,
-            every=stretch.every,
-            max_record_bytes=stretch.max_record_bytes,
+            every=part.block_bytes,
+            max_record_bytes=part.max_record_bytes,
         )
         if scanned.offsets and scanned.numbers:
             offsets, numbers = scanned.offsets.to_pylist(), scanned.numbers.to_pylist()
-            places += [(view.offset + at, records + n) for at, n in zip(offsets, numbers, strict=True)]
+            blocks += [(window.offset + at, records + n) for at, n in zip(offsets, numbers, strict=True)]
             records += scanned.records
-            view.advance(scanned.consumed)
+            window.advance(scanned.consumed)
             continue
-        length = _length(view, stretch)
-        if len(view.data) < length <= min(WINDOW_BYTES, stretch.stop - view.offset):
-            view.fill(length)
-        elif length:  # need not be seen as a whole, or goes on behind the stretch
-            places.append((view.offset, records))
+        length = _frame_size_at(window, part)
+        if len(window.data) < length <= min(WINDOW_BYTES, part.stop - window.offset):
+            window.fill(length)
+        elif length:  # the record is longer than the window, or ends after the range: skip it unread
+            blocks.append((window.offset, records))
             records += 1
-            view.advance(length)
+            window.advance(length)
         else:
-            damaged.append(view.offset)
-            view.advance(1)
-            _seek(view, stretch, lenient=True)
-    return _Walk(start, view.offset, records, places, damaged)
+            damaged.append(window.offset)
+            window.advance(1)
+            _seek(window, part, lenient=True)
+    return _Walk(start, window.offset, records, blocks, damaged)
 
 
-def _length(view: "_View", stretch: _Stretch) -> int:
-    """Bytes of the record at which the view is; 0 if they are not known, or more than there are."""
-    head = view.data[:HEADER_BYTES]
-    if len(head) < HEADER_BYTES:
+def _frame_size_at(window: "_FileWindow", part: _Range) -> int:
+    """Return the size of the frame at the window's start; 0 if its length is damaged or exceeds the file."""
+    header = window.data[:HEADER_BYTES]
+    if len(header) < HEADER_BYTES:
         return 0
-    if scan(head, final=False, max_record_bytes=stretch.max_record_bytes).damage:
+    if scan(header, final=False, max_record_bytes=part.max_record_bytes).damage:
         return 0
-    length = frame_size(head)
-    return length if view.offset + length <= stretch.size else 0
+    size = frame_size(header)
+    return size if window.offset + size <= part.size else 0
 
 
-def _seek(view: "_View", stretch: _Stretch, *, lenient: bool) -> bool:
-    """Move to the next record, or to the end of the file; a strict search ends with the stretch."""
-    while view.offset < (stretch.size if lenient else stretch.stop):
-        left = stretch.size - view.offset
+def _seek(window: "_FileWindow", part: _Range, *, lenient: bool) -> bool:
+    """Move the window to the next record; return True if it begins in the range.
+
+    A lenient search may go on to the end of the file, a strict one ends with the range.
+    """
+    while window.offset < (part.size if lenient else part.stop):
+        left = part.size - window.offset
         found = find_record(
-            view.data,
+            window.data,
             0,
-            final=view.final,
+            final=window.end == part.size,
             lenient=lenient,
-            max_record_bytes=min(stretch.max_record_bytes, left),
+            max_record_bytes=min(part.max_record_bytes, left),
         )
-        view.advance(found.offset)
+        window.advance(found.offset)
         if found.proven:
-            return view.offset < stretch.stop
-        # The record that may begin here and the length after it, if the file is that long, must be seen.
-        view.fill(found.size + HEADER_BYTES if found.size else len(view.data) + 1)
+            return window.offset < part.stop
+        # To prove the record, its whole frame and the header after it must be in view.
+        window.fill(found.size + HEADER_BYTES if found.size else len(window.data) + 1)
     return False
 
 
-class _View:
-    """Moves forward over a file; what is in view is bounded, but for a record that must be seen as a whole.
+class _FileWindow(Window):
+    """A window over an uncompressed file that can skip bytes without reading them.
 
-    Attributes
-    ----------
-    offset : int
-        Where in the file the view begins.
-    data : memoryview
-        The bytes in view, valid until the next step.
+    It opens the file at its own end: first up to the end of the range, after that for one window at a time.
     """
 
-    def __init__(self, store: Store, stretch: _Stretch, offset: int) -> None:
+    def __init__(self, store: Store, part: _Range, offset: int) -> None:
+        super().__init__(self._read, WINDOW_BYTES, offset, part.size)
         self._store = store
-        self._file = stretch.file
-        self._size = stretch.size
-        self._stop = stretch.stop
-        self._buffer = memoryview(bytearray(min(WINDOW_BYTES, stretch.size - offset)))
-        self._start = self._end = 0
+        self._range = part
         self._opened = ExitStack()
-        self._source: FileReader | None = None
-        self.offset = offset
+        self._reader: FileReader | None = None
+        self._position = offset  # of the reader
 
     def __enter__(self) -> Self:
         return self
@@ -270,41 +268,17 @@ class _View:
     def __exit__(self, *_: object) -> None:
         self._opened.close()
 
-    @property
-    def data(self) -> memoryview:
-        return self._buffer[self._start : self._end]
-
-    @property
-    def final(self) -> bool:
-        """Whether the bytes in view are the last of the file."""
-        return self.offset + self._end - self._start == self._size
-
-    def advance(self, count: int) -> None:
-        """Let go of bytes at the front, also of some that were never in view."""
-        self.offset += count
-        self._start += count
-        if self._start > self._end:
-            self._start = self._end = 0
-            self._source = None
-
-    def fill(self, count: int) -> None:
-        """Have at least so many bytes in view, or all that are left; more if it costs nothing."""
-        count = min(count, self._size - self.offset)
-        if self._end - self._start >= count:
-            return
-        tail = self.data
-        buffer = self._buffer if count <= len(self._buffer) else memoryview(bytearray(count))
-        buffer[: len(tail)] = tail
-        self._buffer, self._start, self._end = buffer, 0, len(tail)
-        while self._end < count:
-            source = self._source or self._open(self.offset + self._end)
-            got = source.readinto(buffer[self._end :])
-            self._end += got
-            self._source = source if got else None
-
-    def _open(self, position: int) -> FileReader:
-        """Read from here on: up to the end of the stretch, or, if that is behind, a window further."""
-        self._opened.close()
-        stop = self._stop if position < self._stop else min(position + WINDOW_BYTES, self._size)
-        file = self._file
-        return self._opened.enter_context(self._store.open(file.path, file.size, position, stop, file.stamp))
+    def _read(self, view: memoryview) -> int:
+        """Read bytes that follow those in view."""
+        file, size = self._range.file, self._range.size
+        while self.end < size:
+            if self._reader is None or self._position != self.end:
+                self._opened.close()
+                stop = self._range.stop if self.end < self._range.stop else min(self.end + WINDOW_BYTES, size)
+                opened = self._store.open(file.path, file.size, self.end, stop, file.stamp)
+                self._reader, self._position = self._opened.enter_context(opened), self.end
+            if read := self._reader.readinto(view):
+                self._position += read
+                return read
+            self._reader = None
+        return 0

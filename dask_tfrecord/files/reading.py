@@ -28,15 +28,11 @@ from dask_tfrecord.files.options import ReadOptions
 from dask_tfrecord.files.splits import Split
 from dask_tfrecord.files.storage.glob_advice import NO_GLOBS, SuggestedGlobs, exclusion_advice
 from dask_tfrecord.files.storage.store import Store
-from dask_tfrecord.files.stream import open_window
-from dask_tfrecord.files.window import Window
+from dask_tfrecord.files.stream import WINDOW_BYTES, Window, open_window
 from dask_tfrecord.schema.model import Schema
 
 # The column of the files that records come from.
 PATH_TYPE = pa.dictionary(pa.int32(), pa.string())
-
-# A file is read through one buffer of this size, which grows only for a record that is longer.
-WINDOW_BYTES = 1 << 22
 
 _ADVICE_AT_START = "check that it is a TFRecord file, uncompressed or in one of the known compressions"
 _ADVICE_AS_BYTES = 'pass record_type="bytes" to read the payloads of all records as they are'
@@ -202,8 +198,10 @@ def run_kernel(
                     at = search.pass_over(data, end, damage)
                     record += 1
                 window.advance(at)
-                if window.broken and lost.skips:
-                    return lost.add(window.offset, data[at:], window.broken.problem, more=bool(search.reason))
+                if window.decompression_error and lost.skips:
+                    return lost.add(
+                        window.offset, data[at:], window.decompression_error.problem, more=bool(search.reason)
+                    )
     except TFRecordError as error:
         raise locate_error(error, path, record, options.globs) from None
 

@@ -1,9 +1,11 @@
-"""The content of a file, decompressed, from where a split begins to where it ends. Decodes nothing."""
+"""A split of a file -> its decompressed bytes -> a window that moves over them. Decodes no records."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from dask_tfrecord.codec import HEADER_BYTES
+import pyarrow as pa
+
+from dask_tfrecord.codec import HEADER_BYTES, Damage, frame_size
 from dask_tfrecord.codec.codecs import Compression, codec_of_suffix, decompressor, detect, is_frame
 from dask_tfrecord.codec.lookalikes import LOOK_BYTES, looks_like
 from dask_tfrecord.errors import CorruptRecordError, FileChangedError, TFRecordError
@@ -13,41 +15,177 @@ from dask_tfrecord.files.splits import Split
 from dask_tfrecord.files.storage.checksum import Checksum, ChecksumReader
 from dask_tfrecord.files.storage.glob_advice import exclusion_advice
 from dask_tfrecord.files.storage.store import Store
-from dask_tfrecord.files.window import Window
+
+ReadInto = Callable[[memoryview], int]
+
+# The size of a window's buffer. The buffer grows only for a longer record.
+WINDOW_BYTES = 1 << 22
+
+
+class Window:
+    """A view of bounded size that moves forward over the decompressed bytes of a file.
+
+    Iterating yields the bytes in view. Between two iterations, `advance` drops the bytes that were consumed;
+    the next iteration yields the rest again, followed by new bytes. All views share one buffer: a view is
+    valid only until the next iteration.
+
+    Parameters
+    ----------
+    readinto : callable
+        Fills a buffer with the next bytes and returns their number; returns 0 at the end.
+    size : int
+        Size of the buffer in bytes. Iterating doubles the buffer if one record fills it, so a length that a
+        file claims allocates nothing: only bytes that exist do.
+    offset : int, default 0
+        Decompressed offset in the file of the first byte.
+    stop : int, optional
+        Decompressed offset in the file at which the bytes end. A record that claims to extend beyond it is
+        reported as damage without reading on. None if the end is unknown.
+
+    Attributes
+    ----------
+    offset : int
+        Decompressed offset in the file of the first byte in view.
+    final : bool
+        True once no bytes follow those in view.
+    head : bytes
+        The first `LOOK_BYTES` bytes. They show what a file is that is not a TFRecord file.
+    """
+
+    def __init__(self, readinto: ReadInto, size: int, offset: int = 0, stop: int | None = None) -> None:
+        self._readinto = readinto
+        # One byte more than there is, so that the read that fills the buffer also finds the end.
+        self._buffer = _allocate(size if stop is None else min(size, stop - offset + 1))
+        self._start = self._end = 0
+        self._failure: CorruptRecordError | None = None
+        self.offset = offset
+        self.stop = stop
+        self.final = False
+        self.head = b""
+
+    def __iter__(self) -> Iterator[memoryview]:
+        while not self.final:
+            size = len(self._buffer)
+            if len(self.data) == size:
+                self._check_first_length()
+                size *= 2
+            try:
+                self.fill(size)
+            except CorruptRecordError as failure:  # raised after the bytes before it have been consumed
+                self._failure = failure
+            self.head = self.head or bytes(self.data[:LOOK_BYTES])
+            yield self.data
+            if self._failure:
+                raise self._failure
+
+    @property
+    def data(self) -> memoryview:
+        """The bytes in view, without reading more."""
+        return self._buffer[self._start : self._end]
+
+    @property
+    def end(self) -> int:
+        """Decompressed offset in the file just after the bytes in view."""
+        return self.offset + self._end - self._start
+
+    @property
+    def decompression_error(self) -> CorruptRecordError | None:
+        """The error that will end the iteration because the bytes after the view cannot be decompressed."""
+        return None if isinstance(self._failure, FileChangedError) else self._failure
+
+    def advance(self, count: int) -> None:
+        """Drop the first ``count`` bytes of the view.
+
+        The count may exceed the view only if ``readinto`` reads at `end` wherever that is. The bytes between
+        are then skipped without being read.
+        """
+        self.offset += count
+        self._start += count
+        if self._start > self._end:
+            self._start = self._end = 0
+
+    def fill(self, count: int) -> None:
+        """Read until ``count`` bytes are in view or the end is reached; grow the buffer if need be."""
+        rest = self.data
+        if len(rest) >= count:
+            return
+        buffer = self._buffer if count <= len(self._buffer) else _allocate(count)
+        buffer[: len(rest)] = rest
+        self._buffer, self._start, self._end = buffer, 0, len(rest)
+        while self._end < count and not self.final:
+            read = self._readinto(buffer[self._end :])
+            self._end += read
+            self.final = read == 0
+
+    def overrun(self, record: int, start: int, end: int) -> Damage | None:
+        """Return the damage of the record at byte ``end`` of the view if it claims to extend beyond `stop`.
+
+        The damage is counted from byte ``start`` of the view, where record 0 begins; ``record`` is the number
+        of the record at ``end``.
+        """
+        header = self.data[end : end + HEADER_BYTES]
+        if self.stop is None or self.final or len(header) < HEADER_BYTES:
+            return None
+        claimed, left = frame_size(header), self.stop - self.offset - end
+        return None if claimed <= left else Damage(record, end - start, 0, _overrun(claimed, left), -1, "")
+
+    def _check_first_length(self) -> None:
+        claimed = frame_size(self._buffer)
+        if self.stop is not None and self.offset + claimed > self.stop:
+            raise CorruptRecordError(_overrun(claimed, self.stop - self.offset), offset=self.offset)
+
+
+def _overrun(claimed: int, left: int) -> str:
+    return f"the record claims {claimed:,} bytes, the file has {left:,} more"
+
+
+def _allocate(size: int) -> memoryview:
+    """Return memory that occupies pages only once they are written to."""
+    return memoryview(pa.allocate_buffer(size)).cast("B")
 
 
 @contextmanager
 def open_window(store: Store, split: Split, options: ReadOptions, size: int) -> Iterator[Window]:
-    """A window over the split's (decompressed) content; its offsets are those in the file's content."""
+    """Open a split as a window over its decompressed bytes; the window's offsets count from the file's start.
+
+    Raises
+    ------
+    CorruptRecordError
+        If the file has another codec than the options name. On leaving the context: if the file is not a
+        TFRecord file, and what it looks like is known.
+    FileChangedError
+        On leaving the context, if the whole file was read and its CRC-32C is not the one in the snapshot.
+    """
     file, start, stop = split.file, split.start, split.stop
-    end = None if stop is None else stop.offset
-    with store.open(file.path, file.size, start.offset, end, file.stamp) as stored:
+    with store.open(file.path, file.size, start.offset, stop and stop.offset, file.stamp) as reader:
         is_whole = not start.offset and stop is None
-        total = Checksum() if is_whole and file.crc32c is not None and not options.damage.skips else None
-        source = stored if total is None else ChecksumReader(stored, total)
-        head = source.peek(HEADER_BYTES if start.offset else LOOK_BYTES)
+        checksum = None
+        if is_whole and file.crc32c is not None and not options.damage.skips:
+            checksum = Checksum()
+            reader = ChecksumReader(reader, checksum)
+        head = reader.peek(HEADER_BYTES if start.offset else LOOK_BYTES)
         if start.offset:
-            found = block_compression(split, head[:HEADER_BYTES])
+            codec = block_compression(split, head[:HEADER_BYTES])
         else:
-            found = detect(head[:HEADER_BYTES])
-            _check_compression(found, options.compression, source.size)
-        content = None if stop is None else stop.content
-        if found:
-            stream = decompressor(source.readinto, found, inside=start.offset > 0)
-            readinto = (
-                stream.readinto if content is None else _first(content - start.content, stream.readinto)
-            )
-            window = Window(readinto, size, start.content, content)
-        else:
-            window = Window(source.readinto, size, start.content, source.size if stop is None else content)
+            codec = detect(head[:HEADER_BYTES])
+            _check_compression(codec, options.compression, reader.size)
+        end = stop and stop.content
+        readinto: ReadInto = reader.readinto
+        if codec:
+            readinto = decompressor(reader.readinto, codec, inside=start.offset > 0).readinto
+            if end is not None:
+                readinto = _limited(readinto, end - start.content)
+        elif stop is None:
+            end = reader.size
+        window = Window(readinto, size, start.content, end)
         try:
             yield window
-            if total is not None and total.crc32c != file.crc32c:
+            if checksum is not None and checksum.crc32c != file.crc32c:
                 raise changed_since_snapshot(store, file.path)
         except CorruptRecordError as error:
-            if error.offset == 0 and (looks := _looks(window.head, head, found)):
+            if error.offset == 0 and (lookalike := _lookalike(window.head, head, codec)):
                 raise CorruptRecordError(
-                    f"not a TFRecord file: it looks like {looks}",
+                    f"not a TFRecord file: it looks like {lookalike}",
                     record=error.record,
                     offset=0,
                     advice=exclusion_advice(options.globs, store.public(file.path)),
@@ -55,19 +193,17 @@ def open_window(store: Store, split: Split, options: ReadOptions, size: int) -> 
             raise
 
 
-def _looks(content: bytes, stored: bytes, compression: Compression | None) -> str | None:
-    """What a file looks like by its first bytes, if that is something known other than TFRecord."""
-    packed = compression is not None and content
-    looks = looks_like(content if packed else stored)
-    if looks is None or is_frame(content[:HEADER_BYTES]):
+def _lookalike(decompressed: bytes, stored: bytes, codec: Compression | None) -> str | None:
+    """Return which other format a file's first bytes show, or None if they show a record or nothing known."""
+    is_compressed = codec is not None and decompressed
+    lookalike = looks_like(decompressed if is_compressed else stored)
+    if lookalike is None or is_frame(decompressed[:HEADER_BYTES]):
         return None
-    return f"{looks}, compressed with {compression}" if packed else looks
+    return f"{lookalike}, compressed with {codec}" if is_compressed else lookalike
 
 
-def _first(count: int | None, readinto: Callable[[memoryview], int]) -> Callable[[memoryview], int]:
-    """A reader of the first bytes only; of all if there is no count."""
-    if count is None:
-        return readinto
+def _limited(readinto: ReadInto, count: int) -> ReadInto:
+    """Return a ``readinto`` that ends after ``count`` bytes."""
     left = count
 
     def read(view: memoryview) -> int:
@@ -80,20 +216,26 @@ def _first(count: int | None, readinto: Callable[[memoryview], int]) -> Callable
 
 
 def block_compression(split: Split, head: bytes) -> Compression | None:
-    """What a split is compressed with that begins, with ``head``, inside its file.
+    """Return the codec of a split that starts inside its file with the bytes ``head``; None if uncompressed.
 
-    Plain files may be named anything. Compressed ones with such splits are ours, and named for it.
+    An uncompressed file may have any name. A compressed file can be split only if this library wrote it, and
+    then its suffix names the codec.
+
+    Raises
+    ------
+    TFRecordError
+        If the file is compressed and its name has no suffix of a codec.
     """
-    named = codec_of_suffix(f".{split.file.path.rpartition('.')[2]}")
-    if split.start.offset == split.start.content and (not named or is_frame(head)):
+    codec = codec_of_suffix(f".{split.file.path.rpartition('.')[2]}")
+    if split.start.offset == split.start.content and (not codec or is_frame(head)):
         return None
-    if named is None:
+    if codec is None:
         raise TFRecordError(
-            f"the file cannot be read from byte {split.start.offset:,} on: it is compressed, its name does "
-            "not say how",
-            advice="give it its name back, or read it as a whole with blocksize=None",
+            f"the file cannot be read from byte {split.start.offset:,} on: it is compressed, and its name "
+            "does not end in the suffix of a codec",
+            advice="restore the file's original name, or read it as a whole with blocksize=None",
         )
-    return named
+    return codec
 
 
 def _check_compression(found: Compression | None, wanted: ReadCompression, size: int | None) -> None:
@@ -101,18 +243,17 @@ def _check_compression(found: Compression | None, wanted: ReadCompression, size:
         raise CorruptRecordError(
             f"the file's first bytes are not {wanted or 'uncompressed TFRecord'}",
             offset=0,
-            advice='pass compression="infer", which goes by the first bytes of each file',
+            advice='pass compression="infer", which detects the codec of each file by its first bytes',
         )
 
 
-_AS_THEY_ARE = "use_snapshot=False reads the files as they are"
-
-
 def changed_since_snapshot(store: Store, path: str) -> FileChangedError:
-    """The error for a file whose content is not the one that the snapshot describes."""
-    root = store.public(store.root)
-    mend = f"if it was rewritten on purpose, call dask_tfrecord.index({root!r}) again"
+    """Return the error for a file whose bytes are not the ones that the snapshot describes."""
+    advice = f"if it was rewritten on purpose, call dask_tfrecord.index({store.public(store.root)!r}) again"
     if is_part(path):
-        mend = "bring back the file as to_tfrecord wrote it"
-    problem = "the content is not the one that the dataset's snapshot describes (CRC-32C differs)"
-    return FileChangedError(problem, path=store.public(path), advice=f"{mend}; {_AS_THEY_ARE}")
+        advice = "restore the file as to_tfrecord wrote it"
+    return FileChangedError(
+        "the bytes are not those that the dataset's snapshot describes (the CRC-32C differs)",
+        path=store.public(path),
+        advice=f"{advice}; use_snapshot=False reads the files without the snapshot",
+    )

@@ -16,7 +16,7 @@ from dask_tfrecord import CorruptRecordError, read_tfrecord, to_tfrecord, verify
 from dask_tfrecord.codec import HEADER_BYTES
 from dask_tfrecord.codec.codecs import detect
 from dask_tfrecord.dataset import verifying
-from dask_tfrecord.files import window
+from dask_tfrecord.files import stream
 from dask_tfrecord.files.storage.store import Store
 
 pytestmark = [
@@ -217,13 +217,13 @@ def test_nothing_to_read_raises(tmp_path: Path) -> None:
 def test_memory_is_that_of_a_window(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_bytes(oracle.frame(b"x" * 1000) * 12_000)
     sizes: list[int] = []
-    making = window._buffer
+    making = stream._allocate
 
     def noting(size: int) -> memoryview:
         sizes.append(size)
         return making(size)
 
-    monkeypatch.setattr(window, "_buffer", noting)
+    monkeypatch.setattr(stream, "_allocate", noting)
     assert verify(tmp_path, record_type="bytes")["records"].tolist() == [12_000]
     assert sizes
     assert max(sizes) <= 1 << 22

@@ -147,7 +147,7 @@ def test_a_record_longer_than_the_window_is_passed_over_unread(monkeypatch: pyte
     monkeypatch.setattr(Store, "open", noting)
     with patch.object(module, "WINDOW_BYTES", 1000):
         walk = module._walk_from(*_stretch(data), 0)
-    assert [at for at, _ in walk.places] == starts
+    assert [at for at, _ in walk.blocks] == starts
     assert read == [0, starts[2]]
 
 
@@ -155,7 +155,7 @@ def _stretch(data: bytes) -> tuple[Store, Any]:
     store = Store.at("memory://located")
     store.fs.pipe_file("/located/file", data)
     info = FileInfo("/located/file", len(data))
-    return store, module._Stretch(info, len(data), 0, len(data), 1, MAX_RECORD_BYTES)
+    return store, module._Range(info, len(data), 0, len(data), 1, MAX_RECORD_BYTES)
 
 
 # --- read_tfrecord ------------------------------------------------------------------------------------------

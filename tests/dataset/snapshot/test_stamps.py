@@ -91,7 +91,7 @@ def test_a_rewritten_file_of_the_same_size_raises_whatever_is_asked(foreign: Pla
     with pytest.raises(FileChangedError, match=ADVICE) as caught:
         QUERIES[query](foreign)
     assert str(caught.value.path).endswith("/1.tfrecord")
-    assert caught.value.problem.startswith("the content is not the one")
+    assert caught.value.problem.startswith("the bytes are not those")
     assert caught.value.record is None
 
 
@@ -258,10 +258,10 @@ def harm(root: Path) -> Path:
 def test_a_rewritten_file_of_ours_raises(tmp_path: Path, query: Callable[[Any], Any]) -> None:
     path = harm(write(tmp_path / "a"))
     for place in ("a", shutil.copytree(tmp_path / "a", tmp_path / "b", copy_function=shutil.copyfile)):
-        with pytest.raises(FileChangedError, match="bring back the file") as caught:
+        with pytest.raises(FileChangedError, match="restore the file") as caught:
             dd.compute(query(read_tfrecord(tmp_path / place)))
         assert Path(str(caught.value.path)).name == path.name
-        with pytest.raises(FileChangedError, match="bring back the file"):
+        with pytest.raises(FileChangedError, match="restore the file"):
             dask_tfrecord.index(tmp_path / place)
 
 
