@@ -1,4 +1,4 @@
-// The binding: the only file that touches Python. See ../_kernel.pyi for what each call means.
+// The binding of the kernel, and the only file that uses Python. The contract of each call is in ../_kernel.pyi.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
@@ -8,12 +8,12 @@
 #include <memory>
 #include <mutex>
 
-#include "decode.hpp"
-#include "encode.hpp"
-#include "gather.hpp"
-#include "infer.hpp"
-#include "locate.hpp"
-#include "scan.hpp"
+#include "columns/decode.hpp"
+#include "columns/encode.hpp"
+#include "columns/gather.hpp"
+#include "columns/infer.hpp"
+#include "framing/locate.hpp"
+#include "framing/scan.hpp"
 
 namespace nb = nanobind;
 
@@ -22,7 +22,7 @@ namespace {
 using ColumnTuple = std::tuple<std::string, std::string, int>;
 using KnownFeatures = std::vector<std::tuple<std::string, bool>>;
 
-// The bytes of a Python object that offers a buffer, held as long as this lives.
+// Holds the buffer of a Python object.
 class Bytes {
  public:
   explicit Bytes(nb::handle object, int flags = PyBUF_SIMPLE) {
@@ -40,7 +40,7 @@ class Bytes {
   Py_buffer buffer_;
 };
 
-// One call at a time per object: the kernel's objects keep scratch memory between calls.
+// Refuses a second call at the same time, because the kernel's objects keep scratch memory between calls.
 class OneCall {
  public:
   explicit OneCall(std::mutex& mutex) : lock_(mutex, std::try_to_lock) {
@@ -105,18 +105,17 @@ void destroy_capsule(PyObject* object, const char* name) {
   delete pointer;
 }
 
-// A decoded batch; offers itself to any Arrow library through __arrow_c_array__.
+// A decoded batch. Any Arrow library can import it through __arrow_c_array__.
 class Batch {
  public:
-  Batch(tfr::ExportNode root, tfr::Arena* arena) : root_(std::move(root)), arena_(arena) {}
+  Batch(tfr::ExportNode root, tfr::SharedArena arena) : root_(std::move(root)), arena_(std::move(arena)) {}
   Batch(const Batch&) = delete;
   Batch& operator=(const Batch&) = delete;
   ~Batch() {
     if (array_.release) array_.release(&array_);
-    arena_->release();
   }
 
-  // Where the columns alone are; an importer moves them out of there.
+  // Returns the address of an ArrowArray without its schema. The importer moves the array out of this batch.
   uintptr_t array_address() {
     if (!array_.release) tfr::export_array(root_, arena_, &array_);
     return reinterpret_cast<uintptr_t>(&array_);
@@ -136,12 +135,12 @@ class Batch {
 
  private:
   tfr::ExportNode root_;
-  tfr::Arena* arena_;
+  tfr::SharedArena arena_;
   ArrowArray array_{};
 };
 
-nb::object python_batch(tfr::ExportNode root, tfr::Arena* arena) {
-  return nb::cast(new Batch(std::move(root), arena), nb::rv_policy::take_ownership);
+nb::object python_batch(tfr::ExportNode root, tfr::SharedArena arena) {
+  return nb::cast(new Batch(std::move(root), std::move(arena)), nb::rv_policy::take_ownership);
 }
 
 class PyDecoder {
@@ -161,7 +160,8 @@ class PyDecoder {
       const nb::gil_scoped_release no_gil;
       return decoder_.decode(bytes.span(), final);
     }();
-    return nb::make_tuple(python_batch(std::move(batch.root), batch.arena), batch.consumed, damage_tuple(batch.damage));
+    return nb::make_tuple(python_batch(std::move(batch.root), std::move(batch.arena)), batch.consumed,
+                          damage_tuple(batch.damage));
   }
 
  private:
@@ -170,7 +170,7 @@ class PyDecoder {
   tfr::Decoder decoder_;
 };
 
-// Arrow data of a Python object that offers it, held as long as this lives.
+// Holds the Arrow data of a Python object.
 class ImportedArray {
  public:
   ImportedArray() = default;
@@ -237,10 +237,10 @@ class PyEncoder {
     if (row < 0 || row > end || end > encoder_.rows()) throw nb::index_error("row is outside the batch");
   }
 
-  // (nulls, min, max); at most one of the extents is not empty.
+  // Returns (nulls, least, greatest). At most one of the extents is not empty.
   static nb::tuple python_statistics(tfr::Kind kind, const tfr::ColumnStatistics& found) {
     if (!found.ints.empty()) return nb::make_tuple(found.nulls, found.ints.low, found.ints.high);
-    if (!found.floats.empty())  // without the sign of a zero, which would depend on the order
+    if (!found.floats.empty())  // adding 0.0 removes the sign of a zero, which would depend on the order
       return nb::make_tuple(found.nulls, found.floats.low + 0.0, found.floats.high + 0.0);
     if (found.bytes.empty()) return nb::make_tuple(found.nulls, nb::none(), nb::none());
     return nb::make_tuple(found.nulls, python_bytes(kind, found.bytes.low), python_bytes(kind, found.bytes.high));
@@ -260,7 +260,7 @@ class PyEncoder {
   std::mutex mutex_;
   tfr::RecordType type_;
   tfr::Encoder encoder_;
-  ImportedArray batch_;  // that the encoder has views of
+  ImportedArray batch_;  // the encoder has views of it
 };
 
 class PyInference {
@@ -318,7 +318,7 @@ class PyInference {
 
 nb::tuple scan(nb::handle data, bool final, bool verify_crc, uint64_t max_record_bytes, bool offsets, uint64_t every) {
   const Bytes bytes(data);
-  std::unique_ptr<tfr::Arena, void (*)(tfr::Arena*)> arena(new tfr::Arena(4096), [](tfr::Arena* a) { a->release(); });
+  const tfr::SharedArena arena = std::make_shared<tfr::Arena>(4096);
   const tfr::FrameRules rules{verify_crc, std::min(max_record_bytes, tfr::kMaxRecordBytes), final};
   const tfr::Scanned scanned = [&] {
     const nb::gil_scoped_release no_gil;
@@ -330,8 +330,7 @@ nb::tuple scan(nb::handle data, bool final, bool verify_crc, uint64_t max_record
     node.format = "l";
     node.length = static_cast<int64_t>(values.size);
     node.buffers = {nullptr, values.data};
-    arena->retain();
-    return python_batch(std::move(node), arena.get());
+    return python_batch(std::move(node), arena);
   };
   return nb::make_tuple(scanned.records, scanned.consumed, damage_tuple(scanned.damage),
                         array(offsets || every, scanned.offsets), array(every, scanned.numbers));
@@ -358,7 +357,7 @@ nb::object take_bytes(nb::handle column, nb::handle rows) {
     throw nb::type_error(wrong);
   const auto* first = reinterpret_cast<const int64_t*>(numbers.data());
   const auto count = static_cast<int64_t>(numbers.size() / sizeof(int64_t));
-  std::unique_ptr<tfr::Arena, void (*)(tfr::Arena*)> arena(new tfr::Arena(4096), [](tfr::Arena* a) { a->release(); });
+  const tfr::SharedArena arena = std::make_shared<tfr::Arena>(4096);
   tfr::ExportNode node;
   node.format = format;
   const char* wrong = [&] {
@@ -367,7 +366,7 @@ nb::object take_bytes(nb::handle column, nb::handle rows) {
     return gather(view, imported.array().length, first, count, *arena, node);
   }();
   if (wrong) throw nb::index_error(wrong);
-  return python_batch(std::move(node), arena.release());
+  return python_batch(std::move(node), arena);
 }
 
 uint32_t crc32c_of(nb::handle data, uint32_t value, const std::string& implementation) {
@@ -378,6 +377,10 @@ uint32_t crc32c_of(nb::handle data, uint32_t value, const std::string& implement
     return candidate.function(bytes.data(), bytes.size(), value);
   }
   throw nb::value_error(("not available here: " + implementation).c_str());
+}
+
+uint32_t crc32c_combine(uint32_t crc1, uint32_t crc2, uint64_t size2) {
+  return tfr::crc32c::combine(crc1, crc2, size2);
 }
 
 std::vector<std::string> crc32c_implementations() {
@@ -420,5 +423,6 @@ NB_MODULE(_kernel, m) {
         "max_record_bytes"_a = tfr::kMaxRecordBytes, "lenient"_a = false);
   m.def("take_bytes", &take_bytes, "column"_a, "rows"_a);
   m.def("crc32c", &crc32c_of, "data"_a, "value"_a = 0, "implementation"_a = "best");
+  m.def("crc32c_combine", &crc32c_combine, "crc1"_a, "crc2"_a, "size2"_a);
   m.def("crc32c_implementations", &crc32c_implementations);
 }

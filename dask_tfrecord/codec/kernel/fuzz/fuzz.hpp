@@ -1,4 +1,4 @@
-// What the fuzz targets share: turning the fuzzer's bytes into records, and looking at what was decoded.
+// Helpers of the fuzz targets: records made from the fuzzer's bytes, and access to decoded batches.
 #pragma once
 
 #include <cstdio>
@@ -7,11 +7,11 @@
 #include <string>
 #include <vector>
 
-#include "decode.hpp"
+#include "columns/decode.hpp"
 
 namespace tfr::fuzz {
 
-// A copy whose end is the end of its memory, so that every read beyond it is found.
+// A copy whose memory ends where the bytes end, so that the sanitizer detects every read beyond them.
 class Exact {
  public:
   explicit Exact(const std::string& bytes) : data_(new uint8_t[bytes.size()]), size_(bytes.size()) {
@@ -24,7 +24,7 @@ class Exact {
   size_t size_;
 };
 
-// A record around any payload, its checksums right: without them a fuzzer gets no further than the frame.
+// Frames a payload with correct checksums, which a fuzzer would not find by itself.
 inline std::string frame(const std::string& payload) {
   std::string bytes(kFrameBytes + payload.size(), '\0');
   auto* p = reinterpret_cast<uint8_t*>(bytes.data());
@@ -39,7 +39,7 @@ inline RecordType record_type(uint8_t flags) {
   return flags & 1 ? RecordType::kSequenceExample : RecordType::kExample;
 }
 
-// Some columns of names that are short enough to be found by chance, chosen by the flags.
+// Columns that the flags select. Their names are short, so that the fuzzer finds them by chance.
 inline std::vector<ColumnSpec> columns(uint8_t flags) {
   std::vector<ColumnSpec> all = {
       {"a", Kind::kInt64, 0}, {"b", Kind::kFloat, 0}, {"c", Kind::kBytes, 0},  {"s", Kind::kString, 0},
@@ -64,10 +64,9 @@ inline void require(bool holds, const char* what) {
 // A decoded batch as Arrow structs, released at the end.
 class Arrow {
  public:
-  explicit Arrow(DecodedBatch batch) {
+  explicit Arrow(const DecodedBatch& batch) {
     export_schema(batch.root, &schema);
     export_array(batch.root, batch.arena, &array);
-    batch.arena->release();
   }
   Arrow(const Arrow&) = delete;
   Arrow& operator=(const Arrow&) = delete;

@@ -1,7 +1,7 @@
-// Bytes as they are, taken for a file: frames are walked and messages decoded and looked at.
-#include "fuzz.hpp"
-#include "infer.hpp"
-#include "scan.hpp"
+// Reads the fuzzer's bytes as a file: scans the frames, decodes the messages and infers their features.
+#include "columns/infer.hpp"
+#include "framing/scan.hpp"
+#include "fuzz/fuzz.hpp"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (!size) return 0;
@@ -10,10 +10,10 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const tfr::FrameRules rules{(flags & 0x80) == 0, tfr::kMaxRecordBytes, true};
   tfr::Decoder decoder(tfr::fuzz::columns(flags), tfr::fuzz::record_type(flags), rules);
   const bool final = (flags & 0x40) == 0;
-  tfr::DecodedBatch batch = decoder.decode(file.span(), final);
+  const tfr::DecodedBatch batch = decoder.decode(file.span(), final);
   tfr::fuzz::require(batch.consumed <= size - 1, "no more is consumed than there is");
   tfr::fuzz::require(!final || batch.damage || batch.consumed == size - 1, "all is consumed or damage is told");
-  const tfr::fuzz::Arrow arrow(std::move(batch));
+  const tfr::fuzz::Arrow arrow(batch);
   tfr::Inference inference(tfr::fuzz::record_type(flags), rules, -1);
   int64_t records = 0;
   tfr::Damage damage;

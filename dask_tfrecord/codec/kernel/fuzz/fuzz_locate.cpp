@@ -1,10 +1,10 @@
-// Records among other bytes, found as their definition says, however much of the data is there.
-#include "fuzz.hpp"
-#include "locate.hpp"
+// Finds records among other bytes, with all of the data and with a part of it, and compares with the definition.
+#include "framing/locate.hpp"
+#include "fuzz/fuzz.hpp"
 
 namespace {
 
-// The definition, one checksum after the other.
+// The definition of a record that Locator finds.
 bool is_record(tfr::Span data, size_t at, bool lenient, uint64_t max_record_bytes) {
   const size_t size = data.size();
   const auto header_at = [&](size_t from) {
@@ -22,8 +22,8 @@ bool is_record(tfr::Span data, size_t at, bool lenient, uint64_t max_record_byte
 
 }  // namespace
 
-// The fuzzer's bytes are a file in which 0x52 stands for a header and the checksum of what it encloses: it could
-// not find those by itself.
+// The fuzzer's bytes are a file in which 0x52 stands for a header and a correct checksum of the bytes after it, which
+// the fuzzer would not find by itself.
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (size < 3) return 0;
   const bool lenient = data[0] & 1;
@@ -37,7 +37,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     ++i;
     const size_t n = std::min<size_t>(data[i], size - i - 1);
     std::string record = tfr::fuzz::frame(std::string(data + i + 1, data + i + 1 + n));
-    if (data[0] & 4) bytes.append(record, 0, tfr::kHeaderBytes);  // a header alone: what comes is read once more
+    if (data[0] & 4) bytes.append(record, 0, tfr::kHeaderBytes);  // only the header: the payload follows unchanged
     if (data[0] & 4) continue;
     bytes += record;
     i += n;

@@ -1,8 +1,8 @@
-// One payload in whole frames. What is decoded must not depend on the records before it: alone, and again
-// after it taught the decoder its keys, it must give the same; and what encodes must decode to the same bytes.
-#include "encode.hpp"
-#include "fuzz.hpp"
-#include "infer.hpp"
+// Decodes one payload once and three times in a row. The result must not depend on the records before, from which the
+// decoder has learned the keys. Encoding the decoded values and decoding them again must give the same bytes.
+#include "columns/encode.hpp"
+#include "columns/infer.hpp"
+#include "fuzz/fuzz.hpp"
 
 namespace {
 
@@ -27,18 +27,18 @@ std::string encode(const std::vector<tfr::ColumnSpec>& columns, tfr::RecordType 
   return bytes;
 }
 
-std::string reason_of(tfr::DecodedBatch batch) {
-  batch.arena->release();
+std::string reason_of(const tfr::DecodedBatch& batch) {
   return batch.damage ? batch.damage.reason : "";
 }
 
-// A feature that nobody expects is told by the first record as by the third, and only if there is one.
-void look_for_strangers(tfr::Span once, tfr::Span thrice, tfr::RecordType type) {
+// An unknown feature is reported for the first record as for the third, and only if the record has one.
+void check_unknown_features(tfr::Span once, tfr::Span thrice, tfr::RecordType type) {
   tfr::Decoder decoder({}, type, {});
   const bool is_good = reason_of(decoder.decode(once, true)).empty();
   decoder.expect_only({{"a", false}, {"g", true}});
   const std::string reason = reason_of(decoder.decode(once, true));
-  tfr::fuzz::require(reason_of(decoder.decode(thrice, true)) == reason, "strangers do not depend on what came before");
+  tfr::fuzz::require(reason_of(decoder.decode(thrice, true)) == reason,
+                     "unknown features do not depend on the records before");
   tfr::fuzz::require(is_good || !reason.empty(), "damage stays damage");
   if (reason != "unknown feature") return;
   tfr::Inference inference(type, {}, -1);
@@ -48,7 +48,7 @@ void look_for_strangers(tfr::Span once, tfr::Span thrice, tfr::RecordType type) 
   bool is_there = false;
   for (const tfr::FeatureFacts& facts : inference.facts())
     is_there |= facts.name != (facts.feature_list ? "g" : "a") && facts.last != tfr::Content::kUnset;
-  tfr::fuzz::require(is_there, "a stranger is there");
+  tfr::fuzz::require(is_there, "the record has an unknown feature");
 }
 
 }  // namespace
@@ -61,28 +61,27 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::string record = tfr::fuzz::frame(std::string(data + 1, data + size));
   const tfr::fuzz::Exact once(record);
   const tfr::fuzz::Exact thrice(record + record + record);
-  look_for_strangers(once.span(), thrice.span(), type);
+  check_unknown_features(once.span(), thrice.span(), type);
   tfr::Decoder decoder(columns, type, {});
-  tfr::DecodedBatch first = decoder.decode(once.span(), true);
-  tfr::DecodedBatch again = decoder.decode(thrice.span(), true);
+  const tfr::DecodedBatch first = decoder.decode(once.span(), true);
+  const tfr::DecodedBatch again = decoder.decode(thrice.span(), true);
   tfr::fuzz::require(static_cast<bool>(first.damage) == static_cast<bool>(again.damage),
-                     "damage does not depend on what came before");
+                     "damage does not depend on the records before");
   if (first.damage) {
     tfr::fuzz::require(std::string(first.damage.reason) == again.damage.reason && !again.damage.offset,
                        "the first record is the damaged one");
-    first.arena->release();
-    again.arena->release();
     return 0;
   }
-  const tfr::fuzz::Arrow one(std::move(first));
-  const tfr::fuzz::Arrow three(std::move(again));
+  const tfr::fuzz::Arrow one(first);
+  const tfr::fuzz::Arrow three(again);
   tfr::fuzz::require(one.array.length == 1 && three.array.length == 3, "every record is a row");
   const std::string bytes = encode(columns, type, one);
-  tfr::fuzz::require(encode(columns, type, three) == bytes + bytes + bytes, "values do not depend on what came before");
+  tfr::fuzz::require(encode(columns, type, three) == bytes + bytes + bytes,
+                     "values do not depend on the records before");
   if (bytes.empty()) return 0;
   const tfr::fuzz::Exact encoded(bytes);
-  tfr::DecodedBatch back = decoder.decode(encoded.span(), true);
+  const tfr::DecodedBatch back = decoder.decode(encoded.span(), true);
   tfr::fuzz::require(!back.damage, "what is encoded decodes");
-  tfr::fuzz::require(encode(columns, type, tfr::fuzz::Arrow(std::move(back))) == bytes, "and to the same values");
+  tfr::fuzz::require(encode(columns, type, tfr::fuzz::Arrow(back)) == bytes, "and to the same values");
   return 0;
 }

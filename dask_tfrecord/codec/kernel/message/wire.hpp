@@ -1,25 +1,21 @@
-// protobuf's wire format (https://protobuf.dev/programming-guides/encoding): varints, tags, skipping.
+// protobuf's wire format (https://protobuf.dev/programming-guides/encoding): varints, tags and skipped fields.
 //
-// Every reader takes the place `p` and the `end` of the message it is in, and returns the place after what
-// it read, or null when that is malformed. Limits are those of google.protobuf: a tag has at most 5 bytes,
-// a length at most 5, a varint at most 10 (bits above the 64th are dropped), groups nest at most 100 deep. No
-// length is above 2^31 - 1, for it lies in a record, which is no longer.
+// Every read function takes a position `p` and the `end` of the message. It returns the position after what it read, or
+// null if the bytes are malformed. It never reads at or beyond `end`, unless its comment says so. The limits are those
+// of google.protobuf: a tag has at most 5 bytes, a length at most 5, a varint at most 10 (bits above the 64th are
+// dropped), and groups nest at most 100 deep. A length is at most 2^31 - 1, because a record is not longer.
+//
+// Every write function takes the position to write at and returns the position after what it wrote. The caller provides
+// the room.
 #pragma once
 
-#include "bytes.hpp"
+#include "base/bytes.hpp"
 
 namespace tfr {
 
 enum Wire : uint32_t { kVarint = 0, kFixed64 = 1, kLen = 2, kStartGroup = 3, kEndGroup = 4, kFixed32 = 5 };
 
 constexpr int kMaxGroupDepth = 100;
-
-struct Span {
-  const uint8_t* begin = nullptr;
-  const uint8_t* end = nullptr;
-
-  size_t size() const { return static_cast<size_t>(end - begin); }
-};
 
 TFR_INLINE constexpr uint32_t tag_of(uint32_t field, Wire wire) {
   return field << 3 | wire;
@@ -55,7 +51,7 @@ inline const uint8_t* read_tag(const uint8_t* p, const uint8_t* end, uint32_t& t
   return next && value <= UINT32_MAX && tag >> 3 ? next : nullptr;
 }
 
-// A length and the bytes it counts, which must be inside the message.
+// Reads a length and sets `span` to so many bytes after it, which must be inside the message.
 TFR_INLINE const uint8_t* read_span(const uint8_t* p, const uint8_t* end, Span& span) {
   uint64_t n = 0;
   if (TFR_LIKELY(p < end && *p < 0x80)) {
@@ -72,7 +68,7 @@ TFR_INLINE const uint8_t* read_span(const uint8_t* p, const uint8_t* end, Span& 
   return span.end;
 }
 
-// Past the value of a field that nobody wants. Groups are walked, not recursed into.
+// Skips the value of a field with this tag. Nested groups are skipped in a loop, without recursion.
 inline const uint8_t* skip_value(const uint8_t* p, const uint8_t* end, uint32_t tag) {
   uint32_t open[kMaxGroupDepth];
   int depth = 0;
@@ -108,8 +104,8 @@ inline const uint8_t* skip_value(const uint8_t* p, const uint8_t* end, uint32_t 
   }
 }
 
-// Calls field(tag, span) for each field of wire type LEN; others are skipped after other(tag).
-// Both return false to stop. Returns false when stopped or malformed.
+// Calls on_len(tag, content) for each field of wire type LEN, and on_other(tag, value) for each other field.
+// Both return false to stop. Returns false if it was stopped or the message is malformed.
 template <class OnLen, class OnOther>
 bool for_each_field(Span message, OnLen&& on_len, OnOther&& on_other) {
   const uint8_t* p = message.begin;
@@ -132,23 +128,23 @@ bool for_each_field(Span message, OnLen&& on_len, OnOther&& on_other) {
 
 constexpr uint64_t kContinue = 0x8080808080808080;
 
-// The 7-bit groups of up to 8 varint bytes, continuation bits cleared, as one number.
+// Joins the 7-bit groups of up to 8 varint bytes, whose continuation bits are cleared, to one number.
 TFR_INLINE uint64_t join_groups(uint64_t x) {
   x = (x & 0x007F007F007F007F) | ((x & 0x7F007F007F007F00) >> 1);
   x = (x & 0x00003FFF00003FFF) | ((x & 0x3FFF00003FFF0000) >> 2);
   return (x & 0x000000000FFFFFFF) | ((x & 0x0FFFFFFF00000000) >> 4);
 }
 
-// The continuation bits in the first eight bytes of a varint, by its size.
+// The continuation bits in the first eight bytes of a varint, by the size of the varint.
 inline constexpr uint64_t kContinues[11] = {
     0, 0, 0x80, 0x8080, 0x808080, 0x80808080, 0x8080808080, 0x808080808080, 0x80808080808080, kContinue, kContinue,
 };
 
-// A varint that takes exactly the n bytes at p (1 to 10), of which 16 may be read. False when it does not.
-// Loop::join is join_groups or better.
+// Reads a varint that has exactly n bytes, 1 to 10. It reads 16 bytes from p. Returns false if the varint has another
+// size. Loop::join is join_groups or a faster version.
 template <class Loop>
 TFR_INLINE bool read_exact_varint(const uint8_t* p, size_t n, uint64_t& value) {
-  // Its bytes among the first eight.
+  // Masks for the bytes of the varint among the first eight bytes.
   static constexpr uint64_t kOwn[9] = {
       0, 0xFF, 0xFFFF, 0xFFFFFF, 0xFFFFFFFF, 0xFFFFFFFFFF, 0xFFFFFFFFFFFF, 0xFFFFFFFFFFFFFF, 0xFFFFFFFFFFFFFFFF,
   };
@@ -180,20 +176,20 @@ TFR_INLINE uint8_t* write_varint(uint8_t* p, uint64_t value) {
   return p;
 }
 
-// The lowest 56 bits in groups of 7, each in its own byte.
+// Spreads the lowest 56 bits over eight bytes, 7 bits each.
 TFR_INLINE uint64_t spread_groups(uint64_t x) {
   x = (x & 0x000000000FFFFFFF) | ((x & 0x00FFFFFFF0000000) << 4);
   x = (x & 0x00003FFF00003FFF) | ((x & 0x0FFFC0000FFFC000) << 2);
   return (x & 0x007F007F007F007F) | ((x & 0x3F803F803F803F80) << 1);
 }
 
-// The bytes of a varint of more than eight that follow the first eight.
+// Writes the ninth and tenth byte of a varint that has more than eight bytes.
 TFR_INLINE void write_varint_end(uint8_t* p, uint64_t value, unsigned size) {
   p[8] = static_cast<uint8_t>((value >> 56 & 0x7F) | (size == 10 ? 0x80 : 0));
   p[9] = static_cast<uint8_t>(value >> 63);
 }
 
-// Writes `value` in the `size` bytes that varint_size gives, and up to 10 bytes in all.
+// Writes a varint whose size is varint_size(value). Overwrites up to 10 bytes from p.
 TFR_INLINE void write_sized_varint(uint8_t* p, uint64_t value, unsigned size) {
   store<uint64_t>(p, spread_groups(value) | kContinues[size]);
   if (size > 8) write_varint_end(p, value, size);

@@ -1,15 +1,19 @@
-// A decoded column while it is filled: growing buffers in Arrow's layout, and what makes them an array.
+// A column while records are decoded into it: growing buffers in Arrow's layout, and their export as an array.
+//
+// The buffers lie in the arena that start() is given. All functions that need memory take this arena again. Bytes up to
+// `limit` may be read although they are not part of the value.
 #pragma once
 
 #include <algorithm>
 
-#include "arrow.hpp"
-#include "record.hpp"
-#include "varints.hpp"
+#include "base/utf8.hpp"
+#include "columns/arrow.hpp"
+#include "message/feature.hpp"
+#include "message/varints.hpp"
 
 namespace tfr {
 
-// Appends the varints of a packed chunk, or returns false when the last one is cut off.
+// Appends the varints of a packed chunk. Returns false, and appends nothing, if the last one is cut off.
 TFR_INLINE bool append_packed_ints(Span packed, const uint8_t* limit, Growing<int64_t>& out, Arena& arena) {
   out.reserve(arena, packed.size());
   const int64_t* const end = varints::read(packed.begin, packed.end, limit, out.data + out.size);
@@ -17,31 +21,32 @@ TFR_INLINE bool append_packed_ints(Span packed, const uint8_t* limit, Growing<in
   return end != nullptr;
 }
 
-// Arrow's offsets: where each item begins, and after them where the last one ends.
+// Arrow's offsets: the start of each item, and the end of the last item.
 struct Offsets : Growing<int32_t> {
   size_t count() const { return size - 1; }
   size_t operator[](size_t i) const { return static_cast<size_t>(data[i]); }
   void truncate(size_t items) { size = std::min(size, items + 1); }
 };
 
-// One column being filled. What is used of it depends on kind and depth; see build().
-struct Column {
+// The buffers that are used depend on kind and depth; see build().
+struct DecodedColumn {
   ColumnSpec spec;
   Content content;
 
   Growing<int64_t> ints;
   Growing<float> floats;
-  Growing<uint8_t> data;       // of all bytes values
-  Offsets values_at;           // of bytes values, in data
-  Offsets steps_at;            // depth 2: of the inner lists, in values
-  Offsets rows_at;             // depth 1: of the rows, in values; depth 2: in inner lists
-  std::vector<int64_t> nulls;  // rows
-  std::vector<int64_t> step_nulls;
+  Growing<uint8_t> data;            // the bytes of all values
+  Offsets values_at;                // the offsets of bytes values in `data`
+  Offsets steps_at;                 // depth 2: the offsets of inner lists in the values
+  Offsets rows_at;                  // depth 1: the offsets of rows in the values; depth 2: in the inner lists
+  std::vector<int64_t> nulls;       // the null rows
+  std::vector<int64_t> step_nulls;  // depth 2: the null inner lists
 
-  explicit Column(const ColumnSpec& column) : spec(column), content(content_of(column.kind)) {}
+  explicit DecodedColumn(const ColumnSpec& column) : spec(column), content(content_of(column.kind)) {}
 
+  // Starts a new batch, whose memory is in this arena.
   void start(Arena& arena) {
-    *this = Column(spec);
+    *this = DecodedColumn(spec);
     if (spec.depth) rows_at.push(arena, 0);
     if (spec.depth == 2) steps_at.push(arena, 0);
     if (spec.kind >= Kind::kBytes) {
@@ -54,7 +59,7 @@ struct Column {
     return spec.kind == Kind::kInt64 ? ints.size : spec.kind == Kind::kFloat ? floats.size : values_at.count();
   }
 
-  // Room for as many contents again as there are, times `times`.
+  // Makes room for `times` times as much content as there is.
   void reserve_contents(Arena& arena, double times) {
     const auto more = [times](size_t size) { return static_cast<size_t>(static_cast<double>(size) * times); };
     data.reserve(arena, more(data.size));
@@ -65,7 +70,7 @@ struct Column {
     steps_at.reserve(arena, more(steps_at.size));
   }
 
-  // Room for `more` rows after the first `rows`. Numbers of a scalar column are set by row.
+  // Makes room for `more` rows after the first `rows`. The numbers of a scalar column are then set by row.
   void reserve_rows(Arena& arena, size_t rows, size_t more) {
     if (spec.depth) {
       rows_at.reserve(arena, more);
@@ -79,6 +84,10 @@ struct Column {
       values_at.reserve(arena, more);
     }
   }
+
+  // Sets a number of a scalar column. A float is set by its bits, so that a signalling NaN stays one.
+  TFR_INLINE void set_int(int64_t row, int64_t value) { store<int64_t>(ints.data + row, value); }
+  TFR_INLINE void set_float_bits(int64_t row, uint32_t bits) { store<uint32_t>(floats.data + row, bits); }
 
   TFR_INLINE void push_bytes(Arena& arena, Span value, const uint8_t* limit) {
     const size_t n = value.size();
@@ -97,9 +106,9 @@ struct Column {
     if (spec.depth) {
       push_row_end(arena);
     } else if (spec.kind == Kind::kInt64) {
-      ints.data[row] = 0;
+      set_int(row, 0);
     } else if (spec.kind == Kind::kFloat) {
-      floats.data[row] = 0;
+      set_float_bits(row, 0);
     } else {
       values_at.push(arena, static_cast<int32_t>(data.size));
     }
@@ -109,7 +118,7 @@ struct Column {
     rows_at.push(arena, static_cast<int32_t>(spec.depth == 2 ? steps_at.count() : values()));
   }
 
-  // Forgets all rows from `rows` on: the last value of a repeated key counts, a damaged record does not.
+  // Removes all rows from `rows` on.
   void truncate(size_t rows) {
     const auto drop = [](std::vector<int64_t>& list, size_t count) {
       while (!list.empty() && list.back() >= static_cast<int64_t>(count)) list.pop_back();
@@ -135,7 +144,7 @@ struct Column {
     drop(step_nulls, steps);
   }
 
-  // Where the values of a row begin.
+  // The index of the first value of a row.
   size_t values_before(size_t row) const {
     return spec.depth == 2 ? steps_at[rows_at[row]] : spec.depth == 1 ? rows_at[row] : row;
   }
@@ -144,7 +153,7 @@ struct Column {
     return {data.data + values_at[first], data.data + values_at[last]};
   }
 
-  // The first row of [begin, end) that holds a value that is not UTF-8, or end.
+  // Returns the first row of [begin, end) with a value that is not UTF-8, or end.
   size_t first_not_utf8(size_t begin, size_t end) const {
     const Span all = bytes_between(values_before(begin), values_before(end));
     if (is_ascii(all.begin, all.size())) return end;
@@ -157,7 +166,7 @@ struct Column {
     return end;
   }
 
-  // The first `rows` rows as an Arrow array.
+  // Returns the first `rows` rows as an Arrow array.
   ExportNode build(Arena& arena, size_t rows) const {
     ExportNode node = build_values(spec.depth ? values() : rows);
     if (spec.depth == 2) {

@@ -1,15 +1,16 @@
-// What is told of a column's rows: nulls, and the least and greatest value, or length of a list.
+// Statistics of a column's rows: the number of nulls, and the least and greatest value, or length of a list.
 //
-// NaN is neither small nor great; bytes compare as unsigned, the shorter of two that begin alike comes first.
+// NaN does not count. Bytes compare as unsigned numbers, and a prefix is less than what it is a prefix of.
 #pragma once
 
 #include <algorithm>
 #include <limits>
 
-#include "arrow.hpp"
+#include "columns/arrow.hpp"
 
 namespace tfr {
 
+// The least and the greatest of some numbers.
 template <class T>
 struct Extent {
   using Limits = std::numeric_limits<T>;
@@ -21,7 +22,7 @@ struct Extent {
     low = value < low ? value : low;
     high = high < value ? value : high;
   }
-  // Several at a time, which do not wait for each other.
+  // Adds several numbers with independent extents, so that one does not wait for another.
   void add(const T* values, int64_t count) {
     constexpr int kLanes = 8;
     Extent lanes[kLanes];
@@ -35,14 +36,14 @@ struct Extent {
   }
 };
 
-// The least and the greatest of byte strings, which stay where they are.
+// The least and the greatest of some byte strings, which must outlive the object.
 class BytesExtent {
  public:
   Span low{nullptr, nullptr};
   Span high{nullptr, nullptr};
 
   bool empty() const { return empty_; }
-  // Most values are told from both bounds by their first eight bytes. `limit` is the end of what may be read.
+  // Most values differ from both bounds in their first eight bytes. Bytes up to `limit` may be read.
   TFR_INLINE void add(Span value, const uint8_t* limit) {
     const uint64_t start = first_bytes(value, limit);
     if (TFR_LIKELY(start > low_start_ && start < high_start_)) return;
@@ -58,7 +59,7 @@ class BytesExtent {
   }
 
  private:
-  // As a number that is in the order of the bytes; zeros take the place of those that are not there.
+  // Returns the first eight bytes as a number with the same order. Zeros replace missing bytes.
   TFR_INLINE static uint64_t first_bytes(Span value, const uint8_t* limit) {
     const size_t n = value.size();
     if (TFR_LIKELY(n && limit - value.begin >= 8)) {
@@ -70,7 +71,7 @@ class BytesExtent {
     return start;
   }
   TFR_INLINE static uint64_t big_endian(const uint8_t* p) {
-    uint64_t number = 0;  // compilers know this as a load and a swap
+    uint64_t number = 0;  // compilers turn this loop into a load and a byte swap
     for (int i = 0; i < 8; ++i) number = number << 8 | p[i];
     return number;
   }
@@ -85,15 +86,15 @@ class BytesExtent {
   uint64_t high_start_ = 0;
 };
 
-// Which of the extents is used depends on the column: that of the bytes, of the floats, or of the integers,
-// which are values or the lengths of lists.
+// One of the extents is used: that of bytes, of floats, or of integers, which are values or lengths of lists. The
+// bounds of bytes point into the batch.
 struct ColumnStatistics {
   int64_t nulls = 0;
   Extent<int64_t> ints;
   Extent<float> floats;
   BytesExtent bytes;
 
-  // The rows [begin, end) of a column.
+  // Returns the statistics of the rows [begin, end) of a column.
   static ColumnStatistics of(const ColumnSpec& spec, const ColumnView& view, int64_t begin, int64_t end) {
     ColumnStatistics found;
     if (spec.depth) {

@@ -1,7 +1,7 @@
-// Whether bytes are valid UTF-8 (Unicode 15, table 3-7): no overlong forms, no surrogates, nothing above U+10FFFF.
+// Checks of text: ASCII, valid UTF-8, and control characters. All functions read exactly the n bytes at p.
 #pragma once
 
-#include "bytes.hpp"
+#include "base/bytes.hpp"
 
 namespace tfr {
 
@@ -19,6 +19,7 @@ inline bool is_ascii(const uint8_t* p, size_t n) {
   return !(any & kHigh) && rest < 0x80;
 }
 
+// Valid UTF-8 (Unicode 15, table 3-7) has no overlong forms, no surrogates and nothing above U+10FFFF.
 inline bool is_utf8(const uint8_t* p, size_t n) {
   const uint8_t* const end = p + n;
   const auto continues = [](uint8_t byte) { return (byte & 0xC0) == 0x80; };
@@ -46,7 +47,7 @@ inline bool is_utf8(const uint8_t* p, size_t n) {
   return true;
 }
 
-// Whether any byte is a control character other than tab, newline and carriage return.
+// Returns true if any byte is a control character other than tab, newline and carriage return.
 inline bool has_control(const uint8_t* p, size_t n) {
   constexpr uint64_t kEach = 0x0101010101010101;
   constexpr uint64_t kHigh = 0x80 * kEach;
@@ -57,7 +58,7 @@ inline bool has_control(const uint8_t* p, size_t n) {
   for (; i + 8 <= n; i += 8) {
     const uint64_t word = load<uint64_t>(p + i);
     const uint64_t deleted = word ^ 0x7F * kEach;
-    // Bytes below 0x20, and bytes that are 0x7F; the words that have some are looked at again.
+    // Finds bytes below 0x20 and bytes that are 0x7F. Words that have such bytes are checked byte by byte.
     const uint64_t low = (word - 0x20 * kEach) & ~word & kHigh;
     if (!(low | ((deleted - kEach) & ~deleted & kHigh))) continue;
     for (size_t k = 0; k < 8; ++k)
@@ -68,7 +69,8 @@ inline bool has_control(const uint8_t* p, size_t n) {
   return false;
 }
 
-// Whether bytes of unknown kind are text: packed numbers are often valid UTF-8, yet hold control characters.
+// Returns true if bytes of unknown kind are probably text. Packed numbers are often valid UTF-8, but usually contain
+// control characters.
 inline bool is_text(const uint8_t* p, size_t n) {
   return !has_control(p, n) && (is_ascii(p, n) || is_utf8(p, n));
 }

@@ -1,13 +1,13 @@
-// TFRecord's framing: length (8 bytes), its masked CRC (4), the payload, the payload's masked CRC (4).
-// Source of the format: tensorflow/core/lib/io/record_writer.h; all numbers are little-endian.
+// The frame of a record in a TFRecord file: the payload's length (8 bytes), the masked CRC of the length (4), the
+// payload, and the masked CRC of the payload (4). All numbers are little-endian. The format is defined in
+// tensorflow/core/lib/io/record_writer.h.
 #pragma once
 
 #include <optional>
 #include <string>
 
-#include "crc32c.hpp"
-#include "spec.hpp"
-#include "wire.hpp"
+#include "base/column_spec.hpp"
+#include "base/crc32c.hpp"
 
 namespace tfr {
 
@@ -16,38 +16,41 @@ constexpr size_t kFooterBytes = 4;
 constexpr size_t kFrameBytes = kHeaderBytes + kFooterBytes;
 constexpr uint64_t kMaxRecordBytes = INT32_MAX;  // protobuf's limit for a message
 
-// What is wrong with a record, and where. Damage is a value: the caller decides what becomes of it.
+// What is wrong with a record, and where. Damage is a value and not an exception, because the caller may skip it.
 struct Damage {
-  int64_t record = -1;
-  uint64_t offset = 0;
-  uint64_t size = 0;  // of the whole frame; 0 when the length itself cannot be trusted
-  const char* reason = nullptr;
-  int column = -1;
-  std::string found;
-  std::optional<ColumnSpec> unknown;  // the column that would read a feature nobody expected
+  int64_t record = -1;                // number of the record in the data of this call
+  uint64_t offset = 0;                // of the record's frame in the data of this call
+  uint64_t size = 0;                  // of the whole frame; 0 if the length is not reliable
+  const char* reason = nullptr;       // static text; null if there is no damage
+  int column = -1;                    // index of the column that the damage is about, or -1
+  std::string found;                  // what the record holds instead of the column's kind, or ""
+  std::optional<ColumnSpec> unknown;  // the column that would read an unknown feature
 
   explicit operator bool() const { return reason != nullptr; }
 };
 
+// Which frames are accepted.
 struct FrameRules {
   bool verify_crc = true;
   uint64_t max_record_bytes = kMaxRecordBytes;
   bool final = true;  // the data ends where the file ends
 };
 
+// Returns true if the CRC of the length holds. Reads kHeaderBytes.
 TFR_INLINE bool length_is_intact(const uint8_t* frame) {
   return crc32c::masked(crc32c::of_length(load<uint64_t>(frame))) == load<uint32_t>(frame + 8);
 }
 
-// Returns where the payload of n bytes begins.
+// Writes the header of a payload of n bytes, and returns the position of the payload.
 TFR_INLINE uint8_t* write_frame_header(uint8_t* frame, uint64_t n) {
   store<uint64_t>(frame, n);
   store<uint32_t>(frame + 8, crc32c::masked(crc32c::of_length(n)));
   return frame + kHeaderBytes;
 }
 
-// The payload of the frame at p, or null: then `reason` says what is wrong, or is null too when the
-// frame goes on past the data's end (and the end is not final) or nothing is left.
+// Returns the payload of the frame at p, which lies in [p, end). Otherwise returns a null span. Then either
+// damage.reason is set, or it stays null, because no bytes are left or because the frame ends beyond `end` and the end
+// is not final.
 inline Span next_frame(const uint8_t* p, const uint8_t* end, const FrameRules& rules, crc32c::Function crc,
                        Damage& damage) {
   const size_t left = static_cast<size_t>(end - p);

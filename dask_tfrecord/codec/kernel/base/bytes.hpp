@@ -1,11 +1,11 @@
-// Unaligned little-endian loads and stores, and the few words of portability that the other headers need.
+// Spans of bytes, unaligned little-endian loads and stores, and the portability macros of all headers.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
 
-#include "cpu.hpp"
+#include "base/cpu.hpp"
 
 #if defined(_MSC_VER)
 #include <intrin.h>
@@ -24,6 +24,16 @@
 
 namespace tfr {
 
+// Bytes that somebody else owns.
+struct Span {
+  const uint8_t* begin = nullptr;
+  const uint8_t* end = nullptr;
+
+  size_t size() const { return static_cast<size_t>(end - begin); }
+};
+
+// All access to memory as another type goes through these two, because a cast of the pointer would break C++'s aliasing
+// rules. Compilers make one instruction of each.
 template <class T>
 TFR_INLINE T load(const void* p) {
   T value;
@@ -36,7 +46,7 @@ TFR_INLINE void store(void* p, T value) {
   std::memcpy(p, &value, sizeof value);
 }
 
-// 16 bytes that can be kept in one register.
+// 16 bytes that fit one register.
 #if defined(TFR_X86)
 using Block16 = __m128i;
 #elif defined(TFR_ARM64)
@@ -47,12 +57,12 @@ struct Block16 {
 };
 #endif
 
-// Copies 16 bytes: the unit of every copy that may write past what it was asked for.
+// Copies 16 bytes. Short values are copied with this, so that the copy does not depend on their length.
 TFR_INLINE void copy16(void* to, const void* from) {
   std::memcpy(to, from, 16);
 }
 
-// Brings a cache line near that will be read soon. Any address will do.
+// Loads a cache line that will be read soon. Any address is allowed.
 TFR_INLINE void prefetch(const void* p) {
 #if defined(_MSC_VER)
 #if defined(_M_X64)
@@ -63,7 +73,7 @@ TFR_INLINE void prefetch(const void* p) {
 #endif
 }
 
-// Index of the highest set bit; value must not be 0.
+// Index of the highest set bit. The value must not be 0.
 TFR_INLINE unsigned highest_bit(uint64_t value) {
 #if defined(_MSC_VER)
   unsigned long index;
@@ -79,7 +89,7 @@ TFR_INLINE unsigned highest_bit(uint64_t value) {
 #endif
 }
 
-// Index of the lowest set bit; value must not be 0.
+// Index of the lowest set bit. The value must not be 0.
 TFR_INLINE unsigned lowest_bit(uint64_t value) {
 #if defined(_MSC_VER)
   return highest_bit(value & (0 - value));

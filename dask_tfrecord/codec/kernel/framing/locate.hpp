@@ -1,35 +1,39 @@
-// Finds records in bytes that may begin anywhere: inside a record, or behind damage.
+// Finds the first record in data that may begin anywhere: inside a record, or after damage.
 #pragma once
 
 #include <vector>
 
-#include "frame.hpp"
+#include "framing/frame.hpp"
 
 namespace tfr {
 
-// Where a record begins, or up to where none does.
+// If `proven`, a record starts at `offset`. Otherwise no record starts before `offset`. If `size` is not 0, a frame of
+// this size may start there, and more data is needed to decide.
 struct Located {
   uint64_t offset;
-  uint64_t size;  // of the whole frame that may begin there; 0 if there is none
+  uint64_t size;
   bool proven;
 };
 
-// CRCs of parts of the same bytes that may overlap. The CRCs up to every so many bytes are kept, and a part's is
-// the difference of two: each byte counts once and a part costs at most two steps more, so that a crafted file of
-// headers within headers, each with the right checksum, takes no longer than its size says.
+// The CRCs of overlapping parts of the same data. The CRCs of the prefixes whose lengths are multiples of kStep are
+// kept, and the CRC of a part follows from those of two prefixes. Each byte is read once, and a part costs at most two
+// steps more. The time for a crafted file, in which each header encloses further headers with correct checksums, is
+// therefore proportional to its size.
 class PartCrcs {
  public:
   explicit PartCrcs(crc32c::Function crc) : crc_(crc) {}
 
-  // No part may begin before the first that was asked for.
+  // No part may begin before the first part that this was called with.
   uint32_t of(Span part) {
     if (!base_) base_ = part.begin;
-    return crc32c::followed_by(up_to(part.begin), part.size()) ^ up_to(part.end);
+    // Combining is an exclusive or, so that the prefix can be removed as it would be added.
+    return crc32c::combine(up_to(part.begin), up_to(part.end), part.size());
   }
 
  private:
   static constexpr size_t kStep = 8 << 10;
 
+  // The CRC of [base_, p).
   uint32_t up_to(const uint8_t* p) {
     const auto n = static_cast<size_t>(p - base_);
     while (kept_.size() <= n / kStep) kept_.push_back(crc_(base_ + (kept_.size() - 1) * kStep, kStep, kept_.back()));
@@ -41,14 +45,16 @@ class PartCrcs {
   std::vector<uint32_t> kept_{0};
 };
 
+// The data must outlive the locator.
 class Locator {
  public:
-  // Lenient: behind damage one proof has to be enough, for the record itself or the next may be damaged too.
+  // After damage be lenient, because the record itself or the next one may be damaged too. See find().
   Locator(Span data, const FrameRules& rules, bool lenient)
       : data_(data), rules_(rules), lenient_(lenient), crcs_(crc32c::best()) {}
 
-  // The first record from p on of which is proven, beyond its length's checksum, that its payload is intact and
-  // (lenient: or) that a header or the final end follows it. Where more data must decide, it stops.
+  // Finds the first proven record from p on. The checksum of its length holds, its payload is intact, and it is
+  // followed by the header of a record or by the final end. If lenient, either an intact payload or what follows is
+  // enough. Stops at a record that cannot be decided without more data.
   Located find(const uint8_t* p) {
     while (seek_header(p)) {
       const uint64_t size = load<uint64_t>(p) + kFrameBytes;
@@ -62,15 +68,16 @@ class Locator {
  private:
   enum class Answer { kNo, kYes, kMoreData };
 
-  // Moves p to where a length that is allowed and its checksum lie, or else to where the data is too short for them.
+  // Moves p to the next intact header with a valid length and returns true. If there is none, moves p to where the data
+  // is too short for a header and returns false.
   bool seek_header(const uint8_t*& p) const {
     while (left(p) >= kHeaderBytes) {
       if (p[7]) {
-        // No length takes more than four bytes, and this one is of the upper four of this place and the next three.
+        // A valid length has four bytes of zeros at its end. This byte would be one of them for p and the next three.
         p += 4;
       } else if (left(p) >= 16 && !(load<uint64_t>(p) | load<uint64_t>(p + 8))) {
-        // Any length that begins in the next eight bytes is 0, and the first byte of its checksum is 0. The masked
-        // checksum of the length 0 begins with another byte.
+        // Any length that begins in the next eight bytes is 0 and followed by a zero. The masked checksum of the
+        // length 0 does not begin with a zero.
         p += 8;
       } else if (load<uint64_t>(p) <= rules_.max_record_bytes && length_is_intact(p)) {
         return true;

@@ -1,16 +1,17 @@
-// Rows of a column of bytes, in any order, as a new column.
+// Copies rows of a column of bytes, in any order, to a new column.
 #pragma once
 
-#include "arrow.hpp"
+#include "columns/arrow.hpp"
 
 namespace tfr {
 
-// Fills `node` with the values of `count` rows of a column that has `length`, or returns what is wrong. Rows may
-// be left out, but not be repeated so often that there are more bytes than in the column.
+// Fills `node` with the values of `count` rows of a column with `length` rows. Its buffers lie in the arena. Returns
+// null, or a static text that says what is wrong. Rows may be left out. They may not be repeated so often that the
+// result has more bytes than the column.
 template <class Offset>
 const char* gather_bytes(const ColumnView& column, int64_t length, const int64_t* rows, int64_t count, Arena& arena,
                          ExportNode& node) {
-  constexpr int64_t kAhead = 12;  // rows whose bytes are on their way to the cache
+  constexpr int64_t kAhead = 12;  // rows to prefetch
   for (int64_t i = 0; i < count; ++i)
     if (rows[i] < 0 || rows[i] >= length) return "a row is outside the column";
   Growing<Offset> ends;

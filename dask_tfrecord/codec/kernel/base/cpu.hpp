@@ -1,8 +1,8 @@
-// What the processor can do beyond the baseline that the module is built for, found out at run time.
+// The instructions of this processor beyond the baseline that the module is built for, detected at run time.
 #pragma once
 
 #if defined(TFR_PORTABLE)
-// As on a processor that is none of these, so that its code is tested on them.
+// Use the code for other processors, so that it can be tested on these.
 #elif defined(__x86_64__) || defined(_M_X64)
 #define TFR_X86 1
 #include <immintrin.h>
@@ -20,7 +20,7 @@
 #endif
 #endif
 
-// Lets one function use instructions that the rest of the module does not; MSVC always lets it.
+// Allows one function to use more instructions than the rest of the module. MSVC always allows them.
 #if defined(_MSC_VER) && !defined(__clang__)
 #define TFR_TARGET(features)
 #else
@@ -46,7 +46,7 @@ inline Cpu find_cpu() {
   // The operating system saves the wide registers only if XCR0 says so.
   const bool wide = (r[1] >> 16 & 1) && (r[1] >> 17 & 1) && (r[1] >> 30 & 1) && (r[1] >> 31 & 1);
   found.avx512 = osxsave && (_xgetbv(0) & 0xE6) == 0xE6 && wide && (r[2] >> 10 & 1);
-  return found;  // bmi2 stays off: telling the slow processors apart needs more than a flag
+  return found;  // bmi2 stays off, because no flag distinguishes the slow processors
 }
 #elif defined(TFR_X86)
 inline Cpu find_cpu() {
@@ -56,7 +56,7 @@ inline Cpu find_cpu() {
   found.avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                  __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
                  __builtin_cpu_supports("vpclmulqdq");
-  // The first two generations of Zen deposit bit by bit, in microcode.
+  // The first two generations of Zen implement bit deposit in slow microcode.
   found.bmi2 = __builtin_cpu_supports("bmi2") && __builtin_cpu_supports("avx2") && !__builtin_cpu_is("znver1") &&
                !__builtin_cpu_is("znver2");
   return found;
@@ -71,7 +71,7 @@ inline Cpu find_cpu() {
 #elif defined(TFR_ARM64)
 inline Cpu find_cpu() {
   Cpu found;
-  found.crc = true;  // macOS and Windows run on no 64-bit ARM without it
+  found.crc = true;  // every 64-bit ARM that runs macOS or Windows has it
   return found;
 }
 #else

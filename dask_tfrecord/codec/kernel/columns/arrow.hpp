@@ -1,12 +1,15 @@
-// Arrow's C Data Interface (https://arrow.apache.org/docs/format/CDataInterface.html): its two structs,
-// a view of an imported column, and the export of decoded ones.
+// Arrow's C Data Interface (https://arrow.apache.org/docs/format/CDataInterface.html): its two structs, views of
+// imported columns, and the export of decoded columns.
+//
+// Import: a view points into the batch's buffers, owns nothing, and must not outlive the batch.
+// Export: an exported array owns a share of the arena that its buffers lie in. Its consumer releases it as Arrow says.
 #pragma once
 
 #include <string>
 #include <vector>
 
-#include "memory.hpp"
-#include "spec.hpp"
+#include "base/column_spec.hpp"
+#include "base/memory.hpp"
 
 extern "C" {
 struct ArrowSchema {
@@ -39,7 +42,7 @@ namespace tfr {
 
 // ---- import --------------------------------------------------------------------------------------
 
-// Where values or lists begin: 32 or 64 bit offsets, or a fixed size.
+// The offsets of values or lists: 32-bit or 64-bit numbers, or multiples of a fixed size.
 struct Bounds {
   const int32_t* narrow = nullptr;
   const int64_t* wide = nullptr;
@@ -54,7 +57,7 @@ struct Bounds {
 };
 
 struct Validity {
-  const uint8_t* bits = nullptr;  // null: everything is valid
+  const uint8_t* bits = nullptr;  // null if everything is valid
   int64_t first = 0;
 
   TFR_INLINE bool operator[](int64_t i) const { return !bits || (bits[(first + i) >> 3] >> ((first + i) & 7) & 1); }
@@ -65,7 +68,7 @@ struct Validity {
   }
 };
 
-// One imported column. The arrays belong to the batch, which must outlive the view.
+// One imported column. Pointers that the column's kind and depth do not need are null.
 struct ColumnView {
   Validity valid;        // of the rows
   Bounds lists[2];       // depth 1 uses the first, depth 2 both
@@ -77,7 +80,7 @@ struct ColumnView {
   const uint8_t* data = nullptr;
   int64_t data_end = 0;
 
-  // Makes row 0 the row at `offset`: what the enclosing struct array asks for.
+  // Makes the row at `offset` row 0. The offset is that of the enclosing struct array.
   void shift(int depth, int64_t offset) {
     valid.first += offset;
     if (depth) {
@@ -95,7 +98,7 @@ inline Validity validity_of(const ArrowArray& array) {
   return {array.null_count == 0 ? nullptr : bits, array.offset};
 }
 
-// An empty array may come without offsets, or with an empty buffer of them.
+// An empty array may have no buffer of offsets, or an empty one.
 inline Bounds import_offsets(const ArrowArray& array, bool wide) {
   static const int32_t kNone[1] = {0};
   Bounds bounds;
@@ -112,7 +115,7 @@ inline Bounds import_offsets(const ArrowArray& array, bool wide) {
   return bounds;
 }
 
-// Takes the view of a column, or returns what is wrong with its type.
+// Sets `view` and returns null, or returns a static text that says what is wrong with the column's type.
 inline const char* import_column(const ColumnSpec& spec, const ArrowSchema* schema, const ArrowArray* array,
                                  ColumnView& view) {
   view.valid = validity_of(*array);
@@ -147,7 +150,7 @@ inline const char* import_column(const ColumnSpec& spec, const ArrowSchema* sche
 
 // ---- export --------------------------------------------------------------------------------------
 
-// An array and its type under construction; children are owned until they are exported.
+// An array and its type, before their export. The buffers point into an arena.
 struct ExportNode {
   std::string format;
   std::string name;
@@ -157,6 +160,7 @@ struct ExportNode {
   std::vector<ExportNode> children;
 };
 
+// The private data of an exported schema: the texts and schemas that the struct points to.
 struct SchemaHolder {
   std::string format;
   std::string name;
@@ -164,24 +168,25 @@ struct SchemaHolder {
   std::vector<ArrowSchema*> pointers;
 };
 
+// The private data of an exported array: its share of the arena, and the arrays that the struct points to.
 struct ArrayHolder {
-  Arena* arena;
+  SharedArena arena;
   std::vector<const void*> buffers;
   std::vector<ArrowArray> children;
   std::vector<ArrowArray*> pointers;
 };
 
-// A consumer may move children out before it releases the parent; those have no release any more.
+// A consumer may move children out before it releases the parent. Such children have no release function.
 template <class Struct, class Holder>
 void release_tree(Struct* node) {
   auto* holder = static_cast<Holder*>(node->private_data);
   for (Struct& child : holder->children)
     if (child.release) child.release(&child);
-  if constexpr (std::is_same_v<Holder, ArrayHolder>) holder->arena->release();
   delete holder;
   node->release = nullptr;
 }
 
+// Fills `out`, which the caller must release.
 inline void export_schema(const ExportNode& node, ArrowSchema* out) {
   constexpr int64_t kNullable = 2;
   auto* holder = new SchemaHolder{node.format, node.name, {}, {}};
@@ -201,8 +206,8 @@ inline void export_schema(const ExportNode& node, ArrowSchema* out) {
                      holder};
 }
 
-inline void export_array(const ExportNode& node, Arena* arena, ArrowArray* out) {
-  arena->retain();
+// Fills `out`, which the caller must release.
+inline void export_array(const ExportNode& node, const SharedArena& arena, ArrowArray* out) {
   auto* holder = new ArrayHolder{arena, node.buffers, {}, {}};
   holder->children.resize(node.children.size());
   for (size_t i = 0; i < node.children.size(); ++i) {

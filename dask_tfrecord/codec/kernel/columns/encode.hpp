@@ -1,28 +1,30 @@
-// Arrow columns -> framed records, a group of rows at a time, column by column.
+// Arrow columns -> framed records, one group of rows at a time, column by column.
 //
-// Three passes over a group that stays in the cache: (1) every column adds the size of its entry to each
-// row's; lists of int64, whose size is known only once encoded, are encoded here; (2) rows are laid out
-// and every column writes its entries, each behind the one before it; (3) lengths and checksums are set.
-// Writes may go up to 16 bytes beyond an entry's end: what lies there, the next column's entry or the next
-// record's header, is written later.
+// A group stays in the cache and takes three passes. (1) Each column adds the size of its entry to the size of each
+// row. Lists of int64 are encoded in this pass, because only that tells their size. (2) Each row gets its position, and
+// each column writes its entries after those of the column before. (3) Lengths and checksums are written. A write may
+// overwrite up to 16 bytes beyond the end of an entry. These bytes belong to the next column's entry or to the next
+// record's header, which are written later.
 #pragma once
 
 #include <algorithm>
 #include <vector>
 
-#include "entry.hpp"
-#include "frame.hpp"
-#include "statistics.hpp"
+#include "columns/encoded_column.hpp"
+#include "columns/statistics.hpp"
+#include "framing/frame.hpp"
 
 namespace tfr {
 
+// The result of one call.
 struct EncodedRows {
-  int64_t next_row = 0;
-  uint64_t bytes = 0;
-  uint64_t need = 0;  // not 0: nothing was written, and so much room is enough for the next row
-  EncodeFault fault;
+  int64_t next_row = 0;  // the first row that was not written
+  uint64_t bytes = 0;    // the number of bytes that were written
+  uint64_t need = 0;     // if not 0, nothing was written because the next row needs a buffer of this size
+  EncodeFault fault;     // the value that stopped the encoding, if any
 };
 
+// One thread at a time may use an encoder.
 class Encoder {
  public:
   Encoder(const std::vector<ColumnSpec>& columns, RecordType type) : type_(type) {
@@ -31,9 +33,10 @@ class Encoder {
   Encoder(const Encoder&) = delete;
   Encoder& operator=(const Encoder&) = delete;
 
-  // Takes views of a batch, which must outlive the encoding; returns what is wrong with its columns, or null.
+  // Takes views of a batch, which must stay alive until the next bind(). Returns null, or a static text that says what
+  // is wrong with the column of index `column`.
   const char* bind(const ArrowSchema& schema, const ArrowArray& array, int& column) {
-    rows_ = 0;  // should a column be refused, there is nothing to encode
+    rows_ = 0;  // if a column is refused, there is nothing to encode
     if (schema.n_children != static_cast<int64_t>(columns_.size())) return "the batch has another number of columns";
     for (column = 0; column < schema.n_children; ++column) {
       EncodedColumn& target = columns_[static_cast<size_t>(column)];
@@ -49,7 +52,7 @@ class Encoder {
   int64_t rows() const { return rows_; }
   Kind kind(size_t column) const { return columns_[column].spec.kind; }
 
-  // Of the rows [begin, end) of the batch, for each column.
+  // Returns the statistics of the rows [begin, end) of each column.
   std::vector<ColumnStatistics> statistics(int64_t begin, int64_t end) const {
     std::vector<ColumnStatistics> found;
     found.reserve(columns_.size());
@@ -58,7 +61,8 @@ class Encoder {
     return found;
   }
 
-  // As many of the rows [row, end) of the batch as there is room for.
+  // Writes whole records of the rows [row, end) to `out`, as many as fit in `room` bytes. The last kOverStore bytes of
+  // the room stay free. Never writes beyond the room.
   EncodedRows encode(int64_t row, int64_t end, uint8_t* out, uint64_t room) {
     EncodedRows result;
     result.next_row = row;
@@ -92,7 +96,7 @@ class Encoder {
 
   bool listed(const EncodedColumn& column) const { return column.spec.depth == 2; }
 
-  // The sizes of the two maps of each row. A fault ends the group before its row.
+  // Computes the sizes of the two maps of each row. A fault ends the group before its row.
   void measure(int64_t begin, int64_t& count, EncodeFault& fault) {
     std::fill_n(features_size_, count, 0);
     std::fill_n(lists_size_, count, 0);
@@ -136,11 +140,11 @@ class Encoder {
     return features + 1 + varint_size(lists_size_[r]) + lists_size_[r];
   }
 
-  // Gives each row its place, and returns how many rows fit.
+  // Sets the position of each row, and returns the number of rows that fit.
   int64_t lay_out(int64_t count, uint8_t* out, uint64_t room) {
     for (int64_t r = 0; r < count; ++r) {
       const uint64_t size = frames_[r].size + kFrameBytes;
-      if (size + kOverStore > room) return r;  // the footer takes four bytes of what is stored over
+      if (size + kOverStore > room) return r;  // the footer is inside the overwritten bytes
       frames_[r].begin = out;
       out += size;
       room -= size;
@@ -157,7 +161,7 @@ class Encoder {
       write_map(begin, count, false);
       if (type_ == RecordType::kSequenceExample) write_map(begin, count, true);
     }
-    // One loop each: a checksum that reads what was stored just before waits for the store.
+    // Headers and checksums have a loop each, because a checksum would wait for the stores just before it.
     for (int64_t r = 0; r < count; ++r) {
       uint8_t* p = write_frame_header(frames_[r].begin, frames_[r].size);
       if (type_ == RecordType::kBytes) continue;
@@ -175,7 +179,7 @@ class Encoder {
     return write_varint(p, size);
   }
 
-  // The entries of one map of each row; the head before them is left for later.
+  // Writes the entries of one map of each row. The tag and the length of the map are written later.
   void write_map(int64_t begin, int64_t count, bool lists) {
     for (int64_t r = 0; r < count; ++r) {
       ends_[r] = frames_[r].begin + kHeaderBytes + 1 + varint_size(features_size_[r]);
@@ -185,7 +189,8 @@ class Encoder {
       if (listed(column) == lists) column.write(begin, count, ends_);
   }
 
-  // As many rows as stay in the first cache; of long rows some more, to amortise what a column costs a group.
+  // The number of rows that fit the first-level cache. For long rows the number is higher, because each group has a
+  // cost per column.
   static int64_t rows_of_a_group(uint64_t row_bytes) {
     const uint64_t some = std::min<uint64_t>(kSomeRows, (128 << 10) / row_bytes);
     return static_cast<int64_t>(std::clamp<uint64_t>((64 << 10) / row_bytes, std::max<uint64_t>(some, 1), kGroupRows));
@@ -199,7 +204,7 @@ class Encoder {
   int64_t rows_ = 0;
   int64_t group_rows_ = 16;
   Frame frames_[kGroupRows];
-  uint64_t features_size_[kGroupRows];  // of an Example, or the context of a SequenceExample
+  uint64_t features_size_[kGroupRows];  // the size of the features of an Example or of the context
   uint64_t lists_size_[kGroupRows];
   uint8_t* ends_[kGroupRows];
   uint32_t crcs_[kGroupRows];

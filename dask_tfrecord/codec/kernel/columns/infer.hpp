@@ -1,29 +1,31 @@
-// What features a run of records holds: the facts a schema is made of.
+// Finds which features records hold, from which a schema can be inferred.
 #pragma once
 
 #include <algorithm>
 #include <deque>
 
-#include "doubt.hpp"
-#include "frame.hpp"
-#include "record.hpp"
+#include "framing/frame.hpp"
+#include "message/foreign_message.hpp"
+#include "message/map_walker.hpp"
 
 namespace tfr {
 
+// What is known about one feature. The counts are over the records that hold the feature with a kind.
 struct FeatureFacts {
   std::string name;
   bool feature_list = false;
-  int64_t records = 0;                         // that hold it with a kind
-  int64_t first_record[4] = {-1, -1, -1, -1};  // by Content
+  int64_t records = 0;
+  int64_t first_record[4] = {-1, -1, -1, -1};  // the first record with each Content
   int64_t min_values = INT64_MAX;
   int64_t max_values = 0;
-  int64_t min_steps = INT64_MAX;  // of a FeatureList
+  int64_t min_steps = INT64_MAX;  // the number of Features in a FeatureList
   int64_t max_steps = 0;
-  bool utf8 = true;
-  bool text = true;                // is_text() of all values
-  Content last = Content::kUnset;  // the kind it had last
+  bool utf8 = true;                // all bytes values are valid UTF-8
+  bool text = true;                // all bytes values are text, see is_text()
+  Content last = Content::kUnset;  // the kind of the last value
 };
 
+// One thread at a time may use an inference. It keeps no pointers into the data.
 class Inference {
  public:
   Inference(RecordType type, const FrameRules& rules, int64_t max_records)
@@ -37,8 +39,8 @@ class Inference {
   Inference(const Inference&) = delete;
   Inference& operator=(const Inference&) = delete;
 
-  // Looks at the whole records at the start of data, as long as max_records are not reached; returns the
-  // bytes used.
+  // Adds the whole records at the start of `data`, until max_records is reached. Sets the number of records that were
+  // added, and the damage that stopped it, if any. Returns the number of bytes that were used.
   uint64_t feed(Span data, bool final, int64_t& records, Damage& damage) {
     FrameRules rules = rules_;
     rules.final = final;
@@ -56,7 +58,7 @@ class Inference {
       bool good = walk_record(
           payload, sequence_, fault, [&](Span part) { return feature_map_.walk(part, data.end, fault); },
           [&](Span part) { return list_map_.walk(part, data.end, fault); });
-      if (good && noted_ != record_ && payload.size() && is_another_message(payload, sequence_, is_known))
+      if (good && last_valued_ != record_ && payload.size() && is_foreign_message(payload, sequence_, is_known))
         good = fault(kNotAnExample);
       if (!good) {
         damage.reason = fault.reason;
@@ -75,6 +77,7 @@ class Inference {
   const std::deque<FeatureFacts>& facts() const { return facts_; }
 
  private:
+  // The sink for one of the two maps: Features, or FeatureLists if `lists`.
   struct Sink {
     Inference& inference;
     bool lists;
@@ -94,23 +97,23 @@ class Inference {
       const FeatureFacts& facts = inference.facts_[static_cast<size_t>(slot)];
       return facts.last == Content::kFloatList && facts.max_values == 1;
     }
-    TFR_INLINE bool usual_float(Cursor&, int slot, const uint8_t*) const {
-      inference.note(inference.facts_[static_cast<size_t>(slot)], 1);
+    TFR_INLINE bool take_float(Cursor&, int slot, const uint8_t*) const {
+      inference.count(inference.facts_[static_cast<size_t>(slot)], 1);
       return true;
     }
     template <class Loop>
-    TFR_INLINE bool usual(Cursor&, int slot, Span chunk) const {
-      return !lists && inference.usual(inference.facts_[static_cast<size_t>(slot)], chunk);
+    TFR_INLINE bool take_chunk(Cursor&, int slot, Span chunk) const {
+      return !lists && inference.add_chunk(inference.facts_[static_cast<size_t>(slot)], chunk);
     }
-    bool stranger(const std::string&, Span, Fault&) const { return true; }  // all are welcome
-    bool value(int slot, Span body, const uint8_t*, Fault& fault) const {
+    bool take_unknown(const std::string&, Span, Fault&) const { return true; }  // never called: slot_of knows all
+    bool take_value(int slot, Span body, const uint8_t*, Fault& fault) const {
       FeatureFacts& facts = inference.facts_[static_cast<size_t>(slot)];
-      return lists ? inference.feature_list(facts, body, fault) : inference.any_feature(facts, body, fault);
+      return lists ? inference.add_feature_list(facts, body, fault) : inference.add_feature(facts, body, fault);
     }
   };
 
-  // One chunk of the kind facts.last. False: nothing was noted.
-  TFR_INLINE bool usual(FeatureFacts& facts, Span chunk) {
+  // Adds a list of the kind facts.last that is one chunk. If it returns false, it has changed nothing.
+  TFR_INLINE bool add_chunk(FeatureFacts& facts, Span chunk) {
     const size_t n = chunk.size();
     int64_t count = 1;
     if (facts.last == Content::kInt64List) {
@@ -121,25 +124,26 @@ class Inference {
       if (!n || n % 4) return false;
       count = static_cast<int64_t>(n / 4);
     } else if (facts.last == Content::kUnset) {
-      return false;  // what follows the key of a feature without kind is no list
+      return false;  // a feature without a kind has no list
     } else {
-      look_at_bytes(facts, chunk);
+      check_text(facts, chunk);
     }
-    note(facts, count);
+    this->count(facts, count);
     return true;
   }
 
-  TFR_INLINE static void look_at_bytes(FeatureFacts& facts, Span value) {
+  TFR_INLINE static void check_text(FeatureFacts& facts, Span value) {
     const size_t n = value.size();
     if (facts.utf8) facts.utf8 = is_ascii(value.begin, n) || is_utf8(value.begin, n);
     if (facts.text) facts.text = facts.utf8 && !has_control(value.begin, n);
   }
 
-  // How many varints there are; 0 if one might be longer than 10 bytes. Then four bytes in place all continue.
+  // Returns the number of varints, or 0 if one may be longer than 10 bytes. In that case four aligned bytes all have a
+  // continuation bit.
   static int64_t count_varints(Span chunk) {
     int64_t count = 0;
     const uint8_t* p = chunk.begin;
-    if (chunk.size() == 9 && (load<uint64_t>(p) & kContinue) == kContinue) return 1;  // times in nanoseconds
+    if (chunk.size() == 9 && (load<uint64_t>(p) & kContinue) == kContinue) return 1;  // timestamps in nanoseconds
     for (; chunk.end - p >= 8; p += 8) {
       const uint64_t stops = ~load<uint64_t>(p) & kContinue;
       if (!(stops & 0xFFFFFFFF) || !(stops >> 32)) return count_long_varints(chunk);
@@ -160,29 +164,30 @@ class Inference {
     return count;
   }
 
-  // A feature of the kind facts.last that holds so many values.
-  TFR_INLINE void note(FeatureFacts& facts, int64_t count) {
+  // Counts a feature of the kind facts.last with this number of values.
+  TFR_INLINE void count(FeatureFacts& facts, int64_t values) {
     int64_t& first = facts.first_record[static_cast<int>(facts.last)];
     if (first < 0) first = record_;
-    noted_ = record_;
+    last_valued_ = record_;
     ++facts.records;
-    facts.min_values = std::min(facts.min_values, count);
-    facts.max_values = std::max(facts.max_values, count);
+    facts.min_values = std::min(facts.min_values, values);
+    facts.max_values = std::max(facts.max_values, values);
   }
 
-  TFR_NOINLINE bool any_feature(FeatureFacts& facts, Span body, Fault& fault) {
+  // Adds a Feature of any shape.
+  TFR_NOINLINE bool add_feature(FeatureFacts& facts, Span body, Fault& fault) {
     Span list;
     Span chunk;
-    if (is_one_list(body, facts.last, list) && is_one_chunk(list, chunk) && usual(facts, chunk)) return true;
+    if (is_one_list(body, facts.last, list) && is_one_chunk(list, chunk) && add_chunk(facts, chunk)) return true;
     if (!values_.read(body)) return fault(kMalformed);
     if (values_.content == Content::kUnset) return true;
-    for (const Span& value : values_.bytes) look_at_bytes(facts, value);
+    for (const Span& value : values_.bytes) check_text(facts, value);
     facts.last = values_.content;
-    note(facts, static_cast<int64_t>(values_.size()));
+    count(facts, static_cast<int64_t>(values_.size()));
     return true;
   }
 
-  TFR_NOINLINE bool feature_list(FeatureFacts& facts, Span body, Fault& fault) {
+  TFR_NOINLINE bool add_feature_list(FeatureFacts& facts, Span body, Fault& fault) {
     int64_t steps = 0;
     const int64_t records = facts.records;
     const bool whole = for_each_field(
@@ -190,7 +195,7 @@ class Inference {
         [&](uint32_t tag, Span span) {
           if (tag != tag_of(1, kLen)) return true;
           ++steps;
-          return any_feature(facts, span, fault);
+          return add_feature(facts, span, fault);
         },
         [](uint32_t, Span) { return true; });
     if (!whole) return fault.reason ? false : fault(kMalformed);
@@ -210,7 +215,7 @@ class Inference {
   Values values_;
   std::deque<FeatureFacts> facts_;
   int64_t record_ = 0;
-  int64_t noted_ = -1;  // the last record that holds a feature with a kind
+  int64_t last_valued_ = -1;  // the last record that holds a feature with a kind
 };
 
 }  // namespace tfr

@@ -1,21 +1,22 @@
-// Whether a record that no column took a value from may be an Example at all.
+// Recognises records that are messages of another type than Example.
 #pragma once
 
 #include <string>
 
-#include "record.hpp"
+#include "message/feature.hpp"
 
 namespace tfr {
 
-// A message of another type may parse as an Example: its first field looks like the features, and unknown fields are
-// skipped. This looks for a feature with a kind, which proves an Example, and for what no writer of Examples makes:
-// unknown fields, and a feature that has a name but no value. Names that the caller expects are no reason to doubt.
-template <class Expects>
-class Doubt {
+// A message of another type may parse as an Example, because its first field looks like the features and protobuf
+// skips unknown fields. A feature with a kind proves that the record is an Example. Foreign parts are those that no
+// writer of Examples makes: unknown fields, and a feature with a name but no value. A feature without a value is not
+// foreign if is_known(name, list) returns true.
+template <class IsKnown>
+class ForeignMessageCheck {
  public:
-  Doubt(bool sequence, const Expects& expects) : sequence_(sequence), expects_(expects) {}
+  ForeignMessageCheck(bool sequence, const IsKnown& is_known) : sequence_(sequence), is_known_(is_known) {}
 
-  // Whether a record is a message of another type: it holds something foreign, and no feature with a kind.
+  // Returns true if the record has a foreign part and no feature with a kind.
   bool operator()(Span record) {
     const bool whole = each_message(record, [&](uint32_t field, Span part) {
       if (field == 1) return read_map(part, false);
@@ -25,7 +26,7 @@ class Doubt {
   }
 
  private:
-  // Calls each(field, span) for the fields of wire type LEN, until one returns false.
+  // Calls each(field, span) for the fields of wire type LEN until it returns false. Fields of other types are foreign.
   template <class Each>
   bool each_message(Span message, Each&& each) {
     return for_each_field(
@@ -48,13 +49,13 @@ class Doubt {
       return field == 2 ? (value = span, true) : note_foreign();
     });
     if (!whole) return false;
-    if (!value.begin) return name.empty() || expects_(name, lists) || note_foreign();
+    if (!value.begin) return name.empty() || is_known_(name, lists) || note_foreign();
     if (!lists) return read_feature(value);
     return each_message(value,
                         [&](uint32_t field, Span step) { return field == 1 ? read_feature(step) : note_foreign(); });
   }
 
-  // False when malformed, and when the record is proven to be an Example.
+  // Returns false to stop: the feature is malformed, or it proves that the record is an Example.
   bool read_feature(Span feature) {
     bool unknown = false;
     const bool whole = for_each_field(
@@ -67,16 +68,17 @@ class Doubt {
   }
 
   bool sequence_;
-  const Expects& expects_;
+  const IsKnown& is_known_;
   bool foreign_ = false;
   bool proven_ = false;
   Values values_;
 };
 
-// Whether a record that is not empty is a message of another type. Asked where no column took a value from it.
-template <class Expects>
-TFR_NOINLINE bool is_another_message(Span record, bool sequence, const Expects& expects) {
-  return Doubt<Expects>(sequence, expects)(record);
+// Returns true if a record that is not empty is a message of another type. Callers need this only for records from
+// which no column took a value. `sequence`: the record should be a SequenceExample.
+template <class IsKnown>
+TFR_NOINLINE bool is_foreign_message(Span record, bool sequence, const IsKnown& is_known) {
+  return ForeignMessageCheck<IsKnown>(sequence, is_known)(record);
 }
 
 }  // namespace tfr

@@ -1,15 +1,19 @@
-// Memory for decoded columns: chunks that are recycled, and arenas that hand out pieces of them.
+// Memory for decoded columns: a pool of chunks, and arenas that allocate from chunks.
 //
-// Touching fresh pages costs more than decoding into them, so a chunk is large, asks for huge pages where
-// the system has them, and goes back to a pool when the last Arrow array that points into it is released.
+// The first access to fresh pages costs more than decoding into them. A chunk is therefore large, uses huge pages where
+// the system has them, and returns to the pool for reuse.
+//
+// Ownership: a batch and its exported Arrow arrays share one arena (SharedArena). The arena owns its chunks and returns
+// them to the pool when the last of these owners is gone. Buffers of columns are pointers into the arena and own
+// nothing.
 #pragma once
 
-#include <atomic>
+#include <memory>
 #include <mutex>
 #include <new>
 #include <vector>
 
-#include "bytes.hpp"
+#include "base/bytes.hpp"
 
 #if defined(__linux__)
 #include <sys/mman.h>
@@ -18,22 +22,23 @@
 namespace tfr {
 
 constexpr size_t kHugePage = size_t{2} << 20;
-constexpr size_t kPoolBytes = size_t{64} << 20;  // kept for reuse; what is beyond goes back to the system
+constexpr size_t kPoolBytes = size_t{64} << 20;  // the pool keeps at most so much; the rest returns to the system
 
 struct Chunk {
   uint8_t* data;
   size_t size;
 };
 
+// The chunks that are free for reuse. Safe for use by several threads.
 class Pool {
  public:
-  // Never destroyed: arrays may outlive every static object of the module.
+  // The pool is never destroyed, because Arrow arrays may outlive the static objects of the module.
   static Pool& instance() {
     static Pool* const pool = new Pool;
     return *pool;
   }
 
-  // A chunk of at least `size` bytes; below a huge page of just as many. Throws std::bad_alloc.
+  // Returns a chunk of at least `size` bytes, which the caller must give back. Throws std::bad_alloc.
   Chunk take(size_t size) {
     if (size > SIZE_MAX - kHugePage) throw std::bad_alloc();
     if (size < kHugePage) return {static_cast<uint8_t*>(::operator new(size)), size};
@@ -77,10 +82,10 @@ class Pool {
   size_t kept_ = 0;
 };
 
-// All memory of one decoded batch. Shared by its Arrow arrays: the last release gives the chunks back.
+// The memory of one decoded batch. An allocation is never freed by itself. One thread at a time may allocate.
 class Arena {
  public:
-  // `expected` bytes in all are likely to be asked for.
+  // `expected` is an estimate of all bytes that will be allocated.
   explicit Arena(size_t expected) : chunk_(expected < kHugePage ? expected : kHugePage) {}
   Arena(const Arena&) = delete;
   Arena& operator=(const Arena&) = delete;
@@ -88,9 +93,10 @@ class Arena {
     for (const Chunk& chunk : chunks_) Pool::instance().give_back(chunk);
   }
 
+  // Returns uninitialised memory of at least `size` bytes. Throws std::bad_alloc.
   uint8_t* allocate(size_t size) {
-    // Columns are filled side by side: starts at odd multiples of a cache line keep them from falling
-    // into the same cache sets.
+    // Columns are filled at the same time. Starts at odd multiples of a cache line keep their ends out of the same
+    // cache sets.
     size = ((size + 63) & ~size_t{63}) + 192;
     if (size > left_) {
       chunks_.reserve(chunks_.size() + 1);
@@ -105,27 +111,24 @@ class Arena {
     return piece;
   }
 
-  void retain() { references_.fetch_add(1, std::memory_order_relaxed); }
-  void release() {
-    if (references_.fetch_sub(1, std::memory_order_acq_rel) == 1) delete this;
-  }
-
  private:
   std::vector<Chunk> chunks_;
-  size_t chunk_;  // the least size of a chunk
+  size_t chunk_;  // the smallest size of a chunk
   uint8_t* next_ = nullptr;
   size_t left_ = 0;
-  std::atomic<int64_t> references_{1};
 };
 
-// A growing array in an arena. Growing leaves the old piece behind until the whole batch is released.
+// The owner of an arena, and so of all memory of a batch. The batch and its Arrow arrays each hold one.
+using SharedArena = std::shared_ptr<Arena>;
+
+// A growing array in an arena, which must outlive it. When the array grows, its old memory stays in the arena.
 template <class T>
 struct Growing {
   T* data = nullptr;
   size_t size = 0;
   size_t capacity = 0;
 
-  // Room for `more` elements and 64 bytes of over-stores past them.
+  // Makes room for `more` elements. 64 bytes after the elements may be overwritten.
   TFR_INLINE void reserve(Arena& arena, size_t more) {
     if (!TFR_LIKELY(more <= capacity - size)) grow(arena, more);
   }

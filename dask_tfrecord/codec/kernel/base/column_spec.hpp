@@ -1,4 +1,4 @@
-// The words that all parts share: what a column is and what a record is.
+// What a column is and what a record is.
 #pragma once
 
 #include <cstdint>
@@ -11,9 +11,9 @@ enum class RecordType : uint8_t { kExample, kSequenceExample, kBytes };
 enum class Kind : uint8_t { kInt64, kFloat, kBytes, kString };  // kString: bytes that must be UTF-8
 
 struct ColumnSpec {
-  std::string name;
+  std::string name;  // of the column and of the feature
   Kind kind;
-  int depth;  // 0 scalar, 1 list, 2 list of lists
+  int depth;  // 0: scalar, 1: list, 2: list of lists, which is a feature list of a SequenceExample
 };
 
 }  // namespace tfr

@@ -1,14 +1,14 @@
-// CRC-32C (Castagnoli, reflected polynomial 0x82F63B78) by the best instructions the processor has.
+// CRC-32C (Castagnoli, reflected polynomial 0x82F63B78) with the fastest instructions of the processor.
 //
-// All implementations give the same value for the same bytes and read nothing outside them; the one to
-// use is chosen once, at run time. TFRecord stores the value masked (LevelDB's log format does the same),
-// so that a CRC of data that itself holds CRCs stays meaningful.
+// All implementations return the same value for the same bytes, and read no other bytes. The fastest is chosen once, at
+// run time. `crc` is the CRC of the bytes before, 0 if there are none. TFRecord stores masked CRCs, as LevelDB's log
+// does, because CRCs of data that contains CRCs are weak.
 #pragma once
 
 #include <array>
 
-#include "bytes.hpp"
-#include "cpu.hpp"
+#include "base/bytes.hpp"
+#include "base/cpu.hpp"
 
 namespace tfr::crc32c {
 
@@ -64,9 +64,9 @@ inline uint32_t by_table(const uint8_t* p, size_t n, uint32_t crc) {
   return ~static_cast<uint32_t>(c);
 }
 
-// CRC of the 8 bytes of a record's length: nearly always below 2^24, when five bytes are known to be 0.
+// The CRC of the 8 bytes of a record's length. A length is nearly always below 2^24, so that five bytes are 0.
 inline constexpr uint32_t kFiveZeros = [] {
-  // ~CRC state after 3 zero bytes and 5 more: the part of 8 bytes that does not depend on their value.
+  // The state after eight zero bytes: the part of the CRC that does not depend on the value.
   uint32_t c = 0xFFFFFFFF;
   for (int i = 0; i < 8; ++i) c = (c >> 8) ^ kTables.byte[0][c & 0xFF];
   return c;
@@ -78,15 +78,16 @@ TFR_INLINE uint32_t of_length(uint64_t length) {
   return ~(kFiveZeros ^ t[7][length & 0xFF] ^ t[6][(length >> 8) & 0xFF] ^ t[5][length >> 16]);
 }
 
-// ---- the value of bytes followed by others -------------------------------------------------------
+// ---- the CRC of two byte strings together --------------------------------------------------------
 
+// a * b mod P.
 constexpr uint32_t product(uint32_t a, uint32_t b) {
   uint32_t sum = 0;
   for (; a; a <<= 1, b = times_x(b)) sum ^= a & 0x80000000 ? b : 0;
   return sum;
 }
 
-// x^8, and each next one the square of the one before.
+// x^(8 * 2^i) for i = 0, 1, ...
 inline constexpr std::array<uint32_t, 64> kSquares = [] {
   std::array<uint32_t, 64> squares{};
   uint32_t value = x_to_the(8);
@@ -97,23 +98,24 @@ inline constexpr std::array<uint32_t, 64> kSquares = [] {
   return squares;
 }();
 
-// What bytes with this CRC contribute to the CRC of them and n more: xor-ed with that of the n, it is the whole's.
-inline uint32_t followed_by(uint32_t crc, uint64_t n) {
-  for (unsigned bit = 0; n; ++bit, n >>= 1)
-    if (n & 1) crc = product(crc, kSquares[bit]);
-  return crc;
+// The CRC of a first part with the CRC crc1, followed by a second part of n2 bytes with the CRC crc2. It is
+// crc1 * x^(8 * n2) mod P, exclusive or crc2.
+inline uint32_t combine(uint32_t crc1, uint32_t crc2, uint64_t n2) {
+  for (unsigned bit = 0; n2; ++bit, n2 >>= 1)
+    if (n2 & 1) crc1 = product(crc1, kSquares[bit]);
+  return crc1 ^ crc2;
 }
 
 // ---- three interleaved streams of the processor's CRC instruction --------------------------------
 //
-// One CRC instruction takes 8 bytes in one cycle but answers after three, so three independent streams
-// run at once. The streams' values are joined by multiplying with a power of x:
-// step(0, clmul(c, x^(8 L - 33))) is the value of c's stream followed by L zero bytes.
+// A CRC instruction processes 8 bytes per cycle, but its result is available after three cycles. Three independent
+// streams therefore run at the same time. Their values are joined by a multiplication with a power of x:
+// step(0, clmul(c, x^(8 L - 33))) is the value of a stream with value c followed by L zero bytes.
 
-constexpr unsigned kMaxWords = 128;  // of one stream between two joins
+constexpr unsigned kMaxWords = 128;  // words of one stream between two joins
 
 struct JoinTable {
-  uint32_t by_one[kMaxWords + 1];  // x^(64 k - 33): past one stream of k words
+  uint32_t by_one[kMaxWords + 1];  // x^(64 k - 33): moves a value past one stream of k words
   uint32_t by_two[kMaxWords + 1];
 };
 
@@ -170,8 +172,8 @@ TFR_CRC_TARGET inline uint32_t by_instruction(const uint8_t* p, size_t n, uint32
     for (; n; --n) a = step8(a, *p++);
     return ~a;
   }
-  // The odd bytes go first, as the end of a word of zeros: a branch on n % 8 would be mispredicted for
-  // records of varying length. The start value is xor-ed to the first four bytes, wherever they are.
+  // The first n % 8 bytes are processed as the end of a word of zeros, because branches on n % 8 would be mispredicted
+  // for records of varying length. The start value is combined with the first four bytes by exclusive or.
   const unsigned odd = n % 8;
   const uint64_t start = a;
   const unsigned shift = 8 * (8 - odd);  // 64 when there are none
@@ -193,7 +195,7 @@ TFR_CRC_TARGET inline uint32_t by_instruction(const uint8_t* p, size_t n, uint32
   }
   const size_t each = words / 3;
   if (each) {
-    // The one or two words that do not divide by three are stepped always and taken only if there.
+    // One or two words may not divide by three. Both are always processed, and used only if they are there.
     const size_t rest = words % 3;
     const uint32_t one = step64(a, load<uint64_t>(p));
     a = rest > 0 ? one : a;
@@ -219,8 +221,8 @@ TFR_CRC_TARGET inline uint32_t by_instruction(const uint8_t* p, size_t n, uint32
 #define TFR_CRC_AVX512 1
 #define TFR_AVX512_TARGET TFR_TARGET("avx512f,avx512bw,avx512vl,avx512dq,vpclmulqdq,pclmul,sse4.2")
 
-// Multiplies each 128-bit lane by x^bits: its two halves by x^(bits + 31) and x^(bits - 33), because the
-// product of two reflected operands reads as theirs times x^33.
+// Multiplies each 128-bit lane by x^bits. Its two halves are multiplied by x^(bits + 31) and x^(bits - 33), because the
+// product of two reflected operands is too large by x^33.
 constexpr uint32_t kFold[5][2] = {
     {x_to_the(128 + 31), x_to_the(128 - 33)},   {x_to_the(256 + 31), x_to_the(256 - 33)},
     {x_to_the(384 + 31), x_to_the(384 - 33)},   {x_to_the(512 + 31), x_to_the(512 - 33)},
@@ -239,12 +241,12 @@ TFR_AVX512_TARGET inline __m512i fold_by(unsigned which) {
 TFR_AVX512_TARGET inline uint32_t by_avx512(const uint8_t* p, size_t n, uint32_t crc) {
   if (n < 64) return by_instruction(p, n, crc);
   uint32_t start = ~crc;
-  if ((n - 1) % 64 < 3) {  // the start value is xor-ed to four bytes of the first vector
+  if ((n - 1) % 64 < 3) {  // the first vector must have at least four bytes for the start value
     start = ~by_instruction(p, 3, crc);
     p += 3;
     n -= 3;
   }
-  // The odd bytes go first, as the end of a vector of zeros. A masked load reads only what it is asked for.
+  // The first bytes are processed as the end of a vector of zeros. A masked load reads only the unmasked bytes.
   const auto odd = static_cast<unsigned>((n - 1) % 64 + 1);
   const unsigned zeros = 64 - odd;
   const __mmask64 present = ~uint64_t{0} << zeros;
@@ -270,7 +272,7 @@ TFR_AVX512_TARGET inline uint32_t by_avx512(const uint8_t* p, size_t n, uint32_t
     a = fold(fold(fold(a, by512, b), by512, c), by512, d);
   }
   for (; n; p += 64, n -= 64) a = fold(a, by512, _mm512_loadu_si512(p));
-  // The four lanes become one: each is moved past the lanes behind it; the last stays as it is.
+  // Joins the four lanes: each is moved past the lanes after it.
   const __m512i by_lane =
       _mm512_set_epi64(0, 0, kFold[0][1], kFold[0][0], kFold[1][1], kFold[1][0], kFold[2][1], kFold[2][0]);
   const __m512i moved =
@@ -283,7 +285,7 @@ TFR_AVX512_TARGET inline uint32_t by_avx512(const uint8_t* p, size_t n, uint32_t
 }
 #endif
 
-// ---- the choice ----------------------------------------------------------------------------------
+// ---- the choice of an implementation -------------------------------------------------------------
 
 using Function = uint32_t (*)(const uint8_t* p, size_t n, uint32_t crc);
 
@@ -292,7 +294,7 @@ struct Implementation {
   Function function;
 };
 
-// What this processor can run, best first; always at least one.
+// The implementations that this processor can run, the fastest first. Unused entries at the end have no name.
 inline const std::array<Implementation, 3>& implementations() {
   static const std::array<Implementation, 3> found = [] {
     std::array<Implementation, 3> list{};

@@ -1,28 +1,31 @@
 // Framed records -> Arrow columns.
 //
-// Records are taken in blocks that stay in the cache: first their frames are checked, then each record is
-// walked once and its values are appended to the columns they belong to. The shape that writers give a
-// feature (one kind, one packed chunk) is recognised by one comparison; all else is read field by field.
+// Records are decoded in blocks that fit the cache. First the frames of a block are checked. Then each record is walked
+// once, and its values are appended to their columns. The usual shape of a feature (one kind, one packed chunk) is
+// recognised by one comparison. Any other shape is read field by field.
 #pragma once
 
 #include <algorithm>
-#include <memory>
 #include <tuple>
 
-#include "column.hpp"
-#include "doubt.hpp"
-#include "frame.hpp"
-#include "strangers.hpp"
+#include "columns/decoded_column.hpp"
+#include "framing/frame.hpp"
+#include "message/foreign_message.hpp"
+#include "message/map_walker.hpp"
+#include "message/unknown_features.hpp"
 
 namespace tfr {
 
+// The records of one call: the columns, the number of bytes that were used, and the damage that ended the batch, if
+// any.
 struct DecodedBatch {
   ExportNode root;
-  Arena* arena;
+  SharedArena arena;  // of the buffers in `root`
   uint64_t consumed;
   Damage damage;
 };
 
+// One thread at a time may use a decoder. Its memory for keys and offsets stays for the next call.
 class Decoder {
  public:
   Decoder(const std::vector<ColumnSpec>& columns, RecordType type, const FrameRules& rules)
@@ -44,28 +47,30 @@ class Decoder {
   Decoder(const Decoder&) = delete;
   Decoder& operator=(const Decoder&) = delete;
 
-  // From now on a record is damaged if it holds a feature that is neither a column nor known. A known feature is
-  // its name and whether it is a feature list.
+  // After this call, a record is damaged if it holds a feature that is neither a column nor known. A known feature is
+  // its name, and true if it is a feature list.
   void expect_only(const std::vector<std::tuple<std::string, bool>>& known) {
-    strangers_.expect_none();
-    for (const auto& [name, list] : known) strangers_.expect(name, list);
-    for (const Column& column : columns_) strangers_.expect(column.spec.name, column.spec.depth == 2);
+    unknown_.allow_none();
+    for (const auto& [name, list] : known) unknown_.allow(name, list);
+    for (const DecodedColumn& column : columns_) unknown_.allow(column.spec.name, column.spec.depth == 2);
   }
 
-  // Decodes the whole records at the start of data. Throws std::bad_alloc.
+  // Decodes the whole records at the start of `data`. Unless `final`, an incomplete last record is left to the next
+  // call, which must get it from its start. Damage ends the batch before the damaged record. The batch keeps no
+  // pointers into `data`. Throws std::bad_alloc.
   DecodedBatch decode(Span data, bool final) {
     FrameRules rules = rules_;
     rules.final = final;
-    // Offsets in a batch have 32 bits: what is beyond waits for the next call.
+    // Offsets in a batch have 32 bits. Data beyond that is left to the next call.
     if (data.size() > kMaxRecordBytes + kFrameBytes) {
       data.end = data.begin + kMaxRecordBytes + kFrameBytes;
       rules.final = false;
     }
-    std::unique_ptr<Arena, void (*)(Arena*)> arena(new Arena(data.size()), [](Arena* a) { a->release(); });
+    const SharedArena arena = std::make_shared<Arena>(data.size());
     arena_ = arena.get();
     rows_ = 0;
     first_block_ = false;
-    for (Column& column : columns_) column.start(*arena);
+    for (DecodedColumn& column : columns_) column.start(*arena);
     for (Target& target : targets_) target.last_row = -1;
     Damage damage;
     const uint8_t* p = data.begin;
@@ -89,7 +94,7 @@ class Decoder {
       p = decode_block(p, data, damage);
     }
     ExportNode root = build();
-    return {std::move(root), arena.release(), static_cast<uint64_t>(p - data.begin), damage};
+    return {std::move(root), arena, static_cast<uint64_t>(p - data.begin), damage};
   }
 
  private:
@@ -99,14 +104,14 @@ class Decoder {
 
   enum class Shape : uint8_t { kScalarInt, kScalarFloat, kScalarBytes, kList };
 
-  // What the loop over records needs of most columns.
+  // The part of a column that the loop over records uses.
   struct Target {
-    void* numbers;     // the values of a scalar column of numbers
-    int32_t last_row;  // that was set
+    uint8_t* numbers;  // the buffer of a scalar column of numbers
+    int32_t last_row;  // the last row that has a value
     Shape shape;
   };
 
-  // The sinks of the two maps: Features (of an Example or a context) and FeatureLists.
+  // The sink for one of the two maps: Features (of an Example or a context), or FeatureLists if `lists`.
   struct Sink {
     Decoder& decoder;
     bool lists;
@@ -116,11 +121,11 @@ class Decoder {
         const ColumnSpec& spec = decoder.columns_[i].spec;
         if ((spec.depth == 2) == lists && spec.name == name) return static_cast<int>(i);
       }
-      return decoder.strangers_.expects(name, lists) ? kUnwanted : kStranger;
+      return decoder.unknown_.allows(name, lists) ? kUnwanted : kUnknown;
     }
     Content content_of(int slot) const { return decoder.columns_[static_cast<size_t>(slot)].content; }
 
-    // The row, and how many columns it has set.
+    // The row, and the number of columns that it has set.
     struct Cursor {
       int64_t row;
       Target* targets;
@@ -131,24 +136,25 @@ class Decoder {
 
     bool one_float(int slot) const { return decoder.targets_[static_cast<size_t>(slot)].shape == Shape::kScalarFloat; }
 
-    // What most features of most files are. The numbers of scalars touch nothing of the column but its values.
-    TFR_INLINE bool usual_float(Cursor& cursor, int slot, const uint8_t* value) const {
+    // These two take most features of most files. For a scalar number they change only the values of the column.
+    TFR_INLINE bool take_float(Cursor& cursor, int slot, const uint8_t* value) const {
       Target& target = cursor.targets[slot];
-      if (target.last_row == static_cast<int32_t>(cursor.row)) return false;  // the key again: the last one counts
+      if (target.last_row == static_cast<int32_t>(cursor.row))
+        return false;  // a repeated key, of which the last value counts
       target.last_row = static_cast<int32_t>(cursor.row);
       ++cursor.seen;
       set_float(target, cursor.row, value);
       return true;
     }
     template <class Loop>
-    TFR_INLINE bool usual(Cursor& cursor, int slot, Span chunk) const {
+    TFR_INLINE bool take_chunk(Cursor& cursor, int slot, Span chunk) const {
       Target& target = cursor.targets[slot];
       const size_t n = chunk.size();
       if (lists || target.last_row == static_cast<int32_t>(cursor.row)) return false;
       if (target.shape == Shape::kScalarInt) {
         uint64_t value = 0;
         if (n - 1 >= 10 || !read_exact_varint<Loop>(chunk.begin, n, value)) return false;
-        static_cast<uint64_t*>(target.numbers)[cursor.row] = value;
+        store<uint64_t>(target.numbers + 8 * cursor.row, value);
       } else if (target.shape == Shape::kScalarFloat) {
         if (n != 4) return false;
         set_float(target, cursor.row, chunk.begin);
@@ -163,16 +169,16 @@ class Decoder {
       return true;
     }
 
-    // Copied as bits: a signalling NaN stays one.
+    // Copies the bits, so that a signalling NaN stays one.
     TFR_INLINE static void set_float(const Target& target, int64_t row, const uint8_t* value) {
-      store<uint32_t>(static_cast<float*>(target.numbers) + row, load<uint32_t>(value));
+      store<uint32_t>(target.numbers + 4 * row, load<uint32_t>(value));
     }
 
-    bool stranger(const std::string& name, Span body, Fault& fault) const {
-      return decoder.strangers_.take(name, lists, body) || fault(kMalformed);
+    bool take_unknown(const std::string& name, Span body, Fault& fault) const {
+      return decoder.unknown_.take(name, lists, body) || fault(kMalformed);
     }
-    TFR_INLINE bool value(int slot, Span body, const uint8_t* limit, Fault& fault) const {
-      Column& column = decoder.columns_[static_cast<size_t>(slot)];
+    TFR_INLINE bool take_value(int slot, Span body, const uint8_t* limit, Fault& fault) const {
+      DecodedColumn& column = decoder.columns_[static_cast<size_t>(slot)];
       int32_t& last_row = decoder.targets_[static_cast<size_t>(slot)].last_row;
       if (last_row == decoder.rows_) {
         decoder.forget(slot);
@@ -180,23 +186,24 @@ class Decoder {
         ++decoder.seen_;
       }
       last_row = static_cast<int32_t>(decoder.rows_);
-      if (lists ? decoder.feature_list(column, body, fault) : decoder.any_feature(column, body, limit, fault))
+      if (lists ? decoder.append_feature_list(column, body, fault) : decoder.append_feature(column, body, limit, fault))
         return true;
       fault.column = slot;
       return fault.reason == kMalformed ? false : decoder.postpone(slot, fault);
     }
   };
 
-  // The last value of a repeated key counts, so one that does not fit its column is a fault only if it is
-  // still there at the end of the record.
+  // Replaces a value that does not fit its column by a null. The value is a fault only if it is still there at the end
+  // of the record, because the last value of a repeated key counts.
   bool postpone(int slot, Fault& fault) {
-    Column& column = columns_[static_cast<size_t>(slot)];
+    DecodedColumn& column = columns_[static_cast<size_t>(slot)];
     column.truncate(static_cast<size_t>(rows_));
     column.push_null(*arena_, rows_);
     misfits_.push_back(fault);
     fault = {};
     return true;
   }
+  // Removes the value that the row has for this column.
   TFR_NOINLINE void forget(int slot) {
     columns_[static_cast<size_t>(slot)].truncate(static_cast<size_t>(rows_));
     misfits_.erase(
@@ -204,35 +211,35 @@ class Decoder {
         misfits_.end());
   }
 
-  // Room for the block's rows; after the first two blocks also for what is likely to follow.
+  // Makes room for the rows of the block. After the first two blocks, also makes room for the rest of the data.
   void reserve_rows(Span data, const uint8_t* p) {
     const double followed_by = static_cast<double>(data.end - p) / static_cast<double>(p - data.begin + 1) * 1.05;
     const auto known = static_cast<double>(static_cast<size_t>(rows_) + records_.size());
     const size_t likely = rows_ ? 0 : static_cast<size_t>(known * followed_by);
     for (size_t i = 0; i < columns_.size(); ++i) {
-      Column& column = columns_[i];
+      DecodedColumn& column = columns_[i];
       column.reserve_rows(*arena_, static_cast<size_t>(rows_), records_.size() + likely);
       if (first_block_) column.reserve_contents(*arena_, followed_by);
-      targets_[i].numbers =
-          column.spec.kind == Kind::kInt64 ? static_cast<void*>(column.ints.data) : column.floats.data;
+      targets_[i].numbers = column.spec.kind == Kind::kInt64 ? reinterpret_cast<uint8_t*>(column.ints.data)
+                                                             : reinterpret_cast<uint8_t*>(column.floats.data);
     }
     first_block_ = rows_ == 0;
   }
 
-  // Decodes records_; returns where the next block starts, which is before a damaged record.
+  // Decodes records_. Returns the start of the next block, which is the start of the damaged record if there is one.
   const uint8_t* decode_block(const uint8_t* next, Span data, Damage& damage) {
     const int64_t first = rows_;
     Fault fault;
     for (const Span& record : records_) {
       if (!decode_record(record, data.end, fault)) {
-        for (Column& column : columns_) column.truncate(static_cast<size_t>(rows_));
+        for (DecodedColumn& column : columns_) column.truncate(static_cast<size_t>(rows_));
         break;
       }
       ++rows_;
     }
     int64_t good = rows_;
     for (size_t i = 0; i < columns_.size(); ++i) {
-      Column& column = columns_[i];
+      DecodedColumn& column = columns_[i];
       if (column.spec.kind != Kind::kString) continue;
       const auto row =
           static_cast<int64_t>(column.first_not_utf8(static_cast<size_t>(first), static_cast<size_t>(good)));
@@ -242,7 +249,7 @@ class Decoder {
     }
     if (!fault.reason) return next;
     if (good < rows_)
-      for (Column& column : columns_) column.truncate(static_cast<size_t>(good));
+      for (DecodedColumn& column : columns_) column.truncate(static_cast<size_t>(good));
     rows_ = good;
     const Span& bad = records_[static_cast<size_t>(good - first)];
     damage.record = good;
@@ -251,7 +258,7 @@ class Decoder {
     damage.reason = fault.reason;
     damage.column = fault.column;
     damage.found = fault.found;
-    if (fault.reason == kUnknownFeature) damage.unknown = strangers_.first();
+    if (fault.reason == kUnknownFeature) damage.unknown = unknown_.first();
     return bad.begin - kHeaderBytes;
   }
 
@@ -261,7 +268,7 @@ class Decoder {
       return true;
     }
     seen_ = 0;
-    strangers_.clear();
+    unknown_.clear();
     const bool good = walk_record(
         record, type_ == RecordType::kSequenceExample, fault,
         [&](Span part) { return feature_map_.walk(part, limit, fault); },
@@ -272,9 +279,9 @@ class Decoder {
       return false;
     }
     if (!good) return false;
-    if (strangers_.any()) return fault(kUnknownFeature);
-    const auto is_named = [&](const std::string& name, bool list) { return strangers_.names(name, list); };
-    if (!seen_ && record.size() && is_another_message(record, type_ == RecordType::kSequenceExample, is_named))
+    if (unknown_.any()) return fault(kUnknownFeature);
+    const auto is_named = [&](const std::string& name, bool list) { return unknown_.is_named(name, list); };
+    if (!seen_ && record.size() && is_foreign_message(record, type_ == RecordType::kSequenceExample, is_named))
       return fault(kNotAnExample);
     if (seen_ != columns_.size())
       for (size_t i = 0; i < columns_.size(); ++i)
@@ -282,8 +289,8 @@ class Decoder {
     return true;
   }
 
-  // A list in one chunk, or one bytes value. False: nothing was appended.
-  TFR_INLINE bool append_chunk(Column& column, Span chunk, const uint8_t* limit) {
+  // Appends a list that is one chunk, or one bytes value. If it returns false, it has appended nothing.
+  TFR_INLINE bool append_chunk(DecodedColumn& column, Span chunk, const uint8_t* limit) {
     const size_t n = chunk.size();
     Arena& arena = *arena_;
     if (column.spec.kind == Kind::kInt64) {
@@ -291,7 +298,7 @@ class Decoder {
       column.rows_at.push(arena, static_cast<int32_t>(column.ints.size));
     } else if (column.spec.kind == Kind::kFloat) {
       if (!column.spec.depth || n % 4) return false;
-      if (n) {  // without floats so far there is no memory to copy to
+      if (n) {  // the column may have no memory yet
         column.floats.reserve(arena, n / 4);
         std::memcpy(column.floats.data + column.floats.size, chunk.begin, n);
         column.floats.size += n / 4;
@@ -304,7 +311,8 @@ class Decoder {
     return true;
   }
 
-  TFR_NOINLINE bool any_feature(Column& column, Span body, const uint8_t* limit, Fault& fault) {
+  // Appends a feature of any shape to a column that is not a list of lists.
+  TFR_NOINLINE bool append_feature(DecodedColumn& column, Span body, const uint8_t* limit, Fault& fault) {
     Span list;
     if (is_one_list(body, column.content, list)) {
       if (column.spec.depth && !list.size()) return column.push_row_end(*arena_), true;
@@ -324,8 +332,8 @@ class Decoder {
     return true;
   }
 
-  // A list of nothing but `0A <length> <bytes>`. False: nothing was appended.
-  bool append_bytes_list(Column& column, Span list, const uint8_t* limit) {
+  // Appends a list that consists of `0A <length> <bytes>` only. If it returns false, it has appended nothing.
+  bool append_bytes_list(DecodedColumn& column, Span list, const uint8_t* limit) {
     const size_t before = column.values_at.count();
     for (const uint8_t* p = list.begin; p < list.end;) {
       Span value;
@@ -340,7 +348,7 @@ class Decoder {
     return true;
   }
 
-  bool fits(const Column& column, Fault& fault) const {
+  bool fits(const DecodedColumn& column, Fault& fault) const {
     static constexpr const char* kNames[] = {"", "bytes", "float", "int64"};
     if (values_.content != Content::kUnset && values_.content != column.content) {
       fault.found = kNames[static_cast<int>(values_.content)];
@@ -353,14 +361,14 @@ class Decoder {
     return true;
   }
 
-  void append_values(Column& column) {
+  void append_values(DecodedColumn& column) {
     Arena& arena = *arena_;
     if (!column.spec.depth && column.spec.kind == Kind::kInt64) {
-      column.ints.data[rows_] = values_.ints[0];
+      column.set_int(rows_, values_.ints[0]);
       return;
     }
     if (!column.spec.depth && column.spec.kind == Kind::kFloat) {
-      column.floats.data[rows_] = values_.floats[0];
+      column.set_float_bits(rows_, load<uint32_t>(values_.floats.data()));
       return;
     }
     for (const int64_t value : values_.ints) column.ints.push(arena, value);
@@ -368,8 +376,8 @@ class Decoder {
     for (const Span& value : values_.bytes) column.push_bytes(arena, value, value.end);
   }
 
-  // FeatureList { repeated Feature feature = 1; }: a list of lists; a Feature without kind is a null list.
-  TFR_NOINLINE bool feature_list(Column& column, Span body, Fault& fault) {
+  // Appends FeatureList { repeated Feature feature = 1; } as a list of lists. A Feature without a kind is a null list.
+  TFR_NOINLINE bool append_feature_list(DecodedColumn& column, Span body, Fault& fault) {
     const bool whole = for_each_field(
         body,
         [&](uint32_t tag, Span span) {
@@ -393,26 +401,26 @@ class Decoder {
     root.format = "+s";
     root.length = rows_;
     root.buffers = {nullptr};
-    for (Column& column : columns_) root.children.push_back(column.build(*arena_, static_cast<size_t>(rows_)));
+    for (DecodedColumn& column : columns_) root.children.push_back(column.build(*arena_, static_cast<size_t>(rows_)));
     return root;
   }
 
   RecordType type_;
   FrameRules rules_;
-  std::vector<Column> columns_;
+  std::vector<DecodedColumn> columns_;
   std::vector<Target> targets_;  // by column
   Sink features_;
   Sink lists_;
   MapWalker<Sink> feature_map_;
   MapWalker<Sink> list_map_;
   Values values_;
-  Strangers strangers_;         // of the current record
-  std::vector<Fault> misfits_;  // of the current record
+  UnknownFeatures unknown_;     // of the current record
+  std::vector<Fault> misfits_;  // the values of the current record that do not fit their columns
   std::vector<Span> records_;
   Arena* arena_ = nullptr;
   int64_t rows_ = 0;
   size_t seen_ = 0;
-  bool first_block_ = false;  // the block before this one was the first
+  bool first_block_ = false;  // the previous block was the first
 };
 
 }  // namespace tfr

@@ -1,18 +1,19 @@
-// A column being encoded: the sizes of its map entries, and their bytes.
+// A column while it is encoded: the sizes of its map entries, and their bytes.
 //
-// Writes may go up to kOverStore bytes beyond an entry's end.
+// Writes may overwrite up to kOverStore bytes beyond the end of an entry.
 #pragma once
 
 #include <string>
 #include <vector>
 
-#include "arrow.hpp"
-#include "record.hpp"
-#include "varints.hpp"
+#include "base/utf8.hpp"
+#include "columns/arrow.hpp"
+#include "message/keys.hpp"
+#include "message/varints.hpp"
 
 namespace tfr {
 
-// A value that has no encoding; raised as an exception by the binding.
+// A value that has no encoding. The reason is static text, and null if there is no fault.
 struct EncodeFault {
   int64_t row = -1;
   int column = -1;
@@ -21,8 +22,9 @@ struct EncodeFault {
 
 constexpr uint64_t kOverStore = 16;
 
-// A column, and what its map entry looks like:
-// 0A <entry> 0A <name length> <name> 12 <feature> <kind> <list> 0A <chunk>
+// The view must not outlive the batch. The object keeps memory from one group of rows to the next.
+// A map entry is 0A <entry> 0A <name length> <name> 12 <feature> <kind> <list> 0A <chunk>, followed by the values. The
+// bytes before the values are the entry's head.
 class EncodedColumn {
  public:
   ColumnSpec spec;
@@ -32,15 +34,14 @@ class EncodedColumn {
       : spec(column),
         key_(key_on_wire(column.name)),
         kind_tag_(static_cast<uint8_t>(tag_of(static_cast<uint32_t>(content_of(column.kind)), kLen))) {
-    // Where all five lengths are one byte, the head is a text in which n is added to them.
+    // If all five lengths fit one byte, the head is a fixed text to whose lengths n is added.
     if (key_.size() + 7 > 48 || lengths_of(0).entry > 117) return;
     head_size_ = static_cast<unsigned>(write_head(text_, 0) - text_);
     max_short_ = 127 - text_[1];
   }
 
-  // Adds the size of the entries of rows [begin, begin + count) to sizes. A list that holds a null is a
-  // fault; then count becomes the number of rows before it, as it does where more rows would take up too
-  // much memory.
+  // Adds the sizes of the entries of the rows [begin, begin + count) to `sizes`. A list that contains a null is a
+  // fault. In that case, and if more rows would need too much memory, `count` becomes the number of rows before.
   void measure(int64_t begin, int64_t& count, uint64_t* sizes, EncodeFault& fault) {
     if (spec.depth == 0) {
       measure_scalars(begin, count, sizes);
@@ -49,7 +50,7 @@ class EncodedColumn {
     }
   }
 
-  // Writes the entries and moves the rows' ends behind them.
+  // Writes the entries of the rows that measure() measured last at their `ends`, and advances the ends.
   void write(int64_t begin, int64_t count, uint8_t** ends) const {
     if (spec.depth) return write_lists(begin, count, ends);
     switch (spec.kind) {
@@ -62,7 +63,7 @@ class EncodedColumn {
     }
   }
 
-  // The first row of [begin, end) that holds a string that is not UTF-8, or end.
+  // Returns the first row of [begin, end) with a string that is not UTF-8, or end.
   int64_t first_not_utf8(int64_t begin, int64_t end) const {
     if (begin == end) return end;
     const auto is_valid = [this](int64_t first, int64_t last) {
@@ -88,11 +89,11 @@ class EncodedColumn {
     uint64_t whole_entry() const { return 1 + varint_size(entry) + entry; }
   };
 
-  static constexpr uint64_t kEncodedBytes = 256 << 10;  // after which no more lists are encoded ahead
-  static constexpr size_t kTextBytes = 48 + 8;          // three blocks, and what a load of the tail may reach
-  static constexpr uint64_t kPerByte = 0x0100010001;    // of <feature> <kind> <list> 0A <chunk>
+  static constexpr uint64_t kEncodedBytes = 256 << 10;  // the limit for lists that are encoded in advance
+  static constexpr size_t kTextBytes = 48 + 8;          // three blocks, and 8 bytes for a load at their end
+  static constexpr uint64_t kPerByte = 0x0100010001;    // adds one to <feature>, <list> and <chunk>
 
-  // For a list that is one chunk (or one value) of n bytes.
+  // The lengths for a list that is one chunk or one value of n bytes.
   Lengths lengths_of(uint64_t n) const { return lengths_of_list(1 + varint_size(n) + n); }
   Lengths lengths_of_list(uint64_t list) const {
     const uint64_t feature = 1 + varint_size(list) + list;
@@ -104,7 +105,7 @@ class EncodedColumn {
     return TFR_LIKELY(fits_text(n)) ? head_size_ + n : lengths_of(n).whole_entry();
   }
 
-  // ---- heads: all of an entry that comes before its values ----
+  // ---- heads: the part of an entry before its values ----
 
   uint8_t* write_entry_head(uint8_t* p, uint64_t entry) const {
     *p++ = tag_of(1, kLen);
@@ -124,11 +125,11 @@ class EncodedColumn {
     return write_varint(p, n);
   }
 
-  // The head of a short value; kept apart from the column so that it stays in registers.
+  // The head of a short value. It is apart from the column so that it stays in registers.
   class ShortHead {
    public:
     ShortHead(const EncodedColumn& column, uint64_t n) : size_(column.head_size_), entry_(column.text_[1]) {
-      if (!size_) return;  // the column's heads are never short
+      if (!size_) return;  // the head of this column is never short
       uint8_t text[kTextBytes];
       std::memcpy(text, column.text_, kTextBytes);
       text[1] = static_cast<uint8_t>(entry_ + n);
@@ -136,14 +137,14 @@ class EncodedColumn {
       store<uint64_t>(text + size_ - 5, tail_);
       for (int i = 0; i < 3; ++i) blocks_[i] = load<Block16>(text + 16 * i);
     }
-    // For values of the length it was made for.
+    // Writes the head for a value of n bytes, for which the object was made.
     TFR_INLINE uint8_t* write(uint8_t* p) const {
       store<Block16>(p, blocks_[0]);
-      if (size_ > 16) store<Block16>(p + 16, blocks_[1]);  // not always: kOverStore
+      if (size_ > 16) store<Block16>(p + 16, blocks_[1]);  // conditional because of kOverStore
       if (size_ > 32) store<Block16>(p + 32, blocks_[2]);
       return p + size_;
     }
-    // For values that are n bytes longer.
+    // Writes the head for a value that is n bytes longer.
     TFR_INLINE uint8_t* write(uint8_t* p, uint64_t n) const {
       write(p);
       p[1] = static_cast<uint8_t>(entry_ + n);
@@ -160,8 +161,8 @@ class EncodedColumn {
 
   // ---- scalars ----
 
-  // A loop over rows skips the null ones by `if (!valid[begin + r]) continue;` on a copy of the validity: the
-  // compiler cannot know that the stores of the loop do not change the column's own.
+  // The loops over rows use a copy of the validity, because the compiler must assume that the stores of a loop change
+  // the members of the column.
 
   void measure_scalars(int64_t begin, int64_t count, uint64_t* sizes) const {
     const Validity valid = view.valid;
@@ -214,7 +215,7 @@ class EncodedColumn {
     for (int64_t r = 0; r < count; ++r) {
       if (!valid[begin + r]) continue;
       const float value = values[r];
-      prefetch(values + r + count);  // where the next group begins
+      prefetch(values + r + count);  // the start of the next group
       uint8_t* const p = TFR_LIKELY(is_short) ? head.write(ends[r]) : write_head(ends[r], 4);
       store<float>(p, value);
       ends[r] = p + 4;
@@ -253,7 +254,7 @@ class EncodedColumn {
     int64_t last;
   };
 
-  // The values of rows [begin, end).
+  // Returns the range of the values of the rows [begin, end).
   Range values_of(int64_t begin, int64_t end) const {
     Range range{begin, end};
     for (int level = 0; level < spec.depth; ++level)
@@ -333,7 +334,7 @@ class EncodedColumn {
 
   Range step_values(int64_t step) const { return {view.lists[1][step], view.lists[1][step + 1]}; }
 
-  // The size of FeatureList { repeated Feature feature = 1; } with a feature per inner list.
+  // The size of FeatureList { repeated Feature feature = 1; } with one feature per inner list.
   uint64_t feature_list_size(Range steps) const {
     uint64_t total = 0;
     for (int64_t step = steps.first; step < steps.last; ++step) {
@@ -374,7 +375,7 @@ class EncodedColumn {
     return p;
   }
 
-  // The inside of a *List message.
+  // Writes the content of a *List message.
   uint8_t* write_values(uint8_t* p, Range list) const {
     if (list.first == list.last) return p;
     if (spec.kind >= Kind::kBytes) {
@@ -396,9 +397,9 @@ class EncodedColumn {
   std::string key_;  // 0A <name length> <name> 12
   uint8_t kind_tag_;
   unsigned head_size_ = 0;
-  int64_t max_short_ = -1;  // the longest value that the text's head fits
+  int64_t max_short_ = -1;  // the longest value for which the fixed text is the head
   uint8_t text_[kTextBytes] = {};
-  std::vector<uint8_t> varints_;  // the group's lists of int64, encoded
+  std::vector<uint8_t> varints_;  // the encoded lists of int64 of the group
   std::vector<uint64_t> varint_ends_;
 };
 

@@ -1,11 +1,12 @@
-// Runs of varints: what a packed list of int64 is. The loops use the processor's bit deposit and extract
-// where it has them and they are fast; which one runs is chosen once, at run time.
+// Runs of varints, which are the content of a packed list of int64.
+//
+// The write loop uses the processor's bit deposit instruction if it is fast. The choice is made once, at run time.
 #pragma once
 
 #include <algorithm>
 
-#include "cpu.hpp"
-#include "wire.hpp"
+#include "base/cpu.hpp"
+#include "message/wire.hpp"
 
 namespace tfr::varints {
 
@@ -13,9 +14,9 @@ struct Portable {
   TFR_INLINE static uint64_t spread(uint64_t value) { return spread_groups(value); }
 };
 
-constexpr size_t kAhead = 128;  // values: reading comes back to a column only after all the others
+constexpr size_t kAhead = 128;  // values to prefetch, because the other columns are written before the next ones
 
-// Writes n values at p, and up to 10 bytes more; returns their end.
+// Writes n values at p and returns their end. Overwrites up to 10 bytes beyond the end.
 template <class Bits>
 TFR_INLINE uint8_t* write_with(uint8_t* p, const int64_t* values, size_t n) {
   for (size_t i = 0; i < n; ++i) {
@@ -47,6 +48,7 @@ TFR_BMI2_TARGET inline uint8_t* write_bmi2(uint8_t* p, const int64_t* values, si
 }
 #endif
 
+// The fastest implementation that this processor has.
 inline Write best_write() {
 #if defined(TFR_X86)
   static const Write write = cpu().bmi2 ? write_bmi2 : write_portable;
@@ -56,11 +58,11 @@ inline Write best_write() {
 #endif
 }
 
-// Reads the values that begin before `end` into `to`, loading up to `limit`; returns the end of what was
-// written, or null when the last varint is cut off. Values of like size follow each other in real lists, so
-// that a branch for each size is mostly predicted and beats any computation of the size.
+// Reads the values in [p, end) into `to`, which must have room for end - p values, and may read up to `limit`.
+// Returns the end of the values in `to`, or null if the last varint is cut off. Real lists have runs of values of equal
+// size. A branch for each size is therefore mostly predicted, and faster than a computation of the size.
 inline int64_t* read(const uint8_t* p, const uint8_t* end, const uint8_t* limit, int64_t* to) {
-  // Before it there are eight bytes.
+  // Eight bytes can be read from any position before `safe`.
   const uint8_t* const safe = std::min(end, limit - std::min<ptrdiff_t>(limit - p, 7));
   while (p < safe) {
     const uint64_t word = load<uint64_t>(p);

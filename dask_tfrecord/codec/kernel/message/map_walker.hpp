@@ -1,0 +1,242 @@
+// Walks the maps of an Example or SequenceExample and passes each feature to a sink.
+//
+// The maps are (tensorflow/core/example/{example,feature}.proto):
+//   Example         { Features features = 1; }
+//   SequenceExample { Features context = 1; FeatureLists feature_lists = 2; }
+//   Features        { map<string, Feature> feature = 1; }
+//   FeatureLists    { map<string, FeatureList> feature_list = 1; }
+//
+// The fast path compares the first bytes of an entry with the bytes that keys.hpp expects. An entry that differs is
+// read field by field.
+#pragma once
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "base/utf8.hpp"
+#include "message/keys.hpp"
+
+namespace tfr {
+
+inline bool has_control_characters(const std::string& name) {
+  return std::any_of(name.begin(), name.end(), [](char c) { return static_cast<uint8_t>(c) < 0x20 || c == 0x7F; });
+}
+
+// A sink has these members:
+//   int slot_of(const std::string& name)     a number for the name, or kUnwanted, or kUnknown
+//   Content content_of(int slot)             the kind that the next feature of the slot is expected to have
+//   bool one_float(int slot)                 true if that feature is expected to be one float
+//   bool take_chunk<Loop>(Cursor&, int slot, Span chunk)    takes the chunk of a feature that is one list of the
+//       expected kind in one chunk. At least 16 bytes from the start of the chunk may be read. If it returns false,
+//       it has changed nothing
+//   bool take_float(Cursor&, int slot, const uint8_t*)      the same for one float
+//   Cursor cursor(), void done(const Cursor&)    the state that the two functions above change. It is apart from the
+//       sink so that it stays in registers
+//   bool take_value(int slot, Span body, const uint8_t* limit, Fault&)    takes any map value. Bytes up to limit may
+//       be read although they are not part of the body
+//   bool take_unknown(const std::string& name, Span body, Fault&)    takes the value of a key whose slot is kUnknown
+// The walker keeps a reference to its sink, which must outlive it. It keeps no pointers into a record.
+template <class Sink>
+class MapWalker {
+ public:
+  explicit MapWalker(Sink& sink) : sink_(sink) {}
+
+  // Passes all entries of one Features or FeatureLists message to the sink. Bytes up to limit may be read although
+  // they are not part of the message. Returns false with a fault.
+  bool walk(Span message, const uint8_t* limit, Fault& fault) {
+    const uint8_t* p = message.begin;
+    uint32_t previous = 0;
+    while (p < message.end) {
+      p = walk_expected(p, message.end, limit, previous);
+      if (p == message.end) break;
+      uint32_t tag = 0;
+      Span entry;
+      p = read_tag(p, message.end, tag);
+      if (!p) return fault(kMalformed);
+      p = tag == tag_of(1, kLen) ? read_span(p, message.end, entry) : skip_value(p, message.end, tag);
+      if (!p) return fault(kMalformed);
+      if (tag == tag_of(1, kLen) && !read_expected_key(entry, limit, previous, fault) &&
+          (fault.reason || !read_entry(entry, previous, fault)))
+        return false;
+    }
+    return true;
+  }
+
+ private:
+  // The fast path reads so many bytes from the start of an entry: the longest head and 16 bytes of values.
+  static constexpr ptrdiff_t kReach = KeyTable::kHead + 16;
+  static constexpr int kTries = 4;  // up to 3 absent features are skipped on the way to the next key
+
+  // The fast path. It takes entries as long as each starts with the expected bytes of one of the next keys. Returns
+  // the end of the last entry. That is beyond `end` if the entry does not end inside the message; then read_tag
+  // finds no bytes and the message is malformed.
+  template <class Loop>
+  TFR_INLINE const uint8_t* walk_expected_by(const uint8_t* p, const uint8_t* end, const uint8_t* limit,
+                                             uint32_t& previous) {
+    const Key* const keys = table_.keys();
+    // An entry that starts before `stop` has kReach readable bytes.
+    const uint8_t* const stop = std::min(end, limit - std::min(limit - p, kReach - 1));
+    auto cursor = sink_.cursor();
+    uint32_t last = previous;
+    while (p < stop) {
+      // A branch rather than a load of `next`, so that the comparison does not wait for the load.
+      uint32_t index = TFR_LIKELY(keys[last].in_order) ? last + 1 : keys[last].next;
+      if (!TFR_LIKELY(Loop::matches(keys[index], p)) && !(index = find_next(index, p))) break;
+      const Key& key = keys[index];
+      if (key.longer && !matches_text(index, p)) break;
+      const uint8_t* const values = p + key.head;
+      const uint8_t* next;
+      if (key.shape == EntryShape::kFloat) {
+        next = values + 4;
+        if (!sink_.take_float(cursor, key.slot, values)) break;
+      } else if (key.shape == EntryShape::kChunk) {
+        // The other four lengths follow from the first.
+        constexpr uint64_t kTail = 0xFFFFFFFFFF;
+        constexpr uint64_t kPerByte = 0x0100010001;
+        const size_t n = values[-1];
+        next = values + n;
+        if ((load<uint64_t>(values - 5) ^ (key.tail + n * kPerByte)) & kTail) break;
+        // `next` must not be beyond `end`, because the sink reads the whole chunk.
+        if (p[1] != key.entry + n || p[1] >= 0x80 || next > end ||
+            !sink_.template take_chunk<Loop>(cursor, key.slot, {values, next}))
+          break;
+      } else {
+        // <feature> comes next. The entry must end where the feature ends.
+        next = p + 2 + p[1];
+        if (p[1] >= 0x80 || next != values + 1 + *values) break;
+      }
+      last = index;
+      p = next;
+    }
+    sink_.done(cursor);
+    previous = last;
+    return p;
+  }
+
+#if defined(TFR_X86)
+  TFR_AVX2_TARGET TFR_NOINLINE const uint8_t* walk_expected_avx2(const uint8_t* p, const uint8_t* end,
+                                                                 const uint8_t* limit, uint32_t& previous) {
+    return walk_expected_by<Avx2Loop>(p, end, limit, previous);
+  }
+#endif
+  TFR_NOINLINE const uint8_t* walk_expected(const uint8_t* p, const uint8_t* end, const uint8_t* limit,
+                                            uint32_t& previous) {
+#if defined(TFR_X86)
+    if (cpu().bmi2) return walk_expected_avx2(p, end, limit, previous);
+#endif
+    return walk_expected_by<PortableLoop>(p, end, limit, previous);
+  }
+
+  bool matches_text(uint32_t index, const uint8_t* p) const {
+    return !std::memcmp(p + 2, table_.text(index).data(), table_.text(index).size());
+  }
+  // Returns the key of the entry at p if it is one of the keys that followed key `index`, else 0.
+  TFR_NOINLINE uint32_t find_next(uint32_t index, const uint8_t* p) const {
+    for (int tries = 1; tries < kTries; ++tries) {
+      index = table_[index].next;
+      if (PortableLoop::matches(table_[index], p)) return index;
+    }
+    return 0;
+  }
+
+  // Takes an entry that is `0A <name length> <name> 12 <value>` with one of the next keys and any value. Returns
+  // false without a fault if the entry is anything else.
+  TFR_INLINE bool read_expected_key(Span entry, const uint8_t* limit, uint32_t& previous, Fault& fault) {
+    uint32_t index = table_[previous].next;
+    for (int tries = 0; tries < kTries; ++tries) {
+      const std::string& text = table_.text(index);
+      if (index && entry.size() > text.size() && !std::memcmp(entry.begin, text.data(), text.size())) {
+        Span body;
+        if (read_span(entry.begin + text.size(), entry.end, body) != entry.end) return false;
+        previous = index;
+        return take(index, body, limit, fault);
+      }
+      index = table_[index].next;
+    }
+    return false;
+  }
+
+  // Passes a value to the sink, and expects the shape that the sink now expects.
+  bool take(uint32_t index, Span body, const uint8_t* limit, Fault& fault) {
+    const int slot = table_[index].slot;
+    if (slot < 0) return true;
+    const Content before = sink_.content_of(slot);
+    if (!sink_.take_value(slot, body, limit, fault)) return false;
+    if (sink_.content_of(slot) != before) table_.expect(index, sink_.content_of(slot), sink_.one_float(slot));
+    return true;
+  }
+
+  // The slow path. Takes any map entry, whose fields may have any order and number.
+  TFR_NOINLINE bool read_entry(Span entry, uint32_t& previous, Fault& fault) {
+    std::string name;
+    Span body;
+    bool merged = false;
+    bool foreign = false;
+    const bool whole = for_each_field(
+        entry,
+        [&](uint32_t tag, Span span) {
+          if (tag == tag_of(1, kLen)) {
+            if (!is_utf8(span.begin, span.size())) return fault("feature name is not valid UTF-8");
+            name.assign(span.begin, span.end);
+          } else if (tag == tag_of(2, kLen)) {
+            // protobuf merges a message that is given in pieces, which is the message of the concatenated bytes.
+            if (body.begin && !merged) merged_.assign(body.begin, body.end);
+            merged |= body.begin != nullptr;
+            if (merged) merged_.insert(merged_.end(), span.begin, span.end);
+            body = span;
+          } else {
+            foreign = true;
+          }
+          return true;
+        },
+        [&](uint32_t, Span) { return foreign = true; });
+    if (!whole) return fault.reason ? false : fault(kMalformed);
+    // protobuf for Python drops such an entry, protobuf for C++ keeps it, and TensorFlow rejects the record.
+    if (foreign) return fault("map entry holds a field other than key and value");
+    if (merged) body = {merged_.data(), merged_.data() + merged_.size()};
+    uint32_t key = table_.find(name);
+    if (!key) {
+      // Writers of maps always write the value. A nested message of another type looks like an entry without one.
+      if (!body.begin && has_control_characters(name)) return fault(kNotAnExample);
+      const int slot = sink_.slot_of(name);
+      if (slot == kUnknown) return sink_.take_unknown(name, body, fault);
+      if (slot < 0 && table_.full()) return true;
+      key = table_.add(name, slot);
+      table_.expect(key, slot < 0 ? Content::kUnset : sink_.content_of(slot), slot >= 0 && sink_.one_float(slot));
+    }
+    table_.follow(previous, key);
+    previous = key;
+    return take(key, body, body.end, fault);
+  }
+
+  Sink& sink_;
+  KeyTable table_;
+  std::vector<uint8_t> merged_;
+};
+
+// Calls features(span) and feature_lists(span) for the parts of one record. Each may be called repeatedly, because
+// protobuf merges a message that is given in pieces. Both return false to stop. Returns false with a fault.
+// protobuf skips unknown fields, so a message of another type may parse as an Example. A record that is not empty must
+// therefore have at least one known field.
+template <class OnFeatures, class OnLists>
+TFR_INLINE bool walk_record(Span record, bool sequence, Fault& fault, OnFeatures&& features, OnLists&& feature_lists) {
+  Span part;
+  if (!sequence && record.begin < record.end && *record.begin == tag_of(1, kLen) &&
+      read_span(record.begin + 1, record.end, part) == record.end)
+    return features(part);
+  bool is_known = !record.size();
+  const bool whole = for_each_field(
+      record,
+      [&](uint32_t tag, Span span) {
+        const bool is_features = tag == tag_of(1, kLen);
+        if (!is_features && !(sequence && tag == tag_of(2, kLen))) return true;
+        is_known = true;
+        return is_features ? features(span) : feature_lists(span);
+      },
+      [](uint32_t, Span) { return true; });
+  if (!whole) return fault.reason ? false : fault(kMalformed);
+  return is_known || fault(kNotAnExample);
+}
+
+}  // namespace tfr
