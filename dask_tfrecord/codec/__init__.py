@@ -9,6 +9,8 @@ import pyarrow as pa
 from typing_extensions import Buffer
 
 from dask_tfrecord.codec import _kernel
+from dask_tfrecord.codec._kernel import crc32c as crc32c
+from dask_tfrecord.codec._kernel import crc32c_combine as crc32c_combine
 from dask_tfrecord.errors import CorruptRecordError, SchemaError, TFRecordError
 
 Kind = Literal["int64", "float", "bytes", "string"]

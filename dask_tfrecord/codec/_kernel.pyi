@@ -156,5 +156,8 @@ def take_bytes(column: ArrowArray, rows: Buffer) -> ArrowArray:
 def crc32c(data: Buffer, value: int = 0, implementation: str = "best") -> int:
     """Unmasked CRC-32C (Castagnoli) of ``data``, continuing from ``value``."""
 
+def crc32c_combine(crc1: int, crc2: int, size2: int) -> int:
+    """CRC-32C of two byte strings together: CRC ``crc1``, then ``size2`` bytes with CRC ``crc2``."""
+
 def crc32c_implementations() -> list[str]:
     """What this processor can run, fastest first; the last is always "table"."""

@@ -5,7 +5,7 @@ from dataclasses import replace
 from functools import partial, reduce
 from typing import NamedTuple
 
-from dask_tfrecord.codec import Decoder, Encoder, Scanned, scan
+from dask_tfrecord.codec import Decoder, Encoder, Scanned, crc32c_combine, scan
 from dask_tfrecord.codec.codecs import Compression, detect
 from dask_tfrecord.dataset.plan import Dataset
 from dask_tfrecord.dataset.snapshot.model import Snapshot, library_version
@@ -18,7 +18,7 @@ from dask_tfrecord.files.options import ReadOptions
 from dask_tfrecord.files.part_names import is_part
 from dask_tfrecord.files.reading import locate_error, run_kernel
 from dask_tfrecord.files.splits import Split, split_file
-from dask_tfrecord.files.storage.checksum import ChecksumStore, followed_by
+from dask_tfrecord.files.storage.checksum import ChecksumStore
 from dask_tfrecord.files.storage.listing import FileInfo
 from dask_tfrecord.files.storage.redaction import redact_errors
 from dask_tfrecord.files.storage.store import Store
@@ -140,7 +140,7 @@ def _joined(one: _Examined, after: _Examined) -> _Examined:
     return _Examined(
         one.records + after.records,
         one.bytes + after.bytes,
-        followed_by(one.crc32c, after.crc32c, after.bytes),
+        crc32c_combine(one.crc32c, after.crc32c, after.bytes),
         statistics.merge_statistics(one.columns, after.columns),
         one.blocks + after.blocks,
         one.compression,

@@ -5,7 +5,7 @@ from dataclasses import replace
 from functools import partial, reduce
 from typing import NamedTuple
 
-from dask_tfrecord.codec import RecordType, scan
+from dask_tfrecord.codec import RecordType, crc32c_combine, scan
 from dask_tfrecord.dataset.inferred_schema import infer_schema
 from dask_tfrecord.dataset.packing import plan_partitions
 from dask_tfrecord.dataset.sampling import take_sample
@@ -18,7 +18,7 @@ from dask_tfrecord.files.inference import AskedType, FeatureSummary, Sample, sam
 from dask_tfrecord.files.options import ReadOptions
 from dask_tfrecord.files.reading import run_kernel
 from dask_tfrecord.files.splits import Split
-from dask_tfrecord.files.storage.checksum import ChecksumStore, followed_by
+from dask_tfrecord.files.storage.checksum import ChecksumStore
 from dask_tfrecord.files.storage.listing import FileInfo
 from dask_tfrecord.files.storage.redaction import redact_errors
 from dask_tfrecord.files.storage.store import Store
@@ -149,7 +149,7 @@ def _joined(one: Found, after: Found) -> Found:
     return Found(
         one.sample.merged(after.sample),
         one.bytes + after.bytes,
-        followed_by(one.crc32c, after.crc32c, after.bytes),
+        crc32c_combine(one.crc32c, after.crc32c, after.bytes),
         one.damaged + after.damaged,
         one.damaged_bytes + after.damaged_bytes,
         one.first or after.first,

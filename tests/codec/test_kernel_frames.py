@@ -221,3 +221,39 @@ def test_the_portable_checksum_is_always_there() -> None:
 def test_an_unknown_checksum_implementation_is_refused() -> None:
     with pytest.raises(ValueError, match="quantum"):
         _kernel.crc32c(b"", 0, "quantum")
+
+
+def crc32c_by_bits(data: bytes) -> int:
+    """The definition of CRC-32C: a division by the polynomial, one bit after the other."""
+    crc = 0xFFFFFFFF
+    for byte in data:
+        crc ^= byte
+        for _ in range(8):
+            crc = crc >> 1 ^ (0x82F63B78 if crc & 1 else 0)
+    return crc ^ 0xFFFFFFFF
+
+
+@given(st.lists(st.binary(max_size=50), max_size=5))
+def test_combined_crcs_of_parts_are_the_crc_of_the_whole(parts: list[bytes]) -> None:
+    total = 0
+    for part in parts:
+        total = _kernel.crc32c_combine(total, crc32c_by_bits(part), len(part))
+    assert total == crc32c_by_bits(b"".join(parts))
+
+
+@pytest.mark.parametrize("size", [0, 1, 255, 256, 4097, 1 << 16, (1 << 24) + 3])
+def test_combined_crcs_are_right_for_long_second_parts(size: int) -> None:
+    second = bytes(size)
+    combined = _kernel.crc32c_combine(_kernel.crc32c(b"first"), _kernel.crc32c(second), size)
+    assert combined == _kernel.crc32c(b"first" + second)
+
+
+def test_combined_crcs_of_more_than_32_bits_of_bytes() -> None:
+    """Three equal parts of 2**33 bytes: combining is associative."""
+    part = _kernel.crc32c(bytes(1 << 20))
+    for power in range(20, 33):
+        part = _kernel.crc32c_combine(part, part, 1 << power)
+    whole = _kernel.crc32c_combine(part, part, 1 << 33)
+    three = _kernel.crc32c_combine(part, whole, 1 << 34)
+    assert three == _kernel.crc32c_combine(whole, part, 1 << 33)
+    assert _kernel.crc32c_combine(part, 0, 0) == part

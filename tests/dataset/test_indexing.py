@@ -10,8 +10,6 @@ import oracle
 import pandas as pd
 import pyarrow as pa
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from servers import s3_server
 
 import dask_tfrecord
@@ -26,7 +24,6 @@ from dask_tfrecord import (
 )
 from dask_tfrecord.dataset import indexing
 from dask_tfrecord.files import boundaries as locate
-from dask_tfrecord.files.storage import checksum
 from dask_tfrecord.files.storage.store import Store
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -120,15 +117,6 @@ def test_the_next_reader_reads_the_same_and_opens_nothing_to_know_it(root: Path,
     assert ddf.npartitions > len(FILES)
     after = ddf.compute()
     pd.testing.assert_frame_equal(after.reset_index(drop=True), before.reset_index(drop=True))
-
-
-@given(st.lists(st.binary(max_size=50), max_size=5))
-def test_the_checksum_of_parts_is_that_of_the_whole(parts: list[bytes]) -> None:
-    total = size = 0
-    for part in parts:
-        total = checksum.followed_by(total, oracle.crc32c(part), len(part))
-        size += len(part)
-    assert total == oracle.crc32c(b"".join(parts))
 
 
 def test_a_rare_feature_in_the_last_record_is_a_column(tmp_path: Path) -> None:
