@@ -32,7 +32,6 @@ from dask_tfrecord.frames import pandas_to_arrow
 from dask_tfrecord.frames.index_levels import index_levels
 from dask_tfrecord.keywords import AnyCompression, AnyRecordType, AnySchema, WriteKeywords
 from dask_tfrecord.schema.model import Lossy, Schema
-from dask_tfrecord.sources import check_not_read
 
 # Times that a task on a remote store is tried again, as in Dask's own `to_parquet`.
 _RETRIES = 5
@@ -244,7 +243,7 @@ def to_tfrecord(
         check_labels([name_function(index) for index in range(count or ddf.npartitions)])
     mode = _mode(append, overwrite, keys)
     if mode in ("overwrite", "partitions"):
-        check_not_read(ddf, store)
+        expr.check_not_read(ddf, store)
     base = check_destination(store, mode)
     schema = arguments.arrow_schema(schema)
     levels = index_levels(ddf._meta, write_index)

@@ -13,8 +13,8 @@ import pyarrow as pa
 import pytest
 from distributed import Client
 
-from dask_tfrecord import CorruptRecordError, SchemaError, read_tfrecord, to_tfrecord
-from dask_tfrecord.files import writing
+from dask_tfrecord import CorruptRecordError, SchemaError, Snapshot, read_tfrecord, to_tfrecord
+from dask_tfrecord.files import block_writer
 
 
 @pytest.fixture(params=["sync", "threads", "processes", "distributed"])
@@ -97,7 +97,7 @@ def doom(part: pd.DataFrame, marker: str, at: int) -> pd.DataFrame:
 
     if at in part["n"].tolist() and not os.path.exists(marker):
         Path(marker).touch()
-        writing._Output._write = write_a_bit_and_die
+        block_writer.BlockWriter._write = write_a_bit_and_die
     return part
 
 
@@ -111,6 +111,36 @@ def test_a_worker_killed_mid_write_leaves_exactly_the_committed_rows(tmp_path: P
     assert len(list((tmp_path / "a").glob("[!_]*"))) == 4
     assert not (tmp_path / "a" / "_tfrecord" / "staging").exists()
     assert sorted(read_tfrecord(tmp_path / "a")["n"].compute(scheduler="sync")) == list(range(20))
+
+
+def test_a_worker_lost_after_the_commit_changes_nothing(tmp_path: Path, client: Client) -> None:
+    """Its result is computed again, and the tasks before it, if the rows can still be had."""
+    to_tfrecord(numbers(), tmp_path, compute_kwargs={"scheduler": "sync"})
+    ddf = numbers().assign(m=1)
+    snapshot = _after_losing_the_result(to_tfrecord(ddf, tmp_path, overwrite=True, compute=False), client)
+    assert snapshot == Snapshot.open(tmp_path)
+    assert len(list(tmp_path.glob("part-*"))) == 4
+
+
+def test_a_worker_lost_after_the_overwrite_of_its_own_input_fails_a_write_that_is_committed(
+    tmp_path: Path, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The reason why `to_tfrecord` refuses to overwrite what is read."""
+    to_tfrecord(numbers(), tmp_path, compute_kwargs={"scheduler": "sync"})
+    monkeypatch.setattr("dask_tfrecord.expr.check_not_read", lambda ddf, store: None)
+    lazy = to_tfrecord(read_tfrecord(tmp_path).assign(m=1), tmp_path, overwrite=True, compute=False)
+    with pytest.raises(FileNotFoundError, match="is gone now"):
+        _after_losing_the_result(lazy, client)
+    assert sorted(read_tfrecord(tmp_path)["n"].compute(scheduler="sync")) == list(range(20))
+
+
+def _after_losing_the_result(lazy: Any, client: Client) -> Snapshot:
+    """Compute a write, restart the worker that holds its result, and ask for the result."""
+    future = client.compute(lazy)
+    future.result()
+    [workers] = client.who_has([future]).values()
+    client.restart_workers(list(workers))
+    return future.result()
 
 
 def test_a_plan_travels_without_the_package_being_imported_by_hand(tmp_path: Path, client: Client) -> None:

@@ -3,9 +3,18 @@
 Checked on Dask 2025.5.1 to 2026.8. What the tasks do is in `dataset` and `frame`.
 """
 
-from dask_tfrecord.expr.lineage import large_strings, read_types
+from dask_tfrecord.expr.lineage import check_not_read, large_strings, read_types
 from dask_tfrecord.expr.reading import read
 from dask_tfrecord.expr.string_conversion import checked, records_read, was_computed
 from dask_tfrecord.expr.writing import write
 
-__all__ = ["checked", "large_strings", "read", "read_types", "records_read", "was_computed", "write"]
+__all__ = [
+    "check_not_read",
+    "checked",
+    "large_strings",
+    "read",
+    "read_types",
+    "records_read",
+    "was_computed",
+    "write",
+]

@@ -1,6 +1,7 @@
-"""Where the columns of a collection come from, as far as its expressions show it for certain."""
+"""Where the columns of a collection come from, and which files it reads, as its expressions show it."""
 
-from collections.abc import Iterable
+import os
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import pandas as pd
@@ -21,8 +22,13 @@ from dask.dataframe.dask_expr._expr import (
 )
 from dask.dataframe.dask_expr._repartition import Repartition
 from dask.dataframe.dask_expr.io.io import FromPandas
+from fsspec import AbstractFileSystem
 
+from dask_tfrecord.dataset.plan import Dataset
+from dask_tfrecord.errors import DestinationError
 from dask_tfrecord.expr.reading import ReadTFRecord
+from dask_tfrecord.files.storage.paths import name_of, parent_of
+from dask_tfrecord.files.storage.store import Store
 
 # These leave out columns or rows, or move rows, and change no value.
 _KEEPING = (Projection, Filter, DropnaFrame, Head, Tail, Sample, Partitions, Repartition, ClearDivisions)
@@ -69,3 +75,51 @@ def _source(expr: Any, name: str, keeping: Any) -> Any:
 def _dtype(source: Expr, name: str) -> Any:
     frame = source.operand("frame")._data if isinstance(source, FromPandas) else source._meta
     return dict(frame.dtypes).get(name)
+
+
+def check_not_read(ddf: DataFrame, store: Store) -> None:
+    """Refuse to overwrite TFRecord files that the collection reads.
+
+    The overwrite removes the files after all rows are written, so the new dataset would be right. But Dask
+    computes a task again if a worker is lost, also after the commit, and the task would find no input: the
+    write would fail although it is committed. Reads of other formats need no check, because an overwrite
+    refuses directories that hold anything but TFRecord files.
+
+    Raises
+    ------
+    DestinationError
+        If a file that `read_tfrecord` found for the collection lies in the store's root.
+    """
+    root = f"{os.path.realpath(store.root)}/" if store.local else store.join("")
+    for read in ddf.expr.find_operations(ReadTFRecord):
+        for path in _paths_on(read.dataset, store):
+            if path.startswith(root):
+                raise DestinationError(
+                    f"the DataFrame reads from {store.public(path)}, which the overwrite would remove",
+                    path=store.public(store.root),
+                    advice="write to another directory, then replace this one, or call persist() first",
+                )
+
+
+def _paths_on(dataset: Dataset, store: Store) -> Iterator[str]:
+    """The files of a dataset, if they are on the store's kind of filesystem; local ones without links."""
+    source = _behind_caches(dataset.store)
+    if type(source.fs) is not type(_behind_caches(store).fs):
+        return
+    files = [*(split.file for partition in dataset.partitions for split in partition), *dataset.pruned_files]
+    real: dict[str, str] = {}
+    for path in dict.fromkeys(file.path for file in files):
+        if not source.local:
+            yield path
+            continue
+        parent = parent_of(path)
+        real.setdefault(parent, os.path.realpath(parent))
+        yield os.path.realpath(path) if os.path.islink(path) else f"{real[parent]}/{name_of(path)}"
+
+
+def _behind_caches(store: Store) -> Store:
+    """The store that a cache of fsspec reads from, or the store itself."""
+    fs = store.fs
+    while isinstance(inner := getattr(fs, "fs", None), AbstractFileSystem):
+        fs = inner
+    return Store(fs, store.root)

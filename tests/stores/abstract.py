@@ -270,7 +270,7 @@ class StoreSuite:
         names = f"{place}/it/*.part" if read == "csv" else f"{place}/it"
         ddf = getattr(dd, f"read_{read}")(names, storage_options=self.options)
         ddf = ddf if read == "tfrecord" else ddf[["n"]]
-        with pytest.raises(DestinationError, match="the DataFrame reads from"):
+        with pytest.raises(DestinationError, match=r"the DataFrame reads from|the directory also holds"):
             self.write(ddf, f"{place}/it", overwrite=True)
         self.write(ddf, f"{place}/other", overwrite=True)
         assert self.read(f"{place}/other") == [1, 2]

@@ -506,9 +506,101 @@ def test_what_is_read_is_not_overwritten(
     path.mkdir()
     pd.DataFrame({"n": [1]}).to_csv(path / "data.csv", index=False)
     pd.DataFrame({"n": [1]}).to_parquet(path / "data.parquet")
-    with pytest.raises(DestinationError, match="the DataFrame reads from"):
+    with pytest.raises(DestinationError, match="removes only TFRecord files, and the directory also holds"):
         to_tfrecord(source(path), path, **mode)
     assert sorted(path.iterdir()) == [path / "data.csv", path / "data.parquet"]
+
+
+def of_tfrecord(path: Path) -> dd.DataFrame:
+    return read_tfrecord(path)
+
+
+def of_tfrecord_in_a_list(path: Path) -> dd.DataFrame:
+    return read_tfrecord([str(file) for file in path.glob("part-*")])
+
+
+def of_a_tfrecord_glob(path: Path) -> dd.DataFrame:
+    return read_tfrecord(f"{path.parent}/*/part-*")[["n"]]
+
+
+def of_a_tfrecord_join(path: Path) -> dd.DataFrame:
+    return collection(1).merge(read_tfrecord(f"file://{path}", dtype_backend="numpy"), on="n")
+
+
+def of_a_relative_tfrecord_path(path: Path) -> dd.DataFrame:
+    return read_tfrecord(path.name).map_partitions(lambda part: part)
+
+
+def of_a_tfrecord_link(path: Path) -> dd.DataFrame:
+    link = path.parent / "link"
+    link.symlink_to(path)
+    return read_tfrecord(link)
+
+
+def of_a_link_to_a_tfrecord_file(path: Path) -> dd.DataFrame:
+    link = path.parent / "link.tfrecord"
+    link.symlink_to(next(path.glob("part-*")))
+    return read_tfrecord(link)
+
+
+def of_tfrecord_behind_a_cache(path: Path) -> dd.DataFrame:
+    return read_tfrecord(f"simplecache::file://{path}")
+
+
+TFRECORD_SOURCES = [
+    of_tfrecord,
+    of_tfrecord_in_a_list,
+    of_a_tfrecord_glob,
+    of_a_tfrecord_join,
+    of_a_relative_tfrecord_path,
+    of_a_tfrecord_link,
+    of_a_link_to_a_tfrecord_file,
+    of_tfrecord_behind_a_cache,
+]
+
+
+@pytest.mark.parametrize("mode", [{"overwrite": True}, {"overwrite": "partitions", "partition_on": "n"}])
+@pytest.mark.parametrize("source", TFRECORD_SOURCES)
+def test_tfrecord_files_that_are_read_are_not_overwritten(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: Any, mode: dict[str, Any]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "place"
+    to_tfrecord(collection(1), path)
+    before = content(path)
+    with pytest.raises(DestinationError, match="the DataFrame reads from"):
+        to_tfrecord(source(path), path, **mode)
+    assert content(path) == before
+
+
+@pytest.mark.parametrize(
+    "mention",
+    [
+        lambda path: collection(1).map_partitions(lambda part: part.assign(n=len(str(path)) * 0 + 1)),
+        lambda path: collection(1).assign(n=lambda frame: frame["n"] if str(path) else 0),
+        lambda path: collection(1).map_partitions(lambda part, root: part, f"{path}/data.csv"),
+    ],
+)
+def test_rows_in_memory_may_overwrite_a_place_that_their_functions_mention(
+    tmp_path: Path, mention: Any
+) -> None:
+    to_tfrecord(collection(0), tmp_path / "place")
+    to_tfrecord(mention(str(tmp_path / "place")), tmp_path / "place", overwrite=True)
+    assert values(str(tmp_path / "place")) == [1]
+
+
+def test_a_task_that_runs_again_after_the_overwrite_of_its_input_cannot_read_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The reason why `to_tfrecord` refuses: only until the commit, the input is kept."""
+    to_tfrecord(collection(1), tmp_path)
+    monkeypatch.setattr("dask_tfrecord.expr.check_not_read", lambda ddf, store: None)
+    lazy = to_tfrecord(read_tfrecord(tmp_path), tmp_path, overwrite=True, compute=False)
+    lazy.compute()
+    assert values(str(tmp_path)) == [1]
+    with pytest.raises(FileNotFoundError, match="is gone now"):
+        lazy.compute()
+    assert values(str(tmp_path)) == [1]
 
 
 def test_a_dataset_is_not_overwritten_with_itself(place: str) -> None:
@@ -521,7 +613,7 @@ def test_a_dataset_is_not_overwritten_with_itself(place: str) -> None:
     assert values(place) == [1, 1]
 
 
-@pytest.mark.parametrize("source", [of_csv, of_delayed, of_a_closure, of_a_join])
+@pytest.mark.parametrize("source", [of_csv, of_a_map, of_delayed, of_a_closure, of_a_join])
 def test_other_places_may_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: Any) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "from").mkdir()
