@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from dask_tfrecord import arguments
 from dask_tfrecord.codec import RecordType
-from dask_tfrecord.dataset.discovery import open_dataset
+from dask_tfrecord.dataset.discovery import ReadRequest, open_dataset
 from dask_tfrecord.dataset.indexing import examine, renewed
 from dask_tfrecord.dataset.requested_columns import GivenHive, GivenSchema
 from dask_tfrecord.dataset.snapshot.model import Snapshot, find_snapshot, to_parquet
@@ -125,17 +125,16 @@ def index(
     if not store.fs.isdir(store.root):
         raise nothing_at(store, "no such directory")
     try:
-        dataset = open_dataset(
-            path,
+        request = ReadRequest(
             schema=schema,
             hive=hive,
+            use_snapshot=False,
             record_type=record_type,
             infer="all",
-            compute_each=compute_each,
-            use_snapshot=False,
             options=ReadOptions(extra="raise" if schema is None or isinstance(schema, Mapping) else "ignore"),
             storage_options=storage_options,
         )
+        dataset = open_dataset(path, request, compute_each=compute_each)
         snapshot = examine(dataset, compute_each, uuid4().hex)
     except CorruptRecordError as error:  # whose advice for a reader may be a glob
         raise error.replaced(advice=_GLOB.sub(_HIDE, error.advice or "") or None) from None

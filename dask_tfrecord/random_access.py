@@ -10,12 +10,12 @@ import numpy.typing as npt
 import pandas as pd
 import pyarrow as pa
 
-from dask_tfrecord.dataset.partitioning.key_columns import snapshot_values
+from dask_tfrecord.dataset.partitioning.partition_columns import values_from_snapshot
 from dask_tfrecord.dataset.plan import Dataset
-from dask_tfrecord.dataset.snapshot.model import Snapshot, find_snapshot
+from dask_tfrecord.dataset.snapshot.model import Snapshot
 from dask_tfrecord.dataset.snapshot.stamps import is_proven
-from dask_tfrecord.dataset.snapshot.visibility import snapshot_files
-from dask_tfrecord.errors import CorruptRecordError, SchemaError
+from dask_tfrecord.dataset.snapshot.visibility import newest_snapshot
+from dask_tfrecord.errors import SchemaError
 from dask_tfrecord.files.entry import FileEntry
 from dask_tfrecord.files.options import ReadOptions
 from dask_tfrecord.files.reading import count_records
@@ -104,10 +104,11 @@ def take(
     """
     store = Store.at(path, storage_options)
     root = store.public(store.root)
-    snapshot, files = _newest(store)
-    if snapshot is None:
+    newest = newest_snapshot(store)
+    if newest is None:
         advice = f"dask_tfrecord.index({root!r}) makes one of files that others wrote"
         raise nothing_at(store, f"no snapshot here, which knows where each row is; {advice}")
+    snapshot, files = newest
     schema = _selected(snapshot.columns, columns)
     numbers, order = np.unique(_row_numbers(indices, snapshot.records, root), return_inverse=True)
     if not schema.fields:
@@ -148,20 +149,6 @@ def _row_numbers(indices: Any, count: int, root: str) -> _Numbers:
     return np.where(numbers < 0, numbers + count, numbers)
 
 
-def _newest(store: Store) -> tuple[Snapshot | None, Sequence[FileInfo]]:
-    """The newest snapshot, if there is any, and its files as they are now."""
-    snapshot = find_snapshot(store)
-    while snapshot is not None:
-        try:
-            return snapshot, snapshot_files(store, snapshot)
-        except CorruptRecordError:
-            newest = find_snapshot(store)
-            if newest is None or newest.number == snapshot.number:
-                raise
-            snapshot = newest  # an overwrite has taken the place of the one before
-    return None, ()
-
-
 def _check_doubted(store: Store, snapshot: Snapshot, files: Sequence[FileInfo]) -> None:
     """Read the files that may be other ones now, because all files before a row decide its number."""
     pairs = zip(files, snapshot.files, strict=True)
@@ -198,7 +185,7 @@ def _runs(keys: _Numbers, numbers: _Numbers) -> Iterator[tuple[int, _Numbers]]:
 def _dataset(store: Store, snapshot: Snapshot, schema: Schema, wanted: Sequence[_Wanted]) -> Dataset:
     """The blocks as partitions."""
     files = pa.array([one.file for one in wanted], pa.int64())
-    values = {name: column.take(files) for name, column in snapshot_values(snapshot, schema).items()}
+    values = {name: column.take(files) for name, column in values_from_snapshot(snapshot, schema).items()}
     whole = len(schema.fields) == len(snapshot.columns.fields)
     options = ReadOptions(extra="raise" if whole else "ignore")
     return Dataset(store, tuple((one.split,) for one in wanted), schema, options, values)

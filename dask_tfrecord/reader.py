@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from dask_tfrecord import arguments, expr
 from dask_tfrecord.cluster import check_cluster
 from dask_tfrecord.codec import MAX_RECORD_BYTES, RecordType
-from dask_tfrecord.dataset.discovery import Infer, open_dataset
+from dask_tfrecord.dataset.discovery import Infer, ReadRequest, open_dataset
 from dask_tfrecord.dataset.plan import Dataset
 from dask_tfrecord.dataset.snapshot.model import Levels, Snapshot
 from dask_tfrecord.dataset.write.destination import destination
@@ -269,21 +269,20 @@ def read_tfrecord(
         offset_column=arguments.origin_column(include_offset_column, "offset"),
     )
     check_cluster()
-    dataset = open_dataset(
-        path,
+    request = ReadRequest(
         columns=_requested_columns(columns, index),
         schema=schema,
         hive=hive,
         use_snapshot=use_snapshot,
-        infer=infer,
         record_type=record_type,
-        compute_each=compute_each,
+        infer=infer,
+        filters=None if isinstance(filters, list | tuple) and not filters else filters,
         options=options,
         blocksize=arguments.byte_count("blocksize", blocksize),
         whole_files=calculate_divisions,
-        filters=None if isinstance(filters, list | tuple) and not filters else filters,
         storage_options=storage_options,
-    ).with_origin_columns()
+    )
+    dataset = open_dataset(path, request, compute_each=compute_each).with_origin_columns()
     check_quarantine_path(quarantine, dataset.store)
     if categories is not None:
         dataset = replace(dataset, schema=_with_categories(dataset.schema, categories))

@@ -1,54 +1,137 @@
-"""The columns that a sample of records shows: their types, and which of them contradict themselves."""
+"""The columns of records that have no stored schema: inferred from a sample of the records."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 import pyarrow as pa
 
 from dask_tfrecord.codec import DECODED, quoted, spelled
+from dask_tfrecord.dataset.partitioning.partition_columns import feature_clash, payload_clash
+from dask_tfrecord.dataset.requested_columns import RequestedColumns, check_given_names
 from dask_tfrecord.errors import SchemaError
-from dask_tfrecord.files.inference import FeatureSummary, Sample
+from dask_tfrecord.files.inference import AskedType, FeatureSummary, Sample
 from dask_tfrecord.files.options import Guess
 from dask_tfrecord.schema.model import Field, Schema
 from dask_tfrecord.schema.storage_types import is_list
 
-# The one column of records that are not messages.
+# The only column of records of the type "bytes".
 PAYLOAD = pa.field("record", pa.binary())
 
 
-def infer_schema(sample: Sample, given: Mapping[str, pa.DataType], without: Iterable[str] = ()) -> Schema:
-    """The columns that hold what was sampled, except for those whose types are ``given``.
+class InferredColumns(NamedTuple):
+    """The columns in the records.
 
-    A feature that never has more than one value becomes a scalar, a feature list a list of lists; bytes
-    become strings if all are text. A feature without any value gets the null type.
+    Attributes
+    ----------
+    schema : Schema
+        The columns, without partition columns.
+    ignored_features : frozenset of str
+        Features that have no column.
+    guess : Guess, optional
+        What the sample showed. None if nothing was inferred.
+    warnings : tuple of str
+        Texts that the user should see.
+    """
+
+    schema: Schema
+    ignored_features: frozenset[str] = frozenset()
+    guess: Guess | None = None
+    warnings: tuple[str, ...] = ()
+
+
+def infer_columns(
+    requested: RequestedColumns,
+    partition_names: Sequence[str],
+    record_type: AskedType,
+    take_sample: Callable[[], Sample],
+    *,
+    certain: bool,
+) -> InferredColumns:
+    """Combine the requested columns with those that a sample of the records shows.
+
+    Parameters
+    ----------
+    requested : RequestedColumns
+        The columns that the caller requests.
+    partition_names : sequence of str
+        The partition columns. They are not read from the records.
+    record_type : RecordType or "infer"
+        The record type that the caller requests.
+    take_sample : callable
+        Reads the sample. It is not called if a whole schema and the record type are given.
+    certain : bool
+        True if the sample has all records.
 
     Raises
     ------
     SchemaError
-        Naming all `conflicts`.
+        If a requested column contradicts the sample, or if no type fits all values of a column.
+    """
+    types = {name: type_ for name, type_ in requested.types.items() if name not in partition_names}
+    if requested.is_whole_schema and not types:
+        return InferredColumns(Schema((), "example" if record_type == "infer" else record_type))
+    if requested.is_whole_schema and record_type != "infer":
+        return InferredColumns(Schema(requested.fields(types, record_type), record_type))
+    sample = _with_given_types(take_sample(), types, record_type)
+    warnings = [_bytes_warning(sample)] if sample.doubt else []
+    if requested.is_whole_schema:
+        _check_nesting(sample, types)
+        schema = Schema(requested.fields(types, sample.known_type), sample.known_type)
+        return InferredColumns(schema, warnings=tuple(warnings))
+    _check_nesting(sample, {name: type_ for name, type_ in types.items() if requested.is_requested(name)})
+    if sample.record_type == "bytes":
+        if PAYLOAD.name in partition_names and not types:
+            raise payload_clash(PAYLOAD.name)
+        return InferredColumns(infer_schema(sample, types, partition_names), warnings=tuple(warnings))
+    for feature in sample.features:
+        name = feature.name
+        if name in partition_names and name not in requested.hive_types and requested.is_requested(name):
+            raise feature_clash(name).located(path=feature.path)
+    known = [*(feature.name for feature in sample.features), *partition_names]
+    if warning := check_given_names([*types, *sorted(requested.excluded)], known, certain=certain):
+        warnings.append(warning)
+    conflicts = _conflicts(sample, {*types, *partition_names, *requested.excluded})
+    if errors := [error for name, error in conflicts.items() if requested.is_requested(name)]:
+        raise _joined(errors)
+    ignored = requested.excluded | conflicts.keys()
+    schema = infer_schema(sample, types, [*partition_names, *ignored])
+    return InferredColumns(schema, ignored, _guess(sample, types, everything=certain), tuple(warnings))
+
+
+def infer_schema(sample: Sample, given: Mapping[str, pa.DataType], excluded: Iterable[str] = ()) -> Schema:
+    """Return the columns that hold the sampled values; columns in ``given`` have the types in it.
+
+    A feature becomes a scalar column if no record has several values of it, else a list column. A feature
+    list becomes a list of lists. Bytes become strings if all of them are text. A feature without any value
+    gets the null type.
+
+    Raises
+    ------
+    SchemaError
+        If no type fits all values of a column. The error names all such columns.
     """
     types = dict(given)
     if sample.record_type == "bytes":
         types = types or {PAYLOAD.name: PAYLOAD.type}
     record_type = sample.known_type
-    known = Schema.from_arrow(pa.schema(list(types.items())), record_type).fields if types else ()
-    fields = {field.name: field for field in known}
-    features = () if sample.record_type == "bytes" else _told(sample.features)
-    left_out = set(without)
-    clashes = conflicts(replace(sample, features=tuple(features)), skip=left_out | types.keys())
-    if clashes:
-        raise refuse([*clashes.values()])
+    given_fields = Schema.from_arrow(pa.schema(list(types.items())), record_type).fields if types else ()
+    fields = {field.name: field for field in given_fields}
+    features = () if sample.record_type == "bytes" else _merged_maps(sample.features)
+    names = set(excluded)
+    if conflicts := _conflicts(sample, names | types.keys()):
+        raise _joined([*conflicts.values()])
     inferred = {
         feature.name: fields.get(feature.name) or Field(feature.name, type_of(feature))
         for feature in features
-        if feature.name not in left_out
+        if feature.name not in names
     }
     return Schema(tuple((inferred | fields).values()), record_type)
 
 
 def type_of(feature: FeatureSummary) -> pa.DataType:
-    """The type that reads what was seen of a feature."""
+    """Return the type of a column that reads the sampled values of a feature."""
     if not feature.kinds and not feature.feature_list:
         return pa.null()
     kind = next(iter(feature.kinds), "bytes")
@@ -60,101 +143,133 @@ def type_of(feature: FeatureSummary) -> pa.DataType:
     return type_
 
 
-def conflicts(sample: Sample, skip: Iterable[str] = ()) -> dict[str, SchemaError]:
-    """What is wrong with the features that no column can hold: those of two kinds, or in two places."""
-    skipped = set(skip)
-    found: dict[str, SchemaError] = {}
-    places: dict[str, FeatureSummary] = {}
-    for feature in _told(sample.features):
+def _with_given_types(sample: Sample, types: Mapping[str, pa.DataType], record_type: AskedType) -> Sample:
+    """Correct the inferred record type of a sample where the given types require another one."""
+    nested = any(is_list(type_) and is_list(type_.value_type) for type_ in types.values())
+    if sample.doubt and sample.features and types:  # the user knows the features
+        sample = replace(sample, record_type="example", doubt="")
+        nested = nested or any(feature.feature_list for feature in sample.features)
+    is_payload = len(types) == 1 and all(type_ in (pa.binary(), pa.string()) for type_ in types.values())
+    if sample.record_type == "bytes" and record_type == "infer" and types and not is_payload:
+        raise SchemaError(
+            f"schema= names {', '.join(map(repr, types))}, but the records are no Examples"
+            + (f": {sample.doubt}" if sample.doubt else ""),
+            advice='pass record_type="bytes" without schema= to read the payloads unparsed',
+        )
+    if nested and record_type == "infer" and sample.known_type == "example":  # no sampled record has a list
+        return replace(sample, record_type="sequence_example")
+    return sample
+
+
+def _bytes_warning(sample: Sample) -> str:
+    return (
+        f"the records do not look like Examples and are read as bytes: {sample.doubt}; "
+        'pass record_type="bytes" to read them as bytes without this warning, or record_type="example" or '
+        '"sequence_example" to parse them'
+    )
+
+
+def _conflicts(sample: Sample, excluded: Iterable[str]) -> dict[str, SchemaError]:
+    """Return an error for each feature that no column can read.
+
+    Such a feature has values of two kinds, or is both in the context and in the feature lists.
+    """
+    if sample.record_type == "bytes":
+        return {}
+    names = set(excluded)
+    errors: dict[str, SchemaError] = {}
+    previous: dict[str, FeatureSummary] = {}
+    for feature in _merged_maps(sample.features):
         name = feature.name
-        if name in skipped or name in found:
+        if name in names or name in errors:
             continue
         if len(feature.kinds) > 1:
-            (one, at), (other, elsewhere) = list(feature.kinds.items())[:2]
-            problem = f"holds {one} here and {other} in {elsewhere.path}, record {elsewhere.record:,}"
-            found[name] = SchemaError(problem, **at._asdict(), feature=name, advice=leave_out([name]))
-        elif name in places:
-            found[name] = _in_both_places(places[name], feature)
-        places[name] = feature
-    return found
+            (kind, first), (other_kind, other) = list(feature.kinds.items())[:2]
+            problem = f"holds {kind} here and {other_kind} in {other.path}, record {other.record:,}"
+            errors[name] = SchemaError(
+                problem, **first._asdict(), feature=name, advice=_exclude_advice([name])
+            )
+        elif name in previous:
+            errors[name] = _in_both_maps(previous[name], feature)
+        previous[name] = feature
+    return errors
 
 
-def refuse(found: Sequence[SchemaError]) -> SchemaError:
-    """One error for all conflicts, with the advice that gets past all of them."""
-    first, *others = found
+def _joined(errors: Sequence[SchemaError]) -> SchemaError:
+    """Return one error for several features, with the advice that excludes all of them."""
+    first, *others = errors
     if not others:
         return first
-    names = [str(one.feature) for one in found]
-    more = "; ".join(f"feature {one.feature!r} {one.problem}" for one in others)
-    problem = f"{first.problem}; the same is wrong with others: {more}"
-    error = SchemaError(problem, advice=leave_out(names))
-    return error.located(path=first.path, record=first.record, offset=first.offset, feature=first.feature)
+    more = "; ".join(f"feature {error.feature!r} {error.problem}" for error in others)
+    return first.replaced(
+        problem=f"{first.problem}; other features have the same problem: {more}",
+        advice=_exclude_advice([str(error.feature) for error in errors]),
+    )
 
 
-def guess_of(sample: Sample, given: Iterable[str], *, everything: bool) -> Guess:
-    """What a sample says about columns, of which some are given."""
-    kinds: dict[str, tuple[str, ...]] = {}
-    for feature in sample.features:
-        kinds[feature.name] = (*kinds.get(feature.name, ()), *feature.kinds)
-    known = {name: kinds.get(name, ()) for name in given}
-    return Guess(known, frozenset(name for name in kinds.keys() - known if not kinds[name]), everything)
-
-
-def leave_out(names: Sequence[str]) -> str:
-    """The advice for columns that no type reads."""
+def _exclude_advice(names: Sequence[str]) -> str:
     given = ", ".join(f"{quoted(name)}: None" for name in names)
     what = "the column" if len(names) == 1 else "these columns"
     return (
-        f"pass schema={{{given}}} to leave {what} out, columns= to read only other ones, "
+        f"pass schema={{{given}}} to leave {what} out, columns= to read only other columns, "
         "or read files of one kind at a time"
     )
 
 
-def check_places(sample: Sample, given: Mapping[str, pa.DataType]) -> None:
-    """Refuse a type that looks for a feature list in the context, or the other way round: it finds nothing.
+def _guess(sample: Sample, given: Iterable[str], *, everything: bool) -> Guess:
+    """Return what a sample shows about the columns, for later error messages."""
+    kinds: dict[str, tuple[str, ...]] = {}
+    for feature in sample.features:
+        kinds[feature.name] = (*kinds.get(feature.name, ()), *feature.kinds)
+    given_kinds = {name: kinds.get(name, ()) for name in given}
+    untyped = frozenset(name for name in kinds.keys() - given_kinds if not kinds[name])
+    return Guess(given_kinds, untyped, everything)
 
-    Raises
-    ------
-    SchemaError
-        Naming a record that has the feature, and the type that reads it.
+
+def _check_nesting(sample: Sample, given: Mapping[str, pa.DataType]) -> None:
+    """Refuse a given type that reads the context where the sample has a feature list, or the reverse.
+
+    Such a column would be all null.
     """
-    names = Counter(feature.name for feature in sample.features)
+    counts = Counter(feature.name for feature in sample.features)
     for feature in sample.features:
         type_ = given.get(feature.name)
-        if type_ is None or not feature.kinds or names[feature.name] > 1:
+        if type_ is None or not feature.kinds or counts[feature.name] > 1:
             continue
         if (is_list(type_) and is_list(type_.value_type)) != feature.feature_list:
-            _, at = next(iter(feature.kinds.items()))
             raise SchemaError(
                 f"is {'a feature list' if feature.feature_list else 'a feature of the context'}, not {type_}",
-                **at._asdict(),
+                **next(iter(feature.kinds.values()))._asdict(),
                 feature=feature.name,
                 advice=f"pass schema={{{quoted(feature.name)}: {spelled(type_of(feature))}}}",
             )
 
 
-def _told(features: Sequence[FeatureSummary]) -> list[FeatureSummary]:
-    """The features; without those that have a value only in the other place, context or feature lists."""
-    valued = {feature.name for feature in features if feature.kinds}
+def _merged_maps(features: Sequence[FeatureSummary]) -> list[FeatureSummary]:
+    """Drop a feature without values if the other map of the records has it too, with values or as a list.
+
+    The maps are the context and the feature lists of a SequenceExample.
+    """
+    with_values = {feature.name for feature in features if feature.kinds}
     lists = {feature.name for feature in features if feature.feature_list}
     return [
         feature
         for feature in features
         if feature.kinds
-        or not (feature.name in valued or (feature.name in lists and not feature.feature_list))
+        or not (feature.name in with_values or (feature.name in lists and not feature.feature_list))
     ]
 
 
-def _in_both_places(one: FeatureSummary, other: FeatureSummary) -> SchemaError:
+def _in_both_maps(one: FeatureSummary, other: FeatureSummary) -> SchemaError:
     context, steps = (other, one) if one.feature_list else (one, other)
     name = quoted(one.name)
-    at = next(iter(context.kinds.values()), None) or next(iter(steps.kinds.values()), None)
-    place = at._asdict() if at else {"path": one.path}
+    record = next(iter(context.kinds.values()), None) or next(iter(steps.kinds.values()), None)
+    place = record._asdict() if record else {"path": one.path}
     return SchemaError(
         "is both a feature of the context and a feature list",
         **place,
         feature=one.name,
-        advice=f'pass extra="ignore" and schema={{{name}: {spelled(type_of(context))}}} to read that of the '
-        f"context, or schema={{{name}: {spelled(type_of(steps))}}} to read the list; "
+        advice=f'pass extra="ignore" and schema={{{name}: {spelled(type_of(context))}}} to read the feature '
+        f"of the context, or schema={{{name}: {spelled(type_of(steps))}}} to read the feature list; "
         f"schema={{{name}: None}} leaves the column out",
     )

@@ -1,6 +1,4 @@
-"""Which columns files have, and of which types: what the caller says, what the directories are called, and
-what the records hold.
-"""
+"""The columns that the caller requests with ``schema=``, ``hive=`` and ``columns=``, and their types."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -22,154 +20,196 @@ GivenHive: TypeAlias = bool | Mapping[str, Any]
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """What the caller says about columns.
+class RequestedColumns:
+    """The columns that the caller requests.
 
     Attributes
     ----------
     types : dict of str to pyarrow.DataType
-        The types of some columns, or of all.
-    whole : bool
-        Whether there are to be these columns only, in this order.
-    keys : dict of str to pyarrow.DataType
-        Of keys of directories, which are then not taken from the records.
+        The types of some columns, from ``schema=``.
+    is_whole_schema : bool
+        True if exactly the columns of `types` are read, in this order.
     hive : bool
-        Whether keys of directories are columns.
+        False if directory names make no partition columns.
+    hive_types : dict of str to pyarrow.DataType
+        The types of partition columns, from ``hive=``. The values of these columns come from the directory
+        names, even if the records have features of the same names.
     categories : dict of str to pyarrow.Array
-        The known categories of some of these types.
+        The known categories of dictionary columns.
     record_type : RecordType, optional
-        What the records are, if a whole schema says so.
-    left_out : frozenset of str
-        The columns that are not wanted, whatever the records hold.
-    asked : frozenset of str, optional
-        The only columns that are wanted. By default all are.
-    mentioned : str
-        A text in which the names of other columns that are wanted stand, such as an expression of pyarrow.
+        The record type, if a whole schema states it.
+    excluded : frozenset of str
+        The columns that ``schema=`` maps to None. They are not read.
+    selected : frozenset of str, optional
+        The only columns that are read, from ``columns=`` and ``filters=``. None reads all columns.
+    expression : str
+        The text of a pyarrow expression in ``filters=``. The columns that it names are read too.
     """
 
     types: dict[str, pa.DataType] = field(default_factory=dict)
-    whole: bool = False
-    keys: dict[str, pa.DataType] = field(default_factory=dict)
+    is_whole_schema: bool = False
     hive: bool = True
+    hive_types: dict[str, pa.DataType] = field(default_factory=dict)
     categories: dict[str, pa.Array] = field(default_factory=dict, hash=False)
     record_type: RecordType | None = None
-    left_out: frozenset[str] = frozenset()
-    asked: frozenset[str] | None = None
-    mentioned: str = ""
+    excluded: frozenset[str] = frozenset()
+    selected: frozenset[str] | None = None
+    expression: str = ""
 
     @classmethod
-    def of(cls, schema: GivenSchema | None, hive: GivenHive, asked: Iterable[str] | None = None) -> "Wanted":
-        """What ``schema=``, ``hive=`` and ``columns=`` say.
+    def parse(
+        cls,
+        schema: GivenSchema | None = None,
+        hive: GivenHive = True,
+        selected: Iterable[str] | None = None,
+        expression: str = "",
+    ) -> "RequestedColumns":
+        """Interpret the values of ``schema=``, ``hive=``, and the names from ``columns=`` and ``filters=``.
 
         Raises
         ------
         SchemaError
-            If they contradict each other.
+            If ``schema=`` and ``hive=`` contradict each other.
         TFRecordError
-            If they are nothing of the kind.
+            If ``schema=`` or ``hive=`` does not map names to types.
         """
         if isinstance(schema, Snapshot):
             schema = schema.columns
         record_type, categories = None, {}
         if isinstance(schema, Schema):
             record_type = schema.record_type
-            categories = {one.name: one.categories for one in schema.fields if one.categories is not None}
+            categories = {item.name: item.categories for item in schema.fields if item.categories is not None}
             schema = schema.arrow
-        whole = isinstance(schema, pa.Schema) and bool(schema.names)
+        is_whole_schema = isinstance(schema, pa.Schema) and bool(schema.names)
         if isinstance(schema, pa.Schema):
-            if whole:
+            if is_whole_schema:
                 check_names(schema.names)
             schema = {item.name: item.type for item in schema}
-        left_out = frozenset(_left_out(schema))
-        if left_out and isinstance(schema, Mapping):
-            schema = {name: type_ for name, type_ in schema.items() if name not in left_out}
-        types = _types("schema", schema or {})
-        keys = {} if isinstance(hive, bool) else _types("hive", hive)
-        for name in keys.keys() & types.keys():
-            if keys[name] != types[name]:
-                raise SchemaError(f"is {types[name]} by schema= and {keys[name]} by hive=", feature=name)
-        wanted = None if asked is None else frozenset(asked)
-        return cls(types, whole, keys, hive is not False, categories, record_type, left_out, wanted)
+        excluded: frozenset[str] = frozenset()
+        if isinstance(schema, Mapping):
+            excluded = frozenset(name for name, type_ in schema.items() if type_ is None)
+            schema = {name: type_ for name, type_ in schema.items() if name not in excluded}
+        types = _parse_types("schema", schema or {})
+        hive_types = {} if isinstance(hive, bool) else _parse_types("hive", hive)
+        for name in hive_types.keys() & types.keys():
+            if hive_types[name] != types[name]:
+                raise SchemaError(
+                    f"the column is {types[name]} by schema= and {hive_types[name]} by hive=",
+                    feature=name,
+                    advice="pass the type of the column in only one of them",
+                )
+        return cls(
+            types,
+            is_whole_schema,
+            hive is not False,
+            hive_types,
+            categories,
+            record_type,
+            excluded,
+            None if selected is None else frozenset(selected),
+            expression,
+        )
 
-    def keeps(self, name: str) -> bool:
-        """Whether a column may be wanted later, if it is not now."""
-        return name not in self.left_out
-
-    def wants(self, name: str) -> bool:
-        """Whether a column is wanted."""
-        if name in self.left_out:
+    def is_requested(self, name: str) -> bool:
+        """Return True if the column is read."""
+        if name in self.excluded:
             return False
-        if self.asked is None or name in self.asked:
+        if self.selected is None or name in self.selected:
             return True
-        return re.search(rf"(?<!\w){re.escape(name)}(?!\w)", self.mentioned) is not None
+        return re.search(rf"(?<!\w){re.escape(name)}(?!\w)", self.expression) is not None
 
     def fields(self, types: Mapping[str, pa.DataType], record_type: RecordType) -> tuple[Field, ...]:
-        """The columns of some of the types."""
+        """Return the fields of columns with these types, with their known categories."""
         if not types:
             return ()
-        known = {name: self.categories[name] for name in self.categories.keys() & types.keys()}
+        categories = {name: self.categories[name] for name in self.categories.keys() & types.keys()}
         schema = pa.schema(list(types.items()))
-        return Schema.from_arrow(schema, record_type, categories=known).fields
+        return Schema.from_arrow(schema, record_type, categories=categories).fields
 
-    def type_of(self, name: str) -> pa.DataType | None:
-        """The type of a key, if it is given."""
-        return self.keys.get(name) or self.types.get(name)
+    def partition_type(self, name: str) -> pa.DataType | None:
+        """Return the type that is given for a partition column; None if no type is given."""
+        return self.hive_types.get(name) or self.types.get(name)
 
 
 def origin_clash(name: str) -> SchemaError:
-    """The error for a column of paths or offsets that is called as a feature or another column."""
+    """Return the error for a path or offset column that has the name of another column."""
     return SchemaError(
-        "the column that tells where records come from is called as another one",
+        "the path column or the offset column has the name of another column",
         feature=name,
         advice='pass another name, such as include_path_column="file" or include_offset_column="at"',
     )
 
 
-def check_given(names: Sequence[str], known: Sequence[str], *, certain: bool) -> str | None:
-    """Refuse a given name that nothing has, where that is certain; else tell of one that looks misspelled."""
+def check_given_names(names: Sequence[str], known: Sequence[str], *, certain: bool) -> str | None:
+    """Check that the columns that ``schema=`` names exist.
+
+    Parameters
+    ----------
+    names : sequence of str
+        The columns that ``schema=`` names.
+    known : sequence of str
+        The features and partition columns that are known.
+    certain : bool
+        True if there are no other columns than the known ones. An unknown name is then an error.
+
+    Returns
+    -------
+    str or None
+        The text of a warning if an unknown name is similar to a known one.
+
+    Raises
+    ------
+    SchemaError
+        For an unknown name, if ``certain``.
+    """
     unknown = [name for name in names if name not in known]
     if certain and unknown:
-        raise _unknown("schema=", unknown[0], known, "no record and no directory has the column")
+        raise unknown_column("schema=", unknown[0], known, "no record and no directory has the column")
     for name in unknown:
-        if near := get_close_matches(name, [one for one in known if one not in names], 1):
+        if near := get_close_matches(name, [other for other in known if other not in names], 1):
             return f"schema= names {name!r}, which no record of the sample has; did you mean {near[0]!r}?"
     return None
 
 
-def override(snapshot: Snapshot, wanted: Wanted) -> Schema:
-    """A snapshot's columns with the types that are given; with those only, if it is a whole schema."""
-    keys = snapshot.partition_on
+def snapshot_columns(snapshot: Snapshot, requested: RequestedColumns) -> Schema:
+    """Return the columns of a snapshot with the requested types; of a whole schema only its columns."""
+    partition_names = snapshot.partition_on
     schema = snapshot.columns
-    if not wanted.hive:
-        schema = schema.select(name for name in schema.names if name not in keys)
-    for name in wanted.keys:
-        if name not in keys:
-            raise _unknown("hive=", name, keys, "no directory has the key")
-    check_given([*wanted.types, *sorted(wanted.left_out)], schema.names, certain=True)
-    found = {item.name: item for item in schema.fields}
-    stored = {name: type_ for name, type_ in wanted.types.items() if name not in keys}
-    for name, type_ in stored.items():
-        _check_units(name, found[name].type, type_)
-    found |= {item.name: item for item in wanted.fields(stored, schema.record_type)}
-    found |= {item.name: item for item in wanted.fields(_keys_of(wanted, keys), "example")}
-    names = [*wanted.types] if wanted.whole else [name for name in schema.names if wanted.keeps(name)]
-    return Schema(tuple(found[name] for name in names), schema.record_type)
+    if not requested.hive:
+        schema = schema.select(name for name in schema.names if name not in partition_names)
+    for name in requested.hive_types:
+        if name not in partition_names:
+            raise unknown_column("hive=", name, partition_names, "no directory has the partition column")
+    check_given_names([*requested.types, *sorted(requested.excluded)], schema.names, certain=True)
+    fields = {item.name: item for item in schema.fields}
+    stored_types = {name: type_ for name, type_ in requested.types.items() if name not in partition_names}
+    for name, type_ in stored_types.items():
+        _check_units(name, fields[name].type, type_)
+    partition_types = {
+        name: type_ for name in partition_names if (type_ := requested.partition_type(name)) is not None
+    }
+    fields |= {item.name: item for item in requested.fields(stored_types, schema.record_type)}
+    fields |= {item.name: item for item in requested.fields(partition_types, "example")}
+    names = [name for name in schema.names if name not in requested.excluded]
+    if requested.is_whole_schema:
+        names = [*requested.types]
+    return Schema(tuple(fields[name] for name in names), schema.record_type)
 
 
-def _check_units(name: str, stored: pa.DataType, wanted: pa.DataType) -> None:
-    """Refuse another unit than that of the integers in the records, which would make other times of them."""
-    units = _unit(innermost(stored)), _unit(innermost(wanted))
+def _check_units(name: str, stored: pa.DataType, given: pa.DataType) -> None:
+    """Refuse a time type whose unit differs from that of the stored integers: it would change the times."""
+    units = _unit(innermost(stored)), _unit(innermost(given))
     if None not in units and units[0] != units[1]:
         raise SchemaError(
-            f"the records hold {stored}, and schema= would take their integers for {wanted}",
+            f"the records hold {stored}, and schema= would read the same integers as {given}",
             feature=name,
-            advice="leave the column out of schema= and cast it after reading, with .astype; "
-            "use_snapshot=False takes the integers for what schema= says",
+            advice="leave the column out of schema= and convert it after reading with .astype, "
+            "or pass use_snapshot=False to read the integers as the type in schema=",
         )
 
 
 def _unit(type_: pa.DataType) -> tuple[object, ...] | None:
-    """What an integer means as a value of the type; None if it is a number."""
+    """Return what an integer means as a value of a time type; None for other types."""
     if pa.types.is_timestamp(type_):
         return "timestamp", type_.unit, type_.tz is None
     if pa.types.is_date(type_):
@@ -179,37 +219,25 @@ def _unit(type_: pa.DataType) -> tuple[object, ...] | None:
     return None
 
 
-def _left_out(given: object) -> list[str]:
-    """The columns that a mapping leaves out."""
-    return [name for name, type_ in given.items() if type_ is None] if isinstance(given, Mapping) else []
-
-
-def _types(keyword: str, given: object) -> dict[str, pa.DataType]:
+def _parse_types(keyword: str, given: object) -> dict[str, pa.DataType]:
     if not isinstance(given, Mapping):
-        raise _no_types(f"{keyword}={given!r} gives no Arrow types", keyword)
+        raise _not_types(f"{keyword}={given!r} gives no Arrow types", keyword)
     try:
-        return {_name(name): arrow_type(type_) for name, type_ in given.items()}
+        for name in given:
+            if not isinstance(name, str):
+                raise ValueError(f"{name!r} is not a column name")
+        return {name: arrow_type(type_) for name, type_ in given.items()}
     except ValueError as error:
-        raise _no_types(f"{keyword}={given!r} gives no Arrow types: {error}", keyword) from None
+        raise _not_types(f"{keyword}={given!r} gives no Arrow types: {error}", keyword) from None
 
 
-def _name(given: object) -> str:
-    if not isinstance(given, str):
-        raise ValueError(f"{given!r} is no name of a column")
-    return given
+def _not_types(problem: str, keyword: str) -> TFRecordError:
+    return TFRecordError(problem, advice=f'pass a mapping, such as {keyword}={{"age": pa.int64()}}')
 
 
-def _no_types(problem: str, keyword: str) -> TFRecordError:
-    return TFRecordError(problem, advice=f'pass such as {keyword}={{"age": pa.int64()}}')
-
-
-def _unknown(keyword: str, name: str, known: Sequence[str], problem: str) -> SchemaError:
+def unknown_column(keyword: str, name: str, known: Sequence[str], problem: str) -> SchemaError:
+    """Return the error for a column that a keyword names and that does not exist, with similar names."""
     near = get_close_matches(name, known, 3)
-    there = ", ".join(map(repr, near or known)) or "none"
-    hint = f"did you mean {there}?" if near else f"there are {there}"
+    listed = ", ".join(map(repr, near or known)) or "none"
+    hint = f"did you mean {listed}?" if near else f"there are {listed}"
     return SchemaError(f"{problem} that {keyword} names; {hint}", feature=name)
-
-
-def _keys_of(wanted: Wanted, keys: Sequence[str]) -> dict[str, pa.DataType]:
-    types = {name: wanted.type_of(name) for name in keys}
-    return {name: type_ for name, type_ in types.items() if type_ is not None}

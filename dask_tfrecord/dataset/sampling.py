@@ -77,7 +77,7 @@ def take_sample(
     return _concluded((seen[file] for file in dict.fromkeys(files) if file in seen), record_type)
 
 
-def look_at_all(
+def sample_all(
     store: Store,
     files: Sequence[FileInfo],
     *,

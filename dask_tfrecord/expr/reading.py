@@ -50,7 +50,8 @@ from dask.tokenize import tokenize
 from dask.typing import Key
 
 from dask_tfrecord.cluster import check_cluster, warn_client
-from dask_tfrecord.dataset.plan import Dataset, Partition
+from dask_tfrecord.dataset.partition import Partition
+from dask_tfrecord.dataset.plan import Dataset
 from dask_tfrecord.dataset.query import filters, predicates
 from dask_tfrecord.dataset.query.comparison_keys import WrongTypeError
 from dask_tfrecord.dataset.query.predicates import Operator, Predicate, Unsure

@@ -264,8 +264,8 @@ def test_a_value_in_a_column_that_the_sample_showed_null_raises_with_advice_that
     value = rare[1] if len(rare[1]) > 1 else rare[1][0]
     assert [one for one in read(tmp_path, infer="all")["company"] if one is not None] == [value]
     literal = {"pass " + caught.value.advice.partition(", or ")[2]}.pop()
-    caught.value.advice = literal
-    assert [one for one in read(tmp_path, **advised(caught.value))["company"] if one is not None] == [value]
+    error = caught.value.replaced(advice=literal)
+    assert [one for one in read(tmp_path, **advised(error))["company"] if one is not None] == [value]
 
 
 def test_the_search_for_the_type_of_a_null_column_is_bounded(tmp_path: Path, opened: list[str]) -> None:

@@ -17,8 +17,8 @@ from oracle import Feature, Record
 
 from dask_tfrecord import index, read_tfrecord
 from dask_tfrecord.codec import Column, Encoder
-from dask_tfrecord.dataset.discovery import one_by_one, open_dataset
-from dask_tfrecord.dataset.sampling import look_at_all, take_sample
+from dask_tfrecord.dataset.discovery import ReadRequest, one_by_one, open_dataset
+from dask_tfrecord.dataset.sampling import sample_all, take_sample
 from dask_tfrecord.errors import CorruptRecordError, CorruptRecordWarning, SchemaError, TFRecordError
 from dask_tfrecord.files.inference import AskedType, RecordPosition, Sample
 from dask_tfrecord.files.options import ReadOptions
@@ -30,7 +30,7 @@ def infer(tmp_path: Path, *files: bytes, **options: Any) -> Schema:
     """What is inferred from files of this content."""
     for number, content in enumerate(files):
         (tmp_path / f"{number}.tfrecord").write_bytes(content)
-    return open_dataset(tmp_path, **options).schema
+    return open_dataset(tmp_path, ReadRequest(**options)).schema
 
 
 def types(schema: Schema) -> dict[str, pa.DataType]:
@@ -308,7 +308,7 @@ def sampled(tmp_path: Path, record_type: AskedType, *files: bytes, everything: b
     store, found, *_ = list_files(tmp_path)
     if not everything:
         return take_sample(store, found, record_type=record_type, options=ReadOptions())
-    return look_at_all(store, found, record_type=record_type, options=ReadOptions(), compute_each=one_by_one)
+    return sample_all(store, found, record_type=record_type, options=ReadOptions(), compute_each=one_by_one)
 
 
 FEATURES = st.one_of(
@@ -388,7 +388,7 @@ def test_everything_is_looked_at_in_tasks_of_many_files(tmp_path: Path) -> None:
         tasks.extend(arguments)
         return [pickle.loads(pickle.dumps(function))(argument) for argument in tasks]
 
-    assert open_dataset(tmp_path, infer="all", compute_each=noting).schema.names == ["a"]
+    assert open_dataset(tmp_path, ReadRequest(infer="all"), compute_each=noting).schema.names == ["a"]
     assert 1 < len(tasks) < 20
     assert [split.file.path[-4:] for task in tasks for split in task] == [f"{n:04d}" for n in range(1000)]
 
@@ -554,7 +554,7 @@ def test_a_feature_called_as_the_column_of_places_raises_outside_the_sample_too(
     for number, content in enumerate(files):
         (tmp_path / f"{number}.tfrecord").write_bytes(content)
     ddf = read_tfrecord(tmp_path, include_path_column=name == "path", include_offset_column=name == "offset")
-    with pytest.raises(SchemaError, match="is called as another one; pass another name") as caught:
+    with pytest.raises(SchemaError, match="has the name of another column; pass another name") as caught:
         ddf.compute()
     assert (caught.value.path, caught.value.record) == (f"{tmp_path}/23.tfrecord", 1)
 
@@ -586,7 +586,9 @@ def infer_path(tmp_path: Path, content: bytes) -> Path:
 
 @pytest.mark.parametrize("given", [{"a": "int65"}, ["a"], "a", {"a": object()}])
 def test_a_schema_that_is_none_is_refused(tmp_path: Path, given: Any) -> None:
-    with pytest.raises(TFRecordError, match=r"schema=.* gives no Arrow types.*; pass such as schema=\{"):
+    with pytest.raises(
+        TFRecordError, match=r"schema=.* gives no Arrow types.*; pass a mapping, such as schema=\{"
+    ):
         infer(tmp_path, file_of({"a": ("int64", [1])}), schema=given)
 
 

@@ -41,7 +41,7 @@ def parse(directory: str) -> list[tuple[str, str | None]]:
     return [(_unescape(name), None if text == NULL else _unescape(text)) for name, _, text in pairs]
 
 
-def key_texts(directories: Sequence[str]) -> dict[str, pa.Array]:
+def value_texts(directories: Sequence[str]) -> dict[str, pa.Array]:
     """The keys of some directories, in the order first seen: for each the texts of its values.
 
     Null is a key's null, and where a directory has no such level.

@@ -53,6 +53,29 @@ def snapshot_files(store: Store, snapshot: Snapshot) -> tuple[FileInfo, ...]:
 
 
 @redact_errors
+def newest_snapshot(store: Store) -> tuple[Snapshot, tuple[FileInfo, ...]] | None:
+    """Return the newest snapshot with its files; None if the store's root has no snapshot.
+
+    If an overwrite replaces the files in the meantime, its snapshot is used.
+
+    Raises
+    ------
+    CorruptRecordError, TFRecordError
+        As `snapshot_files` does.
+    """
+    snapshot = find_snapshot(store)
+    while snapshot is not None:
+        try:
+            return snapshot, snapshot_files(store, snapshot)
+        except CorruptRecordError:
+            newer = find_snapshot(store)
+            if newer is None or newer.number == snapshot.number:
+                raise
+            snapshot = newer
+    return None
+
+
+@redact_errors
 def committed_files(listing: Listing, *, use_snapshot: bool) -> tuple[FileInfo, ...]:
     """The files of a listing but for those of ours that are not committed; what was spelled out stays.
 

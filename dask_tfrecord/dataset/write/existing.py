@@ -161,7 +161,7 @@ def _partition_values(
     for directory, file in dict(zip(directories, files, strict=True)).items():
         names = [name for name, _ in hive.parse(directory)]
         _check_partitioning(expected, names, store.public(file.path))
-    texts = hive.key_texts(directories)
+    texts = hive.value_texts(directories)
     try:
         columns = [
             hive.to_values(item.name, texts[item.name], item.type, directories) for item in partitioning

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from dask_tfrecord import SchemaError, TFRecordError, read_tfrecord, to_tfrecord
-from dask_tfrecord.dataset.discovery import open_dataset
+from dask_tfrecord.dataset.discovery import ReadRequest, open_dataset
 from dask_tfrecord.dataset.partitioning import hive
 
 NULL = "__HIVE_DEFAULT_PARTITION__"
@@ -162,7 +162,7 @@ def test_all_that_a_write_spells_is_read_back_by_its_type(tmp_path: Path) -> Non
     }
     (directory,) = hive.directories(pa.table(columns))
     given = {name: column.type for name, column in columns.items()}
-    dataset = open_dataset(put(tmp_path, directory), hive=given)
+    dataset = open_dataset(put(tmp_path, directory), ReadRequest(hive=given))
     assert dataset.partition_values == columns
 
 
@@ -231,7 +231,9 @@ def test_a_misspelled_key_in_a_schema_is_told(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("given", ["year", {"year": "int65"}, ["year"], None, 1])
 def test_what_hive_cannot_be_is_refused(tmp_path: Path, given: Any) -> None:
-    with pytest.raises(TFRecordError, match=r"hive=.* gives no Arrow types.*; pass such as hive=\{"):
+    with pytest.raises(
+        TFRecordError, match=r"hive=.* gives no Arrow types.*; pass a mapping, such as hive=\{"
+    ):
         read_tfrecord(put(tmp_path, "year=2026"), hive=given)
 
 
@@ -273,7 +275,7 @@ def test_a_key_that_is_called_as_the_column_of_bytes_is_refused_unless_that_has_
 ) -> None:
     (tmp_path / "record=1").mkdir()
     (tmp_path / "record=1" / "file").write_bytes(oracle.frame(b"no message"))
-    with pytest.raises(SchemaError, match="feature 'record': is what the column of the records is called"):
+    with pytest.raises(SchemaError, match="feature 'record': the column of the payloads has this name"):
         read_tfrecord(tmp_path, **given)
     found = read_tfrecord(tmp_path, schema={"payload": pa.binary()}, **given).compute()
     assert found.to_dict("list") == {"payload": [b"no message"], "record": [1]}

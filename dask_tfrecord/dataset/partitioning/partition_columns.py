@@ -1,0 +1,116 @@
+"""The partition columns of a dataset: their values for each file, from directory names or from a snapshot."""
+
+from collections.abc import Mapping, Sequence
+
+import pyarrow as pa
+
+from dask_tfrecord.dataset.partitioning import hive
+from dask_tfrecord.dataset.requested_columns import RequestedColumns, unknown_column
+from dask_tfrecord.dataset.snapshot.model import Snapshot
+from dask_tfrecord.errors import SchemaError
+from dask_tfrecord.files.storage.listing import Listing, unquoted_path
+from dask_tfrecord.files.storage.paths import parent_of
+from dask_tfrecord.schema.conversion import convert
+from dask_tfrecord.schema.model import Field, Schema
+from dask_tfrecord.schema.storage_types import MisfitError, value_type
+
+
+def values_from_directories(listing: Listing, requested: RequestedColumns) -> dict[str, pa.Array]:
+    """Return the partition columns of listed files: for each column, a value per file.
+
+    If the user requested one directory, only the directories below it make columns. For files, lists and
+    globs, all directories of the path do.
+
+    Raises
+    ------
+    SchemaError
+        If a value does not fit the given type, or a type is given for a column that no path has.
+    """
+    if not requested.hive:
+        return {}
+    start = len(unquoted_path(listing.base))
+    directories = [parent_of(unquoted_path(file.path)[start:]) for file in listing.files]
+    try:
+        values = _parse_values(directories, requested)
+    except SchemaError as error:
+        advice = "pass hive=False to ignore the names of the directories"
+        if error.feature in requested.types or error.feature in requested.hive_types:
+            advice = f'pass hive={{"{error.feature}": pa.string()}}, or {advice.removeprefix("pass ")}'
+        raise error.located(path=listing.store.public(listing.store.root), advice=advice) from None
+    return {name: column for name, column in values.items() if name not in requested.excluded}
+
+
+def _parse_values(directories: Sequence[str], requested: RequestedColumns) -> dict[str, pa.Array]:
+    texts = hive.value_texts(directories)
+    unknown = [name for name in requested.hive_types if name not in texts]
+    if unknown:
+        problem = "no directory has the partition column"
+        raise unknown_column("hive=", unknown[0], list(texts), problem)
+    types = {
+        name: requested.partition_type(name) or hive.infer_type(column)
+        for name, column in texts.items()
+        if not requested.is_whole_schema or name in requested.types or name in requested.hive_types
+    }
+    return {name: hive.to_values(name, texts[name], type_, directories) for name, type_ in types.items()}
+
+
+def values_from_snapshot(snapshot: Snapshot, schema: Schema) -> dict[str, pa.Array]:
+    """Return those partition columns of a snapshot that the schema has: for each column, a value per file.
+
+    Raises
+    ------
+    SchemaError
+        If the values do not fit the type in the schema.
+    """
+    types = {item.name: value_type(item.type) for item in schema.fields}
+    columns = {}
+    for at, item in enumerate(snapshot.partitioning):
+        if item.name not in types:
+            continue
+        values = pa.array([file.values[at] for file in snapshot.files], value_type(item.type))
+        try:
+            columns[item.name] = convert(values, types[item.name])
+        except (MisfitError, pa.ArrowException) as error:
+            raise SchemaError(
+                f"the partition values are {values.type} and not {types[item.name]}: {error}",
+                feature=item.name,
+                advice="leave the column out of schema= and of hive=",
+            ) from None
+    return columns
+
+
+def partition_fields(values: Mapping[str, pa.Array], requested: RequestedColumns) -> tuple[Field, ...]:
+    """Return the fields of partition columns."""
+    types = [(name, requested.partition_type(name) or column.type) for name, column in values.items()]
+    return Schema.from_arrow(pa.schema(types)).fields if types else ()
+
+
+def with_partition_columns(
+    schema: Schema, partitioning: Sequence[Field], requested: RequestedColumns
+) -> Schema:
+    """Add the partition columns at the end, or put all columns in the order of a whole schema."""
+    columns = Schema((*schema.fields, *partitioning), schema.record_type)
+    if not requested.is_whole_schema:
+        return columns
+    others = [item.name for item in partitioning if item.name not in requested.types]
+    return columns.select([*requested.types, *others])
+
+
+def feature_clash(name: str) -> SchemaError:
+    """Return the error for a partition column that is also a feature, if the user has not chosen one."""
+    return SchemaError(
+        f"the records have a feature of this name, and so have the directories, as {name}=...",
+        feature=name,
+        advice="pass hive=False to read the feature of the records, "
+        f'or hive={{"{name}": pa.string()}} to read the values in the directory names',
+    )
+
+
+def payload_clash(name: str) -> SchemaError:
+    """Return the error for a partition column that has the name of the payload column."""
+    return SchemaError(
+        f"the column of the payloads has this name, and so have the directories, as {name}=...",
+        feature=name,
+        advice='pass schema={"payload": pa.binary()} to give the payloads another name, '
+        "or hive=False to ignore the names of the directories",
+    )
