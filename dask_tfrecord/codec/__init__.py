@@ -9,9 +9,10 @@ import pyarrow as pa
 from typing_extensions import Buffer
 
 from dask_tfrecord.codec import _kernel
-from dask_tfrecord.codec._kernel import crc32c as crc32c
-from dask_tfrecord.codec._kernel import crc32c_combine as crc32c_combine
 from dask_tfrecord.errors import CorruptRecordError, SchemaError, TFRecordError
+
+crc32c = _kernel.crc32c
+crc32c_combine = _kernel.crc32c_combine
 
 Kind = Literal["int64", "float", "bytes", "string"]
 RecordType = Literal["example", "sequence_example", "bytes"]
