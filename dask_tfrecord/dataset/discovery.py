@@ -194,7 +194,7 @@ def _discover_by_listing(
     listing = listing._replace(files=files)
     values = values_from_directories(listing, requested)
     is_inferred = request.known_record_type == "infer"
-    options = replace(request.options, globs=suggest_globs(listing), guessed=is_inferred)
+    options = replace(request.options, globs=suggest_globs(listing), is_type_inferred=is_inferred)
     columns = infer_columns(
         requested,
         [*values],
@@ -208,7 +208,7 @@ def _discover_by_listing(
         [None] * len(files),
         values,
         with_partition_columns(columns.schema, partition_fields(values, requested), requested),
-        replace(options, guess=columns.guess),
+        replace(options, evidence=columns.evidence),
         columns.ignored_features,
         frozenset(values) - requested.hive_types.keys(),
         warnings=columns.warnings,
@@ -244,7 +244,7 @@ def _discover_by_snapshot(
         fields = [item for item in fields if item.name not in requested.excluded]
         schema = with_partition_columns(columns.schema, fields, requested)
         ignored, texts = columns.ignored_features, columns.warnings
-        options = replace(options, guess=columns.guess)
+        options = replace(options, evidence=columns.evidence)
     entries = _with_valid_statistics(snapshot, schema)
     return Discovered(
         store,

@@ -12,7 +12,7 @@ from dask_tfrecord.dataset.partitioning.partition_columns import feature_clash, 
 from dask_tfrecord.dataset.requested_columns import RequestedColumns, check_given_names
 from dask_tfrecord.errors import SchemaError
 from dask_tfrecord.files.inference import AskedType, FeatureSummary, Sample
-from dask_tfrecord.files.options import Guess
+from dask_tfrecord.files.options import SchemaEvidence
 from dask_tfrecord.schema.model import Field, Schema
 from dask_tfrecord.schema.storage_types import is_list
 
@@ -29,7 +29,7 @@ class InferredColumns(NamedTuple):
         The columns, without partition columns.
     ignored_features : frozenset of str
         Features that have no column.
-    guess : Guess, optional
+    evidence : SchemaEvidence, optional
         What the sample showed. None if nothing was inferred.
     warnings : tuple of str
         Texts that the user should see.
@@ -37,7 +37,7 @@ class InferredColumns(NamedTuple):
 
     schema: Schema
     ignored_features: frozenset[str] = frozenset()
-    guess: Guess | None = None
+    evidence: SchemaEvidence | None = None
     warnings: tuple[str, ...] = ()
 
 
@@ -97,7 +97,7 @@ def infer_columns(
         raise _joined(errors)
     ignored = requested.excluded | conflicts.keys()
     schema = infer_schema(sample, types, [*partition_names, *ignored])
-    return InferredColumns(schema, ignored, _guess(sample, types, everything=certain), tuple(warnings))
+    return InferredColumns(schema, ignored, _evidence(sample, types, all_records=certain), tuple(warnings))
 
 
 def infer_schema(sample: Sample, given: Mapping[str, pa.DataType], excluded: Iterable[str] = ()) -> Schema:
@@ -216,14 +216,14 @@ def _exclude_advice(names: Sequence[str]) -> str:
     )
 
 
-def _guess(sample: Sample, given: Iterable[str], *, everything: bool) -> Guess:
+def _evidence(sample: Sample, given: Iterable[str], *, all_records: bool) -> SchemaEvidence:
     """Return what a sample shows about the columns, for later error messages."""
     kinds: dict[str, tuple[str, ...]] = {}
     for feature in sample.features:
         kinds[feature.name] = (*kinds.get(feature.name, ()), *feature.kinds)
     given_kinds = {name: kinds.get(name, ()) for name in given}
     untyped = frozenset(name for name in kinds.keys() - given_kinds if not kinds[name])
-    return Guess(given_kinds, untyped, everything)
+    return SchemaEvidence(given_kinds, untyped, all_records)
 
 
 def _check_nesting(sample: Sample, given: Mapping[str, pa.DataType]) -> None:

@@ -12,7 +12,7 @@ from dask_tfrecord.dataset.inferred_schema import type_of
 from dask_tfrecord.errors import SchemaError, TFRecordError
 from dask_tfrecord.files.damage import DamagePolicy
 from dask_tfrecord.files.inference import AskedType, FeatureSummary, Sample, sample_split
-from dask_tfrecord.files.options import Guess, ReadOptions
+from dask_tfrecord.files.options import SchemaEvidence, ReadOptions
 from dask_tfrecord.files.splits import Split
 from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.schema.model import Field, Schema
@@ -73,7 +73,7 @@ def explained(
 
     The advice reads all of them in one step. The split is read once more, to its end.
     """
-    record_type: AskedType = "sequence_example" if options.guessed else schema.record_type
+    record_type: AskedType = "sequence_example" if options.is_type_inferred else schema.record_type
     look = replace(options, damage=DamagePolicy("skip"))
     try:
         sample = sample_split(store, split, options=look, record_type=record_type)
@@ -87,24 +87,26 @@ def explained(
     problem = error.problem
     if this.expected is None and error.feature in schema.names:
         problem = f"the record holds {this.kinds[0]}, the column is null"
-        if options.guess is not None and error.feature not in options.guess.given:
+        if options.evidence is not None and error.feature not in options.evidence.given_kinds:
             problem += " because no record of the sample has a value for it"
     if others := [one.problem for one in found if one.name != this.name]:
         problem = f"{problem}; other columns of this file differ too: {'; '.join(others)}"
-    explained = SchemaError(problem, feature=error.feature, advice=_advice(found, schema, options.guess))
+    explained = SchemaError(problem, feature=error.feature, advice=_advice(found, schema, options.evidence))
     return explained.located(path=error.path, record=error.record, offset=error.offset)
 
 
-def _advice(found: Sequence[Misfit], schema: Schema, guess: Guess | None) -> str:
+def _advice(found: Sequence[Misfit], schema: Schema, evidence: SchemaEvidence | None) -> str:
     """What reads the columns: in one step where that is possible."""
     names = Counter(one.name for one in found)
-    clashing = [one.name for one in found if names[one.name] > 1 or _clashes(one, guess)]
+    clashing = [one.name for one in found if names[one.name] > 1 or _clashes(one, evidence)]
     types = {one.name: None if one.name in clashing else one.type for one in found}
     unknown = [name for name in types if name not in schema.names]
-    if guess is None and unknown:
+    if evidence is None and unknown:
         return 'pass extra="ignore" to leave it out, or use_snapshot=False and infer="all" to read it'
-    if guess is not None and not guess.everything:
-        given = {name: type_ for name, type_ in types.items() if name in guess.given or name in clashing}
+    if evidence is not None and not evidence.all_records:
+        given = {
+            name: type_ for name, type_ in types.items() if name in evidence.given_kinds or name in clashing
+        }
         if len(given) < len(types):
             advice = f'pass infer="all"{f" and {_schema(given)}" if given else ""}'
             advice += f" to infer the columns from all records, or {_schema(types)} for what this file holds"
@@ -118,13 +120,13 @@ def _advice(found: Sequence[Misfit], schema: Schema, guess: Guess | None) -> str
     return advice
 
 
-def _clashes(one: Misfit, guess: Guess | None) -> bool:
+def _clashes(one: Misfit, evidence: SchemaEvidence | None) -> bool:
     """Whether two kinds or two places were seen, here or in the sample."""
     if one.elsewhere and one.expected is not None:
         return True
     sampled: tuple[str | None, ...] = ()
-    if guess is not None and one.name not in guess.open:
-        sampled = guess.given.get(one.name, (one.expected,))
+    if evidence is not None and one.name not in evidence.untyped:
+        sampled = evidence.given_kinds.get(one.name, (one.expected,))
     return len({*one.kinds, *sampled} - {None}) > 1
 
 

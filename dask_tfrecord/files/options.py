@@ -16,22 +16,22 @@ Extra = Literal["raise", "ignore"]
 
 
 @dataclass(frozen=True)
-class Guess:
-    """What the types of columns were guessed from.
+class SchemaEvidence:
+    """What the inference of the columns was based on, for the advice in later errors.
 
     Attributes
     ----------
-    given : dict of str to tuple of str
-        The columns whose types were not guessed, and the kinds that the records show of them.
-    open : frozenset of str
-        The columns of which the records show no kind.
-    everything : bool
-        Whether all records were looked at.
+    given_kinds : dict of str to tuple of str
+        The columns whose types were given, and the kinds that the sampled records have of them.
+    untyped : frozenset of str
+        The columns of which no sampled record has a value.
+    all_records : bool
+        True if the sample has all records.
     """
 
-    given: dict[str, tuple[str, ...]] = field(hash=False)
-    open: frozenset[str]
-    everything: bool
+    given_kinds: dict[str, tuple[str, ...]] = field(hash=False)
+    untyped: frozenset[str]
+    all_records: bool
 
 
 @dataclass(frozen=True)
@@ -39,8 +39,8 @@ class ReadOptions:
     """How files are read, whatever they hold; `read_tfrecord` says what each means.
 
     ``path_column`` and ``offset_column`` are the names of columns that tell where records come from.
-    ``guessed`` says that the records were taken for examples because none of a sample had a feature list.
-    ``guess`` is what the columns were inferred from, and None if they were not. ``globs`` are proposed where
+    ``is_type_inferred`` is True if the record type was inferred: records outside the sample may then have
+    feature lists. ``evidence`` is what the columns were inferred from, and None if they were not. ``globs`` are proposed where
     one of the files is something else (see `suggest_globs`).
     """
 
@@ -51,8 +51,8 @@ class ReadOptions:
     damage: DamagePolicy = RAISE
     path_column: str | None = None
     offset_column: str | None = None
-    guessed: bool = False
-    guess: Guess | None = None
+    is_type_inferred: bool = False
+    evidence: SchemaEvidence | None = None
     globs: tuple[str, tuple[tuple[str, int], ...]] = ("", ())
 
     @property

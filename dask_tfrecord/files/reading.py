@@ -71,8 +71,8 @@ def read_split(
     stored = schema.select(name for name in schema.names if name not in options.origin)
     path = store.public(split.file.path)
     # An example is a sequence example without feature lists, which are then something unknown.
-    guessed = options.guessed and schema.record_type == "example"
-    record_type = "sequence_example" if guessed else schema.record_type
+    may_have_lists = options.is_type_inferred and schema.record_type == "example"
+    record_type = "sequence_example" if may_have_lists else schema.record_type
     decoder = Decoder(
         stored.columns,
         record_type,
