@@ -1,4 +1,4 @@
-"""How the features of some records differ from the columns, and what to pass to `read_tfrecord` for them."""
+"""How the features of some records differ from the columns, and which arguments of `read_tfrecord` help."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -12,29 +12,29 @@ from dask_tfrecord.dataset.inferred_schema import type_of
 from dask_tfrecord.errors import SchemaError, TFRecordError
 from dask_tfrecord.files.damage import DamagePolicy
 from dask_tfrecord.files.inference import AskedType, FeatureSummary, Sample, sample_split
-from dask_tfrecord.files.options import SchemaEvidence, ReadOptions
+from dask_tfrecord.files.options import ReadOptions, SchemaEvidence
 from dask_tfrecord.files.splits import Split
 from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.schema.model import Field, Schema
 
 
-class Misfit(NamedTuple):
-    """A feature that its column does not read, or that has no column.
+class Drift(NamedTuple):
+    """A feature whose values its column cannot read, or that has no column.
 
     Attributes
     ----------
     name : str
-        Name of the feature.
+        The name of the feature.
     problem : str
-        How it differs, a sentence that begins with the name.
+        How the feature differs: a sentence that begins with the name.
     type : pyarrow.DataType
-        The type that reads what was seen.
+        The type of a column that reads the feature.
     kinds : tuple of str
-        The kinds that were seen.
+        The kinds of the values.
     expected : str, optional
-        The kind that the column has, None if it has none or if there is no column.
-    elsewhere : bool
-        Whether the column reads the context and the feature is a feature list, or the other way round.
+        The kind that the column reads. None for a null column, or if there is no column.
+    is_in_other_map : bool
+        True if the column reads the context and the feature is a feature list, or the reverse.
     """
 
     name: str
@@ -42,23 +42,24 @@ class Misfit(NamedTuple):
     type: pa.DataType
     kinds: tuple[str, ...]
     expected: str | None
-    elsewhere: bool
+    is_in_other_map: bool
 
 
-def misfits(sample: Sample, schema: Schema, known: Iterable[Known] = ()) -> list[Misfit]:
-    """How what was seen differs from the columns. Features that are ``known`` need no column."""
+def find_drift(sample: Sample, schema: Schema, allowed: Iterable[Known] = ()) -> list[Drift]:
+    """Return how the sampled features differ from the columns; ``allowed`` features need no column."""
     columns = {item.name: item for item in schema.fields}
-    expected = set(known)
-    found = []
-    for seen in sample.features:
-        column = columns.get(seen.name)
-        elsewhere = column is not None and seen.feature_list != (column.depth == 2)
-        if (column is None or elsewhere) and (seen.name, seen.feature_list) in expected:
+    allowed = set(allowed)
+    drifts = []
+    for feature in sample.features:
+        column = columns.get(feature.name)
+        in_other_map = column is not None and feature.feature_list != (column.depth == 2)
+        if (column is None or in_other_map) and (feature.name, feature.feature_list) in allowed:
             continue
-        if problem := _unknown(seen) if column is None else _problem(seen, column):
+        if problem := _no_column(feature) if column is None else _problem(feature, column):
             kind = None if column is None or pa.types.is_null(column.type) else _kind(column)
-            found.append(Misfit(seen.name, problem, type_of(seen), tuple(seen.kinds), kind, elsewhere))
-    return found
+            type_, kinds = type_of(feature), tuple(feature.kinds)
+            drifts.append(Drift(feature.name, problem, type_, kinds, kind, in_other_map))
+    return drifts
 
 
 def explained(
@@ -67,71 +68,80 @@ def explained(
     split: Split,
     schema: Schema,
     options: ReadOptions,
-    known: Sequence[Known] | None,
+    allowed: Sequence[Known] | None,
 ) -> SchemaError:
-    """The error of a value that does not fit, with all columns of the split that differ.
+    """Extend the error of a value that does not fit its column by all columns of the split that differ.
 
-    The advice reads all of them in one step. The split is read once more, to its end.
+    The advice then reads all of these columns in one step. The split is read once more, to its end.
+
+    Parameters
+    ----------
+    error : SchemaError
+        The error of one value.
+    store, split, schema, options
+        What was read when the error happened.
+    allowed : sequence of (str, bool), optional
+        Features that need no column, each with True for a feature list. None allows every feature.
     """
     record_type: AskedType = "sequence_example" if options.is_type_inferred else schema.record_type
-    look = replace(options, damage=DamagePolicy("skip"))
+    lenient = replace(options, damage=DamagePolicy("skip"))
     try:
-        sample = sample_split(store, split, options=look, record_type=record_type)
+        sample = sample_split(store, split, options=lenient, record_type=record_type)
     except (TFRecordError, OSError):
         return error
-    every = [(one.name, one.feature_list) for one in sample.features]
-    found = misfits(sample, schema, every if known is None else known)
-    this = next((one for one in found if one.name == error.feature), None)
-    if this is None:
+    if allowed is None:
+        allowed = [(feature.name, feature.feature_list) for feature in sample.features]
+    drifts = find_drift(sample, schema, allowed)
+    drift = next((one for one in drifts if one.name == error.feature), None)
+    if drift is None:
         return error
     problem = error.problem
-    if this.expected is None and error.feature in schema.names:
-        problem = f"the record holds {this.kinds[0]}, the column is null"
+    if drift.expected is None and error.feature in schema.names:
+        problem = f"the record holds {drift.kinds[0]}, the column is null"
         if options.evidence is not None and error.feature not in options.evidence.given_kinds:
             problem += " because no record of the sample has a value for it"
-    if others := [one.problem for one in found if one.name != this.name]:
+    if others := [one.problem for one in drifts if one.name != drift.name]:
         problem = f"{problem}; other columns of this file differ too: {'; '.join(others)}"
-    explained = SchemaError(problem, feature=error.feature, advice=_advice(found, schema, options.evidence))
-    return explained.located(path=error.path, record=error.record, offset=error.offset)
+    return error.replaced(problem=problem, advice=_advice(drifts, schema, options.evidence))
 
 
-def _advice(found: Sequence[Misfit], schema: Schema, evidence: SchemaEvidence | None) -> str:
-    """What reads the columns: in one step where that is possible."""
-    names = Counter(one.name for one in found)
-    clashing = [one.name for one in found if names[one.name] > 1 or _clashes(one, evidence)]
-    types = {one.name: None if one.name in clashing else one.type for one in found}
-    unknown = [name for name in types if name not in schema.names]
-    if evidence is None and unknown:
+def _advice(drifts: Sequence[Drift], schema: Schema, evidence: SchemaEvidence | None) -> str:
+    """Return the arguments that read all the columns, in one step where this is possible."""
+    counts = Counter(drift.name for drift in drifts)
+    unreadable = [drift.name for drift in drifts if counts[drift.name] > 1 or _is_unreadable(drift, evidence)]
+    types = {drift.name: None if drift.name in unreadable else drift.type for drift in drifts}
+    without_column = [name for name in types if name not in schema.names]
+    if evidence is None and without_column:
         return 'pass extra="ignore" to leave it out, or use_snapshot=False and infer="all" to read it'
     if evidence is not None and not evidence.all_records:
-        given = {
-            name: type_ for name, type_ in types.items() if name in evidence.given_kinds or name in clashing
-        }
+        given = {n: type_ for n, type_ in types.items() if n in evidence.given_kinds or n in unreadable}
         if len(given) < len(types):
             advice = f'pass infer="all"{f" and {_schema(given)}" if given else ""}'
             advice += f" to infer the columns from all records, or {_schema(types)} for what this file holds"
-            return f'{advice}, or extra="ignore" to leave out what is no column' if unknown else advice
+            if without_column:
+                advice += ', or extra="ignore" to leave out features that have no column'
+            return advice
     advice = f"pass {_schema(types)}"
-    if clashing:
-        why = "no type reads values of two kinds, or from both the context and the feature lists"
-        return f"{advice}, which leaves out what is None: {why}"
-    if any(one.expected not in (None, *one.kinds) for one in found):
-        return f"{advice} if all records hold this; leave the column out if they hold two kinds"
+    if unreadable:
+        reason = "no type reads values of two kinds, or from both the context and the feature lists"
+        return f"{advice}, which leaves out the columns that are None: {reason}"
+    if any(drift.expected not in (None, *drift.kinds) for drift in drifts):
+        return f"{advice} if all records have this kind; leave the column out if they have two kinds"
     return advice
 
 
-def _clashes(one: Misfit, evidence: SchemaEvidence | None) -> bool:
-    """Whether two kinds or two places were seen, here or in the sample."""
-    if one.elsewhere and one.expected is not None:
+def _is_unreadable(drift: Drift, evidence: SchemaEvidence | None) -> bool:
+    """Return True if no column can read the feature: it has two kinds or is in two maps, with the sample."""
+    if drift.is_in_other_map and drift.expected is not None:
         return True
     sampled: tuple[str | None, ...] = ()
-    if evidence is not None and one.name not in evidence.untyped:
-        sampled = evidence.given_kinds.get(one.name, (one.expected,))
-    return len({*one.kinds, *sampled} - {None}) > 1
+    if evidence is not None and drift.name not in evidence.untyped:
+        sampled = evidence.given_kinds.get(drift.name, (drift.expected,))
+    return len({*drift.kinds, *sampled} - {None}) > 1
 
 
 def _schema(types: dict[str, pa.DataType | None]) -> str:
-    texts = (f"{quoted(name)}: {None if one is None else spelled(one)}" for name, one in types.items())
+    texts = (f"{quoted(name)}: {None if type_ is None else spelled(type_)}" for name, type_ in types.items())
     return f"schema={{{', '.join(texts)}}}"
 
 
@@ -139,24 +149,25 @@ def _kind(column: Field) -> str:
     return "bytes" if column.kind == "string" else column.kind
 
 
-def _unknown(seen: FeatureSummary) -> str:
-    if not seen.kinds and not seen.feature_list:
+def _no_column(feature: FeatureSummary) -> str:
+    """Describe a feature without a column; empty if it has no values and could be of any type."""
+    if not feature.kinds and not feature.feature_list:
         return ""
-    return f"{seen.name!r} ({', '.join(seen.kinds) or 'no values'}) is not in the schema"
+    return f"{feature.name!r} ({', '.join(feature.kinds) or 'no values'}) is not in the schema"
 
 
-def _problem(seen: FeatureSummary, column: Field) -> str:
-    """How a feature differs from its column; empty if it does not."""
+def _problem(feature: FeatureSummary, column: Field) -> str:
+    """Describe how a feature differs from its column; empty if the column reads it."""
     is_null = pa.types.is_null(column.type)
-    wrong = [] if not seen.kinds else [kind for kind in seen.kinds if is_null or kind != _kind(column)]
-    if wrong and (seen.max_values or wrong != ["bytes"] or not is_null):  # empty bytes lists are null, too
-        places = ", ".join(f"{kind} in record {seen.kinds[kind].record:,}" for kind in wrong)
-        return f"{seen.name!r} holds {places}, the column is {column.type}"
-    if seen.feature_list != (column.depth == 2):
-        what = "a feature list" if seen.feature_list else "no feature list"
-        return f"{seen.name!r} is {what}, the column is {column.type}" if seen.kinds else ""
-    if not column.depth and seen.max_values > 1:
-        return f"{seen.name!r} holds up to {seen.max_values:,} values, the column is {column.type}"
-    if column.kind == "string" and "bytes" in seen.kinds and not seen.utf8:
-        return f"{seen.name!r} is not all UTF-8, the column is {column.type}"
+    wrong = [kind for kind in feature.kinds if is_null or kind != _kind(column)]
+    if wrong and (feature.max_values or wrong != ["bytes"] or not is_null):  # empty bytes lists are null, too
+        records = ", ".join(f"{kind} in record {feature.kinds[kind].record:,}" for kind in wrong)
+        return f"{feature.name!r} holds {records}, the column is {column.type}"
+    if feature.feature_list != (column.depth == 2):
+        what = "a feature list" if feature.feature_list else "no feature list"
+        return f"{feature.name!r} is {what}, the column is {column.type}" if feature.kinds else ""
+    if not column.depth and feature.max_values > 1:
+        return f"{feature.name!r} holds up to {feature.max_values:,} values, the column is {column.type}"
+    if column.kind == "string" and "bytes" in feature.kinds and not feature.utf8:
+        return f"{feature.name!r} is not all UTF-8, the column is {column.type}"
     return ""

@@ -9,7 +9,7 @@ from dask_tfrecord.codec import RecordType, crc32c_combine, scan
 from dask_tfrecord.dataset.inferred_schema import infer_schema
 from dask_tfrecord.dataset.packing import plan_partitions
 from dask_tfrecord.dataset.sampling import take_sample
-from dask_tfrecord.dataset.schema_drift import misfits
+from dask_tfrecord.dataset.schema_drift import find_drift
 from dask_tfrecord.errors import CorruptRecordError, TFRecordError
 from dask_tfrecord.files.boundaries import ComputeEach, find_blocks
 from dask_tfrecord.files.damage import DamagedRange, DamagePolicy, Losses
@@ -91,7 +91,7 @@ def sampled_schema(store: Store, files: Sequence[FileInfo], record_type: AskedTy
 
 def drift(sample: Sample, schema: Schema) -> str:
     """How what was seen differs from the columns; empty if it does not."""
-    return "; ".join(one.problem for one in misfits(sample, schema))
+    return "; ".join(one.problem for one in find_drift(sample, schema))
 
 
 def differences(found: Found, entry: FileEntry) -> str:

@@ -40,8 +40,8 @@ class ReadOptions:
 
     ``path_column`` and ``offset_column`` are the names of columns that tell where records come from.
     ``is_type_inferred`` is True if the record type was inferred: records outside the sample may then have
-    feature lists. ``evidence`` is what the columns were inferred from, and None if they were not. ``globs`` are proposed where
-    one of the files is something else (see `suggest_globs`).
+    feature lists. ``evidence`` is what the columns were inferred from, and None if they were not. ``globs``
+    are proposed where one of the files is something else (see `suggest_globs`).
     """
 
     compression: ReadCompression = "infer"
