@@ -64,12 +64,12 @@ def to_pandas(
 
 
 def with_index(
-    frame: pd.DataFrame, levels: Sequence[tuple[str, str | None]], *, in_order: bool = False
+    frame: pd.DataFrame, levels: Sequence[tuple[str, str | None]], *, is_sorted: bool = False
 ) -> pd.DataFrame:
-    """The frame with columns as its index, named anew; ``in_order`` if rows are to be looked up by it."""
+    """The frame with columns as its index, named anew; ``is_sorted`` if rows are to be looked up by it."""
     frame = frame.set_index([column for column, _ in levels])
     frame.index.names = [name for _, name in levels]
-    if in_order and not frame.index.is_monotonic_increasing:
+    if is_sorted and not frame.index.is_monotonic_increasing:
         frame = frame.sort_index(kind="stable")
     return frame
 

@@ -80,7 +80,7 @@ def test_fusion_changes_the_number_of_tasks_and_no_result(
     count, result = reading(found), found.compute()
     if tasks is not None:
         assert count == tasks
-    monkeypatch.setattr("dask_tfrecord.expr.reading._LEAST_PARTITIONS", 10**9)
+    monkeypatch.setattr("dask_tfrecord.expr.rewrites.MIN_FUSED_TASKS", 10**9)
     expected = run(ddf)
     assert reading(expected) >= count
     if isinstance(result, pd.DataFrame | pd.Series):
@@ -114,7 +114,7 @@ def test_rows_that_dask_may_align_by_label_are_not_fused(ddf: Any) -> None:
 def test_what_is_computed_is_fused_and_has_the_same_index(ddf: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     found = ddf[["n", "word"]].compute()
     assert found.index.tolist() == [0, 1] * FILES
-    monkeypatch.setattr("dask_tfrecord.expr.reading._LEAST_PARTITIONS", 10**9)
+    monkeypatch.setattr("dask_tfrecord.expr.rewrites.MIN_FUSED_TASKS", 10**9)
     pd.testing.assert_frame_equal(found, ddf[["n", "word"]].compute())
 
 

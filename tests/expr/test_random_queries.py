@@ -22,7 +22,7 @@ import pytest
 from dask.dataframe import methods
 from random_queries import NAMES, Data, Queries, make_data, variants
 
-from dask_tfrecord.expr import reading
+from dask_tfrecord.expr import rewrites
 
 CASES = int(os.environ.get("DASK_TFRECORD_EXAMPLES", "60"))
 QUERIES_PER_DATASET = 30
@@ -207,7 +207,7 @@ def test_random_queries_give_the_rows_of_pandas(
     fused: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if fused:
-        monkeypatch.setattr(reading, "_LEAST_PARTITIONS", 1)
+        monkeypatch.setattr(rewrites, "MIN_FUSED_TASKS", 1)
     with dask.config.set({"scheduler": "sync", "dataframe.convert-string": False}):
         for seed in range(max(CASES // QUERIES_PER_DATASET // 2, 1)):
             root = tmp_path / str(seed)

@@ -1,0 +1,97 @@
+"""Masks, the boolean expressions that filter a frame -> predicates about the columns of a read."""
+
+from typing import Any
+
+from dask.dataframe.dask_expr._expr import (
+    EQ,
+    GE,
+    GT,
+    LE,
+    LT,
+    NE,
+    And,
+    Assign,
+    Between,
+    Binop,
+    Expr,
+    Index,
+    Invert,
+    Isin,
+    IsNa,
+    NotNull,
+    Or,
+    Projection,
+    _DelayedExpr,
+)
+
+from dask_tfrecord.dataset.query import filters, predicates
+from dask_tfrecord.dataset.query.comparison_keys import WrongTypeError
+from dask_tfrecord.dataset.query.predicates import Operator, Predicate, Unsure
+from dask_tfrecord.schema.model import Field
+
+_OPERATORS: dict[type[Expr], Operator] = {EQ: "==", NE: "!=", LT: "<", LE: "<=", GT: ">", GE: ">="}
+_MIRRORED: dict[Operator, Operator] = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
+_BETWEEN: dict[str, tuple[Operator, Operator]] = {
+    "both": (">=", "<="),
+    "left": (">=", "<"),
+    "right": (">", "<="),
+    "neither": (">", "<"),
+}
+
+
+def predicate_of(mask: Expr, read_type: type[Any]) -> Predicate:
+    """The predicate that a mask stands for; `Unsure` for any part that cannot be translated."""
+    try:
+        return _translate(mask, read_type)
+    except (ArithmeticError, TypeError, ValueError):  # pandas may compare such values in its own way
+        return Unsure()
+
+
+def _translate(mask: Expr, read_type: type[Any]) -> Predicate:
+    if isinstance(mask, And | Or):
+        combine = predicates.And if isinstance(mask, And) else predicates.Or
+        return combine(predicate_of(mask.left, read_type), predicate_of(mask.right, read_type))
+    if isinstance(mask, Invert):
+        return predicates.Not(predicate_of(mask.frame, read_type))
+    if isinstance(mask, Binop) and type(mask) in _OPERATORS:
+        operator, column, value = _OPERATORS[type(mask)], mask.left, mask.right
+        if isinstance(value, Expr):
+            operator, column, value = _MIRRORED.get(operator, operator), value, column
+        if isinstance(value, Expr):
+            return Unsure()
+        return filters.compare_in_pandas(_column(column, read_type), operator, value)
+    if isinstance(mask, Between) and mask.inclusive in _BETWEEN:
+        lower, upper = _BETWEEN[mask.inclusive]
+        column = _column(mask.frame, read_type)
+        return predicates.And(
+            filters.compare_in_pandas(column, lower, mask.left),
+            filters.compare_in_pandas(column, upper, mask.right),
+        )
+    if isinstance(mask, Isin) and isinstance(mask.operand("values"), _DelayedExpr):
+        values = mask.operand("values").obj.compute(scheduler="sync")
+        return filters.is_in_pandas(_column(mask.frame, read_type), values)
+    if isinstance(mask, IsNa | NotNull):
+        is_null = predicates.IsNull(_column(mask.frame, read_type).name)
+        return is_null if isinstance(mask, IsNa) else predicates.Not(is_null)
+    return filters.compare_in_pandas(_column(mask, read_type), "==", True)  # a boolean column
+
+
+def _column(expr: Any, read_type: type[Any]) -> Field:
+    """The column of a read whose unchanged values an expression gives.
+
+    Raises
+    ------
+    WrongTypeError
+        If the expression gives anything else.
+    """
+    if isinstance(expr, Index) and isinstance(expr.frame, read_type) and len(expr.frame.index_columns) == 1:
+        [name], read = expr.frame.index_columns, expr.frame
+    else:
+        name = expr.operand("columns") if isinstance(expr, Projection) else None
+        read = expr
+        while isinstance(read, Projection) or (isinstance(read, Assign) and name not in read.keys):
+            read = read.frame
+    if not isinstance(name, str) or not isinstance(read, read_type):
+        raise WrongTypeError("the expression is not a column of the dataset")
+    column: Field = read.dataset.schema.select([name]).fields[0]
+    return column

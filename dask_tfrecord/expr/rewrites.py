@@ -1,0 +1,231 @@
+"""Decide which rewrites of Dask's optimizer are legal for a read. Pure functions of the expression graph.
+
+rewrite                legal                                                     done by
+column projection      always: other columns are not decoded                     Dask (`_absorb_projections`)
+partition selection    always (head, tail, partitions)                           Dask (`PartitionsFiltered`)
+count without reading  if the snapshot has the counts and no file has changed;   `ReadTFRecord._count`
+                       otherwise records are counted without decoding
+predicate pruning      if every path from the read ends in a filter and is       `ReadTFRecord._simplify_up`,
+                       computed row by row. The filters stay in the graph: the   `Decision.predicate`
+                       read only skips files and blocks without matching rows
+fusing of partitions   if every consumer ignores partition boundaries            `ReadTFRecord._tune_up`,
+                       and divisions are unknown                                 `Decision.ignores_partitions`
+
+Private names of Dask, checked on 2025.5.1 to 2026.8: the expression classes imported below, `_name`, `ndim`
+and `dependencies()` of an expression, and the mapping `dependents` of a pass, which holds weak references to
+the consumers of each expression by its name. A consumer of an expression is an expression computed from it.
+"""
+
+from collections.abc import Mapping
+from functools import reduce
+from typing import Any, NamedTuple, TypeAlias
+
+from dask.dataframe.dask_expr._expr import Elemwise, Expr, Filter, FinalizeComputeDF, ResetIndex
+from dask.dataframe.dask_expr._groupby import SingleAggregation
+from dask.dataframe.dask_expr._indexing import Loc
+from dask.dataframe.dask_expr._reductions import All, Count, Len, Max, Mean, Sum, Unique, ValueCounts
+from dask.dataframe.dask_expr._reductions import Any as AnyTrue
+from dask.dataframe.dask_expr._repartition import Repartition
+from dask.tokenize import tokenize
+
+from dask_tfrecord.dataset.query import predicates
+from dask_tfrecord.dataset.query.predicates import Predicate
+from dask_tfrecord.expr.masks import predicate_of
+from dask_tfrecord.schema.model import Field, Schema
+
+# Fewest tasks that fusing leaves: all bytes are read, whatever the columns, so all cores need tasks.
+MIN_FUSED_TASKS = 64
+
+# Their results do not depend on partition boundaries, as long as the order of the rows stays.
+_IGNORE_PARTITIONS = (Sum, Max, AnyTrue, All, Len, Mean, Count, Unique, ValueCounts, FinalizeComputeDF)
+
+# Key of the decisions in `dependents`; no expression has this name.
+_DECISIONS = "dask_tfrecord-decisions"
+
+# For the name of each expression: its consumers, by their names.
+Consumers: TypeAlias = Mapping[str, Mapping[str, Expr]]
+
+
+class Decision(NamedTuple):
+    """What one pass of the optimizer found out about a read.
+
+    Attributes
+    ----------
+    predicate : Predicate, optional
+        True for every row that any consumer needs; None if all rows are needed.
+    ignores_partitions : bool
+        True if every consumer of the read ignores partition boundaries.
+    """
+
+    predicate: Predicate | None
+    ignores_partitions: bool
+
+
+def decision(read: Expr, dependents: Any) -> Decision:
+    """The decision about a read in the pass of the optimizer that ``dependents`` belongs to.
+
+    All reads of a pass are decided together when the first one is asked for, because Dask adds the
+    expressions of the rewritten graph to ``dependents`` during the pass. Dask makes one such mapping for each
+    pass, so the decisions are cached in the mapping itself. A read that the pass created keeps what it has.
+    """
+    if _DECISIONS not in dependents:
+        dependents[_DECISIONS] = [decide(consumers_of(dependents), type(read))]
+    [decisions] = dependents[_DECISIONS]
+    return decisions.get(read._name) or Decision(read.predicate, read.ignores_partitions)
+
+
+def consumers_of(dependents: Mapping[str, Any]) -> Consumers:
+    """The consumers of each expression, without the weak references."""
+    consumers: dict[str, dict[str, Expr]] = {}
+    for name, references in dependents.items():
+        found = (reference() for reference in references)
+        consumers[name] = {one._name: one for one in found if one is not None}
+    return consumers
+
+
+def decide(consumers: Consumers, read_type: type[Any]) -> dict[str, Decision]:
+    """The decisions about all reads in a graph, by the names of the reads."""
+    inputs = (child for found in consumers.values() for one in found.values() for child in one.dependencies())
+    reads = {child._name: child for child in inputs if isinstance(child, read_type)}
+    return {
+        name: Decision(
+            _common_predicate(read, consumers),
+            read.ignores_partitions or _may_fuse(read, consumers),
+        )
+        for name, read in reads.items()
+    }
+
+
+def partitions_per_task(needed: Schema, all_columns: Schema, npartitions: int) -> int:
+    """Number of partitions that one task reads after fusing, from the share of the columns that is needed."""
+    width, full_width = (sum(map(_value_width, schema.fields)) for schema in (needed, all_columns))
+    return max(min(full_width // max(width, 1), npartitions // MIN_FUSED_TASKS), 1)
+
+
+def _value_width(field: Field) -> int:
+    """Approximate bytes of a value, for comparing columns with each other."""
+    try:
+        return int(field.type.bit_width) // 8 + 1
+    except ValueError:  # strings, bytes and lists have no fixed width
+        return 32 * (1 + field.depth)
+
+
+def _may_fuse(read: Expr, consumers: Consumers) -> bool:
+    return read.npartitions > MIN_FUSED_TASKS and _ignores_partitions(read, consumers)
+
+
+def _ignores_partitions(read: Expr, consumers: Consumers) -> bool:
+    """True if every path from the read is computed row by row from this read alone, up to an expression whose
+    result does not depend on partition boundaries.
+    """
+    visited, pending = {read._name}, [read]
+    while pending:
+        found = _unvisited_consumers(pending.pop(), consumers, visited)
+        if found is None:
+            return False
+        for consumer in found:
+            if isinstance(consumer, Elemwise | Filter) and _is_rowwise_of(consumer, read):
+                pending.append(consumer)
+            elif not _takes_all_partitions(consumer):
+                return False
+    return True
+
+
+def _unvisited_consumers(expr: Expr, consumers: Consumers, visited: set[str]) -> list[Expr] | None:
+    """The consumers of an expression that have not been visited yet; None if it has no consumer."""
+    found = consumers.get(expr._name)
+    if not found:
+        return None
+    unvisited = [consumer for name, consumer in found.items() if name not in visited]
+    visited.update(found)
+    return unvisited
+
+
+def _is_rowwise_of(expr: Expr, read: Expr) -> bool:
+    """True if an expression is computed row by row from this read alone."""
+    if expr._name == read._name or not expr.ndim:
+        return True
+    if not isinstance(expr, Elemwise | Filter) or isinstance(
+        expr, ResetIndex
+    ):  # it counts rows per partition
+        return False
+    inputs = [child for child in expr.dependencies() if child.ndim]
+    if len(inputs) > 1 and any(isinstance(below, Filter) for child in inputs for below in child.walk()):
+        return False  # Dask may align filtered rows by label, and fused partitions repeat labels
+    return all(_is_rowwise_of(child, read) for child in expr.dependencies())
+
+
+def _takes_all_partitions(consumer: Expr) -> bool:
+    """True if an expression combines all partitions to a result that does not depend on their boundaries."""
+    if isinstance(consumer, SingleAggregation):
+        return bool(consumer.operand("sort"))  # without sort, groups are ordered by partition
+    if isinstance(consumer, Repartition):
+        return bool(consumer.operand("new_partitions") == 1)
+    return isinstance(consumer, _IGNORE_PARTITIONS)
+
+
+def _common_predicate(read: Expr, consumers: Consumers) -> Predicate | None:
+    """A predicate that is true for every row that a filter after the read keeps, if it can skip anything.
+
+    All reads of the same rows get the same predicate, so that they keep the same rows.
+    """
+    filters = _final_filters(read, consumers)
+    if not filters:
+        return None
+    found = {predicate_of(_mask(one), type(read)) for one in filters}
+    predicate = reduce(predicates.Or, sorted(found, key=repr))
+    return predicate if read.dataset.can_prune(predicate) else None
+
+
+def _mask(expr: Filter | Loc) -> Expr:
+    return expr.predicate if isinstance(expr, Filter) else expr.iindexer
+
+
+def _final_filters(read: Expr, consumers: Consumers) -> list[Filter | Loc] | None:
+    """The filters at the ends of all row-by-row paths from the reads of these rows.
+
+    None if a path ends elsewhere, or if a filter also takes rows from elsewhere.
+    """
+    filters: list[Filter | Loc] = []
+    visited, pending = {read._name}, [read]
+    while pending:
+        found = _unvisited_consumers(pending.pop(), consumers, visited)
+        if found is None:
+            return None
+        for consumer in found:
+            if isinstance(consumer, Filter) or (isinstance(consumer, Loc) and consumer.cindexer is None):
+                filters.append(consumer)
+                reads = _reads_below(consumer, read)
+                if reads is None:
+                    return None
+                pending += [one for one in reads if one._name not in visited]
+                visited |= {one._name for one in reads}
+            elif isinstance(consumer, Elemwise):
+                pending.append(consumer)
+            else:
+                return None
+    return filters
+
+
+def _reads_below(expr: Filter | Loc, read: Expr) -> list[Expr] | None:
+    """The reads of the same rows that a filter is computed from; None if it is not computed row by row from
+    such reads alone.
+    """
+    reads, pending = [], expr.dependencies()
+    while pending:
+        child = pending.pop()
+        if isinstance(child, type(read)) and _reads_same_rows(child, read):
+            reads.append(child)
+        elif isinstance(child, Elemwise):
+            pending += child.dependencies()
+        elif child.ndim:
+            return None
+    return reads
+
+
+def _reads_same_rows(one: Expr, other: Expr) -> bool:
+    """True if two reads give the same rows of the same dataset, in any columns."""
+    return bool(
+        tokenize(one.dataset) == tokenize(other.dataset)
+        and one.operand("_partitions") == other.operand("_partitions")
+    )
