@@ -145,10 +145,8 @@ def _is_rowwise_of(expr: Expr, read: Expr) -> bool:
     """True if an expression is computed row by row from this read alone."""
     if expr._name == read._name or not expr.ndim:
         return True
-    if not isinstance(expr, Elemwise | Filter) or isinstance(
-        expr, ResetIndex
-    ):  # it counts rows per partition
-        return False
+    if not isinstance(expr, Elemwise | Filter) or isinstance(expr, ResetIndex):
+        return False  # ResetIndex counts the rows of each partition
     inputs = [child for child in expr.dependencies() if child.ndim]
     if len(inputs) > 1 and any(isinstance(below, Filter) for child in inputs for below in child.walk()):
         return False  # Dask may align filtered rows by label, and fused partitions repeat labels
