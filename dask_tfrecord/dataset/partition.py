@@ -153,7 +153,7 @@ class Partition:
             place = {"path": error.path, "record": error.record, "offset": error.offset}
             if error.feature in self.partition_values:
                 raise feature_clash(error.feature).located(**place) from None
-            if error.feature in self.options.origin:
+            if error.feature in self.options.origin_columns:
                 raise origin_clash(error.feature).located(**place) from None
             raise explained(error, self.store, split, schema, self.options, self.allowed_features) from None
 

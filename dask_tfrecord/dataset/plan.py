@@ -81,7 +81,7 @@ class Dataset:
         SchemaError
             If another column has the same name.
         """
-        names = self.options.origin
+        names = self.options.origin_columns
         clash = [name for at, name in enumerate(names) if name in (*self.schema.names, *names[:at])]
         if clash:
             raise origin_clash(clash[0])
@@ -159,7 +159,7 @@ class Dataset:
         reads_all = set(schema.names) == set(self.schema.names) and self.schema.record_type != "bytes"
         if not reads_all or self.options.extra == "ignore":
             return None
-        not_stored = {*self.partition_values, *self.options.origin}
+        not_stored = {*self.partition_values, *self.options.origin_columns}
         features = [item.column.feature for item in self.schema.fields if item.name not in not_stored]
         if self.entries and not features:  # the writer of the snapshot has checked that records hold none
             return None
@@ -240,7 +240,7 @@ class Dataset:
     def non_null_columns(self) -> set[str]:
         """The columns that are known to have no nulls."""
         names = {name for name, column in self.partition_values.items() if not column.null_count}
-        names |= set(self.options.origin)
+        names |= set(self.options.origin_columns)
         splits = (split for splits in self.partitions for split in splits)
         if self.entries and all(split.file.path in self.entries for split in splits):
             by_file = [

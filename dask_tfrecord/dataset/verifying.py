@@ -128,7 +128,7 @@ def _look_at(store: Store, options: ReadOptions, record_type: RecordType, split:
         return missing(error.problem)
     lost = losses.file(path)
     total = summing.checksum
-    first = lost.places[0] if lost.places else None
+    first = lost.first[0] if lost.first else None
     return Found(sample, total.bytes, total.crc32c, lost.count, lost.bytes, first)
 
 

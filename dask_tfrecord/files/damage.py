@@ -1,4 +1,4 @@
-"""Damage that a reader may pass over: what was lost, how much of it is allowed, where its bytes are kept."""
+"""Damage that a reader skips: the policy, what was skipped, and the quarantine that keeps its bytes."""
 
 import hashlib
 import warnings
@@ -16,10 +16,10 @@ from dask_tfrecord.files.storage.store import Store
 OnCorrupt = Literal["raise", "skip", "quarantine"]
 Warn = Callable[[str], None]
 
-# How many places a warning lists before it says how many more there are.
+# How many damaged ranges of a file a warning lists. It counts the others.
 _LISTED = 10
 
-# Rows of a quarantine file that wait for being written: at most so many, and about so many bytes.
+# A row group of a quarantine file is written once it has this many rows, or about this many bytes.
 _WAITING_ROWS = 1 << 14
 _WAITING_BYTES = 1 << 22
 
@@ -36,7 +36,15 @@ LOG = pa.schema(
 
 @dataclass(frozen=True)
 class DamagePolicy:
-    """What becomes of damage, as `read_tfrecord` says; ``quarantine`` is where its bytes are kept."""
+    """What a reader does about damage.
+
+    Attributes
+    ----------
+    on_corrupt, max_corrupt
+        As in `read_tfrecord`.
+    quarantine : Store, optional
+        The directory that keeps the damaged bytes. Required by ``on_corrupt="quarantine"``.
+    """
 
     on_corrupt: OnCorrupt = "raise"
     max_corrupt: int | float | None = None
@@ -44,12 +52,12 @@ class DamagePolicy:
 
     @property
     def skips(self) -> bool:
-        """Whether damage is passed over."""
+        """True if damage is skipped, False if it raises."""
         return self.on_corrupt != "raise"
 
 
 def warn_here(message: str) -> None:
-    """Say it in this process."""
+    """Emit a CorruptRecordWarning in this process."""
     warnings.warn(message, CorruptRecordWarning, stacklevel=2)
 
 
@@ -57,45 +65,47 @@ RAISE = DamagePolicy()
 
 
 def check_policy(policy: DamagePolicy) -> None:
-    """Refuse what does not fit together."""
+    """Raise TFRecordError if the fields of a policy contradict each other."""
     most, mode = policy.max_corrupt, policy.on_corrupt
     if mode == "quarantine" and policy.quarantine is None:
         raise TFRecordError(
-            'on_corrupt="quarantine" needs a place for the damaged bytes', advice="pass quarantine_path="
+            'on_corrupt="quarantine" requires a directory for the damaged bytes',
+            advice="pass quarantine_path=",
         )
     if mode != "quarantine" and policy.quarantine is not None:
         raise TFRecordError(
-            f"quarantine_path= with on_corrupt={mode!r}", advice='pass on_corrupt="quarantine"'
+            f"quarantine_path= has no effect with on_corrupt={mode!r}", advice='pass on_corrupt="quarantine"'
         )
     if most is None:
         return
     if mode == "raise":
         raise TFRecordError(
-            f"max_corrupt={most!r}, but any damage raises", advice='pass on_corrupt="skip" or "quarantine"'
+            f"max_corrupt={most!r} has no effect, because any damage raises",
+            advice='pass on_corrupt="skip" or "quarantine"',
         )
     is_count = isinstance(most, int) and not isinstance(most, bool) and most >= 0
     if not is_count and not (isinstance(most, float) and 0 < most < 1):
         raise TFRecordError(
-            f"max_corrupt={most!r} is no bound",
+            f"max_corrupt={most!r} is not a valid limit",
             advice="pass a number of records such as 100, or a fraction between 0 and 1 such as 0.01",
         )
 
 
 def check_quarantine_path(quarantine: Store | None, store: Store) -> None:
-    """Refuse a quarantine among the files that are read, of which the next reader would make data."""
+    """Reject a quarantine inside the dataset: later reads would treat its files as data."""
     if quarantine is None or quarantine.fs != store.fs:
         return
     inside = quarantine.join("").removeprefix(store.join(""))
     if inside != quarantine.join("") and not inside.startswith(("_", ".")):
         raise TFRecordError(
-            "the quarantine is among the files that are read",
+            "the quarantine is inside the dataset that is read, so later reads would treat its files as data",
             path=quarantine.public(quarantine.root),
-            advice=f"pass a quarantine_path= elsewhere, or {store.public(store.join('_quarantine'))}",
+            advice=f"pass a quarantine_path= outside of it, or {store.public(store.join('_quarantine'))}",
         )
 
 
 class DamagedRange(NamedTuple):
-    """A stretch of a file's content that was passed over."""
+    """A damaged range of a file: decompressed offset and length in bytes, and the reason."""
 
     offset: int
     length: int
@@ -103,61 +113,74 @@ class DamagedRange(NamedTuple):
 
 
 @dataclass
-class _OfFile:
-    """What was lost of one file: how much, and its first places."""
+class _FileLosses:
+    """The damaged ranges of one file: their number, their bytes, and the first ten."""
 
     count: int = 0
     bytes: int = 0
-    places: list[DamagedRange] = field(default_factory=list)
+    first: list[DamagedRange] = field(default_factory=list)
 
     def add(self, offset: int, length: int, reason: str) -> None:
         self.count += 1
         self.bytes += length
-        if len(self.places) < _LISTED:
-            self.places.append(DamagedRange(offset, length, reason))
+        if len(self.first) < _LISTED:
+            self.first.append(DamagedRange(offset, length, reason))
 
     def extend(self, length: int) -> None:
         self.bytes += length
         if self.count <= _LISTED:
-            last = self.places.pop()
-            self.places.append(last._replace(length=last.length + length))
+            last = self.first.pop()
+            self.first.append(last._replace(length=last.length + length))
 
     def __str__(self) -> str:
-        what = "damaged record or stretch" if self.count == 1 else "damaged records or stretches"
-        listed = ", ".join(f"{offset:,} to {offset + length:,}" for offset, length, _ in self.places)
-        more = self.count - len(self.places)
+        what = "damaged record or range" if self.count == 1 else "damaged records or ranges"
+        listed = ", ".join(f"{offset:,} to {offset + length:,}" for offset, length, _ in self.first)
+        more = self.count - len(self.first)
         rest = f" and {more:,} more" if more else ""
-        return f"passed over {self.count:,} {what}, {self.bytes:,} bytes: bytes {listed}{rest}"
+        return f"skipped {self.count:,} {what}, {self.bytes:,} bytes: bytes {listed}{rest}"
 
 
 class Losses:
-    """What was lost of the files of one partition; says so, and raises where it is more than allowed.
+    """The damage that was skipped in the files of one partition.
 
-    ``rows`` are the records that were read.
+    Raises if the damage exceeds ``max_corrupt``, and warns about the rest at the end.
+
+    Attributes
+    ----------
+    policy : DamagePolicy
+        What is allowed.
+    rows : int
+        Number of records that were read.
     """
 
     def __init__(self, policy: DamagePolicy) -> None:
         self.policy = policy
         self.rows = 0
-        self._files: dict[str, _OfFile] = {}
+        self._files: dict[str, _FileLosses] = {}
 
     @property
     def count(self) -> int:
-        """How many records, or stretches in which no record can be told, were lost."""
+        """Number of skipped records, and of skipped ranges in which no record can be identified."""
         return sum(file.count for file in self._files.values())
 
     @contextmanager
-    def of(self, path: str, start: int) -> Iterator["SplitLosses"]:
-        """Those of the split of a file that begins at byte ``start`` of it."""
+    def split(self, path: str, start: int) -> Iterator["SplitLosses"]:
+        """Collect the damage of the split that begins at byte ``start`` of a file."""
         with ExitStack() as stack:
             yield SplitLosses(self, path, start, stack)
 
-    def file(self, path: str) -> _OfFile:
-        """Those of one file."""
-        return self._files.setdefault(path, _OfFile())
+    def file(self, path: str) -> _FileLosses:
+        """Return the collected damage of one file."""
+        return self._files.setdefault(path, _FileLosses())
 
     def finish(self, warn: Warn) -> None:
-        """Say what was lost, unless it is too large a fraction."""
+        """Warn about each damaged file.
+
+        Raises
+        ------
+        CorruptRecordError
+            If ``max_corrupt`` is a fraction and more of the records is damaged.
+        """
         most, total = self.policy.max_corrupt, self.rows + self.count
         if isinstance(most, float) and self.count > most * total:
             raise self.too_many(next(iter(self._files)), f"of {total:,}")
@@ -165,16 +188,16 @@ class Losses:
             warn(f"{path}: {found}")
 
     def too_many(self, path: str, among: str = "") -> CorruptRecordError:
-        """The error for more than allowed."""
+        """Return the error for more damage than ``max_corrupt`` allows."""
         return CorruptRecordError(
-            f"{self.count:,} {among and among + ' '}records or stretches of the partition are damaged",
+            f"{self.count:,} {among and among + ' '}records or ranges of the partition are damaged",
             path=path,
-            advice=f"pass more than max_corrupt={self.policy.max_corrupt} to read the others all the same",
+            advice=f"pass a max_corrupt= above {self.policy.max_corrupt} to read the other records anyway",
         )
 
 
 class SplitLosses:
-    """What was lost of a split, and the quarantine file of its bytes, made when there are any."""
+    """The damage that was skipped in one split. Its quarantine file is created with the first damage."""
 
     def __init__(self, losses: Losses, path: str, start: int, stack: ExitStack) -> None:
         self._losses = losses
@@ -186,11 +209,17 @@ class SplitLosses:
 
     @property
     def skips(self) -> bool:
-        """Whether damage is passed over."""
+        """True if damage is skipped, False if it raises."""
         return self._losses.policy.skips
 
     def add(self, offset: int, data: memoryview, reason: str, *, more: bool = False) -> None:
-        """Take note of lost bytes, which may be ``more`` of those before."""
+        """Record skipped bytes; with ``more``, they continue the last damaged range.
+
+        Raises
+        ------
+        CorruptRecordError
+            If ``max_corrupt`` is a number and the partition has more damage.
+        """
         file = self._losses.file(self._path)
         if more:
             file.extend(len(data))
@@ -211,7 +240,7 @@ class SplitLosses:
 
 @contextmanager
 def _open_log(store: Store, path: str, start: int) -> Iterator["_Log"]:
-    """A file in the quarantine, there as a whole or not at all; a repeated task replaces its own."""
+    """Create a quarantine file, whole or not at all. A task that is repeated replaces its own file."""
     name = hashlib.sha256(path.encode()).hexdigest()[:16]
     with (
         store.create(store.join(f"damage-{name}-{start:012d}.parquet")) as file,

@@ -1,4 +1,4 @@
-"""What is known of each data file of a dataset, and as a table, in which a snapshot keeps it."""
+"""What a snapshot records about one data file."""
 
 import re
 from dataclasses import dataclass
@@ -14,11 +14,11 @@ class Block(NamedTuple):
     Attributes
     ----------
     offset : int
-        Of the stored file, where a raw inflate (or a plain read) can start.
+        Offset in the stored file at which a raw inflate (of an uncompressed file: a plain read) can start.
     content : int
-        Of the decompressed content, where the block's first record starts.
+        Offset in the decompressed bytes at which the block's first record starts.
     record : int
-        Number of that record in the file.
+        Number of that record in the file, from 0.
     """
 
     offset: int
@@ -27,10 +27,19 @@ class Block(NamedTuple):
 
 
 class ColumnStatistics(NamedTuple):
-    """What is known of a column's values in one file.
+    """The statistics of one column in one file.
 
-    ``min`` and ``max`` are plain Python values, exact, or None where there are no values or nobody looked;
-    the lengths are those of lists and None for scalars.
+    Attributes
+    ----------
+    name : str
+        The column.
+    min, max : object
+        The smallest and the greatest value as exact Python values. None if there are no values, or none were
+        computed.
+    nulls : int
+        Number of nulls.
+    min_length, max_length : int, optional
+        The lengths of the shortest and the longest list. None for a scalar column.
     """
 
     name: str
@@ -43,23 +52,27 @@ class ColumnStatistics(NamedTuple):
 
 @dataclass(frozen=True)
 class FileEntry:
-    """One data file.
+    """One data file of a dataset, as its snapshot records it.
 
     Attributes
     ----------
     path : str
-        Below the dataset's root.
-    bytes, records, crc32c : int
-        Stored bytes, records, and CRC-32C of the stored bytes.
+        Path relative to the dataset's root.
+    bytes : int
+        Stored size.
+    records : int
+        Number of records.
+    crc32c : int
+        CRC-32C of the stored bytes.
     values : tuple
-        Of the partition columns, in the order of `Snapshot.partition_on`, as plain Python values; None is
-        missing.
+        The values of the partition columns, in the order of `Snapshot.partition_on`, as plain Python values.
+        None is null.
     blocks : tuple of Block
-        In the order of the file; empty if it must be read from its start.
+        The blocks in the order of the file. Empty if the file can only be read from its start.
     statistics : tuple of ColumnStatistics
-        Of those columns that have any.
+        The statistics of the columns that have any.
     stamp : str
-        The `FileInfo.stamp` of the file when the snapshot was written; empty if it is not known.
+        The `FileInfo.stamp` of the file when the snapshot was written. Empty if it is unknown.
     """
 
     path: str
@@ -73,6 +86,6 @@ class FileEntry:
 
 
 def is_inside(path: str) -> bool:
-    """Whether a path is relative, normal, below the root, and nothing that fsspec would take apart."""
+    """Return True if a path is relative, normalised, stays below the root, and is not a URL for fsspec."""
     names = path.split("/")
     return not any(name in ("", ".", "..") for name in names) and not re.search(r"[\\\0]|::|^\w+:", path)

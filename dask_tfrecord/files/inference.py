@@ -1,4 +1,4 @@
-"""The schema of files that carry none, from a bounded sample of their records, or from all of them."""
+"""What the records of a file hold: the features, their kinds and lengths. The basis of inferred schemas."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -17,7 +17,7 @@ AskedType: TypeAlias = RecordType | Literal["infer"]
 
 
 class RecordPosition(NamedTuple):
-    """Where a record is: the file, its number in the file, and where its frame begins in the content."""
+    """The position of a record: its file, its number in the file, and its decompressed offset."""
 
     path: str
     record: int
@@ -26,14 +26,28 @@ class RecordPosition(NamedTuple):
 
 @dataclass(frozen=True)
 class FeatureSummary:
-    """What was seen of one feature; the counts are over the records that hold it with a kind.
+    """Summary of one feature in some records. Counts include only records in which the feature has a kind.
 
     Attributes
     ----------
+    name : str
+        The feature.
+    feature_list : bool
+        True for a feature list of SequenceExamples.
     path : str
-        The first file that has it.
+        The first file that has the feature.
+    records : int
+        Number of records that have it.
     kinds : dict of str to RecordPosition
-        The kinds it has, and of each the first record.
+        The kinds it has, each with the first record of that kind.
+    min_values, max_values : int
+        The smallest and the greatest number of values in one feature.
+    min_steps, max_steps : int
+        The smallest and the greatest number of steps in one feature list.
+    utf8 : bool
+        True if all its values are valid UTF-8.
+    text : bool
+        True if all its values are UTF-8 without control characters other than tab, newline and return.
     """
 
     name: str
@@ -50,11 +64,11 @@ class FeatureSummary:
 
     @property
     def length(self) -> int | None:
-        """How many values each record holds, if that is the same number in all of them."""
+        """The number of values in each record; None if it differs between records."""
         return self.min_values if self.kinds and self.min_values == self.max_values else None
 
     def merged(self, later: "FeatureSummary") -> "FeatureSummary":
-        """The same of these records and of later ones."""
+        """Merge with the summary of the same feature in later records."""
         return FeatureSummary(
             self.name,
             self.feature_list,
@@ -72,21 +86,23 @@ class FeatureSummary:
 
 @dataclass(frozen=True)
 class Sample:
-    """What some records hold. Samples of parts merge to that of the whole, exactly.
+    """What some records hold. The samples of parts merge exactly to the sample of the whole.
 
     Attributes
     ----------
     record_type : "example", "sequence_example", "bytes" or "infer"
-        As asked for, or as recognised.
+        The record type that was requested, or the one that was recognised.
     features : tuple of FeatureSummary
-        In the order first seen.
-    records, payload : int
-        How many records there are, and the bytes in them.
+        The features, in the order of their first records.
+    records : int
+        Number of records.
+    payload : int
+        Bytes in these records, without their framing.
     non_message : TFRecordError, optional
-        For the first record that is no message, after which its file was not looked at any further.
+        The error for the first record that is not a protobuf message. Reading of its file stopped there.
     doubt : str
-        Why records that parse as messages may be none of the record type. Of a sample whose record type is
-        known, why they were taken for bytes; empty if they were not.
+        Why the records may not be of the record type although they parse. In a sample whose record type is
+        recognised: why the records are read as bytes. Empty if there is no doubt.
     """
 
     record_type: AskedType
@@ -97,7 +113,7 @@ class Sample:
     doubt: str = ""
 
     def merged(self, later: "Sample") -> "Sample":
-        """What these records and later ones hold."""
+        """Merge with the sample of later records."""
         found = {(one.name, one.feature_list): one for one in self.features}
         for one in later.features:
             key = one.name, one.feature_list
@@ -113,16 +129,16 @@ class Sample:
 
     @property
     def _is_certain(self) -> bool:
-        """Whether a record is no message of any type, so that the records are bytes without doubt."""
+        """True if a record is not a message of any type, so that the records are bytes without doubt."""
         return self.non_message is not None and not self.doubt
 
     @property
     def known_type(self) -> RecordType:
-        """The record type; that of plain examples where no record told."""
+        """The record type; "example" if no record showed it."""
         return "example" if self.record_type == "infer" else self.record_type
 
     def is_nullable(self, feature: FeatureSummary) -> bool:
-        """Whether some of the records lack the feature."""
+        """Return True if some of the records lack the feature."""
         return feature.records < self.records
 
 
@@ -136,13 +152,26 @@ def sample_split(
     windows: int | None = None,
     losses: Losses | None = None,
 ) -> Sample:
-    """What the records of a split hold.
+    """Summarise the records of a split.
 
-    With ``limit``, only the first so many records of the first window count. With ``windows``, the records of
-    about so many windows count.
+    Parameters
+    ----------
+    store, split, options, losses
+        As in `read_split`.
+    record_type : "example", "sequence_example", "bytes" or "infer"
+        The type of the records.
+    limit : int, optional
+        Read at most this many records, all from the first window.
+    windows : int, optional
+        Read about this many windows. All of the split by default.
+
+    Raises
+    ------
+    CorruptRecordError
+        If the split is damaged and the options do not skip damage.
     """
     windows = 1 if limit is not None else windows
-    # An Example reads as a SequenceExample that has a context only.
+    # An Example parses as a SequenceExample that has only a context.
     inference = Inference(
         "example" if record_type == "example" else "sequence_example",
         max_records=-1 if limit is None else limit,
@@ -154,7 +183,7 @@ def sample_split(
     records = payload = 0
     non_message = None
     kernel = _Feed(inference)
-    if options.damage.skips:  # and is told of, and counted, by who reads
+    if options.damage.skips:  # the read itself counts the damage, warns and quarantines
         options = replace(options, damage=DamagePolicy("skip"))
     try:
         for step in run_kernel(store, split, options, kernel, losses=losses):
@@ -172,7 +201,7 @@ def sample_split(
         if not kernel.payload:
             raise
         non_message = error
-    features = tuple(_seen(feature, path, places) for feature in inference.features())
+    features = tuple(_summary(feature, path, places) for feature in inference.features())
     doubt = "" if kernel.other is None else f"{path}, record {kernel.other:,} is a message of another type"
     return Sample(record_type, features, records, payload, non_message, doubt)
 
@@ -184,10 +213,14 @@ class _Fed(NamedTuple):
 
 
 class _Feed:
-    """Shows records to an inference.
+    """A kernel function that feeds records to an inference.
 
-    ``payload`` is what is in the last one if it is whole but no message. ``other`` is the number of the first
-    record that is a message of another type.
+    Attributes
+    ----------
+    payload : int
+        Payload bytes of the record that ended the last call, if it is whole but not a message; else 0.
+    other : int, optional
+        Number of the first record that is a message of another type. None if there is none.
     """
 
     def __init__(self, inference: Inference) -> None:
@@ -213,14 +246,14 @@ def _note_places(
     data: memoryview,
     start: RecordPosition,
 ) -> None:
-    """Remember where those records of the last call are that were the first of a feature's kind."""
+    """Note the positions of those records of the last call that are the first with a kind of a feature."""
     numbers = {number for feature in inference.features() for number in feature.kinds.values()}
     new = sorted(number for number in numbers if number >= before)
     if new:
         offsets = scan(data, final=True, verify_crc=False, offsets=True).offsets or ()
         for number in new:
             at = number - before
-            # What comes next may turn out to be no message after its first features.
+            # The record after the data may have contributed features before it proved not to be a message.
             offset = offsets[at].as_py() if at < len(offsets) else len(data)
             places[number] = RecordPosition(start.path, start.record + at, start.offset + offset)
 
@@ -230,6 +263,6 @@ def _is_framed(data: memoryview, damage: Damage) -> bool:
     return damage.size > 0 and scan(frame, final=True).damage is None
 
 
-def _seen(feature: Feature, path: str, places: Mapping[int, RecordPosition]) -> FeatureSummary:
+def _summary(feature: Feature, path: str, places: Mapping[int, RecordPosition]) -> FeatureSummary:
     kinds = {kind: places[number] for kind, number in sorted(feature.kinds.items(), key=itemgetter(1))}
     return FeatureSummary(**{**feature._asdict(), "kinds": kinds, "path": path})

@@ -8,10 +8,10 @@ from dask_tfrecord.codec.codecs import Compression
 from dask_tfrecord.files.damage import RAISE, DamagePolicy
 from dask_tfrecord.schema.model import Lossy
 
-# How a file that is read may be compressed; "infer" goes by its first bytes.
+# The codec of the files to read. "infer" detects it by the first bytes of each file.
 ReadCompression = Compression | Literal["infer"] | None
 
-# What becomes of features that the schema does not have.
+# What a feature does that the schema does not have.
 Extra = Literal["raise", "ignore"]
 
 
@@ -36,12 +36,22 @@ class SchemaEvidence:
 
 @dataclass(frozen=True)
 class ReadOptions:
-    """How files are read, whatever they hold; `read_tfrecord` says what each means.
+    """How files are read, independent of their columns.
 
-    ``path_column`` and ``offset_column`` are the names of columns that tell where records come from.
-    ``is_type_inferred`` is True if the record type was inferred: records outside the sample may then have
-    feature lists. ``evidence`` is what the columns were inferred from, and None if they were not. ``globs``
-    are proposed where one of the files is something else (see `suggest_globs`).
+    ``compression``, ``verify_crc``, ``max_record_bytes`` and ``extra`` are those of `read_tfrecord`.
+
+    Attributes
+    ----------
+    damage : DamagePolicy
+        What happens to damage.
+    path_column, offset_column : str, optional
+        Names of the columns with the file and the byte offset of each record. None leaves them out.
+    is_type_inferred : bool
+        True if the records are read as Examples because no record of a sample had a feature list.
+    evidence : SchemaEvidence, optional
+        What the schema was inferred from. None if it was not inferred.
+    globs : SuggestedGlobs
+        Globs that an error proposes if a file is not a TFRecord file (see `suggest_globs`).
     """
 
     compression: ReadCompression = "infer"
@@ -56,8 +66,8 @@ class ReadOptions:
     globs: tuple[str, tuple[tuple[str, int], ...]] = ("", ())
 
     @property
-    def origin(self) -> tuple[str, ...]:
-        """The columns that are in no record."""
+    def origin_columns(self) -> tuple[str, ...]:
+        """The names of the path column and the offset column, if they are wanted."""
         return tuple(filter(None, (self.path_column, self.offset_column)))
 
 

@@ -10,22 +10,31 @@ _PART_NAME = re.compile(
     r"part-(?P<run>[0-9a-f]{8})-(?P<index>\d{5,})-of-(?P<count>\d{5,})(-\d{5,})?(-[^/]+)?\.tfrecord(\.\w+)?"
 )
 
-
-# What users may add to names, so that they are names on every store and in every shell; with all else that is
-# in the name of a file which is not whole yet they stay below the 255 bytes of most disks.
+# What users may add to a name. Such names are valid on every store and in every shell. With all other parts,
+# and with those of the name of an unfinished file, a name stays below the 255 bytes that most disks allow.
 _LABEL = re.compile(r"\w[\w.=+@-]*")
-
-
 _LABEL_BYTES = 100
 
 
 def part_name(
     run: str, index: int, count: int, *, number: int | None = None, label: str = "", suffix: str = ""
 ) -> str:
-    """The data file ``number`` of partition ``index`` of ``count``; without a number if it is the only one.
+    """Return the name of a data file.
 
-    Names sort in the order of the rows, up to 100,000 files of a partition. The label is what a user wants
-    to see there too; all else must stay, for it tells the files of one write from those of others.
+    Names sort in the order of the rows, up to 100,000 files of a partition.
+
+    Parameters
+    ----------
+    run : str
+        The write run. Its first 8 characters tell the files of one write from those of another.
+    index, count : int
+        The number of the partition, from 0, and the number of partitions.
+    number : int, optional
+        The number of the file within the partition. None if it is the partition's only file.
+    label : str, optional
+        Text that the user adds to the name.
+    suffix : str, optional
+        The suffix of the codec.
     """
     digits = max(5, len(str(count)))
     more = "" if number is None else f"-{number:05d}"
@@ -34,24 +43,27 @@ def part_name(
 
 
 def check_labels(labels: Sequence[object]) -> None:
-    """Refuse labels that are no names, or not each a different one."""
+    """Raise TFRecordError if a label of ``name_function=`` is not valid in a name, or is not unique."""
     for label in labels:
         is_label = isinstance(label, str) and _LABEL.fullmatch(label) and len(label.encode()) <= _LABEL_BYTES
         if not is_label:
             raise TFRecordError(
-                f"name_function= gives {label!r}",
-                advice=f"let it return up to {_LABEL_BYTES} bytes of letters, digits and _.=+@- alone",
+                f"name_function= returned {label!r}, which is not valid in a file name",
+                advice=f"return at most {_LABEL_BYTES} bytes of letters, digits and _.=+@-",
             )
     if len(set(labels)) < len(labels):
-        raise TFRecordError("name_function= gives several partitions the same name")
+        raise TFRecordError(
+            "name_function= returned the same name for several partitions",
+            advice="return a different name for each partition",
+        )
 
 
 def run_of(path: str) -> str | None:
-    """The first 8 characters of the run that a data file's name holds; None if it is not one of ours."""
+    """Return the first 8 characters of the write run in a data file's name; None for a foreign name."""
     part = _PART_NAME.fullmatch(name_of(path))
     return part["run"] if part else None
 
 
 def is_part(path: str) -> bool:
-    """Whether a path has the name of a data file that this library writes."""
+    """Return True if a path has the name of a data file that this library writes."""
     return run_of(path) is not None

@@ -1,4 +1,4 @@
-"""TFRecord files -> Arrow batches, in bounded memory. Knows no directories and no datasets."""
+"""Splits of TFRecord files -> Arrow batches, in bounded memory. Knows no directories and no datasets."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -31,12 +31,12 @@ from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.files.stream import WINDOW_BYTES, Window, open_window
 from dask_tfrecord.schema.model import Schema
 
-# The column of the files that records come from.
+# The type of the path column.
 PATH_TYPE = pa.dictionary(pa.int32(), pa.string())
 
-_ADVICE_AT_START = "check that it is a TFRecord file, uncompressed or in one of the known compressions"
-_ADVICE_AS_BYTES = 'pass record_type="bytes" to read the payloads of all records as they are'
-_ADVICE_ON_DAMAGE = 'pass on_corrupt="skip" to read_tfrecord to read all other records'
+_ADVICE_AT_START = "check that it is a TFRecord file, uncompressed or compressed with a supported codec"
+_ADVICE_AS_BYTES = 'pass record_type="bytes" to read the payload of every record as bytes'
+_ADVICE_ON_DAMAGE = 'pass on_corrupt="skip" to read_tfrecord to skip it and read all other records'
 
 
 def read_split(
@@ -48,31 +48,37 @@ def read_split(
     known: Sequence[Known] | None = None,
     losses: Losses | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """The records of a split as batches of the schema's columns; its other features are skipped unparsed.
+    """Yield the records of a split as batches of the schema's columns. Other features are skipped unparsed.
 
     Parameters
     ----------
-    store, split, options
-        What is read, and how.
+    store : Store
+        Where the file is.
+    split : Split
+        The range of the file to read.
     schema : Schema
-        The columns, also those that tell where records come from.
+        The columns to read, including the path column and the offset column if they are wanted.
+    options : ReadOptions
+        How to read.
     known : sequence of (str, bool), optional
-        All features that there may be, each with whether it is a feature list. By default there may be any.
+        The features that records may have, each with True if it is a feature list. Any other feature raises.
+        None allows every feature.
     losses : Losses, optional
-        Takes note of what is passed over.
+        Collects the damage that is skipped.
 
     Raises
     ------
     CorruptRecordError
-        For damage anywhere in the split, after the batches before it, unless the options pass over it.
+        If the split is damaged and the options do not skip damage. The batches before it are yielded first.
     SchemaError
-        For a value that does not fit its column.
+        If a value does not fit its column.
     """
-    stored = schema.select(name for name in schema.names if name not in options.origin)
+    stored = schema.select(name for name in schema.names if name not in options.origin_columns)
     path = store.public(split.file.path)
-    # An example is a sequence example without feature lists, which are then something unknown.
-    may_have_lists = options.is_type_inferred and schema.record_type == "example"
-    record_type = "sequence_example" if may_have_lists else schema.record_type
+    # An Example is a SequenceExample without feature lists. If the record type was inferred from a sample,
+    # a feature list that shows up later is an unknown feature, not damage.
+    inferred = options.is_type_inferred and schema.record_type == "example"
+    record_type = "sequence_example" if inferred else schema.record_type
     decoder = Decoder(
         stored.columns,
         record_type,
@@ -82,7 +88,7 @@ def read_split(
     )
     kernel = decoder.decode
     if options.damage.skips and schema.record_type != "bytes":
-        kernel = _thorough(decoder, record_type, options)
+        kernel = _decode_after_parsing(decoder, record_type, options)
     for step in run_kernel(store, split, options, kernel, stored.columns, losses):
         try:
             batch = stored.from_storage(step.result.batch)
@@ -100,9 +106,12 @@ def read_table(
     known: Sequence[Known] | None = None,
     losses: Losses | None = None,
 ) -> pa.Table:
-    """All records of a split; if no columns are wanted and any features allowed, these are only counted."""
-    thorough = options.damage.skips and schema.record_type != "bytes"
-    if not schema.fields and not thorough and known is None:
+    """Read all records of a split into a table. The parameters are those of `read_split`.
+
+    Without columns, and if every feature is allowed, the records are counted and not parsed.
+    """
+    must_parse = options.damage.skips and schema.record_type != "bytes"
+    if not schema.fields and not must_parse and known is None:
         return rows_without_columns(count_records(store, split, options, losses))
     batches = read_split(store, split, schema, options, known=known, losses=losses)
     if not schema.fields:
@@ -111,18 +120,23 @@ def read_table(
 
 
 def rows_without_columns(rows: int) -> pa.Table:
-    """Nothing but a number of rows."""
+    """Return a table without columns that has this number of rows."""
     return pa.table({"": pa.nulls(rows)}).select([])
 
 
 def count_records(store: Store, split: Split, options: ReadOptions, losses: Losses | None = None) -> int:
-    """How many records a split holds; their checksums are verified, their messages are not looked at."""
+    """Count the records of a split. Checksums are verified, messages are not parsed."""
     scan_all = partial(scan, verify_crc=options.verify_crc, max_record_bytes=options.max_record_bytes)
     return sum(step.result.records for step in run_kernel(store, split, options, scan_all, losses=losses))
 
 
-def _thorough(decoder: Decoder, record_type: RecordType, options: ReadOptions) -> Callable[..., Decoded]:
-    """Decodes with a look at all features, so that the same records are lost whatever columns are read."""
+def _decode_after_parsing(
+    decoder: Decoder, record_type: RecordType, options: ReadOptions
+) -> Callable[..., Decoded]:
+    """Return a decoder that parses all features first.
+
+    It skips the same damaged records whichever columns are read.
+    """
     inference = Inference(
         record_type, verify_crc=options.verify_crc, max_record_bytes=options.max_record_bytes
     )
@@ -130,7 +144,7 @@ def _thorough(decoder: Decoder, record_type: RecordType, options: ReadOptions) -
     def decode(data: memoryview, *, final: bool) -> Decoded:
         _, consumed, damage = inference.feed(data, final=final)
         decoded = decoder.decode(data[:consumed], final=True)
-        if decoded.damage or decoded.consumed < consumed:  # more than 2 GiB, of which the rest comes again
+        if decoded.damage or decoded.consumed < consumed:  # a column exceeded 2 GiB: the rest is decoded next
             return decoded
         return decoded._replace(damage=damage)
 
@@ -138,7 +152,7 @@ def _thorough(decoder: Decoder, record_type: RecordType, options: ReadOptions) -
 
 
 class Result(Protocol):
-    """What the kernel made of the records at the start of some bytes."""
+    """What a kernel function returns for the whole records at the start of some bytes."""
 
     @property
     def records(self) -> int: ...
@@ -153,7 +167,19 @@ _R = TypeVar("_R", bound=Result)
 
 @dataclass(frozen=True)
 class Step(Generic[_R]):
-    """What the kernel made of some bytes, where they are, and the number of their first record."""
+    """The result of one call of a kernel function.
+
+    Attributes
+    ----------
+    result : Result
+        What the function returned.
+    data : memoryview
+        The bytes it consumed. Valid until the next step.
+    offset : int
+        Decompressed offset of these bytes in the file.
+    record : int
+        Number of their first record in the file.
+    """
 
     result: _R
     data: memoryview
@@ -169,18 +195,35 @@ def run_kernel(
     columns: Sequence[Column] = (),
     losses: Losses | None = None,
 ) -> Iterator[Step[_R]]:
-    """Take the records of a split, some at a time; damage ends it, or is passed over if that is allowed."""
+    """Call a kernel function on the records of a split, as many at a time as a window holds.
+
+    Parameters
+    ----------
+    store, split, options, losses
+        As in `read_split`.
+    kernel : callable
+        Takes bytes and the keyword ``final``, handles the whole records at their start, returns a `Result`.
+    columns : sequence of Column
+        The columns that the kernel's damage refers to by index.
+
+    Raises
+    ------
+    CorruptRecordError
+        If a record is damaged and the options do not skip damage.
+    SchemaError
+        If the kernel reports a value that does not fit its column.
+    """
     path = store.public(split.file.path)
     record = split.start.record
     try:
         with (
-            (losses or Losses(options.damage)).of(path, split.start.offset) as lost,
+            (losses or Losses(options.damage)).split(path, split.start.offset) as lost,
             open_window(store, split, options, WINDOW_BYTES) as window,
         ):
-            search = _Search(window, lost, options.max_record_bytes)
+            skipper = _DamageSkipper(window, lost, options.max_record_bytes)
             for data in window:
-                at = search.resume(data)
-                while at < len(data) and not search.reason:
+                at = skipper.resume(data)
+                while at < len(data) and not skipper.reason:
                     result = kernel(data[at:], final=window.final)
                     end = at + result.consumed
                     yield Step(result, data[at:end], window.offset + at, record)
@@ -189,30 +232,33 @@ def run_kernel(
                     damage = result.damage or window.overrun(count, at, end)
                     if damage is None:
                         at = end
-                        if window.final and count:  # a decoder leaves what is beyond 2 GiB to its next call
+                        if window.final and count:  # a decoder stops before a column exceeds 2 GiB
                             continue
                         break
                     error = damage.error(columns, -count, window.offset + at)
                     if not lost.skips or isinstance(error, SchemaError):
                         raise error
-                    at = search.pass_over(data, end, damage)
+                    at = skipper.skip(data, end, damage)
                     record += 1
                 window.advance(at)
                 if window.decompression_error and lost.skips:
                     return lost.add(
-                        window.offset, data[at:], window.decompression_error.problem, more=bool(search.reason)
+                        window.offset,
+                        data[at:],
+                        window.decompression_error.problem,
+                        more=bool(skipper.reason),
                     )
     except TFRecordError as error:
         raise locate_error(error, path, record, options.globs) from None
 
 
-class _Search:
-    """Passes over damage, and looks for the record after it, if need be in all that follows.
+class _DamageSkipper:
+    """Skips damage by searching for the next record, across windows if need be.
 
     Attributes
     ----------
     reason : str
-        What is wrong with the bytes whose end is looked for; empty if none are.
+        The reason of the damage whose end is being searched for. Empty if no search is under way.
     """
 
     def __init__(self, window: Window, lost: SplitLosses, max_record_bytes: int) -> None:
@@ -221,8 +267,11 @@ class _Search:
         self._max_record_bytes = max_record_bytes
         self.reason = ""
 
-    def pass_over(self, data: memoryview, at: int, damage: Damage) -> int:
-        """Where to go on in the data, or, if there is a `reason`, from where on to bring more."""
+    def skip(self, data: memoryview, at: int, damage: Damage) -> int:
+        """Return where the next record begins in the data.
+
+        If `reason` is set, no record was found: the result is where the next window has to begin.
+        """
         if damage.size:
             self._lost.add(self._window.offset + at, data[at : at + damage.size], damage.reason)
             return at + damage.size
@@ -230,7 +279,7 @@ class _Search:
         return self._seek(data, at, more=False)
 
     def resume(self, data: memoryview) -> int:
-        """The same for the next data; its start if nothing is looked for."""
+        """Continue a search in the next window, with the result of `skip`; 0 if no search is under way."""
         return self._seek(data, 0, more=True) if self.reason else 0
 
     def _seek(self, data: memoryview, start: int, *, more: bool) -> int:
@@ -241,7 +290,7 @@ class _Search:
         return found.offset
 
     def _find(self, data: memoryview, start: int) -> Found:
-        """The next record; not one that would go on past the end of the split."""
+        """Find the next record that ends within the split."""
         window = self._window
         while True:
             most = self._max_record_bytes
@@ -257,7 +306,7 @@ class _Search:
 def _with_origin(
     batch: pa.RecordBatch, schema: Schema, options: ReadOptions, path: str, step: Step[Decoded]
 ) -> pa.RecordBatch:
-    """The batch with the columns that tell where its records come from."""
+    """Add the path column and the offset column to a batch."""
     columns = dict(zip(batch.schema.names, batch.columns, strict=True))
     if options.path_column in schema.names:
         codes = pa.repeat(pa.scalar(0, pa.int32()), batch.num_rows)
@@ -271,9 +320,18 @@ def _with_origin(
 def locate_error(
     error: TFRecordError, path: str, first: int, globs: SuggestedGlobs = NO_GLOBS
 ) -> TFRecordError:
-    """The error with its file; its record counted from ``first`` on now counts from the file's start.
+    """Return the error with its file, its record number in the file, and advice.
 
-    ``globs`` may read the other files.
+    Parameters
+    ----------
+    error : TFRecordError
+        The error. Its record number, if any, counts from ``first``.
+    path : str
+        The file, without credentials.
+    first : int
+        Number in the file of the first record that was read.
+    globs : SuggestedGlobs
+        Globs for the advice, which may match the other files.
     """
     damaged = isinstance(error, CorruptRecordError) and not isinstance(error, FileChangedError)
     if error.record is not None or damaged:
@@ -282,7 +340,7 @@ def locate_error(
 
 
 def _advice(error: TFRecordError, path: str, globs: SuggestedGlobs) -> str | None:
-    """What to do about damage that is nothing else."""
+    """Return what a user can do about damage; None for an error that is not about damage."""
     if not isinstance(error, CorruptRecordError) or isinstance(error, FileChangedError):
         return None
     if "max_record_bytes" in error.problem:

@@ -1,4 +1,4 @@
-"""Stretches of files that are read by themselves, and which of them each partition reads."""
+"""Splits: ranges of files that hold whole records and can be read on their own."""
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
@@ -12,18 +12,18 @@ _FIRST = Block(0, 0, 0)
 
 @dataclass(frozen=True)
 class Split:
-    """A stretch of a file that holds whole records and can be read without what is before it.
+    """A range of a file that holds whole records and can be read without the bytes before it.
 
     Attributes
     ----------
     file : FileInfo
         The file.
     start : Block
-        Where it begins.
+        The block at which the split begins. The start of the file by default.
     stop : Block, optional
-        Where the next one begins; None if it goes on to the end of the file.
+        The block at which the next split begins. None if the split extends to the end of the file.
     records : int, optional
-        How many records it holds, if that is known.
+        Number of records in the split. None if it is unknown.
     """
 
     file: FileInfo
@@ -34,16 +34,16 @@ class Split:
 
 @dataclass(frozen=True)
 class BlockIndex:
-    """What was found out of a file about which nothing is written down.
+    """The blocks of a file that no snapshot describes, found by scanning it.
 
     Attributes
     ----------
     records : int, optional
-        How many there are; what damage has taken does not count. None if nobody counted.
+        Number of records, without those lost to damage. None if they were not counted.
     blocks : tuple of Block
-        Where some of them begin, the first of them the file's start.
+        The blocks. The first one begins at the start of the file.
     damaged : tuple of int
-        Where a length was met that is damaged.
+        Offsets in the file of damaged lengths.
     """
 
     records: int | None
@@ -54,7 +54,7 @@ class BlockIndex:
 def split_file(
     file: FileInfo, known: FileEntry | BlockIndex | None, blocksize: int | None
 ) -> tuple[Split, ...]:
-    """Stretches of about equal size, none of them much larger than a partition if the blocks allow it."""
+    """Split a file into ranges of about equal size, of at most ``blocksize`` bytes if its blocks allow it."""
     if known is None:
         return (Split(file),)
     return split_at_blocks(file, known, _cuts(file.size or 0, known.blocks, blocksize))
@@ -63,21 +63,21 @@ def split_file(
 def split_at_blocks(
     file: FileInfo, known: FileEntry | BlockIndex, cuts: Sequence[Block]
 ) -> tuple[Split, ...]:
-    """The stretches between some of a file's blocks, other than the first."""
+    """Split a file at some of its blocks. The first block must not be among them."""
     starts = [_FIRST, *cuts]
     ends = [*(cut.record for cut in cuts), known.records or 0]
     records: list[int | None] = [end - start.record for start, end in zip(starts, ends, strict=True)]
     if known.records is None:
         records = [None] * len(starts)
     elif isinstance(known, BlockIndex):
-        for place in known.damaged:  # how many of the records are whole is not known there
-            records[bisect_right(starts, place, key=lambda start: start.offset) - 1] = None
-    stretches = zip(starts, [*cuts, None], records, strict=True)
-    return tuple(Split(file, start, stop, count) for start, stop, count in stretches)
+        for offset in known.damaged:  # how many records of this split are whole is unknown
+            records[bisect_right(starts, offset, key=lambda start: start.offset) - 1] = None
+    ranges = zip(starts, [*cuts, None], records, strict=True)
+    return tuple(Split(file, start, stop, count) for start, stop, count in ranges)
 
 
 def _cuts(size: int, blocks: Sequence[Block], blocksize: int | None) -> list[Block]:
-    """The blocks at which a file is cut; the first cannot be one of them."""
+    """Return the blocks at which to split a file, without its first block."""
     if blocksize is None or size <= blocksize:
         return []
     parts = -(-size // blocksize)

@@ -1,7 +1,7 @@
-"""What is told of a file's columns: smallest and greatest value, nulls, lengths of lists.
+"""The statistics of a file's columns: smallest and greatest value, nulls, lengths of lists.
 
-They are those of the values as they are stored, so that they hold for what is read back: a float64 counts as
-the 32-bit float that it becomes. NaN is neither small nor great.
+Statistics describe the stored values, so that they hold for the values that are read back: a float64 counts
+as the 32-bit float that it becomes. NaN is ignored in the smallest and the greatest value.
 """
 
 from collections.abc import Sequence
@@ -14,10 +14,10 @@ from dask_tfrecord.codec import Kind, Statistics
 from dask_tfrecord.files.entry import ColumnStatistics
 from dask_tfrecord.schema.model import Field, Schema
 
-# Those of each column.
+# The kernel's statistics of each column.
 Columns = Sequence[Statistics]
 
-# A text or bytes that is longer is no bound worth keeping.
+# A longer string or bytes value is not kept as a bound.
 _LONGEST_BOUND = 64
 
 _STORAGE: dict[Kind, pa.DataType] = {
@@ -27,29 +27,29 @@ _STORAGE: dict[Kind, pa.DataType] = {
     "string": pa.string(),
 }
 
-# What is raised for values that Python does not have.
+# What Arrow raises for a value that Python cannot represent.
 _NOT_PLAIN = (ValueError, OverflowError, pa.ArrowException)
 
 
 def empty_statistics(schema: Schema) -> Columns:
-    """Those of no rows."""
+    """Return the statistics of no rows."""
     return [Statistics(0, None, None)] * len(schema.fields)
 
 
 def merge_statistics(one: Columns, other: Columns) -> Columns:
-    """Those of the rows of both."""
-    return list(map(_of_both, one, other))
+    """Merge the statistics of two row ranges."""
+    return list(map(_merge, one, other))
 
 
 def file_statistics(schema: Schema, files: Sequence[Columns]) -> list[tuple[ColumnStatistics, ...]]:
-    """For each file what is told of its columns; ``files`` are of the values that the kernel encodes."""
+    """Return the statistics of each file for users, from the kernel's statistics of the stored values."""
     if not files or not schema.fields:
         return [()] * len(files)
     pairs = zip(schema.fields, zip(*files, strict=True), strict=True)
-    return list(zip(*(_describe(item, column) for item, column in pairs), strict=True))
+    return list(zip(*(_column_statistics(item, column) for item, column in pairs), strict=True))
 
 
-def _of_both(one: Statistics, other: Statistics) -> Statistics:
+def _merge(one: Statistics, other: Statistics) -> Statistics:
     nulls = one.nulls + other.nulls
     if one.least is None or other.least is None:
         known = other if one.least is None else one
@@ -57,8 +57,8 @@ def _of_both(one: Statistics, other: Statistics) -> Statistics:
     return Statistics(nulls, min(one.least, other.least), max(one.greatest, other.greatest))
 
 
-def _describe(column: Field, files: Sequence[Statistics]) -> list[ColumnStatistics]:
-    """One column of all files."""
+def _column_statistics(column: Field, files: Sequence[Statistics]) -> list[ColumnStatistics]:
+    """Return the statistics of one column in each file."""
     nulls, least, greatest = zip(*files, strict=True)
     name, nothing = repeat(column.name), repeat(None)
     if column.depth:
@@ -67,7 +67,7 @@ def _describe(column: Field, files: Sequence[Statistics]) -> list[ColumnStatisti
 
 
 def _bounds(column: Field, stored: Sequence[Any]) -> Sequence[Any]:
-    """The values as users see them; None where Python has no such value, or where it is too long."""
+    """Return stored bounds as Python values; None for a value that is too long or has no Python value."""
     storage = _STORAGE[column.kind]
     if column.kind in ("bytes", "string"):
         stored = [None if value is None or len(value) > _LONGEST_BOUND else value for value in stored]
@@ -75,7 +75,7 @@ def _bounds(column: Field, stored: Sequence[Any]) -> Sequence[Any]:
         return stored
     try:
         return _plain(column, pa.array(stored, storage))
-    except _NOT_PLAIN:  # some of them, such as a date in the year 20,000
+    except _NOT_PLAIN:  # for some of the values, such as a date in the year 20,000
         return [_bound(column, value) for value in stored]
 
 
@@ -92,5 +92,5 @@ def _plain(column: Field, stored: pa.Array) -> list[Any]:
         loaded = loaded.dictionary_decode()
     values: list[Any] = loaded.to_pylist()
     if not pa.array(values, loaded.type).equals(loaded):
-        raise ValueError("Python's values are coarser")
+        raise ValueError("Python's values are less precise than Arrow's")
     return values

@@ -103,7 +103,7 @@ def test_files_of_another_message_among_examples_make_no_rows(
         read_tfrecord(tmp_path, **options).compute()
     assert (caught.value.path, caught.value.record) == (str(events), 0)
     assert len(read_tfrecord(f"{tmp_path}/*.tfrecord", **options).compute()) == 40
-    with pytest.warns(CorruptRecordWarning, match="passed over 3 damaged"):
+    with pytest.warns(CorruptRecordWarning, match="skipped 3 damaged"):
         assert len(read_tfrecord(tmp_path, on_corrupt="skip", **options).compute()) == 40
 
 

@@ -293,7 +293,7 @@ def test_a_message_that_breaks_off_after_a_new_feature_is_damage(tmp_path: Path)
         infer(tmp_path, usual * 2 + oracle.frame(late) + usual)
     assert (caught.value.record, caught.value.offset) == (2, 2 * len(usual))
     ddf = read_tfrecord(tmp_path, on_corrupt="skip")
-    with pytest.warns(CorruptRecordWarning, match="passed over 1 "):
+    with pytest.warns(CorruptRecordWarning, match="skipped 1 "):
         assert ddf["a"].compute(scheduler="sync").tolist() == [1, 1, 1]
 
 
@@ -631,7 +631,7 @@ def test_damage_that_is_passed_over_is_so_when_looking_too(tmp_path: Path, how: 
                 read_tfrecord(path, infer=how)
         ddf = read_tfrecord(path, infer=how, on_corrupt="skip")
         assert list(ddf.columns) == ["a", "late"]
-        with pytest.warns(CorruptRecordWarning, match="passed over 1 "):
+        with pytest.warns(CorruptRecordWarning, match="skipped 1 "):
             assert len(ddf.compute(scheduler="sync")) == 4
 
 
@@ -639,5 +639,5 @@ def test_a_file_of_another_format_is_passed_over_as_a_whole(tmp_path: Path) -> N
     (tmp_path / "a.csv").write_bytes(b"a,b\n1,2\n" * 99)
     ddf = read_tfrecord(infer_path(tmp_path, file_of({"a": ("int64", [1])})), on_corrupt="skip")
     assert list(ddf.columns) == ["a"]
-    with pytest.warns(CorruptRecordWarning, match=r"a.csv: passed over 1 .* 792 bytes"):
+    with pytest.warns(CorruptRecordWarning, match=r"a.csv: skipped 1 .* 792 bytes"):
         assert ddf["a"].compute(scheduler="sync").tolist() == [1]
