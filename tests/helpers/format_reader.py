@@ -1,0 +1,407 @@
+"""Reads datasets, and appends to one, by docs/format.md alone: Python, pyarrow, and nothing of the library.
+
+``python format_reader.py read ROOT OUT`` stores all rows as an Arrow file and prints what was checked.
+``python format_reader.py append ROOT NUMBER...`` adds a file with one column of integers, ``n``.
+"""
+
+import base64
+import bz2
+import json
+import lzma
+import os
+import random
+import re
+import struct
+import sys
+import zlib
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+
+class _Blocked:
+    """Fails the import of the library, so that nothing of it can be used."""
+
+    def find_spec(self, name: str, *_: object) -> None:
+        if name.partition(".")[0] == "dask_tfrecord":
+            raise ImportError("the library is not there")
+
+
+sys.meta_path.insert(0, _Blocked())
+
+PART = re.compile(
+    r"part-(?P<run8>[0-9a-f]{8})-\d{5,}-of-\d{5,}(-\d{5,})?(-\w[\w.=+@-]*)?\.tfrecord(\.(gz|zz|zst|lz4|bz2|xz))?"
+)
+
+
+# --- checksums and records -----------------------------------------------------------------------------
+
+
+def _table() -> list[int]:
+    found = []
+    for byte in range(256):
+        crc = byte
+        for _ in range(8):
+            crc = crc >> 1 ^ (0x82F63B78 if crc & 1 else 0)
+        found.append(crc)
+    return found
+
+
+TABLE = _table()
+
+
+def crc32c(data: bytes) -> int:
+    crc = 0xFFFFFFFF
+    for byte in data:
+        crc = crc >> 8 ^ TABLE[crc & 0xFF ^ byte]
+    return crc ^ 0xFFFFFFFF
+
+
+def masked(data: bytes) -> bytes:
+    crc = crc32c(data)
+    return struct.pack("<I", ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF)
+
+
+def payloads(content: bytes) -> list[bytes]:
+    found, at = [], 0
+    while at < len(content):
+        (length,) = struct.unpack_from("<Q", content, at)
+        check(content[at + 8 : at + 12] == masked(content[at : at + 8]), "the CRC of a length")
+        payload = content[at + 12 : at + 12 + length]
+        check(content[at + 12 + length : at + 16 + length] == masked(payload), "the CRC of a payload")
+        found.append(payload)
+        at += 16 + length
+    check(at == len(content), "a whole number of records")
+    return found
+
+
+# --- compression ---------------------------------------------------------------------------------------
+
+MAGIC = {
+    b"\x1f\x8b": "gzip",
+    b"\x28\xb5\x2f\xfd": "zstd",
+    b"\x04\x22\x4d\x18": "lz4",
+    b"BZh": "bz2",
+    b"\xfd7zXZ\0": "xz",
+}
+
+
+def codec(data: bytes) -> str | None:
+    if not data or data[8:12] == masked(data[:8]):
+        return None
+    for magic, name in MAGIC.items():
+        if data.startswith(magic):
+            return name
+    is_zlib = int.from_bytes(data[:2], "big") % 31 == 0 and data[0] & 15 == 8 and data[0] >> 4 <= 7
+    check(is_zlib, "a known codec")
+    return "zlib"
+
+
+def content_from(data: bytes, offset: int) -> bytes:
+    """The content from a block to the end of the file."""
+    name, rest = codec(data), data[offset:]
+    if name is None:
+        return rest
+    if name in ("gzip", "zlib"):
+        inflate = zlib.decompressobj(wbits=-15)
+        content = inflate.decompress(rest)
+        check(
+            inflate.eof and len(inflate.unused_data) == (8 if name == "gzip" else 4), "one stream and its sum"
+        )
+        return content
+    if name in ("bz2", "xz"):
+        return (bz2 if name == "bz2" else lzma).decompress(rest)
+    return pa.input_stream(pa.BufferReader(rest), compression=name).read()
+
+
+def whole(data: bytes) -> bytes:
+    """The content of a file, by the codec's own reader, which verifies its checksum."""
+    name = codec(data)
+    if name in ("gzip", "zlib"):
+        return zlib.decompress(data, wbits=31 if name == "gzip" else 15)
+    return content_from(data, 0)
+
+
+# --- messages ------------------------------------------------------------------------------------------
+
+
+def fields(data: bytes) -> list[tuple[int, Any]]:
+    """The fields of a protobuf message: numbers, and varints, fixed 32-bit words or bytes."""
+    found, at = [], 0
+    while at < len(data):
+        tag, at = varint(data, at)
+        if tag & 7 == 0:
+            value, at = varint(data, at)
+        else:
+            size, at = varint(data, at) if tag & 7 == 2 else (4, at)
+            value, at = data[at : at + size], at + size
+        found.append((tag >> 3, value))
+    return found
+
+
+def varint(data: bytes, at: int) -> tuple[int, int]:
+    value = shift = 0
+    while True:
+        byte = data[at]
+        value |= (byte & 127) << shift
+        at, shift = at + 1, shift + 7
+        if byte < 128:
+            return value, at
+
+
+def entries(data: bytes) -> dict[str, bytes]:
+    """A map from strings to messages."""
+    pairs = [dict(fields(entry)) for number, entry in fields(data) if number == 1]
+    return {pair[1].decode(): pair.get(2, b"") for pair in pairs}
+
+
+def feature(data: bytes) -> list[Any] | None:
+    """The values of a feature; None for one without a kind."""
+    for kind, values in fields(data):
+        packed = [value for _, value in fields(values)]
+        if kind == 1:
+            return packed
+        if kind == 2:
+            return [number for one in packed for (number,) in struct.iter_unpack("<f", one)]
+        return [number for one in packed for number in integers(one)]
+    return None
+
+
+def integers(packed: bytes) -> list[int]:
+    found, at = [], 0
+    while at < len(packed):
+        value, at = varint(packed, at)
+        found.append(value - (1 << 64) if value >> 63 else value)
+    return found
+
+
+def record(payload: bytes, record_type: str) -> dict[str, Any]:
+    """All features; those of feature lists are lists of lists."""
+    message = dict(fields(payload))
+    found = {name: feature(one) for name, one in entries(message.get(1, b"")).items()}
+    if record_type == "sequence_example":
+        for name, one in entries(message.get(2, b"")).items():
+            found[name] = [feature(inner) or [] for number, inner in fields(one) if number == 1]
+    return found
+
+
+# --- the snapshot --------------------------------------------------------------------------------------
+
+
+class RefusedError(Exception):
+    """What a reader must refuse."""
+
+
+def check(valid: bool, what: str) -> None:
+    if not valid:
+        raise RefusedError(what)
+
+
+def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    check(len({name for name, _ in pairs}) == len(pairs), "a key twice")
+    return dict(pairs)
+
+
+def newest(root: Path) -> tuple[int, pa.Table, dict[str, Any]]:
+    names = [name for name in os.listdir(root / "_tfrecord") if re.fullmatch(r"\d{8}\.parquet", name)]
+    path = root / "_tfrecord" / max(names)
+    table = pq.read_table(path, page_checksum_verification=True)
+    metadata = json.loads(table.schema.metadata[b"dask_tfrecord"], object_pairs_hook=unique)
+    version = metadata["format_version"]
+    check(isinstance(version, int) and version <= 1, "the format version")
+    for row in table.to_pylist():
+        parts = row["path"].split("/")
+        inside = not any(part in ("", ".", "..") for part in parts)
+        check(inside and not re.search(r"[\\\0]|::|^\w+:", row["path"]), "a path inside the root")
+        check(row["bytes"] >= 0 and row["records"] >= 0, "sizes")
+        for name in ("offset", "content", "record"):
+            starts = [block[name] for block in row["blocks"]]
+            check(starts == sorted(set(starts)), "ascending blocks")
+    check(len(set(table["path"].to_pylist())) == len(table), "a path twice")
+    return int(max(names)[:8]), table, metadata
+
+
+def schema_of(stored: dict[str, Any]) -> tuple[pa.Schema, dict[str, pa.Array]]:
+    with pa.ipc.open_stream(base64.b64decode(stored["arrow"], validate=True)) as stream:
+        schema = stream.schema
+        [batch] = list(stream)
+    for column, field in zip(stored["columns"], schema, strict=True):
+        check((column["name"], column["type"]) == (field.name, str(field.type)), "the columns as text")
+    known = {name: batch[name].dictionary.to_pylist() for name in stored["known_categories"]}
+    return schema, known
+
+
+def check_directory(root: Path, table: pa.Table, metadata: dict[str, Any]) -> list[str]:
+    """The visible files that are not listed and must be ignored; others are refused."""
+    listed = dict(zip(table["path"].to_pylist(), table["bytes"].to_pylist(), strict=True))
+    for path, size in listed.items():
+        check((root / path).stat().st_size == size, f"the size of {path}")
+    found = [str(PurePosixPath(path.relative_to(root))) for path in root.rglob("*") if path.is_file()]
+    visible = [path for path in found if not any(map(is_hidden, path.split("/")))]
+    others = [path for path in visible if path not in listed]
+    note = root / "_tfrecord" / "staging" / metadata["run"] / "replaced.json"
+    replaced = json.loads(note.read_bytes()) if note.exists() else []
+    for path in others:
+        check(path in replaced or PART.fullmatch(path.split("/")[-1]) is not None, "a foreign file")
+    return others
+
+
+def is_hidden(name: str) -> bool:
+    return name.startswith(".") or (name.startswith("_") and "=" not in name and "%3D" not in name)
+
+
+# --- values --------------------------------------------------------------------------------------------
+
+
+def column(values: list[list[Any] | None], type_: pa.DataType, stored: dict[str, Any]) -> pa.Array:
+    """The features of one column as its type; a dictionary as its values."""
+    if pa.types.is_dictionary(type_):
+        type_ = type_.value_type
+    if stored["depth"] == 0:
+        scalars = [None if one is None else one[0] for one in values]
+        return flat(scalars, type_, stored["kind"])
+    inner = type_.value_type
+    if stored["depth"] == 2:
+        rows = [None if one is None else flat_lists(one, inner, stored["kind"]) for one in values]
+    else:
+        rows = [None if one is None else flat(one, inner, stored["kind"]).to_pylist() for one in values]
+    return pa.array(rows, type_)
+
+
+def flat_lists(lists: list[list[Any]], type_: pa.DataType, kind: str) -> list[list[Any]]:
+    return [flat(one, type_.value_type, kind).to_pylist() for one in lists]
+
+
+def flat(values: list[Any], type_: pa.DataType, kind: str) -> pa.Array:
+    if kind == "string":
+        return pa.array([None if one is None else one.decode() for one in values], type_)
+    if kind == "bytes":
+        return pa.array(values, type_)
+    if kind == "float":
+        return pa.array(values, pa.float32()).cast(type_)
+    if pa.types.is_boolean(type_):
+        return pa.array([None if one is None else bool(one) for one in values], type_)
+    if pa.types.is_integer(type_):
+        return pa.array(values, type_)
+    narrow = pa.int32() if type_.bit_width == 32 else pa.int64()
+    return pa.array(values, narrow).view(type_)
+
+
+# --- reading -------------------------------------------------------------------------------------------
+
+
+def check_statistics(row: dict[str, Any], table: pa.Table) -> int:
+    """Compare the statistics of one file with its rows; returns the number of columns that have some."""
+    known = {name: one for name, one in (row.get("statistics") or {}).items() if one}
+    for name, told in known.items():
+        values = table[name]
+        check(told["nulls"] == values.null_count, f"the nulls of {name}")
+        if "min" in told:
+            if pa.types.is_floating(values.type):
+                values = pc.if_else(pc.is_nan(values), None, values)
+            least, greatest = pc.min_max(values.drop_null()).as_py().values()
+        else:
+            least, greatest = pc.min_max(pc.list_value_length(values)).as_py().values()
+        bounds = (told.get("min", told.get("min_length")), told.get("max", told.get("max_length")))
+        for bound, value in zip(bounds, (least, greatest), strict=True):
+            expected = None if isinstance(value, str | bytes) and len(value) > 64 else value
+            check(bound == expected, f"the bounds of {name}: {bound}, not {expected}")
+    return len(known)
+
+
+def read(root: Path, out: Path) -> dict[str, Any]:
+    number, listed, metadata = newest(root)
+    schema, known = schema_of(metadata["schema"])
+    ignored = check_directory(root, listed, metadata)
+    columns = metadata["schema"]["columns"]
+    partitions = schema_of(metadata["partitioning"])[0] if metadata.get("partitioning") else pa.schema([])
+    tables, blocks, statistics = [], 0, 0
+    for row in listed.to_pylist():
+        data = (root / row["path"]).read_bytes()
+        check(crc32c(data) == row["crc32c"], "the CRC of a file")
+        content = whole(data)
+        found = payloads(content)
+        check(len(found) == row["records"], "the number of records")
+        if row["blocks"]:
+            block = random.Random(row["crc32c"]).choice(row["blocks"])
+            rest = content_from(data, block["offset"])
+            check(rest == content[block["content"] :], "the content from a block on")
+            check(payloads(rest) == found[block["record"] :], "the records from a block on")
+            blocks += len(row["blocks"])
+        if metadata["schema"]["record_type"] == "bytes":
+            records = [{columns[0]["name"]: [payload]} for payload in found]
+        else:
+            records = [record(payload, metadata["schema"]["record_type"]) for payload in found]
+        names = {column["name"] for column in columns}
+        check(metadata.get("partial", False) or all(set(one) <= names for one in records), "the features")
+        arrays = {
+            one["name"]: column([each.get(one["name"]) for each in records], field.type, one)
+            for one, field in zip(columns, schema, strict=True)
+        }
+        statistics += check_statistics(row, pa.table(arrays))
+        for field in partitions:
+            type_ = field.type.value_type if pa.types.is_dictionary(field.type) else field.type
+            arrays[field.name] = pa.array([row["partition"][field.name]] * len(records), type_)
+        tables.append(pa.table(arrays))
+    table = pa.concat_tables(tables).select(metadata["order"] or [*schema.names, *partitions.names])
+    with pa.OSFile(str(out), "wb") as file, pa.ipc.new_file(file, table.schema) as writer:
+        writer.write_table(table)
+    return {
+        "number": number,
+        "files": len(listed),
+        "blocks": blocks,
+        "statistics": statistics,
+        "ignored": ignored,
+        "categories": known,
+        "index": metadata.get("index"),
+        "custom_metadata": metadata.get("custom_metadata", {}),
+    }
+
+
+# --- appending -----------------------------------------------------------------------------------------
+
+
+def example_of(number: int) -> bytes:
+    """An Example with the feature "n", an integer from 0 to 127."""
+    values = message(1, bytes([number]))
+    return message(1, message(1, message(1, b"n") + message(2, message(3, values))))
+
+
+def message(number: int, data: bytes) -> bytes:
+    return bytes([number << 3 | 2, len(data)]) + data
+
+
+def append(root: Path, numbers: list[int]) -> None:
+    run = os.urandom(16).hex()
+    framed = [(struct.pack("<Q", len(one)), one) for one in map(example_of, numbers)]
+    data = b"".join(length + masked(length) + one + masked(one) for length, one in framed)
+    path = f"part-{run[:8]}-00000-of-00001.tfrecord"
+    staged = root / "_tfrecord" / "staging" / run / path
+    staged.parent.mkdir(parents=True)
+    staged.write_bytes(data)
+    os.rename(staged, root / path)
+    number, table, metadata = newest(root)
+    row = {"path": path, "bytes": len(data), "records": len(numbers), "crc32c": crc32c(data), "blocks": []}
+    added = pa.Table.from_pylist([row], table.schema)
+    metadata.update(run=run, library="another", compression=None)
+    table = pa.concat_tables([table, added])
+    table = table.replace_schema_metadata({b"dask_tfrecord": json.dumps(metadata).encode()})
+    pq.write_table(table, staged.parent / "snapshot", write_page_checksum=True)
+    os.link(staged.parent / "snapshot", root / "_tfrecord" / f"{number + 1:08d}.parquet")
+    (root / "_SUCCESS").touch()
+    (staged.parent / "snapshot").unlink()
+    staged.parent.rmdir()
+
+
+if __name__ == "__main__":
+    command, place, *rest = sys.argv[1:]
+    if command == "append":
+        append(Path(place), list(map(int, rest)))
+    else:
+        try:
+            print(json.dumps(read(Path(place), Path(rest[0]))))
+        except RefusedError as error:
+            print(json.dumps({"refused": str(error)}))

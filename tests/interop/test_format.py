@@ -1,0 +1,218 @@
+"""docs/format.md is enough: a program written from it reads our datasets without our library."""
+
+import base64
+import datetime
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import dask.dataframe as dd
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from dask_tfrecord import Snapshot, TFRecordError, read_tfrecord, to_tfrecord
+from dask_tfrecord.files import writing
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+PROGRAM = Path(__file__).parents[1] / "helpers" / "format_reader.py"
+ROWS = 300
+
+
+def everything() -> pa.Table:
+    """A column of each kind, with nulls."""
+    numbers = range(ROWS)
+    odd = np.arange(ROWS) % 2 == 1
+    day = datetime.date(2026, 1, 1)
+    moment = datetime.datetime(2026, 1, 1)
+    return pa.table(
+        {
+            "n": pa.array(numbers, pa.int64()),
+            "small": pa.array([n % 100 for n in numbers], pa.uint8(), mask=odd),
+            "flag": pa.array([n % 3 == 0 for n in numbers], pa.bool_(), mask=odd),
+            "x": pa.array([n / 8 for n in numbers], pa.float32(), mask=odd),
+            "wide": pa.array([n / 4 for n in numbers], pa.float64()),
+            "text": pa.array([f"line {n} é" * (n % 40) for n in numbers], pa.string(), mask=odd),
+            "data": pa.array([bytes([n % 256]) * (n % 60) for n in numbers], pa.binary()),
+            "day": pa.array([day + datetime.timedelta(n) for n in numbers], pa.date32(), mask=odd),
+            "at": pa.array([moment + datetime.timedelta(0, n) for n in numbers], pa.timestamp("ms", "UTC")),
+            "list": pa.array([list(range(n % 5)) if n % 7 else None for n in numbers], pa.list_(pa.int64())),
+            "words": pa.array([["a", "b"][: n % 3] for n in numbers], pa.list_(pa.string())),
+        }
+    )
+
+
+def collection(table: pa.Table, npartitions: int = 2) -> dd.DataFrame:
+    return dd.from_pandas(table.to_pandas(types_mapper=pd.ArrowDtype), npartitions=npartitions)
+
+
+def run(*arguments: Any) -> str:
+    command = [sys.executable, "-I", str(PROGRAM), *map(str, arguments)]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
+    return result.stdout
+
+
+def read(root: Path) -> tuple[pa.Table, dict[str, Any]]:
+    """The rows and what was checked, by a process in which our library cannot be imported."""
+    out = root.parent / "rows.arrow"
+    told = json.loads(run("read", root, out))
+    if "refused" in told:
+        pytest.fail(told["refused"])
+    with pa.memory_map(str(out)) as file:
+        return pa.ipc.open_file(file).read_all(), told
+
+
+def by_number(table: pa.Table) -> list[dict[str, Any]]:
+    return sorted(table.to_pylist(), key=lambda row: row["n"])
+
+
+@pytest.fixture(autouse=True)
+def _small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Several blocks in a small file."""
+    monkeypatch.setattr(writing, "BLOCK_BYTES", 10_000)
+
+
+def test_the_program_cannot_import_the_library() -> None:
+    code = f"import runpy; runpy.run_path({str(PROGRAM)!r}); import dask_tfrecord"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert "ImportError: the library is not there" in result.stderr
+
+
+@pytest.mark.parametrize("compression", [None, "gzip", "zlib", "zstd", "lz4", "bz2", "xz"])
+@pytest.mark.filterwarnings("ignore:TensorFlow reads only")
+def test_rows_blocks_checksums_and_statistics(tmp_path: Path, compression: Any) -> None:
+    table = everything()
+    options = {"custom_metadata": {"who": "me"}, "write_index": False}
+    to_tfrecord(collection(table), tmp_path / "a", compression=compression, lossy="allow", **options)
+    found, told = read(tmp_path / "a")
+    assert found.equals(table)
+    assert told["files"] == 2
+    assert told["blocks"] > 4
+    assert told["statistics"] == 2 * table.num_columns
+    assert told["custom_metadata"] == {"who": "me"}
+    assert told["index"] == []
+
+
+@pytest.mark.parametrize("compression", [None, "gzip"])
+def test_partition_values(tmp_path: Path, compression: Any) -> None:
+    keys = ["plain", "", None, "a/b", "__HIVE_DEFAULT_PARTITION__", "100% é"]
+    table = pa.table(
+        {
+            "key": [keys[n % 6] for n in range(ROWS)],
+            "n": range(ROWS),
+            "day": [datetime.date(2026, 1, 1 + n % 2) for n in range(ROWS)],
+        }
+    )
+    ddf = collection(table)
+    to_tfrecord(ddf, tmp_path / "a", compression=compression, partition_on=["key", "day"])
+    found, told = read(tmp_path / "a")
+    assert found.schema.names == ["key", "n", "day"]
+    assert by_number(found) == table.to_pylist()
+    assert told["files"] == 12
+    assert all("=" in name for name in Snapshot.open(tmp_path / "a").files[0].path.split("/")[:-1])
+
+
+def test_categories_and_the_index(tmp_path: Path) -> None:
+    frame = pd.DataFrame({"c": pd.Categorical(list("xyx"), categories=["z", "y", "x"])})
+    frame.index = pd.Index([5, 6, 7], name="id")
+    to_tfrecord(dd.from_pandas(frame, npartitions=1), tmp_path / "a")
+    found, told = read(tmp_path / "a")
+    assert found.to_pydict() == {"id": [5, 6, 7], "c": ["x", "y", "x"]}
+    assert told["categories"] == {"c": ["z", "y", "x"]}
+    assert told["index"] == [["id", "id"]]
+
+
+def test_sequence_examples(tmp_path: Path) -> None:
+    lists = pa.array([[[n] * (n % 3)] * (n % 4) for n in range(ROWS)], pa.list_(pa.list_(pa.int64())))
+    table = pa.table({"n": range(ROWS), "steps": lists})
+    to_tfrecord(collection(table), tmp_path / "a", record_type="sequence_example", compression="gzip")
+    found, _ = read(tmp_path / "a")
+    assert found.equals(table)
+
+
+def test_records_of_bytes(tmp_path: Path) -> None:
+    table = pa.table({"payload": [bytes([n % 256]) * n for n in range(ROWS)]})
+    to_tfrecord(collection(table), tmp_path / "a", record_type="bytes", compression="zlib")
+    found, told = read(tmp_path / "a")
+    assert found.equals(table)
+    assert told["blocks"] > 2
+
+
+def test_appended_and_overwritten_datasets(tmp_path: Path) -> None:
+    table = pa.table({"n": range(ROWS)})
+    to_tfrecord(collection(table.slice(0, 100)), tmp_path / "a")
+    to_tfrecord(collection(table.slice(100)), tmp_path / "a", append=True, compression="gzip")
+    found, told = read(tmp_path / "a")
+    assert found.equals(table)
+    assert (told["number"], told["files"]) == (2, 4)
+    to_tfrecord(collection(table.slice(7, 3)), tmp_path / "a", overwrite=True)
+    found, told = read(tmp_path / "a")
+    assert found["n"].to_pylist() == [7, 8, 9]
+    assert told["number"] == 3
+
+
+def test_files_of_a_write_that_was_killed_are_ignored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def kill(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    table = pa.table({"n": range(ROWS)})
+    to_tfrecord(collection(table), tmp_path / "a")
+    with monkeypatch.context() as patched:
+        patched.setattr("dask_tfrecord.dataset.write.commit.create_snapshot", kill)
+        patched.setattr("dask_tfrecord.writer.abandon", lambda run: None)
+        with pytest.raises(KeyboardInterrupt):
+            to_tfrecord(collection(table), tmp_path / "a", append=True)
+    found, told = read(tmp_path / "a")
+    assert found.equals(table)
+    assert len(told["ignored"]) == 2
+
+
+def test_another_program_appends(tmp_path: Path) -> None:
+    table = pa.table({"n": range(ROWS)})
+    to_tfrecord(collection(table), tmp_path / "a", compression="gzip", custom_metadata={"who": "me"})
+    run("append", tmp_path / "a", 7, 8, 9)
+    assert read_tfrecord(tmp_path / "a")["n"].compute().tolist() == [*range(ROWS), 7, 8, 9]
+    assert Snapshot.open(tmp_path / "a").custom_metadata == {"who": "me"}
+    to_tfrecord(collection(table.slice(0, 2)), tmp_path / "a", append=True)
+    assert len(read_tfrecord(tmp_path / "a")) == ROWS + 5
+
+
+@pytest.mark.parametrize(
+    ("change", "refused"),
+    [
+        ({"format_version": 2}, "the format version"),
+        ({"format_version": "1"}, "the format version"),
+        ({"unknown": [1, {"a": None}]}, None),
+    ],
+)
+def test_what_both_refuse_and_ignore(tmp_path: Path, change: dict[str, Any], refused: str | None) -> None:
+    to_tfrecord(collection(pa.table({"n": range(ROWS)})), tmp_path / "a")
+    path = tmp_path / "a" / "_tfrecord" / "00000001.parquet"
+    table = pq.read_table(path)
+    metadata = {**json.loads(table.schema.metadata[b"dask_tfrecord"]), **change}
+    table = table.append_column("unknown", pa.nulls(len(table), pa.int8()))
+    text = json.dumps(metadata).encode()
+    pq.write_table(table.replace_schema_metadata({b"dask_tfrecord": text}), path)
+    told = json.loads(run("read", tmp_path / "a", tmp_path / "out"))
+    assert told.get("refused") == refused
+    if refused:
+        with pytest.raises(TFRecordError, match="format version"):
+            read_tfrecord(tmp_path / "a")
+    else:
+        assert len(read_tfrecord(tmp_path / "a")) == ROWS
+
+
+def test_the_schema_is_an_arrow_stream(tmp_path: Path) -> None:
+    table = everything()
+    to_tfrecord(collection(table), tmp_path / "a", lossy="allow", write_index=False)
+    metadata = pq.read_schema(tmp_path / "a" / "_tfrecord" / "00000001.parquet").metadata
+    stored = json.loads(metadata[b"dask_tfrecord"])["schema"]["arrow"]
+    assert pa.ipc.open_stream(base64.b64decode(stored)).schema.equals(table.schema)
