@@ -1,170 +1,94 @@
-"""Records <-> Arrow: the typed face of the kernel. Knows bytes and Arrow, no files and no Dask."""
+"""Encode and decode records: the typed interface of the kernel. Knows bytes and Arrow, no files."""
 
-import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 from typing_extensions import Buffer
 
 from dask_tfrecord.codec import _kernel
-from dask_tfrecord.errors import CorruptRecordError, SchemaError, TFRecordError
+from dask_tfrecord.codec.damage import (
+    KIND_TYPES,
+    NOT_AN_EXAMPLE,
+    PAYLOAD_PROBLEM,
+    Column,
+    Damage,
+    FeatureKey,
+    Kind,
+    RecordType,
+    nested,
+    string_literal,
+    type_literal,
+)
+from dask_tfrecord.errors import SchemaError
 
+__all__ = [
+    "BUFFER_BYTES",
+    "FRAME_BYTES",
+    "HEADER_BYTES",
+    "KIND_TYPES",
+    "MAX_RECORD_BYTES",
+    "NOT_AN_EXAMPLE",
+    "PAYLOAD_PROBLEM",
+    "SPARE_BYTES",
+    "Column",
+    "Damage",
+    "Decoded",
+    "Decoder",
+    "Encoder",
+    "Feature",
+    "FeatureKey",
+    "FoundRecord",
+    "Inference",
+    "Kind",
+    "RecordType",
+    "Scanned",
+    "Statistics",
+    "crc32c",
+    "crc32c_combine",
+    "find_record",
+    "frame_size",
+    "scan",
+    "string_literal",
+    "take_bytes",
+    "type_literal",
+]
+
+# Assignments, because import-linter takes a from-import of the compiled module for an import of the package.
 crc32c = _kernel.crc32c
 crc32c_combine = _kernel.crc32c_combine
 
-Kind = Literal["int64", "float", "bytes", "string"]
-RecordType = Literal["example", "sequence_example", "bytes"]
-
-# A feature of a record: its name, and whether it is a feature list. A SequenceExample may have both.
-Known: TypeAlias = tuple[str, bool]
-
-# protobuf's own limit for one message, and so for one record.
+# The limit of protobuf for one message, and therefore for one record.
 MAX_RECORD_BYTES = 2**31 - 1
 
-# The framing of a record: its length (8 bytes, little-endian) with a CRC, then the payload, then a CRC.
+# The frame of a record: the payload's length (8 bytes, little-endian), a CRC (4), the payload, and a CRC (4).
 HEADER_BYTES = 12
 FRAME_BYTES = HEADER_BYTES + 4
 
-# One buffer that every record passes through: fresh memory for the whole partition costs more than
-# encoding it (page faults), a buffer of this size stays in the cache.
+# All records pass through one buffer of this size, which stays in the cache. Fresh memory for a whole
+# partition would cost more than encoding it, because of page faults.
 BUFFER_BYTES = 1 << 20
 
-# Room that the kernel wants after the last record of a buffer.
+# The kernel needs so many bytes of room after the last record of a buffer.
 SPARE_BYTES = 16
-
-# The kernel's leaf types.
-DECODED = {"int64": pa.int64(), "float": pa.float32(), "bytes": pa.binary(), "string": pa.string()}
-
-# Damage of these kinds is a value that does not fit the column, not a damaged file.
-_SCHEMA_REASONS = {
-    "wrong kind": "the column is {kind}, the record holds {found}",
-    "not a scalar": "holds {found} values, the column is a scalar",
-    "invalid UTF-8 value": "the value is not valid UTF-8, the column is a string",
-    "unknown feature": "the record holds it, the schema does not have it",
-}
-
-
-# Damage of these kinds is a whole record with good checksums that holds something else.
-NOT_AN_EXAMPLE = "the record is a protobuf message, but not an Example"
-_MESSAGE_REASONS = frozenset(
-    {
-        "malformed protobuf message",
-        "feature name is not valid UTF-8",
-        "map entry holds a field other than key and value",
-        NOT_AN_EXAMPLE,
-    }
-)
-NO_EXAMPLE = "the file is a TFRecord file, but the record is whole and no Example"
 
 
 def frame_size(header: Buffer) -> int:
-    """Return the size of a whole frame by the length in its header; no checksum is verified."""
+    """Return the size of a whole frame from its header, without verifying a checksum."""
     return FRAME_BYTES + int.from_bytes(memoryview(header)[:8], "little")
 
 
-class Column(NamedTuple):
-    """What one column is on the wire.
-
-    ``kind`` is the feature's kind, with "string" for a bytes feature that must be UTF-8; ``depth`` is 0
-    for a scalar, 1 for a list, 2 for a list of lists (a FeatureList of a SequenceExample).
-    """
-
-    name: str
-    kind: Kind
-    depth: int
-
-    @property
-    def feature(self) -> Known:
-        """The feature that the column reads."""
-        return self.name, self.depth == 2
-
-
-class Damage(NamedTuple):
-    """Where and why decoding stopped, counted from the start of the data of one call.
-
-    ``size`` is the length of the record's whole frame, 0 when that cannot be known; ``column`` is the
-    column's index or -1; ``found`` is what was met: a number of values, the name of a kind, or "";
-    ``unknown`` is the column that would read a feature which was not known.
-    """
-
-    record: int
-    offset: int
-    size: int
-    reason: str
-    column: int
-    found: str
-    unknown: Column | None = None
-
-    def error(self, columns: Sequence[Column], record: int, offset: int) -> TFRecordError:
-        """The exception for this damage; ``record`` and ``offset`` are those of the data's start."""
-        column = columns[self.column] if self.column >= 0 else self.unknown
-        place: dict[str, Any] = {
-            "record": record + self.record,
-            "offset": offset + self.offset,
-            "feature": column.name if column else None,
-        }
-        if self.reason in _MESSAGE_REASONS:
-            return CorruptRecordError(f"{NO_EXAMPLE}: {self.reason}", **place)
-        if column is None or self.reason not in _SCHEMA_REASONS:
-            return CorruptRecordError(self.reason, **place)
-        if self.unknown and any(self.unknown.name == one.name for one in columns):
-            return _both_places(self.unknown, place)
-        problem = _SCHEMA_REASONS[self.reason].format(kind=column.kind, found=self.found)
-        return SchemaError(problem, advice=_advice(self, column), **place)
-
-
-def _both_places(unknown: Column, place: Mapping[str, Any]) -> SchemaError:
-    """The error for a record that holds a column's name in the place where the column does not look."""
-    here, there = "the context", "the feature lists"
-    if unknown.depth == 2:
-        here, there = there, here
-    return SchemaError(
-        f"the record holds it in {here}, the column reads it from {there}",
-        advice=f'a column reads one of the two: pass extra="ignore" to read {there} only, '
-        'or infer="all" to find both and choose by schema=',
-        **place,
-    )
-
-
-def quoted(name: str) -> str:
-    """A name as it is written in Python."""
-    return json.dumps(name, ensure_ascii=False)
-
-
-def spelled(type_: pa.DataType) -> str:
-    """A type of decoded columns as it is written in Python."""
-    if pa.types.is_list(type_):
-        return f"pa.list_({spelled(type_.value_type)})"
-    names = {pa.float32(): "float32"}
-    return f"pa.{names.get(type_, type_)}()"
-
-
-def _advice(damage: Damage, column: Column) -> str:
-    """The ``schema=`` that would read what the record holds."""
-    kind = damage.found if damage.reason == "wrong kind" else column.kind
-    if damage.reason == "invalid UTF-8 value":
-        kind = "bytes"
-    type_ = DECODED.get(kind, pa.string())
-    for _ in range(max(column.depth, damage.reason == "not a scalar")):
-        type_ = pa.list_(type_)
-    schema = f"pass schema={{{quoted(column.name)}: {spelled(type_)}}}"
-    if damage.reason == "unknown feature":
-        return f'{schema} to read it, or extra="ignore"'
-    return f"{schema} if all records hold {damage.found}" if damage.reason == "wrong kind" else schema
-
-
-def _damage(found: "_kernel.Damage | None") -> Damage | None:
-    """What the kernel says, with names."""
-    if found is None:
+def _damage(fields: "_kernel.Damage | None") -> Damage | None:
+    """Return the kernel's damage with names for its fields."""
+    if fields is None:
         return None
-    *_, unknown = found
-    return Damage(*found[:6], unknown and Column(*unknown))
+    *_, unknown = fields
+    return Damage(*fields[:6], unknown and Column(*unknown))
 
 
 class Decoded(NamedTuple):
-    """One call's worth: the batch, how many bytes of the data it used up, and what stopped it."""
+    """The result of one call: a batch, the number of used bytes, and the damage that ended it, if any."""
 
     batch: pa.RecordBatch
     consumed: int
@@ -172,14 +96,16 @@ class Decoded(NamedTuple):
 
     @property
     def records(self) -> int:
+        """Number of records in the batch."""
         count: int = self.batch.num_rows
         return count
 
 
 class Statistics(NamedTuple):
-    """How many rows of a column are null, and the least and greatest of its values; None if it has none.
+    """The number of null rows of a column, and its least and greatest value.
 
-    Of lists it is their lengths; NaN does not count.
+    For lists, the bounds are those of their lengths. NaN does not count. The bounds are None if there are no
+    values.
     """
 
     nulls: int
@@ -188,16 +114,16 @@ class Statistics(NamedTuple):
 
 
 class Encoder:
-    """Arrow batches -> framed records.
+    """Encodes Arrow batches to framed records.
 
     Parameters
     ----------
     columns : sequence of Column
-        What the batches' columns are; their Arrow storage must be exactly that (see ``_kernel.pyi``).
+        The columns of the batches. Their Arrow types must be the storage types; see ``_kernel.pyi``.
     record_type : "example", "sequence_example" or "bytes"
-        The message that each row becomes; "bytes" takes one column of payloads.
+        The message that each row becomes. "bytes" needs one column, whose values are the payloads.
     buffer_bytes : int, default 1 MiB
-        Size of the one buffer that is filled again and again. It grows if a record needs more.
+        Size of the buffer that `encode` reuses. The buffer grows if a record needs more.
     """
 
     def __init__(
@@ -208,19 +134,27 @@ class Encoder:
         self._buffer = bytearray(buffer_bytes)
 
     def bind(self, batch: pa.RecordBatch) -> None:
-        """Take the batch whose rows `encode_into` encodes."""
+        """Set the batch whose rows the next calls encode."""
         self._kernel.bind(batch)
 
     def encode_into(self, row: int, out: Buffer, end: int | None = None) -> tuple[int, int, int]:
-        """Fill ``out`` with the whole records from a row of the batch on, up to the one before ``end``.
+        """Fill ``out`` with whole records of the rows from ``row`` to before ``end``.
 
-        Returns the next row, the bytes written, and 0, or, where not even one record fits, how much room is
-        enough for it. ``SPARE_BYTES`` behind the last record stay free.
+        The default of ``end`` is the end of the batch. ``SPARE_BYTES`` after the last record stay free.
+
+        Returns
+        -------
+        next_row : int
+            The first row that was not written.
+        size : int
+            The number of bytes that were written.
+        need : int
+            0, or the size of buffer that the next row needs, if not even that row fits.
 
         Raises
         ------
         SchemaError
-            For a value that has no encoding, naming the row of the batch and the column.
+            For a value that has no encoding, with the row of the batch and the column.
         """
         try:
             return self._kernel.encode_into(row, out, end)
@@ -230,11 +164,11 @@ class Encoder:
             raise SchemaError(reason, record=bad_row, feature=feature) from None
 
     def statistics(self, row: int, end: int) -> list[Statistics]:
-        """What the encoded rows from ``row`` to before ``end`` hold, for each column."""
+        """Return the statistics of each column for the encoded rows from ``row`` to before ``end``."""
         return list(map(Statistics._make, self._kernel.statistics(row, end)))
 
     def encode(self, batch: pa.RecordBatch) -> Iterator[memoryview]:
-        """Yield the bytes of all rows. Each view is valid only until the next one is asked for."""
+        """Yield the records of all rows. The next step of the iteration overwrites the bytes of a view."""
         row = 0
         self.bind(batch)
         while row < batch.num_rows:
@@ -247,21 +181,26 @@ class Encoder:
 
 @lru_cache(maxsize=64)
 def _decoded_schema(columns: tuple[Column, ...]) -> pa.Schema:
-    """What the kernel's batches of these columns are."""
-    fields = []
-    for column in columns:
-        type_ = DECODED[column.kind]
-        for _ in range(column.depth):
-            type_ = pa.list_(type_)
-        fields.append(pa.field(column.name, type_))
-    return pa.schema(fields)
+    """Return the Arrow schema of the kernel's batches of these columns."""
+    return pa.schema([(column.name, nested(KIND_TYPES[column.kind], column.depth)) for column in columns])
 
 
 class Decoder:
-    """Framed records -> Arrow batches of the wanted columns; see ``_kernel.pyi``.
+    """Decodes framed records to Arrow batches. Features that are not columns are skipped.
 
-    ``known`` lists the features that are neither wanted nor damage. A record that holds a feature outside
-    ``columns`` and ``known`` is damaged. None (the default) allows every feature.
+    Parameters
+    ----------
+    columns : sequence of Column
+        The columns to decode.
+    record_type : "example", "sequence_example" or "bytes"
+        The message that each record is.
+    verify_crc : bool, default True
+        Verify the checksums of the payloads. Those of the lengths are always verified.
+    max_record_bytes : int, default 2**31 - 1
+        A longer record is damaged.
+    known : sequence of FeatureKey, optional
+        The features that may occur besides the columns. A record with any other feature is damaged. By
+        default every feature may occur.
     """
 
     def __init__(
@@ -271,7 +210,7 @@ class Decoder:
         *,
         verify_crc: bool = True,
         max_record_bytes: int = MAX_RECORD_BYTES,
-        known: Sequence[Known] | None = None,
+        known: Sequence[FeatureKey] | None = None,
     ) -> None:
         self.columns = tuple(columns)
         self._schema = _decoded_schema(self.columns)
@@ -284,15 +223,24 @@ class Decoder:
         )
 
     def decode(self, data: Buffer, *, final: bool) -> Decoded:
-        """Decode the whole records at the start of ``data``; the caller brings the tail back."""
+        """Decode the whole records at the start of ``data``.
+
+        Unless ``final``, an incomplete last record is left to the next call, which must get it from its
+        start.
+        """
         exported, consumed, damage = self._kernel.decode(data, final=final)
-        # pa.record_batch(exported) would build the schema anew, which takes longer than the columns.
+        # pa.record_batch(exported) would build the schema again, which takes longer than importing the
+        # columns.
         batch = pa.RecordBatch._import_from_c(exported.array_address(), self._schema)
         return Decoded(batch, consumed, _damage(damage))
 
 
 class Feature(NamedTuple):
-    """What was seen of one feature; the counts are over the records that hold it with a kind."""
+    """What is known about a feature. The counts are over the records that hold the feature with a kind.
+
+    ``kinds`` maps each kind to the number of the first record with that kind. ``min_steps`` and ``max_steps``
+    are the lengths of a feature list. ``utf8`` and ``text`` describe bytes values; see ``_kernel.pyi``.
+    """
 
     name: str
     feature_list: bool
@@ -307,7 +255,17 @@ class Feature(NamedTuple):
 
 
 class Inference:
-    """Gathers what features records hold, call by call; see ``_kernel.pyi``."""
+    """Finds which features records hold, over several calls of `feed`.
+
+    Parameters
+    ----------
+    record_type : "example" or "sequence_example"
+        The message that each record is.
+    max_records : int, default -1
+        Stop after so many records. -1 is no limit.
+    verify_crc, max_record_bytes
+        As for `Decoder`.
+    """
 
     def __init__(
         self,
@@ -325,17 +283,17 @@ class Inference:
         )
 
     def feed(self, data: Buffer, *, final: bool) -> tuple[int, int, Damage | None]:
-        """Look at the whole records at the start of ``data``: (records, bytes consumed, damage)."""
+        """Add the whole records at the start of ``data``. Return (records, bytes used, damage)."""
         records, consumed, damage = self._kernel.feed(data, final=final)
         return records, consumed, _damage(damage)
 
     def features(self) -> list[Feature]:
-        """All features seen so far, in the order first seen."""
+        """Return all features so far, in the order of their first occurrence."""
         return [Feature(**feature) for feature in self._kernel.features()]
 
 
 class Scanned(NamedTuple):
-    """Frames walked without decoding; ``offsets`` and ``numbers`` (int64) only when asked for."""
+    """The result of a scan. ``offsets`` and ``numbers`` (int64) are None unless requested."""
 
     records: int
     consumed: int
@@ -353,11 +311,23 @@ def scan(
     verify_crc: bool = True,
     max_record_bytes: int = MAX_RECORD_BYTES,
 ) -> Scanned:
-    """Count and locate the whole records at the start of ``data``, checking checksums only.
+    """Count the whole records at the start of ``data`` without decoding them.
 
-    ``offsets`` gives where each begins. ``every`` gives that of the first, and then of each that begins at
-    least so many bytes after the last one given, and the records' ``numbers``: where blocks may begin.
-    Without ``verify_crc`` payloads are not looked at, only the lengths and their checksums.
+    Parameters
+    ----------
+    data : bytes-like
+        Framed records.
+    final : bool
+        The file ends where the data ends, so that an incomplete last record is damage.
+    offsets : bool, default False
+        Return the offsets of all records.
+    every : int, default 0
+        If not 0, return the offsets and the numbers of some records: of the first, and of each record that
+        starts at least so many bytes after the last returned one. Blocks can start there.
+    verify_crc : bool, default True
+        Verify the checksums of the payloads. Those of the lengths are always verified.
+    max_record_bytes : int, default 2**31 - 1
+        A longer record is damaged.
     """
     records, consumed, damage, *arrays = _kernel.scan(
         data,
@@ -367,15 +337,16 @@ def scan(
         offsets=offsets,
         every=every,
     )
-    found, numbers = (None if array is None else pa.array(array) for array in arrays)
-    return Scanned(records, consumed, _damage(damage), found, numbers)
+    starts, numbers = (None if array is None else pa.array(array) for array in arrays)
+    return Scanned(records, consumed, _damage(damage), starts, numbers)
 
 
-class Found(NamedTuple):
-    """Where a record is ``proven`` to begin and the size of its whole frame, or what is in the way.
+class FoundRecord(NamedTuple):
+    """The first record in some data.
 
-    Unless ``proven``, nothing before ``offset`` is a record. A ``size`` other than 0 says that a record of
-    that size may begin there, and that its end and the 12 bytes after it must be brought to tell.
+    If ``proven``, a record starts at ``offset``, and ``size`` is the size of its whole frame. Otherwise no
+    record starts before ``offset``. In that case, a ``size`` other than 0 means that a record of this size
+    may start there. To decide, the data must reach to 12 bytes after its end.
     """
 
     offset: int
@@ -390,17 +361,18 @@ def find_record(
     final: bool,
     lenient: bool = False,
     max_record_bytes: int = MAX_RECORD_BYTES,
-) -> Found:
-    """Find the first record from ``start`` on, in bytes that may begin anywhere; see ``_kernel.pyi``.
+) -> FoundRecord:
+    """Find the first record from ``start`` on in data that may begin anywhere.
 
-    Its two checksums hold, and that of the next record's length does, or it ends where the data does, if
-    that is ``final``. Behind damage be ``lenient``: then its payload, or what follows it, may be damaged too.
+    The two checksums of a found record hold. It is followed by a length with a correct checksum, or it ends
+    where the data ends, if that is ``final``. After damage be ``lenient``: then the payload or what follows
+    it may be damaged. See ``_kernel.pyi``.
     """
-    return Found(
+    return FoundRecord(
         *_kernel.find_record(data, start, final=final, lenient=lenient, max_record_bytes=max_record_bytes)
     )
 
 
 def take_bytes(array: pa.Array, rows: Buffer) -> pa.Array:
-    """The values of a binary or string array in the order of ``rows`` (int64), much faster than Arrow."""
+    """Return the values of a binary or string array at ``rows`` (int64), much faster than Arrow does."""
     return pa.array(_kernel.take_bytes(array, rows))

@@ -1,11 +1,11 @@
 """The manual of the compiled kernel: framed TFRecord bytes <-> Arrow columns.
 
-Arrow data crosses the boundary through the Arrow PyCapsule interface, bytes through the buffer
-protocol. Every call releases the GIL while it works. An object serves one call at a time; a second,
-concurrent call on the same object raises RuntimeError.
+Arrow data is passed through the Arrow PyCapsule interface, bytes through the buffer protocol. Every call
+releases the GIL while it works. An object serves one call at a time. A second call on the same object at the
+same time raises RuntimeError.
 
-A column is ``(name, kind, depth)``: kind is "int64", "float" (32 bit), "bytes" or "string" (bytes that
-must be UTF-8); depth is 0 for a scalar, 1 for a list, 2 for a list of lists (a FeatureList).
+A column is ``(name, kind, depth)``. The kind is "int64", "float" (32 bits), "bytes" or "string" (bytes that
+are valid UTF-8). The depth is 0 for a scalar, 1 for a list, and 2 for a list of lists (a FeatureList).
 """
 
 from collections.abc import Sequence
@@ -20,54 +20,59 @@ class ArrowArray(Protocol):
 
 class Batch(ArrowArray, Protocol):
     def array_address(self) -> int:
-        """Address of a C Data Interface ArrowArray without its schema, to be moved from while this lives."""
+        """Return the address of an ArrowArray of the C Data Interface, without its schema.
+
+        The importer may move the array out while this object is alive.
+        """
 
 Column = tuple[str, Literal["int64", "float", "bytes", "string"], int]
 
-# (record, offset, size, reason, column, found): record and offset count from the start of the call's
-# data; size is the record's whole frame, 0 when it cannot be known; column is an index into the
-# columns or -1; found is what was met (a number of values, or the name of a kind) or ""; unknown is the
-# column that would read a feature which is neither a column nor known.
+# (record, offset, size, reason, column, found, unknown). record and offset count from the start of the call's
+# data. size is that of the record's whole frame, or 0 if the frame's length is not reliable. column is an
+# index into the columns, or -1. found is what the record holds instead: a number of values, the name of a
+# kind, or "". unknown is the column that would read a feature that is neither a column nor known.
 Damage = tuple[int, int, int, str, int, str, Column | None]
 
 class EncodeError(ValueError):
-    """A value that has no encoding; args are (row, column or -1, reason)."""
+    """A value has no encoding. The arguments are the row, the column or -1, and the reason."""
 
 class Encoder:
-    """Encodes batches whose storage is exactly what the columns say.
+    """Encodes batches whose Arrow types are the storage types of the columns.
 
-    int64 is Arrow int64; float is float32; bytes and string are binary or utf8, 32 or 64 bit offsets;
-    lists are list, large_list or fixed_size_list. For record type "bytes" there is one bytes column,
-    whose values are the records. A null is an absent key; a list may not contain a null.
+    The storage type of int64 is Arrow int64, and that of float is float32. Bytes and strings are binary or
+    utf8, with 32-bit or 64-bit offsets. Lists are list, large_list or fixed_size_list. For the record type
+    "bytes" there is one bytes column, whose values are the payloads. A null is written as an absent key. A
+    list may not contain a null.
     """
 
     def __init__(self, columns: Sequence[Column], record_type: str) -> None: ...
     def bind(self, batch: ArrowArray) -> None:
-        """Take the batch whose rows the next calls encode. Raises EncodeError if its storage is another."""
+        """Set the batch whose rows the next calls encode. Raises EncodeError for other types."""
 
     def encode_into(self, row: int, out: Buffer, end: int | None = None) -> tuple[int, int, int]:
-        """Fill ``out`` with whole framed records of the rows from ``row`` to before ``end``, or to the last.
+        """Fill ``out`` with whole framed records of the rows from ``row`` to before ``end``.
 
-        Returns (next row, bytes written, need). need is 0, or, when not even one record fits, the size of
-        buffer that is enough. Raises EncodeError.
+        The default of ``end`` is the end of the batch. Returns (next row, bytes written, need). need is 0, or
+        the size of buffer that the next row needs, if not even that row fits. Raises EncodeError.
         """
 
     def statistics(self, row: int, end: int) -> list[tuple[int, Any, Any]]:
-        """(nulls, least, greatest) of each column's rows from ``row`` to before ``end``.
+        """Return (nulls, least, greatest) for each column's rows from ``row`` to before ``end``.
 
-        Of a list it is the length that counts. NaN does not count, and there is no negative zero; bytes and
-        strings are in the order of their bytes. None and None if there is no value. Strings must be UTF-8,
-        as those of encoded rows are.
+        For lists, the bounds are those of their lengths. NaN does not count, and a negative zero is returned
+        as zero. Bytes and strings are in the order of their bytes. The bounds are None if there is no value.
+        Strings must be valid UTF-8, as those of encoded rows are.
         """
 
 class Decoder:
-    """Decodes framed records to the wanted columns; all other features are skipped unparsed.
+    """Decodes framed records to columns. All other features are skipped without parsing.
 
-    Batches have the columns' order; bytes come as binary, string as utf8, lists as list, 32 bit offsets.
-    Unless ``known`` is None, a feature that has a kind and is neither a column nor ``known`` is damage.
-    A known feature is its name and whether it is a feature list; the other place is another feature.
-    A record that is a message of another type is damage: it is not empty, but has no field of an Example, or
-    it has a map entry without a value whose name holds control characters.
+    The columns of a batch have the order of ``columns``. Bytes are decoded as binary, strings as utf8, and
+    lists as list, all with 32-bit offsets. If ``known`` is not None, a feature with a kind that is neither a
+    column nor known is damage. A known feature is its name, and True if it is a feature list. A feature of
+    the context and a feature list of the same name are two features. A record that is a message of another
+    type is damage. Such a record is not empty but has no field of an Example, or it has a map entry without a
+    value and with control characters in its name.
     """
 
     def __init__(
@@ -80,14 +85,14 @@ class Decoder:
         known: Sequence[tuple[str, bool]] | None = None,
     ) -> None: ...
     def decode(self, data: Buffer, *, final: bool) -> tuple[Batch, int, Damage | None]:
-        """The whole records at the start of ``data``: (batch, bytes consumed, damage).
+        """Decode the whole records at the start of ``data``: (batch, bytes used, damage).
 
-        Unless ``final``, a record that goes on past the end is left for the next call, which gets it
-        from its start. Damage ends the batch before the damaged record.
+        Unless ``final``, an incomplete last record is left to the next call, which must get it from its
+        start. Damage ends the batch before the damaged record.
         """
 
 class Inference:
-    """Gathers what features the records hold. ``record_type`` "example" or "sequence_example"."""
+    """Finds which features records hold. ``record_type`` is "example" or "sequence_example"."""
 
     def __init__(
         self,
@@ -98,16 +103,20 @@ class Inference:
         max_records: int = -1,
     ) -> None: ...
     def feed(self, data: Buffer, *, final: bool) -> tuple[int, int, Damage | None]:
-        """(records seen in this call, bytes consumed, damage)."""
+        """Add the whole records at the start of ``data``: (records of this call, bytes used, damage)."""
 
     def features(self) -> list[dict[str, Any]]:
-        """One dict a feature, in the order first seen.
+        """Return one dict per feature, in the order of their first occurrence.
 
-        name; feature_list: bool (in SequenceExample.feature_lists); records: in how many it is present
-        with a kind; kinds: {"int64" | "float" | "bytes": number of the first record, over all calls};
-        min_values, max_values: values a record; min_steps, max_steps: Features a FeatureList;
-        utf8: whether all bytes seen are valid UTF-8.
-        text: whether all bytes seen are valid UTF-8 without control characters but tab, newline and return.
+        - name.
+        - feature_list: bool, True if the feature is in SequenceExample.feature_lists.
+        - records: the number of records that have the feature with a kind.
+        - kinds: {"int64" | "float" | "bytes": number of the first record with this kind, over all calls}.
+        - min_values, max_values: the number of values per record.
+        - min_steps, max_steps: the number of Features per FeatureList.
+        - utf8: bool, True if all bytes values are valid UTF-8.
+        - text: bool, True if all bytes values are valid UTF-8 without control characters except tab, newline
+          and carriage return.
         """
 
 def scan(
@@ -119,11 +128,12 @@ def scan(
     offsets: bool = False,
     every: int = 0,
 ) -> tuple[int, int, Damage | None, ArrowArray | None, ArrowArray | None]:
-    """Walk frames without decoding: (records, bytes consumed, damage, offsets, numbers).
+    """Walk frames without decoding: (records, bytes used, damage, offsets, numbers).
 
-    The checksums of the lengths are always verified, those of the payloads if ``verify_crc``. ``offsets``
-    (int64) are those of all records, if asked for; with ``every``, of the first, and then of each that begins
-    at least so many bytes after the last one given, and ``numbers`` (int64) says which records these are.
+    The checksums of the lengths are always verified, those of the payloads only with ``verify_crc``. With
+    ``offsets``, the result has the offsets (int64) of all records. With ``every``, it has the offset of the
+    first record, and of each record that starts at least so many bytes after the last returned one, and the
+    ``numbers`` (int64) of these records.
     """
 
 def find_record(
@@ -134,30 +144,31 @@ def find_record(
     max_record_bytes: int = 2147483647,
     lenient: bool = False,
 ) -> tuple[int, int, bool]:
-    """The first record from ``start`` on that is proven to be one: (offset, size of its frame, True).
+    """Find the first proven record from ``start`` on: (offset, size of its frame, True).
 
-    Proven: the checksums of its length and of its payload hold, and so does that of the length that follows,
-    or it ends with the data, if that is ``final``. If ``lenient``, one of the latter two is enough, be the
-    payload damaged or what follows.
+    A record is proven if three conditions hold. The checksum of its length is correct. The checksum of its
+    payload is correct. A length with a correct checksum follows, or the record ends with the data and that is
+    ``final``. If ``lenient``, one of the last two conditions is enough.
 
-    (offset, size, False): nothing before ``offset`` is a record. If ``size`` is not 0, one may begin there,
-    and ``size`` bytes from there, and 12 more unless the data ends there, will tell; that is at most
-    ``max_record_bytes`` + 28. If it is 0, there is none; unless ``final``, the bytes from ``offset`` on, at
-    most 11, may be the begin of one. If ``final``, ``offset`` is the end.
+    Without a proven record the result is (offset, size, False), and no record starts before ``offset``. If
+    ``size`` is not 0, a record may start at ``offset``. To decide, the data must have ``size`` bytes from
+    there, and 12 more unless the file ends there. That is at most ``max_record_bytes`` + 28 bytes. If
+    ``size`` is 0, there is no record. Unless ``final``, the bytes from ``offset`` on, at most 11, may be the
+    start of one. If ``final``, ``offset`` is the end of the data.
     """
 
 def take_bytes(column: ArrowArray, rows: Buffer) -> ArrowArray:
-    """The values of a binary or utf8 array, 32 or 64 bit offsets, at ``rows`` (int64), as such an array.
+    """Return the values of a binary or utf8 array at ``rows`` (int64), as an array of the same type.
 
-    Raises IndexError for a row that there is not, and if rows are repeated so that there would be more bytes
-    than the whole array has.
+    The array may have 32-bit or 64-bit offsets. Raises IndexError for a row outside the array, and if rows
+    are repeated so often that the result would have more bytes than the array.
     """
 
 def crc32c(data: Buffer, value: int = 0, implementation: str = "best") -> int:
-    """Unmasked CRC-32C (Castagnoli) of ``data``, continuing from ``value``."""
+    """Return the unmasked CRC-32C (Castagnoli) of ``data``. ``value`` is the CRC of the bytes before."""
 
 def crc32c_combine(crc1: int, crc2: int, size2: int) -> int:
-    """CRC-32C of two byte strings together: CRC ``crc1``, then ``size2`` bytes with CRC ``crc2``."""
+    """Return the CRC-32C of bytes with CRC ``crc1`` followed by ``size2`` bytes with CRC ``crc2``."""
 
 def crc32c_implementations() -> list[str]:
-    """What this processor can run, fastest first; the last is always "table"."""
+    """Return the implementations for this processor, the fastest first. The last is always "table"."""

@@ -1,6 +1,6 @@
-"""What a file that is no TFRecord file looks like, by its first bytes."""
+"""Recognises files of other formats by their first bytes, for error messages."""
 
-# Bytes of a file's start that `looks_like` wants to see: those of a tar archive tell late.
+# The number of bytes that `looks_like` needs. The magic bytes of a tar archive are at 257.
 LOOK_BYTES = 512
 
 _MAGIC = {
@@ -39,16 +39,20 @@ _MAGIC = {
 }
 _TAR_MAGIC_AT = 257
 
-# Hadoop's codecs write the size of a block and that of its first chunk, both big-endian.
+# Hadoop's codecs write the sizes of a block and of its first chunk, both big-endian.
 _HADOOP_BLOCK_BYTES = 1 << 26
 
 _WHITESPACE = b"\t\n\r\f"
 
 
 def looks_like(head: bytes) -> str | None:
-    """What the first bytes of a file, as many as ``LOOK_BYTES`` if there are, are known to be the start of.
+    """Return the description of a file that starts with these bytes, or None if the format is not known.
 
-    Not asked of files that begin with a whole frame.
+    Parameters
+    ----------
+    head : bytes
+        The first ``LOOK_BYTES`` bytes of a file, or all of a shorter file. The file must not be a TFRecord
+        file, because some of these tests would accept the header of a record.
     """
     for magic, name in _MAGIC.items():
         if head.startswith(magic):
@@ -68,7 +72,7 @@ def looks_like(head: bytes) -> str | None:
 def _is_text(head: bytes) -> bool:
     if not head or any(byte < 32 and byte not in _WHITESPACE for byte in head) or b"\x7f" in head:
         return False
-    for cut in range(min(4, len(head))):  # the last character may not be whole
+    for cut in range(min(4, len(head))):  # the last character may be incomplete
         try:
             head[: len(head) - cut].decode()
         except UnicodeDecodeError:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from dask_tfrecord.codec import DECODED, quoted, spelled
+from dask_tfrecord.codec import KIND_TYPES, string_literal, type_literal
 from dask_tfrecord.dataset.partitioning.partition_columns import feature_clash, payload_clash
 from dask_tfrecord.dataset.requested_columns import RequestedColumns, check_given_names
 from dask_tfrecord.errors import SchemaError
@@ -137,7 +137,7 @@ def type_of(feature: FeatureSummary) -> pa.DataType:
     kind = next(iter(feature.kinds), "bytes")
     if kind == "bytes" and feature.text and feature.max_values:
         kind = "string"
-    type_ = DECODED[kind]
+    type_ = KIND_TYPES[kind]
     for _ in range(2 if feature.feature_list else int(feature.max_values > 1)):
         type_ = pa.list_(type_)
     return type_
@@ -208,7 +208,7 @@ def _joined(errors: Sequence[SchemaError]) -> SchemaError:
 
 
 def _exclude_advice(names: Sequence[str]) -> str:
-    given = ", ".join(f"{quoted(name)}: None" for name in names)
+    given = ", ".join(f"{string_literal(name)}: None" for name in names)
     what = "the column" if len(names) == 1 else "these columns"
     return (
         f"pass schema={{{given}}} to leave {what} out, columns= to read only other columns, "
@@ -241,7 +241,7 @@ def _check_nesting(sample: Sample, given: Mapping[str, pa.DataType]) -> None:
                 f"is {'a feature list' if feature.feature_list else 'a feature of the context'}, not {type_}",
                 **next(iter(feature.kinds.values()))._asdict(),
                 feature=feature.name,
-                advice=f"pass schema={{{quoted(feature.name)}: {spelled(type_of(feature))}}}",
+                advice=f"pass schema={{{string_literal(feature.name)}: {type_literal(type_of(feature))}}}",
             )
 
 
@@ -262,14 +262,14 @@ def _merged_maps(features: Sequence[FeatureSummary]) -> list[FeatureSummary]:
 
 def _in_both_maps(one: FeatureSummary, other: FeatureSummary) -> SchemaError:
     context, steps = (other, one) if one.feature_list else (one, other)
-    name = quoted(one.name)
+    name = string_literal(one.name)
     record = next(iter(context.kinds.values()), None) or next(iter(steps.kinds.values()), None)
     place = record._asdict() if record else {"path": one.path}
     return SchemaError(
         "is both a feature of the context and a feature list",
         **place,
         feature=one.name,
-        advice=f'pass extra="ignore" and schema={{{name}: {spelled(type_of(context))}}} to read the feature '
-        f"of the context, or schema={{{name}: {spelled(type_of(steps))}}} to read the feature list; "
+        advice=f'pass extra="ignore" and schema={{{name}: {type_literal(type_of(context))}}} to read the '
+        f"feature of the context, or schema={{{name}: {type_literal(type_of(steps))}}} to read the feature list; "
         f"schema={{{name}: None}} leaves the column out",
     )

@@ -6,7 +6,7 @@ from typing import TypeAlias
 
 import pyarrow as pa
 
-from dask_tfrecord.codec import Known
+from dask_tfrecord.codec import FeatureKey
 from dask_tfrecord.dataset.partitioning.partition_columns import feature_clash
 from dask_tfrecord.dataset.query.predicates import Predicate
 from dask_tfrecord.dataset.requested_columns import origin_clash
@@ -64,7 +64,7 @@ class Partition:
     filters: Predicate | None = None
     filter_fields: tuple[Field, ...] = ()
     row_ranges: RowRanges | None = None
-    allowed_features: tuple[Known, ...] | None = None
+    allowed_features: tuple[FeatureKey, ...] | None = None
     pruned_files: tuple[FileInfo, ...] = ()
 
     def __repr__(self) -> str:

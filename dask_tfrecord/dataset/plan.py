@@ -9,7 +9,7 @@ from typing import Any, Self
 
 import pyarrow as pa
 
-from dask_tfrecord.codec import Known
+from dask_tfrecord.codec import FeatureKey
 from dask_tfrecord.dataset.partition import Partition, RowRanges
 from dask_tfrecord.dataset.query.comparison_keys import has_nan, is_comparable, key_of
 from dask_tfrecord.dataset.query.predicates import Outcomes, Predicate, outcomes_in_file
@@ -154,7 +154,7 @@ class Dataset:
             return False
         return True
 
-    def _allowed_features(self, schema: Schema) -> tuple[Known, ...] | None:
+    def _allowed_features(self, schema: Schema) -> tuple[FeatureKey, ...] | None:
         """Return all features that records may have; None if any other feature is ignored."""
         reads_all = set(schema.names) == set(self.schema.names) and self.schema.record_type != "bytes"
         if not reads_all or self.options.extra == "ignore":

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from dask_tfrecord.codec import Known, quoted, spelled
+from dask_tfrecord.codec import FeatureKey, string_literal, type_literal
 from dask_tfrecord.dataset.inferred_schema import type_of
 from dask_tfrecord.errors import SchemaError, TFRecordError
 from dask_tfrecord.files.damage import DamagePolicy
@@ -45,7 +45,7 @@ class Drift(NamedTuple):
     is_in_other_map: bool
 
 
-def find_drift(sample: Sample, schema: Schema, allowed: Iterable[Known] = ()) -> list[Drift]:
+def find_drift(sample: Sample, schema: Schema, allowed: Iterable[FeatureKey] = ()) -> list[Drift]:
     """Return how the sampled features differ from the columns; ``allowed`` features need no column."""
     columns = {item.name: item for item in schema.fields}
     allowed = set(allowed)
@@ -68,7 +68,7 @@ def explained(
     split: Split,
     schema: Schema,
     options: ReadOptions,
-    allowed: Sequence[Known] | None,
+    allowed: Sequence[FeatureKey] | None,
 ) -> SchemaError:
     """Extend the error of a value that does not fit its column by all columns of the split that differ.
 
@@ -141,7 +141,10 @@ def _is_unreadable(drift: Drift, evidence: SchemaEvidence | None) -> bool:
 
 
 def _schema(types: dict[str, pa.DataType | None]) -> str:
-    texts = (f"{quoted(name)}: {None if type_ is None else spelled(type_)}" for name, type_ in types.items())
+    texts = (
+        f"{string_literal(name)}: {None if type_ is None else type_literal(type_)}"
+        for name, type_ in types.items()
+    )
     return f"schema={{{', '.join(texts)}}}"
 
 

@@ -10,14 +10,14 @@ import pyarrow.compute as pc
 
 from dask_tfrecord.codec import (
     FRAME_BYTES,
-    NO_EXAMPLE,
+    PAYLOAD_PROBLEM,
     Column,
     Damage,
     Decoded,
     Decoder,
-    Found,
+    FeatureKey,
+    FoundRecord,
     Inference,
-    Known,
     RecordType,
     find_record,
     scan,
@@ -45,7 +45,7 @@ def read_split(
     schema: Schema,
     options: ReadOptions,
     *,
-    known: Sequence[Known] | None = None,
+    known: Sequence[FeatureKey] | None = None,
     losses: Losses | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """Yield the records of a split as batches of the schema's columns. Other features are skipped unparsed.
@@ -103,7 +103,7 @@ def read_table(
     schema: Schema,
     options: ReadOptions,
     *,
-    known: Sequence[Known] | None = None,
+    known: Sequence[FeatureKey] | None = None,
     losses: Losses | None = None,
 ) -> pa.Table:
     """Read all records of a split into a table. The parameters are those of `read_split`.
@@ -289,7 +289,7 @@ class _DamageSkipper:
             self.reason = ""
         return found.offset
 
-    def _find(self, data: memoryview, start: int) -> Found:
+    def _find(self, data: memoryview, start: int) -> FoundRecord:
         """Find the next record that ends within the split."""
         window = self._window
         while True:
@@ -345,7 +345,7 @@ def _advice(error: TFRecordError, path: str, globs: SuggestedGlobs) -> str | Non
         return None
     if "max_record_bytes" in error.problem:
         return f"pass a larger max_record_bytes=; if it is damaged, {_ADVICE_ON_DAMAGE}"
-    if error.problem.startswith(NO_EXAMPLE):
+    if error.problem.startswith(PAYLOAD_PROBLEM):
         rest = _ADVICE_ON_DAMAGE if error.record else exclusion_advice(globs, path)
         return f"{_ADVICE_AS_BYTES}, or {rest.removeprefix('pass ')}"
     if error.offset or "record data" in error.problem:

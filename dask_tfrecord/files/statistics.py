@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from dask_tfrecord.codec import Kind, Statistics
+from dask_tfrecord.codec import KIND_TYPES, Statistics
 from dask_tfrecord.files.entry import ColumnStatistics
 from dask_tfrecord.schema.model import Field, Schema
 
@@ -19,13 +19,6 @@ Columns = Sequence[Statistics]
 
 # A longer string or bytes value is not kept as a bound.
 _LONGEST_BOUND = 64
-
-_STORAGE: dict[Kind, pa.DataType] = {
-    "int64": pa.int64(),
-    "float": pa.float32(),
-    "bytes": pa.binary(),
-    "string": pa.string(),
-}
 
 # What Arrow raises for a value that Python cannot represent.
 _NOT_PLAIN = (ValueError, OverflowError, pa.ArrowException)
@@ -68,7 +61,7 @@ def _column_statistics(column: Field, files: Sequence[Statistics]) -> list[Colum
 
 def _bounds(column: Field, stored: Sequence[Any]) -> Sequence[Any]:
     """Return stored bounds as Python values; None for a value that is too long or has no Python value."""
-    storage = _STORAGE[column.kind]
+    storage = KIND_TYPES[column.kind]
     if column.kind in ("bytes", "string"):
         stored = [None if value is None or len(value) > _LONGEST_BOUND else value for value in stored]
     if column.type == storage:
@@ -81,7 +74,7 @@ def _bounds(column: Field, stored: Sequence[Any]) -> Sequence[Any]:
 
 def _bound(column: Field, stored: Any) -> Any:
     try:
-        return _plain(column, pa.array([stored], _STORAGE[column.kind]))[0]
+        return _plain(column, pa.array([stored], KIND_TYPES[column.kind]))[0]
     except _NOT_PLAIN:
         return None
 

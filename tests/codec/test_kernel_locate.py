@@ -8,7 +8,7 @@ from guard import exact
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dask_tfrecord.codec import MAX_RECORD_BYTES, Found, find_record
+from dask_tfrecord.codec import MAX_RECORD_BYTES, FoundRecord, find_record
 
 RECORDS = [b"", b"x" * 40, b"abc", bytes(20), b"last"]
 FILE = oracle.records_file(RECORDS)
@@ -87,7 +87,7 @@ def test_a_header_is_found_behind_any_bytes(length: int, filler: bytes) -> None:
     """Places are left out by the upper bytes of lengths; the record itself is yet to come."""
     for before in range(20):
         data = (filler * 20)[:before] + header(length)
-        expected = Found(before, length + 16, proven=False)
+        expected = FoundRecord(before, length + 16, proven=False)
         assert find_record(exact(data), 0, final=False) == expected
         assert find_record(exact(data + bytes(3)), 0, final=False).offset == before
         assert find_record(exact(data), 0, final=False, max_record_bytes=length) == expected
@@ -128,7 +128,7 @@ def test_from_anywhere_the_next_record_is_found(start: int, lenient: bool) -> No
     record = next(n for n, at in enumerate(STARTS) if at >= start)
     found = find_record(exact(FILE), start, final=True, lenient=lenient)
     size = len(FILE) - STARTS[record] if record == len(RECORDS) else STARTS[record + 1] - STARTS[record]
-    assert found == Found(STARTS[record], size, record < len(RECORDS))
+    assert found == FoundRecord(STARTS[record], size, record < len(RECORDS))
 
 
 def test_a_record_next_to_a_damaged_one_is_found_if_lenient() -> None:
@@ -138,18 +138,18 @@ def test_a_record_next_to_a_damaged_one_is_found_if_lenient() -> None:
     bad_payload = first[:12] + bytes([first[12] ^ 1]) + first[13:]
     for data in (first + no_header, bad_payload + second):
         assert find_record(data, 0, final=True).offset != 0
-        assert find_record(data, 0, final=True, lenient=True) == Found(0, len(first), True)
+        assert find_record(data, 0, final=True, lenient=True) == FoundRecord(0, len(first), True)
     assert not find_record(bad_payload + no_header, 0, final=True, lenient=True).proven
 
 
 def test_zero_bytes_are_no_records_but_records_of_no_bytes_are() -> None:
-    assert find_record(bytes(1000), 0, final=True) == Found(1000, 0, False)
-    assert find_record(bytes(1000) + oracle.frame(b""), 0, final=True) == Found(1000, 16, True)
+    assert find_record(bytes(1000), 0, final=True) == FoundRecord(1000, 0, False)
+    assert find_record(bytes(1000) + oracle.frame(b""), 0, final=True) == FoundRecord(1000, 16, True)
 
 
 def test_no_length_is_believed_beyond_the_limit() -> None:
     assert find_record(header(1001), 0, final=False, max_record_bytes=1000).size == 0
-    assert find_record(header(1000), 0, final=False, max_record_bytes=1000) == Found(0, 1016, False)
+    assert find_record(header(1000), 0, final=False, max_record_bytes=1000) == FoundRecord(0, 1016, False)
     assert find_record(header(2**31), 0, final=False, max_record_bytes=2**40).size == 0
 
 
@@ -174,4 +174,4 @@ def test_headers_in_headers_take_time_by_the_size_of_the_data() -> None:
         data += header(size - at - 16) + b"\xff" * 148
     data = data[: size - 4] + b"nope" + oracle.frame(b"x")
     found = find_record(data, 0, final=True)
-    assert found == Found(size, 17, True)
+    assert found == FoundRecord(size, 17, True)

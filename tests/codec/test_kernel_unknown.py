@@ -6,7 +6,7 @@ from guard import exact
 from oracle import block, bytes_list, entry, example_of, float_list, int64_list, packed
 from test_kernel_wire import ACCEPTED, ONE, SEQUENCES, list_entry, sequence
 
-from dask_tfrecord.codec import NOT_AN_EXAMPLE, Column, Damage, Decoder, Known
+from dask_tfrecord.codec import NOT_AN_EXAMPLE, Column, Damage, Decoder, FeatureKey
 from dask_tfrecord.errors import SchemaError
 
 # protobuf reads an entry of another message, too, as a feature without a kind.
@@ -93,7 +93,7 @@ CONTEXT = Column("x", "int64", 0)
 LISTS = Column("x", "float", 2)
 
 
-def unknown_in(payloads: list[bytes], columns: list[Column], known: list[Known]) -> Damage | None:
+def unknown_in(payloads: list[bytes], columns: list[Column], known: list[FeatureKey]) -> Damage | None:
     """What is damaged in the last of the records; the others are whole."""
     decoder = Decoder(columns, "sequence_example", known=known)
     decoded = decoder.decode(exact(oracle.records_file(payloads)), final=True)

@@ -8,7 +8,7 @@ import pytest
 from oracle import Feature, Record, block, entry, example_of, int64_list, packed, tag, varint
 
 from dask_tfrecord import CorruptRecordError, CorruptRecordWarning, read_tfrecord
-from dask_tfrecord.codec import NOT_AN_EXAMPLE, Column, Decoder, Inference, Known, RecordType
+from dask_tfrecord.codec import NOT_AN_EXAMPLE, Column, Decoder, FeatureKey, Inference, RecordType
 
 ONE = int64_list(packed(1))
 EXAMPLE = example_of(entry("a", ONE), entry("text", oracle.bytes_list(block(1, b"some words"))))
@@ -62,7 +62,7 @@ WHOLE = {
 @pytest.mark.parametrize("known", [None, [("a", False), ("text", False)]], ids=["any known", "few known"])
 @pytest.mark.parametrize("name", [*OTHERS, *SEQUENCES_ONLY])
 def test_a_message_of_another_type_is_damage(
-    name: str, known: list[Known] | None, columns: list[Column], record_type: RecordType
+    name: str, known: list[FeatureKey] | None, columns: list[Column], record_type: RecordType
 ) -> None:
     payload = (OTHERS | SEQUENCES_ONLY)[name]
     for before in (0, 1, 3):
@@ -116,7 +116,7 @@ def test_messages_that_are_malformed_as_examples_make_no_rows_of_some_columns(
     for number in range(40):
         (tmp_path / f"{number:02d}").write_bytes(oracle.frame(EXAMPLE))
     (tmp_path / "17").write_bytes(oracle.frame(MALFORMED[name]))
-    with pytest.raises(CorruptRecordError, match="the record is whole and no Example") as caught:
+    with pytest.raises(CorruptRecordError, match="this undamaged record is not an Example") as caught:
         read_tfrecord(tmp_path, **options).compute()
     assert (caught.value.path, caught.value.record) == (f"{tmp_path}/17", 0)
 

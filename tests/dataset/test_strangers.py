@@ -103,7 +103,9 @@ def test_lists_of_examples_are_read_as_bytes_and_that_is_said(
         assert read(tmp_path) == {"record": payloads * 2}
     assert read(tmp_path, record_type="bytes") == {"record": payloads * 2}
     for record_type in ("example", "sequence_example"):
-        with pytest.raises(CorruptRecordError, match=r'record is whole and no Example.*record_type="bytes"'):
+        with pytest.raises(
+            CorruptRecordError, match=r'this undamaged record is not an Example.*record_type="bytes"'
+        ):
             read(tmp_path, record_type=record_type)
     assert verify(tmp_path)["drift"].str.contains("read as bytes: .* of another type").tolist() == [
         True,
@@ -205,7 +207,7 @@ def test_the_files_of_a_catalog_are_named_with_a_glob_that_reads_the_data(tmp_pa
 def test_a_whole_record_among_others_that_is_no_example_is_called_so(tmp_path: Path) -> None:
     heap(tmp_path, {"a": ONE + oracle.frame(b"no message") + ONE})
     with pytest.raises(
-        CorruptRecordError, match=r"record 1 .*the record is whole and no Example: malformed"
+        CorruptRecordError, match=r"record 1 .*this undamaged record is not an Example: malformed"
     ) as caught:
         read_tfrecord(tmp_path)
     assert advised(caught.value) == {"record_type": "bytes"}

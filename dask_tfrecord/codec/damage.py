@@ -1,0 +1,154 @@
+"""What a column is on the wire, and what is wrong with a record that cannot be decoded."""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, NamedTuple, TypeAlias
+
+import pyarrow as pa
+
+from dask_tfrecord.errors import CorruptRecordError, SchemaError, TFRecordError
+
+Kind = Literal["int64", "float", "bytes", "string"]
+RecordType = Literal["example", "sequence_example", "bytes"]
+
+# A feature of a record: its name, and True if it is a feature list. A SequenceExample may have both.
+FeatureKey: TypeAlias = tuple[str, bool]
+
+# The Arrow type of the values that the kernel encodes from and decodes to.
+KIND_TYPES: dict[str, pa.DataType] = {
+    "int64": pa.int64(),
+    "float": pa.float32(),
+    "bytes": pa.binary(),
+    "string": pa.string(),
+}
+
+# With these reasons, a value does not fit its column, and the file is not damaged.
+_SCHEMA_PROBLEMS = {
+    "wrong kind": "the column is {kind}, the record holds {found}",
+    "not a scalar": "holds {found} values, the column is a scalar",
+    "invalid UTF-8 value": "the value is not valid UTF-8, the column is a string",
+    "unknown feature": "the record holds it, the schema does not have it",
+}
+
+# With these reasons, the checksums of the record are correct, but its payload is not an Example.
+NOT_AN_EXAMPLE = "the record is a protobuf message, but not an Example"
+_PAYLOAD_REASONS = frozenset(
+    {
+        "malformed protobuf message",
+        "feature name is not valid UTF-8",
+        "map entry holds a field other than key and value",
+        NOT_AN_EXAMPLE,
+    }
+)
+PAYLOAD_PROBLEM = "the file is a TFRecord file, but this undamaged record is not an Example"
+
+
+class Column(NamedTuple):
+    """How a column is stored in records.
+
+    Parameters
+    ----------
+    name : str
+        Name of the column and of the feature.
+    kind : "int64", "float", "bytes" or "string"
+        Kind of the feature. A "string" is a bytes feature that must be valid UTF-8.
+    depth : int
+        0 for a scalar, 1 for a list, 2 for a list of lists, which is a feature list of a SequenceExample.
+    """
+
+    name: str
+    kind: Kind
+    depth: int
+
+    @property
+    def feature(self) -> FeatureKey:
+        """The feature that the column reads."""
+        return self.name, self.depth == 2
+
+
+class Damage(NamedTuple):
+    """Where and why the kernel stopped.
+
+    Parameters
+    ----------
+    record, offset : int
+        Number and byte offset of the record in the data of one call.
+    size : int
+        Size of the record's whole frame, 0 if the frame's length is not reliable.
+    reason : str
+        The kernel's reason.
+    column : int
+        Index of the column that the damage is about, or -1.
+    found : str
+        What the record holds instead: a number of values, the name of a kind, or "".
+    unknown : Column, optional
+        The column that would read an unknown feature.
+    """
+
+    record: int
+    offset: int
+    size: int
+    reason: str
+    column: int
+    found: str
+    unknown: Column | None = None
+
+    def error(self, columns: Sequence[Column], record: int, offset: int) -> TFRecordError:
+        """Return the exception for data that starts at this record and offset of the file."""
+        column = columns[self.column] if self.column >= 0 else self.unknown
+        place: dict[str, Any] = {
+            "record": record + self.record,
+            "offset": offset + self.offset,
+            "feature": column.name if column else None,
+        }
+        if self.reason in _PAYLOAD_REASONS:
+            return CorruptRecordError(f"{PAYLOAD_PROBLEM}: {self.reason}", **place)
+        if column is None or self.reason not in _SCHEMA_PROBLEMS:
+            return CorruptRecordError(self.reason, **place)
+        if self.unknown and any(self.unknown.name == one.name for one in columns):
+            return _wrong_map_error(self.unknown, place)
+        problem = _SCHEMA_PROBLEMS[self.reason].format(kind=column.kind, found=self.found)
+        return SchemaError(problem, advice=self._advice(column), **place)
+
+    def _advice(self, column: Column) -> str:
+        """Return the ``schema=`` that reads what the record holds."""
+        kind = self.found if self.reason == "wrong kind" else column.kind
+        if self.reason == "invalid UTF-8 value":
+            kind = "bytes"
+        depth = max(column.depth, self.reason == "not a scalar")
+        type_ = nested(KIND_TYPES.get(kind, pa.string()), depth)
+        schema = f"pass schema={{{string_literal(column.name)}: {type_literal(type_)}}}"
+        if self.reason == "unknown feature":
+            return f'{schema} to read it, or extra="ignore"'
+        return f"{schema} if all records hold {self.found}" if self.reason == "wrong kind" else schema
+
+
+def _wrong_map_error(unknown: Column, place: Mapping[str, Any]) -> SchemaError:
+    """Return the error for a feature in the context whose column reads a feature list, or the reverse."""
+    here, there = "the context", "the feature lists"
+    if unknown.depth == 2:
+        here, there = there, here
+    return SchemaError(
+        f"the record holds it in {here}, the column reads it from {there}",
+        advice=f'a column reads one of the two: pass extra="ignore" to read {there} only, '
+        'or infer="all" to find both and choose by schema=',
+        **place,
+    )
+
+
+def nested(type_: pa.DataType, depth: int) -> pa.DataType:
+    """Return the type of lists of so many levels with values of this type."""
+    return nested(pa.list_(type_), depth - 1) if depth else type_
+
+
+def string_literal(name: str) -> str:
+    """Return the Python source of a string."""
+    return json.dumps(name, ensure_ascii=False)
+
+
+def type_literal(type_: pa.DataType) -> str:
+    """Return the Python source of the type of a decoded column."""
+    if pa.types.is_list(type_):
+        return f"pa.list_({type_literal(type_.value_type)})"
+    name = "float32" if pa.types.is_float32(type_) else type_
+    return f"pa.{name}()"
