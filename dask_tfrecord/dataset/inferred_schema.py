@@ -270,6 +270,7 @@ def _in_both_maps(one: FeatureSummary, other: FeatureSummary) -> SchemaError:
         **place,
         feature=one.name,
         advice=f'pass extra="ignore" and schema={{{name}: {type_literal(type_of(context))}}} to read the '
-        f"feature of the context, or schema={{{name}: {type_literal(type_of(steps))}}} to read the feature list; "
+        f"feature of the context, or schema={{{name}: {type_literal(type_of(steps))}}} to read the feature "
+        "list; "
         f"schema={{{name}: None}} leaves the column out",
     )
