@@ -13,13 +13,20 @@ import pyarrow as pa
 from dask_tfrecord import arguments
 from dask_tfrecord.codec import RecordType
 from dask_tfrecord.dataset.discovery import ReadRequest, open_dataset
-from dask_tfrecord.dataset.indexing import examine, renewed
+from dask_tfrecord.dataset.indexing import create_snapshot, renew_snapshot
 from dask_tfrecord.dataset.requested_columns import GivenHive, GivenSchema
 from dask_tfrecord.dataset.snapshot.model import Snapshot, find_snapshot, to_parquet
 from dask_tfrecord.dataset.snapshot.names import snapshot_path
 from dask_tfrecord.dataset.snapshot.stamps import is_proven
 from dask_tfrecord.dataset.snapshot.visibility import snapshot_files
-from dask_tfrecord.dataset.verifying import Found, differences, drift, look_through, missing, sampled_schema
+from dask_tfrecord.dataset.verifying import (
+    FileReport,
+    describe_changes,
+    describe_drift,
+    sampled_schema,
+    unreadable,
+    verify_files,
+)
 from dask_tfrecord.dataset.write.destination import check_destination, destination
 from dask_tfrecord.dataset.write.staging import finish_newest
 from dask_tfrecord.errors import ConcurrentWriteError, CorruptRecordError, DestinationError
@@ -135,7 +142,7 @@ def index(
             storage_options=storage_options,
         )
         dataset = open_dataset(path, request, compute_each=compute_each)
-        snapshot = examine(dataset, compute_each, uuid4().hex)
+        snapshot = create_snapshot(dataset, compute_each, uuid4().hex)
     except CorruptRecordError as error:  # whose advice for a reader may be a glob
         raise error.replaced(advice=_GLOB.sub(_HIDE, error.advice or "") or None) from None
     return _create(store, replace(snapshot, number=before.number + 1 if before else 1))
@@ -170,7 +177,7 @@ def _renewed(store: Store, before: Snapshot) -> Snapshot:
     files = snapshot_files(store, before)
     if all(map(is_proven, files, before.files)):
         raise _up_to_date(store.public(store.root))
-    return renewed(store, before, files, compute_each, uuid4().hex)
+    return renew_snapshot(store, before, files, compute_each, uuid4().hex)
 
 
 def _up_to_date(root: str) -> DestinationError:
@@ -251,7 +258,7 @@ def verify(
             return _verify_snapshot(store, snapshot)
     listing = list_files(path, storage_options)
     schema, doubt = sampled_schema(listing.store, listing.files, record_type)
-    found = look_through(listing.store, listing.files, schema.record_type, compute_each)
+    found = verify_files(listing.store, listing.files, schema.record_type, compute_each)
     paths = [listing.store.public(file.path) for file in listing.files]
     return _report(paths, found, schema, [None] * len(found), doubt and f"is read as bytes: {doubt}")
 
@@ -260,11 +267,11 @@ def _verify_snapshot(store: Store, snapshot: Snapshot) -> pd.DataFrame:
     """The same of a dataset of which the files are known, and of those that should not be among them."""
     entries = {store.join(entry.path): entry for entry in snapshot.files}
     files = [file for file in list_directory(store) if file.path in entries or not is_part(file.path)]
-    looked = look_through(store, files, snapshot.schema.record_type, compute_each)
-    found = dict.fromkeys(entries, missing("the file is missing, the dataset's snapshot lists it"))
+    looked = verify_files(store, files, snapshot.schema.record_type, compute_each)
+    found = dict.fromkeys(entries, unreadable("the file is missing, the dataset's snapshot lists it"))
     found |= {file.path: one for file, one in zip(files, looked, strict=True)}
     differs: list[str | None] = [
-        differences(one, entries[path]) if path in entries else "the snapshot does not list it"
+        describe_changes(one, entries[path]) if path in entries else "the snapshot does not list it"
         for path, one in found.items()
     ]
     return _report([*map(store.public, found)], [*found.values()], snapshot.schema, differs)
@@ -272,7 +279,7 @@ def _verify_snapshot(store: Store, snapshot: Snapshot) -> pd.DataFrame:
 
 def _report(
     paths: Sequence[str],
-    found: Sequence[Found],
+    found: Sequence[FileReport],
     schema: Schema,
     differs: Sequence[str | None],
     doubt: str = "",
@@ -285,7 +292,7 @@ def _report(
         "damaged_bytes": pa.array([one.damaged_bytes for one in found], pa.int64()),
         "offset": pa.array([one.first and one.first.offset for one in found], pa.int64()),
         "reason": pa.array([one.first and one.first.reason for one in found], pa.string()),
-        "drift": pa.array([doubt or drift(one.sample, schema) for one in found], pa.string()),
+        "drift": pa.array([doubt or describe_drift(one.sample, schema) for one in found], pa.string()),
         "agrees": pa.array([None if one is None else not one for one in differs], pa.bool_()),
         "differs": pa.array(differs, pa.string()),
     }

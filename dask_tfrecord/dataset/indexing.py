@@ -1,8 +1,8 @@
-"""What a snapshot says of files that others wrote: found out by reading all of them once. Changes nothing."""
+"""Build a snapshot of existing files: every file is read once. Nothing is stored here."""
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial, reduce
+from functools import partial
 from typing import NamedTuple
 
 from dask_tfrecord.codec import Decoder, Encoder, Scanned, crc32c_combine, scan
@@ -10,27 +10,27 @@ from dask_tfrecord.codec.codecs import Compression, detect
 from dask_tfrecord.dataset.plan import Dataset
 from dask_tfrecord.dataset.snapshot.model import Snapshot, library_version
 from dask_tfrecord.dataset.snapshot.stamps import is_proven
+from dask_tfrecord.dataset.tasks import merge_by_file
 from dask_tfrecord.errors import TFRecordError
 from dask_tfrecord.files import statistics
-from dask_tfrecord.files.boundaries import ComputeEach, find_blocks
+from dask_tfrecord.files.boundaries import ComputeEach
 from dask_tfrecord.files.entry import BLOCK_BYTES, Block, FileEntry
 from dask_tfrecord.files.options import ReadOptions
 from dask_tfrecord.files.part_names import is_part
 from dask_tfrecord.files.reading import locate_error, run_kernel
-from dask_tfrecord.files.splits import Split, split_file
+from dask_tfrecord.files.splits import Split
 from dask_tfrecord.files.storage.checksum import ChecksumStore
 from dask_tfrecord.files.storage.listing import FileInfo
-from dask_tfrecord.files.storage.redaction import redact_errors
 from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.files.stream import changed_since_snapshot
 from dask_tfrecord.schema.model import Schema
 
-# A larger file is read by several tasks.
-STRETCH_BYTES = 1 << 27
 
+class _Content(NamedTuple):
+    """The content of a file, or of a split of it, as a snapshot describes it.
 
-class _Examined(NamedTuple):
-    """What was found in a stretch of a file."""
+    ``blocks`` is empty for a compressed file.
+    """
 
     records: int
     bytes: int
@@ -40,38 +40,53 @@ class _Examined(NamedTuple):
     compression: Compression | None
 
 
-def examine(dataset: Dataset, compute_each: ComputeEach, run: str) -> Snapshot:
-    """A snapshot, stored nowhere yet, of a dataset that was opened with a partition for each of its files.
+def create_snapshot(dataset: Dataset, compute_each: ComputeEach, run: str) -> Snapshot:
+    """Build the snapshot of a dataset.
+
+    Parameters
+    ----------
+    dataset : Dataset
+        The dataset, with one partition for each file.
+    compute_each : callable
+        Runs the tasks that read the files.
+    run : str
+        The id of the snapshot's run.
+
+    Returns
+    -------
+    Snapshot
+        A snapshot that is not stored.
 
     Raises
     ------
     CorruptRecordError
-        For damage anywhere.
+        For any damage.
     SchemaError
         For a value that does not fit its column.
     """
-    files = [split.file for partition in dataset.partitions for split in partition]
-    schema = dataset.schema.select(
-        name for name in dataset.schema.names if name not in dataset.partition_values
-    )
-    partitioning = dataset.schema.select(dataset.partition_values).fields if dataset.partition_values else ()
-    found = _examine_all(dataset.store, files, schema, dataset.options, compute_each)
-    told = statistics.file_statistics(schema, [one.columns for one in found])
+    files = [split.file for splits in dataset.partitions for split in splits]
+    partition_names = dataset.partition_values
+    schema = dataset.schema.select(name for name in dataset.schema.names if name not in partition_names)
+    partitioning = dataset.schema.select(partition_names).fields if partition_names else ()
+    contents = _read_files(dataset.store, files, schema, dataset.options, compute_each)
+    columns = statistics.file_statistics(schema, [content.columns for content in contents])
     values = list(zip(*(column.to_pylist() for column in dataset.partition_values.values()), strict=True))
     entries = [
         FileEntry(
             dataset.store.relative(file.path),
-            one.bytes,
-            one.records,
-            one.crc32c,
-            value,
-            one.blocks,
-            columns,
+            content.bytes,
+            content.records,
+            content.crc32c,
+            of_file,
+            content.blocks,
+            of_columns,
             file.stamp,
         )
-        for file, one, columns, value in zip(files, found, told, values or [()] * len(files), strict=True)
+        for file, content, of_columns, of_file in zip(
+            files, contents, columns, values or [()] * len(files), strict=True
+        )
     ]
-    compressions = {one.compression for one in found}
+    compressions = {content.compression for content in contents}
     return Snapshot(
         files=tuple(entries),
         schema=schema,
@@ -84,73 +99,83 @@ def examine(dataset: Dataset, compute_each: ComputeEach, run: str) -> Snapshot:
     )
 
 
-def renewed(
+def renew_snapshot(
     store: Store, snapshot: Snapshot, files: Sequence[FileInfo], compute_each: ComputeEach, run: str
 ) -> Snapshot:
-    """The next snapshot, stored nowhere yet: that of a dataset with files that may have been rewritten.
+    """Build the next snapshot of a dataset, some files of which may have been rewritten or copied.
 
-    These files are read once. Where their content is the same, only the stamp is new.
+    Only these files are read. If the content of a file is the same, only its stamp changes.
+
+    Parameters
+    ----------
+    store : Store
+        The place of the dataset.
+    snapshot : Snapshot
+        The newest snapshot.
+    files : sequence of FileInfo
+        The files of the snapshot, as they are listed now.
+    compute_each : callable
+        Runs the tasks that read the files.
+    run : str
+        The id of the new snapshot's run.
+
+    Returns
+    -------
+    Snapshot
+        A snapshot that is not stored.
 
     Raises
     ------
     FileChangedError
-        If a file that a write of ours made has other content.
-    CorruptRecordError, SchemaError
-        For damage, and for values that do not fit the columns of the snapshot.
+        If the content of a file that this library wrote has changed.
+    CorruptRecordError
+        For any damage.
+    SchemaError
+        For a value that does not fit the snapshot's columns.
     """
-    told = list(zip(files, snapshot.files, strict=True))
-    doubted = [replace(file, crc32c=None) for file, entry in told if not is_proven(file, entry)]
-    found = _examine_all(store, doubted, snapshot.schema, ReadOptions(), compute_each)
-    columns = statistics.file_statistics(snapshot.schema, [one.columns for one in found])
-    examined = {file.path: pair for file, pair in zip(doubted, zip(found, columns, strict=True), strict=True)}
+    listed = list(zip(files, snapshot.files, strict=True))
+    unproven = [replace(file, crc32c=None) for file, entry in listed if not is_proven(file, entry)]
+    contents = _read_files(store, unproven, snapshot.schema, ReadOptions(), compute_each)
+    columns = statistics.file_statistics(snapshot.schema, [content.columns for content in contents])
+    read = {
+        file.path: (content, of_columns)
+        for file, content, of_columns in zip(unproven, contents, columns, strict=True)
+    }
     entries = []
-    for file, entry in told:
-        one, known = examined.get(file.path, (None, ()))
-        if one is not None and one.crc32c != entry.crc32c:
+    for file, entry in listed:
+        content, of_columns = read.get(file.path, (None, ()))
+        if content is not None and content.crc32c != entry.crc32c:
             if is_part(file.path):
                 raise changed_since_snapshot(store, file.path)
-            content = {name: getattr(one, name) for name in ("bytes", "records", "crc32c", "blocks")}
-            entry = replace(entry, **content, statistics=known)
+            changes = {name: getattr(content, name) for name in ("bytes", "records", "crc32c", "blocks")}
+            entry = replace(entry, **changes, statistics=of_columns)
         entries.append(replace(entry, stamp=file.stamp))
     return replace(
         snapshot, files=tuple(entries), run=run, library=library_version(), number=snapshot.number + 1
     )
 
 
-def _examine_all(
+def _read_files(
     store: Store, files: Sequence[FileInfo], schema: Schema, options: ReadOptions, compute_each: ComputeEach
-) -> list[_Examined]:
-    """What is in each file."""
-    large = [file for file in files if (file.size or 0) > STRETCH_BYTES]
-    located = find_blocks(
-        store, large, options, compute_each, task_bytes=STRETCH_BYTES, block_bytes=BLOCK_BYTES
-    )
-    known = [located.get(file.path) for file in files]
-    splits = [split_file(file, one, STRETCH_BYTES) for file, one in zip(files, known, strict=True)]
-    parts = iter(compute_each(partial(_examine, store, schema, options), [s for of in splits for s in of]))
-    found = [reduce(_joined, [next(parts) for _ in of_file]) for of_file in splits]
-    return [
-        one if place is None else one._replace(blocks=place.blocks)
-        for one, place in zip(found, known, strict=True)
-    ]
+) -> list[_Content]:
+    read = partial(_read_split, store, schema, options)
+    contents = merge_by_file(read, _merge, store, files, options, compute_each)
+    return [contents[file.path] for file in files]
 
 
-def _joined(one: _Examined, after: _Examined) -> _Examined:
-    """Two stretches of a file as one."""
-    return _Examined(
-        one.records + after.records,
-        one.bytes + after.bytes,
-        crc32c_combine(one.crc32c, after.crc32c, after.bytes),
-        statistics.merge_statistics(one.columns, after.columns),
-        one.blocks + after.blocks,
-        one.compression,
+def _merge(first: _Content, second: _Content) -> _Content:
+    return _Content(
+        first.records + second.records,
+        first.bytes + second.bytes,
+        crc32c_combine(first.crc32c, second.crc32c, second.bytes),
+        statistics.merge_statistics(first.columns, second.columns),
+        first.blocks + second.blocks,
+        first.compression,
     )
 
 
-@redact_errors
-def _examine(store: Store, schema: Schema, options: ReadOptions, split: Split) -> _Examined:
-    """Read a stretch of a file; its blocks are those of a file that is not compressed."""
-    summing = ChecksumStore(store.fs, store.root)
+def _read_split(store: Store, schema: Schema, options: ReadOptions, split: Split) -> _Content:
+    checked = ChecksumStore(store.fs, store.root)
     decoder = Decoder(
         schema.columns,
         schema.record_type,
@@ -161,7 +186,7 @@ def _examine(store: Store, schema: Schema, options: ReadOptions, split: Split) -
     columns = statistics.empty_statistics(schema)
     blocks: list[Block] = []
     records = 0
-    for step in run_kernel(summing, split, options, decoder.decode, schema.columns):
+    for step in run_kernel(checked, split, options, decoder.decode, schema.columns):
         batch = step.result.batch
         if not batch.num_rows:
             continue
@@ -171,18 +196,19 @@ def _examine(store: Store, schema: Schema, options: ReadOptions, split: Split) -
             raise locate_error(error, store.public(split.file.path), step.record) from None
         encoder.bind(batch)
         columns = statistics.merge_statistics(columns, encoder.statistics(0, batch.num_rows))
-        places = scan(step.data, final=True, verify_crc=False, every=BLOCK_BYTES)
-        blocks += _blocks(places, step.offset, step.record)
+        starts = scan(step.data, final=True, verify_crc=False, every=BLOCK_BYTES)
+        blocks += _blocks(starts, step.offset, step.record)
         records += batch.num_rows
-    total = summing.checksum
-    compression = detect(total.head)
-    kept = () if compression else tuple(blocks)
-    return _Examined(records, total.bytes, total.crc32c, columns, kept, compression)
+    total = checked.checksum
+    compression = detect(total.head) if split.start.offset == 0 else None
+    return _Content(
+        records, total.bytes, total.crc32c, columns, () if compression else tuple(blocks), compression
+    )
 
 
-def _blocks(found: Scanned, offset: int, record: int) -> list[Block]:
-    """Places in some bytes as those in the file."""
-    if found.offsets is None or found.numbers is None:
+def _blocks(scanned: Scanned, offset: int, record: int) -> list[Block]:
+    """Return the blocks of a window that starts at this offset and record of an uncompressed file."""
+    if scanned.offsets is None or scanned.numbers is None:
         return []
-    pairs = zip(found.offsets.to_pylist(), found.numbers.to_pylist(), strict=True)
+    pairs = zip(scanned.offsets.to_pylist(), scanned.numbers.to_pylist(), strict=True)
     return [Block(offset + at, offset + at, record + number) for at, number in pairs]

@@ -22,7 +22,7 @@ from dask_tfrecord import (
     TFRecordError,
     read_tfrecord,
 )
-from dask_tfrecord.dataset import indexing
+from dask_tfrecord.dataset import indexing, tasks
 from dask_tfrecord.files import boundaries as locate
 from dask_tfrecord.files.storage.store import Store
 
@@ -66,9 +66,9 @@ def root(tmp_path: Path) -> Path:
 @pytest.fixture(params=[1_000, 1 << 27])
 def _stretches(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Large files are read in parts, or as a whole."""
-    monkeypatch.setattr(indexing, "STRETCH_BYTES", request.param)
+    monkeypatch.setattr(tasks, "TASK_BYTES", request.param)
     monkeypatch.setattr(indexing, "BLOCK_BYTES", 500)
-    monkeypatch.setattr(locate, "BLOCK_BYTES", 500)
+    monkeypatch.setattr(tasks, "BLOCK_BYTES", 500)
 
 
 @pytest.mark.usefixtures("_stretches")
@@ -216,7 +216,7 @@ def test_directories_on_other_stores_are_indexed(scheme: str) -> None:
 
 
 def test_other_processes_do_the_work(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(indexing, "STRETCH_BYTES", 5_000)
+    monkeypatch.setattr(tasks, "TASK_BYTES", 5_000)
     monkeypatch.setattr(locate, "TASK_BYTES", 5_000)
     with (
         ProcessPoolExecutor(2, get_context("spawn")) as pool,

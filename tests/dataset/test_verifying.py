@@ -15,7 +15,7 @@ from test_kernel_locate import damaged_files
 from dask_tfrecord import CorruptRecordError, read_tfrecord, to_tfrecord, verify
 from dask_tfrecord.codec import HEADER_BYTES
 from dask_tfrecord.codec.codecs import detect
-from dask_tfrecord.dataset import verifying
+from dask_tfrecord.dataset import tasks, verifying
 from dask_tfrecord.files import stream
 from dask_tfrecord.files.storage.store import Store
 
@@ -28,8 +28,8 @@ pytestmark = [
 @pytest.fixture(params=[500, 1 << 26])
 def _tasks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Tasks read stretches of files, or files as a whole."""
-    monkeypatch.setattr(verifying, "_TASK_BYTES", request.param)
-    monkeypatch.setattr(verifying, "BLOCK_BYTES", 100)
+    monkeypatch.setattr(tasks, "TASK_BYTES", request.param)
+    monkeypatch.setattr(tasks, "BLOCK_BYTES", 100)
 
 
 def rows(count: int, **more: tuple[str, list[Any]]) -> list[dict[str, Any]]:
