@@ -8,8 +8,8 @@ from dask_tfrecord.dataset.partitioning import hive
 from dask_tfrecord.dataset.requested_columns import RequestedColumns, unknown_column
 from dask_tfrecord.dataset.snapshot.model import Snapshot
 from dask_tfrecord.errors import SchemaError
-from dask_tfrecord.files.storage.listing import Listing, unquoted_path
-from dask_tfrecord.files.storage.paths import parent_of
+from dask_tfrecord.files.storage.listing import Listing
+from dask_tfrecord.files.storage.paths import parent_of, unquoted_path
 from dask_tfrecord.schema.conversion import convert
 from dask_tfrecord.schema.model import Field, Schema
 from dask_tfrecord.schema.storage_types import MisfitError, value_type

@@ -7,9 +7,9 @@ from dask_tfrecord.dataset.snapshot.model import Snapshot, find_snapshot
 from dask_tfrecord.dataset.snapshot.names import METADATA_DIRECTORY, open_runs, replaced_files
 from dask_tfrecord.errors import CorruptRecordError, TFRecordError
 from dask_tfrecord.files.part_names import _PART_NAME, is_part, run_of
-from dask_tfrecord.files.storage.listing import FileInfo, Listing, list_directory, unquoted_path
+from dask_tfrecord.files.storage.listing import FileInfo, Listing, list_directory
 from dask_tfrecord.files.storage.not_found import unfinished_only
-from dask_tfrecord.files.storage.paths import name_of, parent_of
+from dask_tfrecord.files.storage.paths import name_of, parent_of, unquoted_path
 from dask_tfrecord.files.storage.redaction import redact_errors
 from dask_tfrecord.files.storage.store import Store
 

@@ -28,24 +28,24 @@ class ChecksumStore(Store):
     @contextmanager
     def open(self, *args: Any) -> Iterator[FileReader]:
         """Open a file as any store does, and add what is read to the checksum."""
-        with super().open(*args) as source:
-            yield ChecksumReader(source, self.checksum)
+        with super().open(*args) as reader:
+            yield ChecksumReader(reader, self.checksum)
 
 
 class ChecksumReader(FileReader):
     """Reads through another reader, and adds what is read to a checksum."""
 
-    def __init__(self, source: FileReader, checksum: Checksum) -> None:
-        self._source = source
+    def __init__(self, reader: FileReader, checksum: Checksum) -> None:
+        self._reader = reader
         self._checksum = checksum
-        self.size = source.size
+        self.size = reader.size
 
     def peek(self, count: int) -> bytes:
-        self._checksum.head = self._source.peek(count)
+        self._checksum.head = self._reader.peek(count)
         return self._checksum.head
 
     def readinto(self, view: memoryview) -> int:
-        count = self._source.readinto(view)
+        count = self._reader.readinto(view)
         self._checksum.bytes += count
         self._checksum.crc32c = crc32c(view[:count], self._checksum.crc32c)
         return count

@@ -1,4 +1,4 @@
-"""Which files a directory, a glob, a file or a list of these means. Opens none of them."""
+"""Paths, globs and directories -> the files they stand for. Opens no file."""
 
 import os
 from collections import Counter
@@ -6,48 +6,48 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any, NamedTuple
-from urllib.parse import unquote, urlsplit
+from urllib.parse import urlsplit
 
 from fsspec import AbstractFileSystem
 from fsspec.asyn import AsyncFileSystem
 from fsspec.core import url_to_fs
 
 from dask_tfrecord.errors import TFRecordError
-from dask_tfrecord.files.storage.local_links import Disk, is_hidden, once
+from dask_tfrecord.files.storage.local_links import LinkFollowingDisk, is_hidden, without_duplicates
 from dask_tfrecord.files.storage.not_found import nothing_at, unreachable
 from dask_tfrecord.files.storage.open_file import stamp_of
-from dask_tfrecord.files.storage.paths import parent_of
+from dask_tfrecord.files.storage.paths import expand_braces, glob_start, is_http, parent_of
 from dask_tfrecord.files.storage.redaction import redact_errors, without_credentials
 from dask_tfrecord.files.storage.store import Store
 
 PathLike = str | os.PathLike[str]
 
-# Old versions of Hadoop put an empty object of this name beside what they take for a directory.
+# Old versions of Hadoop mark a directory by an empty object with this suffix.
 _FOLDER_SUFFIX = "_$folder$"
 
-# Files of one directory in a list from which on that is listed, rather than each of them asked for.
+# From this many paths of one directory on, the directory is listed once instead of one request per path.
 _MANY = 64
 
-# Requests at a time, for each path of a list.
+# Concurrent requests for the paths of a list.
 _THREADS = 16
 
 
 @dataclass(frozen=True)
 class FileInfo:
-    """A file as a listing showed it.
+    """A file as a listing describes it.
 
     Attributes
     ----------
     path : str
-        The path, as the filesystem calls it.
+        The path in the form of its filesystem.
     size : int, optional
-        Stored bytes; None if the store does not tell.
+        Stored size in bytes. None if the store does not report it.
     stamp : str
-        Differs when the file was rewritten; empty if the store tells nothing of the kind.
+        A value that changes when the file is rewritten, such as an ETag or a modification time. Empty if the
+        store reports none.
     crc32c : int, optional
-        Checksum that the stored bytes have by a snapshot.
+        CRC-32C of the stored bytes according to a snapshot. None without a snapshot.
     """
 
     path: str
@@ -56,24 +56,24 @@ class FileInfo:
     crc32c: int | None = None
 
     def __repr__(self) -> str:
-        path = self.path.partition("?")[0] if _is_url(self.path) else self.path
+        path = self.path.partition("?")[0] if is_http(self.path) else self.path
         return f"FileInfo({without_credentials(path)!r}, {self.size}, {self.stamp!r})"
 
 
 class Listing(NamedTuple):
-    """What paths mean.
+    """The files that paths, globs and directories stand for.
 
     Attributes
     ----------
     store : Store
-        Where the files are; its root is the first of the paths.
+        Where the files are. Its root is the first path.
     files : tuple of FileInfo
-        In the order of their rows.
+        The files, in the order of their rows.
     base : str
-        The directory, if one was asked for: what it is called itself says nothing about the rows in it.
-        Empty for all else.
+        The directory, if the caller passed a single directory; else empty. The names in this path are not
+        partition directories.
     spelled_out : frozenset of str
-        The paths of files that were asked for by their full names.
+        The paths of files that the caller passed by their full names.
     """
 
     store: Store
@@ -82,8 +82,8 @@ class Listing(NamedTuple):
     spelled_out: frozenset[str]
 
 
-class _Found(NamedTuple):
-    """What one path means."""
+class _Match(NamedTuple):
+    """The files that one path stands for."""
 
     files: list[FileInfo]
     kind: str  # "directory", "file" or "glob"
@@ -93,52 +93,61 @@ class _Found(NamedTuple):
 def list_files(
     paths: PathLike | Sequence[PathLike], storage_options: dict[str, Any] | None = None
 ) -> Listing:
-    """The visible files that ``paths`` means.
+    """List the visible files that paths stand for.
 
-    Those of a directory (at any depth) or glob come sorted by path, those of a list in the list's order.
-    A path that exists is taken as it is, whatever signs of a glob it holds. As in Spark, a name is hidden
-    that starts with "." or with "_" (and holds no "=", as the partition directory ``_year=2026`` does),
-    unless the caller spelled it out.
+    Files of a directory (at any depth) or of a glob are sorted by path. Files of a list keep its order. A
+    path that exists is used literally, even if it contains glob characters. As in Spark, a name is hidden if
+    it starts with "." or "_", unless the caller spelled it out. A name with "=" such as the partition
+    directory ``_year=2026`` is not hidden.
+
+    Parameters
+    ----------
+    paths : str, path-like, or a sequence of these
+        Directories, globs or files, all on one filesystem.
+    storage_options : dict, optional
+        Passed to the filesystem, such as credentials.
 
     Raises
     ------
     FileNotFoundError
-        If a path means no file.
+        If a path stands for no file.
     TFRecordError
-        If the paths are on different filesystems, or there are none.
+        If the paths are on different filesystems, or the list is empty.
     """
     wanted = as_paths(paths)
     store = Store.at(wanted[0], storage_options)
-    places = list(_places(store, wanted, storage_options or {}))
-    found = _expand_all(store, places)
-    for place, one in zip(places, found, strict=True):
-        if not one.files:
-            start = _first_magic(place)
-            root = place if start == len(place) else parent_of(place[:start])
-            raise nothing_at(Store(store.fs, root), "no visible files to read here", place)
-        for file in one.files:
+    stripped = list(_without_protocol(store, wanted, storage_options or {}))
+    matches = _expand_all(store, stripped)
+    for path, match in zip(stripped, matches, strict=True):
+        if not match.files:
+            start = glob_start(path)
+            root = path if start == len(path) else parent_of(path[:start])
+            raise nothing_at(Store(store.fs, root), "no visible files to read here", path)
+        for file in match.files:
             if store.local and file.size is None:
                 raise FileNotFoundError(f"{file.path}: the link leads to nothing")
-    alone = len(found) == 1 and not isinstance(paths, list | tuple) and found[0].kind == "directory"
+    is_directory = (
+        len(matches) == 1 and not isinstance(paths, list | tuple) and matches[0].kind == "directory"
+    )
     return Listing(
         store,
-        tuple(file for one in found for file in one.files),
-        store.root if alone else "",
-        frozenset(file.path for one in found if one.kind == "file" for file in one.files),
+        tuple(file for match in matches for file in match.files),
+        store.root if is_directory else "",
+        frozenset(file.path for match in matches if match.kind == "file" for file in match.files),
     )
 
 
 def as_paths(paths: PathLike | Sequence[PathLike]) -> list[PathLike]:
-    """The paths as a list of at least one.
+    """Return one path or a sequence of paths as a list.
 
     Raises
     ------
     TFRecordError
-        If there are none, or one is no path; an empty text would be the working directory.
+        If the sequence is empty or an item is not a path. The empty string would be the working directory.
     """
     wanted = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
     if not wanted:
-        raise TFRecordError("the list of paths is empty")
+        raise TFRecordError("the list of paths is empty", advice="pass a directory, a glob, or a file")
     for path in wanted:
         if not isinstance(path, str | os.PathLike) or not os.fspath(path):
             raise TFRecordError(f"{path!r} is not a path", advice="pass a directory, a glob, or a file")
@@ -147,8 +156,8 @@ def as_paths(paths: PathLike | Sequence[PathLike]) -> list[PathLike]:
 
 @redact_errors
 def with_trailing_slash(store: Store) -> Store:
-    """The store; over HTTP with a slash at the end of its root if that is a page of links."""
-    if not _is_url(store.root) or store.root.endswith("/"):
+    """Return the store; over HTTP with a slash at the end of its root if the root is a page of links."""
+    if not is_http(store.root) or store.root.endswith("/"):
         return store
     try:
         return Store(store.fs, f"{store.root}/") if _is_page(store.fs.info(store.root)) else store
@@ -157,23 +166,18 @@ def with_trailing_slash(store: Store) -> Store:
 
 
 def list_directory(store: Store) -> list[FileInfo]:
-    """The visible files below the store's root, sorted; none if there is no such directory."""
+    """List the visible files below the store's root, sorted by path; none if the directory does not exist."""
     try:
         return _visible(_find(store, store.root), store.root)
     except FileNotFoundError:
         return []
 
 
-def unquoted_path(path: str) -> str:
-    """The path without what an address over HTTP escapes."""
-    return unquote(path) if _is_url(path) else path
-
-
-def _places(store: Store, paths: Sequence[PathLike], options: dict[str, Any]) -> Iterator[str]:
-    """The paths as the store's filesystem calls them."""
+def _without_protocol(store: Store, paths: Sequence[PathLike], options: dict[str, Any]) -> Iterator[str]:
+    """Yield the paths in the form of the store's filesystem."""
     for path in paths:
         text = os.fspath(path)
-        if store.local and "://" not in text and "::" not in text:  # many times faster
+        if store.local and "://" not in text and "::" not in text:  # much faster than url_to_fs
             yield str(store.fs._strip_protocol(text))
             continue
         fs, here = url_to_fs(text, **options)
@@ -181,67 +185,63 @@ def _places(store: Store, paths: Sequence[PathLike], options: dict[str, Any]) ->
             raise TFRecordError(
                 "the paths of one call must be on one filesystem",
                 path=store.public(store.root),
-                advice="read each filesystem's files by themselves and use dask.dataframe.concat",
+                advice="read each filesystem with one call and join the results with dask.dataframe.concat",
             )
         yield here
 
 
-def _expand_all(store: Store, places: Sequence[str]) -> list[_Found]:
-    """What each path means; where each is a request, many at a time."""
-    if store.local or len(places) == 1:
-        return [_expand(store, place) for place in places]
-    parents = Counter(parent_of(place) for place in places if not _is_url(place))
+def _expand_all(store: Store, paths: Sequence[str]) -> list[_Match]:
+    """Expand each path, concurrently if each takes a request."""
+    if store.local or len(paths) == 1:
+        return [_expand(store, path) for path in paths]
+    parents = Counter(parent_of(path) for path in paths if not is_http(path))
     for parent, count in parents.items():
-        if count >= _MANY and _first_magic(parent) == len(parent):
-            with suppress(OSError):  # fsspec remembers it, and answers from it when asked for the files
+        if count >= _MANY and glob_start(parent) == len(parent):
+            with suppress(OSError):  # fsspec caches the listing and answers `info` from it
                 store.fs.ls(parent)
     with ThreadPoolExecutor(_THREADS) as pool:
-        return list(pool.map(lambda place: _expand(store, place), places))
+        return list(pool.map(lambda path: _expand(store, path), paths))
 
 
-def _expand(store: Store, path: str) -> _Found:
+def _expand(store: Store, path: str) -> _Match:
     try:
         info = store.fs.info(path)
     except FileNotFoundError as error:
-        failure = unreachable(store.public(path), error) if _is_url(path) else None
+        failure = unreachable(store.public(path), error) if is_http(path) else None
         if failure is not None:
             raise failure from None
-        magic = _first_magic(path) < len(path)
-        return _Found(_glob(store, path) if magic else [], "glob")
+        magic = glob_start(path) < len(path)
+        return _Match(_glob(store, path) if magic else [], "glob")
     if store.local and info["type"] == "other":
-        advice = "copy what it gives to a file, and read that"
-        raise TFRecordError("is no regular file, but a pipe, a socket or a device", path=path, advice=advice)
+        advice = "copy its output to a regular file and read that file"
+        raise TFRecordError("is a pipe, a socket or a device, not a regular file", path=path, advice=advice)
     if info["type"] == "directory" or _is_page(info):
-        return _Found(list_directory(Store(store.fs, path)), "directory")
-    return _Found([_file(info)], "file")
-
-
-def _is_url(path: str) -> bool:
-    return path.startswith(("http://", "https://"))
+        return _Match(list_directory(Store(store.fs, path)), "directory")
+    return _Match([_file(info)], "file")
 
 
 def _is_page(info: dict[str, Any]) -> bool:
-    """Whether it is what a server shows of a directory over HTTP, where nothing else tells."""
+    """Return True for an HTML page whose URL ends with a slash: the way a web server shows a directory."""
     return info.get("mimetype") == "text/html" and urlsplit(info.get("url", "")).path.endswith("/")
 
 
 def _glob(store: Store, pattern: str) -> list[FileInfo]:
-    """The files that match, and those below directories that match."""
+    """List the files that match a glob, and the files below directories that match it."""
     found: dict[str, Any] = {}
-    fs = Disk() if store.local else store.fs
+    fs = LinkFollowingDisk() if store.local else store.fs
     for one in expand_braces(pattern):
-        spelled_out = parent_of(one[: _first_magic(one)])
+        spelled_out = parent_of(one[: glob_start(one)])
         matches: dict[str, Any] = {}
         for path, info in fs.glob(one, detail=True).items():
             matches |= _find(store, path) if info["type"] == "directory" else {path: info}
         found |= {path: matches[path] for path in _visible_paths(matches, spelled_out)}
-    return [_file(info) for _, info in sorted(once(found).items())]
+    return [_file(info) for _, info in sorted(without_duplicates(found).items())]
 
 
 def _find(store: Store, path: str) -> dict[str, Any]:
-    """What lies below a directory; on a disk also what is behind links."""
+    """Find all files below a directory; on a local disk, links are followed."""
     if store.local:
-        return once(Disk().find(path, detail=True))
+        return without_duplicates(LinkFollowingDisk().find(path, detail=True))
     kind = type(store.fs)
     walks = AsyncFileSystem._find if store.fs.async_impl else AbstractFileSystem.find
     own = kind._find if store.fs.async_impl else kind.find
@@ -251,30 +251,9 @@ def _find(store: Store, path: str) -> dict[str, Any]:
 
 
 def _raise_unless_gone(error: OSError) -> None:
-    """What to do about a directory that cannot be listed, which fsspec passes over."""
+    """Raise for a directory that cannot be listed. By default fsspec would leave it out silently."""
     if not isinstance(error, FileNotFoundError):
         raise error
-
-
-def expand_braces(pattern: str) -> list[str]:
-    """The patterns without braces that one with ``{a,b}`` stands for; braces may hold others."""
-    start = depth = 0
-    commas: list[int] = []
-    for at, sign in enumerate(pattern):
-        if sign == "{":
-            if not depth:
-                start, commas = at, []
-            depth += 1
-        elif depth and sign == ",":
-            commas += [at] if depth == 1 else []
-        elif depth and sign == "}":
-            depth -= 1
-            if not depth:
-                edges = [start, *commas, at]
-                choices = (pattern[one + 1 : other] for one, other in pairwise(edges))
-                whole = (f"{pattern[:start]}{choice}{pattern[at + 1 :]}" for choice in choices)
-                return list(dict.fromkeys(each for one in whole for each in expand_braces(one)))
-    return [pattern]
 
 
 def _visible(found: dict[str, Any], base: str) -> list[FileInfo]:
@@ -283,7 +262,7 @@ def _visible(found: dict[str, Any], base: str) -> list[FileInfo]:
 
 def _visible_paths(found: dict[str, Any], base: str) -> list[str]:
     start = len(base.rstrip("/"))
-    hidden: dict[str, bool] = {}  # by directory, of which there are few
+    hidden: dict[str, bool] = {}  # by directory, because directories are few
     paths = []
     for path in sorted(found):
         info = found[path]
@@ -298,17 +277,12 @@ def _visible_paths(found: dict[str, Any], base: str) -> list[str]:
 
 
 def _is_pipe(info: dict[str, Any]) -> bool:
-    """Whether it is a pipe, a socket or a device behind a cache of the disk; `Disk` shows none."""
+    """Return True for a pipe, a socket or a device, seen through a caching filesystem."""
     return info["type"] == "other" and not info.get("islink")
 
 
 def _is_hidden(name: str) -> bool:
     return name.endswith(_FOLDER_SUFFIX) or is_hidden(name)
-
-
-def _first_magic(path: str) -> int:
-    """Where a path starts to be a glob; its length if it is none."""
-    return min((at for at in map(path.find, "*?[{") if at >= 0), default=len(path))
 
 
 def _file(info: dict[str, Any]) -> FileInfo:

@@ -1,4 +1,4 @@
-"""The local disk as readers list it: links are gone through, and only regular files are files."""
+"""The local disk as readers list it: links are followed, and only regular files are listed."""
 
 import errno
 import os
@@ -12,21 +12,21 @@ from dask_tfrecord.files.storage.paths import name_of
 
 Info = dict[str, Any]
 
-# How a link fails that leads to nothing, or in a circle.
-_NOWHERE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
+# The errors of a link to nothing, or in a circle.
+_BROKEN_LINK = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
 
 
-class Disk(LocalFileSystem):  # type: ignore[misc]  # fsspec has no types
-    """Lists a directory, and expands globs, with what links lead to.
+class LinkFollowingDisk(LocalFileSystem):  # type: ignore[misc]  # fsspec has no types
+    """A local filesystem whose `find` and `glob` follow links.
 
-    A link to a directory is a directory, unless the link lies in that directory: that would never end. Pipes,
-    sockets and devices are left out. A link that leads to nothing is a file without a size. A directory that
+    A link to a directory counts as a directory, unless the link lies inside that directory, which would never
+    end. Pipes, sockets and devices are left out. A broken link is a file without a size. A directory that
     cannot be listed raises.
 
     Attributes
     ----------
     links : list of str
-        The visible links to directories that were met.
+        The visible links to directories that were found.
     """
 
     cachable = False
@@ -38,7 +38,7 @@ class Disk(LocalFileSystem):  # type: ignore[misc]  # fsspec has no types
     def find(
         self, path: str, maxdepth: int | None = None, withdirs: bool = False, detail: bool = False, **_: Any
     ) -> Any:
-        """What is below a path, as fsspec's own `find`; ``real`` in each info is the path without links."""
+        """Find what is below a path, as fsspec does. Each info has ``real``, the path with links resolved."""
         path = self._strip_protocol(path)
         real = os.path.realpath(path)
         found = {info["name"]: info for info in self._below(path, real, maxdepth, (real,), set())}
@@ -49,16 +49,16 @@ class Disk(LocalFileSystem):  # type: ignore[misc]  # fsspec has no types
     def _below(
         self, path: str, real: str, depth: int | None, above: tuple[str, ...], seen: set[tuple[str, str]]
     ) -> Iterator[Info]:
-        """All that is in a directory, ``above`` which are these, links to directories last."""
+        """Yield all that is below a directory, links to directories last. ``above`` are its parents."""
         try:
             infos = self.ls(path, detail=True)
-        except FileNotFoundError:  # removed since
+        except FileNotFoundError:  # removed in the meantime
             return
         linked = []
         for info in infos:
             name = name_of(info["name"])
             if info["islink"]:
-                info = _behind(info)
+                info = _link_target(info)
             info["real"] = info.get("real") or f"{real}/{name}"
             if info["type"] == "directory":
                 if info["islink"]:
@@ -77,32 +77,32 @@ class Disk(LocalFileSystem):  # type: ignore[misc]  # fsspec has no types
     def _linked(
         self, info: Info, depth: int | None, above: tuple[str, ...], seen: set[tuple[str, str]]
     ) -> Iterator[Info]:
-        """A link to a directory and what is in it, unless it leads back, or was gone through already."""
+        """Yield a link to a directory and what is below it, unless it leads back or was followed before."""
         name, real = info["name"], info["real"]
         if is_hidden(name_of(name)):
             return
         self.links.append(name)
-        back = any(one == real or one.startswith(f"{real.rstrip('/')}/") for one in above)
-        known = (real, _keys(name))
-        if back or known in seen:
+        leads_back = any(one == real or one.startswith(f"{real.rstrip('/')}/") for one in above)
+        target = (real, _partition_directories(name))
+        if leads_back or target in seen:
             return
-        seen.add(known)
+        seen.add(target)
         yield info
         if depth != 1:
             yield from self._below(name, real, depth and depth - 1, (*above, real), seen)
 
 
 def linked_directories(path: str) -> list[str]:
-    """The visible links to directories at any depth below a path."""
-    disk = Disk()
+    """List the visible links to directories below a path, at any depth."""
+    disk = LinkFollowingDisk()
     disk.find(path)
     return disk.links
 
 
-def once(found: dict[str, Info]) -> dict[str, Info]:
-    """The files that are reached by several names through linked directories once each, by their own name.
+def without_duplicates(found: dict[str, Info]) -> dict[str, Info]:
+    """Keep each file once if links give it several paths: under its own path if that was found.
 
-    A name with partition keys that the file's own path does not have stands for rows of its own.
+    A path with partition directories that the file's own path does not have is kept: its rows differ.
     """
     if all(info.get("real", path) == path for path, info in found.items()):
         return found
@@ -111,7 +111,7 @@ def once(found: dict[str, Info]) -> dict[str, Info]:
     for path in sorted(found, key=lambda one: (found[one].get("real", one) != one, one)):
         real = found[path].get("real", path)
         own = set(real.split("/"))
-        keys = "/".join(key for key in _keys(path).split("/") if key not in own)
+        keys = "/".join(key for key in _partition_directories(path).split("/") if key not in own)
         if (real, keys) not in seen:
             seen.add((real, keys))
             kept[path] = found[path]
@@ -119,21 +119,21 @@ def once(found: dict[str, Info]) -> dict[str, Info]:
 
 
 def is_hidden(name: str) -> bool:
-    """Whether readers pass over a name, as Spark does; partition directories may begin with "_"."""
+    """Return True if readers ignore a name, as Spark does. Partition directories may begin with "_"."""
     return name.startswith(".") or (name.startswith("_") and "=" not in name and "%3D" not in name)
 
 
-def _keys(path: str) -> str:
-    """The partition directories of a path."""
+def _partition_directories(path: str) -> str:
+    """Return the partition directories in a path."""
     return "/".join(name for name in path.split("/") if "=" in name)
 
 
-def _behind(info: Info) -> Info:
-    """What a link leads to, under the name of the link."""
+def _link_target(info: Info) -> Info:
+    """Describe the target of a link, under the name of the link."""
     try:
         status = os.stat(info["name"])
     except OSError as error:
-        if error.errno not in _NOWHERE:
+        if error.errno not in _BROKEN_LINK:
             raise
         return {**info, "type": "file", "size": None, "islink": False, "mtime": None, "created": None}
     if stat.S_ISDIR(status.st_mode):

@@ -1,4 +1,4 @@
-"""An open file, read forward, and the check that it still is the file that was listed."""
+"""An open file that is read forward, and the check that it is still the file that was listed."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -10,10 +10,10 @@ from fsspec.spec import AbstractBufferedFile
 
 from dask_tfrecord.errors import FileChangedError, TFRecordError
 
-# Bytes that travel in one request.
+# Bytes that one request transfers.
 REQUEST_BYTES = 1 << 23
 
-# What a listing may know that changes when a file is rewritten.
+# Keys of fsspec's infos whose values change when a file is rewritten.
 _STAMPS = (
     "ETag",
     "etag",
@@ -26,37 +26,37 @@ _STAMPS = (
     "created",
 )
 
-_ADVICE = "call read_tfrecord again if it was rewritten on purpose"
+_ADVICE = "if it was rewritten on purpose, call read_tfrecord again"
 
 
 def stamp_of(info: dict[str, Any]) -> str:
-    """What fsspec tells of a file that differs when the file was rewritten; empty if nothing does.
+    """Return a value from fsspec's info that changes when the file is rewritten; "" if there is none.
 
-    Of a symbolic link fsspec tells the times of the link, not of the file.
+    For a symbolic link the result is "": fsspec reports the times of the link, not those of the file.
     """
     if info.get("islink"):
         return ""
     stamp = next((info[key] for key in _STAMPS if info.get(key) is not None), "")
-    # A time in a listing and the same time of one file may be a number and a datetime.
+    # The same time may be a number in a listing and a datetime in the info of one file.
     return str(stamp.timestamp() if isinstance(stamp, datetime) and stamp.tzinfo else stamp)
 
 
 @dataclass(frozen=True)
 class ExpectedFile:
-    """A file as it was listed.
+    """A file as it was listed, to compare with the file that is opened.
 
     Attributes
     ----------
     path : str
-        What messages call it.
+        The path for messages, without credentials.
     size : int, optional
-        Its bytes, if they are known.
+        Size in bytes. None if it is unknown.
     stamp : str
-        Its `stamp_of`.
+        The result of `stamp_of` when the file was listed.
     whole : bool
-        Whether it is read from its start to its end.
+        True if the file is read from its start to its end.
     look : callable
-        Asks the store what fsspec tells of it now.
+        Returns the current info of the file from the store.
     """
 
     path: str
@@ -66,7 +66,7 @@ class ExpectedFile:
     look: Callable[[], dict[str, Any]]
 
     def check(self, now: dict[str, Any]) -> None:
-        """Raise if it is another file now."""
+        """Raise FileChangedError if the current info is that of another file."""
         size, stamp = now.get("size"), stamp_of(now)
         if size is not None and self.size is not None and size != self.size:
             raise self.resized(f"{size:,}")
@@ -75,13 +75,13 @@ class ExpectedFile:
             raise FileChangedError(problem, path=self.path, advice=_ADVICE)
 
     def resized(self, now: str) -> FileChangedError:
-        """The error for a file of another size."""
-        problem = f"the file had {self.size:,} bytes when the dataset was listed, and has {now} now"
+        """Return the error for a file that has another size now."""
+        problem = f"the file had {self.size:,} bytes when the dataset was listed and has {now} now"
         return FileChangedError(problem, path=self.path, advice=_ADVICE)
 
     @contextmanager
     def explained(self) -> Iterator[None]:
-        """Say of a failure of the store what it means; one that means nothing more passes."""
+        """Translate store failures into actionable errors; re-raise the others."""
         try:
             yield
         except TFRecordError:
@@ -92,26 +92,26 @@ class ExpectedFile:
                 raise
             if isinstance(error, ValueError) and not self.whole:
                 raise TFRecordError(
-                    "a part of the file was asked for, and the server sends only the whole file",
+                    "a range of the file was requested, but the server sends only whole files",
                     path=self.path,
-                    advice="pass blocksize=None, which reads files as a whole",
+                    advice="pass blocksize=None to read every file as a whole",
                 ) from error
-            # Its text may hold the URL with all that is secret in it.
+            # The text of the error may contain the URL with its secrets.
             raise TFRecordError(f"the file cannot be read ({type(error).__name__})", path=self.path) from None
 
     def _look_again(self) -> None:
         try:
             now = self.look()
         except FileNotFoundError:
-            problem = "the file was there when the dataset was listed, and is gone now"
+            problem = "the file was there when the dataset was listed and is gone now"
             raise FileNotFoundError(f"{self.path}: {problem}") from None
-        except Exception:  # the store is out of reach, as the first failure says
+        except Exception:  # the store cannot be reached, which the first error reports
             return
         self.check(now)
 
 
 class FileReader:
-    """A stretch of a file's bytes, forward, and the check that there are as many as were planned."""
+    """Reads a range of a file forward, and checks that the file has the expected size."""
 
     def __init__(self, file: Any, expected: ExpectedFile, start: int, stop: int | None) -> None:
         self._file = file
@@ -122,7 +122,7 @@ class FileReader:
         self.size = expected.size
 
     def peek(self, count: int) -> bytes:
-        """The first bytes, at most ``count``; to be asked for before anything is read."""
+        """Return the first ``count`` bytes, or fewer if there are fewer. Call it before any other read."""
         head = memoryview(bytearray(count))
         end = 0
         while end < count and (got := self.readinto(head[end:])):
@@ -131,7 +131,7 @@ class FileReader:
         return bytes(head[:end])
 
     def readinto(self, view: memoryview) -> int:
-        """Fill the start of ``view`` and return how many bytes; 0 only at the end."""
+        """Read into the start of ``view`` and return the number of bytes; 0 only at the end."""
         if not self._ahead:
             wanted = None if self._stop is None else self._stop - self._position
             if wanted == 0:
@@ -147,7 +147,7 @@ class FileReader:
         return count
 
     def _read(self, view: memoryview, wanted: int | None) -> int:
-        """Read into the view, or ahead where each read is a request."""
+        """Read into the view; or into a buffer of our own if each read is a request."""
         if isinstance(self._file, AbstractBufferedFile) or not hasattr(self._file, "readinto"):
             most = REQUEST_BYTES if wanted is None else min(wanted, REQUEST_BYTES)
             data = self._file.read(most)
@@ -166,5 +166,5 @@ class FileReader:
             if self._stop is None:
                 raise self._expected.resized(f"more than {end:,}")
             raise FileChangedError(
-                "the server sends more bytes than it was asked for", path=self._expected.path
+                "the server sends more bytes than were requested", path=self._expected.path
             )

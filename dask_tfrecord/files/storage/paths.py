@@ -1,4 +1,18 @@
-"""Paths as text, in the form that filesystems of fsspec use. Asks no filesystem."""
+"""Paths and URLs as text. Asks no filesystem."""
+
+import re
+from inspect import signature
+from itertools import pairwise
+from urllib.parse import unquote
+
+from fsspec import available_protocols, get_filesystem_class
+
+from dask_tfrecord.errors import TFRecordError
+from dask_tfrecord.files.storage.redaction import without_credentials
+
+# Credentials before the name of a bucket, which s3fs and gcsfs would take for a part of the name. A secret
+# key of AWS may contain slashes, and an ARN in place of the bucket contains colons.
+_BUCKET_WITH_USER = re.compile(r"(?:^|::)(?:s3a?|gs|gcs)://(?:[^/]*@|(?!arn:)[^/:]*:.*@)")
 
 
 def parent_of(path: str) -> str:
@@ -13,3 +27,70 @@ def parent_of(path: str) -> str:
 def name_of(path: str) -> str:
     """Return the last part of a path: all after the last slash."""
     return path.rpartition("/")[2]
+
+
+def is_http(path: str) -> bool:
+    """Return True if a path is a URL of a web server."""
+    return path.startswith(("http://", "https://"))
+
+
+def unquoted_path(path: str) -> str:
+    """Return the path, and for a URL of a web server the URL without percent-encoding."""
+    return unquote(path) if is_http(path) else path
+
+
+def glob_start(path: str) -> int:
+    """Return the index of the first glob character in a path; the path's length if there is none."""
+    return min((at for at in map(path.find, "*?[{") if at >= 0), default=len(path))
+
+
+def expand_braces(pattern: str) -> list[str]:
+    """Return the globs without braces that a glob with ``{a,b}`` stands for. Braces may be nested."""
+    start = depth = 0
+    commas: list[int] = []
+    for at, sign in enumerate(pattern):
+        if sign == "{":
+            if not depth:
+                start, commas = at, []
+            depth += 1
+        elif depth and sign == ",":
+            commas += [at] if depth == 1 else []
+        elif depth and sign == "}":
+            depth -= 1
+            if not depth:
+                edges = [start, *commas, at]
+                choices = (pattern[one + 1 : other] for one, other in pairwise(edges))
+                whole = (f"{pattern[:start]}{choice}{pattern[at + 1 :]}" for choice in choices)
+                return list(dict.fromkeys(each for one in whole for each in expand_braces(one)))
+    return [pattern]
+
+
+def check_url(text: str) -> None:
+    """Raise TFRecordError for a path or URL that fsspec or a store would silently take for another place."""
+    if "\0" in text:
+        raise TFRecordError(f"{without_credentials(text)!r} contains a null character and is not a path")
+    if _BUCKET_WITH_USER.search(text):
+        raise TFRecordError(
+            "the URL of a bucket cannot hold credentials",
+            path=without_credentials(text),
+            advice='pass them in storage_options, such as {"key": ..., "secret": ...} for S3',
+        )
+    *outer, _ = text.split("::")
+    for part in outer:
+        protocol, found, _ = part.partition("://")
+        if not _wraps(protocol if found or part in available_protocols() else "file"):
+            raise TFRecordError(
+                "'::' chains filesystems in fsspec, and the part before it does not wrap another filesystem",
+                path=without_credentials(text),
+                advice="rename the file or directory so that its name does not contain '::'",
+            )
+
+
+def _wraps(protocol: str) -> bool:
+    """Return True if a filesystem reads from another filesystem, as a cache or an archive does."""
+    try:
+        kind = get_filesystem_class(protocol)
+    except (ValueError, ImportError):  # opening the path raises fsspec's own error
+        return True
+    parameters = {name for one in kind.__mro__ for name in signature(one.__init__).parameters}
+    return not parameters.isdisjoint({"fo", "target_protocol"})

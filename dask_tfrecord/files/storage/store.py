@@ -1,11 +1,10 @@
-"""Files on any filesystem that fsspec opens: written whole or not at all, read forward and checked for size.
+"""Files on any filesystem of fsspec: written whole or not at all, read forward, and checked for changes.
 
-Knows nothing of what is in the files. Nothing it says contains a credential.
+This module does not know what the files contain. Its messages contain no credentials.
 """
 
 import io
 import os
-import re
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
@@ -13,43 +12,38 @@ from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
 from glob import has_magic
-from inspect import signature
 from threading import Lock
 from typing import Any, BinaryIO, NamedTuple
 from uuid import uuid4
 
-from fsspec import AbstractFileSystem, available_protocols, get_filesystem_class
+from fsspec import AbstractFileSystem
 from fsspec.core import url_to_fs
 from fsspec.implementations.local import LocalFileSystem
 from fsspec.implementations.memory import MemoryFile
 from fsspec.utils import tokenize
 
-from dask_tfrecord.errors import DestinationError, TFRecordError
+from dask_tfrecord.errors import DestinationError
 from dask_tfrecord.files.storage.open_file import REQUEST_BYTES, ExpectedFile, FileReader
-from dask_tfrecord.files.storage.paths import name_of, parent_of
+from dask_tfrecord.files.storage.paths import check_url, name_of, parent_of
 from dask_tfrecord.files.storage.redaction import redact_errors, without_credentials
 
-# Stores where a rename is a copy, and where an upload becomes visible as a whole when it is completed.
-# All others rename, and a new file is written beside its place first.
+# Stores where a rename is a copy, and where an upload becomes visible as a whole when it is completed. On all
+# other stores a new file is written under a temporary name in its directory and then renamed.
 _UPLOADING = frozenset({"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "adl", "oss", "oci"})
 
-# Credentials before the name of a bucket, which s3fs and gcsfs take for a part of the name. A secret of AWS
-# may hold slashes, and an ARN in place of the bucket holds colons.
-_BUCKET_WITH_USER = re.compile(r"(?:^|::)(?:s3a?|gs|gcs)://(?:[^/]*@|(?!arn:)[^/:]*:.*@)")
-
-# Requests at a time, where each file takes one.
+# Concurrent requests if each file takes one.
 _THREADS = 16
 
-# Held between the look whether a file is there and the rename that puts it there.
+# Held from the check that a file does not exist until the rename that creates it.
 _CREATION = Lock()
 
 
 @dataclass(frozen=True, repr=False)
 class Store:
-    """A filesystem, and a directory on it. Paths are the filesystem's own, without protocol.
+    """A filesystem and a root directory on it. Paths have the form of the filesystem, without protocol.
 
-    It travels in tasks, so that workers open what the client opened; its repr and its token show no
-    storage options.
+    A store travels in tasks, so that workers open the filesystem that the client opened. Its repr and its
+    token contain no storage options.
     """
 
     fs: AbstractFileSystem
@@ -58,9 +52,9 @@ class Store:
     @classmethod
     @redact_errors
     def at(cls, path: str | os.PathLike[str], storage_options: dict[str, Any] | None = None) -> "Store":
-        """The store and root that a path or URL names; listings that fsspec remembers are forgotten."""
+        """Open the filesystem of a path or URL, with the path as root. Drops listings that fsspec cached."""
         text = os.fspath(path)
-        _check_url(text)
+        check_url(text)
         fs, root = url_to_fs(text, **(storage_options or {}))
         fs.invalidate_cache()
         return cls(fs, root)
@@ -73,7 +67,7 @@ class Store:
         return type(fs).__qualname__, tokenize(fs.storage_args, fs.storage_options), self.root
 
     def join(self, relative: str) -> str:
-        """The path of what lies at ``relative`` below the root."""
+        """Return the full path of a path below the root."""
         return f"{self.root.rstrip('/')}/{relative}"
 
     def relative(self, path: str) -> str:
@@ -81,7 +75,7 @@ class Store:
         return path[len(self.join("")) :]
 
     def public(self, path: str) -> str:
-        """How messages and results call a path: a URL without user, password and query."""
+        """Return a path for messages and results: as a URL without user, password and query."""
         if self.local:
             return path
         scheme, _, rest = str(self.fs.unstrip_protocol(path)).partition("://")
@@ -92,16 +86,17 @@ class Store:
 
     @cached_property
     def local(self) -> bool:
+        """True if the filesystem is the local disk."""
         return isinstance(self.fs, LocalFileSystem)
 
     @cached_property
     def renames(self) -> bool:
-        """Whether new files are renamed into place; otherwise an upload puts them there."""
+        """True if new files are renamed into place, False if an upload creates them."""
         return _UPLOADING.isdisjoint(self._protocols)
 
     def names(self, directory: str) -> list[str]:
-        """What lies directly in a directory below the root, now; nothing if there is no such directory."""
-        if "://" in self.root and not self.root.endswith("/"):  # over HTTP any file could be asked for that
+        """List the names in a directory below the root, uncached; none if the directory does not exist."""
+        if "://" in self.root and not self.root.endswith("/"):  # over HTTP, a file looks like a directory
             return []
         path = self.join(directory)
         self.fs.invalidate_cache(path)
@@ -115,10 +110,21 @@ class Store:
 
     @contextmanager
     def create(self, path: str, *, durable: bool = True) -> Iterator[BinaryIO]:
-        """A new file, which is at ``path`` when the block ends, and nowhere if it raises.
+        """Create a file that appears at ``path`` when the context ends, and not at all if it raises.
 
-        A file that is there already is replaced in one step. A file that is not ``durable`` may be lost in a
-        power cut.
+        An existing file is replaced atomically.
+
+        Parameters
+        ----------
+        path : str
+            The full path.
+        durable : bool, default True
+            Flush the file to the local disk first, so that it survives a power cut.
+
+        Raises
+        ------
+        DestinationError
+            If the filesystem is read-only, such as HTTP.
         """
         try:
             with (
@@ -128,11 +134,13 @@ class Store:
             ):
                 yield file
         except OSError as error:
-            if error.errno is not None and error.filename is None:  # as a full disk's
+            if error.errno is not None and error.filename is None:  # such as the error of a full disk
                 error.filename = self.public(path)
             raise
-        except NotImplementedError:  # of fsspec, on what can only be read, such as HTTP
-            raise DestinationError("files cannot be written here", path=self.public(path)) from None
+        except NotImplementedError:  # fsspec raises it for read-only filesystems such as HTTP
+            raise DestinationError(
+                "files cannot be written here: the filesystem is read-only", path=self.public(path)
+            ) from None
 
     @contextmanager
     def _create_by_rename(self, path: str, durable: bool) -> Iterator[BinaryIO]:
@@ -161,15 +169,15 @@ class Store:
         except BaseException:
             with suppress(Exception):
                 file.discard()
-            file.closed = True  # or fsspec's finalizer would publish what was written so far
+            file.closed = True  # otherwise fsspec's finalizer publishes what was written so far
             raise
 
     def create_exclusively(self, path: str, data: bytes) -> None:
-        """Make a file with this content, or raise FileExistsError and leave the one that is there.
+        """Create a file with the given bytes, or raise FileExistsError and leave the existing file.
 
-        Of several at once exactly one succeeds on local disks with hard links, in memory and on object
-        stores; elsewhere a check comes before the rename, and only the threads of one process wait for each
-        other.
+        Of several concurrent calls exactly one succeeds on local disks with hard links, in memory and on
+        object stores. On other stores the check and the rename are two steps, which are atomic only among
+        the threads of one process.
         """
         if not self.renames:
             self.fs.pipe_file(path, data, mode="create")
@@ -192,7 +200,13 @@ class Store:
         self.sync_directory(parent)
 
     def _link(self, source: str, target: str) -> bool:
-        """Give a file a second name, which must be free; False on a disk without hard links."""
+        """Create a hard link at ``target``; return False if the disk has no hard links.
+
+        Raises
+        ------
+        FileExistsError
+            If ``target`` exists.
+        """
         if not self.local:
             return False
         try:
@@ -204,18 +218,18 @@ class Store:
         return True
 
     def move(self, source: str, target: str) -> None:
-        """Rename a file, over the one that is there."""
+        """Rename a file and replace an existing target."""
         if self.local:
             os.replace(source, target)
-        elif type(self.fs).mv is AbstractFileSystem.mv:  # which takes the paths for patterns
+        elif type(self.fs).mv is AbstractFileSystem.mv:  # which would treat the paths as globs
             self.fs.cp_file(source, target)
-            with suppress(OSError):  # the file is in its place; `cleanup` removes what waits
+            with suppress(OSError):  # the target exists; `cleanup` removes the source
                 self.fs.rm_file(source)
         else:
             self.fs.mv(source, target)
 
     def place(self, source: str, target: str) -> None:
-        """Rename a file into a directory that may not be there yet, or be removed as empty at this moment."""
+        """Rename a file into a directory, which may not exist yet or may be removed while it is empty."""
         while True:
             self.fs.makedirs(parent_of(target), exist_ok=True)
             try:
@@ -225,7 +239,7 @@ class Store:
                     raise
 
     def sync_directory(self, path: str) -> None:
-        """Make renames into this directory survive a power cut, where that is ours to do."""
+        """Make renames into a local directory survive a power cut. Does nothing on other filesystems."""
         if self.local and hasattr(os, "O_DIRECTORY"):
             descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
             try:
@@ -234,13 +248,13 @@ class Store:
                 os.close(descriptor)
 
     def remove(self, paths: Iterable[str]) -> None:
-        """Remove files, many in one request where the store can; those that are not there are passed over.
+        """Remove files, many per request if the store supports it. Missing files are ignored.
 
-        Directories that are empty then go, too, up to the root.
+        Directories that become empty are removed as well, up to the root.
         """
         alone = list(paths)
         if not self.renames:
-            # A list of paths goes out in batches, but fsspec takes each of them for a pattern.
+            # fsspec removes a list of paths in batches, but treats each path as a glob.
             together = [path for path in alone if not has_magic(path)]
             alone = [path for path in alone if has_magic(path)]
             try:
@@ -262,7 +276,7 @@ class Store:
             self.fs.rm_file(path)
 
     def remove_tree(self, directory: str) -> None:
-        """Remove a directory below the root and all that lies in it."""
+        """Remove a directory below the root with all its files and directories."""
         path = self.join(directory)
         self.fs.invalidate_cache()
         try:
@@ -275,7 +289,7 @@ class Store:
             self.remove_empty({path, *below})
 
     def uploads(self) -> list["Upload"]:
-        """The uploads to below the root that were begun and neither completed nor given up, if S3 has any."""
+        """List the unfinished multipart uploads below the root. Only S3 has any."""
         if not hasattr(self.fs, "call_s3"):
             return []
         bucket, _, key = self.join("").partition("/")
@@ -292,18 +306,18 @@ class Store:
         return found
 
     def abort(self, upload: "Upload") -> None:
-        """Give up an upload."""
+        """Abort an upload."""
         bucket, _, key = upload.path.partition("/")
-        with suppress(FileNotFoundError):  # it is completed, or was given up, since
+        with suppress(FileNotFoundError):  # it was completed or aborted in the meantime
             self.fs.call_s3("abort_multipart_upload", Bucket=bucket, Key=key, UploadId=upload.id)
 
     def remove_empty(self, directories: set[str]) -> None:
-        """Remove directories that are empty, and those above that are so then, up to the root."""
+        """Remove empty directories, and parents that become empty, up to the root."""
         for directory in sorted(directories, key=len, reverse=True):
             while directory.startswith(self.join("")):
                 try:
                     self.fs.rmdir(directory)
-                except OSError:  # not empty, or gone
+                except OSError:  # not empty, or already removed
                     break
                 directory = parent_of(directory)
 
@@ -313,10 +327,23 @@ class Store:
     def open(
         self, path: str, size: int | None, start: int = 0, stop: int | None = None, stamp: str = ""
     ) -> Iterator[FileReader]:
-        """A file to read forward from ``start`` to ``stop``.
+        """Open a file to read it forward.
 
-        ``size`` (None if nobody knows) and ``stamp`` (empty if there is none) are those of the file that is
-        meant; FileChangedError tells that it is another one now.
+        Parameters
+        ----------
+        path : str
+            The full path.
+        size : int, optional
+            Size of the file when it was listed. None if it is unknown.
+        start, stop : int
+            The range of bytes to read. The whole file by default.
+        stamp : str, optional
+            `FileInfo.stamp` of the file when it was listed. Empty if there is none.
+
+        Raises
+        ------
+        FileChangedError
+            If the file has another size or stamp now.
         """
         expected = ExpectedFile(
             self.public(path), size, stamp, not start and stop is None, lambda: self.look(path)
@@ -330,10 +357,10 @@ class Store:
             yield FileReader(file, expected, start, stop)
 
     def read_ranges(self, ranges: Sequence[tuple[str, int, int]]) -> list[bytes]:
-        """The bytes of these ranges: path, start and stop. Stores that can are asked for all at once."""
+        """Read ranges of files, each a path, a start and a stop; concurrently if the store supports it."""
         paths, starts, stops = map(list, zip(*ranges, strict=True)) if ranges else ([], [], [])
         found: list[bytes] = self.fs.cat_ranges(paths, starts, stops, on_error="raise")
-        for one in found:  # asynchronous filesystems return errors whatever they are asked for
+        for one in found:  # asynchronous filesystems return errors even with on_error="raise"
             if isinstance(one, Exception):
                 raise one
         return found
@@ -345,15 +372,15 @@ class Store:
         }  # FileReader buffers
         if "http" in self._protocols:
             if expected.whole:
-                options["block_size"] = 0  # one request, which servers without ranges answer, too
+                options["block_size"] = 0  # one request, which servers without ranges can answer
             elif expected.size is not None:
-                options["size"] = expected.size + 1  # so that a byte too many does not go unnoticed
+                options["size"] = expected.size + 1  # so that an additional byte is noticed
         file = self.fs.open(path, "rb", **options)
-        # fsspec gives all readers of a file in memory the same object, with one position.
+        # All readers of an in-memory file of fsspec share one object with one position.
         return io.BytesIO(file.getvalue()) if isinstance(file, MemoryFile) else file
 
     def _details(self, file: Any, path: str) -> dict[str, Any]:
-        """What an open file tells of itself without another request."""
+        """Return the info that an open file gives without another request."""
         if self.local:
             status = os.fstat(file.fileno())
             return {"size": status.st_size, "mtime": status.st_mtime}
@@ -362,7 +389,7 @@ class Store:
         return {} if self.renames else dict(getattr(file, "details", None) or {})
 
     def look(self, path: str) -> dict[str, Any]:
-        """What the store tells of a file now; of a link, what it tells of the file behind it."""
+        """Return the current info of a file from the store; for a link, that of its target."""
         if self.local:
             status = os.stat(path)
             return {"size": status.st_size, "mtime": status.st_mtime}
@@ -375,39 +402,8 @@ class Store:
         return frozenset([protocol] if isinstance(protocol, str) else protocol)
 
 
-def _check_url(text: str) -> None:
-    """Refuse what fsspec would silently take for another place, or send to a store as a name."""
-    if "\0" in text:
-        raise TFRecordError(f"{without_credentials(text)!r} contains a null character and is not a path")
-    if _BUCKET_WITH_USER.search(text):
-        raise TFRecordError(
-            "the URL of a bucket cannot hold credentials",
-            path=without_credentials(text),
-            advice='pass them in storage_options, such as {"key": ..., "secret": ...} for S3',
-        )
-    *outer, _ = text.split("::")
-    for part in outer:
-        protocol, found, _ = part.partition("://")
-        if not _wraps(protocol if found or part in available_protocols() else "file"):
-            raise TFRecordError(
-                "'::' chains filesystems for fsspec, and what comes before it does not read from another one",
-                path=without_credentials(text),
-                advice="rename the file or directory so that its name does not contain '::'",
-            )
-
-
-def _wraps(protocol: str) -> bool:
-    """Whether a filesystem reads what another one holds, such as a cache or an archive."""
-    try:
-        kind = get_filesystem_class(protocol)
-    except (ValueError, ImportError):  # fsspec says which
-        return True
-    parameters = {name for one in kind.__mro__ for name in signature(one.__init__).parameters}
-    return not parameters.isdisjoint({"fo", "target_protocol"})
-
-
 class Upload(NamedTuple):
-    """An upload to S3 that is not completed."""
+    """An unfinished multipart upload to S3."""
 
     path: str
     id: str

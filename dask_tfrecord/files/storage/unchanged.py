@@ -1,23 +1,23 @@
-"""Comparison of files with their listing, without opening any."""
+"""The check that files are still those that were listed. Opens no file."""
 
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
-from dask_tfrecord.files.storage.listing import FileInfo, list_directory, unquoted_path
+from dask_tfrecord.files.storage.listing import FileInfo, list_directory
 from dask_tfrecord.files.storage.open_file import ExpectedFile
+from dask_tfrecord.files.storage.paths import unquoted_path
 from dask_tfrecord.files.storage.store import Store
 
-# More files than this are looked up by one listing of the dataset, where every look is a request.
+# More files than this are compared by one listing of the dataset instead of one request per file.
 _FEW = 256
 
-
-# Requests at a time.
+# Concurrent requests.
 _THREADS = 16
 
 
 def check_unchanged(store: Store, files: Iterable[FileInfo]) -> None:
-    """Compare files with their listing, without opening any.
+    """Raise if a file changed since it was listed. Files without a stamp are not checked.
 
     Raises
     ------
