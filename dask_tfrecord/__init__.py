@@ -1,4 +1,8 @@
-"""TFRecord as a first-class format of Dask DataFrame: ``ddf.to_tfrecord`` and ``dd.read_tfrecord``."""
+"""TFRecord as a first-class format of Dask DataFrame.
+
+`read_tfrecord` and `to_tfrecord` read and write. Importing the package also adds them to Dask, as
+``dask.dataframe.read_tfrecord`` and as the method ``DataFrame.to_tfrecord``.
+"""
 
 from dask_tfrecord import accessor
 from dask_tfrecord.dataset.snapshot.model import Snapshot, library_version
@@ -11,18 +15,25 @@ from dask_tfrecord.errors import (
     SchemaError,
     TFRecordError,
 )
+from dask_tfrecord.files.entry import Block, ColumnStatistics, FileEntry
 from dask_tfrecord.housekeeping import cleanup, exists
 from dask_tfrecord.inspection import index, verify
 from dask_tfrecord.random_access import take
 from dask_tfrecord.reader import read_tfrecord
+from dask_tfrecord.schema.model import Field, Schema
 from dask_tfrecord.writer import to_tfrecord
 
 __all__ = [
+    "Block",
+    "ColumnStatistics",
     "ConcurrentWriteError",
     "CorruptRecordError",
     "CorruptRecordWarning",
     "DestinationError",
+    "Field",
     "FileChangedError",
+    "FileEntry",
+    "Schema",
     "SchemaError",
     "Snapshot",
     "TFRecordError",

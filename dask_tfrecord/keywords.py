@@ -1,7 +1,7 @@
 """The keywords that all overloads of `read_tfrecord` and `to_tfrecord` share, for type checkers."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, TypeAlias, TypedDict
+from typing import Any, Literal, SupportsIndex, TypeAlias, TypedDict
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -30,7 +30,7 @@ class ReadKeywords(TypedDict, total=False):
     use_snapshot: bool
     infer: Infer
     filters: Sequence[Any] | pc.Expression | None
-    blocksize: int | str | None
+    blocksize: SupportsIndex | str | None
     record_type: AnyRecordType
     compression: AnyCompression | Literal["infer"] | None
     extra: Extra
@@ -40,7 +40,7 @@ class ReadKeywords(TypedDict, total=False):
     max_corrupt: int | float | None
     quarantine_path: PathLike | None
     verify_crc: bool
-    max_record_bytes: int | str
+    max_record_bytes: SupportsIndex | str
     index: str | Sequence[str] | Literal[False] | None
     calculate_divisions: bool
     categories: Sequence[str] | None

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -42,6 +42,22 @@ class _Wanted(NamedTuple):
     rows: _Numbers
 
 
+@overload  # a str is also a Sequence[str]: the first overload that matches counts
+def take(  # type: ignore[overload-overlap]
+    path: PathLike,
+    indices: Sequence[int] | npt.ArrayLike,
+    columns: str,
+    *,
+    storage_options: dict[str, Any] | None = None,
+) -> pd.Series: ...
+@overload
+def take(
+    path: PathLike,
+    indices: Sequence[int] | npt.ArrayLike,
+    columns: Sequence[str] | None = None,
+    *,
+    storage_options: dict[str, Any] | None = None,
+) -> pd.DataFrame: ...
 @redact_errors
 def take(
     path: PathLike,

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Literal, Unpack, get_args, overload
+from typing import Any, Literal, SupportsIndex, Unpack, get_args, overload
 
 import dask.dataframe as dd
 import pyarrow as pa
@@ -45,7 +45,7 @@ def read_tfrecord(
     use_snapshot: bool = True,
     infer: Infer = "sample",
     filters: Sequence[Any] | pc.Expression | None = None,
-    blocksize: int | str | None = "128 MiB",
+    blocksize: SupportsIndex | str | None = "128 MiB",
     record_type: AnyRecordType = "infer",
     compression: AnyCompression | Literal["infer"] | None = "infer",
     extra: Extra = "raise",
@@ -55,7 +55,7 @@ def read_tfrecord(
     max_corrupt: int | float | None = None,
     quarantine_path: PathLike | None = None,
     verify_crc: bool = True,
-    max_record_bytes: int | str = MAX_RECORD_BYTES,
+    max_record_bytes: SupportsIndex | str = MAX_RECORD_BYTES,
     index: str | Sequence[str] | Literal[False] | None = None,
     calculate_divisions: bool = False,
     categories: Sequence[str] | None = None,

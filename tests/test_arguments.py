@@ -1,9 +1,6 @@
 """Habits from Parquet, TensorFlow and pandas are understood, or refused by the name of the keyword."""
 
-import importlib.util
 import inspect
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -380,31 +377,6 @@ def test_type_checkers_know_all_keywords() -> None:
     }
     known = {*WriteKeywords.__annotations__, "ddf", "path", "compute"}
     assert known == {*inspect.signature(to_tfrecord).parameters}
-
-
-SCRIPT = """
-from dask.dataframe import DataFrame, Scalar, Series
-import dask_tfrecord
-from dask_tfrecord import Snapshot
-
-ddf: DataFrame = dask_tfrecord.read_tfrecord("a", columns=["x"], index=["k"], schema={"x": "int64"})
-column: Series = dask_tfrecord.read_tfrecord("a", columns="x", dtype_backend=None)
-done: Snapshot = dask_tfrecord.to_tfrecord(dask_tfrecord.read_tfrecord("a"), "b", compression="GZIP")
-lazy: Scalar = dask_tfrecord.to_tfrecord(ddf, "b", compute=False, write_index=False)
-"""
-
-
-@pytest.mark.skipif(importlib.util.find_spec("mypy") is None, reason="not installed with the oldest Dask")
-def test_a_read_that_is_written_type_checks(tmp_path: Path) -> None:
-    (tmp_path / "script.py").write_text(SCRIPT)
-    (tmp_path / "wrong.py").write_text(
-        SCRIPT + 'dask_tfrecord.to_tfrecord(column, "b")\ndask_tfrecord.read_tfrecord("a", nothing=1)\n'
-    )
-    command = [sys.executable, "-m", "mypy", "--strict", "--no-error-summary"]
-    found = subprocess.run([*command, "script.py"], cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert (found.stdout, found.returncode) == ("", 0), found.stderr
-    found = subprocess.run([*command, "wrong.py"], cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert {line.split(":")[1] for line in found.stdout.splitlines() if ": error: " in line} == {"10", "11"}
 
 
 def test_snapshots_are_what_type_checkers_are_told(tmp_path: Path, ddf: dd.DataFrame) -> None:

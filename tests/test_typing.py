@@ -1,0 +1,64 @@
+"""A user's script passes mypy and pyright, so the annotations are right, and runs."""
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+SCRIPT = ROOT / "tests" / "helpers" / "user_script.py"
+
+
+def _run(arguments: list[str], folder: Path) -> None:
+    result = subprocess.run(
+        [sys.executable, *arguments], cwd=folder, capture_output=True, text=True, check=False
+    )
+    assert result.returncode == 0, result.stdout + result.stderr
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A directory with the script, whose type checkers find the checkout as if it was installed."""
+    shutil.copy(SCRIPT, tmp_path)
+    (tmp_path / "mypy.ini").write_text(
+        f"[mypy]\nstrict = True\nmypy_path = {ROOT}\nfollow_imports = silent\n"
+        # pyarrow has no annotations, and most functions of Dask have none
+        "allow_untyped_calls = True\n[mypy-pyarrow.*]\nignore_missing_imports = True\n"
+    )
+    settings = {"extraPaths": [str(ROOT)], "include": ["user_script.py"], "typeCheckingMode": "standard"}
+    (tmp_path / "pyrightconfig.json").write_text(json.dumps(settings))
+    return tmp_path
+
+
+def test_script_runs(folder: Path) -> None:
+    _run(["-W", "error", "user_script.py"], folder)
+
+
+def test_script_passes_mypy(folder: Path) -> None:
+    pytest.importorskip("mypy")  # not installed with the oldest Dask
+    _run(["-m", "mypy", "user_script.py"], folder)
+
+
+def test_script_passes_pyright(folder: Path) -> None:
+    pytest.importorskip("pyright")
+    _run(["-m", "pyright", "--pythonpath", sys.executable], folder)
+
+
+@pytest.mark.parametrize("checker", ["mypy", "pyright"])
+def test_wrong_types_are_found(folder: Path, checker: str) -> None:
+    """The checkers see this library's types, not Any."""
+    pytest.importorskip(checker)
+    (folder / "wrong.py").write_text(
+        "import dask_tfrecord\n"
+        "frame: str = dask_tfrecord.take('a', [0])\n"
+        "dask_tfrecord.to_tfrecord(dask_tfrecord.read_tfrecord('a', columns='x'), 'b')\n"
+        "dask_tfrecord.read_tfrecord('a', nothing=1)\n"
+    )
+    options = ["--pythonpath", sys.executable] if checker == "pyright" else []
+    command = [sys.executable, "-m", checker, *options, "wrong.py"]
+    found = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    assert set(re.findall(r"wrong\.py:(\d+)\S* (?:- )?error", found.stdout)) == {"2", "3", "4"}, found.stdout
