@@ -124,13 +124,13 @@ def test_columns_are_projected(root: Path) -> None:
 def read(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many bytes each read of a file brings."""
     counts: list[int] = []
-    readinto = source.Source._read
+    readinto = source.FileReader._read
 
     def counting(self: Any, *args: Any) -> int:
         counts.append(readinto(self, *args))
         return counts[-1]
 
-    monkeypatch.setattr(source.Source, "_read", counting)
+    monkeypatch.setattr(source.FileReader, "_read", counting)
     return counts
 
 
