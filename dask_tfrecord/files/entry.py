@@ -9,7 +9,9 @@ BLOCK_BYTES = 1 << 20
 
 
 class Block(NamedTuple):
-    """A place inside a file where reading can start.
+    """A block of a data file: reading can start at each block.
+
+    A block holds whole records, about 1 MiB of them before compression.
 
     Attributes
     ----------
@@ -19,6 +21,15 @@ class Block(NamedTuple):
         Offset in the decompressed bytes at which the block's first record starts.
     record : int
         Number of that record in the file, from 0.
+
+    Examples
+    --------
+    >>> import dask_tfrecord
+    >>> import pandas as pd
+    >>> from dask import dataframe as dd
+    >>> ddf = dd.from_pandas(pd.DataFrame({"id": [1, 2, 3]}), npartitions=1)
+    >>> dask_tfrecord.to_tfrecord(ddf, "ids", compression="gzip").files[0].blocks
+    (Block(offset=10, content=0, record=0),)
     """
 
     offset: int
@@ -40,6 +51,15 @@ class ColumnStatistics(NamedTuple):
         Number of nulls.
     min_length, max_length : int, optional
         The lengths of the shortest and the longest list. None for a scalar column.
+
+    Examples
+    --------
+    >>> import dask_tfrecord
+    >>> import pandas as pd
+    >>> from dask import dataframe as dd
+    >>> ddf = dd.from_pandas(pd.DataFrame({"id": [1, 2, 3]}), npartitions=1)
+    >>> dask_tfrecord.to_tfrecord(ddf, "ids").files[0].statistics
+    (ColumnStatistics(name='id', min=1, max=3, nulls=0, min_length=None, max_length=None),)
     """
 
     name: str
@@ -50,9 +70,9 @@ class ColumnStatistics(NamedTuple):
     max_length: int | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class FileEntry:
-    """One data file of a dataset, as its snapshot records it.
+    """One data file of a dataset, as the snapshot records it. `Snapshot.files` is a tuple of them.
 
     Attributes
     ----------
@@ -72,7 +92,20 @@ class FileEntry:
     statistics : tuple of ColumnStatistics
         The statistics of the columns that have any.
     stamp : str
-        The `FileInfo.stamp` of the file when the snapshot was written. Empty if it is unknown.
+        Modification time or ETag of the file when the snapshot was written. Empty if it is unknown.
+
+    Examples
+    --------
+    >>> import dask_tfrecord
+    >>> import pandas as pd
+    >>> from dask import dataframe as dd
+    >>> cities = pd.DataFrame({"city": ["Oslo", "Rome"], "country": ["NO", "IT"]})
+    >>> ddf = dd.from_pandas(cities, npartitions=1)
+    >>> snapshot = dask_tfrecord.to_tfrecord(ddf, "cities", partition_on="country")
+    >>> for file in snapshot.files:
+    ...     print(file.values, file.records, file.bytes)
+    ('NO',) 1 36
+    ('IT',) 1 36
     """
 
     path: str
@@ -83,6 +116,9 @@ class FileEntry:
     blocks: tuple[Block, ...] = ()
     statistics: tuple[ColumnStatistics, ...] = ()
     stamp: str = ""
+
+    def __repr__(self) -> str:
+        return f"FileEntry({self.path!r}, {self.records:,} records, {self.bytes:,} bytes)"
 
 
 def is_inside(path: str) -> bool:

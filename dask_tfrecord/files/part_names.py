@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dask_tfrecord.errors import TFRecordError
 from dask_tfrecord.files.storage.paths import name_of
 
-_PART_NAME = re.compile(
+PART_NAME = re.compile(
     r"part-(?P<run>[0-9a-f]{8})-(?P<index>\d{5,})-of-(?P<count>\d{5,})(-\d{5,})?(-[^/]+)?\.tfrecord(\.\w+)?"
 )
 
@@ -60,7 +60,7 @@ def check_labels(labels: Sequence[object]) -> None:
 
 def run_of(path: str) -> str | None:
     """Return the first 8 characters of the write run in a data file's name; None for a foreign name."""
-    part = _PART_NAME.fullmatch(name_of(path))
+    part = PART_NAME.fullmatch(name_of(path))
     return part["run"] if part else None
 
 

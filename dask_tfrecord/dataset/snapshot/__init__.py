@@ -1,1 +1,1 @@
-"""The snapshot of a dataset: its content, its file, and which files it makes visible."""
+"""The snapshot of a dataset: its content, its file, and which files are committed."""

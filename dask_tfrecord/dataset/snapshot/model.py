@@ -1,6 +1,6 @@
-"""What a committed dataset consists of, where that is written down, and its one file form: Parquet.
+"""The snapshot of a dataset: its content, how to find it, and its Parquet file. docs/format.md specifies it.
 
-Any tool can read it. It holds relative paths only, and nothing in it is ever executed or resolved as a URL.
+Any tool can read the file. It holds relative paths only. Nothing in it is executed or opened as a URL.
 """
 
 import html
@@ -28,10 +28,10 @@ from dask_tfrecord.schema.model import Field, Schema
 
 __all__ = ["Block", "ColumnStatistics", "FileEntry", "Snapshot", "find_snapshot", "library_version"]
 
-# Raised when a reader of this version would misunderstand what is written from now on.
+# Increase this when older readers would misunderstand the files that are written from then on.
 FORMAT_VERSION = 1
 
-# Columns that become the index of a DataFrame, and what its levels are called.
+# The columns that become the index of a DataFrame, each with the name of its level.
 Levels = tuple[tuple[str, str | None], ...]
 
 _METADATA_KEY = b"dask_tfrecord"
@@ -39,43 +39,60 @@ _NAME = re.compile(r"\d{8}\.parquet")
 
 
 def library_version() -> str:
-    """The installed version of this package."""
+    """Return the installed version of this package, or "unknown"."""
     try:
         return version("dask-tfrecord")
-    except PackageNotFoundError:  # run from its sources
+    except PackageNotFoundError:  # the sources are used without an installation
         return "unknown"
 
 
 @dataclass(frozen=True, repr=False)
 class Snapshot:
-    """A committed dataset: all its files, and what is in them.
+    """One version of a dataset: the list of all its files, and their columns.
+
+    `to_tfrecord` and `index` return a snapshot and store it in the directory of the dataset. `Snapshot.open`
+    reads it again.
 
     Attributes
     ----------
     files : tuple of FileEntry
-        In the order of the partitions; those of a partition directory together, so that readers can pack
-        them.
+        The data files in the order of the rows. Files of the same partition directory are adjacent.
     schema : Schema
-        The columns in the records, their Arrow types and the record type.
+        The columns of the records with their Arrow types, and the record type.
     compression : "gzip", "zlib", "zstd", "lz4", "bz2", "xz" or None
-        Of the files that the write added.
+        The codec of the files that the newest write added. Other files may have other codecs.
     run : str
-        The id of the write that made it.
+        The id of the write that created the snapshot.
     library : str
-        Version of the package that wrote it.
+        The version of this package that created the snapshot.
     partitioning : tuple of Field
-        The partition columns, which are in the names of the directories and not in the records.
+        The partition columns. They are in the names of the directories and not in the records.
     number : int
-        Its version: 1 is the first, each write adds one.
+        The version of the dataset. The first is 1, and each write adds 1.
     custom_metadata : dict of str to str
-        What the user wanted to keep with it.
+        The metadata that the user passed to `to_tfrecord`.
     order : tuple of str
-        Names of all columns, as readers give them; empty if the partition columns come last.
+        The names of all columns in the order in which `read_tfrecord` returns them. Empty if the partition
+        columns come last.
     partial : bool
-        Whether the records may hold features that are no columns.
+        True if the records may have features that are not columns.
     index : tuple of (str, str or None), optional
-        The columns that were the index of the DataFrame, and the names of its levels; empty if it was not
-        written. None for files of other writers, and if the snapshot is older than this attribute.
+        The columns that were the index of the DataFrame, and the names of the index levels. Empty if the
+        index was not written. None if that is unknown, as for files of other tools.
+
+    Examples
+    --------
+    >>> import dask_tfrecord
+    >>> import pandas as pd
+    >>> from dask import dataframe as dd
+    >>> people = pd.DataFrame({"name": ["Ada", "Alan", "Grace"], "born": [1815, 1912, 1906]})
+    >>> snapshot = dask_tfrecord.to_tfrecord(dd.from_pandas(people, npartitions=2), "people")
+    >>> snapshot
+    Snapshot(2 files, 3 records, 156 bytes)
+    >>> snapshot.columns.arrow.names
+    ['name', 'born']
+    >>> [file.records for file in snapshot.files]
+    [2, 1]
     """
 
     files: tuple[FileEntry, ...]
@@ -96,28 +113,28 @@ class Snapshot:
 
     @property
     def columns(self) -> Schema:
-        """All columns, those of the records and those of the directories, in their order."""
+        """The columns of the records and of the directories, in the order of `read_tfrecord`."""
         every = Schema((*self.schema.fields, *self.partitioning), self.schema.record_type)
         return every.select(self.order or every.names)
 
     @property
     def partition_on(self) -> tuple[str, ...]:
-        """Names of the partition columns."""
+        """The names of the partition columns."""
         return tuple(column.name for column in self.partitioning)
 
     @property
     def bytes(self) -> int:
-        """Stored bytes of all files."""
+        """The stored size of all files."""
         return sum(file.bytes for file in self.files)
 
     @property
     def records(self) -> int:
-        """Records of all files."""
+        """The number of records in all files."""
         return sum(file.records for file in self.files)
 
     @property
     def partitions(self) -> int:
-        """How many partition directories there are."""
+        """The number of partition directories; 0 for a dataset without partition columns."""
         return len({parent_of(file.path) for file in self.files}) if self.partitioning else 0
 
     @staticmethod
@@ -127,31 +144,50 @@ class Snapshot:
         *,
         storage_options: dict[str, Any] | None = None,
     ) -> "Snapshot":
-        """Read what is known of a dataset, without touching its data.
+        """Read the snapshot of a dataset. Does not open the data files.
 
         Parameters
         ----------
         path : str or path-like
-            Its directory.
+            The directory of the dataset.
         version : int, optional
-            Which of the versions that are kept; an overwrite keeps none before it. The newest by default.
+            The version of the dataset. Default: the newest. Appending keeps the versions before it;
+            overwriting removes them.
         storage_options : dict, optional
             Passed to the filesystem, such as credentials.
+
+        Returns
+        -------
+        Snapshot
 
         Raises
         ------
         FileNotFoundError
-            If there is no such version, or no snapshot at all.
+            If the directory has no snapshot, or not this version.
+
+        Examples
+        --------
+        >>> import dask_tfrecord
+        >>> import pandas as pd
+        >>> from dask import dataframe as dd
+        >>> ddf = dd.from_pandas(pd.DataFrame({"id": [1, 2, 3]}), npartitions=1)
+        >>> first = dask_tfrecord.to_tfrecord(ddf, "ids")
+        >>> second = dask_tfrecord.to_tfrecord(ddf, "ids", append=True)
+        >>> dask_tfrecord.Snapshot.open("ids").records
+        6
+        >>> dask_tfrecord.Snapshot.open("ids", version=1).records
+        3
         """
         store = Store.at(path, storage_options)
         kept = versions(store)
-        number = version if version is not None else max(kept, default=0)
         if not kept:
-            raise nothing_at(store, "no snapshot here; kept are none")
+            raise nothing_at(store, "the directory has no snapshot")
+        number = kept[-1] if version is None else version
         if number not in kept:
-            wanted = "snapshot" if version is None else f"version {version}"
-            known = ", ".join(map(str, kept)) or "none"
-            raise FileNotFoundError(f"{store.public(store.root)}: no {wanted} here; kept are {known}")
+            known = ", ".join(map(str, kept))
+            raise FileNotFoundError(
+                f"{store.public(store.root)}: the dataset has no version {version}; it has {known}"
+            )
         return read_snapshot(store, number)
 
     def __repr__(self) -> str:
@@ -173,26 +209,26 @@ class Snapshot:
 
 
 def _by_directory(files: Sequence[FileEntry]) -> tuple[FileEntry, ...]:
-    """The files of each directory together, which else stay in their order."""
-    found: dict[str, list[FileEntry]] = {}
+    """Make the files of each directory adjacent, and keep their order otherwise."""
+    by_directory: dict[str, list[FileEntry]] = {}
     for file in files:
-        found.setdefault(parent_of(file.path), []).append(file)
-    return tuple(file for together in found.values() for file in together)
+        by_directory.setdefault(parent_of(file.path), []).append(file)
+    return tuple(file for group in by_directory.values() for file in group)
 
 
 @redact_errors
 def versions(store: Store) -> list[int]:
-    """The numbers of the snapshots at the store's root, the newest last."""
+    """Return the numbers of the snapshots in the store's root, the newest last."""
     return sorted(int(name[:8]) for name in store.names(METADATA_DIRECTORY) if _NAME.fullmatch(name))
 
 
 @redact_errors
 def find_snapshot(store: Store) -> Snapshot | None:
-    """The newest snapshot of the dataset at the store's root, if there is any."""
+    """Return the newest snapshot in the store's root, or None."""
     while numbers := versions(store):
         try:
             return read_snapshot(store, numbers[-1])
-        except FileNotFoundError:  # an overwrite took it away since, and there is a newer one
+        except FileNotFoundError:  # an overwrite has just removed it, and created a newer one
             if versions(store) == numbers:
                 raise
     return None
@@ -200,13 +236,13 @@ def find_snapshot(store: Store) -> Snapshot | None:
 
 @redact_errors
 def read_snapshot(store: Store, number: int) -> Snapshot:
-    """One version of the dataset at the store's root."""
+    """Return one version of the dataset in the store's root."""
     path = store.join(snapshot_path(number))
     return from_parquet(store.fs.cat_file(path), store.public(path), number)
 
 
 def to_parquet(snapshot: Snapshot) -> pa.Buffer:
-    """The snapshot's file."""
+    """Return the content of the snapshot's file."""
     metadata = {
         "format_version": FORMAT_VERSION,
         "run": snapshot.run,
@@ -229,14 +265,21 @@ def to_parquet(snapshot: Snapshot) -> pa.Buffer:
 
 
 def from_parquet(data: bytes, path: str, number: int = 1) -> Snapshot:
-    """Read a snapshot's file, believing nothing; ``path`` is its name in messages."""
+    """Read the content of a snapshot's file, which is not trusted. Errors name ``path``.
+
+    Raises
+    ------
+    TFRecordError
+        If the content is not a snapshot, or has a later format version.
+    """
     try:
         table = pq.read_table(pa.BufferReader(data), page_checksum_verification=True)
         metadata = _strict_json((table.schema.metadata or {})[_METADATA_KEY])
-        found = metadata["format_version"]
-        if not isinstance(found, int) or found > FORMAT_VERSION:
+        format_version = metadata["format_version"]
+        if not isinstance(format_version, int) or format_version > FORMAT_VERSION:
             raise TFRecordError(
-                f"the snapshot has format version {found!r}, this library reads up to {FORMAT_VERSION}",
+                f"the snapshot has format version {format_version!r}, "
+                f"this library reads versions up to {FORMAT_VERSION}",
                 path=path,
                 advice="upgrade dask-tfrecord",
             )
@@ -259,7 +302,7 @@ def _snapshot(table: pa.Table, metadata: dict[str, Any], number: int) -> Snapsho
     check(all(isinstance(value, str) for value in custom.values()), "custom_metadata is not all strings")
     order = tuple(metadata.get("order", ()))
     names = sorted(item.name for item in (*schema.fields, *partitioning))
-    check(not order or sorted(order) == names, "the order is not one of its columns")
+    check(not order or sorted(order) == names, "order does not name each column once")
     index = _levels(metadata.get("index"), names)
     files = from_table(table, schema, partitioning)
     partial = metadata.get("partial", False) is True
@@ -269,22 +312,23 @@ def _snapshot(table: pa.Table, metadata: dict[str, Any], number: int) -> Snapsho
 
 
 def _levels(stored: Any, names: Sequence[str]) -> Levels | None:
-    """The index, if its levels are columns."""
+    """Check that the levels of the index are columns."""
     if stored is None:
         return None
     levels = tuple((column, name) for column, name in stored)
     columns = [column for column, _ in levels]
-    check(all(isinstance(name, str | None) for _, name in levels), "a name of the index is no string")
-    check(
-        len(set(columns)) == len(columns) and set(columns) <= set(names), "the index is none of its columns"
-    )
+    check(all(isinstance(name, str | None) for _, name in levels), "an index name is not a string")
+    distinct = len(set(columns)) == len(columns)
+    check(distinct and set(columns) <= set(names), "index does not name distinct columns")
     return levels
 
 
 def _strict_json(text: bytes) -> dict[str, Any]:
+    """Parse JSON. Refuse repeated keys, and constants such as NaN."""
+
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         names = [name for name, _ in pairs]
-        check(len(set(names)) == len(names), "a key twice in an object")
+        check(len(set(names)) == len(names), "an object has the same key twice")
         return dict(pairs)
 
     def constant(name: str) -> Any:

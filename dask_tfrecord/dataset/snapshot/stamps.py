@@ -1,4 +1,4 @@
-"""Whether files are still the ones that a snapshot or a listing describes, judged without opening them."""
+"""Stamps of files: modification times or ETags, which show that a file was rewritten without opening it."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -10,21 +10,22 @@ from dask_tfrecord.files.storage.store import Store
 
 
 def is_proven(file: FileInfo, entry: FileEntry) -> bool:
-    """True if the listed file is the one that the snapshot's entry describes, as far as stamps can tell.
+    """Return True if the stamp of a listed file is the one in the snapshot.
 
-    Entries of earlier versions of the library have no stamp; their size is all there is to compare.
+    It is also True for entries without a stamp, which early versions of this library wrote. Of such files,
+    only the size can be compared.
     """
     return not entry.stamp or file.stamp == entry.stamp
 
 
 def with_stamps(store: Store, files: Sequence[FileEntry]) -> list[FileEntry]:
-    """The files that were just written, with their stamps; without them if the store fails to tell."""
+    """Return the files that were just written with their stamps; without stamps if the store fails."""
     try:
         store.fs.invalidate_cache()
         if store.renames:
             stamps = {file.path: stamp_of(store.look(store.join(file.path))) for file in files}
         else:
             stamps = {store.relative(info.path): info.stamp for info in list_directory(store)}
-    except Exception:  # the write succeeds without stamps, too
+    except Exception:  # a commit must not fail for want of stamps
         return list(files)
     return [replace(file, stamp=stamps.get(file.path, "")) for file in files]

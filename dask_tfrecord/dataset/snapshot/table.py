@@ -1,4 +1,4 @@
-"""The files of a snapshot as a table with a row per file."""
+"""The files of a snapshot as an Arrow table with a row per file. docs/format.md specifies the columns."""
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -12,7 +12,6 @@ from dask_tfrecord.schema.storage_types import value_type
 
 _BLOCK = pa.struct([pa.field(name, pa.int64(), nullable=False) for name in ("offset", "content", "record")])
 
-
 _TABLE = pa.schema(
     [
         pa.field("path", pa.string(), nullable=False),
@@ -24,18 +23,14 @@ _TABLE = pa.schema(
 )
 
 
-# Columns that are there only where they have something to say: Parquet has no struct without fields.
+# Optional columns. Parquet has no struct without fields, so an empty one is left out.
 _STAMP = "stamp"
-
-
 _VALUES = "partition"
-
-
 _STATISTICS = "statistics"
 
 
 def to_table(files: Sequence[FileEntry], schema: Schema, partitioning: Sequence[Field]) -> pa.Table:
-    """A row per file."""
+    """Return the table of these files."""
     columns = {name: _column(files, name) for name in ("path", "bytes", "records", "crc32c")}
     columns["blocks"] = _blocks(files)
     if any(file.stamp for file in files):
@@ -49,33 +44,33 @@ def to_table(files: Sequence[FileEntry], schema: Schema, partitioning: Sequence[
 
 
 def from_table(table: pa.Table, schema: Schema, partitioning: Sequence[Field]) -> tuple[FileEntry, ...]:
-    """The files, believing nothing.
+    """Return the files of a table, which is not trusted. Unknown columns are ignored.
 
     Raises
     ------
     TypeError, ValueError, KeyError, pyarrow.ArrowException
-        For anything that `to_table` did not make.
+        If `to_table` cannot have made the table.
     """
-    plain = [column.to_pylist() for column in table.select(_TABLE.names).cast(_TABLE)]
-    blocks = [tuple(Block(**block) for block in found) for found in plain.pop()]
+    required = [column.to_pylist() for column in table.select(_TABLE.names).cast(_TABLE)]
+    blocks = [tuple(Block(**block) for block in of_file) for of_file in required.pop()]
     values = _read_values(table, partitioning)
     statistics = _read_statistics(table, schema)
-    rows = zip(*plain, values, blocks, statistics, _read_stamps(table), strict=True)
+    rows = zip(*required, values, blocks, statistics, _read_stamps(table), strict=True)
     files = tuple(FileEntry(*row) for row in rows)
     for file in files:
-        check(is_inside(file.path), f"the path {file.path!r} is not one below the dataset")
-        check(file.bytes >= 0 and file.records >= 0, f"the sizes of {file.path!r} are negative")
-        check(_is_ascending(file), f"the blocks of {file.path!r} do not follow each other inside of it")
-    check(len({file.path for file in files}) == len(files), "a path twice")
+        check(is_inside(file.path), f"the path {file.path!r} is not inside the dataset")
+        check(file.bytes >= 0 and file.records >= 0, f"a size of {file.path!r} is negative")
+        check(_is_ascending(file), f"the blocks of {file.path!r} are not in ascending order inside the file")
+    check(len({file.path for file in files}) == len(files), "several files have the same path")
     return files
 
 
 def _is_ascending(file: FileEntry) -> bool:
-    """Whether the blocks are places of the file, each after the one before."""
+    """Return True if the blocks are inside the file, and each starts after the one before."""
     ends = [Block(-1, -1, -1), *file.blocks, Block(file.bytes, 1 << 63, file.records + 1)]
     return all(
-        one.offset < next_.offset and one.content < next_.content and one.record < next_.record
-        for one, next_ in pairwise(ends)
+        block.offset < after.offset and block.content < after.content and block.record < after.record
+        for block, after in pairwise(ends)
     )
 
 
@@ -95,7 +90,7 @@ def _blocks(files: Sequence[FileEntry]) -> pa.Array:
 
 def _partition_values(files: Sequence[FileEntry], partitioning: Sequence[Field]) -> pa.Array:
     for file in files:
-        check(len(file.values) == len(partitioning), f"{file.path!r} has not one value per partition column")
+        check(len(file.values) == len(partitioning), f"{file.path!r} needs one value per partition column")
     columns = [
         pa.array([file.values[at] for file in files], value_type(column.type))
         for at, column in enumerate(partitioning)
@@ -110,7 +105,7 @@ def _statistics(files: Sequence[FileEntry], columns: Sequence[Field]) -> pa.Arra
 
 
 def _column_statistics(found: Sequence[ColumnStatistics | None], column: Field) -> pa.Array:
-    """One column's statistics per file; null for a file that has none."""
+    """The statistics of one column in each file; null for a file without them."""
     fields = _statistics_fields(column)
     values = zip(*(one or [None] * len(ColumnStatistics._fields) for one in found), strict=True)
     by_name = dict(zip(ColumnStatistics._fields, values, strict=True))
@@ -120,7 +115,7 @@ def _column_statistics(found: Sequence[ColumnStatistics | None], column: Field) 
 
 
 def _statistics_fields(column: Field) -> list[pa.Field]:
-    """Scalars have a smallest and a greatest value, lists have lengths."""
+    """The fields of a column's statistics: bounds of the values of a scalar, of the lengths of a list."""
     nulls = pa.field("nulls", pa.int64())
     if column.depth:
         return [nulls, pa.field("min_length", pa.int64()), pa.field("max_length", pa.int64())]
@@ -145,7 +140,7 @@ def _read_statistics(table: pa.Table, schema: Schema) -> list[tuple[ColumnStatis
 
 
 def _read_stamps(table: pa.Table) -> list[str]:
-    """The stamps; snapshots of earlier versions have none."""
+    """The stamps; "" where there is none, as in the snapshots of early versions."""
     if _STAMP not in table.column_names:
         return [""] * len(table)
     return [stamp or "" for stamp in table[_STAMP].cast(pa.string()).to_pylist()]
@@ -161,7 +156,7 @@ def _read_column(found: pa.StructArray, column: Field) -> list[ColumnStatistics 
 
 
 def _column_of(name: str, stored: dict[str, Any]) -> ColumnStatistics:
-    check(isinstance(stored["nulls"], int), f"no null count of {name!r}")
+    check(isinstance(stored["nulls"], int), f"the statistics of {name!r} have no null count")
     return ColumnStatistics(
         name,
         stored.get("min"),
@@ -173,6 +168,6 @@ def _column_of(name: str, stored: dict[str, Any]) -> ColumnStatistics:
 
 
 def check(valid: bool, problem: str) -> None:
-    """Raise ValueError with the problem if there is one."""
+    """Raise a ValueError with the problem unless the data is valid."""
     if not valid:
         raise ValueError(problem)

@@ -1,4 +1,4 @@
-"""Which of the files that were found are committed: those that a snapshot lists, or that nobody writes."""
+"""Which files are committed: those in a snapshot, and those of other tools, but none of an open write."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -6,48 +6,48 @@ from dataclasses import replace
 from dask_tfrecord.dataset.snapshot.model import Snapshot, find_snapshot
 from dask_tfrecord.dataset.snapshot.names import METADATA_DIRECTORY, open_runs, replaced_files
 from dask_tfrecord.errors import CorruptRecordError, TFRecordError
-from dask_tfrecord.files.part_names import _PART_NAME, is_part, run_of
+from dask_tfrecord.files.part_names import PART_NAME, is_part, run_of
 from dask_tfrecord.files.storage.listing import FileInfo, Listing, list_directory
 from dask_tfrecord.files.storage.not_found import unfinished_only
 from dask_tfrecord.files.storage.paths import name_of, parent_of, unquoted_path
 from dask_tfrecord.files.storage.redaction import redact_errors
 from dask_tfrecord.files.storage.store import Store
 
-_ADVICE = "pass use_snapshot=False to read the files that are there, whatever the snapshot says"
+_ADVICE = "pass use_snapshot=False to read all files in the directory without the snapshot"
 
 
 @redact_errors
 def snapshot_files(store: Store, snapshot: Snapshot) -> tuple[FileInfo, ...]:
-    """The snapshot's files with their checksums, if they are all there is.
+    """Compare a snapshot with the directory, and return its files with their checksums.
 
     Raises
     ------
     CorruptRecordError
-        If one is missing, or has another size.
+        If a file is missing or has another size.
     TFRecordError
-        If there are files that no write of ours made.
+        If the directory holds files of other tools that the snapshot does not list.
     """
-    found = {unquoted_path(info.path): info for info in list_directory(store)}
+    present = {unquoted_path(info.path): info for info in list_directory(store)}
     files = []
-    for file in snapshot.files:
-        info = found.pop(store.join(file.path), None)
-        public = store.public(store.join(file.path))
+    for entry in snapshot.files:
+        info = present.pop(store.join(entry.path), None)
+        public = store.public(store.join(entry.path))
         if info is None or (store.local and info.size is None):
-            problem = "the file is missing, the dataset's snapshot lists it"
+            problem = "the file is missing, but the dataset's snapshot lists it"
             raise CorruptRecordError(problem, path=public, advice=_ADVICE)
-        if info.size not in (None, file.bytes):
-            problem = f"the file has {info.size:,} bytes, the dataset's snapshot says {file.bytes:,}"
-            again = "" if is_part(file.path) else "call dask_tfrecord.index again if that is right, or "
-            raise CorruptRecordError(problem, path=public, advice=again + _ADVICE)
-        files.append(replace(info, crc32c=file.crc32c))
-    foreign = {path for path in found if not is_part(path)}
-    if foreign:  # perhaps an overwrite replaced them and did not come to removing them
+        if info.size not in (None, entry.bytes):
+            problem = f"the file has {info.size:,} bytes, but {entry.bytes:,} in the dataset's snapshot"
+            index = "" if is_part(entry.path) else "call dask_tfrecord.index again if it was changed, or "
+            raise CorruptRecordError(problem, path=public, advice=index + _ADVICE)
+        files.append(replace(info, crc32c=entry.crc32c))
+    foreign = {path for path in present if not is_part(path)}
+    if foreign:  # an interrupted overwrite may not have removed them yet
         foreign -= {store.join(path) for path in replaced_files(store, snapshot.run)}
     if foreign:
         raise TFRecordError(
             f"the dataset's snapshot does not list {len(foreign):,} of the files here",
             path=store.public(min(foreign)),
-            advice="move them elsewhere, or pass use_snapshot=False to read them as well",
+            advice="move the files elsewhere, or pass use_snapshot=False to read them too",
         )
     return tuple(files)
 
@@ -77,42 +77,46 @@ def newest_snapshot(store: Store) -> tuple[Snapshot, tuple[FileInfo, ...]] | Non
 
 @redact_errors
 def committed_files(listing: Listing, *, use_snapshot: bool) -> tuple[FileInfo, ...]:
-    """The files of a listing but for those of ours that are not committed; what was spelled out stays.
+    """Return the files of a listing without the uncommitted files of this library.
 
-    Where a snapshot is, it tells; else the marks of writes that are under way, or broke off. A directory with
-    a part of what one write was to leave there is not taken for the whole.
+    A snapshot decides which files are committed. Without one, the files of open runs are uncommitted. Files
+    that the user named one by one are always returned.
 
     Raises
     ------
     FileNotFoundError
         If no file is left.
     TFRecordError
-        For a directory without a snapshot that lacks some files of a write.
+        If a directory without a snapshot lacks some of the files of a write.
     """
     store, files = listing.store, listing.files
-    roots: dict[str, bool] = {}
-    ours: dict[str, list[FileInfo]] = {}
+    known_roots: dict[str, bool] = {}
+    parts: dict[str, list[FileInfo]] = {}  # by the root of their dataset
     for file in files:
         if is_part(file.path) and file.path not in listing.spelled_out:
-            root = _root_of(store, parent_of(file.path), roots)
+            root = _dataset_root(store, parent_of(file.path), known_roots)
             if root is not None:
-                ours.setdefault(root, []).append(file)
-    hidden = {
+                parts.setdefault(root, []).append(file)
+    uncommitted = {
         file.path
-        for root, parts in ours.items()
-        for file in _uncommitted(Store(store.fs, root), parts, use_snapshot=use_snapshot)
+        for root, of_root in parts.items()
+        for file in _uncommitted_files(Store(store.fs, root), of_root, use_snapshot=use_snapshot)
     }
-    left = tuple(file for file in files if file.path not in hidden)
-    if not left:
+    committed = tuple(file for file in files if file.path not in uncommitted)
+    if not committed:
         place = store.public(store.root)
-        raise FileNotFoundError(f"{place}: {unfinished_only(store.public(min(ours)))}")
+        raise FileNotFoundError(f"{place}: {unfinished_only(store.public(min(parts)))}")
     if use_snapshot and listing.base:
-        _check_whole(store, left)
-    return left
+        _check_complete(store, committed)
+    return committed
 
 
-def _root_of(store: Store, directory: str, known: dict[str, bool]) -> str | None:
-    """The dataset whose data file may lie in a directory; ``known`` remembers what was looked at."""
+def _dataset_root(store: Store, directory: str, known: dict[str, bool]) -> str | None:
+    """The root of the dataset that a data file in this directory may belong to, or None.
+
+    The root is the directory itself, or one above its partition directories. ``known`` caches which
+    directories are roots.
+    """
     levels = directory.split("/")
     start = len(levels)
     while start and "=" in levels[start - 1]:
@@ -126,45 +130,46 @@ def _root_of(store: Store, directory: str, known: dict[str, bool]) -> str | None
     return None
 
 
-def _uncommitted(store: Store, files: Sequence[FileInfo], *, use_snapshot: bool) -> list[FileInfo]:
+def _uncommitted_files(store: Store, files: Sequence[FileInfo], *, use_snapshot: bool) -> list[FileInfo]:
     snapshot = find_snapshot(store) if use_snapshot else None
     if snapshot is not None:
-        committed = {store.join(file.path) for file in snapshot.files}
-        return [file for file in files if file.path not in committed]
-    kept = set(without_open_runs(store, files))
-    return [file for file in files if file not in kept]
+        listed = {store.join(file.path) for file in snapshot.files}
+        return [file for file in files if file.path not in listed]
+    committed = set(_without_open_runs(store, files))
+    return [file for file in files if file not in committed]
 
 
-def _check_whole(store: Store, files: Sequence[FileInfo]) -> None:
-    parts = unfinished([file.path for file in files])
-    if parts:
+def _check_complete(store: Store, files: Sequence[FileInfo]) -> None:
+    """Refuse data files of writes of which files are missing."""
+    incomplete = _incomplete_writes([file.path for file in files])
+    if incomplete:
         raise TFRecordError(
-            "the file belongs to a write that has not finished, others of it are missing",
-            path=store.public(parts[0]),
-            advice="write it again elsewhere, or pass use_snapshot=False to read what is there",
+            "the file belongs to a write that has not finished: other files of it are missing",
+            path=store.public(incomplete[0]),
+            advice="write the dataset again, or pass use_snapshot=False to read the files that exist",
         )
 
 
-def unfinished(paths: Sequence[str]) -> list[str]:
-    """Those of the paths that are data files of writes of which other partitions' are missing.
+def _incomplete_writes(paths: Sequence[str]) -> list[str]:
+    """The data files whose names show that files of other partitions of the same write are missing.
 
-    In partition directories that cannot be told, for an empty partition has no files there.
+    Files in partition directories are left out: an empty partition has no file there.
     """
     writes: dict[tuple[str, int], dict[str, str]] = {}
     for path in paths:
-        part = _PART_NAME.fullmatch(name_of(path))
+        part = PART_NAME.fullmatch(name_of(path))
         if part and "=" not in name_of(parent_of(path)):
             writes.setdefault((part["run"], int(part["count"])), {})[part["index"]] = path
-    return [path for (_, count), found in writes.items() if len(found) < count for path in found.values()]
+    return [path for (_, count), files in writes.items() if len(files) < count for path in files.values()]
 
 
 def visible_files(store: Store) -> list[FileInfo]:
-    """The visible files at the root, without those that writes which have not committed put there."""
-    return without_open_runs(store, list_directory(store))
+    """Return the visible files in the store's root, without the files of open runs."""
+    return _without_open_runs(store, list_directory(store))
 
 
-def without_open_runs(store: Store, files: Sequence[FileInfo]) -> list[FileInfo]:
-    """The files but for those of writes that have not committed."""
+def _without_open_runs(store: Store, files: Sequence[FileInfo]) -> list[FileInfo]:
+    """The files that belong to no run that is running or was interrupted."""
     if not any(is_part(file.path) for file in files):
         return list(files)
     hidden = {run[:8] for run in open_runs(store)}

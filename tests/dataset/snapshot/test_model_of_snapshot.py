@@ -168,7 +168,7 @@ def test_an_alteration_that_changes_nothing_is_read() -> None:
 )
 def test_a_path_that_leaves_the_dataset_is_refused(path: str) -> None:
     data = altered(lambda metadata, columns: columns["path"].__setitem__(0, path))
-    with pytest.raises(TFRecordError, match=r"not a valid snapshot .* is not one below the dataset"):
+    with pytest.raises(TFRecordError, match=r"not a valid snapshot .* is not inside the dataset"):
         from_parquet(data, "root/1")
 
 

@@ -735,14 +735,14 @@ def test_the_advice_names_the_modes(place: str) -> None:
 
 
 def test_each_version_that_is_kept_can_be_opened(place: str) -> None:
-    with pytest.raises(FileNotFoundError, match="no snapshot here"):
+    with pytest.raises(FileNotFoundError, match="the directory has no snapshot"):
         Snapshot.open(place)
     first = to_tfrecord(collection(1), place)
     second = to_tfrecord(collection(2), place, append=True)
     assert Snapshot.open(place) == Snapshot.open(place, 2) == second
     assert Snapshot.open(place, 1) == first
     to_tfrecord(collection(3), place, overwrite=True)
-    with pytest.raises(FileNotFoundError, match="no version 2 here; kept are 3"):
+    with pytest.raises(FileNotFoundError, match="the dataset has no version 2; it has 3"):
         Snapshot.open(place, 2)
 
 
