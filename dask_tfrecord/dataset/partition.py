@@ -20,7 +20,7 @@ from dask_tfrecord.files.storage.listing import FileInfo
 from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.files.storage.unchanged import check_unchanged
 from dask_tfrecord.schema.model import Field, Schema
-from dask_tfrecord.schema.storage_types import load
+from dask_tfrecord.schema.storage_values import load
 
 # Ranges of row numbers, each from its first row up to the row after its last one.
 RowRanges: TypeAlias = tuple[tuple[int, int], ...]

@@ -34,7 +34,7 @@ from dask_tfrecord.files.entry import FileEntry
 from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.files.writing import DirectoryGroup, GroupedRows
 from dask_tfrecord.schema.model import Schema
-from dask_tfrecord.schema.storage_types import load
+from dask_tfrecord.schema.storage_values import load
 
 Numbers = npt.NDArray[np.uint64]
 Positions = npt.NDArray[np.int64]

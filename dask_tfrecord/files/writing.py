@@ -22,7 +22,7 @@ from dask_tfrecord.files.reading import locate_error
 from dask_tfrecord.files.statistics import Columns, empty_statistics, file_statistics, merge_statistics
 from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.schema.model import Lossy, Schema
-from dask_tfrecord.schema.storage_types import is_stored, storage_bytes
+from dask_tfrecord.schema.storage_values import is_stored, storage_bytes
 
 # The most that is converted to storage types at a time.
 _CHUNK_ROWS = 1 << 16

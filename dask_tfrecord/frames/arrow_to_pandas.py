@@ -11,7 +11,7 @@ from dask.dataframe.utils import clear_known_categories
 
 from dask_tfrecord.errors import SchemaError
 from dask_tfrecord.schema.model import Schema
-from dask_tfrecord.schema.storage_types import describe, is_list
+from dask_tfrecord.schema.storage_types import is_list, kind_and_depth
 
 _PANDAS = int(pd.__version__.partition(".")[0])
 
@@ -90,7 +90,9 @@ def _suits_numpy(type_: pa.DataType, complete: bool) -> bool:
         return not zoned and _has_objects(type_) and _suits_numpy(type_.value_type, complete=True)
     if kinds.is_timestamp(type_) or kinds.is_duration(type_) or kinds.is_floating(type_):
         return True
-    return not kinds.is_dictionary(type_) and not kinds.is_null(type_) and describe(type_)[0] in _OBJECTS
+    return (
+        not kinds.is_dictionary(type_) and not kinds.is_null(type_) and kind_and_depth(type_)[0] in _OBJECTS
+    )
 
 
 def _has_objects(type_: pa.DataType) -> bool:

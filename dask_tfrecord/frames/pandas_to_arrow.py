@@ -15,7 +15,8 @@ from dask_tfrecord.frames import object_columns, stringified
 from dask_tfrecord.frames.index_levels import index_to_columns
 from dask_tfrecord.schema.conversion import RoundedError, convert
 from dask_tfrecord.schema.model import Field, Lossy, RecordType, Schema, check_names
-from dask_tfrecord.schema.storage_types import MisfitError, describe, innermost, is_list, is_lossy, plain
+from dask_tfrecord.schema.storage_types import canonical_type, innermost, is_list, is_lossy, kind_and_depth
+from dask_tfrecord.schema.storage_values import MisfitError
 from dask_tfrecord.schema.type_names import arrow_type
 
 Types = Mapping[str, Any]
@@ -72,7 +73,9 @@ def plan_schema(
     shown = _find_types({name: meta[name] for name in meta.columns if name not in wanted}, sample)
     types = {name: wanted[name] if name in wanted else _type_of(shown[name]) for name in meta.columns}
     categories = _known_categories({**dict(meta.items()), **shown}, types, meta)
-    keys = {name: _key(Field(name, plain(types[name]), categories.get(name))) for name in partition_on}
+    keys = {
+        name: _key(Field(name, canonical_type(types[name]), categories.get(name))) for name in partition_on
+    }
     stored = pa.schema([item for item in types.items() if item[0] not in keys])
     records = Schema.from_arrow(stored, record_type, categories=categories)
     fields = keys | {item.name: item for item in records.fields}
@@ -227,7 +230,7 @@ def _key(item: Field) -> Field:
     """The partition column, if its values can be keys."""
     if not pa.types.is_null(item.type):
         try:
-            depth = describe(item.type)[1]
+            depth = kind_and_depth(item.type)[1]
         except SchemaError as error:
             raise error.located(feature=item.name) from None
         if depth:
@@ -257,7 +260,7 @@ def _is_text(dtype: Any) -> bool:
 
 
 def _is_no_text(type_: pa.DataType) -> bool:
-    kind, depth = describe(type_)
+    kind, depth = kind_and_depth(type_)
     return kind == "bytes" or depth > 0
 
 

@@ -1,1 +1,1 @@
-"""The logical types of columns, and how a feature of TFRecord stores them."""
+"""The logical types of columns, and how the features of TFRecord store them."""

@@ -1,8 +1,8 @@
-"""Arrow values -> another Arrow type, exactly or not at all. Knows no pandas and no names of columns.
+"""Convert Arrow values to another Arrow type without changing them. Knows no pandas and no columns.
 
-A conversion is exact if converting its result back gives equal values. Numbers are compared as numbers, so
--0.0 equals 0, and NaN equals itself. Only floats may change, to the nearest shorter float, and only if the
-caller allows it.
+A conversion is exact if converting the result back gives equal values. Numbers are compared as numbers, so
+that -0.0 equals 0. NaN equals itself. Floats may be rounded to the nearest shorter float if the caller allows
+it.
 """
 
 from collections.abc import Callable
@@ -11,7 +11,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import types
 
-from dask_tfrecord.schema.storage_types import MisfitError, check_range, is_list, with_values
+from dask_tfrecord.schema.storage_types import is_list
+from dask_tfrecord.schema.storage_values import MisfitError, check_range, integer_type, with_values
 
 __all__ = ["RoundedError", "convert", "family"]
 
@@ -20,29 +21,29 @@ _BINARY = (types.is_binary, types.is_large_binary, types.is_binary_view, types.i
 
 
 class RoundedError(MisfitError):
-    """A float that has no equal among the shorter floats of the target type."""
+    """The float type of the target has no float that is equal to a value."""
 
 
 def convert(array: pa.Array, type_: pa.DataType, *, rounded: bool = False) -> pa.Array:
-    """The values as another type.
+    """Convert values to another type.
 
     Parameters
     ----------
     array : pyarrow.Array
-        Values of any type that `casts.describe` knows.
+        Values of any type that `storage_types.kind_and_depth` accepts.
     type_ : pyarrow.DataType
-        The wanted type.
+        The target type.
     rounded : bool, default False
-        Replace floats and decimals by the nearest float of the wanted type instead of refusing them.
+        Round floats and decimals to the nearest float of the target type instead of raising.
 
     Raises
     ------
     RoundedError
-        For a float or a decimal that would be rounded.
+        For a float or a decimal that would be rounded, unless ``rounded``.
     MisfitError
-        For another value that would change, with its row.
+        For any other value that would change, with its row.
     pyarrow.ArrowException
-        For a value that Arrow itself refuses, and for types between which there is no conversion.
+        For a value that Arrow cannot convert, and for two types without a conversion.
     """
     if array.type == type_:
         return array
@@ -62,7 +63,7 @@ def convert(array: pa.Array, type_: pa.DataType, *, rounded: bool = False) -> pa
 
 
 def family(type_: pa.DataType) -> str:
-    """What the values of a scalar type are; those of two families are never equal."""
+    """Return the family of a scalar type. Values of two families are never equal."""
     if any(test(type_) for test in _TEXT):
         return "text"
     if any(test(type_) for test in _BINARY):
@@ -78,7 +79,7 @@ def family(type_: pa.DataType) -> str:
 
 
 def _categories(array: pa.Array, type_: pa.DataType, *, rounded: bool) -> pa.Array:
-    """Categories keep their codes where only the layout of their values differs."""
+    """Convert to a dictionary type. The codes stay if only the layout of the categories differs."""
     if not types.is_dictionary(array.type):
         array = convert(array, type_.value_type, rounded=rounded).dictionary_encode()
     elif not same_layout(array.type.value_type, type_.value_type):
@@ -88,7 +89,7 @@ def _categories(array: pa.Array, type_: pa.DataType, *, rounded: bool) -> pa.Arr
 
 
 def same_layout(source: pa.DataType, target: pa.DataType) -> bool:
-    """Whether two types are equal but for the layout, as strings and large strings are."""
+    """Return True if two types are equal or differ in layout only, as string and large_string do."""
     if source == target:
         return True
     return any(_is_any(source, tests) and _is_any(target, tests) for tests in (_TEXT, _BINARY[:3]))
@@ -104,16 +105,16 @@ def _scalars(array: pa.Array, type_: pa.DataType, *, rounded: bool) -> pa.Array:
         return array.cast(type_)
     if _is_zoned(source) != _is_zoned(type_) and _is_moment(source) and _is_moment(type_):
         raise MisfitError(
-            _first(array.is_valid()),
-            f"a value of the type {source} says nothing of {type_}: only one of them has a time zone",
+            _first_true(array.is_valid()),
+            f"{source} cannot be converted to {type_}: only one of the two has a time zone",
             "convert the column with .dt.tz_localize(...) or .dt.tz_convert(...) first",
         )
     if types.is_floating(type_) and (types.is_floating(source) or types.is_decimal(source)):
         return _floats(array, type_, rounded=rounded)
-    found = _cast(array, type_)
-    check_range(found)
-    _check_same(array, found, array, _cast(found, source))
-    return found
+    converted = _cast(array, type_)
+    check_range(converted)
+    _check_same(array, converted, array, _cast(converted, source))
+    return converted
 
 
 def _is_zoned(type_: pa.DataType) -> bool:
@@ -125,74 +126,75 @@ def _is_moment(type_: pa.DataType) -> bool:
 
 
 def _floats(array: pa.Array, type_: pa.DataType, *, rounded: bool) -> pa.Array:
-    """Floats and decimals as floats; none becomes infinite."""
+    """Convert floats and decimals to floats. Raise for a value that would become infinite."""
     wide = array.cast(pa.float64())
-    found = wide.cast(type_)
-    back = found.cast(pa.float64())
-    row = _first(pc.and_(pc.is_inf(back), pc.is_finite(wide)))
+    converted = wide.cast(type_)
+    back = converted.cast(pa.float64())
+    row = _first_true(pc.and_(pc.is_inf(back), pc.is_finite(wide)))
     if row >= 0:
         raise MisfitError(row, f"{array[row]} is too large for {type_} and would become infinite")
     if not rounded:
         advice = 'pass lossy="allow" to store the nearest float, or another type in schema='
-        _check_same(array, found, wide, back, RoundedError, advice)
+        _check_same(array, converted, wide, back, RoundedError, advice)
         if types.is_decimal(array.type):
-            _check_same(array, found, array, wide.cast(array.type), RoundedError, advice)
-    return found
+            _check_same(array, converted, array, wide.cast(array.type), RoundedError, advice)
+    return converted
 
 
 def _cast(array: pa.Array, type_: pa.DataType) -> pa.Array:
-    """Arrow's cast; where Arrow has none between two types, by way of a third type."""
+    """Cast with Arrow. Where Arrow has no cast between two types, cast through a third type."""
     source = array.type
     if types.is_decimal(source) and types.is_decimal(type_):
         return array.cast(type_)
-    if types.is_decimal(source) and types.is_floating(type_):  # Arrow's direct way is off by a bit or two
+    if types.is_decimal(source) and types.is_floating(
+        type_
+    ):  # Arrow's direct cast is inexact by a bit or two
         return array.cast(pa.float64()).cast(type_)
     for one, other in ((source, type_), (type_, source)):
         if types.is_float16(one) and not types.is_floating(other):
-            return _by_way_of(array, pa.float32(), type_)
+            return _cast_through(array, pa.float32(), type_)
         if types.is_boolean(one) and types.is_decimal(other):
-            return _by_way_of(array, pa.int64(), type_)
-        if types.is_integer(one) and _is_count(other) and one != _integer_of(other):
-            return _by_way_of(array, _integer_of(other), type_)
+            return _cast_through(array, pa.int64(), type_)
+        if types.is_integer(one) and _is_time_unit_count(other) and one != integer_type(other):
+            return _cast_through(array, integer_type(other), type_)
     wide = pa.decimal256(76, type_.scale) if types.is_decimal(type_) else type_
-    if types.is_integer(source) and wide != type_:  # Arrow wants room for all integers of the type
+    if types.is_integer(source) and wide != type_:  # Arrow requires room for all integers of the type
         return array.cast(wide).cast(type_)
     return array.cast(type_)
 
 
-def _by_way_of(array: pa.Array, between: pa.DataType, type_: pa.DataType) -> pa.Array:
+def _cast_through(array: pa.Array, between: pa.DataType, type_: pa.DataType) -> pa.Array:
     return _cast(_cast(array, between), type_)
 
 
-def _is_count(type_: pa.DataType) -> bool:
-    """Whether values are stored as a number of units."""
+def _is_time_unit_count(type_: pa.DataType) -> bool:
+    """Return True if the values are numbers of time units."""
     return _is_moment(type_) or bool(types.is_duration(type_))
-
-
-def _integer_of(type_: pa.DataType) -> pa.DataType:
-    return pa.int32() if type_.bit_width == 32 else pa.int64()
 
 
 def _check_same(
     array: pa.Array,
-    found: pa.Array,
+    converted: pa.Array,
     before: pa.Array,
     after: pa.Array,
     error: type[MisfitError] = MisfitError,
     advice: str | None = None,
 ) -> None:
-    """Refuse the first row whose value is another one after the conversion than before."""
+    """Raise for the first row whose value differs before and after the conversion."""
     before, after = _comparable(before), _comparable(after)
     if before.equals(after):
         return
     same = pc.fill_null(pc.equal(before, after), False)
-    row = _first(pc.invert(pc.or_(same, pc.and_(before.is_null(), after.is_null()))))
+    row = _first_true(pc.invert(pc.or_(same, pc.and_(before.is_null(), after.is_null()))))
     if row >= 0:
-        raise error(row, f"{_shown(array, row)} would become {_shown(found, row)}", advice)
+        raise error(row, f"{_value_text(array, row)} would become {_value_text(converted, row)}", advice)
 
 
 def _comparable(array: pa.Array) -> pa.Array:
-    """Values that Arrow can compare, with null for NaN; both arrays of a comparison have the same nulls."""
+    """Return values that Arrow can compare, with nulls for NaN.
+
+    Both arrays of a comparison get the same nulls.
+    """
     if types.is_floating(array.type):
         wide = array.cast(pa.float64())
         return pc.if_else(pc.is_nan(wide), None, wide)
@@ -201,12 +203,12 @@ def _comparable(array: pa.Array) -> pa.Array:
     return array
 
 
-def _shown(array: pa.Array, row: int) -> str:
+def _value_text(array: pa.Array, row: int) -> str:
     try:
         return repr(array[row].as_py())
-    except (OverflowError, ValueError):  # Python has no such date, or no nanoseconds without pandas
+    except (OverflowError, ValueError):  # Python cannot represent the date, or the nanoseconds without pandas
         return str(array.slice(row, 1).to_string()).strip("[]\n ")
 
 
-def _first(mask: pa.Array) -> int:
+def _first_true(mask: pa.Array) -> int:
     return int(pc.index(mask, True).as_py())

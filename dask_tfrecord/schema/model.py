@@ -1,9 +1,11 @@
-"""What a dataset's columns are: names, Arrow types, and the features that hold them.
+"""The columns of a dataset: their names, their Arrow types, and the features that store them.
 
-Knows Arrow and the kernel's columns, no files, no pandas and no Dask; how values change hands is `casts`.
+Knows Arrow and the kernel's columns, no files, no pandas and no Dask. The values are converted in
+`storage_values`.
 """
 
 import base64
+import html
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,29 +17,39 @@ import pyarrow.compute as pc
 
 from dask_tfrecord.codec import Column, Kind, RecordType
 from dask_tfrecord.errors import SchemaError
-from dask_tfrecord.schema.storage_types import MisfitError, describe, is_lossy, load, plain, store
+from dask_tfrecord.schema.storage_types import canonical_type, is_lossy, kind_and_depth
+from dask_tfrecord.schema.storage_values import MisfitError, load, store
 
 __all__ = ["Field", "Lossy", "RecordType", "Schema"]
 
 Lossy = Literal["warn", "allow", "raise"]
 
-# What casts raise for values that do not fit, and Arrow for two types between which it has no cast.
-_NO_CAST = (MisfitError, pa.ArrowInvalid, pa.ArrowNotImplementedError)
+# Raised for values that do not fit a type, and by Arrow for two types without a cast.
+_CAST_ERRORS = (MisfitError, pa.ArrowInvalid, pa.ArrowNotImplementedError)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Field:
-    """One column.
+    """One column of a :class:`Schema`.
 
     Parameters
     ----------
     name : str
-        Name of the column and of the feature.
+        Name of the column and of the feature that stores the column.
     type : pyarrow.DataType
-        The logical type, which is what users see.
+        The logical type, which is the type of the column in a DataFrame.
     categories : pyarrow.Array, optional
-        For a dictionary type: the categories known from the start, in their order. When the type is ordered
-        there are no others.
+        The first categories of a dictionary type, in this order. An ordered dictionary has no other
+        categories.
+
+    Examples
+    --------
+    >>> import pyarrow as pa
+    >>> from dask_tfrecord.schema.model import Field
+    >>> Field("tags", pa.list_(pa.string()))
+    Field('tags', list<item: string>)
+    >>> Field("tags", pa.list_(pa.string())).kind
+    'string'
     """
 
     name: str
@@ -46,29 +58,35 @@ class Field:
 
     @property
     def kind(self) -> Kind:
-        """Kind of the feature."""
+        """Kind of the feature: "int64", "float", "bytes", or "string" for text in a bytes feature."""
         return self.column.kind
 
     @property
     def depth(self) -> int:
-        """0 for a scalar, 1 for a list, 2 for a list of lists."""
+        """Depth of the lists: 0 for a scalar, 1 for a list, 2 for a list of lists."""
         return self.column.depth
 
     @cached_property
     def column(self) -> Column:
-        """What the kernel needs to know."""
-        if pa.types.is_null(self.type):  # never more than present without a value
+        """The column as the kernel needs it."""
+        if pa.types.is_null(self.type):  # a feature without values
             return Column(self.name, "bytes", 1)
-        return Column(self.name, *describe(self.type))
+        return Column(self.name, *kind_and_depth(self.type))
 
     @property
     def lossy(self) -> bool:
-        """Whether values are rounded to 32-bit floats."""
+        """True if the values are rounded to 32-bit floats."""
         return is_lossy(self.type)
 
     def store(self, array: pa.Array, *, lossy: Lossy) -> pa.Array:
-        """The column's values as the kernel takes them."""
-        if array.type != self.type and plain(array.type) != self.type:
+        """Convert the column's values to a type that the kernel encodes.
+
+        Raises
+        ------
+        SchemaError
+            For a value that cannot be stored, or, with ``lossy="raise"``, that would be rounded.
+        """
+        if array.type != self.type and canonical_type(array.type) != self.type:
             raise SchemaError(f"the values are {array.type}, the column is {self.type}", feature=self.name)
         if pa.types.is_null(self.type):
             return pa.nulls(len(array), pa.list_(pa.binary()))
@@ -76,24 +94,34 @@ class Field:
             if self.categories is not None and self.type.ordered:
                 load(array.dictionary_decode(), self.type, self.categories)
             return store(array, exact=lossy == "raise")
-        except _NO_CAST as error:
+        except _CAST_ERRORS as error:
             raise self._error(error) from None
 
     def load(self, array: pa.Array) -> pa.Array:
-        """The kernel's values as the column's type."""
+        """Convert values that the kernel decoded to the column's type.
+
+        Raises
+        ------
+        SchemaError
+            For a value that the type cannot hold.
+        """
         if pa.types.is_null(self.type):
-            array = _only_nulls(array, self.name)
+            array = _check_only_nulls(array, self.name)
         try:
             return load(array, self.type, self.categories)
-        except _NO_CAST as error:
+        except _CAST_ERRORS as error:
             raise self._error(error) from None
 
     def no_rows(self) -> pa.Array:
-        """An array of this type without values; a dictionary's holds the known categories."""
+        """Return an empty array of the column's type. That of a dictionary type has the known categories."""
         empty = pa.nulls(0, self.type)
         if self.categories is None:
             return empty
         return pa.DictionaryArray.from_arrays(empty.indices, self.categories, ordered=self.type.ordered)
+
+    def __repr__(self) -> str:
+        categories = "" if self.categories is None else f", categories={self.categories.to_pylist()}"
+        return f"Field({self.name!r}, {self.type}{categories})"
 
     def _error(self, error: Exception) -> SchemaError:
         if isinstance(error, MisfitError):
@@ -101,9 +129,36 @@ class Field:
         return SchemaError(f"pyarrow {pa.__version__} cannot convert {self.type}: {error}", feature=self.name)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Schema:
-    """The columns of a dataset and the message that each of its records is."""
+    """The columns of a dataset, and the message type of its records.
+
+    ``Snapshot.schema`` is a schema, and ``read_tfrecord(schema=...)`` takes one. :meth:`from_arrow` creates
+    one.
+
+    Parameters
+    ----------
+    fields : tuple of Field
+        The columns in their order.
+    record_type : "example", "sequence_example" or "bytes", default "example"
+        The message that each record is. "bytes" means that the payload of a record is the value of the only
+        column.
+
+    Examples
+    --------
+    >>> import pyarrow as pa
+    >>> from dask_tfrecord.schema.model import Schema
+    >>> schema = Schema.from_arrow(pa.schema({"age": pa.int8(), "tags": pa.list_(pa.string())}))
+    >>> schema
+    Schema of example records:
+      age: int8 (int64_list)
+      tags: list<item: string> (bytes_list)
+    >>> schema.names
+    ['age', 'tags']
+    >>> schema.select(["age"])
+    Schema of example records:
+      age: int8 (int64_list)
+    """
 
     fields: tuple[Field, ...]
     record_type: RecordType = "example"
@@ -116,29 +171,42 @@ class Schema:
         *,
         categories: Mapping[str, pa.Array] | None = None,
     ) -> Self:
-        """The plan for these columns, if TFRecord can hold them.
+        """Create a schema from Arrow's, if TFRecord can store its types.
 
-        Views become the plain types they are read back as. A column of the null type can only be missing.
+        Views become the types without views, which differ in layout only. A column of the null type can only
+        hold nulls.
 
         Parameters
         ----------
         schema : pyarrow.Schema
-            Names and logical types.
-        record_type : "example", "sequence_example" or "bytes"
-            What each record is.
+            The names and the logical types.
+        record_type : "example", "sequence_example" or "bytes", default "example"
+            The message that each record is.
         categories : mapping of str to pyarrow.Array, optional
-            The known categories of dictionary columns.
+            The first categories of dictionary columns, by the name of the column.
+
+        Returns
+        -------
+        Schema
 
         Raises
         ------
         SchemaError
             For a name or a type that such records cannot hold.
+
+        Examples
+        --------
+        >>> import pyarrow as pa
+        >>> from dask_tfrecord.schema.model import Schema
+        >>> Schema.from_arrow(pa.schema({"frames": pa.list_(pa.list_(pa.float32()))}), "sequence_example")
+        Schema of sequence_example records:
+          frames: list<item: list<item: float>> (feature list of float_list)
         """
         if record_type not in get_args(RecordType):
             raise SchemaError(f"unknown record_type {record_type!r}; known are {_list(get_args(RecordType))}")
         check_names(schema.names)
         known = categories or {}
-        fields = tuple(Field(item.name, plain(item.type), known.get(item.name)) for item in schema)
+        fields = tuple(Field(item.name, canonical_type(item.type), known.get(item.name)) for item in schema)
         for item in fields:
             _check_type(item, record_type)
         if record_type == "bytes":
@@ -147,7 +215,7 @@ class Schema:
 
     @property
     def names(self) -> list[str]:
-        """Names of the columns."""
+        """The names of the columns."""
         return [item.name for item in self.fields]
 
     @property
@@ -157,35 +225,47 @@ class Schema:
 
     @cached_property
     def arrow(self) -> pa.Schema:
-        """The columns with their logical types."""
+        """The Arrow schema with the logical types."""
         return pa.schema([(item.name, item.type) for item in self.fields])
 
     @property
     def lossy_names(self) -> list[str]:
-        """The columns whose values are rounded to 32-bit floats."""
+        """The names of the columns whose values are rounded to 32-bit floats."""
         return [item.name for item in self.fields if item.lossy]
 
     def select(self, names: Iterable[str]) -> Self:
-        """The schema of these columns, in this order."""
-        known = {item.name: item for item in self.fields}
-        wanted = list(names)
-        unknown = [name for name in wanted if name not in known]
-        if unknown:
-            raise SchemaError(f"no column is named {_list(unknown)}; there are {_list(self.names)}")
-        return type(self)(tuple(known[name] for name in wanted), self.record_type)
-
-    def no_rows(self) -> pa.RecordBatch:
-        """A batch without rows; its dictionaries hold the known categories."""
-        return pa.RecordBatch.from_arrays([item.no_rows() for item in self.fields], schema=self.arrow)
-
-    def to_storage(self, batch: pa.RecordBatch, *, lossy: Lossy) -> pa.RecordBatch:
-        """Logical values as the kernel takes them; zero-copy where the types allow.
+        """Return the schema of some columns, in the given order.
 
         Raises
         ------
         SchemaError
-            Naming the row of the batch and the column of a value that cannot be stored, or, with
-            ``lossy="raise"``, that would not come back as it is.
+            For a name that is not a column.
+        """
+        by_name = {item.name: item for item in self.fields}
+        selected = list(names)
+        unknown = [name for name in selected if name not in by_name]
+        if unknown:
+            raise SchemaError(f"no column is named {_list(unknown)}; there are {_list(self.names)}")
+        return type(self)(tuple(by_name[name] for name in selected), self.record_type)
+
+    def no_rows(self) -> pa.RecordBatch:
+        """Return an empty batch. Its dictionaries have the known categories."""
+        return pa.RecordBatch.from_arrays([item.no_rows() for item in self.fields], schema=self.arrow)
+
+    def to_storage(self, batch: pa.RecordBatch, *, lossy: Lossy) -> pa.RecordBatch:
+        """Convert a batch to types that the kernel encodes, without a copy where possible.
+
+        Parameters
+        ----------
+        batch : pyarrow.RecordBatch
+            The columns of this schema, with their logical types.
+        lossy : "warn", "allow" or "raise"
+            With "raise", a value that would be rounded to a 32-bit float raises.
+
+        Raises
+        ------
+        SchemaError
+            For a value that cannot be stored, with the row of the batch and the column.
         """
         if batch.schema.names != self.names:
             raise SchemaError(f"the columns are {_list(batch.schema.names)} instead of {_list(self.names)}")
@@ -195,20 +275,23 @@ class Schema:
         )
 
     def from_storage(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """What the kernel decoded, as the logical types.
+        """Convert a batch that the kernel decoded to the logical types, the inverse of `to_storage`.
 
         Raises
         ------
         SchemaError
-            Naming the row of the batch and the column of a value that does not fit the column's type.
+            For a value that the column's type cannot hold, with the row of the batch and the column.
         """
-        if batch.schema.equals(self.arrow):  # of many columns, new batches cost as much as their values
+        if batch.schema.equals(self.arrow):  # a new batch of many columns costs as much as decoding it
             return batch
         pairs = zip(self.fields, batch.columns, strict=True)
         return pa.RecordBatch.from_arrays([item.load(array) for item, array in pairs], schema=self.arrow)
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON types: readable by people, and exact in ``arrow``, a base64 Arrow stream of no rows."""
+        """Return the schema as JSON types, the form in which a snapshot stores it.
+
+        ``columns`` is for people. ``arrow`` is exact: a base64 text of an Arrow IPC stream without rows.
+        """
         columns = [
             {"name": item.name, "type": str(item.type), "kind": item.kind, "depth": item.depth}
             for item in self.fields
@@ -222,25 +305,36 @@ class Schema:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Self:
-        """The schema that `to_json` described.
+        """Create the schema that `to_json` returned.
 
         Raises
         ------
         SchemaError
-            For anything that `to_json` did not make.
+            For a value that `to_json` did not return.
         """
         try:
             stream = base64.b64decode(value["arrow"], validate=True)
             with pa.ipc.open_stream(stream) as reader:
                 empty = reader.read_all()
-            known = {
+            categories = {
                 name: empty.column(name).combine_chunks().dictionary for name in value["known_categories"]
             }
             if not empty.schema.names and value["record_type"] in get_args(RecordType):
-                return cls((), value["record_type"])  # of records without features
-            return cls.from_arrow(empty.schema, value["record_type"], categories=known)
+                return cls((), value["record_type"])  # records without features
+            return cls.from_arrow(empty.schema, value["record_type"], categories=categories)
         except (KeyError, TypeError, ValueError, AttributeError, OSError) as error:
             raise SchemaError(f"the stored schema is not readable: {error}") from error
+
+    def __repr__(self) -> str:
+        rows = (f"\n  {item.name}: {item.type} ({_feature_text(item)})" for item in self.fields)
+        return f"Schema of {self.record_type} records:{''.join(rows)}"
+
+    def _repr_html_(self) -> str:
+        rows = [("column", "type", "feature")]
+        rows += [(item.name, str(item.type), _feature_text(item)) for item in self.fields]
+        cells = ("".join(f"<td>{html.escape(text)}</td>" for text in row) for row in rows)
+        lines = "".join(f"<tr>{line}</tr>" for line in cells)
+        return f"<table><caption>Schema of {self.record_type} records</caption>{lines}</table>"
 
     def _ipc(self) -> bytes:
         sink = pa.BufferOutputStream()
@@ -249,18 +343,24 @@ class Schema:
         return bytes(sink.getvalue())
 
 
+def _feature_text(item: Field) -> str:
+    """Return the feature that stores a column, in the words of TensorFlow's proto files."""
+    kind = "bytes" if item.kind == "string" else item.kind
+    return f"feature list of {kind}_list" if item.depth == 2 else f"{kind}_list"
+
+
 def _list(names: Iterable[object]) -> str:
     return ", ".join(map(repr, names)) or "none"
 
 
 def check_names(names: Sequence[object]) -> None:
-    """Refuse names that cannot be the keys of a record."""
+    """Raise SchemaError for names that cannot be the feature names of a record."""
     if not names:
         raise SchemaError("there are no columns to store", advice="keep at least one column")
-    strange = [name for name in names if not isinstance(name, str)]
-    if strange:
+    not_strings = [name for name in names if not isinstance(name, str)]
+    if not_strings:
         raise SchemaError(
-            f"column names must be strings, not {_list(strange)}",
+            f"column names must be strings, not {_list(not_strings)}",
             advice="rename with ddf.rename(columns=str)",
         )
     if "" in names:
@@ -268,7 +368,7 @@ def check_names(names: Sequence[object]) -> None:
     repeated = [name for name, count in Counter(names).items() if count > 1]
     if repeated:
         raise SchemaError(
-            f"several columns are named {_list(repeated)}, a record holds each name once",
+            f"several columns are named {_list(repeated)}, but a record has each name at most once",
             advice="rename them",
         )
 
@@ -280,14 +380,14 @@ def _check_type(item: Field, record_type: RecordType) -> None:
         raise error.located(feature=item.name) from None
     if depth > (1 if record_type == "example" else 2):
         raise SchemaError(
-            f"{item.type} nests lists deeper than record_type={record_type!r} does",
+            f"{item.type} nests lists deeper than record_type={record_type!r} allows",
             feature=item.name,
             advice='pass record_type="sequence_example"' if depth == 2 else "flatten the lists",
         )
 
 
 def _check_payload(fields: Sequence[Field]) -> None:
-    """Records of bytes are the values of one column."""
+    """Raise SchemaError unless there is exactly one column of scalar bytes or strings."""
     if len(fields) != 1 or fields[0].kind not in ("bytes", "string") or fields[0].depth:
         names = _list(item.name for item in fields)
         raise SchemaError(
@@ -296,8 +396,8 @@ def _check_payload(fields: Sequence[Field]) -> None:
         )
 
 
-def _only_nulls(array: pa.Array, name: str) -> pa.Array:
-    """A column of the null type, if no record holds a value for it."""
+def _check_only_nulls(array: pa.Array, name: str) -> pa.Array:
+    """Return a column of the null type. Raise SchemaError if a record has a value for it."""
     row = pc.index(pc.greater(pc.list_value_length(array), 0), True).as_py()
     if row >= 0:
         raise SchemaError(

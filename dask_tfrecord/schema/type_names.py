@@ -1,4 +1,4 @@
-"""The ways in which people write a type -> the Arrow type: Arrow's, NumPy's, pandas' and Python's."""
+"""Names and objects that stand for a type in Arrow, NumPy, pandas and Python -> the Arrow type."""
 
 import re
 from collections.abc import Callable
@@ -26,33 +26,38 @@ _FORMS: tuple[tuple[re.Pattern[str], _Parse], ...] = (
 
 
 def arrow_type(given: Any) -> pa.DataType:
-    """The Arrow type that a type of Arrow, pandas, NumPy or Python, or the name of one, means.
+    """Return the Arrow type for a type of Arrow, pandas, NumPy or Python, or for its name.
+
+    Parameters
+    ----------
+    given : pyarrow.DataType, dtype, type or str
+        For example ``pa.int64()``, ``np.dtype("int64")``, ``pd.Int64Dtype()``, ``int`` or ``"list<int64>"``.
 
     Raises
     ------
     ValueError
-        For anything that means none.
+        If there is no such Arrow type, and for ``"float"``, which is 32 bits in Arrow and 64 bits in NumPy.
     """
     if isinstance(given, pa.DataType):
         return given
-    if isinstance(found := getattr(given, "pyarrow_dtype", None), pa.DataType):  # of pandas' ArrowDtype
+    if isinstance(found := getattr(given, "pyarrow_dtype", None), pa.DataType):  # pandas' ArrowDtype
         return found
     if isinstance(given, type) and given in _PYTHON:
         return _PYTHON[given]
-    if given is None:  # which NumPy takes for float64
-        raise ValueError("None is no type that Arrow has")
-    # A name of 32 bits in Arrow, of 64 in NumPy, whose dtypes equal their names.
+    if given is None:  # NumPy interprets None as float64
+        raise ValueError("None is not an Arrow type")
+    # NumPy's dtypes are equal to their names, so the test of the type comes first.
     if isinstance(given, str) and given == "float":
-        raise ValueError('\'float\' may be "float32" or "float64"')
+        raise ValueError('"float" is ambiguous; write "float32" or "float64"')
     try:
         return _by_name(given) if isinstance(given, str) else _by_dtype(given)
-    # NumPy and Arrow raise each of these for types and names that they do not know.
+    # NumPy and Arrow raise these for unknown types and names.
     except (KeyError, NotImplementedError, TypeError, ValueError, pa.ArrowException):
-        raise ValueError(f"{given!r} is no type that Arrow has") from None
+        raise ValueError(f"{given!r} is not an Arrow type") from None
 
 
 def _item(name: str) -> pa.DataType:
-    """The type of the values of a list, in Arrow's names."""
+    """Return the type of the values of a list, whose name is Arrow's."""
     return pa.float32() if name == "float" else arrow_type(name)
 
 
@@ -65,7 +70,7 @@ def _by_name(name: str) -> pa.DataType:
     try:
         return pa.type_for_alias(name)
     except ValueError:
-        if re.fullmatch("U?Int(8|16|32|64)|Float(32|64)", name):  # pandas' own, which have missing values
+        if re.fullmatch("U?Int(8|16|32|64)|Float(32|64)", name):  # pandas' nullable types
             return pa.type_for_alias(name.lower())
         return _by_dtype(name)
 

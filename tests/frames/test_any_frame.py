@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dask_tfrecord import SchemaError, read_tfrecord, to_tfrecord
-from dask_tfrecord.schema.storage_types import plain
+from dask_tfrecord.schema.storage_types import canonical_type
 
 pytestmark = [
     pytest.mark.usefixtures("one_thread"),
@@ -81,7 +81,7 @@ def test_any_frame_comes_back_equal_or_is_refused_for_a_reason(
     else:
         for name, (array, target) in drawn.items():
             found = table[name].combine_chunks()
-            assert found.type == plain(target or array.type)
+            assert found.type == canonical_type(target or array.type)
             for row in range(rows):
                 assert array[row].is_valid == found[row].is_valid
                 assert not array[row].is_valid or Value(array, row).equals(Value(found, row))

@@ -17,7 +17,8 @@ from dask_tfrecord.errors import SchemaError
 from dask_tfrecord.frames.pandas_to_arrow import plan_schema, to_table
 from dask_tfrecord.schema.conversion import convert
 from dask_tfrecord.schema.model import Lossy, Schema
-from dask_tfrecord.schema.storage_types import MisfitError, is_list, is_lossy
+from dask_tfrecord.schema.storage_types import is_list, is_lossy
+from dask_tfrecord.schema.storage_values import MisfitError
 
 
 def through_records(frame: pd.DataFrame, type_: pa.DataType, lossy: Lossy) -> pa.Array:

@@ -470,3 +470,24 @@ class TestJson:
     def test_a_missing_key_is_refused(self) -> None:
         with pytest.raises(SchemaError, match="the stored schema is not readable"):
             Schema.from_json({})
+
+
+class TestPrinting:
+    def test_a_schema_prints_each_column_with_its_type_and_feature(self) -> None:
+        schema = Schema.from_arrow(
+            pa.schema({"a": pa.int8(), "s": pa.list_(pa.list_(pa.string()))}), "sequence_example"
+        )
+        assert repr(schema).splitlines() == [
+            "Schema of sequence_example records:",
+            "  a: int8 (int64_list)",
+            "  s: list<item: list<item: string>> (feature list of bytes_list)",
+        ]
+
+    def test_a_notebook_shows_a_table_with_escaped_names(self) -> None:
+        text = Schema.from_arrow(pa.schema({"<b>": pa.float32()}))._repr_html_()
+        assert text.startswith("<table>")
+        assert "<td>&lt;b&gt;</td><td>float</td><td>float_list</td>" in text
+
+    def test_a_field_prints_its_categories(self) -> None:
+        type_ = pa.dictionary(pa.int32(), pa.string())
+        assert repr(Field("c", type_, pa.array(["x", "y"]))).endswith("categories=['x', 'y'])")

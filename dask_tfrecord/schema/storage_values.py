@@ -1,0 +1,370 @@
+"""Convert Arrow arrays to the types that features can store, and back. Knows values, no columns or records.
+
+`store` and `load` are the inverse of each other wherever the feature can hold the value. Otherwise they raise
+`MisfitError` with the row. Both convert whole arrays.
+"""
+
+from collections.abc import Callable
+from typing import Self
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow import types
+
+from dask_tfrecord.schema.storage_types import is_large_list, is_list, is_list_view, kind_and_depth
+
+Offsets = npt.NDArray[np.int64]
+INT64_MAX = 2**63 - 1
+_STORAGE_TYPES = (pa.int64(), pa.float32(), pa.binary(), pa.large_binary(), pa.string(), pa.large_string())
+_DAY = {"s": 86_400, "ms": 86_400_000, "us": 86_400_000_000, "ns": 86_400_000_000_000}
+
+
+class MisfitError(Exception):
+    """The target type cannot hold a value.
+
+    Parameters
+    ----------
+    row : int
+        Row of the value in the converted array.
+    problem : str
+        What is wrong.
+    advice : str, optional
+        What to do.
+    """
+
+    def __init__(self, row: int, problem: str, advice: str | None = None) -> None:
+        super().__init__(problem)
+        self.row = row
+        self.problem = problem
+        self.advice = advice
+
+    def in_list(self, offsets: Offsets) -> Self:
+        """Return the error with the row of the list that contains the value."""
+        return type(self)(_list_of(self.row, offsets), self.problem, self.advice)
+
+
+def store(array: pa.Array, *, exact: bool) -> pa.Array:
+    """Convert values to a type that the kernel encodes.
+
+    Parameters
+    ----------
+    array : pyarrow.Array
+        Values of any type that `kind_and_depth` accepts.
+    exact : bool
+        Raise for a value that would be rounded to a 32-bit float.
+
+    Raises
+    ------
+    MisfitError
+        For a value that a feature cannot store.
+    """
+    if is_stored(array):
+        return array
+    type_ = array.type
+    if isinstance(type_, pa.BaseExtensionType):
+        return store(array.storage, exact=exact)
+    if types.is_dictionary(type_):
+        return store(array.dictionary_decode(), exact=exact)
+    if is_list(type_):
+        return _store_list(array, exact=exact)
+    if types.is_date(type_) or types.is_time(type_) or types.is_timestamp(type_) or types.is_duration(type_):
+        check_range(array)
+        return array.view(integer_type(type_)).cast(pa.int64())
+    if types.is_uint64(type_):
+        return _store_uint64(array)
+    if types.is_boolean(type_) or types.is_integer(type_):
+        return array.cast(pa.int64())
+    if types.is_float16(type_):
+        return array.cast(pa.float32())
+    if types.is_string_view(type_):
+        return array.cast(pa.large_string())
+    if types.is_binary_view(type_) or types.is_fixed_size_binary(type_):
+        return array.cast(pa.large_binary())
+    return _store_rounded(array, exact=exact)
+
+
+def is_stored(array: pa.Array) -> bool:
+    """Return True if the kernel can encode the array as it is, so that `store` copies nothing."""
+    return array.type in _STORAGE_TYPES or (_is_encodable(array.type) and not _has_null_elements(array))
+
+
+def storage_bytes(array: pa.Array) -> int:
+    """Estimate the memory of the result of `store`. It is 0 if `store` copies nothing."""
+    if is_stored(array):
+        return 0
+    type_ = array.type
+    if isinstance(type_, pa.BaseExtensionType):
+        return storage_bytes(array.storage)
+    if is_list(type_):
+        values = array.flatten()
+        return 8 * len(array) + (storage_bytes(values) or int(values.nbytes))
+    if types.is_null(type_) or kind_and_depth(type_)[0] in ("int64", "float"):
+        return 8 * len(array)
+    if types.is_dictionary(type_):
+        lengths = pc.binary_length(store(array.dictionary, exact=False)).take(array.indices)
+        return 8 * len(array) + (pc.sum(lengths).as_py() or 0)
+    return 8 * len(array) + int(array.nbytes)
+
+
+def load(array: pa.Array, type_: pa.DataType, categories: pa.Array | None = None) -> pa.Array:
+    """Convert stored values to a logical type, the inverse of `store`.
+
+    Parameters
+    ----------
+    array : pyarrow.Array
+        Values that the kernel decoded or `store` returned.
+    type_ : pyarrow.DataType
+        The logical type.
+    categories : pyarrow.Array, optional
+        The first categories of a dictionary type, in this order. An ordered dictionary has no other
+        categories.
+
+    Raises
+    ------
+    MisfitError
+        For a value that the type cannot hold.
+    """
+    if array.type == type_:
+        return array
+    if isinstance(type_, pa.BaseExtensionType):
+        return pa.ExtensionArray.from_storage(type_, load(array, type_.storage_type))
+    if types.is_dictionary(type_):
+        return _load_dictionary(load(array, type_.value_type), type_, categories)
+    if is_list(type_):
+        return with_values(array, type_, load)
+    if types.is_int64(array.type):
+        return _load_integer(array, type_)
+    if types.is_float32(array.type):
+        return _load_float(array, type_)
+    if types.is_fixed_size_binary(type_):
+        width = type_.byte_width
+        _raise_at_first(
+            pc.not_equal(pc.binary_length(array), width),
+            lambda row: f"the value has {len(array[row].as_py())} bytes, the column {width}",
+            "pass pa.binary() for the column in schema=",
+        )
+    return array.cast(type_)
+
+
+def _is_encodable(type_: pa.DataType) -> bool:
+    """Return True for the types that the kernel encodes."""
+    if type_ in _STORAGE_TYPES:
+        return True
+    return is_list(type_) and not is_list_view(type_) and _is_encodable(type_.value_type)
+
+
+def _has_null_elements(array: pa.Array) -> bool:
+    """Return True if the values of a list array contain a null, even if no list refers to it."""
+    return is_list(array.type) and (array.values.null_count > 0 or _has_null_elements(array.values))
+
+
+def integer_type(type_: pa.DataType) -> pa.DataType:
+    return pa.int32() if type_.bit_width == 32 else pa.int64()
+
+
+def _raise_at_first(mask: pa.Array, problem: Callable[[int], str], advice: str | None = None) -> None:
+    """Raise MisfitError for the first row whose mask is true; ``problem`` describes the row."""
+    row = pc.index(mask, True).as_py()
+    if row >= 0:
+        raise MisfitError(row, problem(row), advice)
+
+
+def _list_of(value: int, offsets: Offsets) -> int:
+    return int(np.searchsorted(offsets, value, side="right")) - 1
+
+
+def _offsets(lists: pa.Array) -> Offsets:
+    """Return the start of each list in ``lists.flatten()``, and the end of the last list."""
+    lengths = lists.sizes if is_list_view(lists.type) else pc.list_value_length(lists)
+    lengths = pc.if_else(lists.is_valid(), lengths, 0)
+    return np.concatenate([[0], np.cumsum(lengths.to_numpy(zero_copy_only=False), dtype=np.int64)])
+
+
+def _make_list(type_: pa.DataType, offsets: Offsets, values: pa.Array, nulls: pa.Array) -> pa.Array:
+    if types.is_large_list(type_):
+        return pa.LargeListArray.from_arrays(pa.array(offsets), values, type=type_, mask=nulls)
+    narrow = pa.array(offsets).cast(pa.int32())
+    return pa.ListArray.from_arrays(narrow, values, type=type_, mask=nulls)
+
+
+def _store_list(lists: pa.Array, *, exact: bool) -> pa.Array:
+    values, offsets = lists.flatten(), _offsets(lists)
+    try:
+        _raise_at_first(
+            values.is_null(),
+            lambda _: "the list holds a null, which TFRecord cannot store",
+            "fill or drop the nulls inside the lists",
+        )
+        stored = store(values, exact=exact)
+    except MisfitError as misfit:
+        raise misfit.in_list(offsets) from None
+    type_ = pa.large_list(stored.type) if is_large_list(lists.type) else pa.list_(stored.type)
+    return _make_list(type_, offsets, stored, lists.is_null())
+
+
+def _store_uint64(array: pa.Array) -> pa.Array:
+    stored = array.view(pa.int64())
+    _raise_at_first(
+        pc.less(stored, 0),
+        lambda row: f"{array[row]} is above 2^63-1, the largest integer that TFRecord holds",
+        "store it as a string or as bytes",
+    )
+    return stored
+
+
+def _store_rounded(array: pa.Array, *, exact: bool) -> pa.Array:
+    """Store float64 and decimals as 32-bit floats."""
+    type_ = array.type
+    wide = array.cast(
+        pa.float64()
+    )  # Arrow's direct cast from a decimal to float32 is inexact by a bit or two
+    stored = wide.cast(pa.float32())
+    _raise_at_first(
+        pc.and_(pc.is_inf(stored), pc.is_finite(wide)),
+        lambda row: f"{array[row]} is too large for TFRecord's 32-bit floats and would become inf",
+        "scale the column or store it as a string",
+    )
+    if types.is_decimal(type_):
+        _raise_at_first(
+            _exceeds_decimal(stored, type_),
+            lambda row: f"{array[row]} becomes {stored[row]} as a 32-bit float, which {type_} cannot hold",
+            "give the decimal more digits or store it as a string",
+        )
+    if exact:
+        back = load(stored, type_)
+        _raise_at_first(
+            pc.and_(pc.not_equal(back, array), pc.invert(pc.is_nan(wide))),
+            lambda row: f"{array[row]} would come back as {back[row]}: TFRecord has 32-bit floats only",
+            'pass lossy="allow" to store the nearest 32-bit float, or store the column as a string',
+        )
+    return stored
+
+
+def _exceeds_decimal(floats: pa.Array, type_: pa.DataType) -> pa.Array:
+    """Return a mask of the floats that have too many digits for a decimal type."""
+    limit = 10.0 ** (type_.precision - type_.scale)
+    return pc.greater_equal(pc.abs(floats).cast(pa.float64()), limit)
+
+
+def _range(type_: pa.DataType) -> tuple[int, int] | None:
+    """Return the least and the greatest int64 that the type can hold, or None if it can hold all."""
+    if types.is_boolean(type_):
+        return 0, 1
+    if types.is_time(type_):
+        return 0, _DAY[type_.unit] - 1
+    if types.is_integer(type_) or types.is_date32(type_):
+        limits = np.iinfo(np.int32 if types.is_date32(type_) else type_.to_pandas_dtype())
+        return int(limits.min), min(int(limits.max), INT64_MAX)
+    return None
+
+
+def check_range(array: pa.Array) -> None:
+    """Raise MisfitError for a time that exceeds a day, or a date64 with a time.
+
+    Arrow arrays can contain such values, but readers misinterpret them.
+    """
+    if types.is_time(array.type) or types.is_date64(array.type):
+        _check_integers(array.view(integer_type(array.type)), array.type, "correct the value")
+
+
+def _check_integers(array: pa.Array, type_: pa.DataType, advice: str) -> None:
+    """Raise MisfitError for the first integer that is not a value of the type."""
+    misfits = None
+    if types.is_date64(type_):
+        days = pc.multiply(pc.divide(array, _DAY["ms"]), _DAY["ms"])
+        misfits = pc.not_equal(days, array)
+    elif (limits := _range(type_)) is not None:
+        misfits = pc.or_(pc.less(array, limits[0]), pc.greater(array, limits[1]))
+    if misfits is not None:
+        _raise_at_first(misfits, lambda row: f"{array[row]} does not fit {type_}", advice)
+
+
+def _load_integer(array: pa.Array, type_: pa.DataType) -> pa.Array:
+    _check_integers(array, type_, "pass pa.int64() or another wider type for the column in schema=")
+    if types.is_boolean(type_) or types.is_integer(type_):
+        return array.cast(type_)
+    return array.cast(integer_type(type_)).view(type_)
+
+
+def _load_float(array: pa.Array, type_: pa.DataType) -> pa.Array:
+    wide = array.cast(pa.float64())
+    if types.is_float16(type_):
+        loaded = array.cast(type_)
+        back = loaded.cast(pa.float64())
+        _refuse_float(pc.and_(pc.not_equal(wide, back), pc.invert(pc.is_nan(wide))), array, type_)
+        return loaded
+    if not types.is_decimal(type_):
+        return wide.cast(type_)
+    _refuse_float(pc.or_(pc.invert(pc.is_finite(array)), _exceeds_decimal(array, type_)), array, type_)
+    loaded = wide.cast(type_)
+    _refuse_float(_is_not_a_stored_decimal(loaded.cast(pa.float64()), array), array, type_)
+    return loaded
+
+
+def _refuse_float(mask: pa.Array, array: pa.Array, type_: pa.DataType) -> None:
+    _raise_at_first(
+        mask,
+        lambda row: f"{array[row]} does not fit {type_}",
+        "pass pa.float32() for the column in schema=",
+    )
+
+
+def _is_not_a_stored_decimal(decimals: pa.Array, floats: pa.Array) -> pa.Array:
+    """Return a mask of the floats that are not the stored form of their nearest decimal.
+
+    A decimal differs from its stored float by at most half a step between two floats. The factor below is a
+    little larger, because Arrow's division is inexact in the last bits.
+    """
+    numbers = floats.fill_null(0).to_numpy(zero_copy_only=False)
+    steps = pa.array(np.spacing(np.abs(numbers)).astype(np.float64) * 0.5000001)
+    return pc.greater(pc.abs(pc.subtract(decimals, floats.cast(pa.float64()))), steps)
+
+
+def with_values(
+    lists: pa.Array, type_: pa.DataType, convert: Callable[[pa.Array, pa.DataType], pa.Array]
+) -> pa.Array:
+    """Convert lists to the list type ``type_``, and their values with ``convert``."""
+    values, offsets, nulls = lists.flatten(), _offsets(lists), lists.is_null()
+    if types.is_fixed_size_list(type_):
+        size = type_.list_size
+        _raise_at_first(
+            pc.and_(pc.not_equal(pc.list_value_length(lists), size), lists.is_valid()),
+            lambda row: f"the list holds {len(lists[row])} values, the column {size}",
+            f"pass pa.list_({type_.value_type}) for the column in schema=",
+        )
+    try:
+        loaded = convert(values, type_.value_type)
+    except MisfitError as misfit:
+        raise misfit.in_list(offsets) from None
+    if not types.is_fixed_size_list(type_):
+        return _make_list(type_, offsets, loaded, nulls)
+    if lists.null_count:
+        loaded = loaded.take(_fixed_size_positions(offsets, type_.list_size, nulls))
+    return pa.FixedSizeListArray.from_arrays(loaded, type=type_, mask=nulls)
+
+
+def _fixed_size_positions(offsets: Offsets, size: int, nulls: pa.Array) -> pa.Array:
+    """Return the positions of the values of lists of one size, with nulls for the values of null lists."""
+    positions = offsets[:-1, None] + np.arange(size)
+    return pa.array(positions.ravel(), mask=np.repeat(nulls.to_numpy(zero_copy_only=False), size))
+
+
+def _load_dictionary(values: pa.Array, type_: pa.DataType, categories: pa.Array | None) -> pa.Array:
+    if categories is None:
+        encoded = values.dictionary_encode()
+        codes, categories = encoded.indices, encoded.dictionary
+    else:
+        codes = pc.index_in(values, value_set=categories)
+        unknown = pc.and_(codes.is_null(), values.is_valid())
+        if type_.ordered:
+            _raise_at_first(
+                unknown,
+                lambda row: f"{values[row].as_py()!r} is not one of the column's ordered categories",
+                f"pass {type_.value_type} for the column in schema=",
+            )
+        elif pc.any(unknown, min_count=0).as_py():
+            categories = pa.concat_arrays([categories, values.filter(unknown).unique()])
+            codes = pc.index_in(values, value_set=categories)
+    return pa.DictionaryArray.from_arrays(codes, categories, ordered=type_.ordered)
