@@ -1,1 +1,1 @@
-"""Runnable as ``python -m benchmarks.NAME``; every figure is measured beside what it is compared with."""
+"""Benchmarks, run as ``python -m benchmarks.NAME``. Each figure is measured beside its reference."""

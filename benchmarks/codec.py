@@ -1,9 +1,10 @@
-"""The kernel against its own limit, on one core.
+"""Measure the kernel against the limit of the machine, on one core.
 
-The roof of encoding is a memcpy of the output into a reused buffer plus a CRC-32C of the output; that of
-decoding a CRC-32C of the input plus a memcpy of the Arrow bytes. Both are measured here, in turn with the
-kernel, by the best instruction the machine has, on warm memory. All figures are the best of the rounds in
-CPU time of the thread: the roof is a sum of two passes, so a ratio above 1 is possible.
+The limit ("roof") of encoding is the time of a memcpy of the output into a reused buffer plus the time of a
+CRC-32C of the output. The roof of decoding is the time of a CRC-32C of the input plus the time of a memcpy of
+the Arrow bytes. The roofs and the kernel are measured in turn, on warm memory, with the best instructions of
+the machine. Each figure is the best round, in CPU time of the thread. A roof is a sum of two passes, so a
+ratio above 1 is possible.
 
     python -m benchmarks.codec [--rounds 5] [--scale 1.0] [--crc best] [tabular recsys wide images]
 """
@@ -20,7 +21,7 @@ from benchmarks.tables import TABLES, Table
 from dask_tfrecord.codec import Decoder, Encoder, Inference, _kernel, scan
 
 OUT_BYTES = 1 << 20  # encode's reused buffer
-WINDOW_BYTES = 4 << 20  # decode: what a reader fills from the file again and again
+WINDOW_BYTES = 4 << 20  # decode: the buffer that a reader fills from the file again and again
 
 
 def seconds(work: Callable[[], object]) -> float:
@@ -43,7 +44,7 @@ def drain(views: Iterator[memoryview]) -> None:
 
 
 def memcpy(source: np.ndarray, step: int) -> None:
-    """Copy everything into one reused buffer."""
+    """Copy all of ``source`` into one reused buffer, ``step`` bytes at a time."""
     buffer = np.empty(step, np.uint8)
     for at in range(0, len(source), step):
         part = source[at : at + step]
@@ -51,14 +52,14 @@ def memcpy(source: np.ndarray, step: int) -> None:
 
 
 def checksum(size: int, step: int, implementation: str) -> None:
-    """CRC-32C of as many bytes as ``size``, of a buffer that is in the cache."""
+    """Compute the CRC-32C of ``size`` bytes, from a buffer of ``step`` bytes that stays in the cache."""
     buffer = np.ones(step, np.uint8)
     for at in range(0, size, step):
         _kernel.crc32c(buffer[: min(step, size - at)], implementation=implementation)
 
 
 def windows(data: np.ndarray) -> list[slice]:
-    """Slices of whole records, as large as fit into a window."""
+    """Cut the data into slices of whole records, each as large as a window allows."""
     starts = scan(data, final=True, offsets=True).offsets.to_numpy()
     ends = np.append(starts[1:], len(data))
     cuts = [0]
@@ -69,7 +70,7 @@ def windows(data: np.ndarray) -> list[slice]:
 
 
 def over_windows(data: np.ndarray, work: Callable[[np.ndarray], object]) -> float:
-    """Seconds of ``work`` on all of the data, each window freshly read into one reused buffer."""
+    """Return the seconds of ``work`` on all windows; each window is first copied into one reused buffer."""
     total = 0.0
     parts = windows(data)
     buffer = np.empty(max(part.stop - part.start for part in parts), np.uint8)
@@ -87,8 +88,8 @@ def arrow_bytes(table: Table) -> np.ndarray:
 def measure(table: Table, rounds: int, crc: str) -> dict[str, float]:
     data = np.frombuffer(encoded(table), np.uint8)
     arrow = arrow_bytes(table)
-    few = [column for column in table.columns if column.name in table.few]
-    everything, projection = Decoder(table.columns, "example"), Decoder(few, "example")
+    projected = [column for column in table.columns if column.name in table.projection]
+    everything, projection = Decoder(table.columns, "example"), Decoder(projected, "example")
 
     def decode(decoder: Decoder) -> Callable[[np.ndarray], object]:
         return lambda view: decoder.decode(view, final=True).batch
@@ -112,19 +113,19 @@ def measure(table: Table, rounds: int, crc: str) -> dict[str, float]:
 
 
 def check(table: Table) -> None:
-    """The figures are of a kernel that gives back what it was given."""
+    """Check that decoding returns the rows that were encoded."""
     part = replace(table, batch=table.batch.slice(0, 1000))
     decoded = Decoder(table.columns, "example").decode(encoded(part), final=True)
     if decoded.damage or not decoded.batch.equals(part.batch):
-        raise AssertionError("the kernel does not give back what it was given")
+        raise AssertionError("decoding does not return the rows that were encoded")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("tables", nargs="*", metavar="table", help=f"of {', '.join(TABLES)}; default: all")
+    parser.add_argument("tables", nargs="*", metavar="table", help=f"{', '.join(TABLES)}; default: all")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--scale", type=float, default=1.0, help="of the number of rows")
-    parser.add_argument("--crc", default="best", help="that the roof is made of: best, sse4.2, ...")
+    parser.add_argument("--scale", type=float, default=1.0, help="factor for the number of rows")
+    parser.add_argument("--crc", default="best", help="CRC-32C implementation of the roof: best, sse4.2, ...")
     arguments = parser.parse_args()
     print(f"CRC-32C by {', '.join(_kernel.crc32c_implementations())}; best of {arguments.rounds} rounds")
     print(f"{'':9}{'':12}{'rows/s':>12}{'GB/s':>8}{'x roof':>8}{'x decode':>10}")

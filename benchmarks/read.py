@@ -1,9 +1,12 @@
-"""Reading whole data sets, against what its parts take by themselves.
+"""Measure reads of whole datasets against a bare loop over the same files.
 
-All columns of the four tables, and a few of them, against a bare loop of ``readinto`` and decoding on the
-same files. Then one large file, plain and with gzip, in its blocks on one thread and on two; then the number
-of files that ``len`` opens. All figures are the best of the rounds in wall time, on two threads; the files
-are in memory where the system has such a place.
+1. All columns of the four tables, and a projection of each table. The bare loop calls ``readinto`` and
+   decodes.
+2. One large file, uncompressed and with gzip, read block by block on one thread and on two threads.
+3. The number of files that ``len`` opens.
+
+Each figure is the best round, in wall time, on two threads. The files are in memory if the system has
+``/dev/shm``.
 
     python -m benchmarks.read [--rounds 3] [--scale 1.0] [tabular recsys wide images]
 """
@@ -26,20 +29,20 @@ from benchmarks.tables import TABLES, Table
 from benchmarks.write import PARTITIONS, THREADS, collection, seconds, side_by_side, slices, to_pandas
 from dask_tfrecord.codec import Column, Decoder
 
-REPEATS = 4  # of the partitions, so that the plan does not count for more than the work
+REPEATS = 4  # of each partition, so that the time of the reads exceeds the time of the plan
 LARGE_BYTES = 2 << 30
-ROW_BYTES = 210  # about, of the first table
+ROW_BYTES = 210  # of the table "tabular", approximately
 WINDOW_BYTES = 4 << 20
 
 
 def best(rounds: int, *works: Callable[[], object]) -> list[float]:
-    """Of each of the works, which take turns."""
+    """Return the shortest time of each work. The works take turns."""
     took = [[seconds(work) for work in works] for _ in range(rounds)]
     return [min(times) for times in zip(*took, strict=True)]
 
 
 def bare_loop(paths: Sequence[Path], columns: Sequence[Column]) -> None:
-    """Read and decode, and keep what was decoded of a file as a task does."""
+    """Read and decode the files, and keep the batches of a file until its end, as a task does."""
 
     def read(index: int) -> None:
         decoder = Decoder(columns, "example")
@@ -58,36 +61,37 @@ def bare_loop(paths: Sequence[Path], columns: Sequence[Column]) -> None:
 
 
 def compute_and_drop(ddf: dd.DataFrame) -> None:
-    """The partitions, each of which is let go when it is there."""
+    """Compute all partitions, and release each partition as soon as it is computed."""
     ddf.map_partitions(len, meta=(None, "int64")).compute()
 
 
 def measure_table(root: str, name: str, table: Table, rounds: int) -> None:
-    """All columns, and the few of a projection."""
+    """Measure reads of all columns, and of a projection."""
     ddf = collection([to_pandas(batch) for batch in slices(table.batch, PARTITIONS)] * REPEATS)
     ddf.to_tfrecord(root)
     paths = sorted(Path(root).glob("part-*"))
     size = sum(path.stat().st_size for path in paths)
-    few = [column for column in table.columns if column.name in table.few]
+    columns = [column for column in table.columns if column.name in table.projection]
     whole = dask_tfrecord.read_tfrecord(root, blocksize=None)
-    projected = dask_tfrecord.read_tfrecord(root, blocksize=None, columns=list(table.few))
-    ours, loop, ours_few, loop_few = best(
+    projected = dask_tfrecord.read_tfrecord(root, blocksize=None, columns=list(table.projection))
+    ours, loop, ours_projected, loop_projected = best(
         rounds,
         lambda: compute_and_drop(whole),
         lambda: bare_loop(paths, table.columns),
         lambda: compute_and_drop(projected),
-        lambda: bare_loop(paths, few),
+        lambda: bare_loop(paths, columns),
     )
     rows = table.batch.num_rows * REPEATS
     print(f"{name:9}{'all':6}{rows / ours:12,.0f}{size / ours / 1e9:8.2f}{loop / ours:8.2f} of the bare loop")
     print(
-        f"{'':9}{len(few):<6}{rows / ours_few:12,.0f}{size / ours_few / 1e9:8.2f}{loop_few / ours_few:8.2f} "
-        f"of the bare loop, {ours / ours_few:.2f} x the rate of all"
+        f"{'':9}{len(columns):<6}{rows / ours_projected:12,.0f}{size / ours_projected / 1e9:8.2f}"
+        f"{loop_projected / ours_projected:8.2f} of the bare loop, "
+        f"{ours / ours_projected:.2f} x the rate of all columns"
     )
 
 
 def measure_large(root: str, compression: str | None, rounds: int, scale: float) -> None:
-    """One file, read in its blocks."""
+    """Measure a read of one large file, block by block."""
     table = TABLES["tabular"](max(100, int(1_000_000 * min(scale, 1))))
     times = max(1, round(LARGE_BYTES * scale / (ROW_BYTES * table.batch.num_rows)))
     frame = pa.Table.from_batches([table.batch] * times).to_pandas(types_mapper=pd.ArrowDtype)
@@ -108,7 +112,7 @@ def measure_large(root: str, compression: str | None, rounds: int, scale: float)
 
 
 def measure_opens(root: str, scale: float) -> None:
-    """What ``len`` of a data set of many files opens."""
+    """Count the files that ``len`` of a dataset of many files opens."""
     count = max(2, int(1_000 * scale))
     collection([to_pandas(TABLES["tabular"](10).batch)] * count).to_tfrecord(root)
     opened: list[str] = []
@@ -125,9 +129,9 @@ def measure_opens(root: str, scale: float) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("tables", nargs="*", metavar="table", help=f"of {', '.join(TABLES)}; default: all")
+    parser.add_argument("tables", nargs="*", metavar="table", help=f"{', '.join(TABLES)}; default: all")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--scale", type=float, default=1.0, help="of the number of rows")
+    parser.add_argument("--scale", type=float, default=1.0, help="factor for the number of rows")
     arguments = parser.parse_args()
     rounds, scale = arguments.rounds, arguments.scale
     memory = "/dev/shm"

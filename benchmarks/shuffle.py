@@ -1,10 +1,11 @@
-"""Memory of the tasks of ``shuffle=`` and ``colocate=True``, for data that is larger than the workers.
+"""Measure the memory of the tasks of ``shuffle=`` and ``colocate=True``, for data larger than the workers.
 
-Two workers with a limit of 1 GB each make partitions of 48 MB (600,000 rows of 80 bytes: two int64, int32,
-float32, a text of 56 letters), move their rows and write them. For each size of the data: wall time,
-processor time of both workers, the most that lay in the staging directory, and how much more memory a worker
-had at most than before. The bound is four times the partition plus 128 MiB. ``colocate=True`` spreads keys
-by their hashes, so some of its partitions are larger. Needs Linux.
+Two workers with a memory limit of 1 GB each make partitions of 48 MB, move their rows and write them. A
+partition has 600,000 rows of 80 bytes: two int64, one int32, one float32 and a text of 56 letters. For each
+size of the data, the table shows the wall time, the processor time of both workers, the most bytes in the
+staging directory, and the peak growth of a worker's memory. The bound of the growth is four times the
+partition plus 128 MiB. ``colocate=True`` distributes keys by their hashes, so some of its partitions are
+larger. The benchmark needs Linux.
 
     python -m benchmarks.shuffle [--rounds 1] [--scale 1.0] [0.5 1 2 4 8]
 """
@@ -29,7 +30,7 @@ import dask_tfrecord
 ROW_BYTES = 80
 TEXT_BYTES = 56
 PARTITION_BYTES = 48_000_000
-ROWS_PER_KEY = 600  # in each partition: 1000 keys
+ROWS_PER_KEY = 600  # in each partition, which therefore has 1,000 keys
 MEMORY_LIMIT = "1GB"
 
 JOBS: dict[str, dict[str, Any]] = {
@@ -54,7 +55,7 @@ def partition(index: int, rows: int) -> pd.DataFrame:
 
 
 def peak_bytes() -> int:
-    """The most memory that this process had since `forget_peak`."""
+    """Return the peak memory of this process since `forget_peak`."""
     status = Path("/proc/self/status").read_text()
     return int(status.split("VmHWM:")[1].split()[0]) * 1024
 
@@ -69,7 +70,7 @@ def processor_seconds() -> float:
 
 @contextmanager
 def staged(root: Path) -> Iterator[list[int]]:
-    """The most bytes in the staging directory while the block runs, when it ends."""
+    """Yield a list whose item is, after the block, the most bytes that the staging directory held."""
     stop, most = Event(), [0]
 
     def look() -> None:
@@ -91,7 +92,7 @@ def staged(root: Path) -> Iterator[list[int]]:
 def measure(
     client: Client, job: str, partitions: int, rows: int, root: Path
 ) -> tuple[float, float, int, int]:
-    """Seconds, processor seconds, temporary bytes and growth of one write."""
+    """Return the seconds, processor seconds, staged bytes and memory growth of one write."""
     ddf = dd.from_map(partition, range(partitions), rows=rows, meta=partition(0, 1).iloc[:0])
     client.run(forget_peak)
     before, used = client.run(peak_bytes), client.run(processor_seconds)
@@ -125,8 +126,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("sizes", nargs="*", type=float, default=[0.5, 1, 2, 4, 8], help="in GB")
     parser.add_argument("--rounds", type=int, default=1)
-    parser.add_argument("--scale", type=float, default=1.0, help="of the sizes")
-    parser.add_argument("--directory", help="where to write; it needs room for three times the largest size")
+    parser.add_argument("--scale", type=float, default=1.0, help="factor for the sizes")
+    parser.add_argument("--directory", help="where to write; needs room for three times the largest size")
     arguments = parser.parse_args()
     sizes = [size * arguments.scale for size in arguments.sizes]
     print(

@@ -1,4 +1,4 @@
-"""The four generated tables that the benchmarks share."""
+"""The four generated tables of the benchmarks."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,11 +11,11 @@ from dask_tfrecord.codec import Column
 
 @dataclass(frozen=True)
 class Table:
-    """A generated batch and what its columns are on the wire; ``few`` are the columns of a projection."""
+    """A generated batch, its columns on the wire, and the names of the columns that a projection reads."""
 
     batch: pa.RecordBatch
     columns: tuple[Column, ...]
-    few: tuple[str, ...]
+    projection: tuple[str, ...]
 
 
 def tabular(rows: int = 1_000_000) -> Table:
@@ -79,7 +79,7 @@ def wide(rows: int = 100_000) -> Table:
 
 
 def images(rows: int = 5_000) -> Table:
-    """One value of about 100 KB of incompressible bytes, and its label."""
+    """One incompressible binary value of about 100 KB, and one label."""
     random = np.random.default_rng(4)
     lengths = random.integers(90_000, 110_000, rows)
     offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)

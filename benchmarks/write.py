@@ -1,11 +1,14 @@
-"""Writing whole data sets, against what its parts take by themselves.
+"""Measure writes of whole datasets against the time of their parts.
 
-An uncompressed write against a bare loop that encodes the same rows and writes the bytes; gzip against the
-compressor alone on the same bytes; both on two threads. Then many directories against none, slicing a
-partition by 100,000 keys, and 10,000 small partitions against Dask's ``to_parquet``. The contestants take
-turns, after a round that does not count. Times are wall times, the best of the rounds; of what is compared,
-the median of the rounds, each of which is as busy or quiet for both. The files are in memory where the system
-has such a place.
+1. An uncompressed write, against a bare loop that encodes the same rows and writes the bytes.
+2. A gzip write, against the compressor alone on the same bytes.
+3. A write to many directories, against a write to one directory.
+4. Grouping the rows of a partition by 100,000 keys.
+5. 10,000 small partitions, against Dask's ``to_parquet``.
+
+The first two use two threads. The works take turns, after one round that does not count. Rates are of the
+best round, in wall time. Ratios are the median over the rounds, because both works of a round share the load
+of the machine. The files are in memory if the system has ``/dev/shm``.
 
     python -m benchmarks.write [--rounds 5] [--scale 1.0] [tabular recsys wide images]
 """
@@ -30,16 +33,16 @@ import pyarrow as pa
 import dask_tfrecord
 from benchmarks.tables import TABLES, Table
 from dask_tfrecord.codec import Encoder, codecs
-from dask_tfrecord.dataset.partitioning.grouping import split
+from dask_tfrecord.dataset.partitioning.grouping import group_by_directory
 
 THREADS = 2
 PARTITIONS = 8
-REPEATS = 4  # of the partitions, so that the plan and the commit do not count for more than the work
+REPEATS = 4  # of each partition, so that the time of the writes exceeds that of the plan and the commit
 SMALL_PARTITIONS = 10_000
 DIRECTORIES = 200
 KEYS = 100_000
 
-# What the tasks take their partitions from: Dask would spend its time on naming values this large.
+# The partitions, which the tasks look up here. Passed as values, Dask would spend its time on hashing them.
 _frames: list[pd.DataFrame] = []
 
 
@@ -50,7 +53,7 @@ def seconds(work: Callable[[], object]) -> float:
 
 
 def rounds_of(rounds: int, *works: Callable[[str], object]) -> list[list[float]]:
-    """The times of each of the works, which take turns and get a directory that does not exist."""
+    """Return the times of each work. The works take turns, and each gets a directory that does not exist."""
     memory = "/dev/shm"
     took: list[list[float]] = [[] for _ in works]
     for _ in range(rounds + 1):
@@ -62,7 +65,7 @@ def rounds_of(rounds: int, *works: Callable[[str], object]) -> list[list[float]]
 
 
 def ratio(times: list[float], others: list[float]) -> float:
-    """How many times as long as the others it takes, in the median of the rounds."""
+    """Return the median over the rounds of the ratio of the two times."""
     return statistics.median(time / other for time, other in zip(times, others, strict=True))
 
 
@@ -76,7 +79,7 @@ def partition(index: int) -> pd.DataFrame:
 
 
 def collection(frames: list[pd.DataFrame]) -> dd.DataFrame:
-    """Partitions as they are; Dask would convert their strings, which is no part of a write."""
+    """Build a collection without Dask's string conversion, which is not part of a write."""
     _frames[:] = frames
     with dask.config.set({"dataframe.convert-string": False}):
         return dd.from_map(partition, range(len(frames)), meta=frames[0].iloc[:0])
@@ -92,7 +95,7 @@ def slices(batch: pa.RecordBatch, count: int) -> list[pa.RecordBatch]:
 
 
 def measure_rates(name: str, table: Table, rounds: int) -> None:
-    """The four tables, without compression and with gzip."""
+    """Measure a write of one table, without compression and with gzip."""
     batches = slices(table.batch, PARTITIONS) * REPEATS
     ddf = collection([to_pandas(batch) for batch in batches])
 
@@ -110,7 +113,7 @@ def measure_rates(name: str, table: Table, rounds: int) -> None:
 
     def compress(index: int) -> None:
         file = codecs.compressor("gzip")
-        file.add(encoded[index])  # to gzip's own checksum
+        file.add(encoded[index])  # updates the checksum of gzip
         file.compress(encoded[index])
 
     plain, loop, zipped, compressor = rounds_of(
@@ -130,7 +133,7 @@ def measure_rates(name: str, table: Table, rounds: int) -> None:
 
 
 def measure_directories(rounds: int, scale: float) -> None:
-    """``partition_on`` against a flat write of the same rows."""
+    """Measure a write with ``partition_on`` against a write of the same rows to one directory."""
     rows = max(DIRECTORIES, int(1_000_000 * scale))
     table = TABLES["tabular"](rows)
     keys = pa.array(np.random.default_rng(5).integers(0, DIRECTORIES, rows))
@@ -141,20 +144,20 @@ def measure_directories(rounds: int, scale: float) -> None:
         lambda path: ddf.to_tfrecord(path),
         lambda path: ddf.to_tfrecord(path, partition_on="key"),
     )
-    print(f"{rows:,} rows to {DIRECTORIES} directories: {ratio(split_up, flat):.2f} x the time of none")
+    print(f"{rows:,} rows to {DIRECTORIES} directories: {ratio(split_up, flat):.2f} x the time of one")
 
 
 def measure_slicing(rounds: int, scale: float) -> None:
-    """Sorting a partition by its keys and cutting it up."""
+    """Measure the grouping of the rows of one partition by their keys."""
     rows = int(1_000_000 * scale)
     keys = np.random.default_rng(6).integers(0, max(1, int(KEYS * scale)), rows)
     table = pa.table({"key": keys, "value": np.arange(rows)})
-    [took] = rounds_of(rounds, lambda _: split(table, ("key",), max_parts=rows))
-    print(f"{rows:,} rows of {len(np.unique(keys)):,} keys sorted and sliced: {min(took):.2f} s")
+    [took] = rounds_of(rounds, lambda _: group_by_directory(table, ("key",), max_directories=rows))
+    print(f"{rows:,} rows of {len(np.unique(keys)):,} keys grouped: {min(took):.2f} s")
 
 
 def measure_small_partitions(rounds: int, scale: float) -> None:
-    """The cost of a task: next to nothing to write in each."""
+    """Measure the overhead of a task, with ten rows in each."""
     count = max(2, int(SMALL_PARTITIONS * scale))
     frame = to_pandas(TABLES["tabular"](10).batch)
     ddf = collection([frame] * count)
@@ -171,9 +174,9 @@ def measure_small_partitions(rounds: int, scale: float) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("tables", nargs="*", metavar="table", help=f"of {', '.join(TABLES)}; default: all")
+    parser.add_argument("tables", nargs="*", metavar="table", help=f"{', '.join(TABLES)}; default: all")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--scale", type=float, default=1.0, help="of the number of rows and partitions")
+    parser.add_argument("--scale", type=float, default=1.0, help="factor for the number of rows")
     arguments = parser.parse_args()
     rounds, scale = arguments.rounds, arguments.scale
     print(f"dask-tfrecord {dask_tfrecord.__version__}, {THREADS} threads, {rounds} rounds")
