@@ -127,7 +127,7 @@ def is_frame(head: bytes) -> bool:
 
 
 def detect(head: bytes) -> Compression | None:
-    """Return the codec of a file that starts with these bytes, of which ``HEADER_BYTES`` are enough.
+    """Return the codec of a file that starts with these bytes. ``HEADER_BYTES`` are enough.
 
     An uncompressed record may start like a zlib stream. A length with its correct checksum therefore takes
     precedence over every codec.

@@ -45,7 +45,7 @@ class Field:
     Examples
     --------
     >>> import pyarrow as pa
-    >>> from dask_tfrecord.schema.model import Field
+    >>> from dask_tfrecord import Field
     >>> Field("tags", pa.list_(pa.string()))
     Field('tags', list<item: string>)
     >>> Field("tags", pa.list_(pa.string())).kind
@@ -147,7 +147,7 @@ class Schema:
     Examples
     --------
     >>> import pyarrow as pa
-    >>> from dask_tfrecord.schema.model import Schema
+    >>> from dask_tfrecord import Schema
     >>> schema = Schema.from_arrow(pa.schema({"age": pa.int8(), "tags": pa.list_(pa.string())}))
     >>> schema
     Schema of example records:
@@ -197,7 +197,7 @@ class Schema:
         Examples
         --------
         >>> import pyarrow as pa
-        >>> from dask_tfrecord.schema.model import Schema
+        >>> from dask_tfrecord import Schema
         >>> Schema.from_arrow(pa.schema({"frames": pa.list_(pa.list_(pa.float32()))}), "sequence_example")
         Schema of sequence_example records:
           frames: list<item: list<item: float>> (feature list of float_list)

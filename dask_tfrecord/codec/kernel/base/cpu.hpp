@@ -43,7 +43,7 @@ inline Cpu find_cpu() {
   found.crc = (r[2] >> 20 & 1) && (r[2] >> 1 & 1);
   const bool osxsave = r[2] >> 27 & 1;
   __cpuidex(r, 7, 0);
-  // The operating system saves the wide registers only if XCR0 says so.
+  // The bits of XCR0 show whether the operating system saves the wide registers.
   const bool wide = (r[1] >> 16 & 1) && (r[1] >> 17 & 1) && (r[1] >> 30 & 1) && (r[1] >> 31 & 1);
   found.avx512 = osxsave && (_xgetbv(0) & 0xE6) == 0xE6 && wide && (r[2] >> 10 & 1);
   return found;  // bmi2 stays off, because no flag distinguishes the slow processors

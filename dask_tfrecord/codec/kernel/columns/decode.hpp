@@ -140,7 +140,7 @@ class Decoder {
     TFR_INLINE bool take_float(Cursor& cursor, int slot, const uint8_t* value) const {
       Target& target = cursor.targets[slot];
       if (target.last_row == static_cast<int32_t>(cursor.row))
-        return false;  // a repeated key, of which the last value counts
+        return false;  // the slow path replaces the value of a repeated key
       target.last_row = static_cast<int32_t>(cursor.row);
       ++cursor.seen;
       set_float(target, cursor.row, value);

@@ -1,9 +1,9 @@
 // Arrow columns -> framed records, one group of rows at a time, column by column.
 //
 // A group stays in the cache and takes three passes. (1) Each column adds the size of its entry to the size of each
-// row. Lists of int64 are encoded in this pass, because only that tells their size. (2) Each row gets its position, and
-// each column writes its entries after those of the column before. (3) Lengths and checksums are written. A write may
-// overwrite up to 16 bytes beyond the end of an entry. These bytes belong to the next column's entry or to the next
+// row. Lists of int64 are encoded in this pass, because their size is unknown before. (2) Each row gets its position,
+// and each column writes its entries after those of the column before. (3) Lengths and checksums are written. A write
+// may overwrite up to 16 bytes beyond the end of an entry. These bytes belong to the next column's entry or to the next
 // record's header, which are written later.
 #pragma once
 

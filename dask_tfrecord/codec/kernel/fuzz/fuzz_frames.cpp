@@ -12,19 +12,20 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const bool final = (flags & 0x40) == 0;
   const tfr::DecodedBatch batch = decoder.decode(file.span(), final);
   tfr::fuzz::require(batch.consumed <= size - 1, "no more is consumed than there is");
-  tfr::fuzz::require(!final || batch.damage || batch.consumed == size - 1, "all is consumed or damage is told");
+  tfr::fuzz::require(!final || batch.damage || batch.consumed == size - 1, "all bytes are used or damage is reported");
   const tfr::fuzz::Arrow arrow(batch);
   tfr::Inference inference(tfr::fuzz::record_type(flags), rules, -1);
   int64_t records = 0;
   tfr::Damage damage;
   inference.feed(file.span(), final, records, damage);
-  tfr::fuzz::require(!final || damage || damage.offset == size - 1, "all is looked at or damage is told");
+  tfr::fuzz::require(!final || damage || damage.offset == size - 1,
+                     "all records are inferred from or damage is reported");
   const tfr::FrameRules frames{rules.verify_crc, rules.max_record_bytes, final};
   tfr::Arena arena(4096);
   const tfr::Scanned all = tfr::scan(file.span(), frames, {true, 0}, arena);
   const tfr::Scanned some = tfr::scan(file.span(), frames, {true, static_cast<uint64_t>(flags) + 1}, arena);
   tfr::fuzz::require(all.consumed == some.consumed && all.offsets.size == static_cast<size_t>(all.records),
-                     "all are told");
+                     "the offsets of all records are returned");
   for (size_t i = 0; i < some.offsets.size; ++i)
     tfr::fuzz::require(all.offsets.data[some.numbers.data[i]] == some.offsets.data[i],
                        "numbers are those of the places");

@@ -56,6 +56,6 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   tfr::fuzz::require(early.offset <= expected, "no record is passed over for want of data");
   tfr::fuzz::require(!early.proven || early.offset == expected, "more data changes no proof");
   tfr::fuzz::require(early.proven || early.size || early.offset + tfr::kHeaderBytes > some,
-                     "all there is was looked at");
+                     "all available bytes were searched");
   return 0;
 }
