@@ -17,7 +17,7 @@ import dask_tfrecord
 from dask_tfrecord import SchemaError, random_access, read_tfrecord, take, to_tfrecord
 from dask_tfrecord.dataset.snapshot.model import Snapshot
 from dask_tfrecord.files import writing
-from dask_tfrecord.files.storage import open_file as source
+from dask_tfrecord.files.storage import open_file
 
 ROWS = 1_000
 COMPRESSIONS = [None, "gzip", "zlib", "zstd", "bz2"]
@@ -124,13 +124,13 @@ def test_columns_are_projected(root: Path) -> None:
 def read(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many bytes each read of a file brings."""
     counts: list[int] = []
-    readinto = source.FileReader._read
+    readinto = open_file.FileReader._read
 
     def counting(self: Any, *args: Any) -> int:
         counts.append(readinto(self, *args))
         return counts[-1]
 
-    monkeypatch.setattr(source.FileReader, "_read", counting)
+    monkeypatch.setattr(open_file.FileReader, "_read", counting)
     return counts
 
 

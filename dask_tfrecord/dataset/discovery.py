@@ -38,6 +38,7 @@ from dask_tfrecord.files.part_names import is_part
 from dask_tfrecord.files.splits import BlockIndex
 from dask_tfrecord.files.storage.glob_advice import suggest_globs
 from dask_tfrecord.files.storage.listing import FileInfo, PathLike, as_paths, list_files, with_trailing_slash
+from dask_tfrecord.files.storage.redaction import redact_errors
 from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.schema.model import Schema
 
@@ -142,6 +143,7 @@ def one_by_one(function: Callable[[Any], Any], arguments: Iterable[Any]) -> list
     return list(map(function, arguments))
 
 
+@redact_errors
 def open_dataset(
     paths: PathLike | Sequence[PathLike],
     request: ReadRequest | None = None,
@@ -180,7 +182,7 @@ def open_dataset(
     else:
         found = _discover_by_snapshot(store, *newest, request, compute_each)
     for text in found.warnings:
-        warnings.warn(text, UserWarning, stacklevel=3)
+        warnings.warn(text, UserWarning, stacklevel=4)
     return plan(found, request, compute_each)
 
 

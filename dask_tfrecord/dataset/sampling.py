@@ -14,7 +14,6 @@ from dask_tfrecord.files.inference import AskedType, Sample, sample_split
 from dask_tfrecord.files.options import ReadOptions
 from dask_tfrecord.files.splits import Split
 from dask_tfrecord.files.storage.listing import FileInfo
-from dask_tfrecord.files.storage.redaction import redact_errors
 from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.files.stream import WINDOW_BYTES
 
@@ -35,7 +34,6 @@ _THREADS = 16
 _EMPTY_BYTES = 20
 
 
-@redact_errors
 def take_sample(
     store: Store, files: Sequence[FileInfo], *, record_type: AskedType, options: ReadOptions
 ) -> Sample:

@@ -20,7 +20,7 @@ from dask_tfrecord.files.entry import Block
 from dask_tfrecord.files.options import ReadOptions, WriteOptions
 from dask_tfrecord.files.reading import count_records, read_table
 from dask_tfrecord.files.splits import Split
-from dask_tfrecord.files.storage import open_file as source
+from dask_tfrecord.files.storage import open_file
 from dask_tfrecord.files.storage.listing import list_files
 from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.files.writing import DirectoryGroup, GroupedRows, write_files
@@ -135,7 +135,7 @@ def test_only_the_bytes_of_the_range_are_asked_for(places: dict[str, Any], serve
     server.asked.clear()
     start, stop = Block(1_000, 1_000, 0), Block(41_000, 41_000, 0)
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(source, "REQUEST_BYTES", 15_000)
+        patched.setattr(open_file, "REQUEST_BYTES", 15_000)
         with store.open(split.file.path, split.file.size, start.offset, stop.offset) as file:
             view = memoryview(bytearray(50_000))
             end = 0
@@ -192,7 +192,7 @@ def test_a_server_that_ignores_ranges_sends_whole_files(
     store, split = whole(places["http"], written.name(compression))
     server.asked.clear()
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(source, "REQUEST_BYTES", 10_000)
+        patched.setattr(open_file, "REQUEST_BYTES", 10_000)
         assert read_table(store, split, SCHEMA, ReadOptions()) == TABLE
     assert [method for method, _, _ in server.asked].count("GET") == 1
 
@@ -332,7 +332,7 @@ def test_a_file_that_is_replaced_while_it_is_read_raises(
     store, split = copied("s3", places, written, tmp_path)
     view = memoryview(bytearray(1_000))
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(source, "REQUEST_BYTES", 1_000)
+        patched.setattr(open_file, "REQUEST_BYTES", 1_000)
         with store.open(split.file.path, split.file.size, 0, None, split.file.stamp) as file:
             file.readinto(view)
             store.fs.pipe_file(split.file.path, written.bytes()[::-1])

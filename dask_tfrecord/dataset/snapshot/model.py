@@ -138,6 +138,7 @@ class Snapshot:
         return len({parent_of(file.path) for file in self.files}) if self.partitioning else 0
 
     @staticmethod
+    @redact_errors
     def open(
         path: str | os.PathLike[str],
         version: int | None = None,
@@ -216,13 +217,11 @@ def _by_directory(files: Sequence[FileEntry]) -> tuple[FileEntry, ...]:
     return tuple(file for group in by_directory.values() for file in group)
 
 
-@redact_errors
 def versions(store: Store) -> list[int]:
     """Return the numbers of the snapshots in the store's root, the newest last."""
     return sorted(int(name[:8]) for name in store.names(METADATA_DIRECTORY) if _NAME.fullmatch(name))
 
 
-@redact_errors
 def find_snapshot(store: Store) -> Snapshot | None:
     """Return the newest snapshot in the store's root, or None."""
     while numbers := versions(store):
@@ -234,7 +233,6 @@ def find_snapshot(store: Store) -> Snapshot | None:
     return None
 
 
-@redact_errors
 def read_snapshot(store: Store, number: int) -> Snapshot:
     """Return one version of the dataset in the store's root."""
     path = store.join(snapshot_path(number))

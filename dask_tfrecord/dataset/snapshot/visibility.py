@@ -10,13 +10,11 @@ from dask_tfrecord.files.part_names import PART_NAME, is_part, run_of
 from dask_tfrecord.files.storage.listing import FileInfo, Listing, list_directory
 from dask_tfrecord.files.storage.not_found import unfinished_only
 from dask_tfrecord.files.storage.paths import name_of, parent_of, unquoted_path
-from dask_tfrecord.files.storage.redaction import redact_errors
 from dask_tfrecord.files.storage.store import Store
 
 _ADVICE = "pass use_snapshot=False to read all files in the directory without the snapshot"
 
 
-@redact_errors
 def snapshot_files(store: Store, snapshot: Snapshot) -> tuple[FileInfo, ...]:
     """Compare a snapshot with the directory, and return its files with their checksums.
 
@@ -52,7 +50,6 @@ def snapshot_files(store: Store, snapshot: Snapshot) -> tuple[FileInfo, ...]:
     return tuple(files)
 
 
-@redact_errors
 def newest_snapshot(store: Store) -> tuple[Snapshot, tuple[FileInfo, ...]] | None:
     """Return the newest snapshot with its files; None if the store's root has no snapshot.
 
@@ -75,7 +72,6 @@ def newest_snapshot(store: Store) -> tuple[Snapshot, tuple[FileInfo, ...]] | Non
     return None
 
 
-@redact_errors
 def committed_files(listing: Listing, *, use_snapshot: bool) -> tuple[FileInfo, ...]:
     """Return the files of a listing without the uncommitted files of this library.
 

@@ -18,7 +18,7 @@ from dask_tfrecord.files.storage.local_links import LinkFollowingDisk, is_hidden
 from dask_tfrecord.files.storage.not_found import nothing_at, unreachable
 from dask_tfrecord.files.storage.open_file import stamp_of
 from dask_tfrecord.files.storage.paths import expand_braces, glob_start, is_http, parent_of
-from dask_tfrecord.files.storage.redaction import redact_errors, without_credentials
+from dask_tfrecord.files.storage.redaction import without_credentials
 from dask_tfrecord.files.storage.store import Store
 
 PathLike = str | os.PathLike[str]
@@ -89,7 +89,6 @@ class _Match(NamedTuple):
     kind: str  # "directory", "file" or "glob"
 
 
-@redact_errors
 def list_files(
     paths: PathLike | Sequence[PathLike], storage_options: dict[str, Any] | None = None
 ) -> Listing:
@@ -154,7 +153,6 @@ def as_paths(paths: PathLike | Sequence[PathLike]) -> list[PathLike]:
     return wanted
 
 
-@redact_errors
 def with_trailing_slash(store: Store) -> Store:
     """Return the store; over HTTP with a slash at the end of its root if the root is a page of links."""
     if not is_http(store.root) or store.root.endswith("/"):

@@ -1,4 +1,8 @@
-"""What is secret in paths and storage options, and texts and exceptions without it."""
+"""Keeps the secrets in paths and storage options out of texts and exceptions.
+
+`redact_errors` decorates the public functions, the functions that begin the planning of a read or a write,
+and the functions that run in tasks. All other functions may raise what a store raises.
+"""
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -15,38 +19,38 @@ _HIDDEN = "***"
 
 _SECRET = "key|secret|token|passw|pwd|passphrase|credential|sas|sig|auth|cookie|connection"
 
-# Names of storage options, headers and parameters of a query whose values are secret.
+# Names of storage options, headers and query parameters whose values are secret.
 _SECRET_NAME = re.compile(_SECRET, re.IGNORECASE)
 
-# Values of such options that are no secret but a word that a filesystem knows.
+# Values of such options that are not secrets but keywords of a filesystem.
 _WORDS = frozenset({"anon", "anonymous", "browser", "cache", "cloud", "google_default", "latin1", "utf-8"})
 
-# User and password in the URL of a bucket. Keys of AWS may hold slashes; names of buckets hold no colon.
+# User and password in the URL of a bucket. AWS keys may contain slashes; bucket names contain no colon.
 _BUCKET_USER = re.compile(r"\b((?:s3a?|gs|gcs)://)(?!arn:)[^/?#\s'\"<>:]*:[^\s'\"<>]*@", re.IGNORECASE)
 
-# User and password in a URL. In Azure's URLs the name of the container stands there.
+# User and password in a URL. Azure's URLs have the name of the container in their place.
 _USER = re.compile(
     r"\b(?!abfss?:|wasbs?:)([a-z][a-z0-9+.-]*://)(?:[^/?#\s'\"<>]*@|(/+)[^/?#\s'\"<>]*:[^/?#\s'\"<>]*@)",
     re.IGNORECASE,
 )
 
-# The query of a URL in which a parameter has such a name.
+# The query of a URL, if one of its parameters has a secret name.
 _QUERY = re.compile(
     rf"([a-z][a-z0-9+.-]*://[^?#\s'\"<>]*)\?(?:[^#\s'\"<>]*[&;])?[^#\s'\"<>=&;]*(?:{_SECRET})[^\s'\"<>=&;]*=[^\s'\"<>]*",
     re.IGNORECASE,
 )
 
-# A shorter secret may be a part of innocent words, which stay.
+# A secret shorter than this is hidden only as a whole word, because it may be part of harmless words.
 _SHORT = 6
 
 
 def without_credentials(text: str) -> str:
-    """The text with its URLs shown without users, passwords and queries that hold a secret."""
+    """Return the text without users, passwords and secret queries in its URLs."""
     return _QUERY.sub(r"\1", _USER.sub(r"\1\2", _BUCKET_USER.sub(r"\1", text)))
 
 
 def secrets_of(*places: Any) -> frozenset[str]:
-    """What is secret in paths, storage options, and objects with a store or a filesystem."""
+    """Return the secrets in paths, in storage options, and in objects that hold a store or a filesystem."""
     found = {text for place in places for text in _secrets(place)}
     found |= {
         change(text) for text in found for change in (unquote, partial(quote, safe="", errors="replace"))
@@ -55,7 +59,7 @@ def secrets_of(*places: Any) -> frozenset[str]:
 
 
 def hide(text: str, secrets: Iterable[str]) -> str:
-    """The text without these secrets, and with its URLs shown without any."""
+    """Return the text with these secrets replaced by "***", and without credentials in its URLs."""
     text = without_credentials(text)
     for secret in sorted(secrets, key=len, reverse=True):
         if len(secret) < _SHORT:
@@ -66,10 +70,11 @@ def hide(text: str, secrets: Iterable[str]) -> str:
 
 
 def redact_errors(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
-    """A function whose exceptions show nothing that is secret in its arguments.
+    """Decorate a function so that its exceptions do not show the secrets in its arguments.
 
-    An exception that would is replaced: by one of the same class if that is ours or Python's own, else by one
-    of the class of Python's that it is derived from. Those that it was raised from do not come with it.
+    An exception that shows a secret is replaced by one that does not. The new exception has the same class if
+    that is a class of this library or a built-in one, else the built-in base class. Its cause and its context
+    are dropped.
     """
 
     @wraps(function)
@@ -80,13 +85,13 @@ def redact_errors(function: Callable[Parameters, Result]) -> Callable[Parameters
             safe = _safe(error, secrets_of(args, kwargs))
             if safe is error:
                 raise
-        raise safe  # outside of the handler, or the exception would come with it as the context
+        raise safe  # outside of the handler, so that the original is not its context
 
     return call
 
 
 def _secrets(place: Any, name: str = "", depth: int = 0) -> Iterator[str]:
-    """The secrets in a value, which is an option if it has a name."""
+    """Yield the secrets in a value. All texts of a value with a ``name`` are secret."""
     if depth > 8:
         return
     if isinstance(place, bytes):
@@ -116,7 +121,7 @@ def _is_secret(key: object) -> bool:
 def _secrets_of_text(text: str, name: str) -> Iterator[str]:
     if name and not (text.endswith(".json") or name.endswith(("file", "filename", "path"))):
         yield text
-        yield text.rpartition(" ")[2]  # of a header, such as "Bearer ..."
+        yield text.rpartition(" ")[2]  # the token in a header such as "Bearer ..."
     for url in text.split("::"):
         _, found, rest = url.partition("://")
         if not found:
@@ -124,7 +129,7 @@ def _secrets_of_text(text: str, name: str) -> Iterator[str]:
         address, _, query = rest.partition("?")
         user = address.partition("/")[0].rpartition("@")[0]
         is_web = url.startswith(("http:", "https:"))
-        if ":" in user or is_web:  # a name alone is no secret, but a token alone is
+        if ":" in user or is_web:  # a user name alone is not secret; over HTTP it may be a token
             yield from (user, user.partition(":")[2] or user)
         if is_web:
             yield query
@@ -132,7 +137,7 @@ def _secrets_of_text(text: str, name: str) -> Iterator[str]:
 
 
 def _safe(error: BaseException, secrets: frozenset[str]) -> BaseException:
-    """The exception, or one in its place if it or one that it was raised from shows a secret."""
+    """Return the exception, or a replacement if it, its cause or its context shows a secret."""
     if not any(_shows(one, secrets) for one in _chain(error)):
         return error
     safe = _rebuilt(error, secrets)
@@ -172,7 +177,7 @@ def _rebuilt(error: BaseException, secrets: frozenset[str]) -> BaseException:
                 rebuilt: BaseException = kind(error.errno, clean(error.strerror), clean(error.filename))
             else:
                 rebuilt = kind(text if kind is type(error) else f"{type(error).__name__}: {text}")
-        except TypeError:  # a class of Python's that wants other arguments
+        except TypeError:  # a built-in class that takes other arguments
             pass
         else:
             if not _shows(rebuilt, secrets):

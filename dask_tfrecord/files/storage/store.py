@@ -25,7 +25,7 @@ from fsspec.utils import tokenize
 from dask_tfrecord.errors import DestinationError
 from dask_tfrecord.files.storage.open_file import REQUEST_BYTES, ExpectedFile, FileReader
 from dask_tfrecord.files.storage.paths import check_url, name_of, parent_of
-from dask_tfrecord.files.storage.redaction import redact_errors, without_credentials
+from dask_tfrecord.files.storage.redaction import without_credentials
 
 # Stores where a rename is a copy, and where an upload becomes visible as a whole when it is completed. On all
 # other stores a new file is written under a temporary name in its directory and then renamed.
@@ -50,7 +50,6 @@ class Store:
     root: str
 
     @classmethod
-    @redact_errors
     def at(cls, path: str | os.PathLike[str], storage_options: dict[str, Any] | None = None) -> "Store":
         """Open the filesystem of a path or URL, with the path as root. Drops listings that fsspec cached."""
         text = os.fspath(path)
