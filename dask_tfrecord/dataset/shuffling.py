@@ -1,4 +1,4 @@
-"""Rows that move to other partitions before they are written. Knows Arrow and the store, no Dask.
+"""Move rows to other partitions before they are written. Knows Arrow and the store, no Dask.
 
 Every source partition becomes a spill file in the staging directory of the write. A spill file holds Arrow
 IPC streams: for each target partition, the rows that go there. A target partition reads its rows from all
@@ -39,17 +39,17 @@ from dask_tfrecord.schema.storage_values import load
 Numbers = npt.NDArray[np.uint64]
 Positions = npt.NDArray[np.int64]
 
-# The column of each row's place. No column of the user's has an empty name.
-_PLACE = ""
+# The name of the column of row ids in spill files. No other column has an empty name.
+_ROW_ID = ""
 
-# The place of a row is the number of its source partition, shifted by this, plus the number of the row in it.
+# The id of a row is the number of its source partition, shifted by this, plus its number in that partition.
 _ROW_BITS = 40
 
-# The most that is brought into another order at a time, so that copies are small.
+# The most rows and bytes that are reordered at a time. It bounds the size of copies.
 _PIECE_ROWS = 1 << 16
 _PIECE_BYTES = 1 << 24
 
-# Up to this size, all columns of a table fit into single Arrow arrays, from which rows are taken fastest.
+# Tables up to this size are combined to one Arrow array per column: taking rows from it is fastest.
 _COMBINED_BYTES = 1 << 30
 
 
@@ -92,13 +92,13 @@ class Spill(NamedTuple):
 def spill(run: WriteRun, table: pa.Table, index: int, shuffle: Shuffle) -> Spill:
     """Write the spill file of source partition ``index``, unless an earlier call has written it.
 
-    Only the first of several calls counts. So every target partition reads the same rows, also if a worker
-    dies and the source gives other rows, or rows in another order, when it is computed again.
+    Only the first of several calls counts. If a worker is lost and the partition is computed again, it may
+    have other rows, or another order of rows. All target partitions still read the same rows.
     """
     receipt = run.store.join(staged(run.run, f"rows/{index:05d}.json"))
     with suppress(FileNotFoundError):
         return _from_json(run.store.fs.cat_file(receipt))
-    written = _write(run, table, index, shuffle)
+    written = _write_spill(run, table, index, shuffle)
     try:
         run.store.create_exclusively(receipt, _to_json(written))
     except FileExistsError:
@@ -107,8 +107,8 @@ def spill(run: WriteRun, table: pa.Table, index: int, shuffle: Shuffle) -> Spill
     return written
 
 
-def _write(run: WriteRun, table: pa.Table, index: int, shuffle: Shuffle) -> Spill:
-    """Write a spill file, of a name that no other call uses."""
+def _write_spill(run: WriteRun, table: pa.Table, index: int, shuffle: Shuffle) -> Spill:
+    """Write a spill file under a unique name."""
     targets = _targets(table, index, shuffle)
     bounds = np.cumsum(np.bincount(targets, minlength=shuffle.npartitions))
     order = sorting(targets)
@@ -120,7 +120,7 @@ def _write(run: WriteRun, table: pa.Table, index: int, shuffle: Shuffle) -> Spil
         for first, last in pairwise([0, *bounds.tolist()]):
             size = checksum = 0
             for rows in batches.pieces(order[first:last]):
-                data = _to_stream(_places(index, rows), batches.take(rows), run.columns)
+                data = _to_ipc(_row_ids(index, rows), batches.take(rows), run.columns)
                 file.write(data)
                 size, checksum = size + len(data), _kernel.crc32c(data, checksum)
             starts.append(starts[-1] + size)
@@ -129,14 +129,14 @@ def _write(run: WriteRun, table: pa.Table, index: int, shuffle: Shuffle) -> Spil
 
 
 def _to_json(spill: Spill) -> bytes:
-    """The receipt of a spill file."""
+    """The content of the file that describes a spill file."""
     numbers = {"starts": spill.starts.tolist(), "checksums": spill.checksums.tolist()}
     return json.dumps({"path": spill.path, **numbers}).encode()
 
 
 def _from_json(receipt: bytes) -> Spill:
-    found = json.loads(receipt)
-    return Spill(found["path"], np.array(found["starts"]), np.array(found["checksums"]))
+    fields = json.loads(receipt)
+    return Spill(fields["path"], np.array(fields["starts"]), np.array(fields["checksums"]))
 
 
 def write_target(
@@ -147,19 +147,19 @@ def write_target(
     Raises
     ------
     TFRecordError
-        If a spill file is missing or damaged, or for a value that cannot be stored. The record of the latter
-        error is the row's place, which `source_of` explains.
+        If a spill file is missing or damaged, or if a value cannot be stored. The ``record`` of the latter
+        error is a row id; `source_of` splits it.
     """
     return run.write_grouped(_collect(run, spills, index, shuffle), index, shuffle.npartitions)
 
 
-def source_of(place: int) -> tuple[int, int]:
-    """The number of the source partition of a row, and the number of the row in that partition."""
-    return divmod(place, 1 << _ROW_BITS)
+def source_of(row_id: int) -> tuple[int, int]:
+    """Split a row id: return the number of the source partition, and of the row in that partition."""
+    return divmod(row_id, 1 << _ROW_BITS)
 
 
 class _Batches:
-    """The rows of a table, to be taken by position."""
+    """Takes rows of a table by position, in pieces of bounded size."""
 
     def __init__(self, table: pa.Table) -> None:
         self._batches = table.to_batches()
@@ -167,11 +167,11 @@ class _Batches:
         self._step = min(_PIECE_ROWS, max(1, table.num_rows * _PIECE_BYTES // max(1, table.nbytes)))
 
     def pieces(self, rows: Positions) -> Iterator[Positions]:
-        """The positions in pieces that are small enough for `take`."""
+        """Cut positions into pieces that `take` can copy cheaply."""
         return (rows[at : at + self._step] for at in range(0, len(rows), self._step))
 
     def take(self, rows: Positions) -> pa.Table:
-        """The rows at these positions, in this order. Categories become their values.
+        """Return the rows at these positions, in this order. Categories become their values.
 
         Arrow's own ``take`` concatenates all batches first, which fails beyond 2 GiB of text.
         """
@@ -180,7 +180,7 @@ class _Batches:
         by_batch = rows[order]
         bounds = np.searchsorted(numbers[order], range(len(self._batches) + 1))
         taken = [
-            _without_codes(sorted_rows(pa.Table.from_batches([batch]), by_batch[start:stop] - first))
+            _decode_categories(sorted_rows(pa.Table.from_batches([batch]), by_batch[start:stop] - first))
             for batch, first, start, stop in zip(
                 self._batches, self._bounds, bounds, bounds[1:], strict=False
             )
@@ -194,28 +194,28 @@ class _Batches:
 
 
 def _collect(run: WriteRun, spills: Sequence[Spill], index: int, shuffle: Shuffle) -> GroupedRows:
-    """The rows of a target partition, in the order in which they are written."""
-    found = list(_read(run.store, spills, index))
-    if not found:
+    """Read the rows of a target partition, and sort them for writing."""
+    received = list(_read(run.store, spills, index))
+    if not received:
         return group_by_directory(
             run.columns.arrow.empty_table(), run.partition_on, max_directories=run.max_directories
         )
-    table = pa.Table.from_batches(found)
-    del found
+    table = pa.Table.from_batches(received)
+    del received
     if table.nbytes < _COMBINED_BYTES:
         table = table.combine_chunks()
-    places = table[_PLACE].to_numpy()
-    order = np.argsort(_mixed(places, shuffle.seed))
+    row_ids = table[_ROW_ID].to_numpy()
+    order = np.argsort(_sort_keys(row_ids, shuffle.seed))
     groups = [DirectoryGroup("", (), len(order))]
     if run.partition_on:
         groups, order = _by_directory(run, _Batches(table.select(run.partition_on)), order)
     batches = _Batches(table.select(run.schema.names))
-    pieces = [_with_codes(batches.take(rows), run.schema) for rows in batches.pieces(order)]
-    return GroupedRows(pa.concat_tables(pieces), groups, places[order].view(np.int64))
+    pieces = [_encode_categories(batches.take(rows), run.schema) for rows in batches.pieces(order)]
+    return GroupedRows(pa.concat_tables(pieces), groups, row_ids[order].view(np.int64))
 
 
 def _by_directory(run: WriteRun, keys: _Batches, order: Positions) -> tuple[list[DirectoryGroup], Positions]:
-    """The groups of the rows, and the rows' order sorted by part."""
+    """Group the rows by partition directory; returns the groups, and the order sorted by directory."""
     ordered = pa.concat_tables([keys.take(rows) for rows in keys.pieces(order)])
     by_key = group(ordered, run.partition_on)
     groups = directory_groups(by_key, run.partition_on, max_directories=run.max_directories)
@@ -223,16 +223,15 @@ def _by_directory(run: WriteRun, keys: _Batches, order: Positions) -> tuple[list
 
 
 def _read(store: Store, spills: Sequence[Spill], index: int) -> Iterator[pa.RecordBatch]:
-    """The rows for target partition ``index``, each with its place as the first column."""
-    ends = [(spill, int(spill.starts[index]), int(spill.starts[index + 1])) for spill in spills]
-    filled = [(spill, start, stop) for spill, start, stop in ends if start < stop]
+    """Read the rows for target partition ``index``; the first column is the row id."""
+    bounds = [(spill, int(spill.starts[index]), int(spill.starts[index + 1])) for spill in spills]
+    filled = [(spill, start, stop) for spill, start, stop in bounds if start < stop]
     try:
         ranges = store.read_ranges([(store.join(spill.path), start, stop) for spill, start, stop in filled])
     except FileNotFoundError:
         raise TFRecordError(
-            "a temporary file with shuffled rows has been removed",
-            advice="let no other process remove the files of this write, such as "
-            "dask_tfrecord.cleanup with a short older_than=, then write again",
+            "a temporary file with shuffled rows was removed during the write",
+            advice="write again, and do not run dask_tfrecord.cleanup with a short older_than= meanwhile",
         ) from None
     for (spill, start, stop), data in zip(filled, ranges, strict=True):
         if len(data) != stop - start or _kernel.crc32c(data) != spill.checksums[index]:
@@ -246,13 +245,13 @@ def _read(store: Store, spills: Sequence[Spill], index: int) -> Iterator[pa.Reco
             yield from pa.ipc.open_stream(reader)
 
 
-def _to_stream(places: Numbers, table: pa.Table, schema: Schema) -> memoryview:
-    """The rows and their places as an Arrow IPC stream, in which each text of a category occurs once."""
+def _to_ipc(row_ids: Numbers, table: pa.Table, schema: Schema) -> memoryview:
+    """Serialize rows and their ids as an Arrow IPC stream; the values of a category are stored once."""
     columns = [
         column.combine_chunks().dictionary_encode() if _is_category_of_text(item.type) else column
         for item, column in zip(schema.fields, table.columns, strict=True)
     ]
-    rows = pa.table([pa.array(places), *columns], names=[_PLACE, *table.column_names])
+    rows = pa.table([pa.array(row_ids), *columns], names=[_ROW_ID, *table.column_names])
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, rows.schema) as writer:
         writer.write_table(rows)
@@ -263,8 +262,8 @@ def _is_category_of_text(type_: pa.DataType) -> bool:
     return pa.types.is_dictionary(type_) and type_.value_type in BYTES
 
 
-def _without_codes(table: pa.Table) -> pa.Table:
-    """The table with the values of categories in place of their codes, in which batches may differ."""
+def _decode_categories(table: pa.Table) -> pa.Table:
+    """Replace categories by their values, because the codes of batches may differ."""
     columns = [
         column.cast(column.type.value_type) if pa.types.is_dictionary(column.type) else column
         for column in table.columns
@@ -272,8 +271,8 @@ def _without_codes(table: pa.Table) -> pa.Table:
     return pa.table(columns, names=table.column_names)
 
 
-def _with_codes(table: pa.Table, schema: Schema) -> pa.Table:
-    """The inverse of `_without_codes`."""
+def _encode_categories(table: pa.Table, schema: Schema) -> pa.Table:
+    """Undo `_decode_categories`."""
     columns = [
         load(column.combine_chunks(), item.type, item.categories)
         if pa.types.is_dictionary(item.type)
@@ -283,8 +282,8 @@ def _with_codes(table: pa.Table, schema: Schema) -> pa.Table:
     return pa.Table.from_arrays(columns, schema=schema.arrow)
 
 
-def _places(index: int, rows: Positions) -> Numbers:
-    """Where these rows of source partition ``index`` come from."""
+def _row_ids(index: int, rows: Positions) -> Numbers:
+    """The ids of rows of source partition ``index``."""
     return rows.astype(np.uint64) + np.uint64(index << _ROW_BITS)
 
 
@@ -292,8 +291,8 @@ def _targets(table: pa.Table, index: int, shuffle: Shuffle) -> npt.NDArray[np.ui
     """The target partition of each row."""
     count = np.uint64(shuffle.npartitions)
     if not shuffle.together or not table.num_rows:
-        places = _places(index, np.arange(table.num_rows))
-        return (_mixed(places, shuffle.seed) % count).astype(np.uint32)
+        row_ids = _row_ids(index, np.arange(table.num_rows))
+        return (_sort_keys(row_ids, shuffle.seed) % count).astype(np.uint32)
     keys, order, starts = group(table, shuffle.together)
     digests = [hashlib.blake2b(name.encode(), digest_size=8).digest() for name in hive.directories(keys)]
     of_keys = (np.frombuffer(b"".join(digests), "<u8") % count).astype(np.uint32)
@@ -305,18 +304,18 @@ def _targets(table: pa.Table, index: int, shuffle: Shuffle) -> npt.NDArray[np.ui
     return targets
 
 
-def _mixed(places: Numbers, seed: int | None) -> Numbers:
-    """Numbers to sort rows by: random ones, all different, or with no seed the places themselves."""
+def _sort_keys(row_ids: Numbers, seed: int | None) -> Numbers:
+    """Keys that sort the rows: distinct pseudo-random numbers, or without a seed the row ids themselves."""
     if seed is None:
-        return places
-    key = _hashed(np.array([seed & (1 << 64) - 1], np.uint64))
-    mixed = np.empty_like(places)
-    for at in range(0, len(places), _PIECE_ROWS):
-        mixed[at : at + _PIECE_ROWS] = _hashed(places[at : at + _PIECE_ROWS] ^ key)
+        return row_ids
+    key = _split_mix(np.array([seed & (1 << 64) - 1], np.uint64))
+    mixed = np.empty_like(row_ids)
+    for at in range(0, len(row_ids), _PIECE_ROWS):
+        mixed[at : at + _PIECE_ROWS] = _split_mix(row_ids[at : at + _PIECE_ROWS] ^ key)
     return mixed
 
 
-def _hashed(numbers: Numbers) -> Numbers:
+def _split_mix(numbers: Numbers) -> Numbers:
     """The finalizer of SplitMix64, which maps different numbers to different numbers."""
     numbers = (numbers ^ (numbers >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     numbers = (numbers ^ (numbers >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)

@@ -1,4 +1,4 @@
-"""The expressions of a write, and their tasks."""
+"""The Dask expressions of a write, and the tasks that they become."""
 
 from dataclasses import replace
 from functools import cached_property
@@ -31,12 +31,12 @@ def write(
     texts: Texts = (),
     shuffle: Shuffle | None = None,
 ) -> Scalar:
-    """The collection whose one value is the snapshot of what was written."""
+    """Return a lazy scalar: the snapshot of the written dataset. Computing it writes."""
     return new_collection(WriteTFRecord(ddf.expr, run, write_index, texts, shuffle))
 
 
-def _of_tasks(run: WriteRun) -> WriteRun:
-    """The run as each task gets it: the names of the files that the commit removes may be many."""
+def _without_replaceable(run: WriteRun) -> WriteRun:
+    """The run for the tasks. Only the commit needs the files to replace, which may be very many."""
     return replace(run, replaceable=frozenset())
 
 
@@ -44,11 +44,11 @@ def _of_tasks(run: WriteRun) -> WriteRun:
 def write_partition(
     partition: pd.DataFrame, run: WriteRun, write_index: bool | None, texts: Texts, index: int, count: int
 ) -> tuple[FileEntry, ...]:
-    """The task that writes a partition."""
+    """Write the files of a partition."""
     try:
         return run.write(_to_table(partition, run, write_index, texts), index, count)
     except TFRecordError as error:
-        raise error.located(path=_named(run, index, count)) from None
+        raise error.located(path=_partition_path(run, index, count)) from None
 
 
 @redact_errors
@@ -61,36 +61,36 @@ def spill_partition(
     index: int,
     count: int,
 ) -> Spill:
-    """The task that writes the rows of a partition to a file from which the shuffled partitions read."""
+    """Write the rows of a partition to a spill file, from which the shuffled partitions read."""
     try:
         return spill(run, _to_table(partition, run, write_index, texts), index, shuffle)
     except TFRecordError as error:
-        raise error.located(path=_named(run, index, count)) from None
+        raise error.located(path=_partition_path(run, index, count)) from None
     finally:
         _release_memory()
 
 
 @redact_errors
 def write_shuffled(spills: list[Spill], run: WriteRun, shuffle: Shuffle, index: int) -> tuple[FileEntry, ...]:
-    """The task that writes a shuffled partition."""
+    """Write the files of a shuffled partition."""
     try:
         return write_target(run, spills, index, shuffle)
     except TFRecordError as error:
         if error.record is not None:
             source, row = source_of(error.record)
-            error = error.replaced(record=row, path=_named(run, source, len(spills)))
-        raise error.located(path=_named(run, index, shuffle.npartitions)) from None
+            error = error.replaced(record=row, path=_partition_path(run, source, len(spills)))
+        raise error.located(path=_partition_path(run, index, shuffle.npartitions)) from None
     finally:
         _release_memory()
 
 
 def _release_memory() -> None:
-    """Return to the system what Arrow keeps of freed memory: Dask pauses a worker that holds too much."""
+    """Return memory that Arrow has freed to the system, so that Dask does not pause the worker."""
     pa.default_memory_pool().release_unused()
 
 
 def _to_table(partition: pd.DataFrame, run: WriteRun, write_index: bool | None, texts: Texts) -> pa.Table:
-    """The rows of a partition, whose text is looked at where nothing is known of its origin."""
+    """Convert a partition to Arrow, and check text of unknown origin for printed objects."""
     table = pandas_to_arrow.to_table(partition, run.columns, write_index=write_index, lossy=run.options.lossy)
     for name, computed in texts:
         first = stringified.first(table[name])
@@ -101,19 +101,19 @@ def _to_table(partition: pd.DataFrame, run: WriteRun, write_index: bool | None, 
     return table
 
 
-def _named(run: WriteRun, index: int, count: int) -> str:
-    """What messages call a partition that has no file yet."""
+def _partition_path(run: WriteRun, index: int, count: int) -> str:
+    """The path in errors for a partition that has no file yet."""
     return f"{run.store.public(run.store.root)}, partition {index:,} of {count:,}"
 
 
 @redact_errors
-def commit_files(run: WriteRun, receipts: list[tuple[FileEntry, ...]]) -> Snapshot:
-    """The task that shows what was written."""
-    return commit(run, [file for files in receipts for file in files])
+def commit_files(run: WriteRun, entries: list[tuple[FileEntry, ...]]) -> Snapshot:
+    """Commit the files of all partitions."""
+    return commit(run, [file for files in entries for file in files])
 
 
 class _AllColumns(Expr):
-    """What all expressions of a write have in common: the need of all columns."""
+    """An expression that needs all columns of its frame."""
 
     @property
     def _projection_columns(self) -> list[str]:
@@ -122,7 +122,7 @@ class _AllColumns(Expr):
 
 
 class _PerPartition(_AllColumns, Blockwise):
-    """A task for each partition, which knows its number and counts from the lowered pandas_to_arrow."""
+    """One task per partition. The number of partitions is that of the lowered frame, which may differ."""
 
     _prefix: ClassVar[str]
 
@@ -142,16 +142,16 @@ class _PerPartition(_AllColumns, Blockwise):
         return Task(name, self._function, partition, *self.operands[1:], index, self.frame.npartitions)
 
 
-class _Write(_AllColumns):
-    """What the expressions of a write have in common: no value of pandas."""
+class _NoFrame(_AllColumns):
+    """An expression whose result is not a pandas object."""
 
     @property
     def _meta(self) -> None:
         return None
 
 
-class WriteTFRecord(_Write):
-    """Writes a collection; its one partition is the snapshot."""
+class WriteTFRecord(_NoFrame):
+    """The whole write, before it is lowered. Its only partition is the snapshot."""
 
     _parameters: ClassVar = ["frame", "run", "write_index", "texts", "shuffle"]
 
@@ -160,7 +160,7 @@ class WriteTFRecord(_Write):
 
     def _lower(self) -> Expr:
         check_cluster()
-        run = _of_tasks(self.run)
+        run = _without_replaceable(self.run)
         if self.shuffle is None:
             files = WritePartitions(self.frame, run, self.write_index, self.texts)
         else:
@@ -169,16 +169,16 @@ class WriteTFRecord(_Write):
         return CommitTFRecord(files, self.run)
 
 
-class WritePartitions(_Write, _PerPartition):
-    """Writes each partition and gives the receipts of its files."""
+class WritePartitions(_NoFrame, _PerPartition):
+    """Writes each partition. The results are the entries of its files."""
 
     _parameters: ClassVar = ["frame", "run", "write_index", "texts"]
     _prefix: ClassVar = "totfrecord"
     _function = staticmethod(write_partition)
 
 
-class SpillPartitions(_Write, _PerPartition):
-    """Writes the rows of each partition to a spill file and gives the places of the rows in it."""
+class SpillPartitions(_NoFrame, _PerPartition):
+    """Writes the rows of each partition to a spill file. The results describe the spill files."""
 
     _parameters: ClassVar = ["frame", "run", "write_index", "texts", "shuffle"]
     _prefix: ClassVar = "spillrows"
@@ -186,7 +186,7 @@ class SpillPartitions(_Write, _PerPartition):
 
 
 class WriteShuffled(Expr):
-    """Writes each shuffled partition, from all spill files, and gives the receipts of its files."""
+    """Writes each shuffled partition from all spill files. The results are the entries of its files."""
 
     _parameters: ClassVar = ["frame", "run", "shuffle"]
 
@@ -203,7 +203,7 @@ class WriteShuffled(Expr):
         return (None,) * (count + 1)
 
     def _layer(self) -> dict[Key, Task]:
-        # One list between the spills and the writers: direct edges would be as many as spills times writers.
+        # A task collects the spills in a list. Without it, the graph had spills times writers edges.
         listed = f"spilled-{self.deterministic_token}"
         spills = List(*(TaskRef(key) for key in self.frame.__dask_keys__()))
         writers = [(self._name, index) for index in range(self.shuffle.npartitions)]
@@ -214,7 +214,7 @@ class WriteShuffled(Expr):
 
 
 class CommitTFRecord(Expr):
-    """One task over all receipts."""
+    """The task that commits the files of all partitions."""
 
     _parameters: ClassVar = ["frame", "run"]
 
@@ -230,6 +230,6 @@ class CommitTFRecord(Expr):
         return (None, None)
 
     def _layer(self) -> dict[Key, Task]:
-        receipts = List(*(TaskRef(key) for key in self.frame.__dask_keys__()))
+        entries = List(*(TaskRef(key) for key in self.frame.__dask_keys__()))
         key = (self._name, 0)
-        return {key: Task(key, commit_files, self.run, receipts)}
+        return {key: Task(key, commit_files, self.run, entries)}

@@ -296,7 +296,7 @@ def test_damage_to_rows_on_their_way_is_no_damage_to_the_data(
 def test_rows_on_their_way_that_were_removed_are_missed(tmp_path: Path) -> None:
     with (
         change_spills(tmp_path, Path.unlink),
-        pytest.raises(TFRecordError, match=r"has been removed; .*cleanup"),
+        pytest.raises(TFRecordError, match=r"was removed during the write; .*cleanup"),
     ):
         to_tfrecord(collection(), tmp_path, shuffle=1)
     assert not list(tmp_path.iterdir())

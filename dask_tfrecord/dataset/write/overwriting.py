@@ -1,4 +1,4 @@
-"""Which directories may be overwritten, and which files an overwrite may remove. Removes nothing itself."""
+"""Check that a directory may be overwritten, and list the files that an overwrite may remove."""
 
 import os
 import re
@@ -18,53 +18,54 @@ from dask_tfrecord.files.storage.paths import name_of, parent_of
 from dask_tfrecord.files.storage.redaction import redact_errors
 from dask_tfrecord.files.storage.store import Store
 
-# Files whose first bytes are read at a time.
+# Files that are opened at the same time.
 _THREADS = 16
 
-# Names that an error lists before it only counts the others.
+# The most names that an error lists; it counts the others.
 _MOST_NAMES = 5
 
-# Files whose content is looked at before a refused write says what an overwrite would remove.
+# The most files that are opened to find out whether overwrite=True is good advice.
 _MOST_FILES = 100
 
-# An empty file is a TFRecord file without records only if its name suggests that.
+# An empty file counts as a TFRecord file without records if it has such a name.
 _TFRECORD_NAME = re.compile(
     r"(.*\.tfr\w*(-\d+-of-\d+)?|part-[\w-]+|[^.]*-\d{2,}-of-\d{2,})(\.(gz|zlib|deflate|zst|lz4|bz2|xz))?",
     re.IGNORECASE,
 )
 
-# Logs of TensorBoard have the framing of TFRecord, but they are never a dataset.
+# The event files of TensorBoard consist of records, but they are never a dataset.
 _EVENTS = "tfevents"
 
 
 @redact_errors
 def replaceable_files(store: Store) -> frozenset[str]:
-    """The files that an overwrite may remove although no snapshot lists them, as paths below the root.
+    """Return the files that an overwrite may remove although no snapshot lists them, relative to the root.
 
     Raises
     ------
     DestinationError
-        If the root is a directory that is never overwritten, or if it holds anything but TFRecord files.
+        If the directory is never overwritten, or holds anything but TFRecord files, a link to another
+        directory, or another dataset.
     """
-    _refuse_precious(store)
+    _refuse_protected(store)
     files = visible_files(store)
     if store.local:
         _refuse_links(store)
     listed = listed_files(store)
     unlisted = [file for file in files if store.relative(file.path) not in listed]
-    foreign = _foreign(store, unlisted)
+    foreign = _foreign_files(store, unlisted)
     if foreign:
         raise DestinationError(
             f"an overwrite removes only TFRecord files, and the directory also holds {_names(foreign)}",
             path=store.public(store.root),
-            advice="move everything else to another place, or write to another directory",
+            advice="move the other files elsewhere, or write to another directory",
         )
     _refuse_datasets_below(store, unlisted)
     return frozenset(store.relative(file.path) for file in unlisted)
 
 
 def listed_files(store: Store) -> frozenset[str]:
-    """The files that the newest snapshot lists; none if there is no snapshot that can be read."""
+    """Return the files that the newest snapshot lists; none if it is damaged or there is none."""
     with suppress(TFRecordError):
         snapshot = find_snapshot(store)
         if snapshot is not None:
@@ -73,14 +74,14 @@ def listed_files(store: Store) -> frozenset[str]:
 
 
 def refusal(store: Store, files: Sequence[FileInfo]) -> DestinationError:
-    """The error for a new dataset in a directory that holds these files, which no snapshot lists."""
+    """Return the error for writing a new dataset to a directory with these files and without a snapshot."""
     count, size = len(files), sum(file.size or 0 for file in files)
-    found = f"{count:,} files with {size:,} bytes" if count > 1 else f"a file with {size:,} bytes"
-    foreign = _foreign(store, files[:_MOST_FILES])
+    total = f"{count:,} files with {size:,} bytes" if count > 1 else f"a file with {size:,} bytes"
+    foreign = _foreign_files(store, files[:_MOST_FILES])
     if foreign:
         problem, advice = f"the directory already holds files, such as {_names(foreign[:1])}", ""
     else:
-        problem = f"the directory already holds files of others ({found}) and no snapshot"
+        problem = f"the directory already holds files of other tools ({total}) and no snapshot"
         advice = ", or pass append=True to add to them"
         advice += " or overwrite=True to remove them" * may_be_overwritten(store)
     return DestinationError(
@@ -88,15 +89,17 @@ def refusal(store: Store, files: Sequence[FileInfo]) -> DestinationError:
     )
 
 
-def _foreign(store: Store, files: Sequence[FileInfo]) -> list[str]:
-    """The files that are not TFRecord files, as paths below the root."""
+def _foreign_files(store: Store, files: Sequence[FileInfo]) -> list[str]:
+    """The files that are not TFRecord files, relative to the root."""
     with ThreadPoolExecutor(_THREADS) as pool:
-        known = list(pool.map(lambda file: _is_tfrecord(store, file), files))
-    return [store.relative(file.path) for file, is_known in zip(files, known, strict=True) if not is_known]
+        results = list(pool.map(lambda file: _is_tfrecord(store, file), files))
+    return [
+        store.relative(file.path) for file, is_tfrecord in zip(files, results, strict=True) if not is_tfrecord
+    ]
 
 
 def _is_tfrecord(store: Store, file: FileInfo) -> bool:
-    """Whether the content, after decompression, begins with the length of a record and its checksum."""
+    """Return True if the decompressed content begins with the length of a record and its checksum."""
     name = name_of(file.path)
     if _EVENTS in name:
         return False
@@ -110,7 +113,7 @@ def _is_tfrecord(store: Store, file: FileInfo) -> bool:
 
 
 def _first_bytes(store: Store, file: FileInfo, size: int) -> bytes:
-    """The first bytes of the content; empty if the file holds a compressed stream of nothing."""
+    """The first bytes of the decompressed content; none if the content is empty."""
     with store.open(file.path, size, 0, min(size, HEADER_BYTES)) as source:
         head = source.peek(HEADER_BYTES)
     compression = detect(head)
@@ -126,18 +129,21 @@ def _first_bytes(store: Store, file: FileInfo, size: int) -> bytes:
 
 
 def may_be_overwritten(store: Store) -> bool:
-    """False for the root of a filesystem, the working directory and home, and for what contains them."""
-    return _role(store) is None
+    """Return True if overwriting a directory is never refused because of where it is.
+
+    The root of a filesystem, the working directory, the home directory and their parents are protected.
+    """
+    return _protected_role(store) is None
 
 
 def is_disk_root(store: Store) -> bool:
-    """Whether a store is the local disk from its top."""
+    """Return True for the root directory of the local filesystem."""
     root = os.path.realpath(store.root)
     return store.local and os.path.dirname(root) == root
 
 
-def _refuse_precious(store: Store) -> None:
-    role = _role(store)
+def _refuse_protected(store: Store) -> None:
+    role = _protected_role(store)
     if role:
         raise DestinationError(
             f"{role} is never overwritten",
@@ -146,33 +152,32 @@ def _refuse_precious(store: Store) -> None:
         )
 
 
-def _role(store: Store) -> str | None:
-    """What a directory is that must not be overwritten, if it is any such."""
+def _protected_role(store: Store) -> str | None:
+    """What a protected directory is, such as "the home directory"; None if it is not protected."""
     return _local_role(store) if store.root.strip("/") else "the root of a filesystem"
 
 
 def _local_role(store: Store) -> str | None:
-    """What a local directory is that must not be overwritten, if it is any such."""
     if not store.local:
         return None
     root = os.path.realpath(store.root)
     if is_disk_root(store):
         return "the root of a filesystem"
-    places = {}
-    with suppress(OSError):  # the current directory may be gone
-        places["the current directory"] = os.path.realpath(".")
-    places["the home directory"] = os.path.realpath(os.path.expanduser("~"))
-    for role, place in places.items():
+    protected = {}
+    with suppress(OSError):  # the current directory may have been removed
+        protected["the current directory"] = os.path.realpath(".")
+    protected["the home directory"] = os.path.realpath(os.path.expanduser("~"))
+    for role, place in protected.items():
         if root == place or _is_same(root, place):
             return role
-    for role, place in places.items():
+    for role, place in protected.items():
         if place.startswith(f"{root}{os.sep}"):
             return f"a directory that contains {role}"
     return None
 
 
 def _is_same(one: str, other: str) -> bool:
-    """Whether two paths lead to one directory, as on a disk that ignores case."""
+    """Return True for two names of one directory, as on a filesystem that ignores case."""
     try:
         return os.path.samefile(one, other)
     except OSError:
@@ -180,27 +185,28 @@ def _is_same(one: str, other: str) -> bool:
 
 
 def _refuse_links(store: Store) -> None:
+    """Refuse a directory with links to directories outside: their files are not the dataset's."""
     own = store.join(METADATA_DIRECTORY)
     for link in [own] * os.path.islink(own) + linked_directories(store.root):
         raise DestinationError(
-            f"a link, {link}, leads out of it, and the overwrite would remove what is there",
+            f"a link, {link}, leads out of it, and the overwrite would remove the files there",
             path=store.public(store.root),
             advice="remove the link first",
         )
 
 
 def _refuse_datasets_below(store: Store, files: Sequence[FileInfo]) -> None:
-    """Refuse a directory of datasets, each with a snapshot of its own."""
-    below: set[str] = set()
+    """Refuse a directory with subdirectories that are datasets with snapshots."""
+    directories: set[str] = set()
     for file in files:
         directory = parent_of(store.relative(file.path))
-        while directory and directory not in below:
-            below.add(directory)
+        while directory and directory not in directories:
+            directories.add(directory)
             directory = parent_of(directory)
-    looked = sorted(below)
+    ordered = sorted(directories)
     with ThreadPoolExecutor(_THREADS) as pool:
-        found = list(pool.map(lambda one: store.names(f"{one}/{METADATA_DIRECTORY}"), looked))
-    for directory, names in zip(looked, found, strict=True):
+        metadata = list(pool.map(lambda one: store.names(f"{one}/{METADATA_DIRECTORY}"), ordered))
+    for directory, names in zip(ordered, metadata, strict=True):
         if names:
             raise DestinationError(
                 f"the directory holds another dataset, {directory!r}, which the overwrite would remove",
@@ -209,7 +215,7 @@ def _refuse_datasets_below(store: Store, files: Sequence[FileInfo]) -> None:
             )
 
 
-def _names(found: Sequence[str]) -> str:
-    names = ", ".join(map(repr, found[:_MOST_NAMES]))
-    more = len(found) - _MOST_NAMES
+def _names(paths: Sequence[str]) -> str:
+    names = ", ".join(map(repr, paths[:_MOST_NAMES]))
+    more = len(paths) - _MOST_NAMES
     return f"{names} and {more:,} more" if more > 0 else names
