@@ -13,6 +13,8 @@ import boto3
 import pytest
 from servers import s3_server
 
+import dask_tfrecord
+
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 ROOT_PAGES = [ROOT / name for name in ("SECURITY.md", "CONTRIBUTING.md", "CHANGELOG.md")]
@@ -94,3 +96,9 @@ def test_the_map_names_no_file_that_does_not_exist() -> None:
     names = re.findall(r"`((?:[\w.-]+/)*[\w-]+\.(?:py|pyi|hpp|cpp|md)|(?:[\w.-]+/)+)`", page)
     roots = (ROOT, ROOT / "dask_tfrecord")
     assert [name for name in names if not any((root / name).exists() for root in roots)] == []
+
+
+def test_every_public_name_is_on_the_api_page() -> None:
+    page = (ROOT / "docs" / "api.md").read_text()
+    described = re.findall(r"^\.\. auto\w+:: (\w+)$", page, re.MULTILINE)
+    assert sorted(described) == sorted(dask_tfrecord.__all__)
