@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from dask_tfrecord.codec import FeatureKey
 from dask_tfrecord.dataset.partition import Partition, RowRanges
-from dask_tfrecord.dataset.query.comparison_keys import has_nan, is_comparable, key_of
+from dask_tfrecord.dataset.query.comparison_keys import comparison_key, has_nan, is_comparable
 from dask_tfrecord.dataset.query.predicates import Outcomes, Predicate, outcomes_in_file
 from dask_tfrecord.dataset.requested_columns import origin_clash
 from dask_tfrecord.dataset.snapshot.model import Levels
@@ -224,7 +224,7 @@ class Dataset:
         entry = self.entries.get(split.file.path) if use_statistics else None
         return outcomes_in_file(predicate, fields, entry, values)
 
-    # -- Facts that need no read -----------------------------------------------------------------------------
+    # -- What is known without a read ------------------------------------------------------------------------
 
     def count(self, index: int) -> int | None:
         """Return the number of rows of a partition; None if it is unknown."""
@@ -265,7 +265,7 @@ class Dataset:
             return None
         bounds = [self._bounds(index, item) for index in range(self.npartitions)]
         known = [bound for bound in bounds if bound is not None]
-        ends: list[Any] = [key_of(value, item.type) for bound in known for value in bound]
+        ends: list[Any] = [comparison_key(value, item.type) for bound in known for value in bound]
         gaps = list(pairwise(ends))[1::2]
         if len(known) < len(bounds) or any(greatest >= least for greatest, least in gaps):
             return None
@@ -287,8 +287,8 @@ class Dataset:
         ]
         if len(ranges) < len(splits):
             return None
-        least = min((low for low, _ in ranges), key=lambda value: key_of(value, item.type))
-        return least, max((high for _, high in ranges), key=lambda value: key_of(value, item.type))
+        least = min((low for low, _ in ranges), key=lambda value: comparison_key(value, item.type))
+        return least, max((high for _, high in ranges), key=lambda value: comparison_key(value, item.type))
 
     def _statistics(self, split: Split, name: str) -> ColumnStatistics | None:
         entry = self.entries.get(split.file.path)
@@ -316,5 +316,5 @@ def _is_ordered_by_value(item: Field) -> bool:
         return True
     if item.categories is None:
         return False
-    keys: list[Any] = [key_of(value, item.type) for value in item.categories.to_pylist()]
+    keys: list[Any] = [comparison_key(value, item.type) for value in item.categories.to_pylist()]
     return all(one < other for one, other in pairwise(keys))

@@ -1,6 +1,8 @@
-"""Values that people write or snapshots hold <-> keys that order and compare exactly, for each Arrow type.
+"""Comparison keys: Python values that compare exactly as the values of an Arrow type do.
 
-A key is the number a value is stored as (an int, or a float), a string, or bytes. Knows Arrow, no files.
+The key of a number, a time or a bool is the number that Arrow stores, as an int or a float. The key of a text
+is a string, the key of binary is bytes. Values that users write in filters, and bounds in snapshots, become
+keys here, whatever their own Python type is.
 """
 
 import datetime
@@ -24,47 +26,52 @@ _INFINITE = (math.inf, -math.inf)  # `math.isinf` takes no integer beyond floats
 
 
 class WrongTypeError(TypeError):
-    """A value that cannot be compared to a column's values; its text says what would be right."""
+    """A value cannot be compared with the values of a column. The message states which values can."""
 
 
 def is_comparable(type_: pa.DataType) -> bool:
-    """Whether the type's values have keys: those of lists and tensors have none."""
+    """Return True if the values of a type have comparison keys. Lists and tensors have none."""
     type_ = value_type(type_)
-    return _is_whole(type_) or types.is_floating(type_) or is_text(type_) or is_binary(type_)
+    return _is_stored_as_integer(type_) or types.is_floating(type_) or is_text(type_) or is_binary(type_)
 
 
 def has_nan(type_: pa.DataType) -> bool:
-    """Whether there may be values that are neither small nor great."""
+    """Return True if values of a type can be NaN, which minimum and maximum ignore."""
     return bool(types.is_floating(value_type(type_)))
 
 
-def key_of(value: Any, type_: pa.DataType) -> Key | Fraction:
-    """The key of a value; a fraction if it lies between two that the type can hold.
+def comparison_key(value: Any, type_: pa.DataType) -> Key | Fraction:
+    """Return the comparison key of a value for a column of a type.
+
+    Returns
+    -------
+    int, float, str, bytes or Fraction
+        A fraction for a number or a time between two values that the type can hold.
 
     Raises
     ------
     WrongTypeError
-        For a value of another type, or a missing one.
+        For a value of another type, or a null.
     """
     type_ = value_type(type_)
     value = value.as_py() if isinstance(value, pa.Scalar) else value
     if is_text(type_):
-        return str(_checked(value, isinstance(value, str), "a string", type_))
+        return str(_check(value, isinstance(value, str), "a string", type_))
     if is_binary(type_):
-        _checked(value, isinstance(value, bytes | bytearray | memoryview), "bytes", type_)
+        _check(value, isinstance(value, bytes | bytearray | memoryview), "bytes", type_)
         return bytes(value)
     if types.is_boolean(type_):
-        return int(_checked(value, isinstance(value, bool | np.bool_), "True or False", type_))
+        return int(_check(value, isinstance(value, bool | np.bool_), "True or False", type_))
     if types.is_floating(type_):
-        return _real(_checked(value, _is_number(value), "a number", type_))
+        return _float_or_fraction(_check(value, _is_number(value), "a number", type_))
     if types.is_integer(type_) or types.is_decimal(type_):
-        _checked(value, _is_number(value) and value == value, "a number", type_)
-        return _plain(_exact(value) * 10 ** (type_.scale if types.is_decimal(type_) else 0))
-    return _plain(_seconds(value, type_) * _ticks(type_))
+        _check(value, _is_number(value) and value == value, "a number", type_)
+        return _int_if_whole(_exact(value) * 10 ** (type_.scale if types.is_decimal(type_) else 0))
+    return _int_if_whole(_seconds(value, type_) * _ticks(type_))
 
 
-def scalar_of(key: Key, type_: pa.DataType) -> pa.Scalar | None:
-    """The inverse of `key_of`; None if the type cannot hold the value."""
+def scalar_from_key(key: Key, type_: pa.DataType) -> pa.Scalar | None:
+    """Return the Arrow scalar of a comparison key; None if the type cannot hold the value."""
     try:
         if types.is_decimal(type_):
             whole = int(key)
@@ -77,11 +84,12 @@ def scalar_of(key: Key, type_: pa.DataType) -> pa.Scalar | None:
         return None
 
 
-# Beyond what any whole type holds, for infinities and for values between those it holds.
-BEYOND = 10**80
+# Greater than all values of integer, decimal and time types. It is the key of infinity, and the key that no
+# value equals.
+BEYOND_ALL = 10**80
 
 
-def _is_whole(type_: pa.DataType) -> bool:
+def _is_stored_as_integer(type_: pa.DataType) -> bool:
     tests = (
         types.is_boolean,
         types.is_integer,
@@ -95,12 +103,12 @@ def _is_whole(type_: pa.DataType) -> bool:
 
 
 def is_text(type_: pa.DataType) -> bool:
-    """True for types whose keys are strings."""
+    """Return True if the comparison keys of a type are strings."""
     return bool(types.is_string(type_) or types.is_large_string(type_))
 
 
 def is_binary(type_: pa.DataType) -> bool:
-    """True for types whose keys are bytes."""
+    """Return True if the comparison keys of a type are bytes."""
     return bool(types.is_binary(type_) or types.is_large_binary(type_) or types.is_fixed_size_binary(type_))
 
 
@@ -109,7 +117,7 @@ def _is_number(value: Any) -> bool:
     return known and not isinstance(value, bool | np.timedelta64)
 
 
-def _checked(value: Any, fits: bool, wanted: str, type_: pa.DataType) -> Any:
+def _check(value: Any, fits: bool, wanted: str, type_: pa.DataType) -> Any:
     if not fits:
         raise WrongTypeError(f"{value!r} is not {wanted}, the column is {type_}")
     return value
@@ -117,14 +125,14 @@ def _checked(value: Any, fits: bool, wanted: str, type_: pa.DataType) -> Any:
 
 def _exact(value: Any) -> Fraction:
     if value in _INFINITE:
-        return Fraction(BEYOND if value > 0 else -BEYOND)
+        return Fraction(BEYOND_ALL if value > 0 else -BEYOND_ALL)
     if isinstance(value, np.integer):
         return Fraction(int(value))
     return Fraction(*value.as_integer_ratio()) if isinstance(value, np.floating) else Fraction(value)
 
 
-def _real(value: Any) -> float | Fraction:
-    """A float, or a fraction for a number between two of them."""
+def _float_or_fraction(value: Any) -> float | Fraction:
+    """Return the float that equals a number; if there is none, a fraction."""
     if value != value or value in _INFINITE:
         return float(value)
     exact = _exact(value)
@@ -134,19 +142,19 @@ def _real(value: Any) -> float | Fraction:
         return exact
 
 
-def _plain(value: Fraction) -> int | Fraction:
+def _int_if_whole(value: Fraction) -> int | Fraction:
     return value.numerator if value.denominator == 1 else value
 
 
 def _ticks(type_: pa.DataType) -> Fraction:
-    """Steps of the type in a second."""
+    """Return how many units of a time type a second has."""
     if types.is_date(type_):
         return Fraction(1, _DAY) if types.is_date32(type_) else Fraction(1000)
     return Fraction(_TICKS[type_.unit])
 
 
 def _seconds(value: Any, type_: pa.DataType) -> Fraction:
-    """A date, a time or a duration as seconds: since 1970, since midnight, or as such."""
+    """Return a date or timestamp as seconds since 1970, a time as seconds since midnight, or a duration."""
     if value is None or value != value:  # NaT
         raise WrongTypeError(f"{value!r} is no value, the column is {type_}")
     if types.is_timestamp(type_):
@@ -154,16 +162,16 @@ def _seconds(value: Any, type_: pa.DataType) -> Fraction:
     if types.is_date(type_):
         value = _parsed(value, datetime.date, type_)
         right = isinstance(value, datetime.date) and not isinstance(value, datetime.datetime)
-        _checked(value, right, 'a date, such as datetime.date(2026, 2, 28) or "2026-02-28"', type_)
+        _check(value, right, 'a date, such as datetime.date(2026, 2, 28) or "2026-02-28"', type_)
         return Fraction(value.toordinal() - _EPOCH.toordinal()) * _DAY
     if types.is_time(type_):
         value = _parsed(value, datetime.time, type_)
-        _checked(value, isinstance(value, datetime.time), 'a time, such as "12:30"', type_)
+        _check(value, isinstance(value, datetime.time), 'a time, such as "12:30"', type_)
         whole = datetime.datetime.combine(_EPOCH, value.replace(tzinfo=None)) - _EPOCH
-        return _length(whole)
+        return _seconds_of_duration(whole)
     value = getattr(value, "asm8", value)
-    _checked(value, isinstance(value, datetime.timedelta | np.timedelta64), "a timedelta", type_)
-    return _length(value)
+    _check(value, isinstance(value, datetime.timedelta | np.timedelta64), "a timedelta", type_)
+    return _seconds_of_duration(value)
 
 
 def _instant(value: Any, type_: pa.DataType) -> Fraction:
@@ -171,18 +179,18 @@ def _instant(value: Any, type_: pa.DataType) -> Fraction:
     if isinstance(value, datetime.date) and not isinstance(value, datetime.datetime):
         value = datetime.datetime.combine(value, datetime.time())
     right = isinstance(value, datetime.datetime | np.datetime64)
-    _checked(value, right, 'a time, such as datetime.datetime(2026, 2, 28) or "2026-02-28 12:30"', type_)
+    _check(value, right, 'a time, such as datetime.datetime(2026, 2, 28) or "2026-02-28 12:30"', type_)
     zone = getattr(value, "tzinfo", None)
     if (zone is None) != (type_.tz is None):
         wanted = "with" if zone is None else "without"
         raise WrongTypeError(f"{value!r} must be a time {wanted} a time zone, the column is {type_}")
-    if hasattr(value, "asm8"):  # of pandas, which may have nanoseconds; in UTC
+    if hasattr(value, "asm8"):  # a pandas value, which may have nanoseconds, converted to UTC
         value = value.asm8
     if isinstance(value, np.datetime64):
-        return _length(value.astype(f"datetime64[{_unit(value)}]") - np.datetime64("1970-01-01"))
+        return _seconds_of_duration(value.astype(f"datetime64[{_unit(value)}]") - np.datetime64("1970-01-01"))
     if zone is not None:
         value = value.astimezone(datetime.UTC).replace(tzinfo=None)
-    return _length(value - _EPOCH)
+    return _seconds_of_duration(value - _EPOCH)
 
 
 def _parsed(value: Any, kind: Any, type_: pa.DataType) -> Any:
@@ -194,7 +202,7 @@ def _parsed(value: Any, kind: Any, type_: pa.DataType) -> Any:
         raise WrongTypeError(f"{value!r} is not in ISO format ({error}), the column is {type_}") from None
 
 
-def _length(value: Any) -> Fraction:
+def _seconds_of_duration(value: Any) -> Fraction:
     if isinstance(value, datetime.timedelta):
         return Fraction(value.days * _DAY + value.seconds) + Fraction(value.microseconds, 10**6)
     unit = _unit(value)
@@ -202,14 +210,14 @@ def _length(value: Any) -> Fraction:
 
 
 def _unit(value: np.datetime64 | np.timedelta64) -> str:
-    """The unit to count it in: its own, or seconds for longer ones.
+    """Return the unit of a NumPy time; "s" for units longer than a second.
 
     Raises
     ------
     WrongTypeError
-        For a value without a unit, or with one below nanoseconds.
+        For a value without a unit, or with a unit shorter than nanoseconds.
     """
     unit = np.datetime_data(value.dtype)[0]
     if unit in ("ps", "fs", "as", "generic"):
-        raise WrongTypeError(f"{value!r} has no unit of nanoseconds or longer")
+        raise WrongTypeError(f"{value!r} has no unit, or a unit shorter than nanoseconds")
     return unit if unit in _TICKS else "s"

@@ -1,4 +1,4 @@
-"""What people write -> predicates: comparisons with values of the columns' types, and ``filters=``."""
+"""Filters that users write -> predicates: ``filters=``, and the comparisons in filters of pandas."""
 
 import datetime
 import math
@@ -13,21 +13,21 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dask_tfrecord.dataset.query.comparison_keys import (
-    BEYOND,
+    BEYOND_ALL,
     WrongTypeError,
+    comparison_key,
     is_binary,
     is_comparable,
     is_text,
-    key_of,
 )
 from dask_tfrecord.dataset.query.predicates import (
     COMPARE,
     And,
+    ArrowExpression,
     Compare,
     IsIn,
     IsNull,
     Not,
-    OfArrow,
     Operator,
     Or,
     Predicate,
@@ -40,7 +40,7 @@ from dask_tfrecord.schema.storage_types import value_type
 # Floats hold every integer of so many bits.
 _FLOAT_DIGITS = 52
 
-# From the longest to the shortest: those of NumPy that have a fixed length, and those of Arrow at the end.
+# The time units of NumPy with a fixed length, from the longest to the shortest. The last four are Arrow's.
 _UNITS = ("W", "D", "h", "m", "s", "ms", "us", "ns")
 
 _PYTHON_TIMES = (datetime.date, datetime.time, datetime.datetime, datetime.timedelta)
@@ -48,9 +48,9 @@ _PYTHON_TIMES = (datetime.date, datetime.time, datetime.datetime, datetime.timed
 _NUMBERS = (int, float, np.float16, np.float32)
 _NUMPY_INTEGERS = (np.int8, np.int16, np.int32, np.int64, np.uint8, np.uint16, np.uint32)
 
-# By the type of a column: the types of the values that Arrow and NumPy compare to it exactly as their keys
-# are compared. All other values are left to pandas: text that may be read as a time, missing values, uint64
-# (which Arrow compares as floats), decimals and floats, and what only some versions take.
+# For a type of columns, the types of values that Arrow and NumPy compare with it exactly as comparison keys
+# compare. Other values are left to pandas: text that may be parsed as a time, nulls, uint64 (which Arrow
+# compares as floats), a mixture of decimals and floats, and values that only some versions accept.
 _COMPARED_EXACTLY: tuple[tuple[Callable[[pa.DataType], bool], tuple[type, ...]], ...] = (
     (pa.types.is_boolean, (bool, np.bool_)),
     (pa.types.is_integer, (*_NUMBERS, *_NUMPY_INTEGERS)),
@@ -66,15 +66,15 @@ _COMPARED_EXACTLY: tuple[tuple[Callable[[pa.DataType], bool], tuple[type, ...]],
 
 
 def compare(field: Field, symbol: Operator, value: Any) -> Predicate:
-    """A column against a value of any type that can be compared to it.
+    """Return the comparison of a column with a value.
 
     Raises
     ------
     WrongTypeError
-        For a value that cannot.
+        If the value cannot be compared with the column.
     """
     _check_comparable(field)
-    key = key_of(value, field.type)
+    key = comparison_key(value, field.type)
     if pa.types.is_dictionary(field.type) and field.type.ordered and symbol not in ("==", "!="):
         return _compare_categories(field, symbol, key)
     if isinstance(key, Fraction):
@@ -83,101 +83,109 @@ def compare(field: Field, symbol: Operator, value: Any) -> Predicate:
 
 
 def is_in(field: Field, values: Iterable[Any]) -> Predicate:
-    """Whether a column has one of the values, of which one may be None.
+    """Return the predicate that is true where a column has one of the values; None finds nulls.
 
     Raises
     ------
     WrongTypeError
-        For a value that cannot be compared to the column.
+        If a value cannot be compared with the column.
     """
     _check_comparable(field)
-    wanted = list(values)
-    keys = [key_of(value, field.type) for value in wanted if value is not None]
-    return IsIn(field.name, tuple(key for key in keys if not isinstance(key, Fraction)), None in wanted)
+    values = list(values)
+    keys = [comparison_key(value, field.type) for value in values if value is not None]
+    return IsIn(field.name, tuple(key for key in keys if not isinstance(key, Fraction)), None in values)
 
 
 def compare_in_pandas(field: Field, symbol: Operator, value: Any) -> Predicate:
-    """What pandas makes of a comparison; unsure where that depends on how the column is backed.
+    """Return the predicate of a comparison in pandas; `Unsure` if the result depends on the dtype backend.
 
     Raises
     ------
     WrongTypeError
-        For a value that pandas may compare to the column in a way of its own.
+        If pandas may compare the value with the column by rules of its own.
     """
-    exact = compare(field, symbol, _sure(field, value))
+    exact = compare(field, symbol, _exactly_compared(field, value))
     rounded = _rounded(field, value)
     return exact if rounded == value else Unsure((exact, compare(field, symbol, rounded)))
 
 
 def is_in_pandas(field: Field, values: Iterable[Any]) -> Predicate:
-    """What pandas makes of `isin`, with the same reservations.
+    """Return the predicate of ``isin`` in pandas; `Unsure` if the result depends on the dtype backend.
 
-    All values become one array there, so they are of one type here.
+    Pandas converts the values to one array, so values of different types are refused.
+
+    Raises
+    ------
+    WrongTypeError
+        If pandas may compare a value with the column by rules of its own.
     """
-    wanted = [_sure(field, value) for value in values]
+    checked = [_exactly_compared(field, value) for value in values]
     type_ = value_type(field.type)
-    real = pa.types.is_floating(type_)
-    if not real and len({type(value) for value in wanted}) > 1:
+    is_float = pa.types.is_floating(type_)
+    if not is_float and len({type(value) for value in checked}) > 1:
         raise WrongTypeError("pandas may convert values of several types to another one")
-    if pa.types.is_temporal(type_) and not all(type(value) in _PYTHON_TIMES for value in wanted):
+    if pa.types.is_temporal(type_) and not all(type(value) in _PYTHON_TIMES for value in checked):
         raise WrongTypeError("pandas may round the times to another unit")
-    if pa.types.is_integer(type_) and not all(isinstance(value, int | np.integer) for value in wanted):
+    if pa.types.is_integer(type_) and not all(isinstance(value, int | np.integer) for value in checked):
         raise WrongTypeError("pandas may convert the column to floats")
-    if not real:
-        return is_in(field, wanted)
-    if not all(isinstance(value, int | float) for value in wanted):
+    if not is_float:
+        return is_in(field, checked)
+    if not all(isinstance(value, int | float) for value in checked):
         raise WrongTypeError("pandas may round the values to shorter floats")
-    rounded = [_rounded(field, value) for value in wanted]
-    nonzero = [value for value in wanted if value]  # Arrow tells the zeros of floats apart
-    return Unsure((is_in(field, wanted), is_in(field, rounded), is_in(field, nonzero)))
+    rounded = [_rounded(field, value) for value in checked]
+    nonzero = [value for value in checked if value]  # -0.0 and 0.0 differ in Arrow
+    return Unsure((is_in(field, checked), is_in(field, rounded), is_in(field, nonzero)))
 
 
-def _sure(field: Field, value: Any) -> Any:
-    """The value, if pandas compares it to the column exactly as keys are compared, whatever the backend."""
+def _exactly_compared(field: Field, value: Any) -> Any:
+    """Return a value that pandas, with any backend, compares with the column as comparison keys compare."""
     type_ = value_type(field.type)
     kinds = next((kinds for is_type, kinds in _COMPARED_EXACTLY if is_type(type_)), ())
     if not isinstance(value, kinds) or value != value:
-        raise WrongTypeError(f"pandas may compare {value!r} to {type_} in a way of its own")
+        raise WrongTypeError(f"pandas may compare {value!r} with {type_} by rules of its own")
     if isinstance(value, bool | np.bool_) != pa.types.is_boolean(type_):
-        raise WrongTypeError("True and False are numbers, too")
+        raise WrongTypeError("pandas may compare True and False as numbers")
     if pa.types.is_dictionary(field.type) and not (is_text(type_) or pa.types.is_integer(type_)):
-        raise WrongTypeError(f"pandas may look for {value!r} among the categories in a way of its own")
+        raise WrongTypeError(f"pandas may look up {value!r} in the categories by rules of its own")
     if isinstance(value, datetime.datetime) and not pa.types.is_timestamp(type_):
-        raise WrongTypeError("a time is a date, too")
+        raise WrongTypeError("pandas may compare a datetime as a date")
     if isinstance(value, datetime.time) and value.tzinfo is not None:
-        raise WrongTypeError("a time of day with a time zone is no number")
+        raise WrongTypeError("a time of day with a time zone has no comparison key")
     in_time = pa.types.is_timestamp(type_) or pa.types.is_duration(type_)
-    if in_time and not (_fits(key_of(value, type_)) and _is_coarse(value, type_.unit)):
-        raise WrongTypeError("Arrow may compare them in a finer unit, in which the column's values overflow")
+    if in_time and not (_is_int64(comparison_key(value, type_)) and _is_coarse(value, type_.unit)):
+        raise WrongTypeError("Arrow may compare in a finer unit, in which values of the column overflow")
     if not _is_small(value, type_):
         raise WrongTypeError("large integers and floats are rounded before they are compared")
     return value
 
 
 def _is_small(value: Any, type_: pa.DataType) -> bool:
-    """True if neither the value nor a column's integers near it are rounded where both become floats."""
+    """Return True if converting the value and the integers near it to floats is exact."""
     if pa.types.is_floating(type_) or isinstance(value, float | np.floating):
         if pa.types.is_floating(type_) and isinstance(value, float | np.floating):
             return True
         digits = np.finfo(type(value)).nmant if isinstance(value, np.floating) else _FLOAT_DIGITS
         return bool(abs(value) < 2**digits)
-    return not isinstance(value, int) or _fits(value)
+    return not isinstance(value, int) or _is_int64(value)
 
 
 def _is_coarse(value: Any, unit: str) -> bool:
-    """True for Python's times, which pandas converts to the column's unit, and for those in no finer unit."""
+    """Return True for a time in a unit that is not finer than the column's.
+
+    Pandas converts the times of Python itself to the column's unit.
+    """
     if type(value) in _PYTHON_TIMES:
         return True
-    own = np.datetime_data(getattr(value, "asm8", value).dtype)[0]  # pandas has NumPy's value in `asm8`
-    return own in _UNITS and _UNITS.index(own) <= _UNITS.index(unit)
+    value_unit = np.datetime_data(getattr(value, "asm8", value).dtype)[0]  # `asm8` of pandas is NumPy's value
+    return value_unit in _UNITS and _UNITS.index(value_unit) <= _UNITS.index(unit)
 
 
-def _fits(key: Any) -> bool:
+def _is_int64(key: Any) -> bool:
     return isinstance(key, int) and -(2**63) <= key < 2**63
 
 
 def _rounded(field: Field, value: Any) -> Any:
-    """A number as numpy would round it to compare it to the column's values."""
+    """Return a number as numpy rounds it to compare it with a column of short floats."""
     type_ = value_type(field.type)
     if not pa.types.is_floating(type_) or pa.types.is_float64(type_):
         return value
@@ -186,15 +194,22 @@ def _rounded(field: Field, value: Any) -> Any:
 
 
 def parse_filters(filters: Any, schema: Schema) -> Predicate:
-    """The predicate that ``filters=`` means, for columns of the schema.
+    """Return the predicate of ``filters=``.
+
+    Parameters
+    ----------
+    filters : list of tuple, list of list of tuple, or pyarrow.compute.Expression
+        The value of the keyword.
+    schema : Schema
+        All columns.
 
     Raises
     ------
     SchemaError
-        For anything that is no filter, or none for these columns.
+        If the value is not a filter, or cannot be applied to these columns.
     """
     if isinstance(filters, pc.Expression):
-        return _of_arrow(filters, schema)
+        return _parse_expression(filters, schema)
     if not isinstance(filters, list | tuple) or not filters:
         raise _malformed(filters)
     if _is_condition(filters):
@@ -206,28 +221,32 @@ def parse_filters(filters: Any, schema: Schema) -> Predicate:
 
 
 def names_in(filters: Any) -> set[str]:
-    """The columns that conditions look at, as far as they are conditions."""
+    """Return the columns that ``filters=`` names; none for anything but conditions."""
     if _is_condition(filters):
         return {filters[0]}
     return set().union(*map(names_in, filters)) if isinstance(filters, list | tuple) else set()
 
 
-def _of_arrow(expression: pc.Expression, schema: Schema) -> Predicate:
-    """An expression of pyarrow, which tells its columns only by failing without them."""
+def _parse_expression(expression: pc.Expression, schema: Schema) -> Predicate:
+    """Return the predicate of a pyarrow expression.
+
+    An expression does not list its columns. A column is needed if the expression fails without it.
+    """
     table = pa.Table.from_batches([schema.no_rows()])
     try:
         table.filter(expression)
     except pa.ArrowException as error:
         raise SchemaError(
-            f"filters= does not suit the columns: {error}", advice="compare columns to values of their types"
+            f"filters= cannot be applied to the columns: {error}",
+            advice="compare columns with values of their types",
         ) from None
     names = [name for name in schema.names if _fails(table.drop_columns([name]), expression)]
     if not names or "FieldPath(" in str(expression):
         raise SchemaError(
-            f"filters= names no column, or one by its number: {expression}",
+            f"filters= names no column, or refers to a column by its number: {expression}",
             advice='name columns, such as pc.field("year") > 2020',
         )
-    return OfArrow(expression, tuple(names))
+    return ArrowExpression(expression, tuple(names))
 
 
 def _fails(table: pa.Table, expression: pc.Expression) -> bool:
@@ -245,13 +264,13 @@ def _conditions(group: Any, schema: Schema) -> Iterator[Predicate]:
         [field] = schema.select([name]).fields
         try:
             yield _condition(field, symbol, value)
-        except SchemaError:  # which says it all
+        except SchemaError:
             raise
-        except (ArithmeticError, TypeError, ValueError) as error:  # also those of odd values' own operators
+        except (ArithmeticError, TypeError, ValueError) as error:  # operators of the value may raise, too
             raise SchemaError(
-                f"the filter {(name, symbol, value)!r} does not suit the column: {error}",
+                f"the filter {(name, symbol, value)!r} cannot be applied to the column: {error}",
                 feature=name,
-                advice="compare it to values of its own type, or filter the frame after reading",
+                advice="compare the column with values of its type, or filter the DataFrame after reading",
             ) from None
 
 
@@ -265,8 +284,8 @@ def _condition(field: Field, symbol: str, value: Any) -> Predicate:
     if symbol in ("in", "not in"):
         if isinstance(value, str | bytes) or not isinstance(value, Iterable):
             raise WrongTypeError(f"{symbol!r} needs a list, a tuple or a set of values, not {value!r}")
-        found = is_in(field, value)
-        return Not(found) if symbol == "not in" else found
+        predicate = is_in(field, value)
+        return Not(predicate) if symbol == "not in" else predicate
     if symbol in ("is", "is not"):
         if value is not None:
             raise WrongTypeError(f"{symbol!r} needs None, not {value!r}")
@@ -276,39 +295,43 @@ def _condition(field: Field, symbol: str, value: Any) -> Predicate:
         known = ", ".join(map(repr, ("=", *get_args(Operator), "in", "not in", "is", "is not")))
         raise SchemaError(f"unknown operator {symbol!r} in filters=; known are {known}", feature=field.name)
     if value is None:
-        raise WrongTypeError('missing values are found by "is" and "is not"')
+        raise WrongTypeError('None is no value to compare with; the operators "is" and "is not" find nulls')
     return compare(field, cast(Operator, symbol), value)
 
 
-def _malformed(found: Any) -> SchemaError:
+def _malformed(filters: Any) -> SchemaError:
     return SchemaError(
-        f"filters= is not a list of (column, operator, value), or a list of such lists: {found!r}",
-        advice='pass for example [("year", ">=", 2024), ("country", "in", ["FR", "PL"])], or an expression '
-        'of pyarrow such as pc.field("year") >= 2024',
+        f"filters= is not a list of (column, operator, value), or a list of such lists: {filters!r}",
+        advice='pass for example [("year", ">=", 2024), ("country", "in", ["FR", "PL"])], or a pyarrow '
+        'expression such as pc.field("year") >= 2024',
     )
 
 
 def _check_comparable(field: Field) -> None:
     if pa.types.is_null(field.type) or not is_comparable(field.type):
-        raise WrongTypeError(f"values of {field.type} cannot be compared, only looked for")
+        raise WrongTypeError(
+            f'values of {field.type} cannot be compared; only the operators "is" and "is not" work'
+        )
 
 
 def _compare_categories(field: Field, symbol: Operator, key: Any) -> Predicate:
-    """By the order of the categories, which is not that of their values."""
+    """Return the comparison of an ordered categorical column, by the order of its categories."""
     if field.categories is None:
         raise WrongTypeError(f"the order of the categories of {field.type} is not known")
-    keys: list[Any] = [key_of(value, field.type) for value in field.categories.to_pylist()]
+    keys: list[Any] = [comparison_key(value, field.type) for value in field.categories.to_pylist()]
     if key not in keys:
-        raise WrongTypeError(f"it is none of the column's ordered categories {field.categories.to_pylist()}")
+        raise WrongTypeError(
+            f"the value is none of the column's ordered categories {field.categories.to_pylist()}"
+        )
     at = keys.index(key)
-    wanted = [other for place, other in enumerate(keys) if COMPARE[symbol](place, at)]
-    return IsIn(field.name, tuple(wanted))
+    matching = [other for position, other in enumerate(keys) if COMPARE[symbol](position, at)]
+    return IsIn(field.name, tuple(matching))
 
 
 def _between(symbol: Operator, key: Fraction, *, real: bool) -> tuple[Operator, int | float]:
-    """The same for values that are floats, or whole numbers, when the key is between two of them."""
+    """Replace a key between two values of the type by one of them, and keep the meaning."""
     if symbol in ("==", "!="):
-        return symbol, float(BEYOND) if real else BEYOND
+        return symbol, float(BEYOND_ALL) if real else BEYOND_ALL
     return "<=" if symbol in ("<", "<=") else ">", _float_below(key) if real else math.floor(key)
 
 

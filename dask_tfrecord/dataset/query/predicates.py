@@ -1,7 +1,15 @@
-"""Predicates on columns: which rows of a table they want, and which outcomes a file's rows can have.
+"""Predicates: conditions on a row. They filter the rows of a table, and decide which files need not be read.
 
-A row's outcome is true, false or null, as in SQL. Of a file, partition values and statistics tell a set of
-outcomes that its rows may have, never one too few: a file that cannot be true holds nothing that is wanted.
+For one row, the outcome of a predicate is true, false or null, as in SQL. A filter keeps the rows for which
+it is true. For a file that has not been read, the partition values and the statistics of a snapshot restrict
+the outcomes of its rows: with a minimum of 5, ``x < 3`` can only be false. The *possible outcomes* of a file
+are the set of all outcomes that some row might have. A file is not read if true is not a possible outcome.
+
+The set must never lack an outcome. If true is missing, the file is skipped and its rows are lost, without any
+error. If false or null is missing, a negation lacks true, or a filter is dropped because it seems to be true
+for all rows: rows are lost or added. A set with too many outcomes only costs time. So a predicate returns all
+outcomes where something is unknown: no statistics, NaN (which minimum and maximum ignore), or an expression
+that only Arrow can evaluate.
 """
 
 import operator
@@ -21,10 +29,10 @@ from pyarrow.dataset import dataset
 from dask_tfrecord.dataset.query.comparison_keys import (
     Key,
     WrongTypeError,
+    comparison_key,
     has_nan,
     is_comparable,
-    key_of,
-    scalar_of,
+    scalar_from_key,
 )
 from dask_tfrecord.files.entry import ColumnStatistics, FileEntry
 from dask_tfrecord.schema.model import Field
@@ -33,6 +41,7 @@ from dask_tfrecord.schema.storage_types import value_type
 Operator = Literal["==", "!=", "<", "<=", ">", ">="]
 Outcomes: TypeAlias = frozenset[bool | None]
 
+# The outcomes of a predicate about which nothing is known.
 ANY: Outcomes = frozenset((True, False, None))
 
 COMPARE: dict[str, Callable[[Any, Any], bool]] = {
@@ -53,25 +62,26 @@ _ARROW = {
 }
 
 
-class Facts(NamedTuple):
-    """What is known of a column's values in one file.
+class ColumnRange(NamedTuple):
+    """What is known about the values of a column in one file.
 
     Attributes
     ----------
-    low, high : key, optional
-        No value is smaller or greater; None if that is not known.
-    values, missing, nan : bool
-        Whether there may be values, missing ones, and NaNs among the values.
+    low, high : comparison key, optional
+        No value is less than `low` or greater than `high`, NaN aside. None if unknown.
+    may_have_values, may_have_nulls, may_have_nan : bool
+        False if it is known that the column has no values, no nulls, or no NaN.
     """
 
     low: Key | None = None
     high: Key | None = None
-    values: bool = True
-    missing: bool = True
-    nan: bool = True
+    may_have_values: bool = True
+    may_have_nulls: bool = True
+    may_have_nan: bool = True
 
 
-Known: TypeAlias = Mapping[str, Facts]
+# By column name. Nothing is known about a column that is not in it.
+ColumnRanges: TypeAlias = Mapping[str, ColumnRange]
 
 
 class Predicate(ABC):
@@ -79,20 +89,20 @@ class Predicate(ABC):
 
     @abstractmethod
     def columns(self) -> set[str]:
-        """Names of those it looks at."""
+        """Return the names of the columns in the condition."""
 
     @abstractmethod
-    def outcomes(self, known: Known) -> Outcomes:
-        """What it may come to for a row of a file; nothing is known of columns that are left out."""
+    def outcomes(self, ranges: ColumnRanges) -> Outcomes:
+        """Return all possible outcomes for the rows of a file with these columns."""
 
     @abstractmethod
     def mask(self, table: pa.Table) -> pa.ChunkedArray:
-        """What it comes to for each row."""
+        """Return the outcome for each row of a table."""
 
 
 @dataclass(frozen=True)
 class Compare(Predicate):
-    """A column against a key of its type; null where the value is missing."""
+    """The comparison of a column with a comparison key; null where the column is null."""
 
     name: str
     operator: Operator
@@ -101,18 +111,22 @@ class Compare(Predicate):
     def columns(self) -> set[str]:
         return {self.name}
 
-    def outcomes(self, known: Known) -> Outcomes:
-        facts = known.get(self.name, Facts())
-        found: set[bool | None] = set()
-        if facts.values:
-            found |= {answer for answer in (True, False) if _can_be(self.operator, facts, self.key, answer)}
-        odd = {None, self.operator == "!="}  # numpy has no null: missing is NaN, which differs from all
-        return frozenset(found | odd) if facts.missing or facts.nan else frozenset(found)
+    def outcomes(self, ranges: ColumnRanges) -> Outcomes:
+        column = ranges.get(self.name, ColumnRange())
+        outcomes: set[bool | None] = set()
+        if column.may_have_values:
+            outcomes |= {
+                answer for answer in (True, False) if _can_be(self.operator, column, self.key, answer)
+            }
+        if column.may_have_nulls or column.may_have_nan:
+            # A null of Arrow gives null. A null of numpy is NaN, which differs from every value.
+            outcomes |= {None, self.operator == "!="}
+        return frozenset(outcomes)
 
     def mask(self, table: pa.Table) -> pa.ChunkedArray:
         column = _values(table, self.name)
-        scalar = scalar_of(self.key, column.type)
-        if scalar is None:  # greater or smaller than all values of the type
+        scalar = scalar_from_key(self.key, column.type)
+        if scalar is None:  # the key is greater or less than all values of the type
             answer = COMPARE[self.operator](0, self.key)
             return pc.if_else(column.is_valid(), answer, pa.scalar(None, pa.bool_()))
         return _ARROW[self.operator](column, scalar)
@@ -120,49 +134,49 @@ class Compare(Predicate):
 
 @dataclass(frozen=True)
 class IsIn(Predicate):
-    """Whether a value is one of some; false where it is missing, unless that is one of them."""
+    """True where a column has one of the keys, else false. ``matches_null`` is the outcome for a null."""
 
     name: str
     keys: tuple[Key, ...]
-    missing: bool = False
+    matches_null: bool = False
 
     def columns(self) -> set[str]:
         return {self.name}
 
-    def outcomes(self, known: Known) -> Outcomes:
-        facts = known.get(self.name, Facts())
-        found: set[bool | None] = set()
-        if facts.values:
-            may_be = any(_can_be("==", facts, key, True) for key in self.keys)
-            must_be = any(not _can_be("==", facts, key, False) for key in self.keys)
-            found |= {answer for answer, may in ((True, may_be), (False, not must_be)) if may}
-        if facts.missing:
-            found.add(self.missing)
-        if facts.nan:
-            found |= {False, any(key != key for key in self.keys)}
-        return frozenset(found)
+    def outcomes(self, ranges: ColumnRanges) -> Outcomes:
+        column = ranges.get(self.name, ColumnRange())
+        outcomes: set[bool | None] = set()
+        if column.may_have_values:
+            may_match = any(_can_be("==", column, key, True) for key in self.keys)
+            must_match = any(not _can_be("==", column, key, False) for key in self.keys)
+            outcomes |= {answer for answer, may in ((True, may_match), (False, not must_match)) if may}
+        if column.may_have_nulls:
+            outcomes.add(self.matches_null)
+        if column.may_have_nan:
+            outcomes |= {False, any(key != key for key in self.keys)}
+        return frozenset(outcomes)
 
     def mask(self, table: pa.Table) -> pa.ChunkedArray:
         column = _values(table, self.name)
-        keys = [*self.keys, *(-key for key in self.keys if key == 0)]  # Arrow tells the zeros of floats apart
-        scalars = [scalar_of(key, column.type) for key in keys]
-        wanted = [_plain(scalar) for scalar in scalars if scalar is not None]
-        values = pa.array([*wanted, *([None] if self.missing else [])], column.type)
+        keys = [*self.keys, *(-key for key in self.keys if key == 0)]  # -0.0 and 0.0 differ in Arrow
+        scalars = [scalar_from_key(key, column.type) for key in keys]
+        values = [_arrow_value(scalar) for scalar in scalars if scalar is not None]
+        values = pa.array([*values, *([None] if self.matches_null else [])], column.type)
         return pc.is_in(column, value_set=values)
 
 
 @dataclass(frozen=True)
 class IsNull(Predicate):
-    """Whether a value is missing; pandas may say so of a NaN too."""
+    """True where a column is null. For pandas a NaN may be null, too."""
 
     name: str
 
     def columns(self) -> set[str]:
         return {self.name}
 
-    def outcomes(self, known: Known) -> Outcomes:
-        facts = known.get(self.name, Facts())
-        answers = ((True, facts.missing or facts.nan), (False, facts.values))
+    def outcomes(self, ranges: ColumnRanges) -> Outcomes:
+        column = ranges.get(self.name, ColumnRange())
+        answers = ((True, column.may_have_nulls or column.may_have_nan), (False, column.may_have_values))
         return frozenset(answer for answer, may in answers if may)
 
     def mask(self, table: pa.Table) -> pa.ChunkedArray:
@@ -171,7 +185,7 @@ class IsNull(Predicate):
 
 @dataclass(frozen=True)
 class _Pair(Predicate):
-    """What is made of two."""
+    """A predicate of two others."""
 
     left: Predicate
     right: Predicate
@@ -181,10 +195,10 @@ class _Pair(Predicate):
 
 
 class And(_Pair):
-    """Both."""
+    """The conjunction, with the three-valued logic of SQL."""
 
-    def outcomes(self, known: Known) -> Outcomes:
-        pairs = product(self.left.outcomes(known), self.right.outcomes(known))
+    def outcomes(self, ranges: ColumnRanges) -> Outcomes:
+        pairs = product(self.left.outcomes(ranges), self.right.outcomes(ranges))
         return frozenset(_both(*pair) for pair in pairs)
 
     def mask(self, table: pa.Table) -> pa.ChunkedArray:
@@ -192,10 +206,10 @@ class And(_Pair):
 
 
 class Or(_Pair):
-    """At least one of two."""
+    """The disjunction, with the three-valued logic of SQL."""
 
-    def outcomes(self, known: Known) -> Outcomes:
-        pairs = product(self.left.outcomes(known), self.right.outcomes(known))
+    def outcomes(self, ranges: ColumnRanges) -> Outcomes:
+        pairs = product(self.left.outcomes(ranges), self.right.outcomes(ranges))
         return frozenset(_either(*pair) for pair in pairs)
 
     def mask(self, table: pa.Table) -> pa.ChunkedArray:
@@ -204,15 +218,15 @@ class Or(_Pair):
 
 @dataclass(frozen=True)
 class Not(Predicate):
-    """The opposite; null stays null."""
+    """The negation; null stays null."""
 
     operand: Predicate
 
     def columns(self) -> set[str]:
         return self.operand.columns()
 
-    def outcomes(self, known: Known) -> Outcomes:
-        return frozenset(None if answer is None else not answer for answer in self.operand.outcomes(known))
+    def outcomes(self, ranges: ColumnRanges) -> Outcomes:
+        return frozenset(None if answer is None else not answer for answer in self.operand.outcomes(ranges))
 
     def mask(self, table: pa.Table) -> pa.ChunkedArray:
         return pc.invert(self.operand.mask(table))
@@ -220,25 +234,28 @@ class Not(Predicate):
 
 @dataclass(frozen=True)
 class Unsure(Predicate):
-    """One of some predicates, nobody knows which; without any, all may be. It has no mask."""
+    """One of several predicates, of which only pandas knows the right one; without candidates, any predicate.
+
+    It has no mask: it stands for the filters of pandas, which pandas applies.
+    """
 
     candidates: tuple[Predicate, ...] = ()
 
     def columns(self) -> set[str]:
         return {name for candidate in self.candidates for name in candidate.columns()}
 
-    def outcomes(self, known: Known) -> Outcomes:
+    def outcomes(self, ranges: ColumnRanges) -> Outcomes:
         if not self.candidates:
             return ANY
-        return frozenset().union(*(candidate.outcomes(known) for candidate in self.candidates))
+        return frozenset().union(*(candidate.outcomes(ranges) for candidate in self.candidates))
 
     def mask(self, table: pa.Table) -> pa.ChunkedArray:
-        raise TypeError("nobody knows which predicate it is")  # it stands for pandas' own filters only
+        raise TypeError("it is unknown which of the predicates this is")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class OfArrow(Predicate):
-    """An expression of pyarrow, of which only Arrow knows what it comes to."""
+class ArrowExpression(Predicate):
+    """A pyarrow expression. Only Arrow can evaluate it, so its possible outcomes are unknown."""
 
     expression: pc.Expression
     names: tuple[str, ...]
@@ -246,7 +263,7 @@ class OfArrow(Predicate):
     def columns(self) -> set[str]:
         return set(self.names)
 
-    def outcomes(self, known: Known) -> Outcomes:
+    def outcomes(self, ranges: ColumnRanges) -> Outcomes:
         return ANY
 
     def mask(self, table: pa.Table) -> pa.ChunkedArray:
@@ -254,65 +271,69 @@ class OfArrow(Predicate):
         return rows.to_table(columns={"mask": self.expression}, use_threads=False)["mask"]
 
     def __repr__(self) -> str:
-        """All of it, which the expression's own leaves out."""
-        return f"OfArrow({sha256(pickle.dumps(self.expression)).hexdigest()}, {self.names})"
+        """Return a text that differs for different expressions. The text of the expression is abbreviated."""
+        return f"ArrowExpression({sha256(pickle.dumps(self.expression)).hexdigest()}, {self.names})"
 
 
 def outcomes_in_file(
     predicate: Predicate, fields: Iterable[Field], entry: FileEntry | None, values: Mapping[str, pa.Scalar]
 ) -> Outcomes:
-    """What a predicate may come to for the rows of one file.
+    """Return the possible outcomes of a predicate for the rows of one file.
 
     Parameters
     ----------
     predicate : Predicate
         The predicate.
     fields : iterable of Field
-        The columns it looks at.
+        The columns of the predicate.
     entry : FileEntry, optional
-        What a snapshot knows of the file.
+        The entry of the file in a snapshot.
     values : mapping of str to pyarrow.Scalar
-        The columns that have one value throughout the file.
+        The partition columns: the one value that all rows have.
     """
     if entry is not None and not entry.records:
         return frozenset()
-    wanted = {field.name: field for field in fields}
-    known = {name: facts_of_value(wanted[name], value.as_py()) for name, value in values.items()}
+    by_name = {field.name: field for field in fields}
+    ranges = {name: range_of_value(by_name[name], value.as_py()) for name, value in values.items()}
     if entry is not None:
         for column in entry.statistics:
-            if column.name in wanted and column.name not in known:
-                known[column.name] = facts_of(wanted[column.name], column, entry.records)
-    return predicate.outcomes(known)
+            if column.name in by_name and column.name not in ranges:
+                ranges[column.name] = range_of_statistics(by_name[column.name], column, entry.records)
+    return predicate.outcomes(ranges)
 
 
-def facts_of(field: Field, found: ColumnStatistics, records: int) -> Facts:
-    """What a file's statistics say of a column."""
-    values, missing = found.nulls < records, found.nulls > 0
+def range_of_statistics(field: Field, statistics: ColumnStatistics, records: int) -> ColumnRange:
+    """Return what the statistics of a file prove about a column."""
+    may_have_values, may_have_nulls = statistics.nulls < records, statistics.nulls > 0
     if not is_comparable(field.type):
-        return Facts(None, None, values, missing, False)
-    low, high = (None if bound is None else _bound(bound, field) for bound in (found.min, found.max))
-    return Facts(low, high, values, missing, values and has_nan(field.type))
+        return ColumnRange(None, None, may_have_values, may_have_nulls, False)
+    low, high = (
+        None if bound is None else _bound(bound, field) for bound in (statistics.min, statistics.max)
+    )
+    return ColumnRange(low, high, may_have_values, may_have_nulls, may_have_values and has_nan(field.type))
 
 
-def facts_of_value(field: Field, value: Any) -> Facts:
-    """The same for a column that has one value throughout."""
+def range_of_value(field: Field, value: Any) -> ColumnRange:
+    """Return what is known about a column that has the same value in all rows."""
     if value is None:
-        return Facts(None, None, False, True, False)
+        return ColumnRange(None, None, False, True, False)
     key = _bound(value, field)
     if key != key:
-        return Facts(None, None, True, False, True)
-    return Facts(key, key, True, False, False)
+        return ColumnRange(None, None, True, False, True)
+    return ColumnRange(key, key, True, False, False)
 
 
-def _can_be(symbol: Operator, facts: Facts, key: Any, answer: bool) -> bool:
-    """Whether a value within the bounds can compare to the key with this answer."""
-    low: Any = facts.low  # keys of one column are of one kind, which their types do not say
-    high: Any = facts.high
+def _can_be(symbol: Operator, column: ColumnRange, key: Any, answer: bool) -> bool:
+    """Return True if some value in the range gives this answer in a comparison with the key."""
+    low: Any = (
+        column.low
+    )  # `Any`, because the keys of one column are comparable and `Key` does not express it
+    high: Any = column.high
     if symbol in ("!=", "<=", ">="):
         opposite: dict[str, Operator] = {"!=": "==", "<=": ">", ">=": "<"}
-        if key != key:  # nothing is in order with NaN
+        if key != key:  # a comparison with NaN is false
             return answer == (symbol == "!=")
-        return _can_be(opposite[symbol], facts, key, not answer)
+        return _can_be(opposite[symbol], column, key, not answer)
     if symbol == "==":
         inside = (low is None or low <= key) and (high is None or key <= high)
         return bool(inside) if answer else not (low == key == high)
@@ -321,18 +342,19 @@ def _can_be(symbol: Operator, facts: Facts, key: Any, answer: bool) -> bool:
 
 
 def _bound(value: Any, field: Field) -> Key | None:
+    """Return the comparison key of a bound; None if there is none."""
     try:
-        key = key_of(value, field.type)
+        key = comparison_key(value, field.type)
     except WrongTypeError:
         return None
     return None if isinstance(key, Fraction) else key
 
 
 def _values(table: pa.Table, name: str) -> pa.ChunkedArray:
-    """A column as values that Arrow can compare."""
+    """Return a column as a type that Arrow compares as comparison keys are compared."""
     column = table[name]
     type_ = value_type(column.type)
-    if pa.types.is_floating(type_):  # exactly, and not by rounding what they are compared to
+    if pa.types.is_floating(type_):  # float64 compares without rounding the key
         return (
             column.cast(pa.float32()).cast(pa.float64())
             if pa.types.is_float16(type_)
@@ -341,8 +363,8 @@ def _values(table: pa.Table, name: str) -> pa.ChunkedArray:
     return column.cast(pa.binary() if pa.types.is_fixed_size_binary(type_) else type_)
 
 
-def _plain(scalar: pa.Scalar) -> Any:
-    """The value as Arrow takes it back; that of a time may be beyond Python's."""
+def _arrow_value(scalar: pa.Scalar) -> Any:
+    """Return a value that `pyarrow.array` accepts: an integer for times, which may be beyond Python's."""
     return scalar.value if pa.types.is_temporal(scalar.type) else scalar.as_py()
 
 

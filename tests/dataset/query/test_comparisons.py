@@ -16,7 +16,7 @@ import pytest
 from comparables import COLUMNS, VALUES, moment
 
 from dask_tfrecord.dataset.query.filters import compare_in_pandas, is_in_pandas
-from dask_tfrecord.dataset.query.predicates import Facts, Operator, Predicate, Unsure, facts_of_value
+from dask_tfrecord.dataset.query.predicates import ColumnRange, Operator, Predicate, Unsure, range_of_value
 from dask_tfrecord.frames import arrow_to_pandas
 from dask_tfrecord.schema.model import Field, Schema
 
@@ -30,29 +30,31 @@ OPERATORS: dict[Operator, Callable[[Any, Any], Any]] = {
 }
 
 
-def columns(array: pa.Array) -> Iterator[tuple[Field, list[Facts], Any]]:
-    """The column as pandas has it in either backend, as values and as an index, and facts of each row."""
+def columns(array: pa.Array) -> Iterator[tuple[Field, list[ColumnRange], Any]]:
+    """The column as pandas has it in either backend, as values and as an index, and range_ of each row."""
     ordered = pa.types.is_dictionary(array.type) and array.type.ordered
     field = Field("x", array.type, array.dictionary if ordered else None)
     schema = Schema((field,))
     missing = pa.concat_arrays([array, pa.nulls(1, array.type)])
     for values, complete in ((array, {"x"}), (missing, set())):
-        facts = [_facts(field, values[row]) for row in range(len(values))]
+        range_ = [_range(field, values[row]) for row in range(len(values))]
         for numpy in {(), tuple(arrow_to_pandas.numpy_names(schema, complete))}:
             found = arrow_to_pandas.to_pandas(pa.table({"x": values}), schema, numpy=numpy)["x"]
-            yield field, facts, found
+            yield field, range_, found
             if array.type != pa.float16() and not complete:  # of which pandas has no index
-                yield field, facts, pd.Index(found)
+                yield field, range_, pd.Index(found)
 
 
-def _facts(field: Field, value: pa.Scalar) -> Facts:
+def _range(field: Field, value: pa.Scalar) -> ColumnRange:
     if value.is_valid and pa.types.is_temporal(field.type):  # beyond what Python can hold
-        return Facts(value.value, value.value, values=True, missing=False, nan=False)
-    return facts_of_value(field, value.as_py())
+        return ColumnRange(
+            value.value, value.value, may_have_values=True, may_have_nulls=False, may_have_nan=False
+        )
+    return range_of_value(field, value.as_py())
 
 
 def disagreements(
-    predicate: Predicate, facts: list[Facts], ask: Callable[..., Any], *arguments: Any
+    predicate: Predicate, range_: list[ColumnRange], ask: Callable[..., Any], *arguments: Any
 ) -> list[Any]:
     """The rows for which a decided predicate rules out what pandas answers."""
     try:
@@ -61,7 +63,7 @@ def disagreements(
             answers = [None if answer is pd.NA or answer is None else bool(answer) for answer in found]
     except Exception:  # pandas refuses it, for all rows, and so does the computation
         return []
-    rows = zip(answers, facts, strict=True)
+    rows = zip(answers, range_, strict=True)
     return [(fact.low, answer) for answer, fact in rows if answer not in predicate.outcomes({"x": fact})]
 
 
@@ -76,23 +78,23 @@ def decided(make: Callable[..., Predicate], *arguments: Any) -> Predicate | None
 
 @pytest.mark.parametrize("name", COLUMNS)
 def test_a_comparison_that_is_decided_is_pandas_own(name: str) -> None:
-    for field, facts, column in columns(COLUMNS[name]):
+    for field, range_, column in columns(COLUMNS[name]):
         for value, (symbol, compare) in itertools.product(VALUES, OPERATORS.items()):
             predicate = decided(compare_in_pandas, field, symbol, value)
             if predicate is not None:
-                wrong = disagreements(predicate, facts, compare, column, value)
+                wrong = disagreements(predicate, range_, compare, column, value)
                 assert not wrong, f"{column.dtype} {type(column).__name__} {symbol} {value!r}: {wrong}"
 
 
 @pytest.mark.parametrize("name", COLUMNS)
 def test_a_membership_that_is_decided_is_pandas_own(name: str) -> None:
-    for field, facts, column in columns(COLUMNS[name]):
+    for field, range_, column in columns(COLUMNS[name]):
         known = [value for value in VALUES if decided(is_in_pandas, field, [value]) is not None]
         lists = [[], known, *([value] for value in VALUES), *map(list, itertools.combinations(known, 2))]
         for values in lists:
             predicate = decided(is_in_pandas, field, values)
             if predicate is not None:
-                wrong = disagreements(predicate, facts, column.isin, values)
+                wrong = disagreements(predicate, range_, column.isin, values)
                 assert not wrong, f"{column.dtype} {type(column).__name__} isin {values!r}: {wrong}"
 
 

@@ -21,16 +21,16 @@ from dask_tfrecord.dataset.query.comparison_keys import WrongTypeError
 from dask_tfrecord.dataset.query.filters import compare, is_in, parse_filters
 from dask_tfrecord.dataset.query.predicates import (
     And,
+    ColumnRange,
     Compare,
-    Facts,
     IsNull,
     Not,
     Operator,
     Or,
     Predicate,
     Unsure,
-    facts_of,
-    facts_of_value,
+    range_of_statistics,
+    range_of_value,
 )
 from dask_tfrecord.errors import SchemaError
 from dask_tfrecord.files.entry import ColumnStatistics
@@ -156,7 +156,7 @@ def test_pruning_and_filtering_gives_what_pandas_gives(name: str, data: st.DataO
     for part in parts:
         array, statistics = stored(pa.array(part, type_))
         whole += [array]
-        outcomes = predicate.outcomes({"x": facts_of(field, statistics, len(array))})
+        outcomes = predicate.outcomes({"x": range_of_statistics(field, statistics, len(array))})
         table = pa.table({"x": array})
         wanted = table.filter(predicate.mask(table))
         assert outcomes or not part
@@ -177,7 +177,7 @@ def test_one_value_for_a_whole_file_leaves_one_outcome(name: str, data: st.DataO
     type_, values, others = TYPES[name]
     value = stored(pa.array([data.draw(values | st.none())], type_))[0].to_pylist()[0]
     predicate, _ = data.draw(trees(leaves(Field("x", type_), others)))
-    outcomes = predicate.outcomes({"x": facts_of_value(Field("x", type_), value)})
+    outcomes = predicate.outcomes({"x": range_of_value(Field("x", type_), value)})
     [answer] = predicate.mask(pa.table({"x": pa.array([value], type_)})).to_pylist()
     assert answer in outcomes
     if value is not None and value == value:
@@ -197,7 +197,7 @@ ANSWERS = [True, False, None]
 @pytest.mark.parametrize(("left", "right"), list(itertools.product(ANSWERS, ANSWERS)))
 def test_outcomes_combine_as_arrow_combines_rows(left: bool | None, right: bool | None) -> None:
     known = {
-        name: facts_of_value(Field(name, pa.bool_()), answer) for name, answer in (("l", left), ("r", right))
+        name: range_of_value(Field(name, pa.bool_()), answer) for name, answer in (("l", left), ("r", right))
     }
     for name, answer in (
         ("l", left),
@@ -213,19 +213,22 @@ def test_outcomes_combine_as_arrow_combines_rows(left: bool | None, right: bool 
 
 
 def test_a_file_without_rows_has_no_outcome() -> None:
-    facts = facts_of(Field("x", pa.int64()), ColumnStatistics("x", None, None, 0), 0)
-    assert Compare("x", "!=", 3).outcomes({"x": facts}) == frozenset()
-    assert Not(IsNull("x")).outcomes({"x": facts}) == frozenset()
+    range_ = range_of_statistics(Field("x", pa.int64()), ColumnStatistics("x", None, None, 0), 0)
+    assert Compare("x", "!=", 3).outcomes({"x": range_}) == frozenset()
+    assert Not(IsNull("x")).outcomes({"x": range_}) == frozenset()
 
 
 def test_nothing_is_ruled_out_where_nothing_is_known() -> None:
     every = {True, False, None}
     assert Compare("x", "==", 3).outcomes({}) == Unsure().outcomes({}) == every
-    assert Compare("x", "<", "b").outcomes({"x": Facts(None, None, True, False, False)}) == {True, False}
+    assert Compare("x", "<", "b").outcomes({"x": ColumnRange(None, None, True, False, False)}) == {
+        True,
+        False,
+    }
 
 
 def test_unsure_has_the_outcomes_of_all_it_may_be() -> None:
-    known = {"x": Facts(0.1, 0.1, True, False, False)}
+    known = {"x": ColumnRange(0.1, 0.1, True, False, False)}
     low, high = Compare("x", "==", 0.1), Compare("x", "==", 0.2)
     assert low.outcomes(known) == {True}
     assert high.outcomes(known) == {False}
