@@ -211,8 +211,8 @@ def test_two_long_expressions_are_told_apart(tmp_path: Path) -> None:
         (pc.field("nothing") > 1, "No match for FieldRef.Name"),
         (pc.field("year") == "x", "filters= cannot be applied to the columns"),
         (pc.field("year") + 1, "must evaluate to bool"),
-        (pc.field(0) > 1, "names no column, or one by its number"),
-        ((pc.field(0) > 1) & (pc.field("year") > 1), "names no column, or one by its number"),
+        (pc.field(0) > 1, "names no column, or refers to a column by its number"),
+        ((pc.field(0) > 1) & (pc.field("year") > 1), "names no column, or refers to a column by its number"),
         (pc.scalar(True), "names no column"),
     ],
 )
