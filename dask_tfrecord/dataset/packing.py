@@ -1,4 +1,4 @@
-"""Which splits each partition reads: large files are split, small neighbours share a partition."""
+"""Divide files into partitions: split large files, and pack small ones together."""
 
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -9,7 +9,7 @@ from dask_tfrecord.files.entry import FileEntry
 from dask_tfrecord.files.splits import BlockIndex, Split, split_file
 from dask_tfrecord.files.storage.listing import FileInfo
 
-# Opening a file takes time, too: the most files that share a partition.
+# At most this many files share a partition, since opening a file takes time, too.
 _MOST_FILES = 256
 
 
@@ -20,23 +20,26 @@ def plan_partitions(
     *,
     blocksize: int | None,
 ) -> tuple[tuple[tuple[Split, ...], ...], dict[str, pa.Array]]:
-    """The splits of each partition, in the order of the files, and what its partition columns hold.
+    """Divide files into partitions, in the order of the files.
 
     Parameters
     ----------
     files : sequence of FileInfo
-        What is read.
+        The files to read.
     entries : sequence of FileEntry, BlockIndex or None, optional
-        What is known of each of them. Files with blocks are split where they are larger than a partition.
+        What is known of each file. A file that is larger than a partition is split if its blocks are known.
     values : mapping of str to pyarrow.Array, optional
-        The partition columns: a value for each file. Neighbours with the same values may share a partition.
+        The partition columns: a value for each file. Only files with the same values share a partition.
     blocksize : int or None
-        Stored bytes that a partition should have at most; None for a file each.
+        The maximum number of stored bytes of a partition, if the blocks allow it. None makes a partition of
+        each file.
 
     Returns
     -------
-    tuple
-        The splits of each partition, of which there is at least one, and for each partition its values.
+    tuple of tuple of Split
+        The splits of each partition. There is at least one partition.
+    dict of str to pyarrow.Array
+        The partition columns: a value for each partition.
     """
     columns = dict(values or {})
     known = entries if entries is not None else [None] * len(files)
@@ -53,7 +56,7 @@ def plan_partitions(
 
 
 def _changes(values: Mapping[str, pa.Array], count: int) -> list[bool]:
-    """For each file whether its partition values differ from those of the one before."""
+    """Return, for each file, True if its partition values differ from those of the file before."""
     changes = [False] * count
     for column in values.values():
         codes = comparable(column).dictionary_encode(null_encoding="encode").indices.to_pylist()
@@ -65,7 +68,7 @@ def _changes(values: Mapping[str, pa.Array], count: int) -> list[bool]:
 def _packed(
     files: Sequence[FileInfo], changes: Sequence[bool], blocksize: int | None
 ) -> Iterator[tuple[int, int]]:
-    """Runs of files, from the first up to the one that begins the next, that together fit a partition."""
+    """Yield ranges of files that fit a partition, each from its first file up to the file after its last."""
     first = size = 0
     for index, file in enumerate(files):
         more = _weight(file, blocksize) if blocksize is not None else 0
@@ -78,5 +81,5 @@ def _packed(
 
 
 def _weight(file: FileInfo, blocksize: int) -> int:
-    """How much of a partition a file takes up; all of it if nobody knows."""
+    """Return the bytes that a file takes of a partition: all, if its size is unknown."""
     return blocksize if file.size is None else max(file.size, -(-blocksize // _MOST_FILES))

@@ -1,4 +1,4 @@
-"""A table -> the rows of each partition directory. Knows tables and names, no files."""
+"""Group the rows of a table by the values of the partition columns, one group for each directory."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -13,18 +13,25 @@ from dask_tfrecord.dataset.partitioning import hive
 from dask_tfrecord.errors import SchemaError, TFRecordError
 from dask_tfrecord.files.writing import DirectoryGroup, GroupedRows, RowNumbers
 
-# Types whose values the kernel brings into another order.
+# Types whose values the kernel sorts, which is faster than Arrow.
 BYTES = (pa.binary(), pa.large_binary(), pa.string(), pa.large_string())
 
 
 class Groups(NamedTuple):
-    """Rows by their keys.
+    """The rows of a table, grouped by their values in some columns.
 
-    ``order`` are the row numbers sorted by key, in each key as they were, or None if they are in that order
-    already; the rows of key k are those from ``starts[k]`` to ``starts[k + 1]``. ``keys`` has a row per key.
+    Attributes
+    ----------
+    values : pyarrow.Table
+        The values of each group: a row for each group.
+    order : numpy.ndarray, optional
+        The row numbers, sorted by group. Within a group the rows keep their order. None if the rows are
+        sorted already.
+    starts : numpy.ndarray
+        Group ``k`` has the rows from ``starts[k]`` up to ``starts[k + 1]`` of the sorted rows.
     """
 
-    keys: pa.Table
+    values: pa.Table
     order: RowNumbers | None
     starts: RowNumbers
 
@@ -56,19 +63,19 @@ def group_by_directory(table: pa.Table, partition_on: Sequence[str], *, max_dire
 def directory_groups(
     groups: Groups, partition_on: Sequence[str], *, max_directories: int
 ) -> list[DirectoryGroup]:
-    """The partition directory of each group; raises as `group_by_directory` does."""
-    keys = groups.keys
-    if keys.num_rows > max_directories:
-        raise too_many(f"{keys.num_rows:,} different values", partition_on, max_directories)
-    directories = hive.directories(keys)
+    """Return the partition directory of each group; raises as `group_by_directory` does."""
+    values = groups.values
+    if values.num_rows > max_directories:
+        raise too_many(f"{values.num_rows:,} different values", partition_on, max_directories)
+    directories = hive.directories(values)
     for directory in directories:
         hive.check_inside(directory)
-    values = zip(*(_plain(name, keys[name]) for name in partition_on), strict=True)
-    return list(map(DirectoryGroup, directories, values, np.diff(groups.starts).tolist()))
+    rows = zip(*(_python_values(name, values[name]) for name in partition_on), strict=True)
+    return list(map(DirectoryGroup, directories, rows, np.diff(groups.starts).tolist()))
 
 
 def sorted_rows(table: pa.Table, order: RowNumbers) -> pa.Table:
-    """The rows in another order, column by column, which is faster than Arrow's way with a table."""
+    """Return the rows in another order, column by column, which is faster than sorting an Arrow table."""
     numbers = pa.array(order)
     columns = [_take(column, order, numbers) for column in table.columns]
     return pa.Table.from_arrays(columns, schema=table.schema)
@@ -83,26 +90,26 @@ def _take(column: pa.ChunkedArray, order: RowNumbers, numbers: pa.Array) -> pa.A
 
 
 def group(table: pa.Table, names: Sequence[str]) -> Groups:
-    """The rows of a table that has some, by their values in the columns ``names``."""
+    """Group the rows of a table, which must have rows, by their values in the columns ``names``."""
     codes, _ = _codes(table[names[0]])
     for name in names[1:]:
-        found, count = _codes(table[name])
-        codes = np.unique(codes.astype(np.int64) * count + found, return_inverse=True)[1]
+        more, count = _codes(table[name])
+        codes = np.unique(codes.astype(np.int64) * count + more, return_inverse=True)[1]
     order = None if bool((codes[1:] >= codes[:-1]).all()) else sorting(codes)
     starts = np.concatenate([[0], np.cumsum(np.bincount(codes))])
     firsts = starts[:-1] if order is None else order[starts[:-1]]
-    keys = table.select(list(names)).take(pa.array(firsts))
-    values = [comparable(column) for column in keys.columns]
+    of_groups = table.select(list(names)).take(pa.array(firsts))
+    values = [comparable(column) for column in of_groups.columns]
     return Groups(pa.table(values, names=list(names)), order, starts)
 
 
 def sorting(codes: npt.NDArray[np.integer[Any]]) -> RowNumbers:
-    """The positions in the order of the codes; NumPy sorts short integers in a fraction of the time."""
+    """Return the positions that sort the codes. NumPy sorts 16-bit integers much faster than longer ones."""
     return np.argsort(codes.astype(np.uint16) if codes.max(initial=0) < 1 << 16 else codes, kind="stable")
 
 
 def too_many(what: str, partition_on: Sequence[str], limit: int) -> TFRecordError:
-    """The error for a task that would write a file for each of very many keys."""
+    """Return the error for a task that would write more files than ``max_files_per_task`` allows."""
     columns = ", ".join(map(repr, partition_on))
     hashes = f'ddf["{partition_on[0]}"].map_partitions(pd.util.hash_pandas_object, index=False)'
     return TFRecordError(
@@ -113,14 +120,17 @@ def too_many(what: str, partition_on: Sequence[str], limit: int) -> TFRecordErro
 
 
 def _codes(column: pa.ChunkedArray) -> tuple[npt.NDArray[np.integer[Any]], int]:
-    """A number for each value, counted in the order of their first appearance, and how many there are."""
+    """Number the values in the order of their first appearance; also return how many values there are."""
     encoded = pc.dictionary_encode(comparable(column), null_encoding="encode")
     indices = [chunk.indices.to_numpy() for chunk in encoded.chunks]
     return np.concatenate(indices), len(encoded.chunks[-1].dictionary)
 
 
 def comparable(column: pa.ChunkedArray | pa.Array) -> pa.ChunkedArray | pa.Array:
-    """Values that Arrow can tell apart: no category's codes, in which chunks may differ, only one NaN."""
+    """Return the values in a form in which equal values are equal for Arrow.
+
+    Categories become their values, since each chunk may number them differently. All NaNs become the same.
+    """
     if pa.types.is_dictionary(column.type):
         column = column.cast(column.type.value_type)
     if pa.types.is_floating(column.type):
@@ -131,23 +141,23 @@ def comparable(column: pa.ChunkedArray | pa.Array) -> pa.ChunkedArray | pa.Array
     return column
 
 
-def _plain(name: str, keys: pa.ChunkedArray) -> list[Any]:
-    """The values as Python has them, if it does."""
+def _python_values(name: str, column: pa.ChunkedArray) -> list[Any]:
+    """Return the values as Python objects; raises if Python cannot represent one exactly."""
     try:
-        values: list[Any] = keys.to_pylist()
-        if _same(pa.chunked_array([pa.array(values, keys.type)]), keys):
+        values: list[Any] = column.to_pylist()
+        if _same(pa.chunked_array([pa.array(values, column.type)]), column):
             return values
     except (OverflowError, ValueError, pa.ArrowException):  # such as a date in the year 20,000
         pass
     raise SchemaError(
-        f"a value of the type {keys.type} is finer than Python's own type, or beyond it",
+        f"a value of the type {column.type} is finer than Python's own type, or out of its range",
         feature=name,
         advice="convert the column to a coarser unit, or to integers",
     )
 
 
 def _same(one: pa.ChunkedArray, other: pa.ChunkedArray) -> bool:
-    """Whether the values are equal, NaN being itself."""
+    """Return True if the values are equal. NaN is equal to NaN."""
     if pa.types.is_floating(one.type):
-        return True  # Python's floats hold all of them
+        return True  # a Python float holds every value of a floating-point type
     return bool(one.equals(other))

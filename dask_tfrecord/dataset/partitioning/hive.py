@@ -1,4 +1,4 @@
-"""Partition values <-> the directory names that Hive and Spark give them. Knows no files."""
+"""Convert partition values to the directory names of Hive and Spark, and back."""
 
 import re
 from collections.abc import Sequence
@@ -9,47 +9,51 @@ import pyarrow.compute as pc
 from dask_tfrecord.errors import SchemaError, TFRecordError
 from dask_tfrecord.schema.storage_types import value_type
 
-# The value of rows that have none.
+# The text of a null in a directory name.
 NULL = "__HIVE_DEFAULT_PARTITION__"
 
-# What one name may take on every common filesystem.
+# The longest name that all common filesystems allow.
 MAX_NAME_BYTES = 255
 
-# Spark's set, and NUL.
+# The characters that Spark escapes, and NUL.
 _SPECIAL = re.compile(r"[\0-\x1f\x7f\"#%'*/:=?\\{\[\]^]")
 _ESCAPED = re.compile("(?:%[0-9A-Fa-f]{2})+")
 
-# An integer that has no other spelling, so that the text can be had back from the number.
+# An integer without leading zeros or a plus sign: the number determines the text.
 _CANONICAL = "^(0|-?[1-9][0-9]{0,18})$"
 
 
 def directories(keys: pa.Table) -> list[str]:
-    """The directory of each row: a level ``name=value`` for each column.
+    """Return the directory of each row: a level ``name=value`` for each column.
 
     Raises
     ------
     SchemaError
-        For a name that is longer than filesystems allow, naming the column.
+        If a level is longer than filesystems allow.
     """
     levels = [_level(name, column) for name, column in zip(keys.column_names, keys.columns, strict=True)]
     return ["/".join(names) for names in zip(*levels, strict=True)]
 
 
 def parse(directory: str) -> list[tuple[str, str | None]]:
-    """The names and the values' texts that a directory is made of; levels of another form are left out."""
+    """Return the names and the texts of the values in a directory path. Other levels are ignored."""
     pairs = (level.partition("=") for level in directory.split("/") if "=" in level)
     return [(_unescape(name), None if text == NULL else _unescape(text)) for name, _, text in pairs]
 
 
 def value_texts(directories: Sequence[str]) -> dict[str, pa.Array]:
-    """The keys of some directories, in the order first seen: for each the texts of its values.
+    """Return the partition columns of directories, in the order of their first appearance.
 
-    Null is a key's null, and where a directory has no such level.
+    Returns
+    -------
+    dict of str to pyarrow.Array
+        For each column, the text of its value in each directory. Null if the value is null, or if the
+        directory has no level of this name.
 
     Raises
     ------
     SchemaError
-        For a key that is twice in one directory.
+        If a directory has two levels of the same name.
     """
     numbers = {directory: number for number, directory in enumerate(dict.fromkeys(directories))}
     texts: dict[str, list[str | None]] = {}
@@ -61,11 +65,11 @@ def value_texts(directories: Sequence[str]) -> dict[str, pa.Array]:
             name = next(name for name, _ in pairs if [one for one, _ in pairs].count(name) > 1)
             raise SchemaError(f"the directory {directory!r} has several values for it", feature=name)
     rows = pa.array([numbers[directory] for directory in directories], pa.int64())
-    return {name: pa.array(found, pa.string()).take(rows) for name, found in texts.items()}
+    return {name: pa.array(column, pa.string()).take(rows) for name, column in texts.items()}
 
 
 def infer_type(texts: pa.Array) -> pa.DataType:
-    """int64 if all texts are integers in their only spelling, and there are any; else string."""
+    """Return int64 if all texts are integers in canonical form, and some are not null; else string."""
     canonical = pc.match_substring_regex(texts, _CANONICAL)
     if texts.null_count == len(texts) or not pc.all(canonical).as_py():
         return pa.string()
@@ -77,12 +81,14 @@ def infer_type(texts: pa.Array) -> pa.DataType:
 
 
 def to_values(name: str, texts: pa.Array, type_: pa.DataType, directories: Sequence[str]) -> pa.Array:
-    """The values that the texts spell, as `directories` would spell them; of a category's value type.
+    """Parse the texts of a partition column: the inverse of `directories`.
+
+    The texts of a dictionary type become its values.
 
     Raises
     ------
     SchemaError
-        For a text that is no such value, naming its directory.
+        If a text is not a value of the type. The message names the directory.
     """
     type_ = value_type(type_)
     try:
@@ -99,7 +105,7 @@ def to_values(name: str, texts: pa.Array, type_: pa.DataType, directories: Seque
 
 
 def check_inside(path: str) -> None:
-    """Refuse a relative path that is not a normal one below where it starts."""
+    """Refuse a relative path that leads outside of its root, or that is not normalised."""
     if any(name in ("", ".", "..") for name in path.split("/")):
         raise TFRecordError(f"the path {path!r} would not lie inside the dataset")
 
@@ -120,20 +126,20 @@ def _level(name: str, values: pa.ChunkedArray) -> list[str]:
 
 
 def _texts(values: pa.ChunkedArray) -> Sequence[str | None]:
-    """The values as Spark spells them; different values have different texts."""
+    """Return the values as Spark writes them. Different values have different texts."""
     type_ = values.type
     if pa.types.is_null(type_):
         return [None] * len(values)
     if pa.types.is_binary(type_) or pa.types.is_large_binary(type_) or pa.types.is_fixed_size_binary(type_):
         return [None if value is None else value.decode("latin-1") for value in values.to_pylist()]
-    if pa.types.is_timestamp(type_) and type_.tz is not None:  # local times come twice when clocks go back
+    if pa.types.is_timestamp(type_) and type_.tz is not None:  # a local time occurs twice when clocks go back
         values = values.cast(pa.timestamp(type_.unit, "UTC"))
     texts: list[str | None] = pc.cast(values, pa.large_string()).to_pylist()
     return texts
 
 
 def _cast(texts: pa.Array, type_: pa.DataType) -> pa.Array:
-    """The inverse of `_texts`."""
+    """Parse texts: the inverse of `_texts`."""
     if pa.types.is_binary(type_) or pa.types.is_large_binary(type_) or pa.types.is_fixed_size_binary(type_):
         values = [None if text is None else text.encode("latin-1") for text in texts.to_pylist()]
         return pa.array(values, type_)
@@ -148,15 +154,15 @@ def _cast(texts: pa.Array, type_: pa.DataType) -> pa.Array:
 
 
 def _floats(texts: pa.Array, type_: pa.DataType) -> pa.Array:
-    """The nearest floats, if their texts spell the same numbers; large integers may have no such float."""
-    found = texts.cast(type_)
+    """Parse floats; raises for a number that no float equals, such as a large integer."""
+    floats = texts.cast(type_)
     whole = texts.filter(pc.match_substring_regex(texts, "^-?[0-9]+$"))
     whole.cast(pa.int64()).cast(pa.float64())
-    wide, back = texts.cast(pa.float64()), found.cast(pa.string()).cast(pa.float64())
+    wide, back = texts.cast(pa.float64()), floats.cast(pa.string()).cast(pa.float64())
     same = pc.or_(pc.equal(wide, back), pc.is_nan(wide))
     if not pc.all(same, min_count=0).as_py():
         raise pa.ArrowInvalid(f"a number has no {type_}")
-    return found
+    return floats
 
 
 def _escape(text: str | None) -> str:
@@ -167,7 +173,7 @@ def _escape(text: str | None) -> str:
 
 
 def _escape_name(name: str) -> str:
-    """Also of a first dot, which would hide the directory."""
+    """Escape a name, and a dot at its start, which would hide the directory."""
     escaped = _SPECIAL.sub(_percent, name)
     return f"%2E{escaped[1:]}" if escaped.startswith(".") else escaped
 
@@ -181,7 +187,7 @@ def _unescape(text: str) -> str:
 
 
 def _unescaped(match: re.Match[str]) -> str:
-    """Spark escapes single ASCII characters; other writers whole texts as UTF-8."""
+    """Decode escapes: Spark escapes single ASCII characters, other writers escape UTF-8."""
     found = bytes.fromhex(match[0].replace("%", ""))
     try:
         return found.decode()
