@@ -28,8 +28,8 @@ from dask_tfrecord.errors import TFRecordError
 from dask_tfrecord.files.options import WriteOptions
 from dask_tfrecord.files.part_names import check_labels
 from dask_tfrecord.files.storage.listing import PathLike
-from dask_tfrecord.frames import pandas_to_arrow
 from dask_tfrecord.frames.index_levels import index_levels
+from dask_tfrecord.frames.planning import plan_schema, rounded_columns, text_columns
 from dask_tfrecord.keywords import AnyCompression, AnyRecordType, AnySchema, WriteKeywords
 from dask_tfrecord.schema.model import Lossy, Schema
 
@@ -247,9 +247,9 @@ def to_tfrecord(
     base = check_destination(store, mode)
     schema = arguments.arrow_schema(schema)
     levels = index_levels(ddf._meta, write_index)
-    ddf, texts = expr.checked(ddf, pandas_to_arrow.text_names(ddf._meta, schema, levels))
+    ddf, texts = expr.checked(ddf, text_columns(ddf._meta, schema, levels))
     replaceable = replaceable_files(store) if mode in ("overwrite", "partitions") else frozenset()
-    plan = pandas_to_arrow.plan_schema(
+    plan = plan_schema(
         ddf._meta,
         schema=schema,
         record_type=_nested_type(ddf) if record_type == "infer" else record_type,
@@ -396,7 +396,7 @@ def _partitions(ddf: dd.DataFrame) -> Iterator[pd.DataFrame]:
 
 def _rounded(ddf: dd.DataFrame, records: Schema, write_index: bool) -> list[str]:
     """The columns whose values may be rounded; those that were read as the same type were rounded before."""
-    names = pandas_to_arrow.rounded_names(ddf._meta, records, write_index=write_index)
+    names = rounded_columns(ddf._meta, records, write_index=write_index)
     before = expr.read_types(ddf, names)
     return [name for name in names if before.get(name) != records.arrow.field(name).type]
 

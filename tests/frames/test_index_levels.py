@@ -84,7 +84,7 @@ def test_the_keys_of_a_groupby_survive(tmp_path: Path) -> None:
 
 def test_keys_that_the_meta_does_not_know_are_not_dropped(tmp_path: Path) -> None:
     ddf = two(FRAME).groupby("word").x.apply(sum, meta=("x", "int64")).to_frame()
-    with pytest.raises(SchemaError, match=r"has the index \['word'\], of which .*\.reset_index\(\)"):
+    with pytest.raises(SchemaError, match=r"has the index \['word'\], but .*\.reset_index\(\)"):
         to_tfrecord(ddf, tmp_path / "a")
     to_tfrecord(ddf, tmp_path / "b", write_index=False)
     assert sorted(read_tfrecord(tmp_path / "b")["x"].compute()) == list(range(12))

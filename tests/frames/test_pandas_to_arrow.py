@@ -15,7 +15,8 @@ from dask.dataframe.utils import has_known_categories
 from dask_tfrecord.codec import RecordType
 from dask_tfrecord.errors import SchemaError
 from dask_tfrecord.frames.arrow_to_pandas import empty_meta, to_pandas
-from dask_tfrecord.frames.pandas_to_arrow import plan_schema, to_table
+from dask_tfrecord.frames.pandas_to_arrow import to_table
+from dask_tfrecord.frames.planning import plan_schema
 from dask_tfrecord.schema.model import Schema
 
 Sample = Callable[[list[str]], Iterable[pd.DataFrame]]
@@ -146,7 +147,7 @@ class TestPlan:
         assert plan(objects(), sample=sample_of(*partitions)).arrow.field("x").type == pa.null()
 
     def test_a_column_of_empty_lists_only_asks_for_its_type(self) -> None:
-        with pytest.raises(SchemaError, match=r"feature 'x': no partition holds a value.*pass schema="):
+        with pytest.raises(SchemaError, match=r"feature 'x': no partition has a value.*pass schema="):
             plan(objects(), sample=sample_of(objects([]), objects(None)))
 
     def test_the_null_dtype_needs_no_sample(self) -> None:
@@ -171,9 +172,9 @@ class TestPlan:
     @pytest.mark.parametrize(
         ("schema", "problem"),
         [
-            ({"y": pa.int64()}, r"do not exist: \['y'\]; there are \['x'\]"),
-            ({"x": "object"}, "gives the column no type: 'object' is no type"),
-            ({"x": pa.list_(pa.null())}, "is not the type of any value"),
+            ({"y": pa.int64()}, r"do not exist: \['y'\]; the columns are \['x'\]"),
+            ({"x": "object"}, "no valid type for the column: 'object' is no type"),
+            ({"x": pa.list_(pa.null())}, "no value has the type"),
         ],
     )
     def test_bad_overrides(self, schema: Any, problem: str) -> None:
@@ -194,7 +195,9 @@ class TestPlan:
 
     def test_bytes_that_dask_made_text_are_told(self) -> None:
         meta = frame_of([], pd.StringDtype("pyarrow"))
-        with pytest.warns(UserWarning, match=r"no text of 'x', .*dataframe.convert-string.*ArrowDtype"):
+        with pytest.warns(
+            UserWarning, match=r"gives 'x' another type than text, .*dataframe.convert-string.*ArrowDtype"
+        ):
             plan(meta, {"x": pa.binary()})
 
     def test_text_that_stays_text_is_not_warned_of(self) -> None:

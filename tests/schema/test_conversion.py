@@ -14,7 +14,8 @@ from cast_table import OBJECTS, SOURCES, TARGETS, Value, array_of
 
 from dask_tfrecord.codec import Decoder, Encoder
 from dask_tfrecord.errors import SchemaError
-from dask_tfrecord.frames.pandas_to_arrow import plan_schema, to_table
+from dask_tfrecord.frames.pandas_to_arrow import to_table
+from dask_tfrecord.frames.planning import plan_schema
 from dask_tfrecord.schema.conversion import convert
 from dask_tfrecord.schema.model import Lossy, Schema
 from dask_tfrecord.schema.storage_types import is_list, is_lossy

@@ -1,0 +1,90 @@
+"""The Arrow type of a pandas column, as far as its dtype or its values show it."""
+
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+from dask.dataframe.utils import UNKNOWN_CATEGORIES
+
+from dask_tfrecord.errors import SchemaError
+from dask_tfrecord.frames import object_columns
+from dask_tfrecord.schema.storage_types import is_list, kind_and_depth
+from dask_tfrecord.schema.storage_values import MisfitError
+
+# What conversions to Arrow raise for values that do not fit.
+CONVERSION_ERRORS = (MisfitError, pa.ArrowException, ValueError, TypeError, OverflowError)
+
+
+def type_of(column: "pd.Series[Any]") -> pa.DataType:
+    """The Arrow type of a column, from its dtype, or from its values if they are objects.
+
+    Raises
+    ------
+    SchemaError
+        If the objects have no common type.
+    """
+    dtype = column.dtype
+    try:
+        if isinstance(dtype, pd.ArrowDtype):
+            return dtype.pyarrow_dtype
+        if isinstance(dtype, pd.CategoricalDtype):
+            return pa.dictionary(
+                pa.int32(), _without_large_strings(category_array(dtype).type), bool(dtype.ordered)
+            )
+        if pd.api.types.is_object_dtype(dtype):
+            return object_columns.to_arrow(column, None, rounded=False).type
+        return _without_large_strings(pa.array(column.iloc[:0], from_pandas=True).type)
+    except CONVERSION_ERRORS as error:
+        raise SchemaError(
+            f"the dtype {dtype} shows no single type: {first_line(error)}",
+            feature=str(column.name),
+            advice=f'convert the column, or pass its type as schema={{"{column.name}": ...}}',
+        ) from None
+
+
+def _without_large_strings(type_: pa.DataType) -> pa.DataType:
+    """Replace large_string by string: only the memory layout of pandas is large."""
+    return pa.string() if pa.types.is_large_string(type_) else type_
+
+
+def is_untyped(type_: pa.DataType) -> bool:
+    """True for null and for lists and dictionaries of null: the column has shown no type yet."""
+    if is_list(type_) or pa.types.is_dictionary(type_):
+        return is_untyped(type_.value_type)
+    return bool(pa.types.is_null(type_))
+
+
+def is_object(dtype: Any) -> bool:
+    """True for NumPy's object dtype."""
+    return not isinstance(dtype, pd.ArrowDtype) and bool(pd.api.types.is_object_dtype(dtype))
+
+
+def is_text(dtype: Any) -> bool:
+    """True for pandas' own string dtypes."""
+    return isinstance(dtype, pd.StringDtype)
+
+
+def is_bytes_or_list(type_: pa.DataType) -> bool:
+    """True for types that a column of text cannot become: binary and lists."""
+    kind, depth = kind_and_depth(type_)
+    return kind == "bytes" or depth > 0
+
+
+def category_array(dtype: pd.CategoricalDtype) -> pa.Array:
+    """The categories of a dtype; an empty array of the null type if they are unknown."""
+    known = dtype.categories is not None and UNKNOWN_CATEGORIES not in dtype.categories
+    return category_values(dtype) if known and len(dtype.categories) else pa.nulls(0)
+
+
+def category_values(dtype: pd.CategoricalDtype) -> pa.Array:
+    """The categories of a dtype as an Arrow array."""
+    if is_object(dtype.categories.dtype):
+        return object_columns.to_arrow(
+            pd.Series(dtype.categories, dtype=dtype.categories.dtype), None, rounded=False
+        )
+    return pa.array(dtype.categories, from_pandas=True)
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of an error's message."""
+    return str(error).partition("\n")[0]

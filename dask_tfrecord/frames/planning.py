@@ -1,0 +1,289 @@
+"""Plan the one schema that all partitions of a collection are written with."""
+
+import warnings
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+
+from dask_tfrecord.errors import SchemaError
+from dask_tfrecord.frames import stringified
+from dask_tfrecord.frames.column_types import (
+    category_array,
+    first_line,
+    is_bytes_or_list,
+    is_object,
+    is_text,
+    is_untyped,
+    type_of,
+)
+from dask_tfrecord.frames.index_levels import index_to_columns
+from dask_tfrecord.schema.conversion import convert
+from dask_tfrecord.schema.model import Field, RecordType, Schema, check_names
+from dask_tfrecord.schema.storage_types import canonical_type, innermost, is_lossy, kind_and_depth
+from dask_tfrecord.schema.storage_values import MisfitError
+from dask_tfrecord.schema.type_names import arrow_type
+
+Types = Mapping[str, Any]
+Sample = Callable[[list[str]], Iterable[pd.DataFrame]]
+
+
+def plan_schema(
+    meta: pd.DataFrame,
+    *,
+    schema: Types | pa.Schema | None,
+    record_type: RecordType,
+    write_index: bool,
+    sample: Sample,
+    partition_on: Sequence[str] = (),
+    known: Types | None = None,
+) -> Schema:
+    """Plan the schema of a collection: all its columns, in their order.
+
+    Parameters
+    ----------
+    meta : pandas.DataFrame
+        Meta of the collection.
+    schema : mapping of str to types, or pyarrow.Schema, optional
+        Types of some or all columns, as the user gave them.
+    record_type : "example", "sequence_example" or "bytes"
+        Message in each record.
+    write_index : bool
+        Make the index levels the first columns.
+    sample : callable
+        Function from column names to an iterator over computed partitions of these columns. It is called
+        only for columns whose dtype does not show the type (object, unknown categories), and iterated only
+        until all of them have shown a type.
+    partition_on : sequence of str
+        Partition columns. They become directories and are not stored in the records.
+    known : mapping of str to pyarrow.DataType, optional
+        Types of columns whose dtype has lost them, such as large strings.
+
+    Raises
+    ------
+    SchemaError
+        If the records cannot hold a name or type, or if a column shows no type.
+    """
+    if write_index:
+        data = set(meta.columns)
+        levels = meta.index.nlevels
+        meta = index_to_columns(meta)
+        sample = _with_index(sample, data, list(meta.columns[:levels]))
+    check_names(list(meta.columns))
+    _check_partition_on(partition_on, list(meta.columns))
+    wanted = _known_types(schema, meta)
+    _warn_of_converted_text(meta, wanted)
+    wanted = {**(known or {}), **wanted}
+    shown = _typed_columns({name: meta[name] for name in meta.columns if name not in wanted}, sample)
+    types = {name: wanted[name] if name in wanted else type_of(shown[name]) for name in meta.columns}
+    categories = _shared_categories({**dict(meta.items()), **shown}, types, meta)
+    keys = {
+        name: _partition_field(Field(name, canonical_type(types[name]), categories.get(name)))
+        for name in partition_on
+    }
+    stored = pa.schema([item for item in types.items() if item[0] not in keys])
+    records = Schema.from_arrow(stored, record_type, categories=categories)
+    fields = keys | {item.name: item for item in records.fields}
+    return Schema(tuple(fields[name] for name in types), record_type)
+
+
+def rounded_columns(meta: pd.DataFrame, schema: Schema, *, write_index: bool) -> list[str]:
+    """The columns whose dtypes show that their values may be rounded to shorter floats.
+
+    Object columns are left out: `to_table` checks their values.
+    """
+    if write_index:
+        meta = index_to_columns(meta)
+    return [item.name for item in schema.fields if item.lossy or _is_rounded(meta[item.name], item.type)]
+
+
+def _is_rounded(column: "pd.Series[Any]", type_: pa.DataType) -> bool:
+    """True if floats or decimals become shorter floats."""
+    target = innermost(type_)
+    if not pa.types.is_floating(target) or is_object(column.dtype):
+        return False
+    source = innermost(type_of(column))
+    return is_lossy(source) or (pa.types.is_floating(source) and source.bit_width > target.bit_width)
+
+
+def text_columns(
+    meta: pd.DataFrame, schema: Types | pa.Schema | None, levels: Iterable[tuple[str, str | None]]
+) -> dict[Hashable, str]:
+    """The columns and index levels that hold text although ``schema`` does not give them a text type.
+
+    Returns
+    -------
+    dict
+        The label in the frame of each, and the name of its column in the records.
+    """
+    given = _given_types(schema)
+    dtypes: dict[Any, tuple[Any, Any]] = {name: (name, dtype) for name, dtype in meta.dtypes.items()}
+    for at, (column, name) in enumerate(levels):
+        dtypes[name] = column, meta.index.get_level_values(at).dtype
+    return {
+        label: column
+        for label, (column, dtype) in dtypes.items()
+        if stringified.holds_text(dtype) and (column not in given or is_bytes_or_list(given[column]))
+    }
+
+
+def _with_index(sample: Sample, data: set[str], levels: list[str]) -> Sample:
+    """Wrap a sample so that it returns the index levels as columns. Only ``data`` is selected by name."""
+    return lambda names: (
+        index_to_columns(part, levels if part.index.nlevels == len(levels) else None)
+        for part in sample([name for name in names if name in data])
+    )
+
+
+def _given_types(schema: Types | pa.Schema | None) -> dict[str, pa.DataType]:
+    """The types of columns in ``schema=``.
+
+    Raises
+    ------
+    SchemaError
+        If a value in the schema is not a type.
+    """
+    if isinstance(schema, pa.Schema):
+        schema = {item.name: item.type for item in schema}
+    if not isinstance(schema, Mapping | None):
+        raise SchemaError(
+            f"schema={schema!r} does not map column names to types",
+            advice='pass a dict such as {"age": pa.int64()}',
+        )
+    return {name: _given_type(name, type_) for name, type_ in (schema or {}).items()}
+
+
+def _given_type(name: str, given: Any) -> pa.DataType:
+    try:
+        type_ = arrow_type(given)
+    except ValueError as error:
+        problem = str(error)
+    else:
+        if not is_untyped(type_) or pa.types.is_null(type_):
+            return type_
+        problem = f"no value has the type {type_}"
+    raise SchemaError(
+        f"schema= has no valid type for the column: {problem}",
+        feature=str(name),
+        advice=f'pass a type, such as {{"{name}": pa.int64()}}',
+    )
+
+
+def _known_types(schema: Types | pa.Schema | None, meta: pd.DataFrame) -> dict[str, pa.DataType]:
+    wanted = _given_types(schema)
+    unknown = [name for name in wanted if name not in meta.columns]
+    if unknown:
+        raise SchemaError(
+            f"schema= names columns that do not exist: {unknown}; the columns are {list(meta.columns)}"
+        )
+    return wanted
+
+
+def _check_partition_on(partition_on: Sequence[str], columns: list[str]) -> None:
+    unknown = [name for name in partition_on if name not in columns]
+    if unknown:
+        raise SchemaError(f"Partitioning on non-existent column {unknown[0]!r}; the columns are {columns}")
+    if len(set(partition_on)) < len(partition_on):
+        raise SchemaError(f"partition_on={list(partition_on)} names a column more than once")
+    if len(partition_on) == len(columns):
+        raise SchemaError(
+            "No data left to save outside partition columns",
+            advice="leave a column out of partition_on=, or add one that the records hold",
+        )
+
+
+def _partition_field(item: Field) -> Field:
+    """Return the partition column, or raise if its values cannot be directory names."""
+    if not pa.types.is_null(item.type):
+        try:
+            depth = kind_and_depth(item.type)[1]
+        except SchemaError as error:
+            raise error.located(feature=item.name) from None
+        if depth:
+            raise SchemaError(
+                f"values of the type {item.type} cannot be directory names",
+                feature=item.name,
+                advice="partition on a column of numbers, strings, bytes, dates or times",
+            )
+    return item
+
+
+def _warn_of_converted_text(meta: pd.DataFrame, wanted: Types) -> None:
+    """Warn of columns that ``schema=`` gives a bytes or list type, and that hold text.
+
+    Dask probably converted their objects to text when it loaded them.
+    """
+    text = [name for name, type_ in wanted.items() if is_text(meta[name].dtype) and is_bytes_or_list(type_)]
+    if text:
+        columns = ", ".join(map(repr, text))
+        warnings.warn(
+            f"schema= gives {columns} another type than text, but Dask has loaded text, perhaps because of "
+            f"its option dataframe.convert-string; {stringified.advice(text[0])}.",
+            UserWarning,
+            stacklevel=4,
+        )
+
+
+def _typed_columns(
+    columns: dict[str, "pd.Series[Any]"],
+    sample: Sample,
+) -> dict[str, "pd.Series[Any]"]:
+    """The columns; a column without a type is replaced by its first partition that shows a type.
+
+    A column without values in all partitions keeps the null type.
+    """
+    shown = dict(columns)
+    untyped = [
+        name for name in shown if is_untyped(type_of(shown[name])) and not _is_null_column(shown[name])
+    ]
+    if not untyped:
+        return shown
+    for frame in sample(untyped):
+        shown |= {name: frame[name] for name in untyped if not pa.types.is_null(type_of(frame[name]))}
+        untyped = [name for name in untyped if is_untyped(type_of(shown[name]))]
+        if not untyped:
+            return shown
+    untyped = [name for name in untyped if not pa.types.is_null(type_of(shown[name]))]
+    if not untyped:
+        return shown
+    raise SchemaError(
+        "no partition has a value that shows the type of the column",
+        feature=untyped[0],
+        advice=f'pass schema={{"{untyped[0]}": pa.string()}} or another type, or drop the column',
+    )
+
+
+def _is_null_column(column: "pd.Series[Any]") -> bool:
+    """True if the dtype itself is Arrow's null type."""
+    return isinstance(column.dtype, pd.ArrowDtype) and bool(pa.types.is_null(column.dtype.pyarrow_dtype))
+
+
+def _shared_categories(columns: Mapping[Any, "pd.Series[Any]"], types: Types, meta: pd.DataFrame) -> Types:
+    """The known categories, which all partitions share. Ordered categories must be known."""
+    found = {}
+    for name, type_ in types.items():
+        if not pa.types.is_dictionary(type_):
+            continue
+        dtype = columns[name].dtype if type_.ordered else meta[name].dtype
+        known = category_array(dtype) if isinstance(dtype, pd.CategoricalDtype) else pa.nulls(0)
+        if len(known):
+            found[name] = _converted_categories(known, type_, name)
+        elif type_.ordered:
+            raise SchemaError(
+                "the categories are ordered, but unknown",
+                feature=name,
+                advice=f'pass schema={{"{name}": {type_.value_type}}}, or use ddf.categorize(["{name}"])',
+            )
+    return found
+
+
+def _converted_categories(known: pa.Array, type_: pa.DataType, name: str) -> pa.Array:
+    try:
+        return convert(known, type_.value_type)
+    except (MisfitError, pa.ArrowException) as error:
+        raise SchemaError(
+            f"the categories are {known.type}, which does not fit {type_.value_type}: {first_line(error)}",
+            feature=name,
+            advice=f'pass schema={{"{name}": {known.type}}} or leave it out',
+        ) from None
