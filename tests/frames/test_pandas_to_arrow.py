@@ -173,7 +173,7 @@ class TestPlan:
         ("schema", "problem"),
         [
             ({"y": pa.int64()}, r"do not exist: \['y'\]; the columns are \['x'\]"),
-            ({"x": "object"}, "no valid type for the column: 'object' is no type"),
+            ({"x": "object"}, "no valid type for the column: 'object' is not an Arrow type"),
             ({"x": pa.list_(pa.null())}, "no value has the type"),
         ],
     )
