@@ -24,7 +24,7 @@ class SchemaEvidence:
     given_kinds : dict of str to tuple of str
         The columns whose types were given, and the kinds that the sampled records have of them.
     untyped : frozenset of str
-        The columns of which no sampled record has a value.
+        The columns that have no value in any sampled record.
     all_records : bool
         True if the sample has all records.
     """
