@@ -1,4 +1,4 @@
-"""Puts `to_tfrecord` on Dask's DataFrame and `read_tfrecord` into `dask.dataframe`; nothing depends on it."""
+"""Add the method `DataFrame.to_tfrecord` and the function `dask.dataframe.read_tfrecord` to Dask."""
 
 import warnings
 
@@ -9,7 +9,7 @@ from dask_tfrecord.writer import to_tfrecord
 
 
 def install() -> None:
-    """Add the two spellings, once, and never in place of something that is there already."""
+    """Add both names to Dask. An existing attribute of the same name is kept, with a warning."""
     for owner, function in ((dd.DataFrame, to_tfrecord), (dd, read_tfrecord)):
         name = function.__name__
         present = getattr(owner, name, function)

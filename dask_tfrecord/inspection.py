@@ -149,7 +149,7 @@ def index(
 
 
 def _create(store: Store, snapshot: Snapshot) -> Snapshot:
-    """Store a snapshot, unless there is one of its number."""
+    """Store a snapshot exclusively; raise if its number is already taken."""
     try:
         store.create_exclusively(
             store.join(snapshot_path(snapshot.number)), to_parquet(snapshot).to_pybytes()
@@ -161,7 +161,7 @@ def _create(store: Store, snapshot: Snapshot) -> Snapshot:
 
 
 def _is_outdated(store: Store, snapshot: Snapshot) -> bool:
-    """Whether the files are others than those that a snapshot describes, as far as their listing shows."""
+    """True if the listing shows other files than the snapshot describes."""
     listed = {file.path: file for file in list_directory(store)}
     entries = {store.join(entry.path): entry for entry in snapshot.files}
     if listed.keys() != entries.keys():
@@ -173,7 +173,7 @@ def _is_outdated(store: Store, snapshot: Snapshot) -> bool:
 
 
 def _renewed(store: Store, before: Snapshot) -> Snapshot:
-    """The next snapshot of a dataset that `to_tfrecord` wrote, and that was copied or has files of others."""
+    """The next snapshot of a dataset that `to_tfrecord` wrote, after a copy or new files."""
     files = snapshot_files(store, before)
     if all(map(is_proven, files, before.files)):
         raise _up_to_date(store.public(store.root))
@@ -264,7 +264,7 @@ def verify(
 
 
 def _verify_snapshot(store: Store, snapshot: Snapshot) -> pd.DataFrame:
-    """The same of a dataset of which the files are known, and of those that should not be among them."""
+    """Verify the files that a snapshot lists, and report files that it does not list."""
     entries = {store.join(entry.path): entry for entry in snapshot.files}
     files = [file for file in list_directory(store) if file.path in entries or not is_part(file.path)]
     looked = verify_files(store, files, snapshot.schema.record_type, compute_each)

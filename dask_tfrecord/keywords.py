@@ -1,4 +1,4 @@
-"""The keywords that all overloads of `read_tfrecord` and `to_tfrecord` share, for type checkers."""
+"""Types of the keywords that the overloads of `read_tfrecord` and `to_tfrecord` share."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, SupportsIndex, TypeAlias, TypedDict
@@ -15,7 +15,7 @@ from dask_tfrecord.files.options import Extra
 from dask_tfrecord.files.storage.listing import PathLike
 from dask_tfrecord.schema.model import Lossy, Schema
 
-# TensorFlow spells codecs so.
+# Includes the spellings of TensorFlow.
 AnyCompression: TypeAlias = Compression | Literal["", "GZIP", "ZLIB"]
 AnySchema: TypeAlias = Mapping[str, Any] | pa.Schema | Schema | Snapshot | Literal["infer"]
 AnyRecordType: TypeAlias = RecordType | Literal["infer"]
@@ -23,7 +23,7 @@ DtypeBackend = Literal["pyarrow", "numpy"]
 
 
 class ReadKeywords(TypedDict, total=False):
-    """Those of `read_tfrecord`, but for ``columns``, which decides on what it returns."""
+    """Keywords of `read_tfrecord` except ``columns``, which determines the return type."""
 
     schema: AnySchema | None
     hive: bool | Mapping[str, Any]
@@ -49,7 +49,7 @@ class ReadKeywords(TypedDict, total=False):
 
 
 class WriteKeywords(TypedDict, total=False):
-    """Those of `to_tfrecord`, but for ``compute``, which decides on what it returns."""
+    """Keywords of `to_tfrecord` except ``compute``, which determines the return type."""
 
     compression: AnyCompression | None
     compression_level: int | None

@@ -1,4 +1,4 @@
-"""Work on many files at once, by whatever scheduler Dask is set to."""
+"""Run many small tasks on the scheduler that Dask currently uses."""
 
 from collections.abc import Callable, Iterable
 from typing import TypeVar
@@ -12,7 +12,7 @@ Result = TypeVar("Result")
 
 
 def compute_each(function: Callable[[Argument], Result], arguments: Iterable[Argument]) -> list[Result]:
-    """The function's results, a task for each argument, in their order."""
+    """Call a function on each argument in a task of its own; return the results in order."""
     check_cluster()
     task = dask.delayed(function, pure=False, traverse=False)
     return list(dask.compute(*map(task, arguments), traverse=False, retries=5))

@@ -35,7 +35,7 @@ _BLOCKS_PER_TASK = 16
 
 
 class _Wanted(NamedTuple):
-    """Some rows of a block."""
+    """Rows to read from one block of a file."""
 
     file: int
     split: Split
@@ -146,7 +146,7 @@ def _selected(schema: Schema, columns: str | Sequence[str] | None) -> Schema:
 
 
 def _row_numbers(indices: Any, count: int, root: str) -> _Numbers:
-    """The rows that are meant, counted from 0."""
+    """The row numbers, counted from 0, that indices or a mask select."""
     found = np.atleast_1d(np.asarray(indices))
     if not found.size and found.dtype != bool:
         found = found.astype(np.int64)
@@ -166,7 +166,7 @@ def _row_numbers(indices: Any, count: int, root: str) -> _Numbers:
 
 
 def _check_doubted(store: Store, snapshot: Snapshot, files: Sequence[FileInfo]) -> None:
-    """Read the files that may be other ones now, because all files before a row decide its number."""
+    """Count the records of files that may have changed: a row's number depends on all files before it."""
     pairs = zip(files, snapshot.files, strict=True)
     doubted = [Split(file) for file, entry in pairs if not is_proven(file, entry)]
     if doubted:
@@ -174,7 +174,7 @@ def _check_doubted(store: Store, snapshot: Snapshot, files: Sequence[FileInfo]) 
 
 
 def _find(files: Sequence[FileInfo], snapshot: Snapshot, numbers: _Numbers) -> Iterator[_Wanted]:
-    """The blocks that hold these rows, which are ascending, and which of each block's rows they are."""
+    """The blocks that hold these ascending row numbers, with the rows to take from each block."""
     starts = np.cumsum([0, *(entry.records for entry in snapshot.files)])
     file_of = np.searchsorted(starts, numbers, side="right") - 1
     for file, rows in _runs(file_of, numbers):
@@ -190,7 +190,7 @@ def _blocks(file: FileInfo, entry: FileEntry) -> tuple[Split, ...]:
 
 
 def _runs(keys: _Numbers, numbers: _Numbers) -> Iterator[tuple[int, _Numbers]]:
-    """The numbers that have the same key, which are neighbours."""
+    """Group adjacent numbers with equal keys."""
     if not len(keys):
         return
     cuts = np.flatnonzero(np.diff(keys)) + 1
@@ -199,7 +199,7 @@ def _runs(keys: _Numbers, numbers: _Numbers) -> Iterator[tuple[int, _Numbers]]:
 
 
 def _dataset(store: Store, snapshot: Snapshot, schema: Schema, wanted: Sequence[_Wanted]) -> Dataset:
-    """The blocks as partitions."""
+    """A dataset with each block as a partition."""
     files = pa.array([one.file for one in wanted], pa.int64())
     values = {name: column.take(files) for name, column in values_from_snapshot(snapshot, schema).items()}
     whole = len(schema.fields) == len(snapshot.columns.fields)
@@ -208,7 +208,7 @@ def _dataset(store: Store, snapshot: Snapshot, schema: Schema, wanted: Sequence[
 
 
 def _read(dataset: Dataset, wanted: Sequence[_Wanted]) -> pa.Table:
-    """All rows that are wanted, in the order of the dataset."""
+    """Read the wanted rows of all blocks, in the order of the dataset."""
     blocks = [(dataset.partition(at, dataset.schema), one.rows) for at, one in enumerate(wanted)]
     if len(blocks) <= _BLOCKS_PER_TASK:
         return _read_blocks(dataset.schema, blocks)
@@ -217,7 +217,7 @@ def _read(dataset: Dataset, wanted: Sequence[_Wanted]) -> pa.Table:
 
 
 def _ordered(table: pa.Table, order: _Numbers) -> pa.Table:
-    """The rows as they were asked for; what is in that order already may be of any size."""
+    """Reorder the rows. Rows already in order are returned unchanged, whatever their size."""
     return table if np.array_equal(order, np.arange(table.num_rows)) else table.take(pa.array(order))
 
 
@@ -228,7 +228,7 @@ def _read_blocks(schema: Schema, blocks: Sequence[tuple[Any, _Numbers]]) -> pa.T
 
 
 def _chosen(table: pa.Table, rows: _Numbers) -> pa.Table:
-    """The rows, which are ascending. Arrow's `take` would join chunks that may be too large."""
+    """Select ascending rows with a mask: Arrow's `take` would join chunks, which may be too large."""
     mask = np.zeros(table.num_rows, bool)
     mask[rows] = True
     return table.filter(pa.array(mask))

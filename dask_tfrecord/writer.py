@@ -33,7 +33,7 @@ from dask_tfrecord.frames.planning import plan_schema, rounded_columns, text_col
 from dask_tfrecord.keywords import AnyCompression, AnyRecordType, AnySchema, WriteKeywords
 from dask_tfrecord.schema.model import Lossy, Schema
 
-# Times that a task on a remote store is tried again, as in Dask's own `to_parquet`.
+# Number of times that a failed task on a remote store is repeated, as in Dask's `to_parquet`.
 _RETRIES = 5
 
 
@@ -310,14 +310,14 @@ def _compute(
 
 
 def _nested_type(ddf: dd.DataFrame) -> RecordType:
-    """What can hold the lists of lists that come from sequence examples; no others are expected."""
+    """The record type for the columns: sequence examples if a list of lists was read from them."""
     read = expr.records_read(ddf)
     nested = {item.name for schema in read for item in schema.fields if item.depth > 1}
     return "example" if nested.isdisjoint(ddf.columns) else "sequence_example"
 
 
 def _as_read(ddf: dd.DataFrame, records: Schema) -> Schema:
-    """The columns of the records; a column of bytes alone is whole records, if such were read."""
+    """The schema with record type "bytes" if its only column holds records that were read as bytes."""
     read = expr.records_read(ddf)
     only = len(records.fields) == 1 and records.fields[0].type in (pa.binary(), pa.large_binary())
     if only and read and all(schema.record_type == "bytes" for schema in read):
@@ -344,8 +344,8 @@ def _warn_of_wrapping(name: str) -> None:
 def _one_count(npartitions: int | None, num_shards: int | None) -> int | None:
     if npartitions is not None and num_shards is not None and npartitions != num_shards:
         raise TFRecordError(
-            f"npartitions={npartitions} and num_shards={num_shards} are two names of the same",
-            advice="pass one of them",
+            f"npartitions={npartitions} and num_shards={num_shards} are different",
+            advice="pass one of them: num_shards is an alias",
         )
     return num_shards if npartitions is None else npartitions
 
@@ -359,7 +359,9 @@ def _plan_shuffle(
     partition_on: tuple[str, ...], colocate: bool, seed: int | None, npartitions: int
 ) -> Shuffle | None:
     if seed is not None and (not isinstance(seed, int | np.integer) or isinstance(seed, bool)):
-        raise TFRecordError(f"shuffle={seed!r} is not a seed", advice="pass an integer, such as shuffle=0")
+        raise TFRecordError(
+            f"shuffle={seed!r} is not an integer seed", advice="pass an integer, such as shuffle=0"
+        )
     if colocate and not partition_on:
         raise TFRecordError("colocate=True without partition_on= has nothing to bring together")
     if not colocate and seed is None:
@@ -369,7 +371,7 @@ def _plan_shuffle(
 
 
 def _repartitioned(ddf: dd.DataFrame, npartitions: int | None) -> dd.DataFrame:
-    """The collection with exactly this number of partitions; divisions could stand in the way of some."""
+    """Repartition to exactly this number. Divisions are cleared, because they restrict possible numbers."""
     if npartitions in (None, ddf.npartitions):
         return ddf
     return ddf.clear_divisions().repartition(npartitions=npartitions)
@@ -395,7 +397,7 @@ def _partitions(ddf: dd.DataFrame) -> Iterator[pd.DataFrame]:
 
 
 def _rounded(ddf: dd.DataFrame, records: Schema, write_index: bool) -> list[str]:
-    """The columns whose values may be rounded; those that were read as the same type were rounded before."""
+    """The columns whose values may be rounded. Columns read as this type cannot change again."""
     names = rounded_columns(ddf._meta, records, write_index=write_index)
     before = expr.read_types(ddf, names)
     return [name for name in names if before.get(name) != records.arrow.field(name).type]

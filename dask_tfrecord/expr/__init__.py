@@ -1,6 +1,6 @@
-"""The Dask expressions, and the only package that imports Dask's private names.
+"""The Dask expressions. Only this package imports private names of Dask.
 
-Checked on Dask 2025.5.1 to 2026.8. What the tasks do is in `dataset` and `frame`.
+Checked on Dask 2025.5.1 to 2026.8. The work of the tasks is in `dataset` and `frames`.
 """
 
 from dask_tfrecord.expr.lineage import check_not_read, large_strings, read_types

@@ -30,12 +30,12 @@ from dask_tfrecord.expr.reading import ReadTFRecord
 from dask_tfrecord.files.storage.paths import name_of, parent_of
 from dask_tfrecord.files.storage.store import Store
 
-# These leave out columns or rows, or move rows, and change no value.
+# They select or move columns and rows, and change no value.
 _KEEPING = (Projection, Filter, DropnaFrame, Head, Tail, Sample, Partitions, Repartition, ClearDivisions)
 
 
 def read_types(ddf: DataFrame, names: Iterable[str]) -> dict[str, pa.DataType]:
-    """The types of those columns that come unchanged out of records; partition columns do not."""
+    """The types of the columns whose values come unchanged from records, not from partition columns."""
     found = {}
     for name in names:
         source = _source(ddf.expr, name, _KEEPING)
@@ -50,7 +50,7 @@ def read_types(ddf: DataFrame, names: Iterable[str]) -> dict[str, pa.DataType]:
 
 
 def large_strings(ddf: DataFrame) -> dict[str, pa.DataType]:
-    """The columns that were large strings before Dask's dataframe.convert-string converted them."""
+    """The columns that were large strings before Dask's option dataframe.convert-string converted them."""
     found = {}
     for name, dtype in ddf._meta.dtypes.items():
         if not isinstance(dtype, pd.StringDtype):
@@ -62,7 +62,7 @@ def large_strings(ddf: DataFrame) -> dict[str, pa.DataType]:
 
 
 def _source(expr: Any, name: str, keeping: Any) -> Any:
-    """What a column comes from by way of expressions that keep its values; None if one computes it anew."""
+    """The expression that a column comes from through ``keeping`` expressions; None if one recomputes it."""
     while True:
         if isinstance(expr, Assign):
             if name in expr.keys:

@@ -394,9 +394,9 @@ def test_each_directory_rolls_over_by_itself(tmp_path: Path) -> None:
         ({"max_rows_per_file": 0}, "max_rows_per_file=0 is not a positive integer"),
         ({"max_bytes_per_file": 1.5}, "max_bytes_per_file=1.5 is not"),
         ({"npartitions": True}, "npartitions=True is not"),
-        ({"npartitions": 2, "num_shards": 3}, "two names of the same"),
+        ({"npartitions": 2, "num_shards": 3}, "num_shards=3 are different"),
         ({"colocate": True}, "nothing to bring together"),
-        ({"shuffle": True}, "shuffle=True is not a seed"),
+        ({"shuffle": True}, "shuffle=True is not an integer seed"),
         ({"custom_metadata": {"a": 1}}, "must map strings to strings"),
     ],
 )
