@@ -5,6 +5,7 @@ from multiprocessing import get_context
 from pathlib import Path
 
 import dask
+import dask.dataframe as dd
 import fsspec
 import oracle
 import pandas as pd
@@ -229,3 +230,12 @@ def test_other_processes_do_the_work(root: Path, monkeypatch: pytest.MonkeyPatch
         rows = dask_tfrecord.take(root, range(499, -1, -1), columns=["n"])
         assert rows["n"].tolist() == list(range(499, -1, -1))
         assert dask_tfrecord.verify(root)["agrees"].all()
+
+
+def test_an_append_keeps_what_the_index_left_out(tmp_path: Path) -> None:
+    """The records still hold a feature that is no column, and reading all columns must allow it."""
+    rows = [{"x": ("int64", [value]), "y": ("int64", [2])} for value in (1, 3)]
+    (tmp_path / "a.tfrecord").write_bytes(oracle.features_file(rows))
+    dask_tfrecord.index(tmp_path, schema={"y": None})
+    dask_tfrecord.to_tfrecord(dd.from_dict({"x": [5]}, npartitions=1), tmp_path, append=True)
+    assert sorted(read_tfrecord(tmp_path).compute()["x"]) == [1, 3, 5]

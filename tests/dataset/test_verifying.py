@@ -9,8 +9,8 @@ import dask.dataframe as dd
 import oracle
 import pandas as pd
 import pytest
+from damaged_files import damaged_files
 from hypothesis import given
-from test_kernel_locate import damaged_files
 
 from dask_tfrecord import CorruptRecordError, read_tfrecord, to_tfrecord, verify
 from dask_tfrecord.codec import HEADER_BYTES

@@ -9,10 +9,10 @@ import dask
 import fsspec
 import oracle
 import pytest
+from damaged_files import damaged_files, first_record
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from servers import s3_server, web_server
-from test_kernel_locate import damaged_files, first_record
 
 from dask_tfrecord import CorruptRecordError, read_tfrecord
 from dask_tfrecord.codec import MAX_RECORD_BYTES

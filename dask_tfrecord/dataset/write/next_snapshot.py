@@ -76,6 +76,7 @@ def _merged(run: WriteRun, existing: Snapshot, new: Snapshot) -> tuple[Snapshot,
         number=existing.number + 1 if run.mode == "append" else new.number,
         custom_metadata={**existing.custom_metadata, **run.custom_metadata},
         order=existing.order,
+        partial=existing.partial,
         index=existing.index if existing.number else run.index,
     )
     return merged, (replaced + _old_snapshots(run)) if replaced else []
