@@ -1,4 +1,4 @@
-"""Arrow tables -> pandas partitions, in the dtypes of Arrow or of numpy."""
+"""Convert Arrow tables to pandas partitions, with Arrow-backed or NumPy dtypes."""
 
 from collections.abc import Collection, Sequence
 from typing import Any
@@ -13,60 +13,65 @@ from dask_tfrecord.errors import SchemaError
 from dask_tfrecord.schema.model import Schema
 from dask_tfrecord.schema.storage_types import is_list, kind_and_depth
 
-_PANDAS = int(pd.__version__.partition(".")[0])
+_PANDAS_MAJOR = int(pd.__version__.partition(".")[0])
 
-# Kinds whose values are no numbers; numpy has objects, or pandas a dtype for text.
-_OBJECTS = ("bytes", "string")
+# Kinds of values that NumPy holds as Python objects, or pandas in its own string dtype.
+_OBJECT_KINDS = ("bytes", "string")
 
-# NumPy's NaT is this number of any unit. In Arrow it is a moment, or a length of time, like any other.
+# NumPy's NaT is this integer in every unit. In Arrow the same integer is a valid time or duration.
 _NAT = -(2**63)
 
 
 def to_pandas(
     table: pa.Table,
     schema: Schema,
-    rows: Sequence[tuple[int, int]] | None = None,
-    numpy: Sequence[str] = (),
+    row_ranges: Sequence[tuple[int, int]] | None = None,
+    numpy: Collection[str] = (),
 ) -> pd.DataFrame:
-    """A table of the schema as a partition: Arrow-backed columns, and pandas categories for dictionaries.
+    """Convert a table to a partition of Arrow-backed columns. Dictionaries become categoricals.
 
     Parameters
     ----------
     table : pyarrow.Table
-        The rows.
+        Rows to convert.
     schema : Schema
-        The columns.
-    rows : sequence of (int, int), optional
-        The index counts the rows; these are the stretches of it, from and up to, that the table is made of.
-    numpy : sequence of str
-        The columns that get pandas' older dtypes instead, those of `numpy_names`.
+        Columns of the table, in the same order.
+    row_ranges : sequence of (int, int), optional
+        Ranges of row numbers, start inclusive and stop exclusive, that together number the rows of the
+        table. They become the index. By default the index counts from 0.
+    numpy : collection of str
+        Columns that get NumPy dtypes, from the result of `numpy_names`.
 
     Raises
     ------
     SchemaError
-        For a missing value in a NumPy column that cannot hold one, and for a value that NumPy takes for NaT.
+        If a NumPy column has a null that its dtype cannot hold, or a value that NumPy considers NaT.
     """
-    if not table.num_rows:  # and so perhaps no chunk that knows the categories
+    if not table.num_rows:  # a table without chunks has no categories
         table = pa.Table.from_batches([schema.no_rows()])
     table = table.unify_dictionaries()
-    older = {name: _complete(table[name], name) for name in schema.names if name in numpy}
+    numpy_columns = {name: _checked_for_numpy(table[name], name) for name in schema.names if name in numpy}
     pairs = zip(schema.names, table.columns, strict=True)
-    newer = {name: _for_pandas(column) for name, column in pairs if name not in numpy}
-    # Of many columns, table.to_pandas() takes more than twice as long as this.
-    frame = pd.DataFrame(newer, pd.RangeIndex(table.num_rows), copy=False)
-    if older:
-        lists = {name: _arrays(older.pop(name)) for name in [*older] if is_list(older[name].type)}
-        others = pa.table(older).to_pandas(types_mapper=_older_dtype_of)
-        frame = pd.concat([frame, others, pd.DataFrame(lists, frame.index)], axis=1)[schema.names]
-    if rows is not None:
-        frame.index = pd.Index(np.concatenate([np.arange(*stretch) for stretch in rows]))
+    arrow_columns = {name: _extension_array(column) for name, column in pairs if name not in numpy}
+    # With many columns, table.to_pandas() takes more than twice as long.
+    frame = pd.DataFrame(arrow_columns, pd.RangeIndex(table.num_rows), copy=False)
+    if numpy_columns:
+        list_names = [name for name, column in numpy_columns.items() if is_list(column.type)]
+        lists = {name: _object_array(numpy_columns.pop(name)) for name in list_names}
+        scalars = pa.table(numpy_columns).to_pandas(types_mapper=_string_dtype)
+        frame = pd.concat([frame, scalars, pd.DataFrame(lists, frame.index)], axis=1)[schema.names]
+    if row_ranges is not None:
+        frame.index = pd.Index(np.concatenate([np.arange(start, stop) for start, stop in row_ranges]))
     return frame
 
 
 def with_index(
     frame: pd.DataFrame, levels: Sequence[tuple[str, str | None]], *, is_sorted: bool = False
 ) -> pd.DataFrame:
-    """The frame with columns as its index, named anew; ``is_sorted`` if rows are to be looked up by it."""
+    """Make columns the index. ``levels`` has a column and the name of its index level for each level.
+
+    With ``is_sorted``, the rows are sorted by the index.
+    """
     frame = frame.set_index([column for column, _ in levels])
     frame.index.names = [name for _, name in levels]
     if is_sorted and not frame.index.is_monotonic_increasing:
@@ -74,71 +79,83 @@ def with_index(
     return frame
 
 
-def numpy_names(schema: Schema, complete: Collection[str]) -> list[str]:
-    """The columns whose values numpy's dtypes, or objects, can hold; ``complete`` ones have all values."""
-    return [item.name for item in schema.fields if _suits_numpy(item.type, item.name in complete)]
+def empty_meta(schema: Schema, numpy: Collection[str] = ()) -> pd.DataFrame:
+    """Create the meta of a collection whose partitions come from `to_pandas`.
+
+    Categories are unknown, because they may differ between partitions. Only ordered categories are known.
+    """
+    meta = to_pandas(pa.Table.from_batches([schema.no_rows()]), schema, numpy=numpy)
+    known = {item.name for item in schema.fields if item.categories is not None and item.type.ordered}
+    unknown = [name for name in meta.select_dtypes("category").columns if name not in known]
+    cleared: pd.DataFrame = clear_known_categories(meta, cols=unknown)
+    return cleared
 
 
-def _suits_numpy(type_: pa.DataType, complete: bool) -> bool:
+def numpy_names(schema: Schema, non_null: Collection[str]) -> list[str]:
+    """The columns that a NumPy dtype can hold. Integers and bools are included only if in ``non_null``."""
+    return [item.name for item in schema.fields if _fits_numpy(item.type, item.name in non_null)]
+
+
+def _fits_numpy(type_: pa.DataType, non_null: bool) -> bool:
     kinds = pa.types
     if kinds.is_boolean(type_) or kinds.is_integer(type_):
-        return complete
+        return non_null
     if isinstance(type_, pa.BaseExtensionType):
-        return _suits_numpy(type_.storage_type, complete)
+        return _fits_numpy(type_.storage_type, non_null)
     if is_list(type_):
         zoned = kinds.is_timestamp(type_.value_type) and type_.value_type.tz is not None
-        return not zoned and _has_objects(type_) and _suits_numpy(type_.value_type, complete=True)
+        return not zoned and _converts_to_objects(type_) and _fits_numpy(type_.value_type, non_null=True)
     if kinds.is_timestamp(type_) or kinds.is_duration(type_) or kinds.is_floating(type_):
         return True
-    return (
-        not kinds.is_dictionary(type_) and not kinds.is_null(type_) and kind_and_depth(type_)[0] in _OBJECTS
-    )
+    if kinds.is_dictionary(type_) or kinds.is_null(type_):
+        return False
+    return kind_and_depth(type_)[0] in _OBJECT_KINDS
 
 
-def _has_objects(type_: pa.DataType) -> bool:
-    """Whether Arrow can make arrays of the lists; it cannot of lists of bytes of one length."""
+def _converts_to_objects(type_: pa.DataType) -> bool:
+    """True if Arrow converts lists of this type to NumPy arrays; lists of fixed-size binary it does not."""
     try:
         pa.nulls(0, type_).to_pandas()
-    except pa.ArrowNotImplementedError:  # which is what this function is to find out
+    except pa.ArrowNotImplementedError:
         return False
     return True
 
 
-def _complete(column: pa.ChunkedArray, name: str) -> pa.ChunkedArray:
-    """The column, if its dtype can hold it."""
+def _checked_for_numpy(column: pa.ChunkedArray, name: str) -> pa.ChunkedArray:
+    """Return the column, or the storage of an extension type. Values that NumPy cannot hold raise."""
     if isinstance(column.type, pa.BaseExtensionType):
-        return pa.chunked_array([chunk.storage for chunk in column.chunks], column.type.storage_type)
+        return _storage(column)
     if column.null_count and (pa.types.is_boolean(column.type) or pa.types.is_integer(column.type)):
         raise SchemaError(
-            f"the value is missing, which numpy's {column.type} cannot hold",
+            f"the value is null, which NumPy's {column.type} cannot hold",
             record=column.is_null().index(True).as_py(),
             feature=name,
             advice='leave nullable=False out of schema=, or pass dtype_backend="pyarrow"',
         )
-    _refuse_nat(column, name)
+    _check_no_nat(column, name)
     return column
 
 
-def _refuse_nat(column: pa.ChunkedArray, name: str) -> None:
-    """Raise for a moment or a length of time that would turn into a missing one."""
+def _check_no_nat(column: pa.ChunkedArray, name: str) -> None:
+    """Raise if NumPy would turn a valid timestamp or duration, or one in a list, into NaT."""
     if is_list(column.type):
         chunks = [chunk.flatten() for chunk in column.chunks]
-        _refuse_nat(pa.chunked_array(chunks, column.type.value_type), name)
+        _check_no_nat(pa.chunked_array(chunks, column.type.value_type), name)
         return
-    in_numpy = pa.types.is_timestamp(column.type) or pa.types.is_duration(column.type)
-    if in_numpy and pc.min(column.cast(pa.int64())).as_py() == _NAT:
+    is_time = pa.types.is_timestamp(column.type) or pa.types.is_duration(column.type)
+    if is_time and pc.min(column.cast(pa.int64())).as_py() == _NAT:
         raise SchemaError(
-            f"a value is -2^63, which is NumPy's NaT, so it would become missing as {column.type}",
+            f"a value of type {column.type} is -2^63, which is NumPy's NaT, so NumPy would read it as null",
             feature=name,
             advice='pass dtype_backend="pyarrow"',
         )
 
 
-def _arrays(column: pa.ChunkedArray) -> Any:
-    """The lists as NumPy arrays, and None for a missing one.
+def _object_array(column: pa.ChunkedArray) -> Any:
+    """Convert lists to an object array of NumPy arrays, with None for null.
 
-    Arrow converts the values below missing lists of one size too. They are null, and would turn the integers
-    of all lists into floats, so only the other lists are converted.
+    Null lists are left out of the conversion. A null fixed-size list still has values in Arrow, which are
+    null and would turn the integers of all lists into floats.
     """
     arrays = np.full(len(column), None, dtype=object)
     present = column.is_valid().to_numpy()
@@ -146,46 +163,40 @@ def _arrays(column: pa.ChunkedArray) -> Any:
     return arrays
 
 
-def empty_meta(schema: Schema, numpy: Sequence[str] = ()) -> pd.DataFrame:
-    """The meta of a collection whose partitions `to_pandas` makes.
+def _extension_array(column: pa.ChunkedArray) -> Any:
+    """Convert a column to an Arrow-backed array, or a dictionary to a categorical.
 
-    Categories are unknown, for partitions may differ in them, unless an order fixes what they are.
+    An extension type that this pandas has no dtype for is replaced by its storage type.
     """
-    meta = to_pandas(pa.Table.from_batches([schema.no_rows()]), schema, numpy=numpy)
-    fixed = {item.name for item in schema.fields if item.categories is not None and item.type.ordered}
-    unknown = [name for name in meta.select_dtypes("category").columns if name not in fixed]
-    cleared: pd.DataFrame = clear_known_categories(meta, cols=unknown)
-    return cleared
-
-
-def _categorical(column: pa.ChunkedArray) -> Any:
-    """Without any, of the dtype that other partitions' categories have; for no text Arrow gives objects."""
-    kind = column.type.value_type
-    if pa.types.is_timestamp(kind) and kind.tz is not None:  # Arrow would drop the time zone
-        codes = [chunk.indices.fill_null(-1).to_numpy() for chunk in column.chunks]
-        categories = pd.Index(pa.chunked_array([column.chunk(0).dictionary]).to_pandas())
-        return pd.Categorical.from_codes(np.concatenate(codes), categories, ordered=column.type.ordered)
-    found: pd.Series[Any] = column.to_pandas()
-    dtype = _older_dtype_of(kind)
-    if dtype is not None and not len(found.cat.categories):
-        found = found.cat.set_categories(pd.Index([], dtype=dtype))
-    return found.array
-
-
-def _older_dtype_of(type_: pa.DataType) -> Any:
-    """Text is `str` from pandas 3 on, and objects before."""
-    text = pa.types.is_string(type_) or pa.types.is_large_string(type_)
-    return pd.StringDtype(na_value=np.nan) if text and _PANDAS >= 3 else None
-
-
-def _for_pandas(column: pa.ChunkedArray) -> Any:
-    """The values backed by Arrow, a tensor's storage where this pandas has no dtype for it, or categories."""
     if pa.types.is_dictionary(column.type):
         return _categorical(column)
     if isinstance(column.type, pa.BaseExtensionType):
         try:
             pd.ArrowDtype(column.type)
-        except NotImplementedError:  # of pandas, for extension types that it has no dtype for
-            chunks = [chunk.storage for chunk in column.chunks]
-            column = pa.chunked_array(chunks, column.type.storage_type)
+        except NotImplementedError:
+            column = _storage(column)
     return pd.arrays.ArrowExtensionArray(column)
+
+
+def _storage(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    return pa.chunked_array([chunk.storage for chunk in column.chunks], column.type.storage_type)
+
+
+def _categorical(column: pa.ChunkedArray) -> Any:
+    """Convert a dictionary column. Empty categories get the same dtype as those of other partitions."""
+    value_type = column.type.value_type
+    if pa.types.is_timestamp(value_type) and value_type.tz is not None:  # Arrow would drop the time zone
+        codes = [chunk.indices.fill_null(-1).to_numpy() for chunk in column.chunks]
+        categories = pd.Index(pa.chunked_array([column.chunk(0).dictionary]).to_pandas())
+        return pd.Categorical.from_codes(np.concatenate(codes), categories, ordered=column.type.ordered)
+    series: pd.Series[Any] = column.to_pandas()
+    dtype = _string_dtype(value_type)
+    if dtype is not None and not len(series.cat.categories):  # Arrow gives object for no strings
+        series = series.cat.set_categories(pd.Index([], dtype=dtype))
+    return series.array
+
+
+def _string_dtype(type_: pa.DataType) -> Any:
+    """The dtype ``str`` for strings from pandas 3 on; None leaves the choice to Arrow."""
+    is_string = pa.types.is_string(type_) or pa.types.is_large_string(type_)
+    return pd.StringDtype(na_value=np.nan) if is_string and _PANDAS_MAJOR >= 3 else None

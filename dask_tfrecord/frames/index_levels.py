@@ -1,4 +1,4 @@
-"""The index of a DataFrame as columns, and which indexes are worth that."""
+"""Convert the index of a DataFrame to columns, and decide which indexes are written."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -9,47 +9,48 @@ from dask_tfrecord.errors import SchemaError
 
 
 def index_levels(meta: pd.DataFrame, write_index: bool | None) -> tuple[tuple[str, str | None], ...]:
-    """The columns that the index of a collection becomes, and the names that its levels have.
+    """The levels of the index that are written, each as the name of its column and the name of the level.
 
     Parameters
     ----------
     meta : pandas.DataFrame
-        The collection's meta.
+        Meta of the collection.
     write_index : bool or None
-        If None, an index without a name is left out if it is made of integers, which only count the rows.
+        True writes the index, False drops it. None drops an index of integers without a name, which only
+        counts the rows, and writes every other index.
 
     Raises
     ------
     SchemaError
-        For a name that no column can have.
+        If the name of a level is neither a string nor None.
     """
     names: list[Any] = list(meta.index.names)
-    counts = names == [None] and pd.api.types.is_integer_dtype(meta.index.dtype)
-    if write_index is False or (write_index is None and counts):
+    counts_rows = names == [None] and pd.api.types.is_integer_dtype(meta.index.dtype)
+    if write_index is False or (write_index is None and counts_rows):
         return ()
-    strange = [name for name in names if not isinstance(name, str | None)]
-    if strange:
+    invalid = [name for name in names if not isinstance(name, str | None)]
+    if invalid:
         raise SchemaError(
-            f"the index is named {strange[0]!r}, which is no string",
+            f"the index is named {invalid[0]!r}, which is not a string",
             advice='rename it with ddf.rename_axis(index="name"), or pass write_index=False to drop it',
         )
-    return tuple(zip(_level_names(meta), names, strict=True))
+    return tuple(zip(_column_names(meta), names, strict=True))
 
 
 def index_to_columns(frame: pd.DataFrame, names: Sequence[str] | None = None) -> pd.DataFrame:
-    """The frame with the index levels as its first columns, called so or as they are."""
-    names = _level_names(frame) if names is None else names
+    """Make the index levels the first columns. ``names`` are their names, by default those of the levels."""
+    names = _column_names(frame) if names is None else names
     clash = [name for name in names if name in frame.columns]
     if clash:
         raise SchemaError(
-            f"the index would become the column {clash[0]!r}, which there is already",
-            advice="rename one of them, or pass write_index=False to drop the index",
+            f"the index would become the column {clash[0]!r}, which already exists",
+            advice="rename the index or the column, or pass write_index=False to drop the index",
         )
     return frame.reset_index(names=list(names))
 
 
-def _level_names(frame: pd.DataFrame) -> list[Any]:
-    """What the columns are called that the index levels become."""
+def _column_names(frame: pd.DataFrame) -> list[Any]:
+    """The names of the columns for the index levels. Unnamed levels get the names that pandas gives them."""
     defaults = ["index"] if frame.index.nlevels == 1 else [f"level_{i}" for i in range(frame.index.nlevels)]
     pairs = zip(frame.index.names, defaults, strict=True)
     return [default if name is None else name for name, default in pairs]

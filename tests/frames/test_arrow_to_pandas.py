@@ -110,7 +110,7 @@ def test_integers_of_others_are_numpys_only_when_that_is_said(tmp_path: Path) ->
     whole = read_tfrecord(tmp_path / "whole", schema=schema, dtype_backend="numpy")
     assert whole["n"].dtype == whole["n"].compute().dtype == np.dtype("int64")
     assert whole["n"].compute().tolist() == [2, 1]
-    with pytest.raises(SchemaError, match="missing, which numpy's int64 cannot hold") as caught:
+    with pytest.raises(SchemaError, match="null, which NumPy's int64 cannot hold") as caught:
         read_tfrecord(tmp_path / "b", schema=schema, dtype_backend="numpy").compute()
     error = caught.value
     assert (error.path, error.record, error.feature) == (f"{tmp_path}/b", 2, "n")

@@ -252,7 +252,7 @@ def test_an_indexed_directory_has_no_index_of_rows(tmp_path: Path) -> None:
 def test_an_index_that_no_column_can_be_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SchemaError, match=r"the index would become the column 'word'.*write_index=False"):
         to_tfrecord(two(FRAME.set_index("word", drop=False)), tmp_path)
-    with pytest.raises(SchemaError, match="the index is named 7, which is no string; rename it"):
+    with pytest.raises(SchemaError, match="the index is named 7, which is not a string; rename it"):
         to_tfrecord(two(FRAME.rename_axis(index=7)), tmp_path)
     to_tfrecord(two(FRAME), tmp_path / "a")
     with pytest.raises(TFRecordError, match="an index of 2 levels"):
