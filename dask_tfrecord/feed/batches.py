@@ -1,0 +1,413 @@
+"""`iter_batches`: Arrow record batches of an exact size, shuffled, sharded and resumable.
+
+The rows of one epoch have one order: the order of the pieces, which a seed may permute, and in each window of
+pieces the order of its rows, which the seed may permute too. A shard is a range of that order. A position is
+the first piece of a window and the number of its rows that were returned. So a state is three numbers, and
+resuming reads only the window that the state names.
+"""
+
+from collections import deque
+from collections.abc import Generator, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import accumulate
+from types import TracebackType
+from typing import Any, Literal, NamedTuple, Self, get_args
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from dask_tfrecord.errors import TFRecordError
+from dask_tfrecord.feed.sources import Source, as_source
+
+BatchMode = Literal["keep", "drop", "auto"]
+
+# Stored bytes of a piece: large pieces need few requests, small pieces shuffle well.
+_SEQUENTIAL_BYTES = 1 << 24
+_SHUFFLED_BYTES = 1 << 20
+
+_STATE_VERSION = 1
+
+_Numbers = npt.NDArray[np.int64]
+
+
+class _Slice(NamedTuple):
+    """Rows of one piece."""
+
+    piece: int
+    start: int
+    stop: int | None
+
+
+class _Rows(NamedTuple):
+    """Rows that were read but not returned, and the position of the first of them."""
+
+    table: pa.Table
+    window: int
+    row: int
+
+
+@dataclass(frozen=True)
+class _Order:
+    """The order of the rows of one epoch of one shard.
+
+    Attributes
+    ----------
+    slices : list of _Slice
+        The pieces of the shard, cut at the ends of the shard.
+    seed : tuple of int, optional
+        Seed of the order of the rows in a window. None keeps the order of the files.
+    buffer : int
+        A window has at least this many rows, if there are so many.
+    """
+
+    slices: list[_Slice]
+    seed: tuple[int, ...] | None
+    buffer: int
+
+    def shuffled(self, table: pa.Table, window: int) -> pa.Table:
+        """The rows of a window in their final order."""
+        if self.seed is None:
+            return table
+        order = np.random.default_rng((*self.seed, window)).permutation(table.num_rows)
+        return table.combine_chunks().take(pa.array(order))
+
+
+def iter_batches(
+    source: Any,
+    batch_size: int = 1024,
+    *,
+    columns: str | Sequence[str] | None = None,
+    batch_mode: BatchMode = "keep",
+    shuffle: int | None = None,
+    shuffle_buffer: int = 65_536,
+    epoch: int = 0,
+    shard: tuple[int, int] = (0, 1),
+    prefetch: int = 2,
+    start: dict[str, Any] | None = None,
+    schema: Any = None,
+    filters: Any = None,
+    storage_options: dict[str, Any] | None = None,
+) -> "Batches":
+    """Iterate over a dataset or a Dask collection as Arrow record batches.
+
+    Parameters
+    ----------
+    source : str, path-like, list of these, dask.dataframe.DataFrame or Series
+        A path that `read_tfrecord` takes, or any Dask collection. Of a collection, the partitions are
+        computed one after the other while the batches are used.
+    batch_size : int, default 1024
+        Number of rows of a batch. A batch may hold rows of several files.
+    columns : str or list of str, optional
+        The columns to read, in this order. All columns by default.
+    batch_mode : "keep", "drop" or "auto", default "keep"
+        "keep" returns the last batch although it may be smaller, "drop" drops it then. "auto" returns
+        batches as they are read, of any size.
+    shuffle : int, optional
+        Seed of a random order. The blocks of the files are brought into a random order, then the rows of
+        each buffer. The order depends on the seed and on ``epoch``. By default the rows keep their order.
+    shuffle_buffer : int, default 65536
+        Number of rows that are shuffled together.
+    epoch : int, default 0
+        Number of the epoch. Another epoch has another order.
+    shard : tuple of int, default (0, 1)
+        Which shard to return, and how many there are. The shards of a path have the same number of rows,
+        plus or minus one, and every row is in exactly one shard. The shards of a collection consist of whole
+        partitions.
+    prefetch : int, default 2
+        Number of pieces that threads read ahead. 0 reads in the calling thread.
+    start : dict, optional
+        The `Batches.state` of an earlier iteration with the same arguments. Iteration goes on with the batch
+        that followed it.
+    schema, filters, storage_options
+        As in `read_tfrecord`; for paths only.
+
+    Returns
+    -------
+    Batches
+        An iterator of `pyarrow.RecordBatch`, with a `Batches.state` after each batch.
+
+    Raises
+    ------
+    TFRecordError
+        For arguments of a wrong kind, for more shards than rows, and for a state of another dataset or of
+        other arguments.
+    FileChangedError
+        If a file was rewritten since the call.
+
+    Examples
+    --------
+    >>> import dask.dataframe as dd
+    >>> import dask_tfrecord
+    >>> ddf = dd.from_dict({"x": list(range(5))}, npartitions=2)
+    >>> _ = dask_tfrecord.to_tfrecord(ddf, "numbers")
+    >>> for batch in dask_tfrecord.iter_batches("numbers", 2):
+    ...     print(batch["x"].to_pylist())
+    [0, 1]
+    [2, 3]
+    [4]
+    """
+    _check_count("batch_size", batch_size, 1)
+    _check_count("shuffle_buffer", shuffle_buffer, 1)
+    _check_count("prefetch", prefetch, 0)
+    _check_count("epoch", epoch, 0)
+    if batch_mode not in get_args(BatchMode):
+        known = ", ".join(map(repr, get_args(BatchMode)))
+        raise TFRecordError(f"unknown batch_mode {batch_mode!r}", advice=f"known are {known}")
+    if shuffle is not None:
+        _check_count("shuffle", shuffle, 0)
+    index, count = _checked_shard(shard)
+    opened = as_source(
+        source,
+        [columns] if isinstance(columns, str) else columns,
+        blocksize=_SEQUENTIAL_BYTES if shuffle is None else _SHUFFLED_BYTES,
+        schema=schema,
+        filters=filters,
+        storage_options=storage_options,
+    )
+    order = _plan(opened, shuffle, shuffle_buffer, epoch, index, count)
+    how = (batch_size, batch_mode, shuffle, shuffle_buffer, index, count, opened.schema.names)
+    batches = Batches(opened, order, batch_size, batch_mode, prefetch, epoch, repr(how))
+    if start is not None:
+        batches._resume(start)
+    return batches
+
+
+class Batches:
+    """An iterator of Arrow record batches, which `iter_batches` makes.
+
+    Attributes
+    ----------
+    schema : pyarrow.Schema
+        The schema of every batch.
+    rows : int or None
+        Number of rows of the whole iteration. None for Dask collections, whose rows are not counted.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        order: _Order,
+        batch_size: int,
+        batch_mode: BatchMode,
+        prefetch: int,
+        epoch: int,
+        arguments: str,
+    ) -> None:
+        self._source = source
+        self._order = order
+        self._size = batch_size
+        self._mode = batch_mode
+        self._prefetch = prefetch
+        self._epoch = epoch
+        self._arguments = arguments
+        self._position = (0, 0)
+        self._batches: Generator[pa.RecordBatch, None, None] | None = None
+        self.schema: pa.Schema = source.schema.arrow
+        lengths = [one.stop - one.start if one.stop is not None else None for one in order.slices]
+        self.rows = None if None in lengths else sum(length or 0 for length in lengths)
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> pa.RecordBatch:
+        if self._batches is None:
+            self._batches = self._generate()
+        return next(self._batches)
+
+    def __len__(self) -> int:
+        """Number of batches of the whole iteration.
+
+        Raises
+        ------
+        TypeError
+            For Dask collections, whose rows are not counted, and for ``batch_mode="auto"``.
+        """
+        if self.rows is None or self._mode == "auto":
+            raise TypeError("the number of batches is not known")
+        return self.rows // self._size if self._mode == "drop" else -(-self.rows // self._size)
+
+    @property
+    def state(self) -> dict[str, Any]:
+        """Where the iteration is, as a dict that JSON can hold; pass it as ``start=`` to go on from there."""
+        window, row = self._position
+        return {
+            "version": _STATE_VERSION,
+            "source": self._source.fingerprint,
+            "arguments": self._arguments,
+            "epoch": self._epoch,
+            "window": window,
+            "row": row,
+        }
+
+    def close(self) -> None:
+        """Stop reading ahead."""
+        if self._batches is None:
+            self._batches = self._generate()
+        self._batches.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _resume(self, state: dict[str, Any]) -> None:
+        expected = self.state
+        if not isinstance(state, dict) or state.keys() != expected.keys():
+            raise TFRecordError(
+                "start= is not a state of iter_batches", advice="pass the `state` of its result"
+            )
+        for name, what in (
+            ("version", "another version of the library"),
+            ("source", "another dataset, or of one that was rewritten since"),
+            ("arguments", "an iteration with other arguments"),
+            ("epoch", "another epoch"),
+        ):
+            if state[name] != expected[name]:
+                raise TFRecordError(
+                    f"start= is the state of {what}", advice="pass the same source and the same arguments"
+                )
+        window, row = state["window"], state["row"]
+        valid = all(isinstance(one, int) and one >= 0 for one in (window, row))
+        if not valid or window > len(self._order.slices):
+            raise TFRecordError(f"start= holds no position of the dataset: window {window}, row {row}")
+        self._position = window, row
+
+    def _generate(self) -> Generator[pa.RecordBatch, None, None]:
+        waiting: deque[_Rows] = deque()
+        count = 0
+        windows = self._windows(*self._position)
+        try:
+            for rows in windows:
+                waiting.append(rows)
+                count += rows.table.num_rows
+                while count and (self._mode == "auto" or count >= self._size):
+                    size = count if self._mode == "auto" else self._size
+                    yield self._batch(waiting, size)
+                    count -= size
+            if count and self._mode == "keep":
+                yield self._batch(waiting, count)
+        finally:
+            windows.close()
+
+    def _batch(self, waiting: "deque[_Rows]", size: int) -> pa.RecordBatch:
+        """Take the next ``size`` rows, and move the position behind them."""
+        taken = []
+        while size:
+            table, window, row = waiting[0]
+            count = min(size, table.num_rows)
+            taken.append(table.slice(0, count))
+            size -= count
+            if count < table.num_rows:
+                waiting[0] = _Rows(table.slice(count), window, row + count)
+            else:
+                waiting.popleft()
+            self._position = window, row + count
+        return _as_batch(taken, self.schema)
+
+    def _windows(self, first: int, skip: int) -> Generator[_Rows, None, None]:
+        """The windows from a position on, in their final order."""
+        tables: list[pa.Table] = []
+        count, window = 0, first
+        least = self._order.buffer if self._order.seed is not None else 1
+        pieces = self._tables(first)
+        try:
+            for number, table in enumerate(pieces, first):
+                tables.append(table)
+                count += table.num_rows
+                if count >= least:
+                    yield from self._window(tables, window, skip)
+                    tables, count, window, skip = [], 0, number + 1, 0
+            if count:
+                yield from self._window(tables, window, skip)
+        finally:
+            pieces.close()
+
+    def _window(self, tables: list[pa.Table], window: int, skip: int) -> Iterator[_Rows]:
+        table = self._order.shuffled(_joined(tables), window)
+        if skip < table.num_rows:
+            yield _Rows(table.slice(skip), window, skip)
+
+    def _tables(self, first: int) -> Generator[pa.Table, None, None]:
+        """The pieces from one on, of which threads read some ahead."""
+        slices = self._order.slices[first:]
+        if not self._prefetch:
+            yield from map(self._read, slices)
+            return
+        ahead: deque[Future[pa.Table]] = deque()
+        with ThreadPoolExecutor(self._prefetch, thread_name_prefix="dask_tfrecord-read") as pool:
+            try:
+                for one in slices:
+                    ahead.append(pool.submit(self._read, one))
+                    if len(ahead) > self._prefetch:
+                        yield ahead.popleft().result()
+                while ahead:
+                    yield ahead.popleft().result()
+            finally:
+                for future in ahead:
+                    future.cancel()
+
+    def _read(self, piece: _Slice) -> pa.Table:
+        table = self._source.read(piece.piece)
+        return table if piece.stop is None else table.slice(piece.start, piece.stop - piece.start)
+
+
+def _plan(source: Source, seed: int | None, buffer: int, epoch: int, index: int, count: int) -> _Order:
+    """The order of the rows of one shard."""
+    pieces = np.arange(source.npieces)
+    if seed is not None:
+        pieces = np.random.default_rng((seed, epoch)).permutation(source.npieces)
+    key = None if seed is None else (seed, epoch, index, count)
+    if source.counts is None:
+        if count > source.npieces:
+            raise TFRecordError(
+                f"{count:,} shards of a collection of {source.npieces:,} partitions",
+                advice="repartition the collection, or take fewer shards",
+            )
+        return _Order([_Slice(int(piece), 0, None) for piece in pieces[index::count]], key, buffer)
+    ends = [0, *accumulate(source.counts[piece] for piece in pieces)]
+    total = ends[-1]
+    if count > 1 and count > total:
+        raise TFRecordError(f"{count:,} shards of a dataset of {total:,} rows", advice="take fewer shards")
+    first, last = total * index // count, total * (index + 1) // count
+    slices = [
+        _Slice(int(piece), max(first - start, 0), min(last, stop) - start)
+        for piece, start, stop in zip(pieces, ends, ends[1:], strict=False)
+        if start < last and stop > first
+    ]
+    return _Order(slices, key, buffer)
+
+
+def _joined(tables: list[pa.Table]) -> pa.Table:
+    table = pa.concat_tables(tables)
+    has_categories = any(pa.types.is_dictionary(item.type) for item in table.schema)
+    return table.unify_dictionaries() if has_categories else table
+
+
+def _as_batch(tables: list[pa.Table], schema: pa.Schema) -> pa.RecordBatch:
+    """Tables as one batch. The columns of one that is in one chunk are not copied."""
+    table = (_joined(tables) if len(tables) > 1 else tables[0]).combine_chunks()
+    columns = [
+        column.chunk(0) if column.num_chunks else pa.array([], column.type) for column in table.columns
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _checked_shard(shard: Any) -> tuple[int, int]:
+    valid = isinstance(shard, tuple | list) and len(shard) == 2
+    if valid and all(isinstance(one, int | np.integer) and not isinstance(one, bool) for one in shard):
+        index, count = map(int, shard)
+        if 0 <= index < count:
+            return index, count
+    raise TFRecordError(
+        f"shard={shard!r} is not a shard", advice="pass (number from 0, how many shards), such as (0, 4)"
+    )
+
+
+def _check_count(name: str, given: Any, least: int) -> None:
+    if not isinstance(given, int | np.integer) or isinstance(given, bool) or given < least:
+        raise TFRecordError(f"{name}={given!r} is not an integer of at least {least}")

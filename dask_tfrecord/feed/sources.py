@@ -1,0 +1,195 @@
+"""What batches are read from: a dataset on disk, or the partitions of a Dask collection."""
+
+import hashlib
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, Protocol
+
+import dask.dataframe as dd
+import pyarrow as pa
+
+from dask_tfrecord.codec import RecordType
+from dask_tfrecord.dataset.discovery import open_dataset
+from dask_tfrecord.dataset.plan import Dataset
+from dask_tfrecord.errors import TFRecordError
+from dask_tfrecord.files.options import ReadOptions
+from dask_tfrecord.files.reading import count_records
+from dask_tfrecord.files.splits import Split
+from dask_tfrecord.files.storage.listing import PathLike
+from dask_tfrecord.frames import pandas_to_arrow
+from dask_tfrecord.parallel import compute_each
+from dask_tfrecord.schema.model import Schema
+
+
+class Source(Protocol):
+    """A sequence of pieces, each of which is one Arrow table.
+
+    Attributes
+    ----------
+    schema : Schema
+        The columns of each table.
+    counts : list of int or None
+        The number of rows of each piece. None if the rows cannot be counted without computing them.
+    fingerprint : str
+        Differs if the rows differ, as far as that is known without reading them.
+    """
+
+    schema: Schema
+    counts: Sequence[int] | None
+    fingerprint: str
+
+    @property
+    def npieces(self) -> int:
+        """Number of pieces."""
+
+    def read(self, piece: int) -> pa.Table:
+        """Read one piece. Several threads may read at the same time."""
+
+
+class DatasetSource:
+    """The blocks of a TFRecord dataset.
+
+    Parameters
+    ----------
+    path : str, path-like or list of these
+        What `read_tfrecord` takes.
+    columns : list of str, optional
+        The columns to read, in this order. All columns by default.
+    blocksize : int
+        Size of a piece, in stored bytes. Larger files are cut at their blocks.
+    keywords
+        Passed to `open_dataset`.
+    """
+
+    def __init__(
+        self,
+        path: PathLike | Sequence[PathLike],
+        columns: Sequence[str] | None,
+        *,
+        blocksize: int,
+        record_type: RecordType | None = None,
+        **keywords: Any,
+    ) -> None:
+        self.dataset: Dataset = open_dataset(
+            path,
+            columns=columns,
+            record_type=record_type or "infer",
+            blocksize=blocksize,
+            compute_each=compute_each,
+            options=ReadOptions(),
+            **keywords,
+        )
+        self.schema = self.dataset.schema if columns is None else self.dataset.schema.select(columns)
+        self.counts: Sequence[int] | None = _count(self.dataset)
+        self.fingerprint = _fingerprint(self.dataset, self.counts)
+
+    @property
+    def npieces(self) -> int:
+        """Number of pieces."""
+        return self.dataset.npieces
+
+    def read(self, piece: int) -> pa.Table:
+        """Read the records of one piece."""
+        return self.dataset.piece(piece, self.schema).read()
+
+
+class CollectionSource:
+    """The partitions of a Dask collection, computed when they are needed.
+
+    Parameters
+    ----------
+    ddf : dask.dataframe.DataFrame or Series
+        Any collection.
+    columns : list of str, optional
+        The columns to compute. All columns by default.
+    """
+
+    def __init__(self, ddf: dd.DataFrame | dd.Series, columns: Sequence[str] | None) -> None:
+        frame = ddf.to_frame() if isinstance(ddf, dd.Series) else ddf
+        frame = frame if columns is None else frame[list(columns)]
+        frame = frame.optimize()
+        self.schema = pandas_to_arrow.plan_schema(
+            frame._meta,
+            schema=None,
+            record_type="example",
+            write_index=False,
+            sample=partial(_computed_partitions, frame),
+        )
+        self.counts: Sequence[int] | None = None
+        self.fingerprint = _digest(frame._name)
+        self._partitions = frame.to_delayed(optimize_graph=False)
+        self._compute = _computer()
+
+    @property
+    def npieces(self) -> int:
+        """Number of partitions."""
+        return len(self._partitions)
+
+    def read(self, piece: int) -> pa.Table:
+        """Compute one partition."""
+        frame = self._compute(self._partitions[piece])
+        return pandas_to_arrow.to_table(frame, self.schema, write_index=None, lossy="allow")
+
+
+def _computed_partitions(frame: dd.DataFrame, columns: list[str]) -> Any:
+    for partition in frame[columns].to_delayed():
+        yield partition.compute()
+
+
+def _computer() -> Callable[[Any], Any]:
+    """Compute a delayed partition on the current cluster, or in the calling thread."""
+    try:
+        from distributed import get_client
+
+        client = get_client()
+    except (ImportError, ValueError):
+        return lambda partition: partition.compute(scheduler="sync")
+    return lambda partition: client.compute(partition).result()
+
+
+def _count(dataset: Dataset) -> list[int]:
+    """Number of rows of each piece. Pieces that no snapshot counts are scanned, in parallel."""
+    counts = [dataset.count(piece) for piece in range(dataset.npieces)]
+    unknown = [piece for piece, count in enumerate(counts) if count is None]
+    found = compute_each(partial(_count_piece, dataset), unknown)
+    for piece, count in zip(unknown, found, strict=True):
+        counts[piece] = count
+    return [count or 0 for count in counts]
+
+
+def _count_piece(dataset: Dataset, piece: int) -> int:
+    return sum(_count_split(dataset, split) for split in dataset.pieces[piece])
+
+
+def _count_split(dataset: Dataset, split: Split) -> int:
+    if split.records is not None:
+        return split.records
+    return count_records(dataset.store, split, dataset.options)
+
+
+def _fingerprint(dataset: Dataset, counts: Sequence[int]) -> str:
+    """Hash of the names and sizes of the files, and of the number of rows of each piece."""
+    start = len(dataset.store.join(""))
+    splits = (split for piece in dataset.pieces for split in piece)
+    files = [(split.file.path[start:], split.file.size, split.start) for split in splits]
+    return _digest(files, counts)
+
+
+def _digest(*parts: object) -> str:
+    return hashlib.sha256(repr(parts).encode()).hexdigest()[:32]
+
+
+def as_source(source: Any, columns: Sequence[str] | None, *, blocksize: int, **keywords: Any) -> Source:
+    """The source of batches that a path or a Dask collection means.
+
+    Raises
+    ------
+    TFRecordError
+        If the object is neither, or keywords of a path are given with a collection.
+    """
+    if isinstance(source, dd.Series | dd.DataFrame):
+        given = [name for name, value in keywords.items() if value is not None]
+        if given:
+            raise TFRecordError(f"{given[0]}= suits a path, not a Dask collection")
+        return CollectionSource(source, columns)
+    return DatasetSource(source, columns, blocksize=blocksize, **keywords)

@@ -1,0 +1,184 @@
+"""`iter_batches`: every row once, in batches of the exact size, whatever the shuffle, shard or state."""
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import dask.dataframe as dd
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+
+import dask_tfrecord
+from dask_tfrecord import TFRecordError
+from dask_tfrecord.feed import batches as module
+from dask_tfrecord.feed.batches import iter_batches
+from dask_tfrecord.files import writing
+
+ROWS = 1003
+
+FORMS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "gzip": {"compression": "gzip"},
+    "partitioned": {"partition_on": ["key"], "compression": "gzip"},
+}
+
+
+@pytest.fixture(autouse=True)
+def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(writing, "BLOCK_BYTES", 1 << 10)
+    monkeypatch.setattr(module, "_SHUFFLED_BYTES", 1 << 10)
+    monkeypatch.setattr(module, "_SEQUENTIAL_BYTES", 1 << 12)
+
+
+@pytest.fixture
+def frame() -> pd.DataFrame:
+    return pd.DataFrame(
+        {
+            "id": np.arange(ROWS),
+            "key": pd.array([f"k{i % 3}" for i in range(ROWS)], dtype=pd.ArrowDtype(pa.string())),
+            "x": pd.array(
+                [[i / 2] * (i % 4) for i in range(ROWS)], dtype=pd.ArrowDtype(pa.list_(pa.float32()))
+            ),
+        }
+    )
+
+
+@pytest.fixture(params=FORMS)
+def dataset(request: pytest.FixtureRequest, frame: pd.DataFrame, tmp_path: Path) -> str:
+    path = str(tmp_path / "dataset")
+    dask_tfrecord.to_tfrecord(dd.from_pandas(frame, npartitions=3), path, **FORMS[request.param])
+    return path
+
+
+def ids(batches: Any) -> list[int]:
+    return [number for batch in batches for number in batch["id"].to_pylist()]
+
+
+@pytest.mark.parametrize("shuffle", [None, 7])
+@pytest.mark.parametrize("shards", [1, 2, 3, 7])
+def test_every_row_is_in_one_shard(dataset: str, shards: int, shuffle: int | None) -> None:
+    found = [
+        ids(iter_batches(dataset, 64, shuffle=shuffle, shuffle_buffer=100, shard=(index, shards)))
+        for index in range(shards)
+    ]
+    assert sorted(number for shard in found for number in shard) == list(range(ROWS))
+    assert {len(shard) for shard in found} <= {ROWS // shards, -(-ROWS // shards)}
+
+
+def test_rows_keep_the_order_of_read_tfrecord(dataset: str) -> None:
+    expected = dask_tfrecord.read_tfrecord(dataset).compute()
+    batches = list(iter_batches(dataset, 100))
+    assert [batch.num_rows for batch in batches] == [100] * 10 + [3]
+    found = pa.Table.from_batches(batches).to_pandas(types_mapper=pd.ArrowDtype)
+    pd.testing.assert_frame_equal(found, expected.reset_index(drop=True))
+
+
+@pytest.mark.parametrize("mode", ["keep", "drop", "auto"])
+def test_modes_decide_about_the_last_batch(dataset: str, mode: Any) -> None:
+    batches = iter_batches(dataset, 100, batch_mode=mode)
+    sizes = [batch.num_rows for batch in batches]
+    assert sum(sizes) == (1000 if mode == "drop" else ROWS)
+    if mode == "auto":
+        with pytest.raises(TypeError):
+            len(batches)
+    else:
+        assert len(batches) == len(sizes)
+
+
+@pytest.mark.parametrize("shuffle", [None, 3])
+@pytest.mark.parametrize("shard", [(0, 1), (1, 2)])
+def test_resuming_after_every_batch_is_exact(
+    dataset: str, shuffle: int | None, shard: tuple[int, int]
+) -> None:
+    how: dict[str, Any] = {"shuffle": shuffle, "shuffle_buffer": 50, "shard": shard}
+    whole = iter_batches(dataset, 37, **how)
+    batches, states = [], []
+    for batch in whole:
+        batches.append(batch)
+        states.append(json.loads(json.dumps(whole.state)))
+    for at, state in enumerate(states):
+        rest = list(iter_batches(dataset, 37, start=state, prefetch=0, **how))
+        assert rest == batches[at + 1 :]
+
+
+def test_a_seed_and_an_epoch_decide_the_order(dataset: str) -> None:
+    def order(**how: Any) -> list[int]:
+        return ids(iter_batches(dataset, 64, shuffle_buffer=100, **how))
+
+    assert order(shuffle=1) == order(shuffle=1)
+    assert order(shuffle=1) != order(shuffle=2)
+    assert order(shuffle=1) != order(shuffle=1, epoch=1)
+    assert order(shuffle=1) != order()
+
+
+def test_collections_of_any_source_are_batched(frame: pd.DataFrame) -> None:
+    ddf = dd.from_pandas(frame, npartitions=5)
+    assert ids(iter_batches(ddf, 64)) == list(range(ROWS))
+    shards = [ids(iter_batches(ddf, 64, shuffle=1, shard=(index, 2))) for index in range(2)]
+    assert Counter(shards[0] + shards[1]) == Counter(range(ROWS))
+
+
+def test_a_collection_resumes_where_it_was(frame: pd.DataFrame) -> None:
+    ddf = dd.from_pandas(frame, npartitions=5)
+    batches = iter_batches(ddf, 64)
+    head = [next(batches) for _ in range(4)]
+    rest = iter_batches(ddf, 64, start=batches.state)
+    assert ids(head) + ids(rest) == list(range(ROWS))
+
+
+def test_files_without_a_snapshot_are_counted(dataset: str) -> None:
+    (Path(dataset) / "_tfrecord").rename(Path(dataset).parent / "away")
+    shards = [ids(iter_batches(dataset, 64, columns=["id"], shard=(index, 3))) for index in range(3)]
+    assert sorted(number for shard in shards for number in shard) == list(range(ROWS))
+    assert {len(shard) for shard in shards} <= {334, 335}
+
+
+def test_a_dataset_that_was_overwritten_raises(dataset: str, frame: pd.DataFrame) -> None:
+    batches = iter_batches(dataset, 10, prefetch=0)
+    next(batches)
+    dask_tfrecord.to_tfrecord(dd.from_pandas(frame, npartitions=1), dataset, overwrite=True)
+    with pytest.raises((TFRecordError, FileNotFoundError)):
+        list(batches)
+
+
+def test_closing_ends_the_threads(dataset: str) -> None:
+    import threading
+
+    batches = iter_batches(dataset, 10, prefetch=3)
+    next(batches)
+    batches.close()
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("dask_tfrecord-read")]
+    assert list(batches) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"batch_size": 0}, "batch_size=0"),
+        ({"batch_size": True}, "batch_size=True"),
+        ({"batch_mode": "all"}, "unknown batch_mode 'all'"),
+        ({"shard": (2, 2)}, r"shard=\(2, 2\)"),
+        ({"shard": (0, ROWS + 1)}, "1,004 shards of a dataset of 1,003 rows"),
+        ({"shuffle": -1}, "shuffle=-1"),
+        ({"start": {"row": 3}}, "not a state"),
+        ({"columns": ["nothing"]}, "nothing"),
+    ],
+)
+def test_wrong_arguments_are_named(dataset: str, arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(TFRecordError, match=message):
+        iter_batches(dataset, **arguments)
+
+
+def test_the_state_of_another_dataset_or_seed_is_refused(
+    dataset: str, frame: pd.DataFrame, tmp_path: Path
+) -> None:
+    other = str(tmp_path / "other")
+    dask_tfrecord.to_tfrecord(dd.from_pandas(frame, npartitions=2), other)
+    state = iter_batches(dataset, 64, shuffle=1).state
+    with pytest.raises(TFRecordError, match="another dataset"):
+        iter_batches(other, 64, shuffle=1, start=state)
+    with pytest.raises(TFRecordError, match="other arguments"):
+        iter_batches(dataset, 64, shuffle=2, start=state)
