@@ -369,7 +369,7 @@ def _plan(source: Source, seed: int | None, buffer: int, epoch: int, index: int,
                 advice="repartition the collection, or take fewer shards",
             )
         return _Order([_Slice(int(piece), 0, None) for piece in pieces[index::count]], key, buffer)
-    ends = [0, *accumulate(source.counts[piece] for piece in pieces)]
+    ends = [0, *accumulate(source.counts[int(piece)] for piece in pieces)]
     total = ends[-1]
     if count > 1 and count > total:
         raise TFRecordError(f"{count:,} shards of a dataset of {total:,} rows", advice="take fewer shards")

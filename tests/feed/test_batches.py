@@ -123,8 +123,8 @@ def test_collections_of_any_source_are_batched(frame: pd.DataFrame) -> None:
 
 def test_a_collection_resumes_where_it_was(frame: pd.DataFrame) -> None:
     ddf = dd.from_pandas(frame, npartitions=5)
-    batches = iter_batches(ddf, 64)
-    head = [next(batches) for _ in range(4)]
+    with iter_batches(ddf, 64) as batches:
+        head = [next(batches) for _ in range(4)]
     rest = iter_batches(ddf, 64, start=batches.state)
     assert ids(head) + ids(rest) == list(range(ROWS))
 
