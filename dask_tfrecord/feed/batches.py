@@ -87,7 +87,6 @@ def iter_batches(
     prefetch: int = 2,
     start: dict[str, Any] | None = None,
     schema: Any = None,
-    filters: Any = None,
     storage_options: dict[str, Any] | None = None,
 ) -> "Batches":
     """Iterate over a dataset or a Dask collection as Arrow record batches.
@@ -120,7 +119,7 @@ def iter_batches(
     start : dict, optional
         The `Batches.state` of an earlier iteration with the same arguments. Iteration goes on with the batch
         that followed it.
-    schema, filters, storage_options
+    schema, storage_options
         As in `read_tfrecord`; for paths only.
 
     Returns
@@ -163,7 +162,6 @@ def iter_batches(
         [columns] if isinstance(columns, str) else columns,
         blocksize=_SEQUENTIAL_BYTES if shuffle is None else _SHUFFLED_BYTES,
         schema=schema,
-        filters=filters,
         storage_options=storage_options,
     )
     order = _plan(opened, shuffle, shuffle_buffer, epoch, index, count)

@@ -12,9 +12,8 @@ from dask_tfrecord.codec import RecordType
 from dask_tfrecord.dataset.discovery import open_dataset
 from dask_tfrecord.dataset.plan import Dataset
 from dask_tfrecord.errors import TFRecordError
+from dask_tfrecord.feed.counting import count_rows
 from dask_tfrecord.files.options import ReadOptions
-from dask_tfrecord.files.reading import count_records
-from dask_tfrecord.files.splits import Split
 from dask_tfrecord.files.storage.listing import PathLike
 from dask_tfrecord.frames import pandas_to_arrow
 from dask_tfrecord.parallel import compute_each
@@ -80,17 +79,17 @@ class DatasetSource:
             **keywords,
         )
         self.schema = self.dataset.schema if columns is None else self.dataset.schema.select(columns)
-        self.counts: Sequence[int] | None = _count(self.dataset)
+        self.counts: Sequence[int] | None = _counts(self.dataset)
         self.fingerprint = _fingerprint(self.dataset, self.counts)
 
     @property
     def npieces(self) -> int:
         """Number of pieces."""
-        return self.dataset.npieces
+        return self.dataset.npartitions
 
     def read(self, piece: int) -> pa.Table:
         """Read the records of one piece."""
-        return self.dataset.piece(piece, self.schema).read()
+        return self.dataset.partition(piece, self.schema).read()
 
 
 class CollectionSource:
@@ -147,30 +146,16 @@ def _computer() -> Callable[[Any], Any]:
     return lambda partition: client.compute(partition).result()
 
 
-def _count(dataset: Dataset) -> list[int]:
-    """Number of rows of each piece. Pieces that no snapshot counts are scanned, in parallel."""
-    counts = [dataset.count(piece) for piece in range(dataset.npieces)]
-    unknown = [piece for piece, count in enumerate(counts) if count is None]
-    found = compute_each(partial(_count_piece, dataset), unknown)
-    for piece, count in zip(unknown, found, strict=True):
-        counts[piece] = count
-    return [count or 0 for count in counts]
-
-
-def _count_piece(dataset: Dataset, piece: int) -> int:
-    return sum(_count_split(dataset, split) for split in dataset.pieces[piece])
-
-
-def _count_split(dataset: Dataset, split: Split) -> int:
-    if split.records is not None:
-        return split.records
-    return count_records(dataset.store, split, dataset.options)
+def _counts(dataset: Dataset) -> list[int]:
+    """Number of rows of each partition."""
+    splits = iter(count_rows(dataset, [split for splits in dataset.partitions for split in splits]))
+    return [sum(next(splits).records or 0 for _ in of_partition) for of_partition in dataset.partitions]
 
 
 def _fingerprint(dataset: Dataset, counts: Sequence[int]) -> str:
     """Hash of the names and sizes of the files, and of the number of rows of each piece."""
     start = len(dataset.store.join(""))
-    splits = (split for piece in dataset.pieces for split in piece)
+    splits = (split for piece in dataset.partitions for split in piece)
     files = [(split.file.path[start:], split.file.size, split.start) for split in splits]
     return _digest(files, counts)
 

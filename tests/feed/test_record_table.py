@@ -1,0 +1,166 @@
+"""`RecordTable`: any records, in any order, from any form of file, from several threads."""
+
+import pickle
+import random
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import dask.dataframe as dd
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+from fsspec.implementations.memory import MemoryFileSystem
+
+import dask_tfrecord
+from dask_tfrecord import CorruptRecordError, SchemaError
+from dask_tfrecord.feed import record_table as module
+from dask_tfrecord.feed.record_table import RecordTable
+from dask_tfrecord.files import writing
+
+ROWS = 503
+FORMS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "gzip": {"compression": "gzip"},
+    "zlib": {"compression": "zlib"},
+    "partitioned": {"partition_on": ["key"]},
+    "many files": {"max_rows_per_file": 20},
+}
+
+
+@pytest.fixture(autouse=True)
+def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(writing, "BLOCK_BYTES", 1 << 10)
+    monkeypatch.setattr(module, "_BLOCK_BYTES", 1 << 10)
+    monkeypatch.setattr(module, "_KEPT_BLOCKS", 3)
+
+
+@pytest.fixture(scope="module")
+def frame() -> pd.DataFrame:
+    return pd.DataFrame(
+        {
+            "id": np.arange(ROWS),
+            "key": pd.array([f"k{i % 3}" for i in range(ROWS)], dtype=pd.ArrowDtype(pa.string())),
+            "x": pd.array([[i / 2] * (i % 4) for i in range(ROWS)], pd.ArrowDtype(pa.list_(pa.float32()))),
+            "small": pd.array([i % 100 or None for i in range(ROWS)], pd.ArrowDtype(pa.int8())),
+        }
+    )
+
+
+@pytest.fixture(params=["local", "memory"])
+def root(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    MemoryFileSystem.store.clear()
+    return str(tmp_path / "dataset") if request.param == "local" else "memory://bucket/dataset"
+
+
+@pytest.fixture(params=FORMS)
+def dataset(request: pytest.FixtureRequest, frame: pd.DataFrame, root: str) -> str:
+    ddf = dd.from_pandas(frame, npartitions=3)
+    dask_tfrecord.to_tfrecord(ddf, root, lossy="allow", **FORMS[request.param])
+    return root
+
+
+def test_any_records_in_any_order(dataset: str) -> None:
+    expected = pa.Table.from_pandas(dask_tfrecord.read_tfrecord(dataset).compute(), preserve_index=False)
+    table = RecordTable(dataset)
+    assert len(table) == ROWS
+    rng = random.Random(1)
+    for count in (0, 1, 7, 300):
+        indices = [rng.randrange(-ROWS, ROWS) for _ in range(count)]
+        rows = [index % ROWS for index in indices]
+        assert table[indices].to_pylist() == expected.take(pa.array(rows, pa.int64())).to_pylist()
+    assert table[10:20].to_pylist() == expected.slice(10, 10).to_pylist()
+
+
+def test_one_record_is_a_dict(dataset: str) -> None:
+    expected = dask_tfrecord.read_tfrecord(dataset).compute()
+    table = RecordTable(dataset, columns=["small", "x", "key"])
+    for row in (0, 5, ROWS - 1, -1):
+        element = table[row]
+        assert list(element) == ["small", "x", "key"]
+        wanted = expected.iloc[row]
+        assert element["key"] == wanted["key"]
+        assert element["small"] == (None if pd.isna(wanted["small"]) else wanted["small"])
+        np.testing.assert_array_equal(element["x"], np.array(wanted["x"], np.float32))
+    assert [one["key"] for one in table.__getitems__([3, 1])] == expected["key"].iloc[[3, 1]].to_list()
+
+
+def test_files_without_a_snapshot(dataset: str, root: str) -> None:
+    if root.startswith("memory"):
+        MemoryFileSystem().rm("/bucket/dataset/_tfrecord", recursive=True)
+    else:
+        (Path(root) / "_tfrecord").rename(Path(root).parent / "away")
+    table = RecordTable(root, columns=["id"])
+    found = table[range(len(table))]["id"].to_pylist()
+    assert sorted(found) == list(range(ROWS))
+
+
+def test_threads_share_a_table(dataset: str) -> None:
+    table = RecordTable(dataset, columns=["id"])
+    ids = table[range(ROWS)]["id"].to_pylist()
+
+    def look(seed: int) -> bool:
+        rows = np.random.default_rng(seed).integers(0, ROWS, 50)
+        return bool(table[rows]["id"].to_pylist() == [ids[row] for row in rows])
+
+    with ThreadPoolExecutor(8) as pool:
+        assert all(pool.map(look, range(40)))
+
+
+def test_a_table_pickles_with_its_offsets(dataset: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = RecordTable(dataset)
+    expected = table[[5, 1]]
+    data = pickle.dumps(table)
+    monkeypatch.setattr(module, "open_dataset", None)
+    assert pickle.loads(data)[[5, 1]] == expected
+
+
+@pytest.mark.parametrize("index", [ROWS, -ROWS - 1])
+def test_records_that_are_not_there(dataset: str, index: int) -> None:
+    table = RecordTable(dataset)
+    with pytest.raises(IndexError, match=f"{index:,}"):
+        table[index]
+    with pytest.raises(IndexError, match=f"{index:,}"):
+        table[[0, index]]
+
+
+def test_damage_names_the_file_and_the_record(frame: pd.DataFrame, tmp_path: Path) -> None:
+    dask_tfrecord.to_tfrecord(dd.from_pandas(frame, npartitions=2), tmp_path / "d", lossy="allow")
+    table = RecordTable(tmp_path / "d")
+    path = sorted((tmp_path / "d").glob("part-*"))[1]
+    stat = path.stat()
+    data = bytearray(path.read_bytes())
+    data[-10] ^= 1
+    with path.open("r+b") as file:
+        file.write(data)
+    import os
+
+    os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+    for ask in (lambda: table[ROWS - 1], lambda: table[[3, ROWS - 1]]):
+        with pytest.raises(CorruptRecordError) as caught:
+            ask()
+        assert caught.value.path == str(path)
+        assert caught.value.record == ROWS - 252 - 1
+    assert table[ROWS - 2]["id"] == ROWS - 2
+
+
+def test_values_that_do_not_fit_name_the_record(tmp_path: Path) -> None:
+    frame = pd.DataFrame({"x": [1, 2, 300, 4]})
+    dask_tfrecord.to_tfrecord(dd.from_pandas(frame, npartitions=1), tmp_path / "d")
+    (tmp_path / "d" / "_tfrecord").rename(tmp_path / "away")
+    table = RecordTable(tmp_path / "d", schema={"x": pa.int8()})
+    assert table[1] == {"x": 2}
+    with pytest.raises(SchemaError) as caught:
+        table[[3, 2]]
+    assert (caught.value.record, caught.value.feature) == (2, "x")
+
+
+def test_a_file_that_was_rewritten_raises(frame: pd.DataFrame, tmp_path: Path) -> None:
+    ddf = dd.from_pandas(frame, npartitions=2)
+    dask_tfrecord.to_tfrecord(ddf, tmp_path / "d", lossy="allow")
+    table = RecordTable(tmp_path / "d")
+    assert table[0]["id"] == 0
+    dask_tfrecord.to_tfrecord(ddf, tmp_path / "d", overwrite=True, lossy="allow")
+    with pytest.raises(FileNotFoundError):
+        table[0]
