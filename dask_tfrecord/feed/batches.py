@@ -22,6 +22,7 @@ from dask_tfrecord.errors import TFRecordError
 from dask_tfrecord.feed.sources import Source, as_source
 
 BatchMode = Literal["keep", "drop", "auto"]
+Uneven = Literal["keep", "drop", "pad"]
 
 # Stored bytes of a piece: large pieces need few requests, small pieces shuffle well.
 _SEQUENTIAL_BYTES = 1 << 24
@@ -84,6 +85,7 @@ def iter_batches(
     shuffle_buffer: int = 65_536,
     epoch: int = 0,
     shard: tuple[int, int] = (0, 1),
+    uneven: Uneven = "keep",
     prefetch: int = 2,
     start: dict[str, Any] | None = None,
     schema: Any = None,
@@ -114,6 +116,10 @@ def iter_batches(
         Which shard to return, and how many there are. The shards of a path have the same number of rows,
         plus or minus one, and every row is in exactly one shard. The shards of a collection consist of whole
         partitions.
+    uneven : "keep", "drop" or "pad", default "keep"
+        What happens if the rows cannot be shared equally. "keep" makes some shards one row longer, "drop"
+        leaves the last rows out, and "pad" repeats rows of neighbours, so that all shards have the same
+        length. A collection has only "keep".
     prefetch : int, default 2
         Number of pieces that threads read ahead. 0 reads in the calling thread.
     start : dict, optional
@@ -151,9 +157,8 @@ def iter_batches(
     _check_count("shuffle_buffer", shuffle_buffer, 1)
     _check_count("prefetch", prefetch, 0)
     _check_count("epoch", epoch, 0)
-    if batch_mode not in get_args(BatchMode):
-        known = ", ".join(map(repr, get_args(BatchMode)))
-        raise TFRecordError(f"unknown batch_mode {batch_mode!r}", advice=f"known are {known}")
+    _check_choice("batch_mode", batch_mode, get_args(BatchMode))
+    _check_choice("uneven", uneven, get_args(Uneven))
     if shuffle is not None:
         _check_count("shuffle", shuffle, 0)
     index, count = _checked_shard(shard)
@@ -164,8 +169,8 @@ def iter_batches(
         schema=schema,
         storage_options=storage_options,
     )
-    order = _plan(opened, shuffle, shuffle_buffer, epoch, index, count)
-    how = (batch_size, batch_mode, shuffle, shuffle_buffer, index, count, opened.schema.names)
+    order = _plan(opened, shuffle, shuffle_buffer, epoch, (index, count), uneven)
+    how = (batch_size, batch_mode, shuffle, shuffle_buffer, index, count, uneven, opened.schema.names)
     batches = Batches(opened, order, batch_size, batch_mode, prefetch, epoch, repr(how))
     if start is not None:
         batches._resume(start)
@@ -354,8 +359,11 @@ class Batches:
         return table if piece.stop is None else table.slice(piece.start, piece.stop - piece.start)
 
 
-def _plan(source: Source, seed: int | None, buffer: int, epoch: int, index: int, count: int) -> _Order:
+def _plan(
+    source: Source, seed: int | None, buffer: int, epoch: int, shard: tuple[int, int], uneven: Uneven
+) -> _Order:
     """The order of the rows of one shard."""
+    index, count = shard
     pieces = np.arange(source.npieces)
     if seed is not None:
         pieces = np.random.default_rng((seed, epoch)).permutation(source.npieces)
@@ -371,13 +379,25 @@ def _plan(source: Source, seed: int | None, buffer: int, epoch: int, index: int,
     total = ends[-1]
     if count > 1 and count > total:
         raise TFRecordError(f"{count:,} shards of a dataset of {total:,} rows", advice="take fewer shards")
-    first, last = total * index // count, total * (index + 1) // count
+    first, last = _bounds(total, index, count, uneven)
     slices = [
         _Slice(int(piece), max(first - start, 0), min(last, stop) - start)
         for piece, start, stop in zip(pieces, ends, ends[1:], strict=False)
         if start < last and stop > first
     ]
     return _Order(slices, key, buffer)
+
+
+def _bounds(total: int, index: int, count: int, uneven: Uneven) -> tuple[int, int]:
+    """The first row of a shard, and the row behind its last."""
+    first, last = total * index // count, total * (index + 1) // count
+    if uneven == "drop":
+        return first, first + total // count
+    if uneven == "pad":
+        longest = -(-total // count)
+        first = max(0, min(first, total - longest))
+        return first, first + longest
+    return first, last
 
 
 def _joined(tables: list[pa.Table]) -> pa.Table:
@@ -404,6 +424,11 @@ def _checked_shard(shard: Any) -> tuple[int, int]:
     raise TFRecordError(
         f"shard={shard!r} is not a shard", advice="pass (number from 0, how many shards), such as (0, 4)"
     )
+
+
+def _check_choice(name: str, given: object, known: Sequence[str]) -> None:
+    if given not in known:
+        raise TFRecordError(f"unknown {name} {given!r}", advice=f"known are {', '.join(map(repr, known))}")
 
 
 def _check_count(name: str, given: Any, least: int) -> None:

@@ -24,7 +24,7 @@ from dask_tfrecord.dataset.plan import Dataset
 from dask_tfrecord.errors import TFRecordError
 from dask_tfrecord.feed.counting import count_rows
 from dask_tfrecord.files.options import ReadOptions
-from dask_tfrecord.files.reading import WINDOW_BYTES, placed
+from dask_tfrecord.files.reading import WINDOW_BYTES, locate_error
 from dask_tfrecord.files.splits import Split
 from dask_tfrecord.files.storage.listing import PathLike
 from dask_tfrecord.files.storage.unchanged import check_unchanged
@@ -273,8 +273,8 @@ class RecordTable:
         at = error.record or 0
         split = self._splits[int(splits[at])]
         record = split.start.record + int(rows[at] - self._first[splits[at]])
-        alone = type(error)(error.problem, feature=error.feature, advice=error.advice)
-        return placed(alone.located(record=0), self._dataset.store.public(split.file.path), record)
+        path = self._dataset.store.public(split.file.path)
+        return locate_error(error.replaced(record=0, offset=None), path, record)
 
     def _with_partition_values(self, batch: pa.RecordBatch, splits: _Numbers) -> pa.RecordBatch:
         if len(self._stored.fields) == len(self._schema.fields):
@@ -351,7 +351,7 @@ def _offsets(dataset: Dataset, split: Split, data: memoryview) -> _Numbers:
     scanned = scan(data, final=True, offsets=True, verify_crc=False)
     if scanned.damage is not None:
         error = scanned.damage.error((), 0, split.start.content)
-        raise placed(error, dataset.store.public(split.file.path), split.start.record)
+        raise locate_error(error, dataset.store.public(split.file.path), split.start.record)
     found = np.zeros(0, np.int64) if scanned.offsets is None else scanned.offsets.to_numpy()
     return np.append(found, scanned.consumed)
 
@@ -366,7 +366,7 @@ def _read_block(dataset: Dataset, split: Split) -> _Records:
                 data += view
                 window.advance(len(view))
     except TFRecordError as error:
-        raise placed(error, path, split.start.record) from None
+        raise locate_error(error, path, split.start.record) from None
     return _Records(pa.py_buffer(data), _offsets(dataset, split, memoryview(data)))
 
 

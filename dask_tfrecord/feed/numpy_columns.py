@@ -1,0 +1,148 @@
+"""Arrow columns -> NumPy arrays that a tensor can be made of, without a copy where that is possible."""
+
+import math
+from collections.abc import Mapping
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dask_tfrecord.errors import SchemaError
+
+Array: TypeAlias = npt.NDArray[Any]
+
+
+class Ragged(NamedTuple):
+    """Rows with different numbers of values.
+
+    Attributes
+    ----------
+    values : numpy.ndarray or Ragged
+        The values of all rows, one after the other.
+    offsets : numpy.ndarray of int64
+        Where the values of each row begin, and the end of the last row.
+    """
+
+    values: "Array | Ragged"
+    offsets: npt.NDArray[np.int64]
+
+
+def numpy_columns(
+    batch: pa.RecordBatch, missing: Mapping[str, Any] | None = None
+) -> dict[str, Array | Ragged]:
+    """Convert the columns of a batch to NumPy.
+
+    Parameters
+    ----------
+    batch : pyarrow.RecordBatch
+        The batch.
+    missing : mapping of str to value, optional
+        What takes the place of null in a column. By default NaN in floating point columns, an empty text in
+        string and binary columns, and an empty list in list columns.
+
+    Returns
+    -------
+    dict of str to numpy.ndarray or Ragged
+        Fixed-size lists and tensors have one dimension more. Lists are `Ragged`. Strings and bytes are arrays
+        of objects. Dates, times and durations are integers in the unit of the column, decimals are float64.
+
+    Raises
+    ------
+    SchemaError
+        For null in a column of integers or booleans without a value in ``missing``, and for types that no
+        tensor can hold.
+    """
+    fill = missing or {}
+    return {
+        name: column_to_numpy(name, column, fill.get(name))
+        for name, column in zip(batch.schema.names, batch.columns, strict=True)
+    }
+
+
+def column_to_numpy(name: str, column: pa.Array, fill: Any = None) -> Array | Ragged:
+    """Convert one column; see `numpy_columns`."""
+    type_ = column.type
+    if pa.types.is_dictionary(type_):
+        return column_to_numpy(name, column.dictionary_decode(), fill)
+    if isinstance(type_, pa.FixedShapeTensorType):
+        return _fixed(name, column.storage, type_.shape, type_.value_type)
+    if pa.types.is_fixed_size_list(type_):
+        return _fixed(name, column, [type_.list_size], type_.value_type)
+    if pa.types.is_list(type_) or pa.types.is_large_list(type_):
+        lengths = pc.fill_null(pc.list_value_length(column), 0).to_numpy()
+        offsets = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
+        return Ragged(column_to_numpy(name, column.flatten(), fill), offsets)
+    column = _as_plain(name, column)
+    if column.null_count:
+        column = pc.fill_null(column, _fill_value(name, column.type, fill))
+    values: Array = column.to_numpy(zero_copy_only=False)
+    return values
+
+
+def _fixed(name: str, column: pa.Array, shape: list[int], value_type: pa.DataType) -> Array:
+    """Rows that all have the same number of values."""
+    if column.null_count:
+        raise SchemaError(
+            f"{column.null_count:,} rows are null, and {column.type} has no empty value",
+            feature=name,
+            advice="drop these rows, or read the column as a list by schema=",
+        )
+    values = column_to_numpy(name, column.flatten())
+    assert isinstance(values, np.ndarray)  # the values of a tensor are scalars
+    return values.reshape(len(column), *shape)
+
+
+def _as_plain(name: str, column: pa.Array) -> pa.Array:
+    """The column as a type that NumPy has."""
+    type_ = column.type
+    if pa.types.is_temporal(type_):
+        width = pa.int32() if type_.bit_width == 32 else pa.int64()
+        return column.view(width)
+    if pa.types.is_decimal(type_):
+        return column.cast(pa.float64())
+    tests = (pa.types.is_boolean, pa.types.is_integer, pa.types.is_floating, is_text)
+    if not any(test(type_) for test in tests):
+        raise SchemaError(
+            f"no tensor can hold {type_}",
+            feature=name,
+            advice="leave the column out with columns=, or give it a type with schema=",
+        )
+    return column
+
+
+def is_text(type_: pa.DataType) -> bool:
+    """True for strings and bytes."""
+    return bool(
+        pa.types.is_string(type_)
+        or pa.types.is_large_string(type_)
+        or pa.types.is_binary(type_)
+        or pa.types.is_large_binary(type_)
+        or pa.types.is_fixed_size_binary(type_)
+    )
+
+
+def _fill_value(name: str, type_: pa.DataType, fill: Any) -> pa.Scalar:
+    if fill is None:
+        if pa.types.is_floating(type_):
+            fill = math.nan
+        elif pa.types.is_fixed_size_binary(type_):
+            fill = bytes(type_.byte_width)
+        elif is_text(type_):
+            fill = "" if pa.types.is_string(type_) or pa.types.is_large_string(type_) else b""
+        else:
+            raise missing_integers(name)
+    try:
+        return pa.scalar(fill, type_)
+    except (pa.ArrowException, OverflowError, TypeError, ValueError) as error:
+        raise SchemaError(f"missing= gives {fill!r}, which is no {type_}: {error}", feature=name) from None
+
+
+def missing_integers(name: str) -> SchemaError:
+    """The error for null in a column whose tensor has no value for null."""
+    return SchemaError(
+        "the column has null, and no tensor of integers or booleans can hold null",
+        feature=name,
+        advice=f'pass missing={{"{name}": -1}}, or another value that takes the place of null',
+    )

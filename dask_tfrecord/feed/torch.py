@@ -1,0 +1,277 @@
+"""PyTorch: iterable and map-style datasets over the records of a dataset."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+
+from dask_tfrecord.errors import TFRecordError
+from dask_tfrecord.feed.batches import Batches, Uneven, iter_batches
+from dask_tfrecord.feed.numpy_columns import Array, Ragged, column_to_numpy
+from dask_tfrecord.feed.record_table import RecordTable
+from dask_tfrecord.files.storage.listing import PathLike
+
+try:
+    import torch
+    from torch.utils.data import Dataset, IterableDataset, get_worker_info
+except ImportError as error:  # pragma: no cover
+    raise ImportError("dask_tfrecord.feed.torch needs PyTorch: pip install torch") from error
+
+Tensors: TypeAlias = dict[str, Any]
+
+
+def to_tensors(batch: pa.RecordBatch, missing: Mapping[str, Any] | None = None) -> Tensors:
+    """Convert a batch to tensors, without a copy where Arrow holds plain numbers without null.
+
+    Parameters
+    ----------
+    batch : pyarrow.RecordBatch
+        The batch.
+    missing : mapping of str to value, optional
+        What takes the place of null; see `dask_tfrecord.feed.numpy_columns.numpy_columns`.
+
+    Returns
+    -------
+    dict of str to torch.Tensor or list
+        Lists become nested tensors with the jagged layout. Strings become a list of str, bytes a list of
+        tensors of uint8 that share one buffer.
+
+    Raises
+    ------
+    SchemaError
+        For null in a column of integers without a value in ``missing``, and for types that no tensor holds.
+
+    Notes
+    -----
+    A tensor that shares the memory of a batch must not be written to.
+    """
+    fill = missing or {}
+    return {
+        name: _tensor(name, column, fill.get(name))
+        for name, column in zip(batch.schema.names, batch.columns, strict=True)
+    }
+
+
+def _tensor(name: str, column: pa.Array, fill: Any) -> Any:
+    if pa.types.is_dictionary(column.type):
+        column = column.dictionary_decode()
+    if pa.types.is_binary(column.type) or pa.types.is_large_binary(column.type):
+        return _bytes(column)
+    values = column_to_numpy(name, column, fill)
+    if isinstance(values, Ragged):
+        if isinstance(values.values, Ragged) or values.values.dtype == object:
+            return column.to_pylist()  # PyTorch has no tensors of these
+        offsets = _from_numpy(values.offsets)
+        return torch.nested.nested_tensor_from_jagged(_from_numpy(values.values), offsets)
+    return values.tolist() if values.dtype == object else _from_numpy(values)
+
+
+def _from_numpy(values: Array) -> torch.Tensor:
+    """A tensor that shares the memory of an array. PyTorch warns of arrays that cannot be written to."""
+    if values.flags.writeable:
+        return torch.from_numpy(values)
+    return torch.from_dlpack(pa.array(values.reshape(-1))).reshape(values.shape)
+
+
+def _bytes(column: pa.Array) -> list[torch.Tensor]:
+    is_large = pa.types.is_large_binary(column.type)
+    _, offsets, data = column.buffers()
+    bounds = np.frombuffer(offsets, np.int64 if is_large else np.int32)
+    bounds = bounds[column.offset : column.offset + len(column) + 1]
+    if data is None or not data.size:
+        return [torch.empty(0, dtype=torch.uint8) for _ in range(len(column))]
+    every = _from_numpy(np.frombuffer(data, np.uint8))
+    return [every[start:stop] for start, stop in zip(bounds.tolist(), bounds[1:].tolist(), strict=False)]
+
+
+class TFRecordBatches(IterableDataset[Any]):
+    """An iterable dataset of batches, for ``DataLoader(dataset, batch_size=None)``.
+
+    Every row is in one batch of one worker of one rank. Use few DataLoader workers or none: the batches are
+    read by threads, and a worker process copies every batch.
+
+    Parameters
+    ----------
+    path : str, path-like or list of these
+        A path that `read_tfrecord` takes.
+    batch_size : int
+        Number of rows of a batch.
+    columns : str or list of str, optional
+        The columns to read. All columns by default.
+    convert : callable, optional
+        Makes an element of a `pyarrow.RecordBatch`. `to_tensors` by default.
+    shuffle : int, optional
+        Seed of a random order, another one in each epoch. By default the rows keep their order.
+    shuffle_buffer : int, default 65536
+        Number of rows that are shuffled together.
+    uneven : "drop", "pad" or "keep", default "drop"
+        What happens if the rows cannot be shared equally among ranks and workers. "drop" leaves out up to one
+        row per worker, "pad" repeats up to one row per worker, so that every rank makes the same number of
+        steps. "keep" returns every row once.
+    drop_last : bool, default False
+        Drop the last batch of each worker if it is smaller.
+    rank, world_size : int, optional
+        Those of `torch.distributed` by default.
+    prefetch : int, default 2
+        Number of pieces that threads read ahead.
+    missing : mapping of str to value, optional
+        What takes the place of null.
+    storage_options : dict, optional
+        Passed to the filesystem.
+
+    Notes
+    -----
+    The dataset has ``state_dict`` and ``load_state_dict``, so that `torchdata.stateful_dataloader` resumes an
+    epoch exactly. `set_epoch` chooses the epoch; otherwise every iteration is the next one.
+
+    Examples
+    --------
+    >>> from torch.utils.data import DataLoader  # doctest: +SKIP
+    >>> from dask_tfrecord.feed.torch import TFRecordBatches  # doctest: +SKIP
+    >>> loader = DataLoader(TFRecordBatches("train", 1024, shuffle=7), batch_size=None)  # doctest: +SKIP
+    """
+
+    def __init__(
+        self,
+        path: PathLike | Sequence[PathLike],
+        batch_size: int,
+        columns: str | Sequence[str] | None = None,
+        *,
+        convert: Callable[[pa.RecordBatch], Any] | None = None,
+        shuffle: int | None = None,
+        shuffle_buffer: int = 65_536,
+        uneven: Uneven = "drop",
+        drop_last: bool = False,
+        rank: int | None = None,
+        world_size: int | None = None,
+        prefetch: int = 2,
+        missing: Mapping[str, Any] | None = None,
+        storage_options: dict[str, Any] | None = None,
+    ) -> None:
+        self._path = path
+        self._arguments: dict[str, Any] = {
+            "batch_size": batch_size,
+            "columns": columns,
+            "batch_mode": "drop" if drop_last else "keep",
+            "shuffle": shuffle,
+            "shuffle_buffer": shuffle_buffer,
+            "uneven": uneven,
+            "prefetch": prefetch,
+            "storage_options": storage_options,
+        }
+        self._convert = convert
+        self._missing = missing
+        self._rank, self._world_size = _place(rank, world_size)
+        self._epoch = 0
+        self._start: dict[str, Any] | None = None
+        self._batches: Batches | None = None
+        self._first = self._open(0, 1)  # a wrong argument raises here, and not in a worker
+
+    def _open(self, worker: int, workers: int, start: dict[str, Any] | None = None) -> Batches:
+        shard = self._rank * workers + worker, self._world_size * workers
+        epoch = self._epoch if start is None else start["epoch"]
+        return iter_batches(self._path, shard=shard, epoch=epoch, start=start, **self._arguments)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_first": None, "_batches": None}
+
+    def __len__(self) -> int:
+        """Number of batches of this rank, if the DataLoader has no workers."""
+        if self._first is None:
+            self._first = self._open(0, 1)
+        return len(self._first)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the epoch of the next iteration, which decides the order of a shuffle."""
+        self._epoch = epoch
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the current iteration is, as a dict that JSON can hold."""
+        state = None if self._batches is None else self._batches.state
+        return {"epoch": self._epoch, "batches": state or self._start}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Let the next iteration go on where `state_dict` was called."""
+        if not isinstance(state, dict) or state.keys() != {"epoch", "batches"}:
+            raise TFRecordError(
+                "this is not a state of TFRecordBatches", advice="pass the result of state_dict"
+            )
+        self._epoch, self._start = state["epoch"], state["batches"]
+
+    def __iter__(self) -> Iterator[Any]:
+        info = get_worker_info()
+        worker, workers = (info.id, info.num_workers) if info else (0, 1)
+        start, self._start = self._start, None
+        with self._open(worker, workers, start) as batches:
+            self._batches = batches
+            for batch in batches:
+                yield to_tensors(batch, self._missing) if self._convert is None else self._convert(batch)
+        self._batches = None
+        self._epoch += 1
+
+
+class TFRecordTable(Dataset[Any]):
+    """A map-style dataset of records, so that ``DataLoader(dataset, shuffle=True)`` shuffles all rows.
+
+    The loader asks for all records of a batch at once, which are gathered and decoded together. Pass
+    ``collate_fn=dataset.collate``: the batch is there already.
+
+    Parameters
+    ----------
+    path : str, path-like or list of these
+        A path that `RecordTable` takes. Uncompressed local files are fastest.
+    columns : str or list of str, optional
+        The columns to read. All columns by default.
+    missing : mapping of str to value, optional
+        What takes the place of null.
+    storage_options : dict, optional
+        Passed to the filesystem.
+
+    Examples
+    --------
+    >>> dataset = TFRecordTable("train")  # doctest: +SKIP
+    >>> loader = DataLoader(dataset, 256, shuffle=True, collate_fn=dataset.collate)  # doctest: +SKIP
+    """
+
+    def __init__(
+        self,
+        path: PathLike | Sequence[PathLike],
+        columns: str | Sequence[str] | None = None,
+        *,
+        missing: Mapping[str, Any] | None = None,
+        storage_options: dict[str, Any] | None = None,
+    ) -> None:
+        self.table = RecordTable(path, columns, storage_options=storage_options)
+        self._missing = missing
+
+    def __len__(self) -> int:
+        return len(self.table)
+
+    def __getitem__(self, index: int) -> Tensors:
+        batch = self.table.batch([index])
+        return {name: values[0] for name, values in to_tensors(batch, self._missing).items()}
+
+    def __getitems__(self, indices: Sequence[int]) -> Tensors:
+        """The tensors of a whole batch."""
+        return to_tensors(self.table.batch(indices), self._missing)
+
+    @staticmethod
+    def collate(batch: Tensors) -> Tensors:
+        """Return the batch: `__getitems__` made its tensors."""
+        return batch
+
+
+def _place(rank: int | None, world_size: int | None) -> tuple[int, int]:
+    """The rank and the number of ranks."""
+    if (rank is None) != (world_size is None):
+        raise TFRecordError("rank= and world_size= belong together", advice="pass both or neither")
+    if rank is not None and world_size is not None:
+        return rank, world_size
+    distributed = torch.distributed
+    if distributed.is_available() and distributed.is_initialized():
+        return distributed.get_rank(), distributed.get_world_size()
+    return 0, 1
+
+
+__all__ = ["TFRecordBatches", "TFRecordTable", "to_tensors"]
