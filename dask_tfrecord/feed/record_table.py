@@ -24,11 +24,11 @@ from dask_tfrecord.dataset.plan import Dataset
 from dask_tfrecord.errors import TFRecordError
 from dask_tfrecord.feed.counting import count_rows
 from dask_tfrecord.files.options import ReadOptions
-from dask_tfrecord.files.reading import WINDOW_BYTES, locate_error
+from dask_tfrecord.files.reading import locate_error
 from dask_tfrecord.files.splits import Split
 from dask_tfrecord.files.storage.listing import PathLike
 from dask_tfrecord.files.storage.unchanged import check_unchanged
-from dask_tfrecord.files.stream import open_window
+from dask_tfrecord.files.stream import WINDOW_BYTES, open_window
 from dask_tfrecord.parallel import compute_each
 from dask_tfrecord.schema.storage_types import load
 

@@ -1,10 +1,11 @@
 """What batches are read from: a dataset on disk, or the partitions of a Dask collection."""
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any, Protocol
 
+import dask
 import dask.dataframe as dd
 import pyarrow as pa
 
@@ -117,7 +118,6 @@ class CollectionSource:
         self.counts: Sequence[int] | None = None
         self.fingerprint = _digest(frame._name)
         self._partitions = frame.to_delayed(optimize_graph=False)
-        self._compute = _computer()
 
     @property
     def npieces(self) -> int:
@@ -126,24 +126,13 @@ class CollectionSource:
 
     def read(self, piece: int) -> pa.Table:
         """Compute one partition."""
-        frame = self._compute(self._partitions[piece])
+        (frame,) = dask.compute(self._partitions[piece])
         return pandas_to_arrow.to_table(frame, self.schema, write_index=None, lossy="allow")
 
 
 def _computed_partitions(frame: dd.DataFrame, columns: list[str]) -> Any:
     for partition in frame[columns].to_delayed():
-        yield partition.compute()
-
-
-def _computer() -> Callable[[Any], Any]:
-    """Compute a delayed partition on the current cluster, or in the calling thread."""
-    try:
-        from distributed import get_client
-
-        client = get_client()
-    except (ImportError, ValueError):
-        return lambda partition: partition.compute(scheduler="sync")
-    return lambda partition: client.compute(partition).result()
+        yield from dask.compute(partition)
 
 
 def _counts(dataset: Dataset) -> list[int]:

@@ -1,0 +1,227 @@
+"""PyTorch: every row once over workers and ranks, exact resuming, tensors with the values of the columns."""
+
+import json
+from typing import Any
+
+import dask.dataframe as dd
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+from torch.utils.data import DataLoader  # noqa: E402
+
+import dask_tfrecord  # noqa: E402
+from dask_tfrecord import SchemaError, TFRecordError  # noqa: E402
+from dask_tfrecord.feed.torch import TFRecordBatches, TFRecordTable, to_tensors  # noqa: E402
+
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:.*fork.*:DeprecationWarning", "ignore:.*prototype stage.*", "ignore:This DataLoader will create"
+)
+
+ROWS = 1003
+
+FORMS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "gzip": {"compression": "gzip"},
+    "partitioned": {"partition_on": ["key"]},
+}
+
+
+@pytest.fixture(scope="module", params=FORMS)
+def dataset(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> str:
+    path = str(tmp_path_factory.mktemp("torch") / "dataset")
+    frame = pd.DataFrame(
+        {
+            "id": np.arange(ROWS),
+            "key": pd.array([f"k{i % 3}" for i in range(ROWS)], dtype=pd.ArrowDtype(pa.string())),
+            "x": pd.array([[i, i / 2] for i in range(ROWS)], pd.ArrowDtype(pa.list_(pa.float32(), 2))),
+        }
+    )
+    dask_tfrecord.to_tfrecord(dd.from_pandas(frame, npartitions=4), path, **FORMS[request.param])
+    return path
+
+
+def ids(loader: Any) -> list[int]:
+    return [number for batch in loader for number in batch["id"].tolist()]
+
+
+@pytest.mark.parametrize("shuffle", [None, 7])
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+@pytest.mark.parametrize("workers", [0, 1, 2, 3])
+def test_every_row_once_over_workers_and_ranks(
+    dataset: str, workers: int, ranks: int, shuffle: int | None
+) -> None:
+    found = []
+    for rank in range(ranks):
+        batches = TFRecordBatches(
+            dataset,
+            64,
+            ["id"],
+            shuffle=shuffle,
+            rank=rank,
+            world_size=ranks,
+            uneven="keep",
+            shuffle_buffer=100,
+        )
+        found += ids(DataLoader(batches, batch_size=None, num_workers=workers))
+    assert sorted(found) == list(range(ROWS))
+
+
+@pytest.mark.parametrize(("uneven", "rows"), [("drop", 501), ("pad", 502)])
+def test_ranks_make_the_same_number_of_steps(dataset: str, uneven: Any, rows: int) -> None:
+    found = [
+        ids(TFRecordBatches(dataset, 64, ["id"], rank=rank, world_size=2, uneven=uneven)) for rank in range(2)
+    ]
+    assert [len(shard) for shard in found] == [rows, rows]
+    assert len(set(found[0] + found[1])) == (ROWS if uneven == "pad" else 2 * rows)
+
+
+def test_each_epoch_has_its_order(dataset: str) -> None:
+    batches = TFRecordBatches(dataset, 64, ["id"], shuffle=1)
+    first, second = ids(batches), ids(batches)
+    assert first != second
+    assert sorted(first) == sorted(second) == list(range(ROWS))
+    batches.set_epoch(0)
+    assert ids(batches) == first
+
+
+def test_a_state_resumes_exactly(dataset: str) -> None:
+    batches = TFRecordBatches(dataset, 64, ["id"], shuffle=1, shuffle_buffer=100)
+    expected = [batch["id"].tolist() for batch in batches]
+    for count in range(1, len(expected)):
+        begun = TFRecordBatches(dataset, 64, ["id"], shuffle=1, shuffle_buffer=100)
+        iterator = iter(begun)
+        for _ in range(count):
+            next(iterator)
+        state = json.loads(json.dumps(begun.state_dict()))
+        iterator.close()
+        resumed = TFRecordBatches(dataset, 64, ["id"], shuffle=1, shuffle_buffer=100)
+        resumed.load_state_dict(state)
+        assert [batch["id"].tolist() for batch in resumed] == expected[count:]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_stateful_loader_resumes_exactly(dataset: str, workers: int) -> None:
+    stateful = pytest.importorskip("torchdata.stateful_dataloader", reason="torchdata is not installed")
+
+    def loader() -> Any:
+        batches = TFRecordBatches(dataset, 64, ["id"], shuffle=1, shuffle_buffer=100)
+        return stateful.StatefulDataLoader(batches, batch_size=None, num_workers=workers)
+
+    expected = [batch["id"].tolist() for batch in loader()]
+    for count in (1, 7, len(expected) - 1):
+        begun = loader()
+        iterator = iter(begun)
+        for _ in range(count):
+            next(iterator)
+        state = begun.state_dict()
+        del iterator
+        resumed = loader()
+        resumed.load_state_dict(state)
+        assert [batch["id"].tolist() for batch in resumed] == expected[count:]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_loader_shuffles_all_rows_of_a_table(dataset: str, workers: int) -> None:
+    table = TFRecordTable(dataset)
+    loader = DataLoader(table, 50, shuffle=True, collate_fn=table.collate, num_workers=workers)
+    found = []
+    for batch in loader:
+        assert batch["x"][:, 0].tolist() == batch["id"].tolist()
+        found += batch["id"].tolist()
+    assert sorted(found) == list(range(ROWS))
+    assert found != sorted(found)
+    assert table[5]["x"].shape == (2,)
+
+
+def test_tensors_hold_the_values_of_every_type() -> None:
+    batch = pa.record_batch(
+        {
+            "bool": pa.array([True, False, True]),
+            "int8": pa.array([1, -2, 3], pa.int8()),
+            "uint16": pa.array([1, 2, 65535], pa.uint16()),
+            "int64": pa.array([1, 2, 2**62]),
+            "half": pa.array(np.array([1, 2, 0.5], np.float16)),
+            "float": pa.array([0.5, None, 2.5], pa.float32()),
+            "text": pa.array(["a", None, "ü"]),
+            "bytes": pa.array([b"\x01\x02", b"", b"\x03"]),
+            "ragged": pa.array([[1, 2], [], [3]], pa.list_(pa.int64())),
+            "fixed": pa.array([[1, 2], [3, 4], [5, 6]], pa.list_(pa.float32(), 2)),
+            "time": pa.array([1, 2, 3], pa.timestamp("ms")),
+            "words": pa.array([["a"], [], ["b", "c"]]),
+        }
+    ).slice(1)
+    found = to_tensors(batch)
+    assert found["bool"].tolist() == [False, True]
+    assert (found["int8"].dtype, found["int8"].tolist()) == (torch.int8, [-2, 3])
+    assert (found["uint16"].dtype, found["uint16"].tolist()) == (torch.uint16, [2, 65535])
+    assert found["int64"].tolist() == [2, 2**62]
+    assert (found["half"].dtype, found["half"].tolist()) == (torch.float16, [2, 0.5])
+    assert torch.equal(found["float"].isnan(), torch.tensor([True, False]))
+    assert found["text"] == ["", "ü"]
+    assert [one.tolist() for one in found["bytes"]] == [[], [3]]
+    assert [one.tolist() for one in found["ragged"].unbind()] == [[], [3]]
+    assert found["fixed"].tolist() == [[3, 4], [5, 6]]
+    assert found["time"].tolist() == [2, 3]
+    assert found["words"] == [[], ["b", "c"]]
+
+
+def test_numbers_are_not_copied() -> None:
+    column = pa.array(np.arange(100))
+    assert to_tensors(pa.record_batch({"x": column}))["x"].data_ptr() == column.buffers()[1].address
+
+
+def test_missing_integers_need_a_value() -> None:
+    batch = pa.record_batch({"x": pa.array([1, None])})
+    with pytest.raises(SchemaError, match=r"missing=\{.x.: -1\}"):
+        to_tensors(batch)
+    assert to_tensors(batch, {"x": -1})["x"].tolist() == [1, -1]
+    with pytest.raises(SchemaError, match="missing= gives 'a'"):
+        to_tensors(batch, {"x": "a"})
+
+
+def test_two_processes_of_gloo_share_the_rows(dataset: str) -> None:
+    import torch.multiprocessing as mp
+
+    results = mp.get_context("spawn").SimpleQueue()
+    mp.spawn(_rank, (2, dataset, results, _free_port()), nprocs=2)
+    counts, totals = zip(*(results.get() for _ in range(2)), strict=True)
+    assert counts == (8, 8)
+    assert totals == (ROWS * (ROWS - 1) // 2, ROWS * (ROWS - 1) // 2)
+
+
+def _free_port() -> int:
+    import socket
+
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])
+
+
+def _rank(rank: int, world: int, dataset: str, results: Any, port: int) -> None:
+    import os
+
+    import torch.distributed as dist
+
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "GLOO_SOCKET_IFNAME": "lo"}
+    dist.init_process_group("gloo", rank=rank, world_size=world)
+    batches = TFRecordBatches(dataset, 64, ["id"], shuffle=3, uneven="keep")
+    steps, total = 0, torch.zeros(1, dtype=torch.int64)
+    for batch in DataLoader(batches, batch_size=None):
+        steps += 1
+        total += batch["id"].sum()
+    dist.all_reduce(total)
+    results.put((steps, int(total)))
+    dist.destroy_process_group()
+
+
+def test_a_rank_needs_the_number_of_ranks(dataset: str) -> None:
+    with pytest.raises(TFRecordError, match="world_size"):
+        TFRecordBatches(dataset, 64, rank=0)
+
+
+def test_a_strange_state_is_refused(dataset: str) -> None:
+    with pytest.raises(TFRecordError, match="state_dict"):
+        TFRecordBatches(dataset, 64).load_state_dict({"row": 3})
