@@ -17,7 +17,10 @@ from dask_tfrecord import SchemaError, TFRecordError  # noqa: E402
 from dask_tfrecord.feed.torch import TFRecordBatches, TFRecordTable, to_tensors  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings(
-    "ignore:.*fork.*:DeprecationWarning", "ignore:.*prototype stage.*", "ignore:This DataLoader will create"
+    "ignore:.*fork.*:DeprecationWarning",
+    "ignore:.*prototype stage.*",
+    "ignore:This DataLoader will create",
+    "ignore:.*set_vital.*",
 )
 
 ROWS = 1003
