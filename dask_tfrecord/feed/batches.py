@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from dask_tfrecord import arguments
 from dask_tfrecord.errors import TFRecordError
 from dask_tfrecord.feed.sources import Source, as_source
 
@@ -153,14 +154,14 @@ def iter_batches(
     [2, 3]
     [4]
     """
-    _check_count("batch_size", batch_size, 1)
-    _check_count("shuffle_buffer", shuffle_buffer, 1)
-    _check_count("prefetch", prefetch, 0)
-    _check_count("epoch", epoch, 0)
-    _check_choice("batch_mode", batch_mode, get_args(BatchMode))
-    _check_choice("uneven", uneven, get_args(Uneven))
+    arguments.count("batch_size", batch_size, 1)
+    arguments.count("shuffle_buffer", shuffle_buffer, 1)
+    arguments.count("prefetch", prefetch, 0)
+    arguments.count("epoch", epoch, 0)
+    arguments.choice("batch_mode", batch_mode, get_args(BatchMode))
+    arguments.choice("uneven", uneven, get_args(Uneven))
     if shuffle is not None:
-        _check_count("shuffle", shuffle, 0)
+        arguments.count("shuffle", shuffle, 0)
     index, count = _checked_shard(shard)
     opened = as_source(
         source,
@@ -424,13 +425,3 @@ def _checked_shard(shard: Any) -> tuple[int, int]:
     raise TFRecordError(
         f"shard={shard!r} is not a shard", advice="pass (number from 0, how many shards), such as (0, 4)"
     )
-
-
-def _check_choice(name: str, given: object, known: Sequence[str]) -> None:
-    if given not in known:
-        raise TFRecordError(f"unknown {name} {given!r}", advice=f"known are {', '.join(map(repr, known))}")
-
-
-def _check_count(name: str, given: Any, least: int) -> None:
-    if not isinstance(given, int | np.integer) or isinstance(given, bool) or given < least:
-        raise TFRecordError(f"{name}={given!r} is not an integer of at least {least}")

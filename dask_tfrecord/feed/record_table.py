@@ -19,17 +19,14 @@ import pyarrow as pa
 
 from dask_tfrecord.codec import HEADER_BYTES, Decoder, scan, take_bytes
 from dask_tfrecord.codec.codecs import detect
-from dask_tfrecord.dataset.discovery import open_dataset
 from dask_tfrecord.dataset.plan import Dataset
 from dask_tfrecord.errors import TFRecordError
-from dask_tfrecord.feed.counting import count_rows
-from dask_tfrecord.files.options import ReadOptions
+from dask_tfrecord.feed.datasets import count_rows, open_to_feed, selected_schema
 from dask_tfrecord.files.reading import locate_error
 from dask_tfrecord.files.splits import Split
 from dask_tfrecord.files.storage.listing import PathLike
 from dask_tfrecord.files.storage.unchanged import check_unchanged
 from dask_tfrecord.files.stream import WINDOW_BYTES, open_window
-from dask_tfrecord.parallel import compute_each
 from dask_tfrecord.schema.storage_types import load
 
 # Blocks of a dataset: what is decompressed for one record of a compressed file.
@@ -120,18 +117,11 @@ class RecordTable:
         schema: Any = None,
         storage_options: dict[str, Any] | None = None,
     ) -> None:
-        names = [columns] if isinstance(columns, str) else columns
-        dataset = open_dataset(
-            path,
-            columns=names,
-            schema=schema,
-            blocksize=_BLOCK_BYTES,
-            compute_each=compute_each,
-            options=ReadOptions(),
-            storage_options=storage_options,
+        dataset = open_to_feed(
+            path, columns, blocksize=_BLOCK_BYTES, schema=schema, storage_options=storage_options
         )
         self._dataset = dataset
-        self._schema = dataset.schema if names is None else dataset.schema.select(names)
+        self._schema = selected_schema(dataset, columns)
         self._stored = self._schema.select(
             name for name in self._schema.names if name not in dataset.partition_values
         )

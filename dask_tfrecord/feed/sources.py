@@ -9,15 +9,11 @@ import dask
 import dask.dataframe as dd
 import pyarrow as pa
 
-from dask_tfrecord.codec import RecordType
-from dask_tfrecord.dataset.discovery import open_dataset
 from dask_tfrecord.dataset.plan import Dataset
 from dask_tfrecord.errors import TFRecordError
-from dask_tfrecord.feed.counting import count_rows
-from dask_tfrecord.files.options import ReadOptions
+from dask_tfrecord.feed.datasets import count_rows, open_to_feed, selected_schema
 from dask_tfrecord.files.storage.listing import PathLike
 from dask_tfrecord.frames import pandas_to_arrow
-from dask_tfrecord.parallel import compute_each
 from dask_tfrecord.schema.model import Schema
 
 
@@ -51,35 +47,13 @@ class DatasetSource:
 
     Parameters
     ----------
-    path : str, path-like or list of these
-        What `read_tfrecord` takes.
-    columns : list of str, optional
-        The columns to read, in this order. All columns by default.
-    blocksize : int
-        Size of a piece, in stored bytes. Larger files are cut at their blocks.
-    keywords
-        Passed to `open_dataset`.
+    path, columns, blocksize, keywords
+        As in `open_to_feed`.
     """
 
-    def __init__(
-        self,
-        path: PathLike | Sequence[PathLike],
-        columns: Sequence[str] | None,
-        *,
-        blocksize: int,
-        record_type: RecordType | None = None,
-        **keywords: Any,
-    ) -> None:
-        self.dataset: Dataset = open_dataset(
-            path,
-            columns=columns,
-            record_type=record_type or "infer",
-            blocksize=blocksize,
-            compute_each=compute_each,
-            options=ReadOptions(),
-            **keywords,
-        )
-        self.schema = self.dataset.schema if columns is None else self.dataset.schema.select(columns)
+    def __init__(self, path: PathLike | Sequence[PathLike], columns: Any, **keywords: Any) -> None:
+        self.dataset = open_to_feed(path, columns, **keywords)
+        self.schema = selected_schema(self.dataset, columns)
         self.counts: Sequence[int] | None = _counts(self.dataset)
         self.fingerprint = _fingerprint(self.dataset, self.counts)
 

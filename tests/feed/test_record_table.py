@@ -112,7 +112,7 @@ def test_a_table_pickles_with_its_offsets(dataset: str, monkeypatch: pytest.Monk
     table = RecordTable(dataset)
     expected = table[[5, 1]]
     data = pickle.dumps(table)
-    monkeypatch.setattr(module, "open_dataset", None)
+    monkeypatch.setattr(module, "open_to_feed", None)
     assert pickle.loads(data)[[5, 1]] == expected
 
 

@@ -1,0 +1,115 @@
+"""Keras 3: a `PyDataset` of batches, with a new order of all rows in each epoch."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from dask_tfrecord import arguments
+from dask_tfrecord.errors import SchemaError
+from dask_tfrecord.feed.numpy_columns import Array, Ragged, numpy_columns
+from dask_tfrecord.feed.record_table import RecordTable
+from dask_tfrecord.files.storage.listing import PathLike
+
+try:
+    import keras
+except ImportError as error:  # pragma: no cover
+    raise ImportError("dask_tfrecord.feed.keras needs Keras 3: pip install keras") from error
+
+
+class TFRecordPyDataset(keras.utils.PyDataset):
+    """Batches of a dataset for ``model.fit``, with any backend of Keras.
+
+    Parameters
+    ----------
+    path : str, path-like or list of these
+        A path that `RecordTable` takes. Uncompressed local files are fastest.
+    batch_size : int
+        Number of rows of a batch.
+    columns : str or list of str, optional
+        The columns of the features. All columns but the label by default. One name that is not in a list
+        gives an array, a list of names gives a dict of arrays.
+    label : str, optional
+        The column of the labels. Without a label, an element has features only.
+    shuffle : int, optional
+        Seed of a random order of all rows, another one in each epoch. By default the rows keep their order.
+    missing : mapping of str to value, optional
+        What takes the place of null; see `dask_tfrecord.feed.numpy_columns.numpy_columns`.
+    storage_options : dict, optional
+        Passed to the filesystem.
+    options
+        Passed to `keras.utils.PyDataset`, such as ``workers=2``. Threads share the dataset.
+
+    Raises
+    ------
+    SchemaError
+        For lists of different lengths, which no array holds.
+
+    Examples
+    --------
+    >>> from dask_tfrecord.feed.keras import TFRecordPyDataset  # doctest: +SKIP
+    >>> model.fit(TFRecordPyDataset("train", 256, "x", "y", shuffle=7), epochs=5)  # doctest: +SKIP
+    """
+
+    def __init__(
+        self,
+        path: PathLike | Sequence[PathLike],
+        batch_size: int,
+        columns: str | Sequence[str] | None = None,
+        label: str | None = None,
+        *,
+        shuffle: int | None = None,
+        missing: Mapping[str, Any] | None = None,
+        storage_options: dict[str, Any] | None = None,
+        **options: Any,
+    ) -> None:
+        super().__init__(**options)
+        arguments.count("batch_size", batch_size)
+        names = None if columns is None else arguments.names("columns", columns)
+        if names is not None and label is not None and label not in names:
+            names.append(label)
+        self.table = RecordTable(path, names, storage_options=storage_options)
+        self._features = columns
+        self._label = label
+        self._batch_size = batch_size
+        self._missing = missing
+        self._seed = shuffle
+        self._epoch = -1
+        if label is not None and label not in self.table.schema.names:
+            raise SchemaError("label= names no column", feature=label)
+        self.on_epoch_end()
+
+    def __len__(self) -> int:
+        return -(-len(self.table) // self._batch_size)
+
+    def __getitem__(self, index: int) -> Any:
+        first = index * self._batch_size
+        columns = numpy_columns(
+            self.table.batch(self._order[first : first + self._batch_size]), self._missing
+        )
+        arrays = {name: _dense(name, column) for name, column in columns.items()}
+        label = None if self._label is None else arrays[self._label]
+        if isinstance(self._features, str):
+            features: Any = arrays[self._features]
+        else:
+            wanted = self._features or [name for name in arrays if name != self._label]
+            features = {name: arrays[name] for name in wanted}
+        return features if label is None else (features, label)
+
+    def on_epoch_end(self) -> None:
+        """Draw the order of the next epoch."""
+        self._epoch += 1
+        self._order = np.arange(len(self.table))
+        if self._seed is not None:
+            self._order = np.random.default_rng((self._seed, self._epoch)).permutation(len(self.table))
+
+
+def _dense(name: str, column: Array | Ragged) -> Array:
+    if isinstance(column, Ragged):
+        raise SchemaError(
+            "the rows are lists of different lengths, which no array holds",
+            feature=name,
+            advice="leave the column out with columns=, or give it a fixed length with "
+            f'schema={{"{name}": pa.list_(pa.float32(), 8)}} when it is written',
+        )
+    return column

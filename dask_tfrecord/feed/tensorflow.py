@@ -1,0 +1,543 @@
+"""TensorFlow: feature specs for its own parser, and `tf.data` datasets of the rows of a dataset."""
+
+import math
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import count
+from typing import Any, Literal, TypeAlias, get_args
+
+import pyarrow as pa
+
+from dask_tfrecord.codec import HEADER_BYTES
+from dask_tfrecord.codec.codecs import detect
+from dask_tfrecord.dataset.plan import Dataset
+from dask_tfrecord.errors import SchemaError, TFRecordError
+from dask_tfrecord.feed.batches import iter_batches
+from dask_tfrecord.feed.datasets import open_to_feed, selected_schema
+from dask_tfrecord.feed.numpy_columns import Array, Ragged, missing_integers, numpy_columns
+from dask_tfrecord.files.storage.listing import PathLike
+from dask_tfrecord.schema.model import Field, Schema
+from dask_tfrecord.schema.storage_types import innermost, value_type
+
+try:
+    import tensorflow as tf
+except ImportError as error:  # pragma: no cover
+    raise ImportError("dask_tfrecord.feed.tensorflow needs TensorFlow: pip install tensorflow") from error
+
+Lists = Literal["ragged", "padded", "sparse"]
+Engine = Literal["ours", "native"]
+Tensors: TypeAlias = dict[str, Any]
+
+# The type of a feature in TensorFlow's parser.
+_PARSED = {"int64": tf.int64, "float": tf.float32, "bytes": tf.string, "string": tf.string}
+
+# The type of a tensor. A parser gives another one for some, which are cast.
+_TENSOR_TYPES: dict[pa.DataType, Any] = {
+    pa.bool_(): tf.bool,
+    pa.int8(): tf.int8,
+    pa.int16(): tf.int16,
+    pa.int32(): tf.int32,
+    pa.int64(): tf.int64,
+    pa.uint8(): tf.uint8,
+    pa.uint16(): tf.uint16,
+    pa.uint32(): tf.uint32,
+    pa.uint64(): tf.uint64,
+    pa.float16(): tf.float16,
+    pa.float32(): tf.float32,
+    pa.float64(): tf.float64,
+}
+
+# Records larger than this are mostly bytes, which TensorFlow reads as fast.
+_LARGE_RECORD_BYTES = 1 << 14
+
+_CODECS = {None: "", "gzip": "GZIP", "zlib": "ZLIB"}
+
+
+@dataclass(frozen=True)
+class FeatureSpec:
+    """How TensorFlow parses the records of a dataset.
+
+    Attributes
+    ----------
+    context : dict of str to feature
+        What `tf.io.parse_example` takes as ``features``, and `tf.io.parse_sequence_example` as
+        ``context_features``.
+    sequence : dict of str to feature
+        What `tf.io.parse_sequence_example` takes as ``sequence_features``. Empty for Examples.
+    casts : dict of str to tf.DType
+        The columns whose type the parser does not have.
+    """
+
+    context: dict[str, Any]
+    sequence: dict[str, Any]
+    casts: dict[str, Any]
+
+    def parse(self, records: Any) -> Tensors:
+        """Parse a batch of serialized records to tensors of the original types."""
+        if self.sequence:
+            context, sequence, _ = tf.io.parse_sequence_example(records, self.context, self.sequence)
+            parsed = {**context, **sequence}
+        else:
+            parsed = tf.io.parse_example(records, self.context) if self.context else {}
+        return {
+            name: tf.cast(tensor, self.casts[name]) if name in self.casts else tensor
+            for name, tensor in parsed.items()
+        }
+
+    def code(self) -> str:
+        """Return the spec as Python code that can be pasted into a program."""
+        if not self.sequence:
+            return _code(self.context)
+        return f"context_features = {_code(self.context)}\nsequence_features = {_code(self.sequence)}"
+
+    def __str__(self) -> str:
+        return self.code()
+
+
+def feature_spec(
+    path: PathLike | Sequence[PathLike],
+    columns: str | Sequence[str] | None = None,
+    *,
+    missing: Mapping[str, Any] | None = None,
+    lists: Lists = "ragged",
+    storage_options: dict[str, Any] | None = None,
+) -> FeatureSpec:
+    """Derive the spec with which TensorFlow's own parser reads a dataset.
+
+    Parameters
+    ----------
+    path : str, path-like or list of these
+        A path that `read_tfrecord` takes. The snapshot of a dataset proves which columns have no null.
+    columns : str or list of str, optional
+        The columns to parse. All columns that are in the records by default.
+    missing : mapping of str to value, optional
+        What takes the place of null. By default NaN in floating point columns and an empty text in string and
+        binary columns.
+    lists : "ragged", "padded" or "sparse", default "ragged"
+        What a list column becomes.
+    storage_options : dict, optional
+        Passed to the filesystem.
+
+    Returns
+    -------
+    FeatureSpec
+        The spec, which also prints as code.
+
+    Raises
+    ------
+    SchemaError
+        For a column of integers that may have null and has no value in ``missing``, and for records that are
+        not Examples or SequenceExamples.
+
+    Examples
+    --------
+    >>> import dask.dataframe as dd
+    >>> import dask_tfrecord
+    >>> from dask_tfrecord.feed.tensorflow import feature_spec
+    >>> ddf = dd.from_dict({"x": [1, 2], "y": ["a", "b"]}, npartitions=1)
+    >>> _ = dask_tfrecord.to_tfrecord(ddf, "labelled")
+    >>> print(feature_spec("labelled"))
+    {
+        'x': tf.io.FixedLenFeature(shape=[], dtype=tf.int64),
+        'y': tf.io.FixedLenFeature(shape=[], dtype=tf.string),
+    }
+    """
+    dataset = open_to_feed(path, columns, storage_options=storage_options)
+    return _spec(dataset, selected_schema(dataset, columns), missing or {}, lists)
+
+
+def tensorflow_dataset(
+    path: PathLike | Sequence[PathLike],
+    batch_size: int,
+    columns: str | Sequence[str] | None = None,
+    label: str | None = None,
+    *,
+    engine: Engine | None = None,
+    shuffle: int | None = None,
+    shuffle_buffer: int = 65_536,
+    shard: tuple[int, int] = (0, 1),
+    drop_remainder: bool = False,
+    missing: Mapping[str, Any] | None = None,
+    lists: Lists = "ragged",
+    prefetch: int = 2,
+    storage_options: dict[str, Any] | None = None,
+) -> "tf.data.Dataset":
+    """Read a dataset as a `tf.data.Dataset` of batches.
+
+    Parameters
+    ----------
+    path : str, path-like or list of these
+        A path that `read_tfrecord` takes.
+    batch_size : int
+        Number of rows of a batch.
+    columns : str or list of str, optional
+        The columns of an element, besides the label. All columns by default.
+    label : str, optional
+        The column that becomes the second part of an element, ``(features, label)``. Without a label, an
+        element is a dict of tensors.
+    engine : "ours" or "native", optional
+        "ours" decodes with the kernel of this library, which takes less CPU for numbers. "native" lets
+        TensorFlow read and parse the files, which also runs in the tf.data service and on TPU hosts. The
+        default is "native" for records of more than 16 KiB on average, if TensorFlow can read them.
+    shuffle : int, optional
+        Seed of a random order, another one in each epoch. By default the rows keep their order.
+    shuffle_buffer : int, default 65536
+        Number of rows that are shuffled together.
+    shard : tuple of int, default (0, 1)
+        Which shard to return, and how many there are. "ours" shares rows, "native" shares files.
+    drop_remainder : bool, default False
+        Drop the last batch if it is smaller.
+    missing : mapping of str to value, optional
+        What takes the place of null. By default NaN in floating point columns, an empty text in string and
+        binary columns, and an empty list in list columns.
+    lists : "ragged", "padded" or "sparse", default "ragged"
+        What a list column becomes. "padded" fills up with 0 or empty text to the longest list of a batch.
+    prefetch : int, default 2
+        Number of batches that are prepared ahead.
+    storage_options : dict, optional
+        Passed to the filesystem. "native" reads with TensorFlow's filesystems, which do not take them.
+
+    Returns
+    -------
+    tf.data.Dataset
+        Its cardinality is known unless "native" shares files. Tensors have the types of the columns: bool,
+        small integers, float64 and so on. Dates, times and durations are integers in the unit of the column.
+
+    Raises
+    ------
+    SchemaError
+        For a column that no tensor can hold, and for null in a column of integers without a value in
+        ``missing``. With "ours", the latter raises while the dataset is iterated.
+    TFRecordError
+        If "native" is asked for files that TensorFlow cannot read.
+
+    Examples
+    --------
+    >>> import dask.dataframe as dd
+    >>> import dask_tfrecord
+    >>> from dask_tfrecord.feed.tensorflow import tensorflow_dataset
+    >>> ddf = dd.from_dict({"x": [1, 2, 3], "y": [0.5, 0.25, 0.0]}, npartitions=1)
+    >>> _ = dask_tfrecord.to_tfrecord(ddf, "pairs", lossy="allow")
+    >>> for features, label in tensorflow_dataset("pairs", 2, label="y"):
+    ...     print(features["x"].numpy(), label.numpy())
+    [1 2] [0.5  0.25]
+    [3] [0.]
+    """
+    for name, given, known in (
+        ("engine", engine, (None, *get_args(Engine))),
+        ("lists", lists, get_args(Lists)),
+    ):
+        if given not in known:
+            raise TFRecordError(
+                f"unknown {name} {given!r}", advice=f"known are {', '.join(map(repr, known))}"
+            )
+    names = _with_label(columns, label)
+    dataset = open_to_feed(path, names, storage_options=storage_options)
+    schema = selected_schema(dataset, names)
+    for item in schema.fields:
+        _tensor_type(item)
+    if label is not None and label not in schema.names:
+        raise SchemaError("label= names no column", feature=label)
+    chosen = engine or _best_engine(dataset, schema)
+    if chosen == "native":
+        found = _native(
+            dataset, schema, batch_size, shuffle, shuffle_buffer, shard, drop_remainder, missing or {}, lists
+        )
+    else:
+        found = _ours(
+            path,
+            schema,
+            batch_size=batch_size,
+            batch_mode="drop" if drop_remainder else "keep",
+            shuffle=shuffle,
+            shuffle_buffer=shuffle_buffer,
+            shard=shard,
+            missing=missing,
+            lists=lists,
+            storage_options=storage_options,
+        )
+    if label is not None:
+        found = found.map(lambda row: ({name: row[name] for name in row if name != label}, row[label]))
+    return found.prefetch(prefetch)
+
+
+def _with_label(columns: str | Sequence[str] | None, label: str | None) -> list[str] | None:
+    if columns is None:
+        return None
+    names = [columns] if isinstance(columns, str) else list(columns)
+    return names if label is None or label in names else [*names, label]
+
+
+def _tensor_type(item: Field) -> Any:
+    """The type of the tensor of a column.
+
+    Raises
+    ------
+    SchemaError
+        If no tensor can hold the column.
+    """
+    type_ = value_type(innermost(item.type))
+    if item.kind in ("bytes", "string") and not pa.types.is_null(type_):
+        return tf.string
+    if pa.types.is_temporal(type_):
+        return tf.int32 if type_.bit_width == 32 else tf.int64
+    if pa.types.is_decimal(type_):
+        return tf.float64
+    if type_ not in _TENSOR_TYPES:
+        raise SchemaError(
+            f"no tensor can hold {item.type}",
+            feature=item.name,
+            advice="leave the column out with columns=, or give it a type with schema=",
+        )
+    return _TENSOR_TYPES[type_]
+
+
+def _row_shape(type_: pa.DataType) -> list[int] | None:
+    """The shape of one row; None for lists of any length."""
+    if isinstance(type_, pa.FixedShapeTensorType):
+        return list(type_.shape)
+    if pa.types.is_fixed_size_list(type_):
+        return [type_.list_size]
+    return None if pa.types.is_list(type_) or pa.types.is_large_list(type_) else []
+
+
+# -- TensorFlow's parser -------------------------------------------------------------------------------------
+
+
+def _spec(dataset: Dataset, schema: Schema, missing: Mapping[str, Any], lists: Lists) -> FeatureSpec:
+    if schema.record_type == "bytes":
+        raise SchemaError(
+            "the records are bytes, which TensorFlow's parser does not read",
+            advice="map tf.data.TFRecordDataset over the files yourself",
+        )
+    fields = [item for item in schema.fields if item.name not in dataset.partition_values]
+    non_null = dataset.non_null_columns
+    context: dict[str, Any] = {}
+    sequence: dict[str, Any] = {}
+    casts: dict[str, Any] = {}
+    for item in fields:
+        parsed, tensor = _PARSED[item.kind], _tensor_type(item)
+        shape = _row_shape(item.type)
+        if shape is None:
+            of_lists = sequence if item.depth == 2 else context
+            of_lists[item.name] = _list_feature(parsed, lists, nested=item.depth == 2)
+        else:
+            default = None if item.name in non_null else _default(item, missing.get(item.name), shape)
+            context[item.name] = tf.io.FixedLenFeature(shape, parsed, default)
+        if tensor != parsed:
+            casts[item.name] = tensor
+    return FeatureSpec(context, sequence, casts)
+
+
+def _list_feature(parsed: Any, lists: Lists, *, nested: bool) -> Any:
+    if lists == "sparse":
+        return tf.io.VarLenFeature(parsed)
+    if lists == "padded" and not nested:
+        return tf.io.FixedLenSequenceFeature([], parsed, allow_missing=True)
+    if nested:  # each step is a Feature with any number of values
+        return tf.io.RaggedFeature(parsed, row_splits_dtype=tf.int64)
+    return tf.io.RaggedFeature(parsed, row_splits_dtype=tf.int64)
+
+
+def _default(item: Field, given: Any, shape: Sequence[int]) -> Any:
+    """The value of a feature that is absent."""
+    if given is None:
+        defaults: dict[str, Any] = {"float": math.nan, "bytes": b"", "string": ""}
+        if item.kind not in defaults:
+            raise missing_integers(item.name)
+        given = defaults[item.kind]
+    return [given] * math.prod(shape) if shape else given
+
+
+def _code(features: Mapping[str, Any]) -> str:
+    lines = [f"    {name!r}: {_feature_code(feature)},\n" for name, feature in features.items()]
+    return "{\n" + "".join(lines) + "}"
+
+
+def _feature_code(feature: Any) -> str:
+    given = feature._asdict()
+    if isinstance(feature, tf.io.RaggedFeature):
+        given = {"dtype": feature.dtype, "row_splits_dtype": feature.row_splits_dtype}
+    elif isinstance(feature, tf.io.FixedLenFeature) and given["default_value"] is None:
+        del given["default_value"]
+    parts = (f"{name}={_value_code(value)}" for name, value in given.items() if name != "validate")
+    return f"tf.io.{type(feature).__name__}({', '.join(parts)})"
+
+
+def _value_code(value: Any) -> str:
+    if isinstance(value, tf.DType):
+        return f"tf.{value.name}"
+    if isinstance(value, float) and math.isnan(value):
+        return 'float("nan")'
+    if isinstance(value, list):
+        return f"[{', '.join(map(_value_code, value))}]"
+    return repr(value)
+
+
+def _native(
+    dataset: Dataset,
+    schema: Schema,
+    batch_size: int,
+    shuffle: int | None,
+    shuffle_buffer: int,
+    shard: tuple[int, int],
+    drop_remainder: bool,
+    missing: Mapping[str, Any],
+    lists: Lists,
+) -> "tf.data.Dataset":
+    """TensorFlow's own reader; batches are made and parsed in the interleave, in parallel."""
+    spec = _spec(dataset, schema, missing, lists)
+    files = [split.file for splits in dataset.partitions for split in splits]
+    if shard[1] > len(files):
+        raise TFRecordError(
+            f"{shard[1]:,} shards of {len(files):,} files: engine='native' shares whole files",
+            advice="take fewer shards, or pass engine='ours', which shares rows",
+        )
+    paths = [dataset.store.public(file.path) for file in files]
+    codecs = [_codec_name(dataset, file.path) for file in files]
+    keys = {
+        item.name: _partition_tensor(dataset, item, missing)
+        for item in schema.fields
+        if item.name in dataset.partition_values
+    }
+    found = tf.data.Dataset.from_tensor_slices({"path": paths, "codec": codecs, "keys": keys})
+    found = found.shard(shard[1], shard[0])
+    if shuffle is not None:
+        found = found.shuffle(len(files), seed=shuffle, reshuffle_each_iteration=True)
+
+    def read(file: Any) -> Any:
+        records = tf.data.TFRecordDataset(file["path"], file["codec"], buffer_size=1 << 22)
+        if shuffle is not None:
+            records = records.shuffle(shuffle_buffer, seed=shuffle, reshuffle_each_iteration=True)
+
+        def parse(batch: Any) -> Tensors:
+            rows = tf.shape(batch)[0]
+            constant = {name: tf.repeat(value[None], rows, axis=0) for name, value in file["keys"].items()}
+            every = {**spec.parse(batch), **constant}
+            return {name: every[name] for name in schema.names}
+
+        return records.batch(batch_size).map(parse)
+
+    cycle = 1 if shuffle is None else 2
+    found = found.interleave(read, cycle_length=cycle, num_parallel_calls=cycle, deterministic=True)
+    if len(files) > 1 or drop_remainder:
+        found = found.rebatch(batch_size, drop_remainder=drop_remainder)
+    counts = [dataset.count(partition) for partition in range(dataset.npartitions)]
+    if shard[1] == 1 and None not in counts:
+        rows = sum(filter(None, counts))
+        found = found.apply(
+            tf.data.experimental.assert_cardinality(_nbatches(rows, batch_size, drop_remainder))
+        )
+    return found
+
+
+def _codec_name(dataset: Dataset, path: str) -> str:
+    """What TensorFlow calls the codec of a file."""
+    with dataset.store.fs.open(path, "rb") as file:
+        codec = detect(file.read(HEADER_BYTES))
+    if codec not in _CODECS:
+        raise TFRecordError(
+            f"TensorFlow cannot decompress {codec}",
+            path=dataset.store.public(path),
+            advice="pass engine='ours', or write with compression='gzip'",
+        )
+    return _CODECS[codec]
+
+
+def _partition_tensor(dataset: Dataset, item: Field, missing: Mapping[str, Any]) -> Any:
+    """A value of a partition column for each file."""
+    values = item.load(dataset.partition_values[item.name])
+    column = numpy_columns(pa.record_batch({item.name: values}), missing)[item.name]
+    assert not isinstance(column, Ragged)  # partition columns are scalars
+    return tf.constant(column.tolist() if column.dtype == object else column, _tensor_type(item))
+
+
+def _nbatches(rows: int, batch_size: int, drop_remainder: bool) -> int:
+    return rows // batch_size if drop_remainder else -(-rows // batch_size)
+
+
+def _best_engine(dataset: Dataset, schema: Schema) -> Engine:
+    """TensorFlow's own reader for large binary records, if it can read them."""
+    counts = [dataset.count(partition) for partition in range(dataset.npartitions)]
+    sizes = [split.file.size for splits in dataset.partitions for split in splits]
+    if schema.record_type == "bytes" or None in counts or None in sizes or not dataset.store.local:
+        return "ours"
+    rows = sum(filter(None, counts))
+    if not rows or sum(filter(None, sizes)) / rows < _LARGE_RECORD_BYTES:
+        return "ours"
+    is_binary = any(item.kind == "bytes" and not item.depth for item in schema.fields)
+    is_plain = all(_is_readable(dataset, splits[0].file.path) for splits in dataset.partitions if splits)
+    return "native" if is_binary and is_plain else "ours"
+
+
+def _is_readable(dataset: Dataset, path: str) -> bool:
+    try:
+        _codec_name(dataset, path)
+    except TFRecordError:
+        return False
+    return True
+
+
+# -- Our decoder ---------------------------------------------------------------------------------------------
+
+
+def _ours(
+    path: Any,
+    schema: Schema,
+    *,
+    batch_mode: Any,
+    missing: Mapping[str, Any] | None,
+    lists: Lists,
+    **arguments: Any,
+) -> "tf.data.Dataset":
+    """Batches that are decoded here, by a thread that TensorFlow's pipeline pulls from."""
+    epochs = count()
+    arguments |= {"columns": schema.names, "batch_mode": batch_mode}
+    first = iter_batches(path, **arguments)
+
+    def generate() -> Iterator[Tensors]:
+        with iter_batches(path, epoch=next(epochs), **arguments) as batches:
+            if batches.state["source"] != first.state["source"]:
+                raise TFRecordError(
+                    "the dataset was rewritten between two epochs",
+                    path=os.fspath(path) if isinstance(path, str | os.PathLike) else None,
+                    advice="make the tf.data.Dataset again",
+                )
+            for batch in batches:
+                columns = numpy_columns(batch, missing)
+                yield {name: _tensor(column) for name, column in columns.items()}
+
+    signature = {item.name: _signature(item) for item in schema.fields}
+    found = tf.data.Dataset.from_generator(generate, output_signature=signature)
+    found = found.apply(tf.data.experimental.assert_cardinality(len(first)))
+    convert: Callable[[Any], Any] | None = {"padded": _padded, "sparse": _sparse}.get(lists)
+    if convert is None:
+        return found
+    return found.map(lambda row: {name: convert(tensor) for name, tensor in row.items()})
+
+
+def _tensor(column: Array | Ragged) -> Any:
+    if isinstance(column, Ragged):
+        return tf.RaggedTensor.from_row_splits(_tensor(column.values), column.offsets, validate=False)
+    # TensorFlow makes strings of a list in half the time that an array of objects takes.
+    return tf.constant(column.tolist(), tf.string) if column.dtype == object else column
+
+
+def _signature(item: Field) -> Any:
+    dtype, shape = _tensor_type(item), _row_shape(item.type)
+    if shape is not None:
+        return tf.TensorSpec([None, *shape], dtype)
+    inner, depth = item.type.value_type, 1
+    while (of_value := _row_shape(inner)) is None:
+        inner, depth = inner.value_type, depth + 1
+    dims = [None] * (1 + depth)
+    return tf.RaggedTensorSpec([*dims, *of_value], dtype, ragged_rank=depth, row_splits_dtype=tf.int64)
+
+
+def _padded(tensor: Any) -> Any:
+    return tensor.to_tensor() if isinstance(tensor, tf.RaggedTensor) else tensor
+
+
+def _sparse(tensor: Any) -> Any:
+    return tensor.to_sparse() if isinstance(tensor, tf.RaggedTensor) else tensor

@@ -1,0 +1,251 @@
+"""TensorFlow: specs that its own parser takes, and two engines that give the same elements."""
+
+import datetime
+from pathlib import Path
+from typing import Any
+
+import dask.dataframe as dd
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+
+import dask_tfrecord
+from dask_tfrecord import SchemaError, TFRecordError
+
+pytestmark = pytest.mark.tensorflow
+tf = pytest.importorskip("tensorflow", reason="TensorFlow has no wheel for this platform")
+
+ROWS = 203
+TYPES: dict[str, Any] = {
+    "bool": pa.bool_(),
+    "int8": pa.int8(),
+    "uint16": pa.uint16(),
+    "uint64": pa.uint64(),
+    "half": pa.float16(),
+    "double": pa.float64(),
+    "text": pa.string(),
+    "bytes": pa.binary(),
+    "time": pa.timestamp("ms"),
+    "date": pa.date32(),
+    "ragged": pa.list_(pa.int32()),
+    "fixed": pa.list_(pa.float32(), 3),
+    "words": pa.list_(pa.string()),
+}
+
+
+def value(name: str, row: int) -> Any:
+    return {
+        "bool": row % 2 == 0,
+        "int8": row % 100 - 50,
+        "uint16": row + 65000,
+        "uint64": row + 2**62,
+        "half": row / 4,
+        "double": row / 2,
+        "text": f"t{row}é",
+        "bytes": bytes([row % 256, 0, 255]),
+        "time": datetime.datetime(2026, 1, 1) + datetime.timedelta(hours=row),
+        "date": datetime.date(2026, 1, 1) + datetime.timedelta(days=row),
+        "ragged": list(range(row % 4)),
+        "fixed": [row, row / 2, 0.5],
+        "words": [f"w{word}" for word in range(row % 3)],
+    }[name]
+
+
+def frame(**more: Any) -> pd.DataFrame:
+    columns = {name: [value(name, row) for row in range(ROWS)] for name in TYPES}
+    data = {
+        name: pd.array(pa.array(column, TYPES[name]), pd.ArrowDtype(TYPES[name]))
+        for name, column in columns.items()
+    }
+    return pd.DataFrame({"id": np.arange(ROWS), **data, **more})
+
+
+FORMS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "gzip": {"compression": "gzip"},
+    "partitioned": {"partition_on": ["key"], "compression": "zlib"},
+}
+
+
+@pytest.fixture(scope="module", params=FORMS)
+def dataset(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> str:
+    path = str(tmp_path_factory.mktemp("tensorflow") / "dataset")
+    key = pd.array([f"k{row % 3}" for row in range(ROWS)], pd.ArrowDtype(pa.string()))
+    ddf = dd.from_pandas(frame(key=key), npartitions=3)
+    dask_tfrecord.to_tfrecord(ddf, path, lossy="allow", **FORMS[request.param])
+    return path
+
+
+def rows(elements: Any) -> list[dict[str, Any]]:
+    """All rows of a dataset of batches, as plain values."""
+    found = []
+    for batch in elements:
+        columns = {
+            name: tensor.to_list() if isinstance(tensor, tf.RaggedTensor) else tensor.numpy().tolist()
+            for name, tensor in batch.items()
+        }
+        found += [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+    return found
+
+
+def dtypes(elements: Any) -> dict[str, Any]:
+    return {name: spec.dtype for name, spec in elements.element_spec.items()}
+
+
+def test_both_engines_give_the_same_rows(dataset: str) -> None:
+    from dask_tfrecord.feed.tensorflow import tensorflow_dataset
+
+    ours, native = (tensorflow_dataset(dataset, 32, engine=engine) for engine in ("ours", "native"))
+    assert dtypes(ours) == dtypes(native)
+    assert dtypes(ours)["int8"] == tf.int8
+    assert rows(ours) == rows(native)
+    assert int(ours.cardinality()) == int(native.cardinality()) == 7
+    assert [batch["id"].shape[0] for batch in native] == [32] * 6 + [11]
+
+
+def test_the_rows_are_those_of_the_dataset(dataset: str) -> None:
+    from dask_tfrecord.feed.tensorflow import tensorflow_dataset
+
+    table = pa.Table.from_pandas(dask_tfrecord.read_tfrecord(dataset).compute(), preserve_index=False)
+    expected = table.set_column(table.schema.get_field_index("time"), "time", table["time"].cast(pa.int64()))
+    expected = expected.set_column(
+        table.schema.get_field_index("date"), "date", table["date"].combine_chunks().view(pa.int32())
+    ).to_pylist()
+    found = rows(tensorflow_dataset(dataset, 50, engine="ours"))
+    for one, other in zip(found, expected, strict=True):
+        other["text"], other["words"] = other["text"].encode(), [word.encode() for word in other["words"]]
+        other["key"] = other["key"].encode() if isinstance(other["key"], str) else other["key"]
+        assert one == other
+
+
+@pytest.mark.parametrize("engine", ["ours", "native"])
+def test_every_row_is_in_one_shard(dataset: str, engine: Any) -> None:
+    from dask_tfrecord.feed.tensorflow import tensorflow_dataset
+
+    found: list[int] = []
+    for index in range(3):
+        shard = tensorflow_dataset(dataset, 16, ["id"], engine=engine, shard=(index, 3), shuffle=1)
+        found += [row["id"] for row in rows(shard)]
+    assert sorted(found) == list(range(ROWS))
+
+
+@pytest.mark.parametrize("engine", ["ours", "native"])
+def test_epochs_are_shuffled_differently(dataset: str, engine: Any) -> None:
+    from dask_tfrecord.feed.tensorflow import tensorflow_dataset
+
+    elements = tensorflow_dataset(dataset, 16, ["id"], engine=engine, shuffle=5, shuffle_buffer=100)
+    first, second = ([row["id"] for row in rows(elements)] for _ in range(2))
+    assert first != second
+    assert sorted(first) == sorted(second) == list(range(ROWS))
+
+
+@pytest.mark.parametrize("engine", ["ours", "native"])
+def test_a_label_is_the_second_part(dataset: str, engine: Any) -> None:
+    from dask_tfrecord.feed.tensorflow import tensorflow_dataset
+
+    elements = tensorflow_dataset(dataset, 100, ["id"], "int8", engine=engine, drop_remainder=True)
+    batches = list(elements)
+    assert len(batches) == int(elements.cardinality()) == 2
+    for features, label in batches:
+        assert list(features) == ["id"]
+        assert label.dtype == tf.int8
+
+
+@pytest.mark.parametrize("lists", ["ragged", "padded", "sparse"])
+def test_lists_take_the_form_that_is_asked_for(dataset: str, lists: Any) -> None:
+    from dask_tfrecord.feed.tensorflow import tensorflow_dataset
+
+    first = [
+        next(iter(tensorflow_dataset(dataset, 20, ["ragged", "words"], engine=engine, lists=lists)))
+        for engine in ("ours", "native")
+    ]
+    for name in ("ragged", "words"):
+        ours, native = (batch[name] for batch in first)
+        assert type(ours) is type(native)
+        if lists == "sparse":
+            ours, native = tf.sparse.to_dense(ours), tf.sparse.to_dense(native)
+        if lists == "ragged":
+            assert ours.to_list() == native.to_list()
+        else:
+            assert ours.numpy().tolist() == native.numpy().tolist()
+
+
+def test_the_code_of_a_spec_is_the_spec(dataset: str) -> None:
+    from dask_tfrecord.feed.tensorflow import feature_spec
+
+    spec = feature_spec(dataset)
+    assert eval(spec.code(), {"tf": tf}) == spec.context
+
+
+def test_missing_values_have_a_default_or_are_refused(tmp_path: Path) -> None:
+    from dask_tfrecord.feed.tensorflow import feature_spec, tensorflow_dataset
+
+    data = {
+        "x": pa.array([1, None, 3]),
+        "y": pa.array([0.5, None, 2], pa.float32()),
+        "z": pa.array(["a", None, "c"]),
+        "l": pa.array([[1], None, [2, 3]]),
+    }
+    frame = pd.DataFrame({name: pd.array(one, pd.ArrowDtype(one.type)) for name, one in data.items()})
+    dask_tfrecord.to_tfrecord(dd.from_pandas(frame, npartitions=1), tmp_path / "d")
+    with pytest.raises(SchemaError, match=r"feature 'x'.*missing="):
+        feature_spec(tmp_path / "d")
+    for engine in ("ours", "native"):
+        elements = tensorflow_dataset(tmp_path / "d", 3, engine=engine, missing={"x": -1})
+        (batch,) = elements
+        assert batch["x"].numpy().tolist() == [1, -1, 3]
+        assert np.isnan(batch["y"].numpy()).tolist() == [False, True, False]
+        assert batch["z"].numpy().tolist() == [b"a", b"", b"c"]
+        assert batch["l"].to_list() == [[1], [], [2, 3]]
+
+
+def test_sequence_examples(tmp_path: Path) -> None:
+    from dask_tfrecord.feed.tensorflow import feature_spec, tensorflow_dataset
+
+    type_ = pd.ArrowDtype(pa.list_(pa.list_(pa.string())))
+    frame = pd.DataFrame({"x": [1, 2], "s": pd.array([[["a"], ["b", "c"]], []], type_)})
+    ddf = dd.from_pandas(frame, npartitions=1)
+    dask_tfrecord.to_tfrecord(ddf, tmp_path / "d", record_type="sequence_example")
+    spec = feature_spec(tmp_path / "d")
+    assert list(spec.sequence) == ["s"]
+    found = [
+        next(iter(tensorflow_dataset(tmp_path / "d", 2, engine=engine))) for engine in ("ours", "native")
+    ]
+    for batch in found:
+        assert batch["s"].to_list() == [[[b"a"], [b"b", b"c"]], []]
+        assert batch["x"].numpy().tolist() == [1, 2]
+
+
+def test_large_images_are_read_by_tensorflow(tmp_path: Path) -> None:
+    from dask_tfrecord.feed import tensorflow as module
+
+    type_ = pd.ArrowDtype(pa.binary())
+    frame = pd.DataFrame({"image": pd.array([b"x" * 20_000, b"y" * 20_000], type_), "id": [1, 2]})
+    dask_tfrecord.to_tfrecord(dd.from_pandas(frame, npartitions=1), tmp_path / "d")
+    dataset = module.open_to_feed(tmp_path / "d", None)
+    assert module._best_engine(dataset, dataset.schema) == "native"
+    (batch,) = module.tensorflow_dataset(tmp_path / "d", 2)
+    assert batch["id"].numpy().tolist() == [1, 2]
+
+
+def test_what_tensorflow_cannot_read_is_named(tmp_path: Path) -> None:
+    from dask_tfrecord.feed.tensorflow import tensorflow_dataset
+
+    with pytest.warns(UserWarning, match="TensorFlow"):
+        dask_tfrecord.to_tfrecord(dd.from_dict({"x": [1]}, npartitions=1), tmp_path / "d", compression="zstd")
+    with pytest.raises(TFRecordError, match="cannot decompress zstd"):
+        tensorflow_dataset(tmp_path / "d", 1, engine="native")
+    (batch,) = tensorflow_dataset(tmp_path / "d", 1)
+    assert batch["x"].numpy().tolist() == [1]
+
+
+def test_a_dataset_that_is_overwritten_between_epochs_raises(tmp_path: Path) -> None:
+    from dask_tfrecord.feed.tensorflow import tensorflow_dataset
+
+    dask_tfrecord.to_tfrecord(dd.from_dict({"x": [1, 2]}, npartitions=1), tmp_path / "d")
+    elements = tensorflow_dataset(tmp_path / "d", 1, engine="ours")
+    assert len(list(elements)) == 2
+    dask_tfrecord.to_tfrecord(dd.from_dict({"x": [3, 4, 5]}, npartitions=1), tmp_path / "d", overwrite=True)
+    with pytest.raises(tf.errors.OpError, match="rewritten between two epochs"):
+        list(elements)
