@@ -15,6 +15,8 @@ from dask_tfrecord.errors import (
     SchemaError,
     TFRecordError,
 )
+from dask_tfrecord.feed.batches import Batches, iter_batches
+from dask_tfrecord.feed.record_table import RecordTable
 from dask_tfrecord.files.entry import Block, ColumnStatistics, FileEntry
 from dask_tfrecord.housekeeping import cleanup, exists
 from dask_tfrecord.inspection import index, verify
@@ -24,6 +26,7 @@ from dask_tfrecord.schema.model import Field, Schema
 from dask_tfrecord.writer import to_tfrecord
 
 __all__ = [
+    "Batches",
     "Block",
     "ColumnStatistics",
     "ConcurrentWriteError",
@@ -33,6 +36,7 @@ __all__ = [
     "Field",
     "FileChangedError",
     "FileEntry",
+    "RecordTable",
     "Schema",
     "SchemaError",
     "Snapshot",
@@ -40,6 +44,7 @@ __all__ = [
     "cleanup",
     "exists",
     "index",
+    "iter_batches",
     "read_tfrecord",
     "take",
     "to_tfrecord",
