@@ -27,7 +27,7 @@ from dask_tfrecord.files.splits import Split
 from dask_tfrecord.files.storage.listing import PathLike
 from dask_tfrecord.files.storage.unchanged import check_unchanged
 from dask_tfrecord.files.stream import WINDOW_BYTES, open_window
-from dask_tfrecord.schema.storage_types import load
+from dask_tfrecord.schema.storage_values import load
 
 # Blocks of a dataset: what is decompressed for one record of a compressed file.
 _BLOCK_BYTES = 1 << 20
