@@ -32,6 +32,7 @@ MENU = """
 docs/reading
 docs/writing
 docs/stores
+docs/training
 docs/migrating
 ```
 

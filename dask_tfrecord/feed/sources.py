@@ -14,6 +14,7 @@ from dask_tfrecord.errors import TFRecordError
 from dask_tfrecord.feed.datasets import count_rows, open_to_feed, selected_schema
 from dask_tfrecord.files.storage.listing import PathLike
 from dask_tfrecord.frames import pandas_to_arrow
+from dask_tfrecord.frames.planning import plan_schema
 from dask_tfrecord.schema.model import Schema
 
 
@@ -82,7 +83,7 @@ class CollectionSource:
         frame = ddf.to_frame() if isinstance(ddf, dd.Series) else ddf
         frame = frame if columns is None else frame[list(columns)]
         frame = frame.optimize()
-        self.schema = pandas_to_arrow.plan_schema(
+        self.schema = plan_schema(
             frame._meta,
             schema=None,
             record_type="example",
