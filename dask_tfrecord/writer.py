@@ -247,7 +247,7 @@ def to_tfrecord(
     base = check_destination(store, mode)
     schema = arguments.arrow_schema(schema)
     levels = index_levels(ddf._meta, write_index)
-    ddf, texts = expr.checked(ddf, text_columns(ddf._meta, schema, levels))
+    ddf, unverified_text = expr.check_string_conversions(ddf, text_columns(ddf._meta, schema, levels))
     replaceable = replaceable_files(store) if mode in ("overwrite", "partitions") else frozenset()
     plan = plan_schema(
         ddf._meta,
@@ -288,7 +288,7 @@ def to_tfrecord(
     if moved is None:
         ddf = _repartitioned(ddf, count)
     keep = True if levels else write_index
-    result = expr.write(ddf, run, write_index=keep, texts=texts, shuffle=moved)
+    result = expr.write(ddf, run, write_index=keep, unverified_text=unverified_text, shuffle=moved)
     return _compute(result, run, compute_kwargs, retries) if compute else result
 
 
@@ -311,14 +311,14 @@ def _compute(
 
 def _nested_type(ddf: dd.DataFrame) -> RecordType:
     """The record type for the columns: sequence examples if a list of lists was read from them."""
-    read = expr.records_read(ddf)
+    read = expr.read_schemas(ddf)
     nested = {item.name for schema in read for item in schema.fields if item.depth > 1}
     return "example" if nested.isdisjoint(ddf.columns) else "sequence_example"
 
 
 def _as_read(ddf: dd.DataFrame, records: Schema) -> Schema:
     """The schema with record type "bytes" if its only column holds records that were read as bytes."""
-    read = expr.records_read(ddf)
+    read = expr.read_schemas(ddf)
     only = len(records.fields) == 1 and records.fields[0].type in (pa.binary(), pa.large_binary())
     if only and read and all(schema.record_type == "bytes" for schema in read):
         return replace(records, record_type="bytes")

@@ -5,16 +5,16 @@ Checked on Dask 2025.5.1 to 2026.8. The work of the tasks is in `dataset` and `f
 
 from dask_tfrecord.expr.lineage import check_not_read, large_strings, read_types
 from dask_tfrecord.expr.reading import read
-from dask_tfrecord.expr.string_conversion import checked, records_read, was_computed
+from dask_tfrecord.expr.string_conversion import check_string_conversions, read_schemas, was_computed
 from dask_tfrecord.expr.writing import write
 
 __all__ = [
     "check_not_read",
-    "checked",
+    "check_string_conversions",
     "large_strings",
     "read",
+    "read_schemas",
     "read_types",
-    "records_read",
     "was_computed",
     "write",
 ]

@@ -1,4 +1,4 @@
-"""Where the text of a collection comes from, and checks of the places where Dask makes text of objects."""
+"""Find where the text of a collection comes from, and check the objects that Dask converts to text."""
 
 from collections.abc import Hashable, Iterator, Mapping
 from typing import Any, ClassVar
@@ -22,123 +22,124 @@ from dask_tfrecord.expr.reading import ReadTFRecord
 from dask_tfrecord.frames import stringified
 from dask_tfrecord.schema.model import Schema
 
-# What an expression below calls a column or an index level of the collection -> what it is called there.
+# For each label of a column or index level in an expression: the name of its column in the records.
 Names = Mapping[Hashable, str]
 
-# Columns of text, and whether they were computed before: Dask may have made text of them then.
-Texts = tuple[tuple[str, bool], ...]
+# Names of text columns of unknown origin. The flag is True if the column was computed before, for example by
+# persist(), so that Dask may have converted its objects to text then.
+UnverifiedText = tuple[tuple[str, bool], ...]
 
 _RENAMING = (RenameFrame, AddPrefix, RenameSeries, ToFrame)
 _LOADS = (ArrowStringConversion, FromGraph, FromPandas, ReadTFRecord)
 
 
-def records_read(ddf: DataFrame) -> list[Schema]:
-    """The columns of the TFRecord files that a collection is made of."""
-    return [found.dataset.schema for found in ddf.expr.walk() if isinstance(found, ReadTFRecord)]
+def read_schemas(ddf: DataFrame) -> list[Schema]:
+    """The schemas of all TFRecord datasets that a collection reads."""
+    return [expr.dataset.schema for expr in ddf.expr.walk() if isinstance(expr, ReadTFRecord)]
 
 
 def was_computed(ddf: DataFrame) -> bool:
-    """Whether a collection holds results, such as those of ``persist()``, which do not show their origin."""
-    return any(isinstance(found, FromGraph) for found in ddf.expr.walk())
+    """True if a collection holds computed results, such as those of persist(), which hide their origin."""
+    return any(isinstance(expr, FromGraph) for expr in ddf.expr.walk())
 
 
-class CheckedStrings(ArrowStringConversion):
-    """Dask's conversion of objects to text, which refuses other objects in the columns that are named."""
+class CheckedStringConversion(ArrowStringConversion):
+    """Dask's conversion of objects to text, which raises if the named columns hold other objects."""
 
     _parameters: ClassVar = ["frame", "names"]
 
     @staticmethod
     def operation(frame: Any, names: tuple[tuple[Hashable, str], ...]) -> Any:
-        """Convert a partition."""
+        """Check and convert a partition."""
         _check_objects(frame, dict(names))
         return ArrowStringConversion.operation(frame)
 
 
-def checked(ddf: DataFrame, names: Names) -> tuple[DataFrame, Texts]:
-    """The collection with checks that its text was no other objects before.
+def check_string_conversions(ddf: DataFrame, names: Names) -> tuple[DataFrame, UnverifiedText]:
+    """Check that Dask converts no objects other than strings to text.
 
-    Data that is in the graph is checked now, other data when it is loaded.
+    Data in the graph is checked now. Other data is checked when it is loaded.
 
     Parameters
     ----------
     ddf : dask.dataframe.DataFrame
-        The collection.
+        Collection to check.
     names : mapping
-        The columns and index levels that are text, and the columns that they become.
+        Labels of the columns and index levels that hold text, and the names of their columns in the records.
 
     Returns
     -------
     dask.dataframe.DataFrame
-        The collection that checks itself.
-    Texts
-        The columns of which nothing is known but the text itself.
+        The collection, with a check in each conversion.
+    UnverifiedText
+        The text columns of unknown origin, whose text itself must be inspected.
 
     Raises
     ------
     SchemaError
-        For a column of data in the graph that holds other objects than text.
+        If a column of data in the graph holds objects other than strings.
     """
-    found = ddf.expr
+    expr = ddf.expr
     known: set[str] = set()
     computed: set[str] = set()
-    changes: dict[str, tuple[Expr, dict[Hashable, str]]] = {}
-    for source, below in _loads(found, names, set()):
+    conversions: dict[str, tuple[Expr, dict[Hashable, str]]] = {}
+    for source, labels in _loads(expr, names, set()):
         if isinstance(source, FromGraph):
-            computed |= set(below.values())
+            computed |= set(labels.values())
             continue
-        known |= set(below.values())
+        known |= set(labels.values())
         if isinstance(source, FromPandas) and source.pyarrow_strings_enabled:
-            _check_objects(source.operand("frame")._data, below)
+            _check_objects(source.operand("frame")._data, labels)
         if isinstance(source, ArrowStringConversion):
-            before = changes.get(source._name, (source, {}))[1]
-            changes[source._name] = source, before | dict(below)
-    for source, below in changes.values():
-        found = found.substitute(source, CheckedStrings(source.frame, tuple(below.items())))
-    doubtful = (name for name in names.values() if name not in known or name in computed)
-    return new_collection(found), tuple((name, name in computed) for name in doubtful)
+            other_labels = conversions.get(source._name, (source, {}))[1]
+            conversions[source._name] = source, other_labels | dict(labels)
+    for source, labels in conversions.values():
+        expr = expr.substitute(source, CheckedStringConversion(source.frame, tuple(labels.items())))
+    unverified = (name for name in names.values() if name not in known or name in computed)
+    return new_collection(expr), tuple((name, name in computed) for name in unverified)
 
 
-def _loads(found: Expr, names: Names, seen: set[Any]) -> Iterator[tuple[Expr, Names]]:
-    """The expressions that load the columns, and what they call them."""
-    key = found._name, frozenset(names.items())
-    if not names or key in seen:
+def _loads(expr: Expr, names: Names, visited: set[Any]) -> Iterator[tuple[Expr, Names]]:
+    """The expressions that load the columns, each with its own labels of the columns."""
+    key = expr._name, frozenset(names.items())
+    if not names or key in visited:
         return
-    seen.add(key)
-    if isinstance(found, _LOADS):
-        yield found, names
+    visited.add(key)
+    if isinstance(expr, _LOADS):
+        yield expr, names
         return
-    for below in found.dependencies():
-        yield from _loads(below, _names_below(found, below, names), seen)
+    for child in expr.dependencies():
+        yield from _loads(child, _names_in_child(expr, child, names), visited)
 
 
-def _names_below(found: Expr, below: Expr, names: Names) -> Names:
-    """The names in an expression that another is made of."""
-    if isinstance(found, Filter) and below._name != found.frame._name:
-        return {}  # a mask
-    columns, levels = _labels(below)
-    if isinstance(found, _RENAMING):
-        pairs = zip(_labels(found)[0], columns, strict=False)
-        return {old: names[new] for new, old in pairs if new in names} | _only(names, levels)
-    if isinstance(found, Assign):
-        assigned = dict(zip(found.keys, found.vals, strict=True))
-        kept = {old: new for old, new in names.items() if old not in assigned}
-        taken = _only(kept, [*columns, *levels]) if below._name == found.frame._name else {}
-        for key, value in assigned.items():
-            if key in names and isinstance(value, Expr) and value._name == below._name:
-                taken |= dict.fromkeys(columns, names[key])
-        return taken
-    return _only(names, [*columns, *levels])
+def _names_in_child(expr: Expr, child: Expr, names: Names) -> Names:
+    """Translate the labels of an expression to the labels of an expression that it is computed from."""
+    if isinstance(expr, Filter) and child._name != expr.frame._name:
+        return {}  # the child is the mask
+    columns, levels = _labels(child)
+    if isinstance(expr, _RENAMING):
+        pairs = zip(_labels(expr)[0], columns, strict=False)
+        return {old: names[new] for new, old in pairs if new in names} | _select(names, levels)
+    if isinstance(expr, Assign):
+        assigned = dict(zip(expr.keys, expr.vals, strict=True))
+        unassigned = {label: name for label, name in names.items() if label not in assigned}
+        selected = _select(unassigned, [*columns, *levels]) if child._name == expr.frame._name else {}
+        for label, value in assigned.items():
+            if label in names and isinstance(value, Expr) and value._name == child._name:
+                selected |= dict.fromkeys(columns, names[label])
+        return selected
+    return _select(names, [*columns, *levels])
 
 
-def _only(names: Names, labels: list[Hashable]) -> dict[Hashable, str]:
+def _select(names: Names, labels: list[Hashable]) -> dict[Hashable, str]:
     return {label: names[label] for label in labels if label in names}
 
 
-def _labels(found: Expr) -> tuple[list[Hashable], list[Hashable]]:
-    """The names of columns and of index levels."""
+def _labels(expr: Expr) -> tuple[list[Hashable], list[Hashable]]:
+    """The labels of the columns and of the index levels; empty if the expression is not a frame."""
     try:
-        meta = found._meta
-    except (AttributeError, NotImplementedError):  # Dask's expressions that are no frames have none
+        meta = expr._meta
+    except (AttributeError, NotImplementedError):  # Dask's expressions without a frame have no meta
         return [], []
     if isinstance(meta, pd.DataFrame):
         return list(meta.columns), list(meta.index.names)

@@ -18,7 +18,7 @@ from dask_tfrecord.dataset.snapshot.model import FileEntry, Snapshot
 from dask_tfrecord.dataset.write.commit import commit
 from dask_tfrecord.dataset.write.run import WriteRun
 from dask_tfrecord.errors import TFRecordError
-from dask_tfrecord.expr.string_conversion import Texts
+from dask_tfrecord.expr.string_conversion import UnverifiedText
 from dask_tfrecord.files.storage.redaction import redact_errors
 from dask_tfrecord.frames import pandas_to_arrow, stringified
 
@@ -28,11 +28,11 @@ def write(
     run: WriteRun,
     *,
     write_index: bool | None,
-    texts: Texts = (),
+    unverified_text: UnverifiedText = (),
     shuffle: Shuffle | None = None,
 ) -> Scalar:
     """Return a lazy scalar: the snapshot of the written dataset. Computing it writes."""
-    return new_collection(WriteTFRecord(ddf.expr, run, write_index, texts, shuffle))
+    return new_collection(WriteTFRecord(ddf.expr, run, write_index, unverified_text, shuffle))
 
 
 def _without_replaceable(run: WriteRun) -> WriteRun:
@@ -42,11 +42,16 @@ def _without_replaceable(run: WriteRun) -> WriteRun:
 
 @redact_errors
 def write_partition(
-    partition: pd.DataFrame, run: WriteRun, write_index: bool | None, texts: Texts, index: int, count: int
+    partition: pd.DataFrame,
+    run: WriteRun,
+    write_index: bool | None,
+    unverified_text: UnverifiedText,
+    index: int,
+    count: int,
 ) -> tuple[FileEntry, ...]:
     """Write the files of a partition."""
     try:
-        return run.write(_to_table(partition, run, write_index, texts), index, count)
+        return run.write(_to_table(partition, run, write_index, unverified_text), index, count)
     except TFRecordError as error:
         raise error.located(path=_partition_path(run, index, count)) from None
 
@@ -56,14 +61,14 @@ def spill_partition(
     partition: pd.DataFrame,
     run: WriteRun,
     write_index: bool | None,
-    texts: Texts,
+    unverified_text: UnverifiedText,
     shuffle: Shuffle,
     index: int,
     count: int,
 ) -> Spill:
     """Write the rows of a partition to a spill file, from which the shuffled partitions read."""
     try:
-        return spill(run, _to_table(partition, run, write_index, texts), index, shuffle)
+        return spill(run, _to_table(partition, run, write_index, unverified_text), index, shuffle)
     except TFRecordError as error:
         raise error.located(path=_partition_path(run, index, count)) from None
     finally:
@@ -89,13 +94,15 @@ def _release_memory() -> None:
     pa.default_memory_pool().release_unused()
 
 
-def _to_table(partition: pd.DataFrame, run: WriteRun, write_index: bool | None, texts: Texts) -> pa.Table:
+def _to_table(
+    partition: pd.DataFrame, run: WriteRun, write_index: bool | None, unverified_text: UnverifiedText
+) -> pa.Table:
     """Convert a partition to Arrow, and check text of unknown origin for printed objects."""
     table = pandas_to_arrow.to_table(partition, run.columns, write_index=write_index, lossy=run.options.lossy)
-    for name, computed in texts:
-        first = stringified.first(table[name])
-        stringified.check_text(first, name)
-        if computed and stringified.may_be_collections(first):
+    for name, was_computed in unverified_text:
+        strings = stringified.sample_strings(table[name])
+        stringified.check_text(strings, name)
+        if was_computed and stringified.may_be_collections(strings):
             problem = f"the text of {name!r} looks like printed lists or dicts"
             warn_client(f"{problem}; {stringified.advice(name)}.")
     return table
@@ -153,7 +160,7 @@ class _NoFrame(_AllColumns):
 class WriteTFRecord(_NoFrame):
     """The whole write, before it is lowered. Its only partition is the snapshot."""
 
-    _parameters: ClassVar = ["frame", "run", "write_index", "texts", "shuffle"]
+    _parameters: ClassVar = ["frame", "run", "write_index", "unverified_text", "shuffle"]
 
     def _divisions(self) -> tuple[None, None]:
         return (None, None)
@@ -162,9 +169,9 @@ class WriteTFRecord(_NoFrame):
         check_cluster()
         run = _without_replaceable(self.run)
         if self.shuffle is None:
-            files = WritePartitions(self.frame, run, self.write_index, self.texts)
+            files = WritePartitions(self.frame, run, self.write_index, self.unverified_text)
         else:
-            spills = SpillPartitions(self.frame, run, self.write_index, self.texts, self.shuffle)
+            spills = SpillPartitions(self.frame, run, self.write_index, self.unverified_text, self.shuffle)
             files = WriteShuffled(spills, run, self.shuffle)
         return CommitTFRecord(files, self.run)
 
@@ -172,7 +179,7 @@ class WriteTFRecord(_NoFrame):
 class WritePartitions(_NoFrame, _PerPartition):
     """Writes each partition. The results are the entries of its files."""
 
-    _parameters: ClassVar = ["frame", "run", "write_index", "texts"]
+    _parameters: ClassVar = ["frame", "run", "write_index", "unverified_text"]
     _prefix: ClassVar = "totfrecord"
     _function = staticmethod(write_partition)
 
@@ -180,7 +187,7 @@ class WritePartitions(_NoFrame, _PerPartition):
 class SpillPartitions(_NoFrame, _PerPartition):
     """Writes the rows of each partition to a spill file. The results describe the spill files."""
 
-    _parameters: ClassVar = ["frame", "run", "write_index", "texts", "shuffle"]
+    _parameters: ClassVar = ["frame", "run", "write_index", "unverified_text", "shuffle"]
     _prefix: ClassVar = "spillrows"
     _function = staticmethod(spill_partition)
 

@@ -1,8 +1,8 @@
-"""Columns of Python objects -> Arrow arrays of values that equal these objects. Knows no schemas.
+"""Convert columns of Python objects to Arrow arrays whose values equal the objects. Knows no schemas.
 
-Arrow's own way drops what a type cannot hold: the nanoseconds of a pandas timestamp, the fraction of a float
-among integers, the time zone of a datetime. What Arrow made is therefore compared with the objects, except
-for columns of one kind that Arrow is known to convert exactly.
+Arrow silently drops what a type cannot hold: the nanoseconds of a pandas timestamp, the fraction of a float
+among integers, the time zone of a datetime. The array is therefore compared with the objects, unless all
+objects are of one kind that Arrow is known to convert exactly.
 """
 
 import datetime
@@ -22,27 +22,29 @@ from dask_tfrecord.schema.storage_types import innermost, is_list
 
 Objects = npt.NDArray[np.object_]
 
-# Sequences of which Arrow infers no type.
+# Sequences whose type Arrow cannot infer.
 _SEQUENCES = (pd.Series, pd.Index, pd.api.extensions.ExtensionArray, array, deque, range)
 
-# What pandas calls columns of one kind, which Arrow converts exactly to the type that it infers.
-_UNIFORM = ("string", "bytes", "boolean", "integer", "floating", "decimal")
+# Kinds, as pandas names them, that Arrow converts exactly to the type that it infers.
+_EXACT_KINDS = ("string", "bytes", "boolean", "integer", "floating", "decimal")
 
-# Of these kinds, Arrow makes every type of the family at once.
+# Kinds that Arrow converts exactly to every type of the family.
 _FAMILIES = {"string": "text", "bytes": "bytes"}
+
+_MIXED = "the values are of several kinds, and no single type holds all of them"
 
 
 def to_arrow(column: "pd.Series[Any]", type_: pa.DataType | None, *, rounded: bool) -> pa.Array:
-    """The objects as values of a type, or of the type that they show.
+    """Convert objects to a type, or to the type that their values show.
 
-    Missing is what pandas calls missing; a NaN inside a list is a value.
+    Objects that pandas considers missing become null. A NaN inside a list is a value.
 
     Raises
     ------
     ValueError, TypeError, OverflowError, pyarrow.ArrowException
-        If no type holds all objects, or not the wanted one.
+        If no type holds all objects, or if the objects are not of the given type.
     MisfitError
-        For an object that the wanted type holds only with another value.
+        If the given type would change the value of an object.
     """
     values, missing = column.to_numpy(), column.isna().to_numpy()
     kind = infer_dtype(column, skipna=True)
@@ -51,109 +53,110 @@ def to_arrow(column: "pd.Series[Any]", type_: pa.DataType | None, *, rounded: bo
     if type_ is None:
         return _infer(values, missing)
     if is_list(type_) and kind in ("string", "bytes"):
-        raise TypeError("it is one string, not a list")  # Arrow would take it for a list of its letters
+        raise TypeError("it is a string, not a list")  # Arrow would make a list of its letters
     if not is_list(type_) and _FAMILIES.get(kind) == family(type_):
-        return _make(values, missing, type_)
+        return _arrow_array(values, missing, type_)
     if is_list(type_):
-        values = _with_lists(values)
+        values = _sequences_to_lists(values)
     try:
-        found = _infer(values, missing)
-    except (OverflowError, TypeError, pa.ArrowException):  # such as integers beyond 64 bits
-        found = _make(values, missing, type_)
-        if not _are_same(values[~missing], found.drop_null(), inferred=False):
+        inferred = _infer(values, missing)
+    except (OverflowError, TypeError, pa.ArrowException):  # for example integers beyond 64 bits
+        inferred = _arrow_array(values, missing, type_)
+        if not _are_equal(values[~missing], inferred.drop_null(), is_inferred=False):
             raise
-    _check_family(found.type, type_)
-    return convert(found, type_, rounded=rounded)
+    _check_family(inferred.type, type_)
+    return convert(inferred, type_, rounded=rounded)
 
 
-def _with_lists(values: Objects) -> Objects:
-    """The objects with lists in place of the other sequences, whose values Arrow converts unchecked."""
+def _sequences_to_lists(values: Objects) -> Objects:
+    """Replace other sequences by lists, because Arrow converts the values of such sequences unchecked."""
     if not any(issubclass(kind, _SEQUENCES) for kind in set(map(type, values))):
         return values
-    return _objects([list(value) if isinstance(value, _SEQUENCES) else value for value in values])
+    return _object_array([list(value) if isinstance(value, _SEQUENCES) else value for value in values])
 
 
 def _check_scalars(present: Objects) -> None:
-    """Refuse NumPy's datetimes among its other scalars, with which Arrow crashes."""
+    """Raise if NumPy datetimes are mixed with other NumPy scalars, because Arrow crashes on them."""
     scalars = {kind for kind in set(map(type, present)) if issubclass(kind, np.generic)}
     if np.datetime64 in scalars and len(scalars) > 1:
-        raise ValueError("the values are of several kinds, and no single type holds all of them")
+        raise ValueError(_MIXED)
 
 
-def _make(values: Objects, missing: npt.NDArray[np.bool_], type_: pa.DataType | None) -> pa.Array:
+def _arrow_array(values: Objects, missing: npt.NDArray[np.bool_], type_: pa.DataType | None) -> pa.Array:
     return pa.array(values, type=type_, mask=missing, from_pandas=False)
 
 
 def _infer(values: Objects, missing: npt.NDArray[np.bool_]) -> pa.Array:
-    """The objects as the type that Arrow infers, with nanoseconds if any of them has some."""
-    found = _make(values, missing, None)
+    """Convert the objects to the type that Arrow infers, in ns if its unit is too coarse."""
+    inferred = _arrow_array(values, missing, None)
     present = values[~missing]
-    if _are_uniform(present) or _are_same(present, found.drop_null()):
-        return found
-    finer = _with_nanoseconds(found.type)
-    if finer != found.type:
-        found = _make(values, missing, finer)
-        if _are_same(present, found.drop_null()):
-            return found
-    raise ValueError("the values are of several kinds, and no single type holds all of them")
+    if _are_exact(present) or _are_equal(present, inferred.drop_null()):
+        return inferred
+    finer_type = _in_nanoseconds(inferred.type)
+    if finer_type != inferred.type:
+        finer = _arrow_array(values, missing, finer_type)
+        if _are_equal(present, finer.drop_null()):
+            return finer
+    raise ValueError(_MIXED)
 
 
-def _with_nanoseconds(type_: pa.DataType) -> pa.DataType:
+def _in_nanoseconds(type_: pa.DataType) -> pa.DataType:
     if is_list(type_):
-        return pa.list_(_with_nanoseconds(type_.value_type))
+        return pa.list_(_in_nanoseconds(type_.value_type))
     if pa.types.is_timestamp(type_):
         return pa.timestamp("ns", type_.tz)
     return pa.duration("ns") if pa.types.is_duration(type_) else type_
 
 
-def _are_uniform(present: Objects) -> bool:
-    """Whether the objects are of one kind that Arrow converts exactly, or arrays of one such kind."""
-    if infer_dtype(present, skipna=False) in _UNIFORM:
+def _are_exact(present: Objects) -> bool:
+    """True if Arrow converts the objects exactly: all of one such kind, or NumPy arrays of one such dtype."""
+    if infer_dtype(present, skipna=False) in _EXACT_KINDS:
         return True
     if set(map(type, present)) == {np.ndarray}:
-        kinds = {values.dtype for values in present}
-        return len(kinds) == 1 and kinds.pop().kind in "biufSU"
+        dtypes = {values.dtype for values in present}
+        return len(dtypes) == 1 and dtypes.pop().kind in "biufSU"
     return False
 
 
-def _are_same(present: Objects, found: pa.Array, *, inferred: bool = True) -> bool:
-    """Whether the values equal the objects, as Python compares them; NaN equals itself.
+def _are_equal(present: Objects, converted: pa.Array, *, is_inferred: bool = True) -> bool:
+    """True if the values equal the objects, as Python compares them. NaN equals NaN.
 
-    Arrow converts some kinds exactly to the type that it ``inferred``, but to no other one.
+    ``is_inferred`` is True if Arrow inferred the type. Some kinds need no comparison then.
     """
     kinds = set(map(type, present))
-    if is_list(found.type):
-        if any(issubclass(kind, np.generic) for kind in kinds):  # Arrow takes some for empty lists
+    if is_list(converted.type):
+        if any(issubclass(kind, np.generic) for kind in kinds):  # Arrow converts some to empty lists
             return False
-        if np.ma.MaskedArray in kinds:  # of which Arrow takes the masked values, too
+        if np.ma.MaskedArray in kinds:  # Arrow converts the masked values too
             return False
-        values = _objects([value for value in chain.from_iterable(present) if value is not None])
-        known = inferred and _are_uniform(values)
-        return known or _are_same(values, found.flatten().drop_null(), inferred=inferred)
-    if len(present) != len(found):  # Arrow takes more for null than pandas does
+        values = _object_array([value for value in chain.from_iterable(present) if value is not None])
+        if is_inferred and _are_exact(values):
+            return True
+        return _are_equal(values, converted.flatten().drop_null(), is_inferred=is_inferred)
+    if len(present) != len(converted):  # Arrow considers more objects missing than pandas does
         return False
-    if np.ndarray in kinds:  # NumPy calls an array of one number equal to the number,
+    if np.ndarray in kinds:  # NumPy considers an array of one number equal to the number
         return False
-    if np.timedelta64 in kinds and not pa.types.is_duration(found.type):  # and a length of time, too
+    if np.timedelta64 in kinds and not pa.types.is_duration(converted.type):  # or a timedelta equal to it
         return False
-    if pa.types.is_timestamp(found.type) and found.type.tz is not None:
+    if pa.types.is_timestamp(converted.type) and converted.type.tz is not None:
         if any(getattr(value, "tzinfo", None) is None for value in present):
             return False
-        # Python calls no time that comes twice in one time zone equal to a time in another one.
-        found = found.cast(pa.timestamp(found.type.unit, "UTC"))
-        present = _objects([value.astimezone(datetime.UTC) for value in present])
-    back = _objects(found.to_pylist())
-    return not np.any((present != back) & ((present == present) | (back == back)))
+        # Python considers times that a clock change repeats unequal to times in any other time zone.
+        converted = converted.cast(pa.timestamp(converted.type.unit, "UTC"))
+        present = _object_array([value.astimezone(datetime.UTC) for value in present])
+    objects = _object_array(converted.to_pylist())
+    return not np.any((present != objects) & ((present == present) | (objects == objects)))
 
 
-def _objects(values: list[Any]) -> Objects:
-    found = np.empty(len(values), dtype=object)
-    found[:] = values
-    return found
+def _object_array(values: list[Any]) -> Objects:
+    objects = np.empty(len(values), dtype=object)
+    objects[:] = values
+    return objects
 
 
 def _check_family(source: pa.DataType, target: pa.DataType) -> None:
-    """Refuse a type whose values never equal the objects; text of digits is no number, for instance."""
+    """Raise if values of the two types are never equal, as strings of digits never equal numbers."""
     source, target = innermost(source), innermost(target)
     if not pa.types.is_null(source) and family(source) != family(target):
-        raise TypeError(f"Python objects of the type {source} never equal values of the type {target}")
+        raise TypeError(f"Python objects of type {source} never equal values of type {target}")

@@ -1,6 +1,6 @@
-"""Text that was something else before: objects of which Dask made text when a collection was built.
+"""Detect text that was another object before Dask's option dataframe.convert-string converted it to text.
 
-Knows pandas and what Python prints of arrays, lists and bytes; no files, no graphs.
+Knows pandas, and how Python prints arrays, lists and bytes. Knows no files and no graphs.
 """
 
 import re
@@ -11,29 +11,31 @@ import pyarrow as pa
 
 from dask_tfrecord.errors import SchemaError
 
-# So many rows of a partition are looked at, and so many values of them.
-_ROWS, _VALUES = 256, 32
+# Number of rows of a partition that are sampled, and most strings that are taken from these rows.
+_SAMPLE_ROWS, _SAMPLE_STRINGS = 256, 32
 
 _NUMBER = r"[-+]?(\d+(\.\d*)?(e[-+]?\d+)?|nan|inf)"
 _ITEM = rf"({_NUMBER}|True|False|None|'[^']*'|\.\.\.)"
-# What NumPy prints: items between blanks, without commas. Other lists of one item look alike.
+# A printed NumPy array: items between blanks, without commas. A printed list of one item looks the same.
 _ARRAY = re.compile(rf"\[[\[\s]*(({_ITEM})([\s\[\]]+{_ITEM})*)?[\s\]]*\]")
-_SEVERAL = re.compile(r"\[.*[^\s\[\]][\s\[\]]+[^\s\[\]].*\]|\[.*\d\.[\s\]].*", re.DOTALL)
-# What no one writes: literals of bytes, calls that make arrays or tensors, objects by their address.
+# The part of an array that a list cannot have: several items between blanks, or a float such as "1.".
+_ARRAY_ONLY = re.compile(r"\[.*[^\s\[\]][\s\[\]]+[^\s\[\]].*\]|\[.*\d\.[\s\]].*", re.DOTALL)
+# Text that people do not write: printed bytes, arrays and tensors, and objects with their addresses.
 _LITERAL = re.compile(
     r"""(bytearray\()?b('([^'\\]|\\.)*'|"([^"\\]|\\.)*")\)?"""
     r"""|[\[(]*(array|tensor|tf\.Tensor)\(.*\).*|<.+ at 0x[0-9a-fA-F]+>""",
     re.DOTALL,
 )
-# What Python prints of lists, tuples, dicts and sets; JSON begins otherwise, or may be meant.
+# A printed list, tuple, dict or set. Text that starts like JSON is left out, because it may be intended.
 _COLLECTION = re.compile(r"\[([^\"].*)?\]|\(.*\)|\{([^\"].*)?\}|set\(\)", re.DOTALL)
 
-_ARROW = {"bytes": "pa.binary()", "bool": "pa.bool_()", "date": "pa.date32()"}
-_ARROW |= dict.fromkeys(("list", "tuple", "ndarray"), "pa.list_(pa.float32())")
+# The Arrow type to recommend for each Python type.
+_ARROW_TYPES = {"bytes": "pa.binary()", "bool": "pa.bool_()", "date": "pa.date32()"}
+_ARROW_TYPES |= dict.fromkeys(("list", "tuple", "ndarray"), "pa.list_(pa.float32())")
 
 
 def holds_text(dtype: Any) -> bool:
-    """Whether values may be text, in any dtype that Dask's text can be converted to."""
+    """True if values of the dtype may be text, for every dtype that Dask's text can be converted to."""
     if isinstance(dtype, pd.CategoricalDtype):
         dtype = pd.StringDtype() if dtype.categories is None else dtype.categories.dtype
         return holds_text(dtype) or bool(pd.api.types.is_object_dtype(dtype))
@@ -44,12 +46,19 @@ def holds_text(dtype: Any) -> bool:
 
 
 def check_objects(values: "pd.Series[Any] | pd.Index[Any]", name: str) -> None:
-    """Refuse objects other than text that are about to become text, or that did; ``name`` is their column.
+    """Raise if a column has objects other than strings, which Dask converts to text.
+
+    Parameters
+    ----------
+    values : pandas.Series or pandas.Index
+        Values before the conversion.
+    name : str
+        Name of the column.
 
     Raises
     ------
     SchemaError
-        Naming the type of the first such object.
+        With the type of the first object that is not a string.
     """
     if not pd.api.types.is_object_dtype(values.dtype):
         return
@@ -58,55 +67,64 @@ def check_objects(values: "pd.Series[Any] | pd.Index[Any]", name: str) -> None:
     objects = (value for value in values[values.notna()] if not isinstance(value, str))
     kind = next((type(value).__name__ for value in objects), "mixed")
     raise SchemaError(
-        f"Dask's option dataframe.convert-string has made text of this column's {kind} objects",
+        f"Dask's option dataframe.convert-string converts the {kind} objects of this column to text",
         feature=name,
-        advice=advice(name, _ARROW.get(kind, "pa.binary()")),
+        advice=advice(name, _ARROW_TYPES.get(kind, "pa.binary()")),
     )
 
 
-def first(column: pa.ChunkedArray) -> list[str]:
-    """The first texts of a column."""
-    found = column.slice(0, _ROWS).drop_null().slice(0, _VALUES).to_pylist()
-    texts = (value.decode(errors="replace") if isinstance(value, bytes) else value for value in found)
-    return [text for text in texts if isinstance(text, str)]
+def sample_strings(column: pa.ChunkedArray) -> list[str]:
+    """The first strings of a column. Bytes are decoded as UTF-8, and other values are left out."""
+    values = column.slice(0, _SAMPLE_ROWS).drop_null().slice(0, _SAMPLE_STRINGS).to_pylist()
+    decoded = (value.decode(errors="replace") if isinstance(value, bytes) else value for value in values)
+    return [value for value in decoded if isinstance(value, str)]
 
 
-def check_text(texts: list[str], name: str) -> None:
-    """Refuse text that can only be printed arrays, bytes or other objects; ``name`` is its column.
+def check_text(strings: list[str], name: str) -> None:
+    """Raise if all strings look like printed arrays or bytes, and at least one can be nothing else.
+
+    Parameters
+    ----------
+    strings : list of str
+        Sample of the column.
+    name : str
+        Name of the column.
 
     Raises
     ------
     SchemaError
-        Showing such a text.
+        With a string that can only be a printed object.
     """
-    shown = next(filter(_is_certain, texts), None)
-    if shown is None or not all(_LITERAL.fullmatch(text) or _ARRAY.fullmatch(text) for text in texts):
+    certain = next((string for string in strings if _is_printed_object(string)), None)
+    if certain is None or not all(_LITERAL.fullmatch(one) or _ARRAY.fullmatch(one) for one in strings):
         return
     raise SchemaError(
-        f"the text of this column looks like printed objects, such as {_short(shown)}",
+        f"the text of this column looks like printed objects, such as {_shortened(certain)}",
         feature=name,
-        advice=advice(name, "pa.binary()" if shown.startswith("b") else "pa.list_(pa.float32())"),
+        advice=advice(name, "pa.binary()" if certain.startswith("b") else "pa.list_(pa.float32())"),
     )
 
 
-def may_be_collections(texts: list[str]) -> bool:
-    """Whether text may be printed lists, tuples, dicts or sets."""
-    return bool(texts) and all(map(_COLLECTION.fullmatch, texts))
+def may_be_collections(strings: list[str]) -> bool:
+    """True if there are strings and all of them look like printed lists, tuples, dicts or sets."""
+    return bool(strings) and all(map(_COLLECTION.fullmatch, strings))
 
 
 def advice(name: str, type_: str = "pa.binary()") -> str:
-    """How to keep the values of a column that Dask makes text of."""
+    """How to keep the objects of a column that Dask converts to text."""
     return (
         "give the column an Arrow dtype before Dask loads it, "
         f'.astype({{"{name}": pd.ArrowDtype({type_})}}), or build the collection under '
-        'dask.config.set({"dataframe.convert-string": False}); if the text is what you want, pass '
+        'dask.config.set({"dataframe.convert-string": False}); to write the text itself, pass '
         f'schema={{"{name}": pa.string()}}'
     )
 
 
-def _is_certain(text: str) -> bool:
-    return bool(_LITERAL.fullmatch(text) or (_ARRAY.fullmatch(text) and _SEVERAL.fullmatch(text)))
+def _is_printed_object(string: str) -> bool:
+    if _LITERAL.fullmatch(string):
+        return True
+    return bool(_ARRAY.fullmatch(string) and _ARRAY_ONLY.fullmatch(string))
 
 
-def _short(text: str) -> str:
-    return repr(text if len(text) <= 40 else f"{text[:30]} ... {text[-7:]}")
+def _shortened(string: str) -> str:
+    return repr(string if len(string) <= 40 else f"{string[:30]} ... {string[-7:]}")

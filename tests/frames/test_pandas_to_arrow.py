@@ -285,9 +285,7 @@ class TestIndex:
 
     def test_a_clash_is_refused(self) -> None:
         frame = pd.DataFrame({"index": [1]})
-        with pytest.raises(
-            SchemaError, match=r"'index', which already exists; rename .* write_index=False"
-        ):
+        with pytest.raises(SchemaError, match=r"'index', which already exists; rename .* write_index=False"):
             plan(frame, write_index=True)
 
 
