@@ -1,4 +1,4 @@
-"""`to_tfrecord`: arguments -> plan -> collection, or its result."""
+"""`to_tfrecord`: validate the arguments, check the destination, plan the write, build its collection."""
 
 import sys
 import warnings
@@ -212,64 +212,52 @@ def to_tfrecord(
     >>> ddf.to_tfrecord("copy", compression="gzip").compression
     'gzip'
     """
-    if not isinstance(ddf, dd.DataFrame):
-        raise TFRecordError(
-            f"{type(ddf).__name__} is not a Dask DataFrame",
-            advice="pass dask.dataframe.from_pandas(frame, npartitions=8), or a column as ddf[[name]]",
-        )
+    _check_collection(ddf)
     arguments.path(path)
     arguments.mappings(compute_kwargs=compute_kwargs, storage_options=storage_options)
-    store = destination(path, storage_options)
-    codec: Compression | None = arguments.compression(compression)
-    check_level(codec, compression_level)
     arguments.choice("record_type", record_type, ("infer", *get_args(RecordType)))
-    arguments.choice("lossy", lossy, get_args(Lossy))
     arguments.flags(colocate=colocate, compute=compute)
-    if write_index is not None:
-        arguments.flags(write_index=write_index)
-        write_index = bool(write_index)
-    counts = {"npartitions": npartitions, "num_shards": num_shards, "max_files_per_task": max_files_per_task}
-    counts |= {"max_rows_per_file": max_rows_per_file, "max_bytes_per_file": max_bytes_per_file}
-    for name, given in counts.items():
-        arguments.count(name, given)
-    check_cluster((compute_kwargs or {}).get("scheduler"))
-    keys = () if partition_on is None else tuple(arguments.names("partition_on", partition_on))
-    count = _one_count(npartitions, num_shards)
-    moved = _plan_shuffle(keys, colocate, shuffle, count or ddf.npartitions)
-    metadata = arguments.metadata(custom_metadata)
+    write_index = _optional_flag("write_index", write_index)
+    arguments.count("max_files_per_task", max_files_per_task)
     arguments.count("retries", retries, 0)
-    arguments.function("name_function", name_function)
-    if name_function is not None:
-        check_labels([name_function(index) for index in range(count or ddf.npartitions)])
-    mode = _mode(append, overwrite, keys)
-    if mode in ("overwrite", "partitions"):
+    options = _write_options(compression, compression_level, lossy, max_rows_per_file, max_bytes_per_file)
+    keys = () if partition_on is None else tuple(arguments.names("partition_on", partition_on))
+    mode = _write_mode(append, overwrite, keys)
+    count = _partition_count(npartitions, num_shards)
+    shuffling = _plan_shuffle(keys, colocate, shuffle, count or ddf.npartitions)
+    _check_name_function(name_function, count or ddf.npartitions)
+    metadata = arguments.metadata(custom_metadata)
+    schema = arguments.arrow_schema(schema)
+    check_cluster((compute_kwargs or {}).get("scheduler"))
+
+    store = destination(path, storage_options)
+    replaces = mode in ("overwrite", "partitions")
+    if replaces:
         expr.check_not_read(ddf, store)
     base = check_destination(store, mode)
-    schema = arguments.arrow_schema(schema)
+    replaceable = replaceable_files(store) if replaces else frozenset()
+
     levels = index_levels(ddf._meta, write_index)
     ddf, unverified_text = expr.check_string_conversions(ddf, text_columns(ddf._meta, schema, levels))
-    replaceable = replaceable_files(store) if mode in ("overwrite", "partitions") else frozenset()
-    plan = plan_schema(
+    planned = plan_schema(
         ddf._meta,
         schema=schema,
-        record_type=_nested_type(ddf) if record_type == "infer" else record_type,
+        record_type=_nested_record_type(ddf) if record_type == "infer" else record_type,
         write_index=bool(levels),
-        sample=lambda names: _partitions(ddf[names]),
+        sample=lambda names: _computed_partitions(ddf[names]),
         partition_on=keys,
         known=expr.large_strings(ddf),
     )
-    records = plan.select(name for name in plan.names if name not in keys)
+    partition_fields = planned.select(keys).fields
+    records = planned.select(name for name in planned.names if name not in keys)
     if record_type == "infer":
-        records = _as_read(ddf, records)
+        records = _with_bytes_records(ddf, records)
     if lossy == "warn":
-        _warn_of_rounding(_rounded(ddf, records, bool(levels)))
-    if codec and not CODECS[codec].tensorflow:
-        _warn_of_compression(codec)
+        _warn_of_rounding(ddf, records, bool(levels))
+    _warn_of_compression(options.compression)
     if mode in ("append", "partitions"):
-        check_existing_data(store, records, plan.select(keys).fields, levels)
-    options = WriteOptions(
-        codec, compression_level, lossy, _integer(max_rows_per_file), _integer(max_bytes_per_file)
-    )
+        check_existing_data(store, records, partition_fields, levels)
+
     run = WriteRun(
         store,
         records,
@@ -277,24 +265,177 @@ def to_tfrecord(
         options,
         mode=mode,
         base=base,
-        partitioning=plan.select(keys).fields,
-        order=tuple(plan.names),
+        partitioning=partition_fields,
+        order=tuple(planned.names),
         max_directories=max_files_per_task or sys.maxsize,
         custom_metadata=metadata,
         label=name_function,
         index=levels,
         replaceable=replaceable,
     )
-    if moved is None:
+    if shuffling is None:
         ddf = _repartitioned(ddf, count)
-    keep = True if levels else write_index
-    result = expr.write(ddf, run, write_index=keep, unverified_text=unverified_text, shuffle=moved)
+    write_index = bool(levels) or write_index
+    result = expr.write(ddf, run, write_index=write_index, unverified_text=unverified_text, shuffle=shuffling)
     return _compute(result, run, compute_kwargs, retries) if compute else result
+
+
+def _check_collection(ddf: Any) -> None:
+    if not isinstance(ddf, dd.DataFrame):
+        raise TFRecordError(
+            f"{type(ddf).__name__} is not a Dask DataFrame",
+            advice="pass dask.dataframe.from_pandas(frame, npartitions=8), or a column as ddf[[name]]",
+        )
+
+
+def _optional_flag(keyword: str, value: bool | None) -> bool | None:
+    if value is None:
+        return None
+    arguments.flags(**{keyword: value})
+    return bool(value)
+
+
+def _write_options(
+    compression: Any, level: int | None, lossy: Lossy, max_rows: int | None, max_bytes: int | None
+) -> WriteOptions:
+    codec: Compression | None = arguments.compression(compression)
+    check_level(codec, level)
+    arguments.choice("lossy", lossy, get_args(Lossy))
+    arguments.count("max_rows_per_file", max_rows)
+    arguments.count("max_bytes_per_file", max_bytes)
+    return WriteOptions(codec, level, lossy, _python_int(max_rows), _python_int(max_bytes))
+
+
+def _python_int(count: int | None) -> int | None:
+    """Convert an integer of NumPy, which could overflow, to a Python integer."""
+    return None if count is None else int(count)
+
+
+def _write_mode(append: bool, overwrite: bool | Literal["partitions"], partition_on: tuple[str, ...]) -> Mode:
+    arguments.choice("append", append, (False, True))
+    arguments.choice("overwrite", overwrite, (False, True, "partitions"))
+    if append and overwrite:
+        raise TFRecordError(
+            "append=True keeps the existing data, but overwrite= replaces it",
+            advice="pass only one of the two keywords",
+        )
+    if overwrite == "partitions" and not partition_on:
+        raise TFRecordError(
+            'overwrite="partitions" requires partition columns',
+            advice="pass partition_on=, or overwrite=True",
+        )
+    if append:
+        return "append"
+    return "partitions" if overwrite == "partitions" else "overwrite" if overwrite else "create"
+
+
+def _partition_count(npartitions: int | None, num_shards: int | None) -> int | None:
+    """The number of partitions that the caller requests with either keyword; None keeps all partitions."""
+    arguments.count("npartitions", npartitions)
+    arguments.count("num_shards", num_shards)
+    if npartitions is not None and num_shards is not None and npartitions != num_shards:
+        raise TFRecordError(
+            f"npartitions={npartitions} and num_shards={num_shards} are different",
+            advice="pass only one of them: num_shards is an alias of npartitions",
+        )
+    return num_shards if npartitions is None else npartitions
+
+
+def _plan_shuffle(
+    partition_on: tuple[str, ...], colocate: bool, seed: int | None, npartitions: int
+) -> Shuffle | None:
+    if seed is not None and (not isinstance(seed, int | np.integer) or isinstance(seed, bool)):
+        raise TFRecordError(
+            f"shuffle={seed!r} is not an integer seed", advice="pass an integer, such as shuffle=0"
+        )
+    if colocate and not partition_on:
+        raise TFRecordError(
+            "colocate=True requires partition columns",
+            advice="pass partition_on= with the columns whose equal values belong together",
+        )
+    if not colocate and seed is None:
+        return None
+    together = partition_on if colocate else ()
+    return Shuffle(together, None if seed is None else int(seed), npartitions)
+
+
+def _check_name_function(name_function: Callable[[int], str] | None, npartitions: int) -> None:
+    arguments.function("name_function", name_function)
+    if name_function is not None:
+        check_labels([name_function(index) for index in range(npartitions)])
+
+
+def _nested_record_type(ddf: dd.DataFrame) -> RecordType:
+    """Return "sequence_example" if a column of the same name was read as lists of lists, else "example"."""
+    schemas = expr.read_schemas(ddf)
+    nested = {item.name for schema in schemas for item in schema.fields if item.depth > 1}
+    return "example" if nested.isdisjoint(ddf.columns) else "sequence_example"
+
+
+def _computed_partitions(ddf: dd.DataFrame) -> Iterator[pd.DataFrame]:
+    for index in range(ddf.npartitions):
+        yield ddf.partitions[index].compute()
+
+
+def _with_bytes_records(ddf: dd.DataFrame, records: Schema) -> Schema:
+    """Set the record type "bytes" if the only column holds records that were read as bytes.
+
+    If such records are written as features instead, warn.
+    """
+    schemas = expr.read_schemas(ddf)
+    is_single_binary = len(records.fields) == 1 and records.fields[0].type in (pa.binary(), pa.large_binary())
+    if is_single_binary and schemas and all(schema.record_type == "bytes" for schema in schemas):
+        return replace(records, record_type="bytes")
+    payloads = {name for schema in schemas if schema.record_type == "bytes" for name in schema.names}
+    if is_single_binary and not schemas and expr.was_computed(ddf):
+        payloads = {PAYLOAD.name}
+    for item in records.fields:
+        if item.name in payloads and item.kind == "bytes":
+            warnings.warn(
+                f"each value of {item.name!r} was read as a whole record, but is written as a feature of an "
+                f'Example; pass record_type="bytes" and ddf[[{item.name!r}]] to write whole records, or '
+                'record_type="example" to write features.',
+                UserWarning,
+                stacklevel=3,
+            )
+    return records
+
+
+def _warn_of_rounding(ddf: dd.DataFrame, records: Schema, write_index: bool) -> None:
+    """Warn of columns whose values may be rounded. Values that were read as the same type cannot change."""
+    names = rounded_columns(ddf._meta, records, write_index=write_index)
+    read_types = expr.read_types(ddf, names)
+    names = [name for name in names if read_types.get(name) != records.arrow.field(name).type]
+    if names:
+        columns = ", ".join(map(repr, names))
+        warnings.warn(
+            f"TFRecord has 32-bit floats only, so the values of {columns} are rounded; "
+            'pass lossy="allow" to accept this, or lossy="raise" to refuse values that would change.',
+            UserWarning,
+            stacklevel=3,
+        )
+
+
+def _warn_of_compression(codec: Compression | None) -> None:
+    if codec and not CODECS[codec].tensorflow:
+        warnings.warn(
+            f"TensorFlow reads only gzip and zlib, so it cannot read files that are compressed with {codec}.",
+            UserWarning,
+            stacklevel=3,
+        )
+
+
+def _repartitioned(ddf: dd.DataFrame, npartitions: int | None) -> dd.DataFrame:
+    """Repartition to exactly this number. Divisions are cleared, because they restrict possible numbers."""
+    if npartitions in (None, ddf.npartitions):
+        return ddf
+    return ddf.clear_divisions().repartition(npartitions=npartitions)
 
 
 def _compute(
     result: Any, run: WriteRun, compute_kwargs: dict[str, Any] | None, retries: int | None
 ) -> Snapshot:
+    """Write now. If the write fails or is interrupted, its staged files are removed."""
     kwargs = dict(compute_kwargs or {})
     if retries is not None:
         kwargs["retries"] = retries
@@ -307,117 +448,3 @@ def _compute(
         abandon(run)
         raise
     return snapshot
-
-
-def _nested_type(ddf: dd.DataFrame) -> RecordType:
-    """The record type for the columns: sequence examples if a list of lists was read from them."""
-    read = expr.read_schemas(ddf)
-    nested = {item.name for schema in read for item in schema.fields if item.depth > 1}
-    return "example" if nested.isdisjoint(ddf.columns) else "sequence_example"
-
-
-def _as_read(ddf: dd.DataFrame, records: Schema) -> Schema:
-    """The schema with record type "bytes" if its only column holds records that were read as bytes."""
-    read = expr.read_schemas(ddf)
-    only = len(records.fields) == 1 and records.fields[0].type in (pa.binary(), pa.large_binary())
-    if only and read and all(schema.record_type == "bytes" for schema in read):
-        return replace(records, record_type="bytes")
-    payloads = {name for schema in read if schema.record_type == "bytes" for name in schema.names}
-    if only and not read and expr.was_computed(ddf):
-        payloads = {PAYLOAD.name}
-    for item in records.fields:
-        if item.name in payloads and item.kind == "bytes":
-            _warn_of_wrapping(item.name)
-    return records
-
-
-def _warn_of_wrapping(name: str) -> None:
-    warnings.warn(
-        f"each value of {name!r}, which was a whole record, becomes a feature of an Example; pass "
-        f'record_type="bytes" and ddf[[{name!r}]] to write the records as they were, or else '
-        'record_type="example".',
-        UserWarning,
-        stacklevel=4,
-    )
-
-
-def _one_count(npartitions: int | None, num_shards: int | None) -> int | None:
-    if npartitions is not None and num_shards is not None and npartitions != num_shards:
-        raise TFRecordError(
-            f"npartitions={npartitions} and num_shards={num_shards} are different",
-            advice="pass one of them: num_shards is an alias",
-        )
-    return num_shards if npartitions is None else npartitions
-
-
-def _integer(count: int | None) -> int | None:
-    """A Python integer, because NumPy's overflow."""
-    return None if count is None else int(count)
-
-
-def _plan_shuffle(
-    partition_on: tuple[str, ...], colocate: bool, seed: int | None, npartitions: int
-) -> Shuffle | None:
-    if seed is not None and (not isinstance(seed, int | np.integer) or isinstance(seed, bool)):
-        raise TFRecordError(
-            f"shuffle={seed!r} is not an integer seed", advice="pass an integer, such as shuffle=0"
-        )
-    if colocate and not partition_on:
-        raise TFRecordError("colocate=True without partition_on= has nothing to bring together")
-    if not colocate and seed is None:
-        return None
-    together = partition_on if colocate else ()
-    return Shuffle(together, None if seed is None else int(seed), npartitions)
-
-
-def _repartitioned(ddf: dd.DataFrame, npartitions: int | None) -> dd.DataFrame:
-    """Repartition to exactly this number. Divisions are cleared, because they restrict possible numbers."""
-    if npartitions in (None, ddf.npartitions):
-        return ddf
-    return ddf.clear_divisions().repartition(npartitions=npartitions)
-
-
-def _mode(append: bool, overwrite: bool | Literal["partitions"], partition_on: tuple[str, ...]) -> Mode:
-    arguments.choice("append", append, (False, True))
-    arguments.choice("overwrite", overwrite, (False, True, "partitions"))
-    if append and overwrite:
-        raise TFRecordError(
-            "append=True keeps what is there, overwrite= replaces it", advice="pass one of them"
-        )
-    if overwrite == "partitions" and not partition_on:
-        raise TFRecordError('overwrite="partitions" without partition_on= has no partitions to replace')
-    if append:
-        return "append"
-    return "partitions" if overwrite == "partitions" else "overwrite" if overwrite else "create"
-
-
-def _partitions(ddf: dd.DataFrame) -> Iterator[pd.DataFrame]:
-    for index in range(ddf.npartitions):
-        yield ddf.partitions[index].compute()
-
-
-def _rounded(ddf: dd.DataFrame, records: Schema, write_index: bool) -> list[str]:
-    """The columns whose values may be rounded. Columns read as this type cannot change again."""
-    names = rounded_columns(ddf._meta, records, write_index=write_index)
-    before = expr.read_types(ddf, names)
-    return [name for name in names if before.get(name) != records.arrow.field(name).type]
-
-
-def _warn_of_rounding(names: list[str]) -> None:
-    if not names:
-        return
-    columns = ", ".join(map(repr, names))
-    warnings.warn(
-        f"TFRecord has 32-bit floats only, to which the values of {columns} are rounded; "
-        'pass lossy="allow" if that is wanted, or lossy="raise" to refuse values that would change.',
-        UserWarning,
-        stacklevel=3,
-    )
-
-
-def _warn_of_compression(compression: Compression | None) -> None:
-    warnings.warn(
-        f"TensorFlow reads only gzip and zlib, and no file that is compressed with {compression}.",
-        UserWarning,
-        stacklevel=3,
-    )

@@ -62,7 +62,7 @@ def test_records_of_bytes_stay_that_in_directories(notes: Path, tmp_path: Path) 
 def test_records_that_become_features_warn(notes: Path, tmp_path: Path, computed: bool) -> None:
     ddf = read_tfrecord(notes)
     ddf = ddf[["record"]].persist() if computed else ddf
-    with pytest.warns(UserWarning, match="each value of 'record', which was a whole record") as caught:
+    with pytest.warns(UserWarning, match="each value of 'record' was read as a whole record") as caught:
         to_tfrecord(ddf, tmp_path / "a")
     assert caught[0].filename == __file__
     with warnings.catch_warnings():

@@ -395,7 +395,7 @@ def test_each_directory_rolls_over_by_itself(tmp_path: Path) -> None:
         ({"max_bytes_per_file": 1.5}, "max_bytes_per_file=1.5 is not"),
         ({"npartitions": True}, "npartitions=True is not"),
         ({"npartitions": 2, "num_shards": 3}, "num_shards=3 are different"),
-        ({"colocate": True}, "nothing to bring together"),
+        ({"colocate": True}, "requires partition columns"),
         ({"shuffle": True}, "shuffle=True is not an integer seed"),
         ({"custom_metadata": {"a": 1}}, "must map strings to strings"),
     ],

@@ -713,10 +713,10 @@ def test_concurrent_replacements_of_partitions_raise(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "problem"),
     [
-        ({"append": True, "overwrite": True}, "pass one of them"),
+        ({"append": True, "overwrite": True}, "pass only one of the two keywords"),
         ({"append": "yes"}, "unknown append 'yes'"),
         ({"overwrite": "some"}, "unknown overwrite 'some'"),
-        ({"overwrite": "partitions"}, "without partition_on="),
+        ({"overwrite": "partitions"}, "requires partition columns; pass partition_on="),
     ],
 )
 def test_modes_that_make_no_sense_are_refused(tmp_path: Path, options: dict[str, Any], problem: str) -> None:
