@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import keras
 import numpy as np
 
 from dask_tfrecord import arguments
@@ -10,11 +11,6 @@ from dask_tfrecord.errors import SchemaError
 from dask_tfrecord.feed.numpy_columns import Array, Ragged, numpy_columns
 from dask_tfrecord.feed.record_table import RecordTable
 from dask_tfrecord.files.storage.listing import PathLike
-
-try:
-    import keras
-except ImportError as error:  # pragma: no cover
-    raise ImportError("dask_tfrecord.feed.keras needs Keras 3: pip install keras") from error
 
 
 class TFRecordPyDataset(keras.utils.PyDataset):

@@ -1,13 +1,12 @@
-"""TensorFlow: feature specs for its own parser, and `tf.data` datasets of the rows of a dataset."""
+"""TensorFlow: `tf.data` datasets of the rows of a dataset, and the specs of its own parser."""
 
-import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import count
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Any, Literal, get_args
 
 import pyarrow as pa
+import tensorflow as tf
 
 from dask_tfrecord.codec import HEADER_BYTES
 from dask_tfrecord.codec.codecs import detect
@@ -15,136 +14,25 @@ from dask_tfrecord.dataset.plan import Dataset
 from dask_tfrecord.errors import SchemaError, TFRecordError
 from dask_tfrecord.feed.batches import iter_batches
 from dask_tfrecord.feed.datasets import open_to_feed, selected_schema
-from dask_tfrecord.feed.numpy_columns import Array, Ragged, missing_integers, numpy_columns
+from dask_tfrecord.feed.feature_specs import (
+    FeatureSpec,
+    Lists,
+    Tensors,
+    feature_spec,
+    row_shape,
+    spec_of,
+    tensor_type,
+)
+from dask_tfrecord.feed.numpy_columns import Array, Ragged, numpy_columns
 from dask_tfrecord.files.storage.listing import PathLike
 from dask_tfrecord.schema.model import Field, Schema
-from dask_tfrecord.schema.storage_types import innermost, value_type
 
-try:
-    import tensorflow as tf
-except ImportError as error:  # pragma: no cover
-    raise ImportError("dask_tfrecord.feed.tensorflow needs TensorFlow: pip install tensorflow") from error
-
-Lists = Literal["ragged", "padded", "sparse"]
 Engine = Literal["ours", "native"]
-Tensors: TypeAlias = dict[str, Any]
-
-# The type of a feature in TensorFlow's parser.
-_PARSED = {"int64": tf.int64, "float": tf.float32, "bytes": tf.string, "string": tf.string}
-
-# The type of a tensor. A parser gives another one for some, which are cast.
-_TENSOR_TYPES: dict[pa.DataType, Any] = {
-    pa.bool_(): tf.bool,
-    pa.int8(): tf.int8,
-    pa.int16(): tf.int16,
-    pa.int32(): tf.int32,
-    pa.int64(): tf.int64,
-    pa.uint8(): tf.uint8,
-    pa.uint16(): tf.uint16,
-    pa.uint32(): tf.uint32,
-    pa.uint64(): tf.uint64,
-    pa.float16(): tf.float16,
-    pa.float32(): tf.float32,
-    pa.float64(): tf.float64,
-}
 
 # Records larger than this are mostly bytes, which TensorFlow reads as fast.
 _LARGE_RECORD_BYTES = 1 << 14
 
 _CODECS = {None: "", "gzip": "GZIP", "zlib": "ZLIB"}
-
-
-@dataclass(frozen=True)
-class FeatureSpec:
-    """How TensorFlow parses the records of a dataset.
-
-    Attributes
-    ----------
-    context : dict of str to feature
-        What `tf.io.parse_example` takes as ``features``, and `tf.io.parse_sequence_example` as
-        ``context_features``.
-    sequence : dict of str to feature
-        What `tf.io.parse_sequence_example` takes as ``sequence_features``. Empty for Examples.
-    casts : dict of str to tf.DType
-        The columns whose type the parser does not have.
-    """
-
-    context: dict[str, Any]
-    sequence: dict[str, Any]
-    casts: dict[str, Any]
-
-    def parse(self, records: Any) -> Tensors:
-        """Parse a batch of serialized records to tensors of the original types."""
-        if self.sequence:
-            context, sequence, _ = tf.io.parse_sequence_example(records, self.context, self.sequence)
-            parsed = {**context, **sequence}
-        else:
-            parsed = tf.io.parse_example(records, self.context) if self.context else {}
-        return {
-            name: tf.cast(tensor, self.casts[name]) if name in self.casts else tensor
-            for name, tensor in parsed.items()
-        }
-
-    def code(self) -> str:
-        """Return the spec as Python code that can be pasted into a program."""
-        if not self.sequence:
-            return _code(self.context)
-        return f"context_features = {_code(self.context)}\nsequence_features = {_code(self.sequence)}"
-
-    def __str__(self) -> str:
-        return self.code()
-
-
-def feature_spec(
-    path: PathLike | Sequence[PathLike],
-    columns: str | Sequence[str] | None = None,
-    *,
-    missing: Mapping[str, Any] | None = None,
-    lists: Lists = "ragged",
-    storage_options: dict[str, Any] | None = None,
-) -> FeatureSpec:
-    """Derive the spec with which TensorFlow's own parser reads a dataset.
-
-    Parameters
-    ----------
-    path : str, path-like or list of these
-        A path that `read_tfrecord` takes. The snapshot of a dataset proves which columns have no null.
-    columns : str or list of str, optional
-        The columns to parse. All columns that are in the records by default.
-    missing : mapping of str to value, optional
-        What takes the place of null. By default NaN in floating point columns and an empty text in string and
-        binary columns.
-    lists : "ragged", "padded" or "sparse", default "ragged"
-        What a list column becomes.
-    storage_options : dict, optional
-        Passed to the filesystem.
-
-    Returns
-    -------
-    FeatureSpec
-        The spec, which also prints as code.
-
-    Raises
-    ------
-    SchemaError
-        For a column of integers that may have null and has no value in ``missing``, and for records that are
-        not Examples or SequenceExamples.
-
-    Examples
-    --------
-    >>> import dask.dataframe as dd
-    >>> import dask_tfrecord
-    >>> from dask_tfrecord.feed.tensorflow import feature_spec
-    >>> ddf = dd.from_dict({"x": [1, 2], "y": ["a", "b"]}, npartitions=1)
-    >>> _ = dask_tfrecord.to_tfrecord(ddf, "labelled")
-    >>> print(feature_spec("labelled"))
-    {
-        'x': tf.io.FixedLenFeature(shape=[], dtype=tf.int64),
-        'y': tf.io.FixedLenFeature(shape=[], dtype=tf.string),
-    }
-    """
-    dataset = open_to_feed(path, columns, storage_options=storage_options)
-    return _spec(dataset, selected_schema(dataset, columns), missing or {}, lists)
 
 
 def tensorflow_dataset(
@@ -236,7 +124,7 @@ def tensorflow_dataset(
     dataset = open_to_feed(path, names, storage_options=storage_options)
     schema = selected_schema(dataset, names)
     for item in schema.fields:
-        _tensor_type(item)
+        tensor_type(item)
     if label is not None and label not in schema.names:
         raise SchemaError("label= names no column", feature=label)
     chosen = engine or _best_engine(dataset, schema)
@@ -269,110 +157,7 @@ def _with_label(columns: str | Sequence[str] | None, label: str | None) -> list[
     return names if label is None or label in names else [*names, label]
 
 
-def _tensor_type(item: Field) -> Any:
-    """The type of the tensor of a column.
-
-    Raises
-    ------
-    SchemaError
-        If no tensor can hold the column.
-    """
-    type_ = value_type(innermost(item.type))
-    if item.kind in ("bytes", "string") and not pa.types.is_null(type_):
-        return tf.string
-    if pa.types.is_temporal(type_):
-        return tf.int32 if type_.bit_width == 32 else tf.int64
-    if pa.types.is_decimal(type_):
-        return tf.float64
-    if type_ not in _TENSOR_TYPES:
-        raise SchemaError(
-            f"no tensor can hold {item.type}",
-            feature=item.name,
-            advice="leave the column out with columns=, or give it a type with schema=",
-        )
-    return _TENSOR_TYPES[type_]
-
-
-def _row_shape(type_: pa.DataType) -> list[int] | None:
-    """The shape of one row; None for lists of any length."""
-    if isinstance(type_, pa.FixedShapeTensorType):
-        return list(type_.shape)
-    if pa.types.is_fixed_size_list(type_):
-        return [type_.list_size]
-    return None if pa.types.is_list(type_) or pa.types.is_large_list(type_) else []
-
-
 # -- TensorFlow's parser -------------------------------------------------------------------------------------
-
-
-def _spec(dataset: Dataset, schema: Schema, missing: Mapping[str, Any], lists: Lists) -> FeatureSpec:
-    if schema.record_type == "bytes":
-        raise SchemaError(
-            "the records are bytes, which TensorFlow's parser does not read",
-            advice="map tf.data.TFRecordDataset over the files yourself",
-        )
-    fields = [item for item in schema.fields if item.name not in dataset.partition_values]
-    non_null = dataset.non_null_columns
-    context: dict[str, Any] = {}
-    sequence: dict[str, Any] = {}
-    casts: dict[str, Any] = {}
-    for item in fields:
-        parsed, tensor = _PARSED[item.kind], _tensor_type(item)
-        shape = _row_shape(item.type)
-        if shape is None:
-            of_lists = sequence if item.depth == 2 else context
-            of_lists[item.name] = _list_feature(parsed, lists, nested=item.depth == 2)
-        else:
-            default = None if item.name in non_null else _default(item, missing.get(item.name), shape)
-            context[item.name] = tf.io.FixedLenFeature(shape, parsed, default)
-        if tensor != parsed:
-            casts[item.name] = tensor
-    return FeatureSpec(context, sequence, casts)
-
-
-def _list_feature(parsed: Any, lists: Lists, *, nested: bool) -> Any:
-    if lists == "sparse":
-        return tf.io.VarLenFeature(parsed)
-    if lists == "padded" and not nested:
-        return tf.io.FixedLenSequenceFeature([], parsed, allow_missing=True)
-    if nested:  # each step is a Feature with any number of values
-        return tf.io.RaggedFeature(parsed, row_splits_dtype=tf.int64)
-    return tf.io.RaggedFeature(parsed, row_splits_dtype=tf.int64)
-
-
-def _default(item: Field, given: Any, shape: Sequence[int]) -> Any:
-    """The value of a feature that is absent."""
-    if given is None:
-        defaults: dict[str, Any] = {"float": math.nan, "bytes": b"", "string": ""}
-        if item.kind not in defaults:
-            raise missing_integers(item.name)
-        given = defaults[item.kind]
-    return [given] * math.prod(shape) if shape else given
-
-
-def _code(features: Mapping[str, Any]) -> str:
-    lines = [f"    {name!r}: {_feature_code(feature)},\n" for name, feature in features.items()]
-    return "{\n" + "".join(lines) + "}"
-
-
-def _feature_code(feature: Any) -> str:
-    given = feature._asdict()
-    if isinstance(feature, tf.io.RaggedFeature):
-        given = {"dtype": feature.dtype, "row_splits_dtype": feature.row_splits_dtype}
-    elif isinstance(feature, tf.io.FixedLenFeature) and given["default_value"] is None:
-        del given["default_value"]
-    parts = (f"{name}={_value_code(value)}" for name, value in given.items() if name != "validate")
-    return f"tf.io.{type(feature).__name__}({', '.join(parts)})"
-
-
-def _value_code(value: Any) -> str:
-    if isinstance(value, tf.DType):
-        return f"tf.{value.name}"
-    if isinstance(value, float) and math.isnan(value):
-        return 'float("nan")'
-    if isinstance(value, list):
-        return f"[{', '.join(map(_value_code, value))}]"
-    return repr(value)
 
 
 def _native(
@@ -387,7 +172,7 @@ def _native(
     lists: Lists,
 ) -> "tf.data.Dataset":
     """TensorFlow's own reader; batches are made and parsed in the interleave, in parallel."""
-    spec = _spec(dataset, schema, missing, lists)
+    spec = spec_of(dataset, schema, missing, lists)
     files = [split.file for splits in dataset.partitions for split in splits]
     if shard[1] > len(files):
         raise TFRecordError(
@@ -450,7 +235,7 @@ def _partition_tensor(dataset: Dataset, item: Field, missing: Mapping[str, Any])
     values = item.load(dataset.partition_values[item.name])
     column = numpy_columns(pa.record_batch({item.name: values}), missing)[item.name]
     assert not isinstance(column, Ragged)  # partition columns are scalars
-    return tf.constant(column.tolist() if column.dtype == object else column, _tensor_type(item))
+    return tf.constant(column.tolist() if column.dtype == object else column, tensor_type(item))
 
 
 def _nbatches(rows: int, batch_size: int, drop_remainder: bool) -> int:
@@ -525,11 +310,11 @@ def _tensor(column: Array | Ragged) -> Any:
 
 
 def _signature(item: Field) -> Any:
-    dtype, shape = _tensor_type(item), _row_shape(item.type)
+    dtype, shape = tensor_type(item), row_shape(item.type)
     if shape is not None:
         return tf.TensorSpec([None, *shape], dtype)
     inner, depth = item.type.value_type, 1
-    while (of_value := _row_shape(inner)) is None:
+    while (of_value := row_shape(inner)) is None:
         inner, depth = inner.value_type, depth + 1
     dims = [None] * (1 + depth)
     return tf.RaggedTensorSpec([*dims, *of_value], dtype, ragged_rank=depth, row_splits_dtype=tf.int64)
@@ -541,3 +326,6 @@ def _padded(tensor: Any) -> Any:
 
 def _sparse(tensor: Any) -> Any:
     return tensor.to_sparse() if isinstance(tensor, tf.RaggedTensor) else tensor
+
+
+__all__ = ["FeatureSpec", "feature_spec", "tensorflow_dataset"]

@@ -5,18 +5,14 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
+import torch
+from torch.utils.data import Dataset, IterableDataset, get_worker_info
 
 from dask_tfrecord.errors import TFRecordError
 from dask_tfrecord.feed.batches import Batches, Uneven, iter_batches
 from dask_tfrecord.feed.numpy_columns import Array, Ragged, column_to_numpy
 from dask_tfrecord.feed.record_table import RecordTable
 from dask_tfrecord.files.storage.listing import PathLike
-
-try:
-    import torch
-    from torch.utils.data import Dataset, IterableDataset, get_worker_info
-except ImportError as error:  # pragma: no cover
-    raise ImportError("dask_tfrecord.feed.torch needs PyTorch: pip install torch") from error
 
 Tensors: TypeAlias = dict[str, Any]
 

@@ -1,0 +1,236 @@
+"""The specs with which TensorFlow's own parser reads the records of a dataset."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
+
+import pyarrow as pa
+import tensorflow as tf
+
+from dask_tfrecord.dataset.plan import Dataset
+from dask_tfrecord.errors import SchemaError
+from dask_tfrecord.feed.datasets import open_to_feed, selected_schema
+from dask_tfrecord.feed.numpy_columns import missing_integers
+from dask_tfrecord.files.storage.listing import PathLike
+from dask_tfrecord.schema.model import Field, Schema
+from dask_tfrecord.schema.storage_types import innermost, value_type
+
+Lists = Literal["ragged", "padded", "sparse"]
+Tensors: TypeAlias = dict[str, Any]
+
+# The type of a feature in TensorFlow's parser.
+_PARSED = {"int64": tf.int64, "float": tf.float32, "bytes": tf.string, "string": tf.string}
+
+# The type of a tensor. A parser gives another one for some, which are cast.
+_TENSOR_TYPES: dict[pa.DataType, Any] = {
+    pa.bool_(): tf.bool,
+    pa.int8(): tf.int8,
+    pa.int16(): tf.int16,
+    pa.int32(): tf.int32,
+    pa.int64(): tf.int64,
+    pa.uint8(): tf.uint8,
+    pa.uint16(): tf.uint16,
+    pa.uint32(): tf.uint32,
+    pa.uint64(): tf.uint64,
+    pa.float16(): tf.float16,
+    pa.float32(): tf.float32,
+    pa.float64(): tf.float64,
+}
+
+
+@dataclass(frozen=True)
+class FeatureSpec:
+    """How TensorFlow parses the records of a dataset.
+
+    Attributes
+    ----------
+    context : dict of str to feature
+        What `tf.io.parse_example` takes as ``features``, and `tf.io.parse_sequence_example` as
+        ``context_features``.
+    sequence : dict of str to feature
+        What `tf.io.parse_sequence_example` takes as ``sequence_features``. Empty for Examples.
+    casts : dict of str to tf.DType
+        The columns whose type the parser does not have.
+    """
+
+    context: dict[str, Any]
+    sequence: dict[str, Any]
+    casts: dict[str, Any]
+
+    def parse(self, records: Any) -> Tensors:
+        """Parse a batch of serialized records to tensors of the original types."""
+        if self.sequence:
+            context, sequence, _ = tf.io.parse_sequence_example(records, self.context, self.sequence)
+            parsed = {**context, **sequence}
+        else:
+            parsed = tf.io.parse_example(records, self.context) if self.context else {}
+        return {
+            name: tf.cast(tensor, self.casts[name]) if name in self.casts else tensor
+            for name, tensor in parsed.items()
+        }
+
+    def code(self) -> str:
+        """Return the spec as Python code that can be pasted into a program."""
+        if not self.sequence:
+            return _code(self.context)
+        return f"context_features = {_code(self.context)}\nsequence_features = {_code(self.sequence)}"
+
+    def __str__(self) -> str:
+        return self.code()
+
+
+def feature_spec(
+    path: PathLike | Sequence[PathLike],
+    columns: str | Sequence[str] | None = None,
+    *,
+    missing: Mapping[str, Any] | None = None,
+    lists: Lists = "ragged",
+    storage_options: dict[str, Any] | None = None,
+) -> FeatureSpec:
+    """Derive the spec with which TensorFlow's own parser reads a dataset.
+
+    Parameters
+    ----------
+    path : str, path-like or list of these
+        A path that `read_tfrecord` takes. The snapshot of a dataset proves which columns have no null.
+    columns : str or list of str, optional
+        The columns to parse. All columns that are in the records by default.
+    missing : mapping of str to value, optional
+        What takes the place of null. By default NaN in floating point columns and an empty text in string and
+        binary columns.
+    lists : "ragged", "padded" or "sparse", default "ragged"
+        What a list column becomes.
+    storage_options : dict, optional
+        Passed to the filesystem.
+
+    Returns
+    -------
+    FeatureSpec
+        The spec, which also prints as code.
+
+    Raises
+    ------
+    SchemaError
+        For a column of integers that may have null and has no value in ``missing``, and for records that are
+        not Examples or SequenceExamples.
+
+    Examples
+    --------
+    >>> import dask.dataframe as dd
+    >>> import dask_tfrecord
+    >>> from dask_tfrecord.feed.tensorflow import feature_spec
+    >>> ddf = dd.from_dict({"x": [1, 2], "y": ["a", "b"]}, npartitions=1)
+    >>> _ = dask_tfrecord.to_tfrecord(ddf, "labelled")
+    >>> print(feature_spec("labelled"))
+    {
+        'x': tf.io.FixedLenFeature(shape=[], dtype=tf.int64),
+        'y': tf.io.FixedLenFeature(shape=[], dtype=tf.string),
+    }
+    """
+    dataset = open_to_feed(path, columns, storage_options=storage_options)
+    return spec_of(dataset, selected_schema(dataset, columns), missing or {}, lists)
+
+
+def spec_of(dataset: Dataset, schema: Schema, missing: Mapping[str, Any], lists: Lists) -> FeatureSpec:
+    """Derive the spec of an opened dataset; see `feature_spec`."""
+    if schema.record_type == "bytes":
+        raise SchemaError(
+            "the records are bytes, which TensorFlow's parser does not read",
+            advice="map tf.data.TFRecordDataset over the files yourself",
+        )
+    fields = [item for item in schema.fields if item.name not in dataset.partition_values]
+    non_null = dataset.non_null_columns
+    context: dict[str, Any] = {}
+    sequence: dict[str, Any] = {}
+    casts: dict[str, Any] = {}
+    for item in fields:
+        parsed, tensor = _PARSED[item.kind], tensor_type(item)
+        shape = row_shape(item.type)
+        if shape is None:
+            of_lists = sequence if item.depth == 2 else context
+            of_lists[item.name] = _list_feature(parsed, lists, nested=item.depth == 2)
+        else:
+            default = None if item.name in non_null else _default(item, missing.get(item.name), shape)
+            context[item.name] = tf.io.FixedLenFeature(shape, parsed, default)
+        if tensor != parsed:
+            casts[item.name] = tensor
+    return FeatureSpec(context, sequence, casts)
+
+
+def _list_feature(parsed: Any, lists: Lists, *, nested: bool) -> Any:
+    if lists == "sparse":
+        return tf.io.VarLenFeature(parsed)
+    if lists == "padded" and not nested:
+        return tf.io.FixedLenSequenceFeature([], parsed, allow_missing=True)
+    if nested:  # each step is a Feature with any number of values
+        return tf.io.RaggedFeature(parsed, row_splits_dtype=tf.int64)
+    return tf.io.RaggedFeature(parsed, row_splits_dtype=tf.int64)
+
+
+def _default(item: Field, given: Any, shape: Sequence[int]) -> Any:
+    """The value of a feature that is absent."""
+    if given is None:
+        defaults: dict[str, Any] = {"float": math.nan, "bytes": b"", "string": ""}
+        if item.kind not in defaults:
+            raise missing_integers(item.name)
+        given = defaults[item.kind]
+    return [given] * math.prod(shape) if shape else given
+
+
+def _code(features: Mapping[str, Any]) -> str:
+    lines = [f"    {name!r}: {_feature_code(feature)},\n" for name, feature in features.items()]
+    return "{\n" + "".join(lines) + "}"
+
+
+def _feature_code(feature: Any) -> str:
+    given = feature._asdict()
+    if isinstance(feature, tf.io.RaggedFeature):
+        given = {"dtype": feature.dtype, "row_splits_dtype": feature.row_splits_dtype}
+    elif isinstance(feature, tf.io.FixedLenFeature) and given["default_value"] is None:
+        del given["default_value"]
+    parts = (f"{name}={_value_code(value)}" for name, value in given.items() if name != "validate")
+    return f"tf.io.{type(feature).__name__}({', '.join(parts)})"
+
+
+def _value_code(value: Any) -> str:
+    if isinstance(value, tf.DType):
+        return f"tf.{value.name}"
+    if isinstance(value, float) and math.isnan(value):
+        return 'float("nan")'
+    if isinstance(value, list):
+        return f"[{', '.join(map(_value_code, value))}]"
+    return repr(value)
+
+
+def tensor_type(item: Field) -> Any:
+    """The type of the tensor of a column.
+
+    Raises
+    ------
+    SchemaError
+        If no tensor can hold the column.
+    """
+    type_ = value_type(innermost(item.type))
+    if item.kind in ("bytes", "string") and not pa.types.is_null(type_):
+        return tf.string
+    if pa.types.is_temporal(type_):
+        return tf.int32 if type_.bit_width == 32 else tf.int64
+    if pa.types.is_decimal(type_):
+        return tf.float64
+    if type_ not in _TENSOR_TYPES:
+        raise SchemaError(
+            f"no tensor can hold {item.type}",
+            feature=item.name,
+            advice="leave the column out with columns=, or give it a type with schema=",
+        )
+    return _TENSOR_TYPES[type_]
+
+
+def row_shape(type_: pa.DataType) -> list[int] | None:
+    """The shape of one row; None for lists of any length."""
+    if isinstance(type_, pa.FixedShapeTensorType):
+        return list(type_.shape)
+    if pa.types.is_fixed_size_list(type_):
+        return [type_.list_size]
+    return None if pa.types.is_list(type_) or pa.types.is_large_list(type_) else []
