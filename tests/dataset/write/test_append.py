@@ -1,0 +1,285 @@
+"""Appends: added to what is there, kept when they race, refused when the columns differ."""
+
+import bz2
+import gzip
+import lzma
+import zlib
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import dask.dataframe as dd
+import oracle
+import pyarrow as pa
+import pytest
+from small_frames import by_key, collection, content, keyed, put, values
+
+from dask_tfrecord import (
+    ConcurrentWriteError,
+    SchemaError,
+    read_tfrecord,
+    to_tfrecord,
+)
+from dask_tfrecord.dataset.write import commit as commits
+from dask_tfrecord.files.storage.store import Store
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+def test_append_adds_to_what_is_there(place: str) -> None:
+    to_tfrecord(collection(1, 2, 3), place)
+    snapshot = to_tfrecord(collection(4, 5), place, append=True, compression="gzip")
+    assert values(place) == [1, 2, 3, 4, 5]
+    assert (snapshot.records, len(snapshot.files), snapshot.number) == (5, 4, 2)
+    assert len(read_tfrecord(place)) == 5
+
+
+def test_append_to_nothing_is_a_first_write(place: str) -> None:
+    assert to_tfrecord(collection(1), place, append=True).number == 1
+    assert values(place) == [1]
+
+
+def test_appended_columns_may_come_in_another_order(tmp_path: Path) -> None:
+    to_tfrecord(collection(1, 2, m=[3, 4]), tmp_path)
+    to_tfrecord(collection(5, 6, m=[7, 8])[["m", "n"]], tmp_path, append=True)
+    frame = read_tfrecord(tmp_path).compute()
+    assert frame.columns.tolist() == ["n", "m"]
+    assert frame["m"].tolist() == [3, 4, 7, 8]
+
+
+@pytest.mark.parametrize(
+    ("ddf", "options", "feature", "problem"),
+    [
+        (collection(1, 2, m=[1, 2]), {}, "m", "the dataset does not"),
+        (collection(1, 2)[["n"]].rename(columns={"n": "m"}), {}, "m", "the dataset does not"),
+        (collection(1, 2).astype("int32"), {}, "n", "is int32, in the dataset it is int64"),
+        (collection(1, 2).astype("string"), {}, "n", "in the dataset it is int64"),
+        (collection(1, 2), {"record_type": "sequence_example"}, None, "the dataset holds 'example' records"),
+        (collection(1, 2, k=[1, 2]), {"partition_on": ["k"]}, "k", "is partitioned on nothing"),
+    ],
+)
+def test_columns_that_do_not_agree_are_named_before_anything_is_written(
+    tmp_path: Path, ddf: dd.DataFrame, options: dict[str, Any], feature: str | None, problem: str
+) -> None:
+    to_tfrecord(collection(1), tmp_path)
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(SchemaError, match=problem) as caught:
+        to_tfrecord(ddf, tmp_path, append=True, **options)
+    assert caught.value.feature == feature
+    assert caught.value.path == str(tmp_path)
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_append_must_bring_all_columns(tmp_path: Path) -> None:
+    to_tfrecord(collection(1, 2, m=[1, 2]), tmp_path)
+    with pytest.raises(SchemaError, match="'m': the dataset has this column"):
+        to_tfrecord(collection(3), tmp_path, append=True)
+
+
+def test_appended_partitions_come_in_the_directories_that_are_there(tmp_path: Path) -> None:
+    to_tfrecord(keyed(a=[1], b=[2]), tmp_path, partition_on=["key"])
+    to_tfrecord(keyed(b=[3], c=[4]), tmp_path, partition_on=["key"], append=True)
+    assert by_key(tmp_path) == {"a": [1], "b": [2, 3], "c": [4]}
+    for ddf in (keyed(b=[3])[["n"]], keyed(b=[3])):
+        with pytest.raises(SchemaError, match=r"on \['key'\], the write on nothing; pass") as caught:
+            to_tfrecord(ddf, tmp_path, append=True)
+        assert caught.value.feature == "key"
+
+
+def test_append_works_on_files_of_others(place: str) -> None:
+    put(place, "x/y.tfrecord", 7)
+    put(place, "a.records", 8)
+    snapshot = to_tfrecord(collection(1, 2), place, append=True)
+    assert values(place) == [8, 7, 1, 2]
+    assert [file.records for file in snapshot.files] == [1, 1, 1, 1]
+    assert snapshot.number == 1
+
+
+@pytest.mark.parametrize("compress", [bytes, gzip.compress, zlib.compress, bz2.compress, lzma.compress])
+def test_the_snapshot_says_what_is_stored_of_others_read_once_more(
+    tmp_path: Path, compress: Callable[[bytes], bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stored = compress(oracle.features_file([{"n": ("int64", [n])} for n in range(1000)]))
+    (tmp_path / "a.records").write_bytes(stored)
+    write = to_tfrecord(collection(1, npartitions=1), tmp_path, append=True, compute=False)
+    opened: list[str] = []
+    monkeypatch.setattr(
+        Store, "_open", lambda *args, _open=Store._open: opened.append(args[1]) or _open(*args)
+    )
+    theirs, _ = write.compute().files
+    assert (theirs.path, theirs.records, theirs.bytes) == ("a.records", 1000, len(stored))
+    assert theirs.crc32c == oracle.crc32c(stored)
+    assert len(opened) == 2  # for its schema, and to its end
+
+
+def test_append_to_directories_of_others_takes_their_keys_from_the_names(tmp_path: Path) -> None:
+    put(tmp_path, "key=b%2Fc/y.tfrecord", 7)
+    put(tmp_path, "key=__HIVE_DEFAULT_PARTITION__/y.tfrecord", 8)
+    to_tfrecord(keyed(a=[1]), tmp_path, partition_on="key", append=True)
+    frame = read_tfrecord(tmp_path).compute()
+    assert dict(
+        zip(frame["n"], frame["key"].astype(object).where(frame["key"].notna(), None), strict=True)
+    ) == {
+        7: "b/c",
+        8: None,
+        1: "a",
+    }
+
+
+def test_keys_of_others_must_be_of_the_columns_type(tmp_path: Path) -> None:
+    put(tmp_path, "key=b/y.tfrecord", 7)
+    ddf = collection(1, 2, key=[1, 2])
+    with pytest.raises(SchemaError, match="gives 'b', which is no int64") as caught:
+        to_tfrecord(ddf, tmp_path, partition_on="key", append=True)
+    assert caught.value.feature == "key"
+    with pytest.raises(SchemaError, match=r"partitioned on \['key'\], the write on nothing"):
+        to_tfrecord(collection(1), tmp_path, append=True)
+
+
+@pytest.mark.parametrize(
+    ("features", "feature"),
+    [({"m": ("int64", [1])}, "m"), ({"n": ("bytes", [b"1"])}, "n"), ({"n": ("int64", [1, 2])}, "n")],
+)
+def test_features_of_others_must_agree_with_the_columns(
+    tmp_path: Path, features: dict[str, Any], feature: str
+) -> None:
+    put(tmp_path, "a.tfrecord", 7, **features)
+    with pytest.raises(SchemaError) as caught:
+        to_tfrecord(collection(1), tmp_path, append=True)
+    assert caught.value.feature == feature
+
+
+def test_empty_files_of_others_agree_with_any_columns(place: str) -> None:
+    with Store.at(place).create(f"{place}/empty.tfrecord"):
+        pass
+    to_tfrecord(collection(1), place, append=True)
+    assert values(place) == [1]
+
+
+def test_a_column_that_others_always_left_out_takes_our_type(tmp_path: Path) -> None:
+    put(tmp_path, "a.tfrecord", 7, m=(None, []))
+    to_tfrecord(collection(1, m=["text"]), tmp_path, append=True)
+    assert read_tfrecord(tmp_path)["m"].compute().fillna("-").tolist() == ["-", "text"]
+
+
+def test_concurrent_appends_are_both_there(place: str) -> None:
+    to_tfrecord(collection(1), place)
+    first = to_tfrecord(collection(2), place, append=True, compute=False)
+    second = to_tfrecord(collection(3), place, append=True, compute=False)
+    assert second.compute().number == 2
+    assert first.compute().number == 3
+    assert sorted(values(place)) == [1, 2, 3]
+
+
+def test_many_appends_at_once_are_all_there(place: str) -> None:
+    lazies = [to_tfrecord(collection(n), place, append=True, compute=False) for n in range(8)]
+    with ThreadPoolExecutor(len(lazies)) as pool:
+        numbers = [snapshot.number for snapshot in pool.map(lambda lazy: lazy.compute(), lazies)]
+    assert sorted(numbers) == list(range(1, 9))
+    assert sorted(values(place)) == list(range(8))
+
+
+def test_of_many_overwrites_at_once_one_wins(place: str) -> None:
+    to_tfrecord(collection(-1), place)
+    lazies = [to_tfrecord(collection(n), place, overwrite=True, compute=False) for n in range(8)]
+    won = []
+
+    def compute(n: int) -> None:
+        try:
+            lazies[n].compute()
+        except ConcurrentWriteError:
+            return
+        won.append(n)
+
+    with ThreadPoolExecutor(len(lazies)) as pool:
+        list(pool.map(compute, range(8)))
+    assert len(won) == 1
+    assert values(place) == won
+    store = Store.at(place)
+    assert len(store.fs.glob(store.join("part-*"))) == 1
+
+
+@pytest.mark.parametrize("mode", ["append", "overwrite"])
+def test_a_number_that_is_free_again_is_not_taken_for_the_next(
+    place: str, monkeypatch: pytest.MonkeyPatch, mode: str
+) -> None:
+    """Two overwrites commit after a write has decided on its number, and the second removes the first's."""
+    to_tfrecord(collection(1), place)
+    create = Store.create_exclusively
+    others = iter([2, 3])
+
+    def overtaken(self: Store, path: str, data: bytes) -> None:
+        for n in list(others):  # none are left for the overwrites themselves
+            to_tfrecord(collection(n), place, overwrite=True)
+        create(self, path, data)
+
+    lazy = to_tfrecord(collection(4), place, compute=False, **{mode: True})
+    monkeypatch.setattr(Store, "create_exclusively", overtaken)
+    if mode == "append":
+        assert lazy.compute().number == 4
+        assert sorted(values(place)) == [3, 4]
+    else:
+        with pytest.raises(ConcurrentWriteError):
+            lazy.compute()
+        assert values(place) == [3]
+
+
+TWINS = {
+    "create": ({}, {"a": [1]}),
+    "append": ({"append": True}, {"a": [0, 1], "b": [0]}),
+    "overwrite": ({"overwrite": True}, {"a": [1]}),
+    "partitions": ({"overwrite": "partitions"}, {"a": [1], "b": [0]}),
+}
+
+
+@pytest.mark.parametrize("step", ["next_snapshot", "create_file", "publish_files"])
+@pytest.mark.parametrize("mode", TWINS)
+def test_a_commit_that_runs_twice_at_once_commits_once(
+    place: str, monkeypatch: pytest.MonkeyPatch, mode: str, step: str
+) -> None:
+    """As when a worker that was given up for lost goes on: one attempt does it all inside of the other."""
+    options, expected = TWINS[mode]
+    if mode != "create":
+        to_tfrecord(keyed(a=[0], b=[0]), place, partition_on="key")
+    lazy = to_tfrecord(keyed(a=[1]), place, partition_on="key", compute=False, **options)
+    run = lazy.expr.run
+    table = pa.table({"key": ["a"], "n": [1]})
+    files = run.write(table, 0, 1)
+    work = getattr(commits, step)
+    twins = iter([run])
+
+    def overtaken(*args: Any) -> Any:
+        for twin in twins:
+            commits.commit(twin, files)
+        return work(*args)
+
+    monkeypatch.setattr(commits, step, overtaken)
+    commits.commit(run, files)
+    assert by_key(place) == expected
+
+
+def test_appends_that_race_for_a_number_are_both_there(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second writes its snapshot when the first has decided on the same number."""
+    create = Store.create_exclusively
+    others = iter([to_tfrecord(collection(2), place, append=True, compute=False)])
+
+    def overtaken(self: Store, path: str, data: bytes) -> None:
+        for other in others:
+            other.compute()
+        create(self, path, data)
+
+    monkeypatch.setattr(Store, "create_exclusively", overtaken)
+    assert to_tfrecord(collection(1), place, append=True).number == 2
+    assert sorted(values(place)) == [1, 2]
+
+
+def test_an_append_that_does_not_fit_any_more_leaves_what_is_there(tmp_path: Path) -> None:
+    to_tfrecord(collection(1), tmp_path)
+    lazy = to_tfrecord(collection(2), tmp_path, append=True, compute=False)
+    to_tfrecord(collection(3).astype("string"), tmp_path, overwrite=True)
+    with pytest.raises(SchemaError, match="in the dataset it is string"):
+        lazy.compute()
+    assert values(tmp_path) == ["3"]
+    assert content(tmp_path) == ["_SUCCESS", "_tfrecord/00000002.parquet"]
+    assert len(list(tmp_path.rglob("part-*"))) == 1

@@ -1,0 +1,54 @@
+"""Small collections to write, and what a reader then finds."""
+
+from pathlib import Path
+from typing import Any
+
+import dask.dataframe as dd
+import oracle
+import pandas as pd
+
+from dask_tfrecord import (
+    read_tfrecord,
+)
+from dask_tfrecord.files.storage.store import Store
+
+
+def collection(*values: int, npartitions: int = 2, **columns: Any) -> dd.DataFrame:
+    frame = pd.DataFrame({"n": values, **columns})
+    return dd.from_pandas(frame, npartitions=npartitions)
+
+
+def keyed(**values: list[int]) -> dd.DataFrame:
+    """Rows with a key, in one partition."""
+    rows = [(key, n) for key, found in values.items() for n in found]
+    return dd.from_pandas(pd.DataFrame(rows, columns=["key", "n"]), npartitions=1)
+
+
+def failing(ddf: dd.DataFrame) -> dd.DataFrame:
+    def fail(part: pd.DataFrame) -> pd.DataFrame:
+        raise RuntimeError("on purpose")
+
+    return ddf.map_partitions(fail, meta=ddf._meta)
+
+
+def values(place: str | Path, column: str = "n") -> list[Any]:
+    return read_tfrecord(place)[column].compute().tolist()
+
+
+def by_key(place: str | Path) -> dict[str, list[int]]:
+    frame = read_tfrecord(place).compute()
+    return {str(key): sorted(rows["n"].tolist()) for key, rows in frame.groupby("key", observed=True)}
+
+
+def content(root: Path) -> list[str]:
+    """The files below but for the snapshots and the data files' names."""
+    found = (str(path.relative_to(root)) for path in root.rglob("*") if path.is_file())
+    return sorted(name for name in found if "part-" not in name)
+
+
+def put(place: str | Path, name: str, n: int, /, **features: tuple[str | None, list[Any]]) -> None:
+    """A file of one record, which somebody else wrote."""
+    store = Store.at(place)
+    path = store.join(name)
+    store.fs.makedirs(path.rpartition("/")[0], exist_ok=True)
+    store.fs.pipe_file(path, oracle.features_file([{"n": ("int64", [n]), **features}]))
