@@ -1,4 +1,4 @@
-"""`read_tfrecord`: arguments -> dataset -> collection."""
+"""`read_tfrecord`: validate the arguments, open the dataset, choose the dtypes, build the collection."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -17,12 +17,12 @@ from dask_tfrecord.dataset.snapshot.model import Levels, Snapshot
 from dask_tfrecord.dataset.write.destination import destination
 from dask_tfrecord.errors import SchemaError, TFRecordError
 from dask_tfrecord.files.damage import DamagePolicy, OnCorrupt, check_policy, check_quarantine_path
-from dask_tfrecord.files.options import Extra, ReadCompression, ReadOptions
+from dask_tfrecord.files.options import Extra, ReadOptions
 from dask_tfrecord.files.storage.listing import PathLike
 from dask_tfrecord.frames.arrow_to_pandas import numpy_names
 from dask_tfrecord.keywords import AnyCompression, AnyRecordType, AnySchema, DtypeBackend, ReadKeywords
 from dask_tfrecord.parallel import compute_each
-from dask_tfrecord.schema.model import Schema
+from dask_tfrecord.schema.model import Field, Schema
 
 
 @overload
@@ -246,21 +246,15 @@ def read_tfrecord(
     path = arguments.paths(path)
     arguments.choice("record_type", record_type, ("infer", *get_args(RecordType)))
     arguments.choice("infer", infer, get_args(Infer))
+    arguments.choice("extra", extra, get_args(Extra))
     dtype_backend = "pyarrow" if dtype_backend is None else dtype_backend
     arguments.choice("dtype_backend", dtype_backend, get_args(DtypeBackend))
-    codec: ReadCompression = arguments.compression(compression, "infer")
     arguments.flags(use_snapshot=use_snapshot, verify_crc=verify_crc, calculate_divisions=calculate_divisions)
     arguments.mappings(storage_options=storage_options)
     schema = arguments.schema(schema)
-    arguments.choice("extra", extra, get_args(Extra))
-    arguments.choice("on_corrupt", on_corrupt, get_args(OnCorrupt))
-    if quarantine_path is not None:
-        arguments.path(quarantine_path, "quarantine_path")
-    quarantine = None if quarantine_path is None else destination(quarantine_path, storage_options)
-    damage = DamagePolicy(on_corrupt, max_corrupt, quarantine)
-    check_policy(damage)
+    damage = _damage_policy(on_corrupt, max_corrupt, quarantine_path, storage_options)
     options = ReadOptions(
-        compression=codec,
+        compression=arguments.compression(compression, "infer"),
         verify_crc=verify_crc,
         max_record_bytes=arguments.record_limit(max_record_bytes),
         extra="ignore" if isinstance(schema, pa.Schema | Schema | Snapshot) else extra,
@@ -268,7 +262,6 @@ def read_tfrecord(
         path_column=arguments.origin_column(include_path_column, "path"),
         offset_column=arguments.origin_column(include_offset_column, "offset"),
     )
-    check_cluster()
     request = ReadRequest(
         columns=_requested_columns(columns, index),
         schema=schema,
@@ -282,8 +275,11 @@ def read_tfrecord(
         whole_files=calculate_divisions,
         storage_options=storage_options,
     )
+    check_cluster()
+
     dataset = open_dataset(path, request, compute_each=compute_each).with_origin_columns()
-    check_quarantine_path(quarantine, dataset.store)
+    check_quarantine_path(damage.quarantine, dataset.store)
+
     if categories is not None:
         dataset = replace(dataset, schema=_with_categories(dataset.schema, categories))
     names = None if columns is None else _existing_names(dataset.schema, "columns", columns)
@@ -291,19 +287,25 @@ def read_tfrecord(
     divisions = _divisions(dataset, levels) if calculate_divisions else None
     numpy = _numpy_columns(dataset, schema) if dtype_backend == "numpy" else []
     numpy += [column for column, _ in levels if _has_time_index(dataset.schema, column)]
+
     ddf = expr.read(dataset, names, numpy=numpy, index=levels, divisions=divisions)
     return ddf[columns] if isinstance(columns, str) else ddf
 
 
-def _numpy_columns(dataset: Dataset, schema: Any) -> list[str]:
-    """The columns that NumPy dtypes can hold.
-
-    Integers and bools need a column without nulls, as statistics or ``nullable=False`` in ``schema`` show.
-    """
-    fields = schema if isinstance(schema, pa.Schema) else ()
-    return numpy_names(
-        dataset.schema, dataset.non_null_columns | {item.name for item in fields if not item.nullable}
-    )
+def _damage_policy(
+    on_corrupt: OnCorrupt,
+    max_corrupt: int | float | None,
+    quarantine_path: PathLike | None,
+    storage_options: dict[str, Any] | None,
+) -> DamagePolicy:
+    arguments.choice("on_corrupt", on_corrupt, get_args(OnCorrupt))
+    quarantine = None
+    if quarantine_path is not None:
+        arguments.path(quarantine_path, "quarantine_path")
+        quarantine = destination(quarantine_path, storage_options)
+    policy = DamagePolicy(on_corrupt, max_corrupt, quarantine)
+    check_policy(policy)
+    return policy
 
 
 def _requested_columns(columns: Any, index: Any) -> list[str] | None:
@@ -315,7 +317,7 @@ def _requested_columns(columns: Any, index: Any) -> list[str] | None:
 
 
 def _index_levels(dataset: Dataset, index: Any, columns: Sequence[str] | None) -> Levels:
-    """The columns that become the index, as ``index=`` or the snapshot gives them, with the levels' names."""
+    """The columns that become the index and the names of its levels, from ``index=`` or the snapshot."""
     if index is None:
         return tuple(level for level in dataset.index if level[0] not in (columns or ()))
     names = [] if index is False else _existing_names(dataset.schema, "index", index)
@@ -327,8 +329,22 @@ def _index_levels(dataset: Dataset, index: Any, columns: Sequence[str] | None) -
                 advice="leave it out of columns=",
             )
         if item.depth:
-            raise SchemaError(f"a column of type {item.type} cannot be the index", feature=item.name)
+            raise SchemaError(
+                f"a column of type {item.type} cannot be the index",
+                feature=item.name,
+                advice="leave the column out of index=",
+            )
     return tuple((name, name) for name in names)
+
+
+def _numpy_columns(dataset: Dataset, schema: Any) -> list[str]:
+    """The columns that NumPy dtypes can hold.
+
+    Integers and bools are included only if statistics or ``nullable=False`` in ``schema`` exclude nulls.
+    """
+    fields = schema if isinstance(schema, pa.Schema) else ()
+    not_nullable = {item.name for item in fields if not item.nullable}
+    return numpy_names(dataset.schema, dataset.non_null_columns | not_nullable)
 
 
 def _has_time_index(schema: Schema, name: str) -> bool:
@@ -352,14 +368,21 @@ def _with_categories(schema: Schema, categories: Any) -> Schema:
     # Dask's own readers also take a mapping of column to number of categories.
     names = list(categories) if isinstance(categories, Mapping) else categories
     names = _existing_names(schema, "categories", names)
-    fields = []
-    for item in schema.fields:
-        if item.name in names and not pa.types.is_dictionary(item.type):
-            if item.depth:
-                raise SchemaError(f"a column of type {item.type} cannot be categorical", feature=item.name)
-            item = replace(item, type=pa.dictionary(pa.int32(), item.type))
-        fields.append(item)
-    return replace(schema, fields=tuple(fields))
+    return replace(
+        schema, fields=tuple(_categorical(item) if item.name in names else item for item in schema.fields)
+    )
+
+
+def _categorical(item: Field) -> Field:
+    if pa.types.is_dictionary(item.type):
+        return item
+    if item.depth:
+        raise SchemaError(
+            f"a column of type {item.type} cannot be categorical",
+            feature=item.name,
+            advice="leave the column out of categories=",
+        )
+    return replace(item, type=pa.dictionary(pa.int32(), item.type))
 
 
 def _existing_names(schema: Schema, keyword: str, value: Any) -> list[str]:
