@@ -1,4 +1,4 @@
-"""Where the columns of a collection come from, and which files it reads, as its expressions show it."""
+"""Find where the columns of a collection come from, and which files it reads, from its expressions."""
 
 import os
 from collections.abc import Iterable, Iterator
@@ -30,44 +30,57 @@ from dask_tfrecord.expr.reading import ReadTFRecord
 from dask_tfrecord.files.storage.paths import name_of, parent_of
 from dask_tfrecord.files.storage.store import Store
 
-# They select or move columns and rows, and change no value.
-_KEEPING = (Projection, Filter, DropnaFrame, Head, Tail, Sample, Partitions, Repartition, ClearDivisions)
+# Expressions that select columns or rows, or move rows between partitions, without changing a value.
+_VALUE_PRESERVING = (
+    Projection,
+    Filter,
+    DropnaFrame,
+    Head,
+    Tail,
+    Sample,
+    Partitions,
+    Repartition,
+    ClearDivisions,
+)
 
 
 def read_types(ddf: DataFrame, names: Iterable[str]) -> dict[str, pa.DataType]:
-    """The types of the columns whose values come unchanged from records, not from partition columns."""
-    found = {}
+    """The stored types of the columns whose values come unchanged from records.
+
+    Partition columns and computed columns are left out.
+    """
+    types = {}
     for name in names:
-        source = _source(ddf.expr, name, _KEEPING)
+        source = _source(ddf.expr, name, _VALUE_PRESERVING)
         if (
             isinstance(source, ReadTFRecord)
             and name in source.columns
             and name not in source.dataset.partition_values
         ):
             [item] = source.dataset.schema.select([name]).fields
-            found[name] = item.type
-    return found
+            types[name] = item.type
+    return types
 
 
 def large_strings(ddf: DataFrame) -> dict[str, pa.DataType]:
     """The columns that were large strings before Dask's option dataframe.convert-string converted them."""
-    found = {}
+    types = {}
     for name, dtype in ddf._meta.dtypes.items():
         if not isinstance(dtype, pd.StringDtype):
             continue
-        source = _source(ddf.expr, name, (*_KEEPING, ArrowStringConversion))
+        source = _source(ddf.expr, name, (*_VALUE_PRESERVING, ArrowStringConversion))
         if source is not None and _dtype(source, name) == pd.ArrowDtype(pa.large_string()):
-            found[name] = pa.large_string()
-    return found
+            types[name] = pa.large_string()
+    return types
 
 
-def _source(expr: Any, name: str, keeping: Any) -> Any:
-    """The expression that a column comes from through ``keeping`` expressions; None if one recomputes it."""
+def _source(expr: Any, name: str, preserving: Any) -> Any:
+    """The source of a column below expressions of the ``preserving`` classes; None if it is assigned."""
     while True:
         if isinstance(expr, Assign):
             if name in expr.keys:
                 return None
-        elif not isinstance(expr, keeping):
+        elif not isinstance(expr, preserving):
             return expr
         expr = expr.frame
 
@@ -80,7 +93,7 @@ def _dtype(source: Expr, name: str) -> Any:
 def check_not_read(ddf: DataFrame, store: Store) -> None:
     """Refuse to overwrite TFRecord files that the collection reads.
 
-    The overwrite removes the files after all rows are written, so the new dataset would be right. But Dask
+    The overwrite removes the files after all rows are written, so the new dataset would be correct. But Dask
     computes a task again if a worker is lost, also after the commit, and the task would find no input: the
     write would fail although it is committed. Reads of other formats need no check, because an overwrite
     refuses directories that hold anything but TFRecord files.
@@ -102,9 +115,9 @@ def check_not_read(ddf: DataFrame, store: Store) -> None:
 
 
 def _paths_on(dataset: Dataset, store: Store) -> Iterator[str]:
-    """The files of a dataset, if they are on the store's kind of filesystem; local ones without links."""
-    source = _behind_caches(dataset.store)
-    if type(source.fs) is not type(_behind_caches(store).fs):
+    """The paths of a dataset's files, with links resolved; none if the store has another filesystem."""
+    source = _uncached(dataset.store)
+    if type(source.fs) is not type(_uncached(store).fs):
         return
     files = [*(split.file for partition in dataset.partitions for split in partition), *dataset.pruned_files]
     real: dict[str, str] = {}
@@ -117,8 +130,8 @@ def _paths_on(dataset: Dataset, store: Store) -> Iterator[str]:
         yield os.path.realpath(path) if os.path.islink(path) else f"{real[parent]}/{name_of(path)}"
 
 
-def _behind_caches(store: Store) -> Store:
-    """The store that a cache of fsspec reads from, or the store itself."""
+def _uncached(store: Store) -> Store:
+    """The store that an fsspec cache reads from, or the store itself if it is not a cache."""
     fs = store.fs
     while isinstance(inner := getattr(fs, "fs", None), AbstractFileSystem):
         fs = inner

@@ -1,4 +1,4 @@
-"""Masks, the boolean expressions that filter a frame -> predicates about the columns of a read."""
+"""Translate masks, the boolean expressions that filter a frame, to predicates about the columns of a read."""
 
 from typing import Any
 
@@ -40,10 +40,14 @@ _BETWEEN: dict[str, tuple[Operator, Operator]] = {
 
 
 def predicate_of(mask: Expr, read_type: type[Any]) -> Predicate:
-    """The predicate that a mask stands for; `Unsure` for any part that cannot be translated."""
+    """Translate a mask to a predicate. A part that cannot be translated becomes `Unsure`."""
     try:
         return _translate(mask, read_type)
-    except (ArithmeticError, TypeError, ValueError):  # pandas may compare such values in its own way
+    except (
+        ArithmeticError,
+        TypeError,
+        ValueError,
+    ):  # pandas may compare the values of such a mask differently
         return Unsure()
 
 
@@ -77,12 +81,12 @@ def _translate(mask: Expr, read_type: type[Any]) -> Predicate:
 
 
 def _column(expr: Any, read_type: type[Any]) -> Field:
-    """The column of a read whose unchanged values an expression gives.
+    """The column of a read that an expression selects unchanged.
 
     Raises
     ------
     WrongTypeError
-        If the expression gives anything else.
+        If the expression is not an unchanged column of a read.
     """
     if isinstance(expr, Index) and isinstance(expr.frame, read_type) and len(expr.frame.index_columns) == 1:
         [name], read = expr.frame.index_columns, expr.frame

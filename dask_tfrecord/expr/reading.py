@@ -1,4 +1,4 @@
-"""The expression of a read, and its tasks. What the optimizer may change in it is in `rewrites`."""
+"""The expression of a read, and its tasks. `rewrites` decides what the optimizer may change in it."""
 
 from dataclasses import replace
 from functools import cached_property
@@ -42,7 +42,7 @@ def read(
     index: Levels = (),
     divisions: tuple[Any, ...] | None = None,
 ) -> DataFrame:
-    """The collection that reads a dataset.
+    """Create the collection that reads a dataset.
 
     Parameters
     ----------
@@ -51,7 +51,7 @@ def read(
     columns : list of str, optional
         Columns to read. By default all columns are read.
     numpy : list of str, optional
-        Columns that get NumPy dtypes. The others are Arrow-backed.
+        Columns that get NumPy dtypes. All other columns are Arrow-backed.
     index : tuple of (str, str or None)
         Columns that become the index, and the names of the index levels.
     divisions : tuple, optional
@@ -138,7 +138,7 @@ class ReadTFRecord(PartitionsFiltered, BlockwiseIO):
 
     @cached_property
     def _schema(self) -> Schema:
-        """The columns that are read, with those that become the index."""
+        """The columns that are read, including the columns of the index."""
         schema: Schema = self.dataset.schema
         columns = self.operand("columns")
         return schema if columns is None else schema.select([*columns, *self.index_columns])
@@ -191,7 +191,7 @@ class ReadTFRecord(PartitionsFiltered, BlockwiseIO):
         return super()._simplify_up(parent, dependents)
 
     def _project_for_index(self, parent: Expr, dependents: Any) -> Expr | None:
-        """Read only the columns that other consumers need: an index needs none, and one read serves all."""
+        """Read only the columns that other consumers need. An index needs none, and one read serves all."""
         if not dependents.get(self._name):
             return None  # this pass created the read, so not all of its consumers are known
         needed = _convert_to_list(determine_column_projection(self, parent, dependents))
@@ -199,7 +199,7 @@ class ReadTFRecord(PartitionsFiltered, BlockwiseIO):
         return Index(self.substitute_parameters({"columns": columns})) if columns != self.columns else None
 
     def _count(self, parent: Expr) -> Expr | None:
-        """The counts as a literal if the snapshot has them; otherwise a read of no columns, for counting."""
+        """Replace counts by a literal if the snapshot has them; otherwise count with a read of no columns."""
         counts = tuple(self.dataset.count(index) for index in self._partitions)
         if None not in counts and self.dataset.is_unchanged(self._partitions):
             return Literal(counts if isinstance(parent, Lengths) else sum(counts))

@@ -33,10 +33,11 @@ from dask_tfrecord.dataset.query.predicates import Predicate
 from dask_tfrecord.expr.masks import predicate_of
 from dask_tfrecord.schema.model import Field, Schema
 
-# Fewest tasks that fusing leaves: all bytes are read, whatever the columns, so all cores need tasks.
+# Fewest tasks that remain after fusing. Files are read completely even for few columns, so all cores need
+# tasks.
 MIN_FUSED_TASKS = 64
 
-# Their results do not depend on partition boundaries, as long as the order of the rows stays.
+# Expressions whose results do not depend on partition boundaries, as long as the rows keep their order.
 _IGNORE_PARTITIONS = (Sum, Max, AnyTrue, All, Len, Mean, Count, Unique, ValueCounts, FinalizeComputeDF)
 
 # Key of the decisions in `dependents`; no expression has this name.
@@ -47,7 +48,7 @@ Consumers: TypeAlias = Mapping[str, Mapping[str, Expr]]
 
 
 class Decision(NamedTuple):
-    """What one pass of the optimizer found out about a read.
+    """The rewrites of a read that are legal in one pass of the optimizer.
 
     Attributes
     ----------
@@ -64,9 +65,9 @@ class Decision(NamedTuple):
 def decision(read: Expr, dependents: Any) -> Decision:
     """The decision about a read in the pass of the optimizer that ``dependents`` belongs to.
 
-    All reads of a pass are decided together when the first one is asked for, because Dask adds the
+    The first call in a pass decides all reads of the pass together, because Dask adds the
     expressions of the rewritten graph to ``dependents`` during the pass. Dask makes one such mapping for each
-    pass, so the decisions are cached in the mapping itself. A read that the pass created keeps what it has.
+    pass, so the decisions are cached in the mapping itself. A read that the pass created keeps its decision.
     """
     if _DECISIONS not in dependents:
         dependents[_DECISIONS] = [decide(consumers_of(dependents), type(read))]
@@ -78,14 +79,15 @@ def consumers_of(dependents: Mapping[str, Any]) -> Consumers:
     """The consumers of each expression, without the weak references."""
     consumers: dict[str, dict[str, Expr]] = {}
     for name, references in dependents.items():
-        found = (reference() for reference in references)
-        consumers[name] = {one._name: one for one in found if one is not None}
+        alive = (reference() for reference in references)
+        consumers[name] = {expr._name: expr for expr in alive if expr is not None}
     return consumers
 
 
 def decide(consumers: Consumers, read_type: type[Any]) -> dict[str, Decision]:
     """The decisions about all reads in a graph, by the names of the reads."""
-    inputs = (child for found in consumers.values() for one in found.values() for child in one.dependencies())
+    exprs = (expr for by_name in consumers.values() for expr in by_name.values())
+    inputs = (child for expr in exprs for child in expr.dependencies())
     reads = {child._name: child for child in inputs if isinstance(child, read_type)}
     return {
         name: Decision(
@@ -120,10 +122,10 @@ def _ignores_partitions(read: Expr, consumers: Consumers) -> bool:
     """
     visited, pending = {read._name}, [read]
     while pending:
-        found = _unvisited_consumers(pending.pop(), consumers, visited)
-        if found is None:
+        unvisited = _unvisited_consumers(pending.pop(), consumers, visited)
+        if unvisited is None:
             return False
-        for consumer in found:
+        for consumer in unvisited:
             if isinstance(consumer, Elemwise | Filter) and _is_rowwise_of(consumer, read):
                 pending.append(consumer)
             elif not _takes_all_partitions(consumer):
@@ -163,15 +165,15 @@ def _takes_all_partitions(consumer: Expr) -> bool:
 
 
 def _common_predicate(read: Expr, consumers: Consumers) -> Predicate | None:
-    """A predicate that is true for every row that a filter after the read keeps, if it can skip anything.
+    """A predicate that is true for every row that any filter keeps; None if it cannot skip a file or block.
 
     All reads of the same rows get the same predicate, so that they keep the same rows.
     """
     filters = _final_filters(read, consumers)
     if not filters:
         return None
-    found = {predicate_of(_mask(one), type(read)) for one in filters}
-    predicate = reduce(predicates.Or, sorted(found, key=repr))
+    distinct = {predicate_of(_mask(one), type(read)) for one in filters}
+    predicate = reduce(predicates.Or, sorted(distinct, key=repr))
     return predicate if read.dataset.can_prune(predicate) else None
 
 
@@ -180,17 +182,17 @@ def _mask(expr: Filter | Loc) -> Expr:
 
 
 def _final_filters(read: Expr, consumers: Consumers) -> list[Filter | Loc] | None:
-    """The filters at the ends of all row-by-row paths from the reads of these rows.
+    """The filters that end all row-by-row paths from the reads of the same rows.
 
-    None if a path ends elsewhere, or if a filter also takes rows from elsewhere.
+    None if a path does not end in a filter, or if a filter also uses rows from another input.
     """
     filters: list[Filter | Loc] = []
     visited, pending = {read._name}, [read]
     while pending:
-        found = _unvisited_consumers(pending.pop(), consumers, visited)
-        if found is None:
+        unvisited = _unvisited_consumers(pending.pop(), consumers, visited)
+        if unvisited is None:
             return None
-        for consumer in found:
+        for consumer in unvisited:
             if isinstance(consumer, Filter) or (isinstance(consumer, Loc) and consumer.cindexer is None):
                 filters.append(consumer)
                 reads = _reads_below(consumer, read)

@@ -1,4 +1,4 @@
-"""The Dask expressions of a write, and the tasks that they become."""
+"""The expressions of a write, and their tasks."""
 
 from dataclasses import replace
 from functools import cached_property
@@ -33,11 +33,6 @@ def write(
 ) -> Scalar:
     """Return a lazy scalar: the snapshot of the written dataset. Computing it writes."""
     return new_collection(WriteTFRecord(ddf.expr, run, write_index, unverified_text, shuffle))
-
-
-def _without_replaceable(run: WriteRun) -> WriteRun:
-    """The run for the tasks. Only the commit needs the files to replace, which may be very many."""
-    return replace(run, replaceable=frozenset())
 
 
 @redact_errors
@@ -167,7 +162,7 @@ class WriteTFRecord(_NoFrame):
 
     def _lower(self) -> Expr:
         check_cluster()
-        run = _without_replaceable(self.run)
+        run = replace(self.run, replaceable=frozenset())  # only the commit needs these files, perhaps many
         if self.shuffle is None:
             files = WritePartitions(self.frame, run, self.write_index, self.unverified_text)
         else:
