@@ -105,9 +105,11 @@ def cleanup(
 def _duration(value: str | timedelta) -> timedelta:
     try:
         if isinstance(value, str | timedelta):
-            found = pd.Timedelta(value)
-            if found >= timedelta(0):  # which no duration at all, such as that of "", is not
-                return found.to_pytimedelta()
+            duration = pd.Timedelta(value)
+            if duration >= timedelta(0):  # False for NaT, which pandas returns for ""
+                return duration.to_pytimedelta()
     except ValueError:
         pass
-    raise TFRecordError(f"older_than={value!r} is not a duration", advice='pass one such as "12 hours"')
+    raise TFRecordError(
+        f"older_than={value!r} is not a duration", advice='pass a duration, such as "12 hours"'
+    )

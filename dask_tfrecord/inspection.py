@@ -39,12 +39,12 @@ from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.parallel import compute_each
 from dask_tfrecord.schema.model import Schema
 
-# `index` takes directories only, so a glob that reads the other files is of no use to it.
-_GLOB = re.compile(
+# Advice of reading errors that does not help in `index`, which accepts only directories and no globs.
+_GLOB_ADVICE = re.compile(
     r'leave the file out, for example with the glob "[^"]*"'
     r"|move the file elsewhere, or pass a glob or a list without it"
 )
-_HIDE = 'move the file elsewhere, or give it a name that begins with "_" or "."'
+_HIDE_ADVICE = 'move the file elsewhere, or give it a name that begins with "_" or "."'
 
 
 @redact_errors
@@ -143,8 +143,8 @@ def index(
         )
         dataset = open_dataset(path, request, compute_each=compute_each)
         snapshot = create_snapshot(dataset, compute_each, uuid4().hex)
-    except CorruptRecordError as error:  # whose advice for a reader may be a glob
-        raise error.replaced(advice=_GLOB.sub(_HIDE, error.advice or "") or None) from None
+    except CorruptRecordError as error:
+        raise error.replaced(advice=_GLOB_ADVICE.sub(_HIDE_ADVICE, error.advice or "") or None) from None
     return _create(store, replace(snapshot, number=before.number + 1 if before else 1))
 
 
@@ -181,7 +181,11 @@ def _renewed(store: Store, before: Snapshot) -> Snapshot:
 
 
 def _up_to_date(root: str) -> DestinationError:
-    return DestinationError("there is a snapshot already", path=root, advice="it is up to date")
+    return DestinationError(
+        "the directory already has a snapshot, which is up to date",
+        path=root,
+        advice="call index() again only after files have changed",
+    )
 
 
 @redact_errors
@@ -258,42 +262,47 @@ def verify(
             return _verify_snapshot(store, snapshot)
     listing = list_files(path, storage_options)
     schema, doubt = sampled_schema(listing.store, listing.files, record_type)
-    found = verify_files(listing.store, listing.files, schema.record_type, compute_each)
+    reports = verify_files(listing.store, listing.files, schema.record_type, compute_each)
     paths = [listing.store.public(file.path) for file in listing.files]
-    return _report(paths, found, schema, [None] * len(found), doubt and f"is read as bytes: {doubt}")
+    return _report_frame(
+        paths, reports, schema, [None] * len(reports), doubt and f"is read as bytes: {doubt}"
+    )
 
 
 def _verify_snapshot(store: Store, snapshot: Snapshot) -> pd.DataFrame:
     """Verify the files that a snapshot lists, and report files that it does not list."""
     entries = {store.join(entry.path): entry for entry in snapshot.files}
     files = [file for file in list_directory(store) if file.path in entries or not is_part(file.path)]
-    looked = verify_files(store, files, snapshot.schema.record_type, compute_each)
-    found = dict.fromkeys(entries, unreadable("the file is missing, the dataset's snapshot lists it"))
-    found |= {file.path: one for file, one in zip(files, looked, strict=True)}
+    verified = verify_files(store, files, snapshot.schema.record_type, compute_each)
+    missing = unreadable("the file is missing, but the dataset's snapshot lists it")
+    reports = dict.fromkeys(entries, missing)
+    reports |= {file.path: report for file, report in zip(files, verified, strict=True)}
     differs: list[str | None] = [
-        describe_changes(one, entries[path]) if path in entries else "the snapshot does not list it"
-        for path, one in found.items()
+        describe_changes(report, entries[path]) if path in entries else "the snapshot does not list it"
+        for path, report in reports.items()
     ]
-    return _report([*map(store.public, found)], [*found.values()], snapshot.schema, differs)
+    return _report_frame([*map(store.public, reports)], [*reports.values()], snapshot.schema, differs)
 
 
-def _report(
+def _report_frame(
     paths: Sequence[str],
-    found: Sequence[FileReport],
+    reports: Sequence[FileReport],
     schema: Schema,
     differs: Sequence[str | None],
     doubt: str = "",
 ) -> pd.DataFrame:
     columns = {
         "path": pa.array(paths, pa.string()),
-        "bytes": pa.array([one.bytes for one in found], pa.int64()),
-        "records": pa.array([one.sample.records for one in found], pa.int64()),
-        "damaged": pa.array([one.damaged for one in found], pa.int64()),
-        "damaged_bytes": pa.array([one.damaged_bytes for one in found], pa.int64()),
-        "offset": pa.array([one.first and one.first.offset for one in found], pa.int64()),
-        "reason": pa.array([one.first and one.first.reason for one in found], pa.string()),
-        "drift": pa.array([doubt or describe_drift(one.sample, schema) for one in found], pa.string()),
-        "agrees": pa.array([None if one is None else not one for one in differs], pa.bool_()),
+        "bytes": pa.array([report.bytes for report in reports], pa.int64()),
+        "records": pa.array([report.sample.records for report in reports], pa.int64()),
+        "damaged": pa.array([report.damaged for report in reports], pa.int64()),
+        "damaged_bytes": pa.array([report.damaged_bytes for report in reports], pa.int64()),
+        "offset": pa.array([report.first and report.first.offset for report in reports], pa.int64()),
+        "reason": pa.array([report.first and report.first.reason for report in reports], pa.string()),
+        "drift": pa.array(
+            [doubt or describe_drift(report.sample, schema) for report in reports], pa.string()
+        ),
+        "agrees": pa.array([None if text is None else not text for text in differs], pa.bool_()),
         "differs": pa.array(differs, pa.string()),
     }
     frame: pd.DataFrame = pa.table(columns).to_pandas(types_mapper=pd.ArrowDtype)

@@ -30,11 +30,11 @@ from dask_tfrecord.schema.model import Schema
 
 _Numbers: TypeAlias = npt.NDArray[np.int64]
 
-# Blocks, of about 1 MiB, that one task reads; fewer are read without asking a scheduler.
+# Blocks, of about 1 MiB each, that one task reads. Up to this number, all blocks are read without a task.
 _BLOCKS_PER_TASK = 16
 
 
-class _Wanted(NamedTuple):
+class _BlockRows(NamedTuple):
     """Rows to read from one block of a file."""
 
     file: int
@@ -122,21 +122,21 @@ def take(
     root = store.public(store.root)
     newest = newest_snapshot(store)
     if newest is None:
-        advice = f"dask_tfrecord.index({root!r}) makes one of files that others wrote"
-        raise nothing_at(store, f"no snapshot here, which knows where each row is; {advice}")
+        advice = f"dask_tfrecord.index({root!r}) creates a snapshot of files that another tool wrote"
+        raise nothing_at(store, f"the directory has no snapshot, which take() needs to find rows; {advice}")
     snapshot, files = newest
-    schema = _selected(snapshot.columns, columns)
+    schema = _selected_columns(snapshot.columns, columns)
     numbers, order = np.unique(_row_numbers(indices, snapshot.records, root), return_inverse=True)
     if not schema.fields:
         return pd.DataFrame(index=pd.RangeIndex(order.size))
-    _check_doubted(store, snapshot, files)
-    wanted = list(_find(files, snapshot, numbers))
-    table = _read(_dataset(store, snapshot, schema, wanted), wanted)
+    _check_changed_files(store, snapshot, files)
+    blocks = list(_locate(files, snapshot, numbers))
+    table = _read(_dataset(store, snapshot, schema, blocks), blocks)
     rows = arrow_to_pandas.to_pandas(_ordered(table, order.reshape(-1)), schema)
     return rows[columns] if isinstance(columns, str) else rows
 
 
-def _selected(schema: Schema, columns: str | Sequence[str] | None) -> Schema:
+def _selected_columns(schema: Schema, columns: str | Sequence[str] | None) -> Schema:
     if columns is None:
         return schema
     names = [columns] if isinstance(columns, str) else list(columns)
@@ -147,42 +147,43 @@ def _selected(schema: Schema, columns: str | Sequence[str] | None) -> Schema:
 
 def _row_numbers(indices: Any, count: int, root: str) -> _Numbers:
     """The row numbers, counted from 0, that indices or a mask select."""
-    found = np.atleast_1d(np.asarray(indices))
-    if not found.size and found.dtype != bool:
-        found = found.astype(np.int64)
-    if found.ndim > 1 or found.dtype.kind not in "biu":
+    array = np.atleast_1d(np.asarray(indices))
+    if not array.size and array.dtype != bool:
+        array = array.astype(np.int64)
+    if array.ndim > 1 or array.dtype.kind not in "biu":
         raise IndexError(
-            f"{root}: indices are a list of integers, not {found.ndim}-dimensional {found.dtype}"
+            f"{root}: indices must be a list of integers or a boolean mask, not a {array.ndim}-dimensional "
+            f"array of {array.dtype}"
         )
-    if found.dtype == bool:
-        if len(found) != count:
-            raise IndexError(f"{root}: a mask of {len(found):,} rows for a dataset of {count:,} rows")
-        return np.flatnonzero(found)
-    outside = found[(found >= count) | (found < -count)]
+    if array.dtype == bool:
+        if len(array) != count:
+            raise IndexError(f"{root}: the mask has {len(array):,} elements, but the dataset {count:,} rows")
+        return np.flatnonzero(array)
+    outside = array[(array >= count) | (array < -count)]
     if outside.size:
         raise IndexError(f"{root}: index {outside[0]} is out of bounds for a dataset of {count:,} rows")
-    numbers = found.astype(np.int64)
+    numbers = array.astype(np.int64)
     return np.where(numbers < 0, numbers + count, numbers)
 
 
-def _check_doubted(store: Store, snapshot: Snapshot, files: Sequence[FileInfo]) -> None:
-    """Count the records of files that may have changed: a row's number depends on all files before it."""
+def _check_changed_files(store: Store, snapshot: Snapshot, files: Sequence[FileInfo]) -> None:
+    """Count the records of files that may have changed: they determine the numbers of all later rows."""
     pairs = zip(files, snapshot.files, strict=True)
-    doubted = [Split(file) for file, entry in pairs if not is_proven(file, entry)]
-    if doubted:
-        compute_each(partial(count_records, store, options=ReadOptions()), doubted)
+    unproven = [Split(file) for file, entry in pairs if not is_proven(file, entry)]
+    if unproven:
+        compute_each(partial(count_records, store, options=ReadOptions()), unproven)
 
 
-def _find(files: Sequence[FileInfo], snapshot: Snapshot, numbers: _Numbers) -> Iterator[_Wanted]:
-    """The blocks that hold these ascending row numbers, with the rows to take from each block."""
+def _locate(files: Sequence[FileInfo], snapshot: Snapshot, numbers: _Numbers) -> Iterator[_BlockRows]:
+    """The blocks that hold the rows with these ascending numbers, and the rows to take from each block."""
     starts = np.cumsum([0, *(entry.records for entry in snapshot.files)])
     file_of = np.searchsorted(starts, numbers, side="right") - 1
     for file, rows in _runs(file_of, numbers):
         splits = _blocks(files[file], snapshot.files[file])
         firsts = [split.start.record for split in splits]
         rows = rows - starts[file]
-        for block, found in _runs(np.searchsorted(firsts, rows, side="right") - 1, rows):
-            yield _Wanted(file, splits[block], found - firsts[block])
+        for block, block_rows in _runs(np.searchsorted(firsts, rows, side="right") - 1, rows):
+            yield _BlockRows(file, splits[block], block_rows - firsts[block])
 
 
 def _blocks(file: FileInfo, entry: FileEntry) -> tuple[Split, ...]:
@@ -194,25 +195,25 @@ def _runs(keys: _Numbers, numbers: _Numbers) -> Iterator[tuple[int, _Numbers]]:
     if not len(keys):
         return
     cuts = np.flatnonzero(np.diff(keys)) + 1
-    for first, found in zip([0, *cuts], np.split(numbers, cuts), strict=True):
-        yield int(keys[first]), found
+    for first, group in zip([0, *cuts], np.split(numbers, cuts), strict=True):
+        yield int(keys[first]), group
 
 
-def _dataset(store: Store, snapshot: Snapshot, schema: Schema, wanted: Sequence[_Wanted]) -> Dataset:
-    """A dataset with each block as a partition."""
-    files = pa.array([one.file for one in wanted], pa.int64())
+def _dataset(store: Store, snapshot: Snapshot, schema: Schema, blocks: Sequence[_BlockRows]) -> Dataset:
+    """A dataset with a partition for each block."""
+    files = pa.array([block.file for block in blocks], pa.int64())
     values = {name: column.take(files) for name, column in values_from_snapshot(snapshot, schema).items()}
     whole = len(schema.fields) == len(snapshot.columns.fields)
     options = ReadOptions(extra="raise" if whole else "ignore")
-    return Dataset(store, tuple((one.split,) for one in wanted), schema, options, values)
+    return Dataset(store, tuple((block.split,) for block in blocks), schema, options, values)
 
 
-def _read(dataset: Dataset, wanted: Sequence[_Wanted]) -> pa.Table:
-    """Read the wanted rows of all blocks, in the order of the dataset."""
-    blocks = [(dataset.partition(at, dataset.schema), one.rows) for at, one in enumerate(wanted)]
-    if len(blocks) <= _BLOCKS_PER_TASK:
-        return _read_blocks(dataset.schema, blocks)
-    tasks = [blocks[at : at + _BLOCKS_PER_TASK] for at in range(0, len(blocks), _BLOCKS_PER_TASK)]
+def _read(dataset: Dataset, blocks: Sequence[_BlockRows]) -> pa.Table:
+    """Read the selected rows of all blocks, in the order of the dataset."""
+    parts = [(dataset.partition(number, dataset.schema), block.rows) for number, block in enumerate(blocks)]
+    if len(parts) <= _BLOCKS_PER_TASK:
+        return _read_blocks(dataset.schema, parts)
+    tasks = [parts[start : start + _BLOCKS_PER_TASK] for start in range(0, len(parts), _BLOCKS_PER_TASK)]
     return pa.concat_tables(compute_each(partial(_read_blocks, dataset.schema), tasks))
 
 
@@ -222,12 +223,12 @@ def _ordered(table: pa.Table, order: _Numbers) -> pa.Table:
 
 
 @redact_errors
-def _read_blocks(schema: Schema, blocks: Sequence[tuple[Any, _Numbers]]) -> pa.Table:
-    tables = [_chosen(partition.read(), rows) for partition, rows in blocks]
+def _read_blocks(schema: Schema, parts: Sequence[tuple[Any, _Numbers]]) -> pa.Table:
+    tables = [_selected_rows(partition.read(), rows) for partition, rows in parts]
     return pa.concat_tables([pa.Table.from_batches([schema.no_rows()]), *tables])
 
 
-def _chosen(table: pa.Table, rows: _Numbers) -> pa.Table:
+def _selected_rows(table: pa.Table, rows: _Numbers) -> pa.Table:
     """Select ascending rows with a mask: Arrow's `take` would join chunks, which may be too large."""
     mask = np.zeros(table.num_rows, bool)
     mask[rows] = True

@@ -146,7 +146,7 @@ def test_types_and_record_types_may_be_given(root: Path, tmp_path: Path) -> None
 
 def test_there_is_never_a_second_one(root: Path) -> None:
     dask_tfrecord.index(root)
-    with pytest.raises(DestinationError, match="snapshot already"):
+    with pytest.raises(DestinationError, match="already has a snapshot"):
         dask_tfrecord.index(root)
 
 
