@@ -261,11 +261,15 @@ def verify(
         if snapshot is not None:
             return _verify_snapshot(store, snapshot)
     listing = list_files(path, storage_options)
-    schema, doubt = sampled_schema(listing.store, listing.files, record_type)
+    schema, reason_for_bytes = sampled_schema(listing.store, listing.files, record_type)
     reports = verify_files(listing.store, listing.files, schema.record_type, compute_each)
     paths = [listing.store.public(file.path) for file in listing.files]
     return _report_frame(
-        paths, reports, schema, [None] * len(reports), doubt and f"is read as bytes: {doubt}"
+        paths,
+        reports,
+        schema,
+        [None] * len(reports),
+        reason_for_bytes and f"is read as bytes: {reason_for_bytes}",
     )
 
 
@@ -289,7 +293,7 @@ def _report_frame(
     reports: Sequence[FileReport],
     schema: Schema,
     differs: Sequence[str | None],
-    doubt: str = "",
+    reason_for_bytes: str = "",
 ) -> pd.DataFrame:
     columns = {
         "path": pa.array(paths, pa.string()),
@@ -300,7 +304,7 @@ def _report_frame(
         "offset": pa.array([report.first and report.first.offset for report in reports], pa.int64()),
         "reason": pa.array([report.first and report.first.reason for report in reports], pa.string()),
         "drift": pa.array(
-            [doubt or describe_drift(report.sample, schema) for report in reports], pa.string()
+            [reason_for_bytes or describe_drift(report.sample, schema) for report in reports], pa.string()
         ),
         "agrees": pa.array([None if text is None else not text for text in differs], pa.bool_()),
         "differs": pa.array(differs, pa.string()),

@@ -309,7 +309,7 @@ def test_what_is_no_path_is_refused(ddf: dd.DataFrame, given: Any) -> None:
     [
         ({"partition_on": 5}, r"partition_on=5 is not a list of column names; .*partition_on=\[\"age\"\]"),
         ({"custom_metadata": {1: 2}}, "custom_metadata=.* must map strings to strings"),
-        ({"compression": "gzip", "compression_level": "9"}, "unknown compression_level '9'"),
+        ({"compression": "gzip", "compression_level": "9"}, "compression_level='9' is not valid"),
         ({"storage_options": "x"}, "storage_options= is not a dict with string keys"),
         ({"write_index": "yes"}, "write_index='yes' is not True or False"),
         ({"retries": "3"}, "retries='3' is not a non-negative integer"),
@@ -333,7 +333,7 @@ def test_wrong_types_are_explained_by_the_writer(
         ({"columns": ["zz"]}, r"columns=\['zz'\]: no column is named 'zz'"),
         ({"blocksize": "abc"}, "blocksize='abc' is not a size"),
         ({"storage_options": "x"}, "storage_options= is not a dict with string keys"),
-        ({"hive": "yes"}, "hive='yes' gives no Arrow types"),
+        ({"hive": "yes"}, "hive='yes' does not map names to types"),
         ({"infer": True}, "unknown infer True; pass one of 'sample', 'all'"),
         ({"filters": "a > 1"}, "filters= is not a list"),
         ({"categories": ["zz"]}, r"categories=\['zz'\]: no column is named 'zz'"),

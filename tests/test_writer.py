@@ -105,7 +105,7 @@ def test_a_higher_level_gives_smaller_files(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("compression", "level", "problem"),
-    [(None, 1, "without a compression"), ("gzip", 10, "levels 0 to 9"), ("zstd", 0, "levels 1 to 22")],
+    [(None, 1, "without compression="), ("gzip", 10, "level from 0 to 9"), ("zstd", 0, "level from 1 to 22")],
 )
 def test_unknown_levels_are_refused(tmp_path: Path, compression: Any, level: int, problem: str) -> None:
     with pytest.raises(TFRecordError, match=problem):

@@ -55,7 +55,8 @@ __all__ = [
     "type_literal",
 ]
 
-# Assignments, because import-linter takes a from-import of the compiled module for an import of the package.
+# Assignments, because import-linter mistakes a from-import of the compiled module for an import of the
+# package.
 crc32c = _kernel.crc32c
 crc32c_combine = _kernel.crc32c_combine
 
@@ -70,7 +71,7 @@ FRAME_BYTES = HEADER_BYTES + 4
 # partition would cost more than encoding it, because of page faults.
 BUFFER_BYTES = 1 << 20
 
-# The kernel needs so many bytes of room after the last record of a buffer.
+# The kernel needs this many free bytes after the last record in a buffer.
 SPARE_BYTES = 16
 
 
@@ -80,7 +81,7 @@ def frame_size(header: Buffer) -> int:
 
 
 def _damage(fields: "_kernel.Damage | None") -> Damage | None:
-    """Return the kernel's damage with names for its fields."""
+    """Convert the kernel's tuple to a `Damage`."""
     if fields is None:
         return None
     *_, unknown = fields
@@ -88,7 +89,7 @@ def _damage(fields: "_kernel.Damage | None") -> Damage | None:
 
 
 class Decoded(NamedTuple):
-    """The result of one call: a batch, the number of used bytes, and the damage that ended it, if any."""
+    """The result of `Decoder.decode`: a batch, the bytes used, and the damage that ended the batch."""
 
     batch: pa.RecordBatch
     consumed: int
@@ -104,8 +105,8 @@ class Decoded(NamedTuple):
 class Statistics(NamedTuple):
     """The number of null rows of a column, and its least and greatest value.
 
-    For lists, the bounds are those of their lengths. NaN does not count. The bounds are None if there are no
-    values.
+    For lists, the bounds are the lengths of the shortest and the longest list. NaN is ignored. The bounds are
+    None if there are no values.
     """
 
     nulls: int
@@ -168,7 +169,7 @@ class Encoder:
         return list(map(Statistics._make, self._kernel.statistics(row, end)))
 
     def encode(self, batch: pa.RecordBatch) -> Iterator[memoryview]:
-        """Yield the records of all rows. The next step of the iteration overwrites the bytes of a view."""
+        """Yield the records of all rows as views of one buffer. A view is valid until the next iteration."""
         row = 0
         self.bind(batch)
         while row < batch.num_rows:
@@ -195,7 +196,7 @@ class Decoder:
     record_type : "example", "sequence_example" or "bytes"
         The message that each record is.
     verify_crc : bool, default True
-        Verify the checksums of the payloads. Those of the lengths are always verified.
+        Verify the checksums of the payloads. The checksums of the lengths are always verified.
     max_record_bytes : int, default 2**31 - 1
         A longer record is damaged.
     known : sequence of FeatureKey, optional
@@ -225,8 +226,8 @@ class Decoder:
     def decode(self, data: Buffer, *, final: bool) -> Decoded:
         """Decode the whole records at the start of ``data``.
 
-        Unless ``final``, an incomplete last record is left to the next call, which must get it from its
-        start.
+        If ``final`` is False, an incomplete last record is not decoded. The next call must get this record
+        from its start.
         """
         exported, consumed, damage = self._kernel.decode(data, final=final)
         # pa.record_batch(exported) would build the schema again, which takes longer than importing the
@@ -255,14 +256,14 @@ class Feature(NamedTuple):
 
 
 class Inference:
-    """Finds which features records hold, over several calls of `feed`.
+    """Collects the features of records over several calls of `feed`, so that a schema can be inferred.
 
     Parameters
     ----------
     record_type : "example" or "sequence_example"
         The message that each record is.
     max_records : int, default -1
-        Stop after so many records. -1 is no limit.
+        Stop after this many records. -1 sets no limit.
     verify_crc, max_record_bytes
         As for `Decoder`.
     """
@@ -288,7 +289,7 @@ class Inference:
         return records, consumed, _damage(damage)
 
     def features(self) -> list[Feature]:
-        """Return all features so far, in the order of their first occurrence."""
+        """Return the features of all records so far, in the order of their first occurrence."""
         return [Feature(**feature) for feature in self._kernel.features()]
 
 
@@ -318,14 +319,14 @@ def scan(
     data : bytes-like
         Framed records.
     final : bool
-        The file ends where the data ends, so that an incomplete last record is damage.
+        True if the file ends where the data ends. An incomplete last record is then damage.
     offsets : bool, default False
         Return the offsets of all records.
     every : int, default 0
-        If not 0, return the offsets and the numbers of some records: of the first, and of each record that
-        starts at least so many bytes after the last returned one. Blocks can start there.
+        If not 0, return the offsets and the numbers of some records, at which blocks can start: the first
+        record, and each record that starts at least this many bytes after the last returned one.
     verify_crc : bool, default True
-        Verify the checksums of the payloads. Those of the lengths are always verified.
+        Verify the checksums of the payloads. The checksums of the lengths are always verified.
     max_record_bytes : int, default 2**31 - 1
         A longer record is damaged.
     """
@@ -342,7 +343,7 @@ def scan(
 
 
 class FoundRecord(NamedTuple):
-    """The first record in some data.
+    """The result of a search for the first record in some data.
 
     If ``proven``, a record starts at ``offset``, and ``size`` is the size of its whole frame. Otherwise no
     record starts before ``offset``. In that case, a ``size`` other than 0 means that a record of this size
@@ -364,9 +365,9 @@ def find_record(
 ) -> FoundRecord:
     """Find the first record from ``start`` on in data that may begin anywhere.
 
-    The two checksums of a found record hold. It is followed by a length with a correct checksum, or it ends
-    where the data ends, if that is ``final``. After damage be ``lenient``: then the payload or what follows
-    it may be damaged. See ``_kernel.pyi``.
+    A proven record has two correct checksums. A length with a correct checksum follows it, or the data ends
+    with the record and is ``final``. After damage, pass ``lenient=True``: then either the payload or the
+    bytes after the record may be damaged. See ``_kernel.pyi``.
     """
     return FoundRecord(
         *_kernel.find_record(data, start, final=final, lenient=lenient, max_record_bytes=max_record_bytes)
@@ -374,5 +375,8 @@ def find_record(
 
 
 def take_bytes(array: pa.Array, rows: Buffer) -> pa.Array:
-    """Return the values of a binary or string array at ``rows`` (int64), much faster than Arrow does."""
+    """Return the values of a binary or string array at ``rows`` (int64).
+
+    It is much faster than Arrow's ``take``.
+    """
     return pa.array(_kernel.take_bytes(array, rows))

@@ -40,7 +40,7 @@ class Codec:
     decompress : callable
         Opens the decompressor of a file.
     tensorflow : bool, default False
-        Whether TensorFlow reads the format.
+        True if TensorFlow can read the format.
     """
 
     suffix: str
@@ -89,14 +89,14 @@ def check_level(compression: Compression | None, level: int | None) -> None:
         return
     if compression is None:
         raise TFRecordError(
-            f"compression_level={level!r} without a compression",
+            f"compression_level={level!r} has no effect without compression=",
             advice="pass compression= too, or leave compression_level= out",
         )
     levels = CODECS[compression].levels
     if not isinstance(level, int) or isinstance(level, bool) or level not in levels:
         raise TFRecordError(
-            f"unknown compression_level {level!r}",
-            advice=f"{compression} has the levels {levels.start} to {levels.stop - 1}",
+            f"compression_level={level!r} is not valid",
+            advice=f"pass a level from {levels.start} to {levels.stop - 1} for {compression}",
         )
 
 
@@ -107,7 +107,7 @@ def compressor(compression: Compression, level: int | None = None) -> Compressor
 
 
 def decompressor(readinto: ReadInto, compression: Compression, *, inside: bool = False) -> Decompressor:
-    """Return the decompressor of a file, which reads the content of an empty file as empty.
+    """Return the decompressor of a file. The content of an empty file is empty.
 
     Parameters
     ----------
@@ -127,7 +127,7 @@ def is_frame(head: bytes) -> bool:
 
 
 def detect(head: bytes) -> Compression | None:
-    """Return the codec of a file that starts with these bytes. ``HEADER_BYTES`` are enough.
+    """Return the codec of a file that starts with these bytes. The first ``HEADER_BYTES`` bytes are enough.
 
     An uncompressed record may start like a zlib stream. A length with its correct checksum therefore takes
     precedence over every codec.

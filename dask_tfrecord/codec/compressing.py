@@ -101,30 +101,37 @@ class FrameCompressor:
 
 
 def gzip(level: int) -> Compressor:
+    """Return the compressor of a gzip file."""
     return DeflateCompressor(level, gzip=True)
 
 
 def zlib_(level: int) -> Compressor:
+    """Return the compressor of a zlib file."""
     return DeflateCompressor(level, gzip=False)
 
 
 def zstd(level: int) -> Compressor:
+    """Return the compressor of a file of Zstandard frames."""
     return FrameCompressor(lambda content: _arrow_frame("zstd", level, content))
 
 
 def lz4(level: int) -> Compressor:
+    """Return the compressor of a file of LZ4 frames."""
     return FrameCompressor(lambda content: _arrow_frame("lz4", level, content))
 
 
 def bz2_(level: int) -> Compressor:
+    """Return the compressor of a file of bzip2 streams."""
     return FrameCompressor(lambda content: bz2.compress(content, level))
 
 
 def xz(level: int) -> Compressor:
+    """Return the compressor of a file of xz streams."""
     filters = [{"id": lzma.FILTER_LZMA2, "preset": level, "dict_size": _XZ_WINDOW_BYTES}]
     return FrameCompressor(lambda content: lzma.compress(content, check=lzma.CHECK_CRC32, filters=filters))
 
 
 def _arrow_frame(name: str, level: int, content: Buffer) -> bytes:
+    """Compress the content to one frame with Arrow's codec of this name."""
     frame: bytes = pa.Codec(name, compression_level=level).compress(content, asbytes=True)
     return frame

@@ -1,4 +1,4 @@
-"""What a column is on the wire, and what is wrong with a record that cannot be decoded."""
+"""How a column is stored in a record, and why a record cannot be decoded."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -22,15 +22,15 @@ KIND_TYPES: dict[str, pa.DataType] = {
     "string": pa.string(),
 }
 
-# With these reasons, a value does not fit its column, and the file is not damaged.
+# Reasons of the kernel that concern the schema: a value does not fit its column, and the file is not damaged.
 _SCHEMA_PROBLEMS = {
     "wrong kind": "the column is {kind}, the record holds {found}",
     "not a scalar": "holds {found} values, the column is a scalar",
     "invalid UTF-8 value": "the value is not valid UTF-8, the column is a string",
-    "unknown feature": "the record holds it, the schema does not have it",
+    "unknown feature": "the record has this feature, the schema does not",
 }
 
-# With these reasons, the checksums of the record are correct, but its payload is not an Example.
+# Reasons of the kernel for a record whose checksums are correct and whose payload is not an Example.
 NOT_AN_EXAMPLE = "the record is a protobuf message, but not an Example"
 _PAYLOAD_REASONS = frozenset(
     {
@@ -80,7 +80,7 @@ class Damage(NamedTuple):
     column : int
         Index of the column that the damage is about, or -1.
     found : str
-        What the record holds instead: a number of values, the name of a kind, or "".
+        What the record has instead of the expected value: a number of values, the name of a kind, or "".
     unknown : Column, optional
         The column that would read an unknown feature.
     """
@@ -111,7 +111,7 @@ class Damage(NamedTuple):
         return SchemaError(problem, advice=self._advice(column), **place)
 
     def _advice(self, column: Column) -> str:
-        """Return the ``schema=`` that reads what the record holds."""
+        """Return the advice: the ``schema=`` that can read the record."""
         kind = self.found if self.reason == "wrong kind" else column.kind
         if self.reason == "invalid UTF-8 value":
             kind = "bytes"
@@ -124,12 +124,12 @@ class Damage(NamedTuple):
 
 
 def _wrong_map_error(unknown: Column, place: Mapping[str, Any]) -> SchemaError:
-    """Return the error for a feature in the context whose column reads a feature list, or the reverse."""
+    """Return the error for a feature in the context whose column reads the feature lists, or the reverse."""
     here, there = "the context", "the feature lists"
     if unknown.depth == 2:
         here, there = there, here
     return SchemaError(
-        f"the record holds it in {here}, the column reads it from {there}",
+        f"the record has the feature in {here}, the column reads it from {there}",
         advice=f'a column reads one of the two: pass extra="ignore" to read {there} only, '
         'or infer="all" to find both and choose by schema=',
         **place,

@@ -13,8 +13,8 @@ from isal import igzip_lib
 
 from dask_tfrecord.errors import CorruptRecordError
 
-# A step reads at most so many compressed bytes and returns at most so many bytes of content. These two limits
-# bound the memory, however far the data expands.
+# The most compressed bytes that one step reads, and the most bytes of content that it returns. These limits
+# bound the memory, however much the data expands.
 _INPUT_BYTES = 1 << 18
 _OUTPUT_BYTES = 1 << 20
 
@@ -131,7 +131,7 @@ class StreamDecompressor:
         return content
 
     def _take(self) -> bytes:
-        """Return the next compressed bytes, and none at the end of the file."""
+        """Return the next compressed bytes; empty at the end of the file."""
         data, self._unread = self._unread, b""
         return data or bytes(self._buffer[: self._readinto(self._buffer)])
 
@@ -161,7 +161,7 @@ class ArrowDecompressor:
 
 
 class _Source:
-    """The methods of a file that pyarrow calls. It keeps a failed read apart from damaged data."""
+    """A file-like object with the methods that pyarrow calls. It keeps the error of a failed read."""
 
     closed = False
 
@@ -186,26 +186,33 @@ class _Source:
 
 
 def gzip(readinto: ReadInto, *, inside: bool) -> Decompressor:
+    """Return the decompressor of a gzip file, which may have several members."""
     return _deflate("gzip", igzip_lib.DECOMP_GZIP, readinto, inside)
 
 
 def zlib(readinto: ReadInto, *, inside: bool) -> Decompressor:
+    """Return the decompressor of a file with one or more zlib streams."""
     return _deflate("zlib", igzip_lib.DECOMP_ZLIB, readinto, inside)
 
 
 def zstd(readinto: ReadInto, *, inside: bool) -> Decompressor:
+    """Return the decompressor of a file of Zstandard frames."""
     return ArrowDecompressor("zstd", readinto)
 
 
 def lz4(readinto: ReadInto, *, inside: bool) -> Decompressor:
+    """Return the decompressor of a file of LZ4 frames."""
     return ArrowDecompressor("lz4", readinto)
 
 
 def bz2_(readinto: ReadInto, *, inside: bool) -> Decompressor:
+    """Return the decompressor of a file of bzip2 streams."""
     return StreamDecompressor("bz2", readinto, bz2.BZ2Decompressor)
 
 
 def xz(readinto: ReadInto, *, inside: bool) -> Decompressor:
+    """Return the decompressor of a file of xz streams."""
+
     def new_stream() -> Stream:
         return lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=_XZ_MEMORY_BYTES)
 
@@ -213,5 +220,6 @@ def xz(readinto: ReadInto, *, inside: bool) -> Decompressor:
 
 
 def _deflate(name: str, flag: int, readinto: ReadInto, inside: bool) -> Decompressor:
+    """Return a decompressor with ISA-L. ``flag`` selects the header and checksum of gzip or zlib."""
     flag = igzip_lib.DECOMP_DEFLATE if inside else flag
     return StreamDecompressor(name, readinto, lambda: igzip_lib.IgzipDecompressor(flag=flag), single=inside)

@@ -46,7 +46,7 @@ _WHITESPACE = b"\t\n\r\f"
 
 
 def looks_like(head: bytes) -> str | None:
-    """Return the description of a file that starts with these bytes, or None if the format is not known.
+    """Return a description of the format of a file that starts with these bytes; None for an unknown format.
 
     Parameters
     ----------

@@ -75,7 +75,7 @@ def infer_columns(
     if requested.is_whole_schema and record_type != "infer":
         return InferredColumns(Schema(requested.fields(types, record_type), record_type))
     sample = _with_given_types(take_sample(), types, record_type)
-    warnings = [_bytes_warning(sample)] if sample.doubt else []
+    warnings = [_bytes_warning(sample)] if sample.reason_for_bytes else []
     if requested.is_whole_schema:
         _check_nesting(sample, types)
         schema = Schema(requested.fields(types, sample.known_type), sample.known_type)
@@ -146,14 +146,14 @@ def type_of(feature: FeatureSummary) -> pa.DataType:
 def _with_given_types(sample: Sample, types: Mapping[str, pa.DataType], record_type: AskedType) -> Sample:
     """Correct the inferred record type of a sample where the given types require another one."""
     nested = any(is_list(type_) and is_list(type_.value_type) for type_ in types.values())
-    if sample.doubt and sample.features and types:  # the user knows the features
-        sample = replace(sample, record_type="example", doubt="")
+    if sample.reason_for_bytes and sample.features and types:  # the user knows the features
+        sample = replace(sample, record_type="example", reason_for_bytes="")
         nested = nested or any(feature.feature_list for feature in sample.features)
     is_payload = len(types) == 1 and all(type_ in (pa.binary(), pa.string()) for type_ in types.values())
     if sample.record_type == "bytes" and record_type == "infer" and types and not is_payload:
         raise SchemaError(
             f"schema= names {', '.join(map(repr, types))}, but the records are no Examples"
-            + (f": {sample.doubt}" if sample.doubt else ""),
+            + (f": {sample.reason_for_bytes}" if sample.reason_for_bytes else ""),
             advice='pass record_type="bytes" without schema= to read the payloads unparsed',
         )
     if nested and record_type == "infer" and sample.known_type == "example":  # no sampled record has a list
@@ -163,7 +163,7 @@ def _with_given_types(sample: Sample, types: Mapping[str, pa.DataType], record_t
 
 def _bytes_warning(sample: Sample) -> str:
     return (
-        f"the records do not look like Examples and are read as bytes: {sample.doubt}; "
+        f"the records do not look like Examples and are read as bytes: {sample.reason_for_bytes}; "
         'pass record_type="bytes" to read them as bytes without this warning, or record_type="example" or '
         '"sequence_example" to parse them'
     )

@@ -94,7 +94,7 @@ class RequestedColumns:
         for name in hive_types.keys() & types.keys():
             if hive_types[name] != types[name]:
                 raise SchemaError(
-                    f"the column is {types[name]} by schema= and {hive_types[name]} by hive=",
+                    f"schema= gives the type {types[name]}, but hive= gives the type {hive_types[name]}",
                     feature=name,
                     advice="pass the type of the column in only one of them",
                 )
@@ -172,7 +172,10 @@ def check_given_names(names: Sequence[str], known: Sequence[str], *, certain: bo
 
 
 def snapshot_columns(snapshot: Snapshot, requested: RequestedColumns) -> Schema:
-    """Return the columns of a snapshot with the requested types; of a whole schema only its columns."""
+    """Return the columns of a snapshot with the requested types.
+
+    If a whole schema is given, return only its columns.
+    """
     partition_names = snapshot.partition_on
     schema = snapshot.columns
     if not requested.hive:
@@ -197,11 +200,14 @@ def snapshot_columns(snapshot: Snapshot, requested: RequestedColumns) -> Schema:
 
 
 def _check_units(name: str, stored: pa.DataType, given: pa.DataType) -> None:
-    """Refuse a time type whose unit differs from that of the stored integers: it would change the times."""
+    """Raise for a time type whose unit differs from the unit of the stored integers.
+
+    Such a type would change the times.
+    """
     units = _unit(innermost(stored)), _unit(innermost(given))
     if None not in units and units[0] != units[1]:
         raise SchemaError(
-            f"the records hold {stored}, and schema= would read the same integers as {given}",
+            f"the records store {stored}, but schema= would interpret the same integers as {given}",
             feature=name,
             advice="leave the column out of schema= and convert it after reading with .astype, "
             "or pass use_snapshot=False to read the integers as the type in schema=",
@@ -209,7 +215,7 @@ def _check_units(name: str, stored: pa.DataType, given: pa.DataType) -> None:
 
 
 def _unit(type_: pa.DataType) -> tuple[object, ...] | None:
-    """Return what an integer means as a value of a time type; None for other types."""
+    """Return the properties of a time type that decide what a stored integer means; None for other types."""
     if pa.types.is_timestamp(type_):
         return "timestamp", type_.unit, type_.tz is None
     if pa.types.is_date(type_):
@@ -221,14 +227,14 @@ def _unit(type_: pa.DataType) -> tuple[object, ...] | None:
 
 def _parse_types(keyword: str, given: object) -> dict[str, pa.DataType]:
     if not isinstance(given, Mapping):
-        raise _not_types(f"{keyword}={given!r} gives no Arrow types", keyword)
+        raise _not_types(f"{keyword}={given!r} does not map names to types", keyword)
     try:
         for name in given:
             if not isinstance(name, str):
                 raise ValueError(f"{name!r} is not a column name")
         return {name: arrow_type(type_) for name, type_ in given.items()}
     except ValueError as error:
-        raise _not_types(f"{keyword}={given!r} gives no Arrow types: {error}", keyword) from None
+        raise _not_types(f"{keyword}={given!r} does not map names to types: {error}", keyword) from None
 
 
 def _not_types(problem: str, keyword: str) -> TFRecordError:

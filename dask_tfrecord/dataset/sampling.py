@@ -124,11 +124,11 @@ def _choose_more(files: Sequence[FileInfo]) -> tuple[list[FileInfo], int]:
 def _with_record_type(sample: Sample, record_type: AskedType) -> Sample:
     """Set the record type of a sample to the requested one, or to the one that the records show."""
     if record_type == "infer" and (reason := _reason_for_bytes(sample)):
-        return replace(sample, record_type="bytes", doubt=reason)
+        return replace(sample, record_type="bytes", reason_for_bytes=reason)
     if sample.non_message and (sample.features or record_type != "infer"):
         raise sample.non_message
     if record_type != "infer":
-        return replace(sample, doubt="")
+        return replace(sample, reason_for_bytes="")
     if sample.payload and not sample.features:
         return Sample("bytes")
     has_lists = any(feature.feature_list for feature in sample.features)
@@ -144,7 +144,7 @@ def _reason_for_bytes(sample: Sample) -> str:
         return f"a feature without a value has a name with control characters, {strange[:40]!r}"
     if untyped and len(untyped) == len(sample.features):
         return "no feature has a value"
-    return "" if sample.features else sample.doubt
+    return "" if sample.features else sample.reason_for_bytes
 
 
 def _has_control_characters(name: str) -> bool:

@@ -26,7 +26,7 @@ class Drift(NamedTuple):
     name : str
         The name of the feature.
     problem : str
-        How the feature differs: a sentence that begins with the name.
+        How the feature differs from its column: a sentence that begins with the feature's name.
     type : pyarrow.DataType
         The type of a column that reads the feature.
     kinds : tuple of str
@@ -70,9 +70,10 @@ def explained(
     options: ReadOptions,
     allowed: Sequence[FeatureKey] | None,
 ) -> SchemaError:
-    """Extend the error of a value that does not fit its column by all columns of the split that differ.
+    """Extend the error of one value by all other columns of the split whose values do not fit.
 
-    The advice then reads all of these columns in one step. The split is read once more, to its end.
+    The extended advice mends all of these columns in one step. To find the columns, the whole split is read
+    again.
 
     Parameters
     ----------
@@ -106,7 +107,7 @@ def explained(
 
 
 def _advice(drifts: Sequence[Drift], schema: Schema, evidence: SchemaEvidence | None) -> str:
-    """Return the arguments that read all the columns, in one step where this is possible."""
+    """Return the advice: the arguments that read all of these columns, in one step if possible."""
     counts = Counter(drift.name for drift in drifts)
     unreadable = [drift.name for drift in drifts if counts[drift.name] > 1 or _is_unreadable(drift, evidence)]
     types = {drift.name: None if drift.name in unreadable else drift.type for drift in drifts}
@@ -117,7 +118,7 @@ def _advice(drifts: Sequence[Drift], schema: Schema, evidence: SchemaEvidence | 
         given = {n: type_ for n, type_ in types.items() if n in evidence.given_kinds or n in unreadable}
         if len(given) < len(types):
             advice = f'pass infer="all"{f" and {_schema(given)}" if given else ""}'
-            advice += f" to infer the columns from all records, or {_schema(types)} for what this file holds"
+            advice += f" to infer the columns from all records, or {_schema(types)} to read this file"
             if without_column:
                 advice += ', or extra="ignore" to leave out features that have no column'
             return advice
@@ -126,12 +127,15 @@ def _advice(drifts: Sequence[Drift], schema: Schema, evidence: SchemaEvidence | 
         reason = "no type reads values of two kinds, or from both the context and the feature lists"
         return f"{advice}, which leaves out the columns that are None: {reason}"
     if any(drift.expected not in (None, *drift.kinds) for drift in drifts):
-        return f"{advice} if all records have this kind; leave the column out if they have two kinds"
+        return f"{advice} if all records have this kind; leave the column out if records have both kinds"
     return advice
 
 
 def _is_unreadable(drift: Drift, evidence: SchemaEvidence | None) -> bool:
-    """Return True if no column can read the feature: it has two kinds or is in two maps, with the sample."""
+    """Return True if no column can read the feature in this file and in the sample.
+
+    The reason is that the feature has two kinds, or is both in the context and in the feature lists.
+    """
     if drift.is_in_other_map and drift.expected is not None:
         return True
     sampled: tuple[str | None, ...] = ()

@@ -84,7 +84,7 @@ def sampled_schema(store: Store, files: Sequence[FileInfo], record_type: AskedTy
     except CorruptRecordError:
         sample = take(options=_LENIENT)
     if sample.record_type == "bytes":
-        return infer_schema(sample, {}), sample.doubt
+        return infer_schema(sample, {}), sample.reason_for_bytes
     features: dict[str, FeatureSummary] = {}
     for feature in sample.features:
         if feature.name not in features or not features[feature.name].kinds:

@@ -26,7 +26,7 @@ from dask.dataframe.dask_expr._expr import (
 
 from dask_tfrecord.dataset.query import filters, predicates
 from dask_tfrecord.dataset.query.comparison_keys import WrongTypeError
-from dask_tfrecord.dataset.query.predicates import Operator, Predicate, Unsure
+from dask_tfrecord.dataset.query.predicates import Ambiguous, Operator, Predicate
 from dask_tfrecord.schema.model import Field
 
 _OPERATORS: dict[type[Expr], Operator] = {EQ: "==", NE: "!=", LT: "<", LE: "<=", GT: ">", GE: ">="}
@@ -40,7 +40,7 @@ _BETWEEN: dict[str, tuple[Operator, Operator]] = {
 
 
 def predicate_of(mask: Expr, read_type: type[Any]) -> Predicate:
-    """Translate a mask to a predicate. A part that cannot be translated becomes `Unsure`."""
+    """Translate a mask to a predicate. A part that cannot be translated becomes `Ambiguous`."""
     try:
         return _translate(mask, read_type)
     except (
@@ -48,7 +48,7 @@ def predicate_of(mask: Expr, read_type: type[Any]) -> Predicate:
         TypeError,
         ValueError,
     ):  # pandas may compare the values of such a mask differently
-        return Unsure()
+        return Ambiguous()
 
 
 def _translate(mask: Expr, read_type: type[Any]) -> Predicate:
@@ -62,7 +62,7 @@ def _translate(mask: Expr, read_type: type[Any]) -> Predicate:
         if isinstance(value, Expr):
             operator, column, value = _MIRRORED.get(operator, operator), value, column
         if isinstance(value, Expr):
-            return Unsure()
+            return Ambiguous()
         return filters.compare_in_pandas(_column(column, read_type), operator, value)
     if isinstance(mask, Between) and mask.inclusive in _BETWEEN:
         lower, upper = _BETWEEN[mask.inclusive]

@@ -100,9 +100,9 @@ class Sample:
         Bytes in these records, without their framing.
     non_message : TFRecordError, optional
         The error for the first record that is not a protobuf message. Reading of its file stopped there.
-    doubt : str
+    reason_for_bytes : str
         Why the records may not be of the record type although they parse. In a sample whose record type is
-        recognised: why the records are read as bytes. Empty if there is no doubt.
+        recognised: why the records are read as bytes. Empty if there is no such reason.
     """
 
     record_type: AskedType
@@ -110,7 +110,7 @@ class Sample:
     records: int = 0
     payload: int = 0
     non_message: TFRecordError | None = None
-    doubt: str = ""
+    reason_for_bytes: str = ""
 
     def merged(self, later: "Sample") -> "Sample":
         """Merge with the sample of later records."""
@@ -124,13 +124,15 @@ class Sample:
             self.records + later.records,
             self.payload + later.payload,
             self.non_message or later.non_message,
-            "" if self._is_certain or later._is_certain else self.doubt or later.doubt,
+            ""
+            if self._is_certainly_bytes or later._is_certainly_bytes
+            else self.reason_for_bytes or later.reason_for_bytes,
         )
 
     @property
-    def _is_certain(self) -> bool:
+    def _is_certainly_bytes(self) -> bool:
         """True if a record is not a message of any type, so that the records are bytes without doubt."""
-        return self.non_message is not None and not self.doubt
+        return self.non_message is not None and not self.reason_for_bytes
 
     @property
     def known_type(self) -> RecordType:
@@ -202,8 +204,10 @@ def sample_split(
             raise
         non_message = error
     features = tuple(_summary(feature, path, places) for feature in inference.features())
-    doubt = "" if kernel.other is None else f"{path}, record {kernel.other:,} is a message of another type"
-    return Sample(record_type, features, records, payload, non_message, doubt)
+    reason_for_bytes = (
+        "" if kernel.other is None else f"{path}, record {kernel.other:,} is a message of another type"
+    )
+    return Sample(record_type, features, records, payload, non_message, reason_for_bytes)
 
 
 class _Fed(NamedTuple):

@@ -114,13 +114,13 @@ def test_every_level_is_a_level_and_no_other(compression: Compression) -> None:
         assert decompress(stored((content,), compression, level), compression) == content
     wrong: list[Any] = [CODECS[compression].levels.start - 1, CODECS[compression].levels.stop, "1", 1.0, True]
     for level in wrong:
-        with pytest.raises(TFRecordError, match=f"unknown compression_level {level!r}; {compression} has"):
+        with pytest.raises(TFRecordError, match=f"={level!r} is not valid; pass .* for {compression}"):
             check_level(compression, level)
 
 
 def test_a_level_of_no_compression_is_refused() -> None:
     check_level(None, None)
-    with pytest.raises(TFRecordError, match="compression_level=1 without a compression"):
+    with pytest.raises(TFRecordError, match="compression_level=1 has no effect without compression="):
         check_level(None, 1)
 
 

@@ -59,7 +59,7 @@ def test_the_error_of_an_unknown_feature_says_what_would_read_it(feature: bytes,
     assert isinstance(error, SchemaError)
     assert str(error) == (
         f"record 11 (byte {1000 + len(good):,}): feature 'new': "
-        "the record holds it, the schema does not have it; "
+        "the record has this feature, the schema does not; "
         f'pass schema={{"new": {type_}}} to read it, or extra="ignore"'
     )
 

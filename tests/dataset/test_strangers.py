@@ -55,7 +55,7 @@ def test_features_that_no_sampled_record_holds_raise(
     heap(tmp_path, {f"{folder}{n:02d}": EMPTY * 3 for n in range(40)} | {f"{folder}17": EMPTY * 2 + ONE})
     options = {"record_type": record_type, "blocksize": blocksize}
     ddf = read_tfrecord(tmp_path, **options)
-    with pytest.raises(SchemaError, match="the schema does not have it") as caught:
+    with pytest.raises(SchemaError, match="the record has this feature, the schema does not") as caught:
         ddf.compute()
     assert (caught.value.path, caught.value.record) == (f"{tmp_path}/{folder}17", 2)
     assert [one for one in read(tmp_path, **options, **advised(caught.value))["a"] if one] == [1]

@@ -493,7 +493,7 @@ def test_a_column_in_the_other_place_of_a_record_outside_the_sample_raises(
         ("the feature lists", "the context") if usual is IN_CONTEXT else ("the context", "the feature lists")
     )
     with pytest.raises(
-        SchemaError, match=f"record holds it in {here}, the column reads it from {there}"
+        SchemaError, match=f"record has the feature in {here}, the column reads it from {there}"
     ) as caught:
         read_tfrecord(tmp_path).compute()
     assert (caught.value.path, caught.value.record) == (f"{tmp_path}/23.tfrecord", 1)
@@ -521,7 +521,7 @@ def test_a_column_in_the_other_place_of_a_record_outside_the_sample_raises(
 def test_a_choice_of_one_of_two_places_does_not_drop_the_other_in_silence(tmp_path: Path) -> None:
     path = infer_path(tmp_path, sequence_file(BOTH, IN_CONTEXT, IN_LISTS))
     for type_ in (pa.int64(), pa.list_(pa.list_(pa.int64()))):
-        with pytest.raises(SchemaError, match="feature 'x': the record holds it in"):
+        with pytest.raises(SchemaError, match="feature 'x': the record has the feature in"):
             read_tfrecord(path, schema={"x": type_}).compute()
     context, lists = (
         read_tfrecord(path, schema={"x": type_}, extra="ignore")["x"].compute()
@@ -537,7 +537,7 @@ def test_a_snapshot_of_one_of_two_places_does_not_drop_the_other_in_silence(
     tmp_path: Path, type_: pa.DataType
 ) -> None:
     index(infer_path(tmp_path, sequence_file(BOTH)), schema={"x": type_})
-    with pytest.raises(SchemaError, match="feature 'x': the record holds it in"):
+    with pytest.raises(SchemaError, match="feature 'x': the record has the feature in"):
         read_tfrecord(tmp_path).compute()
     value = 2 if type_ == pa.int64() else [[3]]
     for options in ({"extra": "ignore"}, {"columns": ["x"]}, {"columns": ["a", "x"], "extra": "ignore"}):
@@ -587,7 +587,7 @@ def infer_path(tmp_path: Path, content: bytes) -> Path:
 @pytest.mark.parametrize("given", [{"a": "int65"}, ["a"], "a", {"a": object()}])
 def test_a_schema_that_is_none_is_refused(tmp_path: Path, given: Any) -> None:
     with pytest.raises(
-        TFRecordError, match=r"schema=.* gives no Arrow types.*; pass a mapping, such as schema=\{"
+        TFRecordError, match=r"schema=.* does not map names to types.*; pass a mapping, such as schema=\{"
     ):
         infer(tmp_path, file_of({"a": ("int64", [1])}), schema=given)
 

@@ -39,13 +39,14 @@ class Groups(NamedTuple):
 def group_by_directory(table: pa.Table, partition_on: Sequence[str], *, max_directories: int) -> GroupedRows:
     """Sort the rows of a table by partition directory.
 
-    The directories are ordered by the first appearance of their value in the first partition column, then in
-    the next. An empty table has no directories. A table that is sorted already is not copied.
+    The directories are sorted by the first appearance of their value in the first partition column, then in
+    the second one, and so on. An empty table has no directories. A table that is sorted already is not
+    copied.
 
     Raises
     ------
     SchemaError
-        For a value that no directory can be named after.
+        If a value cannot be written in a directory name.
     TFRecordError
         If there are more directories than ``max_directories``.
     """
@@ -63,7 +64,7 @@ def group_by_directory(table: pa.Table, partition_on: Sequence[str], *, max_dire
 def directory_groups(
     groups: Groups, partition_on: Sequence[str], *, max_directories: int
 ) -> list[DirectoryGroup]:
-    """Return the partition directory of each group; raises as `group_by_directory` does."""
+    """Return the partition directory of each group. Raise as `group_by_directory` does."""
     values = groups.values
     if values.num_rows > max_directories:
         raise too_many(f"{values.num_rows:,} different values", partition_on, max_directories)
@@ -113,23 +114,23 @@ def too_many(what: str, partition_on: Sequence[str], limit: int) -> TFRecordErro
     columns = ", ".join(map(repr, partition_on))
     hashes = f'ddf["{partition_on[0]}"].map_partitions(pd.util.hash_pandas_object, index=False)'
     return TFRecordError(
-        f"one partition holds {what} of {columns}, and a task writes at most {limit:,} files",
+        f"one partition holds {what} of {columns}, but a task may write at most {limit:,} files",
         advice=f"partition on a bucket column, such as {hashes} % 256, pass colocate=True, which brings "
         "equal values together first, or raise max_files_per_task",
     )
 
 
 def _codes(column: pa.ChunkedArray) -> tuple[npt.NDArray[np.integer[Any]], int]:
-    """Number the values in the order of their first appearance; also return how many values there are."""
+    """Return a code for each value, numbered by first appearance, and the number of distinct values."""
     encoded = pc.dictionary_encode(comparable(column), null_encoding="encode")
     indices = [chunk.indices.to_numpy() for chunk in encoded.chunks]
     return np.concatenate(indices), len(encoded.chunks[-1].dictionary)
 
 
 def comparable(column: pa.ChunkedArray | pa.Array) -> pa.ChunkedArray | pa.Array:
-    """Return the values in a form in which equal values are equal for Arrow.
+    """Return the values in a form in which Arrow treats equal values as equal.
 
-    Categories become their values, since each chunk may number them differently. All NaNs become the same.
+    Categories become their values, since each chunk may number them differently. All NaNs get the same bits.
     """
     if pa.types.is_dictionary(column.type):
         column = column.cast(column.type.value_type)
@@ -142,7 +143,7 @@ def comparable(column: pa.ChunkedArray | pa.Array) -> pa.ChunkedArray | pa.Array
 
 
 def _python_values(name: str, column: pa.ChunkedArray) -> list[Any]:
-    """Return the values as Python objects; raises if Python cannot represent one exactly."""
+    """Return the values as Python objects. Raise if Python cannot represent a value exactly."""
     try:
         values: list[Any] = column.to_pylist()
         if _same(pa.chunked_array([pa.array(values, column.type)]), column):

@@ -1,4 +1,4 @@
-"""Convert partition values to the directory names of Hive and Spark, and back."""
+"""Convert partition values to directory names in the style of Hive and Spark, and back."""
 
 import re
 from collections.abc import Sequence
@@ -24,7 +24,7 @@ _CANONICAL = "^(0|-?[1-9][0-9]{0,18})$"
 
 
 def directories(keys: pa.Table) -> list[str]:
-    """Return the directory of each row: a level ``name=value`` for each column.
+    """Return the partition directory of each row, which has a level ``name=value`` for each column.
 
     Raises
     ------
@@ -69,7 +69,7 @@ def value_texts(directories: Sequence[str]) -> dict[str, pa.Array]:
 
 
 def infer_type(texts: pa.Array) -> pa.DataType:
-    """Return int64 if all texts are integers in canonical form, and some are not null; else string."""
+    """Return int64 if there are texts and all are canonical integers; else string. Nulls are ignored."""
     canonical = pc.match_substring_regex(texts, _CANONICAL)
     if texts.null_count == len(texts) or not pc.all(canonical).as_py():
         return pa.string()
@@ -99,13 +99,14 @@ def to_values(name: str, texts: pa.Array, type_: pa.DataType, directories: Seque
                 _cast(pa.array([text], pa.string()), type_)
             except (pa.ArrowException, UnicodeEncodeError):
                 raise SchemaError(
-                    f"the directory {directory!r} gives {text!r}, which is no {type_}", feature=name
+                    f"the directory {directory!r} has the value {text!r}, which is not of type {type_}",
+                    feature=name,
                 ) from None
         raise
 
 
 def check_inside(path: str) -> None:
-    """Refuse a relative path that leads outside of its root, or that is not normalised."""
+    """Raise for a relative path that leads outside of its root, or that is not normalised."""
     if any(name in ("", ".", "..") for name in path.split("/")):
         raise TFRecordError(f"the path {path!r} would not lie inside the dataset")
 
@@ -117,7 +118,7 @@ def _level(name: str, values: pa.ChunkedArray) -> list[str]:
         size = len(text.encode())
         if size > MAX_NAME_BYTES:
             raise SchemaError(
-                f"a value would make a directory name of {size:,} bytes, {MAX_NAME_BYTES} are allowed: "
+                f"a directory name would have {size:,} bytes, but at most {MAX_NAME_BYTES} are allowed: "
                 f"{text[:60]}...",
                 feature=name,
                 advice="partition on a shorter column, such as a hash of this one",
@@ -132,7 +133,8 @@ def _texts(values: pa.ChunkedArray) -> Sequence[str | None]:
         return [None] * len(values)
     if pa.types.is_binary(type_) or pa.types.is_large_binary(type_) or pa.types.is_fixed_size_binary(type_):
         return [None if value is None else value.decode("latin-1") for value in values.to_pylist()]
-    if pa.types.is_timestamp(type_) and type_.tz is not None:  # a local time occurs twice when clocks go back
+    if pa.types.is_timestamp(type_) and type_.tz is not None:
+        # A local time occurs twice when clocks go back.
         values = values.cast(pa.timestamp(type_.unit, "UTC"))
     texts: list[str | None] = pc.cast(values, pa.large_string()).to_pylist()
     return texts
@@ -154,14 +156,14 @@ def _cast(texts: pa.Array, type_: pa.DataType) -> pa.Array:
 
 
 def _floats(texts: pa.Array, type_: pa.DataType) -> pa.Array:
-    """Parse floats; raises for a number that no float equals, such as a large integer."""
+    """Parse floats. Raise for a number that no float equals, such as a large integer."""
     floats = texts.cast(type_)
     whole = texts.filter(pc.match_substring_regex(texts, "^-?[0-9]+$"))
     whole.cast(pa.int64()).cast(pa.float64())
     wide, back = texts.cast(pa.float64()), floats.cast(pa.string()).cast(pa.float64())
     same = pc.or_(pc.equal(wide, back), pc.is_nan(wide))
     if not pc.all(same, min_count=0).as_py():
-        raise pa.ArrowInvalid(f"a number has no {type_}")
+        raise pa.ArrowInvalid(f"a number is not equal to any {type_}")
     return floats
 
 

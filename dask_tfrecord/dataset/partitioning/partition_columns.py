@@ -19,13 +19,13 @@ from dask_tfrecord.schema.storage_values import MisfitError
 def values_from_directories(listing: Listing, requested: RequestedColumns) -> dict[str, pa.Array]:
     """Return the partition columns of listed files: for each column, a value per file.
 
-    If the user requested one directory, only the directories below it make columns. For files, lists and
-    globs, all directories of the path do.
+    If the user requested one directory, only the names of the directories below it are parsed. For files,
+    lists and globs, the names of all directories in each path are parsed.
 
     Raises
     ------
     SchemaError
-        If a value does not fit the given type, or a type is given for a column that no path has.
+        If a value does not fit the given type, or if a type is given for a partition column that no path has.
     """
     if not requested.hive:
         return {}
@@ -56,7 +56,7 @@ def _parse_values(directories: Sequence[str], requested: RequestedColumns) -> di
 
 
 def values_from_snapshot(snapshot: Snapshot, schema: Schema) -> dict[str, pa.Array]:
-    """Return those partition columns of a snapshot that the schema has: for each column, a value per file.
+    """Return the partition columns of a snapshot that are in the schema: for each column, a value per file.
 
     Raises
     ------
@@ -73,7 +73,7 @@ def values_from_snapshot(snapshot: Snapshot, schema: Schema) -> dict[str, pa.Arr
             columns[item.name] = convert(values, types[item.name])
         except (MisfitError, pa.ArrowException) as error:
             raise SchemaError(
-                f"the partition values are {values.type} and not {types[item.name]}: {error}",
+                f"the partition values are {values.type} and cannot be read as {types[item.name]}: {error}",
                 feature=item.name,
                 advice="leave the column out of schema= and of hive=",
             ) from None
@@ -100,7 +100,7 @@ def with_partition_columns(
 def feature_clash(name: str) -> SchemaError:
     """Return the error for a partition column that is also a feature, if the user has not chosen one."""
     return SchemaError(
-        f"the records have a feature of this name, and so have the directories, as {name}=...",
+        f"both a feature of the records and a partition column ({name}=...) have this name",
         feature=name,
         advice="pass hive=False to read the feature of the records, "
         f'or hive={{"{name}": pa.string()}} to read the values in the directory names',
@@ -110,7 +110,7 @@ def feature_clash(name: str) -> SchemaError:
 def payload_clash(name: str) -> SchemaError:
     """Return the error for a partition column that has the name of the payload column."""
     return SchemaError(
-        f"the column of the payloads has this name, and so have the directories, as {name}=...",
+        f"both the payload column and a partition column ({name}=...) have this name",
         feature=name,
         advice='pass schema={"payload": pa.binary()} to give the payloads another name, '
         "or hive=False to ignore the names of the directories",

@@ -17,12 +17,12 @@ from pyarrow import types
 
 from dask_tfrecord.schema.storage_types import value_type
 
-Key: TypeAlias = int | float | str | bytes
+ComparisonKey: TypeAlias = int | float | str | bytes
 
 _TICKS = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 _EPOCH = datetime.datetime(1970, 1, 1)
 _DAY = 86_400
-_INFINITE = (math.inf, -math.inf)  # `math.isinf` takes no integer beyond floats
+_INFINITE = (math.inf, -math.inf)  # `math.isinf` fails for an integer larger than all floats
 
 
 class WrongTypeError(TypeError):
@@ -40,18 +40,18 @@ def has_nan(type_: pa.DataType) -> bool:
     return bool(types.is_floating(value_type(type_)))
 
 
-def comparison_key(value: Any, type_: pa.DataType) -> Key | Fraction:
+def comparison_key(value: Any, type_: pa.DataType) -> ComparisonKey | Fraction:
     """Return the comparison key of a value for a column of a type.
 
     Returns
     -------
     int, float, str, bytes or Fraction
-        A fraction for a number or a time between two values that the type can hold.
+        The key. It is a Fraction if the value lies between two values that the column's type can hold.
 
     Raises
     ------
     WrongTypeError
-        For a value of another type, or a null.
+        If the value is null, or is of a type that cannot be compared with the column.
     """
     type_ = value_type(type_)
     value = value.as_py() if isinstance(value, pa.Scalar) else value
@@ -70,7 +70,7 @@ def comparison_key(value: Any, type_: pa.DataType) -> Key | Fraction:
     return _int_if_whole(_seconds(value, type_) * _ticks(type_))
 
 
-def scalar_from_key(key: Key, type_: pa.DataType) -> pa.Scalar | None:
+def scalar_from_key(key: ComparisonKey, type_: pa.DataType) -> pa.Scalar | None:
     """Return the Arrow scalar of a comparison key; None if the type cannot hold the value."""
     try:
         if types.is_decimal(type_):
@@ -132,7 +132,7 @@ def _exact(value: Any) -> Fraction:
 
 
 def _float_or_fraction(value: Any) -> float | Fraction:
-    """Return the float that equals a number; if there is none, a fraction."""
+    """Return the float that equals a number, or a fraction if no float equals the number."""
     if value != value or value in _INFINITE:
         return float(value)
     exact = _exact(value)
@@ -147,7 +147,7 @@ def _int_if_whole(value: Fraction) -> int | Fraction:
 
 
 def _ticks(type_: pa.DataType) -> Fraction:
-    """Return how many units of a time type a second has."""
+    """Return the number of units of a time type in one second."""
     if types.is_date(type_):
         return Fraction(1, _DAY) if types.is_date32(type_) else Fraction(1000)
     return Fraction(_TICKS[type_.unit])
@@ -156,7 +156,7 @@ def _ticks(type_: pa.DataType) -> Fraction:
 def _seconds(value: Any, type_: pa.DataType) -> Fraction:
     """Return a date or timestamp as seconds since 1970, a time as seconds since midnight, or a duration."""
     if value is None or value != value:  # NaT
-        raise WrongTypeError(f"{value!r} is no value, the column is {type_}")
+        raise WrongTypeError(f"{value!r} is null and cannot be compared, the column is {type_}")
     if types.is_timestamp(type_):
         return _instant(value, type_)
     if types.is_date(type_):
@@ -182,8 +182,8 @@ def _instant(value: Any, type_: pa.DataType) -> Fraction:
     _check(value, right, 'a time, such as datetime.datetime(2026, 2, 28) or "2026-02-28 12:30"', type_)
     zone = getattr(value, "tzinfo", None)
     if (zone is None) != (type_.tz is None):
-        wanted = "with" if zone is None else "without"
-        raise WrongTypeError(f"{value!r} must be a time {wanted} a time zone, the column is {type_}")
+        zone_rule = "needs a time zone" if zone is None else "must not have a time zone"
+        raise WrongTypeError(f"{value!r} {zone_rule}, because the column is {type_}")
     if hasattr(value, "asm8"):  # a pandas value, which may have nanoseconds, converted to UTC
         value = value.asm8
     if isinstance(value, np.datetime64):
@@ -219,5 +219,5 @@ def _unit(value: np.datetime64 | np.timedelta64) -> str:
     """
     unit = np.datetime_data(value.dtype)[0]
     if unit in ("ps", "fs", "as", "generic"):
-        raise WrongTypeError(f"{value!r} has no unit, or a unit shorter than nanoseconds")
+        raise WrongTypeError(f"{value!r} has no time unit, or a unit shorter than nanoseconds")
     return unit if unit in _TICKS else "s"

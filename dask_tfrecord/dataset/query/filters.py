@@ -22,6 +22,7 @@ from dask_tfrecord.dataset.query.comparison_keys import (
 )
 from dask_tfrecord.dataset.query.predicates import (
     COMPARE,
+    Ambiguous,
     And,
     ArrowExpression,
     Compare,
@@ -31,13 +32,12 @@ from dask_tfrecord.dataset.query.predicates import (
     Operator,
     Or,
     Predicate,
-    Unsure,
 )
 from dask_tfrecord.errors import SchemaError
 from dask_tfrecord.schema.model import Field, Schema
 from dask_tfrecord.schema.storage_types import value_type
 
-# Floats hold every integer of so many bits.
+# A float of the type can hold every integer of at most this many bits.
 _FLOAT_DIGITS = 52
 
 # The time units of NumPy with a fixed length, from the longest to the shortest. The last four are Arrow's.
@@ -97,7 +97,7 @@ def is_in(field: Field, values: Iterable[Any]) -> Predicate:
 
 
 def compare_in_pandas(field: Field, symbol: Operator, value: Any) -> Predicate:
-    """Return the predicate of a comparison in pandas; `Unsure` if the result depends on the dtype backend.
+    """Return the predicate of a comparison in pandas; `Ambiguous` if the result depends on the dtype backend.
 
     Raises
     ------
@@ -106,11 +106,11 @@ def compare_in_pandas(field: Field, symbol: Operator, value: Any) -> Predicate:
     """
     exact = compare(field, symbol, _exactly_compared(field, value))
     rounded = _rounded(field, value)
-    return exact if rounded == value else Unsure((exact, compare(field, symbol, rounded)))
+    return exact if rounded == value else Ambiguous((exact, compare(field, symbol, rounded)))
 
 
 def is_in_pandas(field: Field, values: Iterable[Any]) -> Predicate:
-    """Return the predicate of ``isin`` in pandas; `Unsure` if the result depends on the dtype backend.
+    """Return the predicate of ``isin`` in pandas; `Ambiguous` if the result depends on the dtype backend.
 
     Pandas converts the values to one array, so values of different types are refused.
 
@@ -134,7 +134,7 @@ def is_in_pandas(field: Field, values: Iterable[Any]) -> Predicate:
         raise WrongTypeError("pandas may round the values to shorter floats")
     rounded = [_rounded(field, value) for value in checked]
     nonzero = [value for value in checked if value]  # -0.0 and 0.0 differ in Arrow
-    return Unsure((is_in(field, checked), is_in(field, rounded), is_in(field, nonzero)))
+    return Ambiguous((is_in(field, checked), is_in(field, rounded), is_in(field, nonzero)))
 
 
 def _exactly_compared(field: Field, value: Any) -> Any:
@@ -170,7 +170,7 @@ def _is_small(value: Any, type_: pa.DataType) -> bool:
 
 
 def _is_coarse(value: Any, unit: str) -> bool:
-    """Return True for a time in a unit that is not finer than the column's.
+    """Return True if the unit of a time is not finer than the unit of the column.
 
     Pandas converts the times of Python itself to the column's unit.
     """
@@ -221,7 +221,10 @@ def parse_filters(filters: Any, schema: Schema) -> Predicate:
 
 
 def names_in(filters: Any) -> set[str]:
-    """Return the columns that ``filters=`` names; none for anything but conditions."""
+    """Return the columns that ``filters=`` names.
+
+    The result is empty unless ``filters=`` is a list of conditions.
+    """
     if _is_condition(filters):
         return {filters[0]}
     return set().union(*map(names_in, filters)) if isinstance(filters, list | tuple) else set()
@@ -295,7 +298,7 @@ def _condition(field: Field, symbol: str, value: Any) -> Predicate:
         known = ", ".join(map(repr, ("=", *get_args(Operator), "in", "not in", "is", "is not")))
         raise SchemaError(f"unknown operator {symbol!r} in filters=; known are {known}", feature=field.name)
     if value is None:
-        raise WrongTypeError('None is no value to compare with; the operators "is" and "is not" find nulls')
+        raise WrongTypeError('None cannot be compared; use the operators "is" and "is not" to find nulls')
     return compare(field, cast(Operator, symbol), value)
 
 
@@ -321,7 +324,7 @@ def _compare_categories(field: Field, symbol: Operator, key: Any) -> Predicate:
     keys: list[Any] = [comparison_key(value, field.type) for value in field.categories.to_pylist()]
     if key not in keys:
         raise WrongTypeError(
-            f"the value is none of the column's ordered categories {field.categories.to_pylist()}"
+            f"the value is not one of the column's ordered categories {field.categories.to_pylist()}"
         )
     at = keys.index(key)
     matching = [other for position, other in enumerate(keys) if COMPARE[symbol](position, at)]
@@ -329,7 +332,7 @@ def _compare_categories(field: Field, symbol: Operator, key: Any) -> Predicate:
 
 
 def _between(symbol: Operator, key: Fraction, *, real: bool) -> tuple[Operator, int | float]:
-    """Replace a key between two values of the type by one of them, and keep the meaning."""
+    """Replace a key that lies between two values of the type by one of them, with the same result."""
     if symbol in ("==", "!="):
         return symbol, float(BEYOND_ALL) if real else BEYOND_ALL
     return "<=" if symbol in ("<", "<=") else ">", _float_below(key) if real else math.floor(key)

@@ -27,7 +27,7 @@ import pyarrow.compute as pc
 from pyarrow.dataset import dataset
 
 from dask_tfrecord.dataset.query.comparison_keys import (
-    Key,
+    ComparisonKey,
     WrongTypeError,
     comparison_key,
     has_nan,
@@ -63,7 +63,7 @@ _ARROW = {
 
 
 class ColumnRange(NamedTuple):
-    """What is known about the values of a column in one file.
+    """The known limits of the values of a column in one file.
 
     Attributes
     ----------
@@ -73,8 +73,8 @@ class ColumnRange(NamedTuple):
         False if it is known that the column has no values, no nulls, or no NaN.
     """
 
-    low: Key | None = None
-    high: Key | None = None
+    low: ComparisonKey | None = None
+    high: ComparisonKey | None = None
     may_have_values: bool = True
     may_have_nulls: bool = True
     may_have_nan: bool = True
@@ -93,7 +93,7 @@ class Predicate(ABC):
 
     @abstractmethod
     def outcomes(self, ranges: ColumnRanges) -> Outcomes:
-        """Return all possible outcomes for the rows of a file with these columns."""
+        """Return all possible outcomes for the rows of a file, given what is known about its columns."""
 
     @abstractmethod
     def mask(self, table: pa.Table) -> pa.ChunkedArray:
@@ -106,7 +106,7 @@ class Compare(Predicate):
 
     name: str
     operator: Operator
-    key: Key
+    key: ComparisonKey
 
     def columns(self) -> set[str]:
         return {self.name}
@@ -137,7 +137,7 @@ class IsIn(Predicate):
     """True where a column has one of the keys, else false. ``matches_null`` is the outcome for a null."""
 
     name: str
-    keys: tuple[Key, ...]
+    keys: tuple[ComparisonKey, ...]
     matches_null: bool = False
 
     def columns(self) -> set[str]:
@@ -167,7 +167,10 @@ class IsIn(Predicate):
 
 @dataclass(frozen=True)
 class IsNull(Predicate):
-    """True where a column is null. For pandas a NaN may be null, too."""
+    """True where a column is null.
+
+    The outcome of a NaN may be true, too, because pandas may treat NaN as null.
+    """
 
     name: str
 
@@ -185,7 +188,7 @@ class IsNull(Predicate):
 
 @dataclass(frozen=True)
 class _Pair(Predicate):
-    """A predicate of two others."""
+    """A predicate that combines two other predicates."""
 
     left: Predicate
     right: Predicate
@@ -233,10 +236,11 @@ class Not(Predicate):
 
 
 @dataclass(frozen=True)
-class Unsure(Predicate):
-    """One of several predicates, of which only pandas knows the right one; without candidates, any predicate.
+class Ambiguous(Predicate):
+    """A filter of pandas that is equivalent to one of several predicates, but it is unknown to which one.
 
-    It has no mask: it stands for the filters of pandas, which pandas applies.
+    Without candidates, it may be equivalent to any predicate. It has no mask, because pandas applies the
+    filter itself.
     """
 
     candidates: tuple[Predicate, ...] = ()
@@ -250,7 +254,7 @@ class Unsure(Predicate):
         return frozenset().union(*(candidate.outcomes(ranges) for candidate in self.candidates))
 
     def mask(self, table: pa.Table) -> pa.ChunkedArray:
-        raise TypeError("it is unknown which of the predicates this is")
+        raise TypeError("the filter has no mask: it is unknown which of the predicates is equivalent to it")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -324,10 +328,8 @@ def range_of_value(field: Field, value: Any) -> ColumnRange:
 
 
 def _can_be(symbol: Operator, column: ColumnRange, key: Any, answer: bool) -> bool:
-    """Return True if some value in the range gives this answer in a comparison with the key."""
-    low: Any = (
-        column.low
-    )  # `Any`, because the keys of one column are comparable and `Key` does not express it
+    """Return True if comparing some value in the range with the key can give this answer."""
+    low: Any = column.low  # `Any`, because types cannot express that the keys of one column are comparable
     high: Any = column.high
     if symbol in ("!=", "<=", ">="):
         opposite: dict[str, Operator] = {"!=": "==", "<=": ">", ">=": "<"}
@@ -341,7 +343,7 @@ def _can_be(symbol: Operator, column: ColumnRange, key: Any, answer: bool) -> bo
     return nearest is None or COMPARE[symbol](nearest, key) == answer
 
 
-def _bound(value: Any, field: Field) -> Key | None:
+def _bound(value: Any, field: Field) -> ComparisonKey | None:
     """Return the comparison key of a bound; None if there is none."""
     try:
         key = comparison_key(value, field.type)
@@ -351,7 +353,7 @@ def _bound(value: Any, field: Field) -> Key | None:
 
 
 def _values(table: pa.Table, name: str) -> pa.ChunkedArray:
-    """Return a column as a type that Arrow compares as comparison keys are compared."""
+    """Convert a column to a type for which Arrow's comparisons give the same results as comparison keys."""
     column = table[name]
     type_ = value_type(column.type)
     if pa.types.is_floating(type_):  # float64 compares without rounding the key
@@ -364,7 +366,10 @@ def _values(table: pa.Table, name: str) -> pa.ChunkedArray:
 
 
 def _arrow_value(scalar: pa.Scalar) -> Any:
-    """Return a value that `pyarrow.array` accepts: an integer for times, which may be beyond Python's."""
+    """Return a value that `pyarrow.array` accepts.
+
+    Times become integers, because Python's types cannot hold all times.
+    """
     return scalar.value if pa.types.is_temporal(scalar.type) else scalar.as_py()
 
 

@@ -16,7 +16,7 @@ import pytest
 from comparables import COLUMNS, VALUES, moment
 
 from dask_tfrecord.dataset.query.filters import compare_in_pandas, is_in_pandas
-from dask_tfrecord.dataset.query.predicates import ColumnRange, Operator, Predicate, Unsure, range_of_value
+from dask_tfrecord.dataset.query.predicates import Ambiguous, ColumnRange, Operator, Predicate, range_of_value
 from dask_tfrecord.frames import arrow_to_pandas
 from dask_tfrecord.schema.model import Field, Schema
 
@@ -73,7 +73,7 @@ def decided(make: Callable[..., Predicate], *arguments: Any) -> Predicate | None
         found = make(*arguments)
     except (ArithmeticError, TypeError, ValueError):
         return None
-    return None if isinstance(found, Unsure) and not found.candidates else found
+    return None if isinstance(found, Ambiguous) and not found.candidates else found
 
 
 @pytest.mark.parametrize("name", COLUMNS)

@@ -130,7 +130,7 @@ def test_append_to_directories_of_others_takes_their_keys_from_the_names(tmp_pat
 def test_keys_of_others_must_be_of_the_columns_type(tmp_path: Path) -> None:
     put(tmp_path, "key=b/y.tfrecord", 7)
     ddf = collection(1, 2, key=[1, 2])
-    with pytest.raises(SchemaError, match="gives 'b', which is no int64") as caught:
+    with pytest.raises(SchemaError, match="has the value 'b', which is not of type int64") as caught:
         to_tfrecord(ddf, tmp_path, partition_on="key", append=True)
     assert caught.value.feature == "key"
     with pytest.raises(SchemaError, match=r"partitioned on \['key'\], the write on nothing"):
