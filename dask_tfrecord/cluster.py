@@ -1,4 +1,4 @@
-"""What the library does differently on a `distributed` cluster: check it before the tasks, warn its client.
+"""Check a `distributed` cluster before tasks run on it, and emit warnings of its workers in the client.
 
 `distributed` is optional and never imported here: a process that uses a cluster has imported it already.
 """
@@ -19,7 +19,7 @@ from dask_tfrecord.errors import TFRecordError
 # Returns if the package can be imported, and the installed versions, the one in use first.
 _PROBE = """(lambda metadata, util: (
     util.find_spec("dask_tfrecord") is not None,
-    [found.version for found in metadata.distributions(name="dask-tfrecord")],
+    [package.version for package in metadata.distributions(name="dask-tfrecord")],
 ))(__import__("importlib.metadata").metadata, __import__("importlib.util").util)"""
 
 _SCHEDULER = "the scheduler"
@@ -43,7 +43,7 @@ _checked: WeakKeyDictionary[Any, set[str]] = WeakKeyDictionary()
 
 
 def check_cluster(scheduler: Any = None) -> None:
-    """Raise if the package is missing on the cluster's scheduler or workers, or has another version there.
+    """Raise if the cluster's scheduler or a worker lacks the package or has another version of it.
 
     Without this check a worker that cannot unpickle a task shuts down, and the client waits forever.
 

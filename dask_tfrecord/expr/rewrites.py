@@ -135,11 +135,11 @@ def _ignores_partitions(read: Expr, consumers: Consumers) -> bool:
 
 def _unvisited_consumers(expr: Expr, consumers: Consumers, visited: set[str]) -> list[Expr] | None:
     """The consumers of an expression that have not been visited yet; None if it has no consumer."""
-    found = consumers.get(expr._name)
-    if not found:
+    by_name = consumers.get(expr._name)
+    if not by_name:
         return None
-    unvisited = [consumer for name, consumer in found.items() if name not in visited]
-    visited.update(found)
+    unvisited = [consumer for name, consumer in by_name.items() if name not in visited]
+    visited.update(by_name)
     return unvisited
 
 

@@ -100,19 +100,19 @@ def _convert(column: "pd.Series[Any]", type_: pa.DataType, lossy: Lossy) -> pa.A
     """Convert a column to a type. Floats are rounded unless ``lossy`` is "raise"."""
     rounded = lossy != "raise"
     if isinstance(column.dtype, pd.ArrowDtype):
-        found = column.array.__arrow_array__()  # 50 times as fast as pa.array()
+        array = column.array.__arrow_array__()  # 50 times as fast as pa.array()
     elif is_object(column.dtype):
         return _from_objects(column, type_, lossy)
     elif isinstance(column.dtype, pd.CategoricalDtype):
         codes = column.cat.codes.to_numpy()
-        found = pa.DictionaryArray.from_arrays(
+        array = pa.DictionaryArray.from_arrays(
             pa.array(codes, mask=codes < 0), category_values(column.dtype), ordered=bool(column.cat.ordered)
         )
     else:
-        found = pa.array(column, from_pandas=True)
-    if isinstance(found, pa.ChunkedArray):
-        return pa.chunked_array([convert(chunk, type_, rounded=rounded) for chunk in found.chunks], type_)
-    return convert(found, type_, rounded=rounded)
+        array = pa.array(column, from_pandas=True)
+    if isinstance(array, pa.ChunkedArray):
+        return pa.chunked_array([convert(chunk, type_, rounded=rounded) for chunk in array.chunks], type_)
+    return convert(array, type_, rounded=rounded)
 
 
 def _from_objects(column: "pd.Series[Any]", type_: pa.DataType, lossy: Lossy) -> pa.Array:
@@ -129,7 +129,7 @@ def _from_objects(column: "pd.Series[Any]", type_: pa.DataType, lossy: Lossy) ->
 
 
 def _first_misfit(column: "pd.Series[Any]", type_: pa.DataType, lossy: Lossy) -> int | None:
-    """The first row whose value cannot be converted, found by bisection."""
+    """The first row whose value cannot be converted, located by bisection."""
 
     def fails(rows: int) -> bool:
         try:

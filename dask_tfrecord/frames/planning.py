@@ -72,12 +72,12 @@ def plan_schema(
         sample = _with_index(sample, data, list(meta.columns[:levels]))
     check_names(list(meta.columns))
     _check_partition_on(partition_on, list(meta.columns))
-    wanted = _known_types(schema, meta)
-    _warn_of_converted_text(meta, wanted)
-    wanted = {**(known or {}), **wanted}
-    shown = _typed_columns({name: meta[name] for name in meta.columns if name not in wanted}, sample)
-    types = {name: wanted[name] if name in wanted else type_of(shown[name]) for name in meta.columns}
-    categories = _shared_categories({**dict(meta.items()), **shown}, types, meta)
+    given = _given_types_of_columns(schema, meta)
+    _warn_of_converted_text(meta, given)
+    given = {**(known or {}), **given}
+    typed = _typed_columns({name: meta[name] for name in meta.columns if name not in given}, sample)
+    types = {name: given[name] if name in given else type_of(typed[name]) for name in meta.columns}
+    categories = _shared_categories({**dict(meta.items()), **typed}, types, meta)
     keys = {
         name: _partition_field(Field(name, canonical_type(types[name]), categories.get(name)))
         for name in partition_on
@@ -170,14 +170,15 @@ def _given_type(name: str, given: Any) -> pa.DataType:
     )
 
 
-def _known_types(schema: Types | pa.Schema | None, meta: pd.DataFrame) -> dict[str, pa.DataType]:
-    wanted = _given_types(schema)
-    unknown = [name for name in wanted if name not in meta.columns]
+def _given_types_of_columns(schema: Types | pa.Schema | None, meta: pd.DataFrame) -> dict[str, pa.DataType]:
+    """The types of columns in ``schema=``. A name that is not a column raises."""
+    given = _given_types(schema)
+    unknown = [name for name in given if name not in meta.columns]
     if unknown:
         raise SchemaError(
             f"schema= names columns that do not exist: {unknown}; the columns are {list(meta.columns)}"
         )
-    return wanted
+    return given
 
 
 def _check_partition_on(partition_on: Sequence[str], columns: list[str]) -> None:
@@ -209,17 +210,17 @@ def _partition_field(item: Field) -> Field:
     return item
 
 
-def _warn_of_converted_text(meta: pd.DataFrame, wanted: Types) -> None:
-    """Warn of columns that ``schema=`` gives a bytes or list type, and that hold text.
+def _warn_of_converted_text(meta: pd.DataFrame, given: Types) -> None:
+    """Warn of text columns that ``schema=`` gives a bytes or list type.
 
     Dask probably converted their objects to text when it loaded them.
     """
-    text = [name for name, type_ in wanted.items() if is_text(meta[name].dtype) and is_bytes_or_list(type_)]
+    text = [name for name, type_ in given.items() if is_text(meta[name].dtype) and is_bytes_or_list(type_)]
     if text:
         columns = ", ".join(map(repr, text))
         warnings.warn(
-            f"schema= gives {columns} another type than text, but Dask has loaded text, perhaps because of "
-            f"its option dataframe.convert-string; {stringified.advice(text[0])}.",
+            f"schema= gives {columns} a bytes or list type, but Dask loaded text, perhaps due to its option "
+            f"dataframe.convert-string; {stringified.advice(text[0])}.",
             UserWarning,
             stacklevel=4,
         )
@@ -229,24 +230,24 @@ def _typed_columns(
     columns: dict[str, "pd.Series[Any]"],
     sample: Sample,
 ) -> dict[str, "pd.Series[Any]"]:
-    """The columns; a column without a type is replaced by its first partition that shows a type.
+    """Replace each column whose dtype shows no type by its first partition that shows a type.
 
     A column without values in all partitions keeps the null type.
     """
-    shown = dict(columns)
+    typed = dict(columns)
     untyped = [
-        name for name in shown if is_untyped(type_of(shown[name])) and not _is_null_column(shown[name])
+        name for name in typed if is_untyped(type_of(typed[name])) and not _is_null_column(typed[name])
     ]
     if not untyped:
-        return shown
+        return typed
     for frame in sample(untyped):
-        shown |= {name: frame[name] for name in untyped if not pa.types.is_null(type_of(frame[name]))}
-        untyped = [name for name in untyped if is_untyped(type_of(shown[name]))]
+        typed |= {name: frame[name] for name in untyped if not pa.types.is_null(type_of(frame[name]))}
+        untyped = [name for name in untyped if is_untyped(type_of(typed[name]))]
         if not untyped:
-            return shown
-    untyped = [name for name in untyped if not pa.types.is_null(type_of(shown[name]))]
+            return typed
+    untyped = [name for name in untyped if not pa.types.is_null(type_of(typed[name]))]
     if not untyped:
-        return shown
+        return typed
     raise SchemaError(
         "no partition has a value that shows the type of the column",
         feature=untyped[0],
@@ -261,21 +262,21 @@ def _is_null_column(column: "pd.Series[Any]") -> bool:
 
 def _shared_categories(columns: Mapping[Any, "pd.Series[Any]"], types: Types, meta: pd.DataFrame) -> Types:
     """The known categories, which all partitions share. Ordered categories must be known."""
-    found = {}
+    categories = {}
     for name, type_ in types.items():
         if not pa.types.is_dictionary(type_):
             continue
         dtype = columns[name].dtype if type_.ordered else meta[name].dtype
         known = category_array(dtype) if isinstance(dtype, pd.CategoricalDtype) else pa.nulls(0)
         if len(known):
-            found[name] = _converted_categories(known, type_, name)
+            categories[name] = _converted_categories(known, type_, name)
         elif type_.ordered:
             raise SchemaError(
                 "the categories are ordered, but unknown",
                 feature=name,
                 advice=f'pass schema={{"{name}": {type_.value_type}}}, or use ddf.categorize(["{name}"])',
             )
-    return found
+    return categories
 
 
 def _converted_categories(known: pa.Array, type_: pa.DataType, name: str) -> pa.Array:

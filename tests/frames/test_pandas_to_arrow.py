@@ -196,7 +196,7 @@ class TestPlan:
     def test_bytes_that_dask_made_text_are_told(self) -> None:
         meta = frame_of([], pd.StringDtype("pyarrow"))
         with pytest.warns(
-            UserWarning, match=r"gives 'x' another type than text, .*dataframe.convert-string.*ArrowDtype"
+            UserWarning, match=r"gives 'x' a bytes or list type, .*dataframe.convert-string.*ArrowDtype"
         ):
             plan(meta, {"x": pa.binary()})
 
