@@ -16,7 +16,7 @@ from dask_tfrecord.dataset.snapshot.model import library_version
 from dask_tfrecord.errors import TFRecordError
 
 # Evaluated on scheduler and workers, where this package may be missing, so it must not refer to the package.
-# Returns if the package can be imported, and the installed versions, the one in use first.
+# Returns a bool, True if the package can be imported, and the installed versions, the version in use first.
 _PROBE = """(lambda metadata, util: (
     util.find_spec("dask_tfrecord") is not None,
     [package.version for package in metadata.distributions(name="dask-tfrecord")],

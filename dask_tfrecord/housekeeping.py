@@ -60,7 +60,7 @@ def cleanup(
     older_than: str | timedelta = "1 day",
     storage_options: dict[str, Any] | None = None,
 ) -> list[str]:
-    """Remove the files of interrupted writes, such as those of a killed client.
+    """Remove the files of interrupted writes, for example after the client was killed.
 
     Removed are staged files and data files that this library wrote and that no snapshot lists, and the files
     that a committed overwrite was about to remove. Files that a snapshot lists and files of other tools are

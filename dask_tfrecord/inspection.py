@@ -58,9 +58,9 @@ def index(
 ) -> Snapshot:
     """Read all files of a directory that another tool wrote, and store a snapshot of their content.
 
-    The directory then is a dataset like one of `to_tfrecord`. `read_tfrecord` opens it without reading any
-    file, knows its length, skips files that no filter can match, and splits large uncompressed files without
-    searching for records. `take` finds rows by number. The data files are not changed.
+    The directory then is a dataset, as if `to_tfrecord` had written it. `read_tfrecord` opens it without
+    reading any file, knows its length, skips files that no filter can match, and splits large uncompressed
+    files without searching for records. `take` finds rows by number. The data files are not changed.
 
     Call `index` again, with the same arguments, after files were added, removed or rewritten. It reads all
     files again. Also call it after a dataset of `to_tfrecord` was copied without the modification times of
@@ -221,7 +221,7 @@ def verify(
         - offset : byte offset of the first damage in the decompressed content; null without damage
         - reason : description of the first damage; null without damage
         - drift : differences between the features and the columns; empty without differences. The columns
-          are those of the snapshot, or those that `read_tfrecord` infers from a sample. If `read_tfrecord`
+          come from the snapshot, or `read_tfrecord` infers them from a sample. If `read_tfrecord`
           reads messages as bytes, this column gives the reason
         - agrees : False if the file differs from the snapshot; null without a snapshot
         - differs : description of that difference; null without a snapshot

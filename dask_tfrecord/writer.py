@@ -153,7 +153,7 @@ def to_tfrecord(
         Most bytes in a file, before compression. A partition with more bytes continues in another file. A
         record that exceeds the limit alone gets a file of its own.
     max_files_per_task : int or None, default 1024
-        Most directories that one partition may write to. More raise. None removes the limit.
+        Most directories that one partition may write to. Exceeding it raises. None removes the limit.
     name_function : callable, optional
         Function from the number of a partition to a string, which is added to the end of its file names.
         Equal strings for two partitions raise.
@@ -183,7 +183,7 @@ def to_tfrecord(
     ConcurrentWriteError
         If another write was committed since this write was planned. Appends do not raise it.
     SchemaError
-        If TFRecord cannot hold a column or value, or if columns differ from those of the existing data.
+        If TFRecord cannot hold a column or value, or if columns differ from the existing data.
 
     See Also
     --------

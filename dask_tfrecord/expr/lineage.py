@@ -91,7 +91,7 @@ def _dtype(source: Expr, name: str) -> Any:
 
 
 def check_not_read(ddf: DataFrame, store: Store) -> None:
-    """Refuse to overwrite TFRecord files that the collection reads.
+    """Raise if an overwrite would remove TFRecord files that the collection reads.
 
     The overwrite removes the files after all rows are written, so the new dataset would be correct. But Dask
     computes a task again if a worker is lost, also after the commit, and the task would find no input: the
@@ -101,7 +101,7 @@ def check_not_read(ddf: DataFrame, store: Store) -> None:
     Raises
     ------
     DestinationError
-        If a file that `read_tfrecord` found for the collection lies in the store's root.
+        If the collection reads a file in the store's root.
     """
     root = f"{os.path.realpath(store.root)}/" if store.local else store.join("")
     for read in ddf.expr.find_operations(ReadTFRecord):
@@ -110,7 +110,7 @@ def check_not_read(ddf: DataFrame, store: Store) -> None:
                 raise DestinationError(
                     f"the DataFrame reads from {store.public(path)}, which the overwrite would remove",
                     path=store.public(store.root),
-                    advice="write to another directory, then replace this one, or call persist() first",
+                    advice="write to another directory, then replace this directory, or call persist() first",
                 )
 
 

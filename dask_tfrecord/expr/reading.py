@@ -78,7 +78,7 @@ def _warn_of_damage(message: str) -> None:
 
 
 def read_partitions(partitions: list[Partition], *arguments: Any) -> pd.DataFrame:
-    """Task that reads several partitions as one."""
+    """Task that reads several partitions and concatenates them."""
     frame: pd.DataFrame = methods.concat([read_partition(partition, *arguments) for partition in partitions])
     return frame
 

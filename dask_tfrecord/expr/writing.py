@@ -124,7 +124,7 @@ class _AllColumns(Expr):
 
 
 class _PerPartition(_AllColumns, Blockwise):
-    """One task per partition. The number of partitions is that of the lowered frame, which may differ."""
+    """One task per partition of the frame, whose number of partitions may change when it is lowered."""
 
     _prefix: ClassVar[str]
 
@@ -144,7 +144,7 @@ class _PerPartition(_AllColumns, Blockwise):
         return Task(name, self._function, partition, *self.operands[1:], index, self.frame.npartitions)
 
 
-class _NoFrame(_AllColumns):
+class _NoFrame(Expr):
     """An expression whose result is not a pandas object."""
 
     @property
@@ -152,7 +152,7 @@ class _NoFrame(_AllColumns):
         return None
 
 
-class WriteTFRecord(_NoFrame):
+class WriteTFRecord(_NoFrame, _AllColumns):
     """The whole write, before it is lowered. Its only partition is the snapshot."""
 
     _parameters: ClassVar = ["frame", "run", "write_index", "unverified_text", "shuffle"]
@@ -187,14 +187,10 @@ class SpillPartitions(_NoFrame, _PerPartition):
     _function = staticmethod(spill_partition)
 
 
-class WriteShuffled(Expr):
+class WriteShuffled(_NoFrame):
     """Writes each shuffled partition from all spill files. The results are the entries of its files."""
 
     _parameters: ClassVar = ["frame", "run", "shuffle"]
-
-    @property
-    def _meta(self) -> None:
-        return None
 
     @cached_property
     def _name(self) -> str:
@@ -215,14 +211,10 @@ class WriteShuffled(Expr):
         return {listed: Task(listed, list, spills), **dict(zip(writers, tasks, strict=True))}
 
 
-class CommitTFRecord(Expr):
+class CommitTFRecord(_NoFrame):
     """The task that commits the files of all partitions."""
 
     _parameters: ClassVar = ["frame", "run"]
-
-    @property
-    def _meta(self) -> None:
-        return None
 
     @cached_property
     def _name(self) -> str:

@@ -1,1 +1,1 @@
-"""A pandas partition <-> an Arrow table with one planned schema."""
+"""Convert pandas partitions to Arrow tables of a planned schema, and back."""

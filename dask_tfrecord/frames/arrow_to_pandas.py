@@ -183,7 +183,7 @@ def _storage(column: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def _categorical(column: pa.ChunkedArray) -> Any:
-    """Convert a dictionary column. Empty categories get the same dtype as those of other partitions."""
+    """Convert a dictionary column. Empty categories get the dtype that other partitions have."""
     value_type = column.type.value_type
     if pa.types.is_timestamp(value_type) and value_type.tz is not None:  # Arrow would drop the time zone
         codes = [chunk.indices.fill_null(-1).to_numpy() for chunk in column.chunks]

@@ -38,7 +38,7 @@ def index_levels(meta: pd.DataFrame, write_index: bool | None) -> tuple[tuple[st
 
 
 def index_to_columns(frame: pd.DataFrame, names: Sequence[str] | None = None) -> pd.DataFrame:
-    """Make the index levels the first columns. ``names`` are their names, by default those of the levels."""
+    """Make the index levels the first columns. ``names`` are the column names, by default the level names."""
     names = _column_names(frame) if names is None else names
     clash = [name for name in names if name in frame.columns]
     if clash:

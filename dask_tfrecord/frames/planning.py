@@ -1,4 +1,4 @@
-"""Plan the one schema that all partitions of a collection are written with."""
+"""Plan the schema with which all partitions of a collection are written."""
 
 import warnings
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
@@ -190,7 +190,7 @@ def _check_partition_on(partition_on: Sequence[str], columns: list[str]) -> None
     if len(partition_on) == len(columns):
         raise SchemaError(
             "No data left to save outside partition columns",
-            advice="leave a column out of partition_on=, or add one that the records hold",
+            advice="leave a column out of partition_on=, or add a column to the DataFrame",
         )
 
 

@@ -96,7 +96,7 @@ def check_text(strings: list[str], name: str) -> None:
         With a string that can only be a printed object.
     """
     certain = next((string for string in strings if _is_printed_object(string)), None)
-    if certain is None or not all(_LITERAL.fullmatch(one) or _ARRAY.fullmatch(one) for one in strings):
+    if certain is None or not all(_LITERAL.fullmatch(text) or _ARRAY.fullmatch(text) for text in strings):
         return
     raise SchemaError(
         f"the text of this column looks like printed objects, such as {_shortened(certain)}",
