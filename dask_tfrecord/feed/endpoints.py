@@ -1,0 +1,197 @@
+"""Where a stream server listens: TCP and Unix sockets, and file descriptors. Knows bytes, not Arrow."""
+
+import os
+import socket
+import stat
+from contextlib import suppress
+from typing import Protocol
+
+from dask_tfrecord.errors import TFRecordError
+
+_KINDS = "'tcp://host:port', 'unix://path' or 'fd://number'"
+
+
+class ClientLeftError(Exception):
+    """The client closed its end of the stream."""
+
+
+class Sink(Protocol):
+    """The writing end of one stream."""
+
+    def send(self, data: memoryview) -> None:
+        """Write all of the bytes. Blocks until the client has room for them."""
+
+    def interrupt(self) -> None:
+        """Make the current and all later calls of `send` fail, where that is possible."""
+
+    def close(self) -> None:
+        """Close the writing end."""
+
+
+class SocketSink:
+    """A stream to a client that connected to a socket."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
+
+    def send(self, data: memoryview) -> None:
+        """Write all of the bytes. Blocks until the client has room for them."""
+        try:
+            self._connection.sendall(data)
+        except OSError as error:
+            raise ClientLeftError(str(error)) from None
+
+    def interrupt(self) -> None:
+        """Make the current and all later calls of `send` fail."""
+        with suppress(OSError):
+            self._connection.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        """Close the connection. The client still receives what was sent."""
+        self._connection.close()
+
+
+class DescriptorSink:
+    """A stream to the process that reads from the other end of a file descriptor.
+
+    Parameters
+    ----------
+    number : int
+        The file descriptor. The sink closes the descriptor.
+    """
+
+    def __init__(self, number: int) -> None:
+        self._number = number
+
+    def send(self, data: memoryview) -> None:
+        """Write all of the bytes. Blocks until the reader has room for them."""
+        try:
+            while data:
+                data = data[os.write(self._number, data) :]
+        except OSError as error:
+            raise ClientLeftError(str(error)) from None
+
+    def interrupt(self) -> None:
+        """Do nothing: a write to a pipe cannot be interrupted from another thread."""
+
+    def close(self) -> None:
+        """Close the descriptor, so that the reader sees the end of the stream."""
+        with suppress(OSError):
+            os.close(self._number)
+
+
+class Listener:
+    """A socket that accepts clients.
+
+    Attributes
+    ----------
+    endpoint : str
+        The address for clients, with the number of the port that the system chose.
+    """
+
+    def __init__(self, endpoint: str) -> None:
+        self._path: str | None = None
+        kind, _, place = endpoint.rpartition("://")
+        if kind == "unix":
+            self._path = os.path.abspath(place)
+            self._socket = _unix_socket(self._path)
+            self.endpoint = f"unix://{self._path}"
+        else:
+            self._socket = _tcp_socket(endpoint, place)
+            host, port = self._socket.getsockname()
+            self.endpoint = f"tcp://{host}:{port}"
+
+    def accept(self) -> SocketSink | None:
+        """Wait for the next client. None after `close`."""
+        try:
+            return SocketSink(self._socket.accept()[0])
+        except OSError:
+            return None
+
+    def close(self) -> None:
+        """Refuse further clients, and remove the file of a Unix socket."""
+        with suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)  # wakes the thread that waits in accept
+        self._socket.close()
+        if self._path is not None:
+            with suppress(FileNotFoundError):
+                os.unlink(self._path)
+
+
+def open_endpoint(endpoint: str) -> Listener | DescriptorSink:
+    """Open one endpoint of a server.
+
+    Raises
+    ------
+    TFRecordError
+        If the text is not an endpoint, or the endpoint cannot be opened.
+    """
+    kind = endpoint.rpartition("://")[0] if isinstance(endpoint, str) else None
+    if kind not in ("", "tcp", "unix", "fd"):
+        raise TFRecordError(f"{endpoint!r} is not an endpoint", advice=f"pass {_KINDS}")
+    if kind == "fd":
+        return DescriptorSink(_descriptor(endpoint))
+    try:
+        return Listener(endpoint)
+    except OSError as error:
+        raise TFRecordError(
+            f"the endpoint {endpoint!r} cannot be opened: {error.strerror or error}",
+            advice="choose another port or path, or pass 'tcp://127.0.0.1:0' to get a free port",
+        ) from None
+
+
+def _tcp_socket(endpoint: str, place: str) -> socket.socket:
+    host, colon, port = place.rpartition(":")
+    if not colon or not port.isdecimal() or int(port) > 65_535:
+        raise TFRecordError(f"{endpoint!r} has no number of a port", advice="pass 'tcp://host:port'")
+    if ":" in host:
+        raise TFRecordError(
+            f"{endpoint!r} has an IPv6 address, which TensorFlow I/O cannot reach",
+            advice="pass an IPv4 address",
+        )
+    address = (host or "127.0.0.1", int(port))
+    return socket.create_server(address, family=socket.AF_INET)
+
+
+def _unix_socket(path: str) -> socket.socket:
+    """A Unix socket that only the user of this process may connect to."""
+    _remove_unused(path)
+    server = socket.socket(socket.AF_UNIX)
+    try:
+        server.bind(path)
+        os.chmod(path, stat.S_IRUSR | stat.S_IWUSR)
+        server.listen()
+    except BaseException:
+        server.close()
+        raise
+    return server
+
+
+def _remove_unused(path: str) -> None:
+    """Remove the socket that a server which no longer runs has left at a path."""
+    try:
+        is_socket = stat.S_ISSOCK(os.lstat(path).st_mode)
+    except FileNotFoundError:
+        return
+    if not is_socket:
+        raise FileExistsError(0, "there is a file that is not a socket")
+    with socket.socket(socket.AF_UNIX) as client:
+        try:
+            client.connect(path)
+        except ConnectionRefusedError:
+            os.unlink(path)
+            return
+    raise FileExistsError(0, "another server listens there")
+
+
+def _descriptor(endpoint: str) -> int:
+    text = endpoint.removeprefix("fd://")
+    try:
+        number = int(text)
+        os.fstat(number)
+        os.set_blocking(number, True)
+    except (ValueError, OSError):
+        raise TFRecordError(
+            f"{endpoint!r} is not an open file descriptor", advice="pass 'fd://1' for the standard output"
+        ) from None
+    return number

@@ -1,0 +1,161 @@
+"""An Arrow Flight server of a dataset. Every Arrow type is sent as it is, with nulls."""
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeAlias
+
+import pyarrow as pa
+from pyarrow import flight
+
+from dask_tfrecord.errors import TFRecordError
+from dask_tfrecord.feed.batches import Batches, BatchMode, iter_batches
+
+# Opens the batches of a shard in an epoch.
+_Open: TypeAlias = Callable[[tuple[int, int], int], Batches]
+
+
+def serve(
+    source: Any,
+    location: str = "grpc://127.0.0.1:0",
+    *,
+    shards: int = 1,
+    batch_size: int = 1024,
+    columns: str | Sequence[str] | None = None,
+    batch_mode: BatchMode = "keep",
+    shuffle: int | None = None,
+    shuffle_buffer: int = 65_536,
+    prefetch: int = 2,
+    schema: Any = None,
+    storage_options: dict[str, Any] | None = None,
+) -> "FlightServer":
+    """Serve a dataset or a Dask collection by Arrow Flight.
+
+    A client that asks for the flight info of any path gets one endpoint per shard, of the epoch 0. The
+    command ``{"epoch": 3}``, as JSON, gives the endpoints of another epoch.
+
+    Parameters
+    ----------
+    source : str, path-like, list of these, dask.dataframe.DataFrame or Series
+        What `iter_batches` takes.
+    location : str, default "grpc://127.0.0.1:0"
+        Where clients connect. Port 0 takes a free port. Nothing is encrypted, and whoever can connect can
+        read the rows, so use other hosts only in a network that you trust.
+    shards : int, default 1
+        How many endpoints share the rows.
+    batch_size, columns, batch_mode, shuffle, shuffle_buffer, prefetch, schema, storage_options
+        As in `iter_batches`.
+
+    Returns
+    -------
+    FlightServer
+        The running server, which is a context manager.
+
+    Raises
+    ------
+    TFRecordError
+        For a location that cannot be opened, and for all that `iter_batches` refuses.
+
+    Examples
+    --------
+    >>> import dask.dataframe as dd
+    >>> from dask_tfrecord.feed import flight
+    >>> from pyarrow.flight import FlightDescriptor, connect
+    >>> ddf = dd.from_dict({"x": list(range(5))}, npartitions=2)
+    >>> with flight.serve(ddf) as server, connect(server.location) as client:
+    ...     info = client.get_flight_info(FlightDescriptor.for_path("numbers"))
+    ...     client.do_get(info.endpoints[0].ticket).read_all()["x"].to_pylist()
+    [0, 1, 2, 3, 4]
+    """
+
+    def open_batches(shard: tuple[int, int], epoch: int) -> Batches:
+        return iter_batches(
+            source,
+            batch_size,
+            columns=columns,
+            batch_mode=batch_mode,
+            shuffle=shuffle,
+            shuffle_buffer=shuffle_buffer,
+            epoch=epoch,
+            shard=shard,
+            prefetch=prefetch,
+            schema=schema,
+            storage_options=storage_options,
+        )
+
+    open_batches((0, shards), 0)  # raises if there are more shards than rows
+    try:
+        return FlightServer(open_batches, location, shards)
+    except (pa.ArrowException, OSError) as error:
+        raise TFRecordError(
+            f"the location {location!r} cannot be opened: {error}",
+            advice="pass 'grpc://127.0.0.1:0' to get a free port",
+        ) from None
+
+
+class FlightServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has no types
+    """A running Arrow Flight server, which `serve` starts.
+
+    Attributes
+    ----------
+    location : str
+        The address for clients, with the number of the port that the system chose.
+    """
+
+    def __init__(self, open_batches: _Open, location: str, shards: int) -> None:
+        whole = open_batches((0, 1), 0)
+        super().__init__(location)
+        self._open_batches = open_batches
+        self._shards = shards
+        self._schema = whole.schema
+        self._rows = -1 if whole.rows is None else whole.rows
+        self._fingerprint = whole.state["source"]
+        address, _, _ = location.rpartition(":")
+        self.location = f"{address}:{self.port}"
+
+    def list_flights(self, context: Any, criteria: bytes) -> Iterator[Any]:
+        """List the dataset as one flight."""
+        yield self._info(flight.FlightDescriptor.for_path("dataset"), 0)
+
+    def get_flight_info(self, context: Any, descriptor: Any) -> Any:
+        """Return the endpoints of one epoch."""
+        if descriptor.descriptor_type == flight.DescriptorType.PATH:
+            return self._info(descriptor, 0)
+        (epoch,) = _numbers(descriptor.command, ("epoch",))
+        return self._info(descriptor, epoch)
+
+    def get_schema(self, context: Any, descriptor: Any) -> Any:
+        """Return the columns of the dataset."""
+        return flight.SchemaResult(self._schema)
+
+    def do_get(self, context: Any, ticket: Any) -> Any:
+        """Stream the rows of one shard in one epoch."""
+        index, epoch = _numbers(ticket.ticket, ("shard", "epoch"))
+        if index >= self._shards:
+            raise flight.FlightServerError(f"there is no shard {index}, the server has {self._shards} shards")
+        batches = self._open_batches((index, self._shards), epoch)
+        if batches.state["source"] != self._fingerprint:
+            raise flight.FlightServerError("the dataset was rewritten since the server was started")
+        return flight.GeneratorStream(self._schema, _closing(batches))
+
+    def _info(self, descriptor: Any, epoch: int) -> Any:
+        tickets = [json.dumps({"shard": index, "epoch": epoch}) for index in range(self._shards)]
+        endpoints = [flight.FlightEndpoint(ticket, [self.location]) for ticket in tickets]
+        return flight.FlightInfo(self._schema, descriptor, endpoints, self._rows, -1)
+
+
+def _closing(batches: Batches) -> Iterator[pa.RecordBatch]:
+    with batches:
+        yield from batches
+
+
+def _numbers(text: bytes, names: Sequence[str]) -> list[int]:
+    """The integers of a JSON object of a client."""
+    try:
+        given = json.loads(text)
+        found = [given[name] for name in names]
+    except (ValueError, KeyError, TypeError):
+        found = []
+    if not found or not all(type(one) is int and one >= 0 for one in found):
+        expected = json.dumps(dict.fromkeys(names, 0))
+        raise flight.FlightServerError(f"{text!r} is not understood; send JSON such as {expected}")
+    return found

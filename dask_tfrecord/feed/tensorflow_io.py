@@ -1,0 +1,232 @@
+"""What the Arrow datasets of TensorFlow I/O can read, and the Python code that constructs them.
+
+TensorFlow I/O itself is not imported. Its limits were checked on version 0.37.1.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow import types
+
+from dask_tfrecord.errors import SchemaError, TFRecordError
+from dask_tfrecord.feed.batches import BatchMode
+
+_MODES: dict[BatchMode, str] = {"keep": "keep_remainder", "drop": "drop_remainder", "auto": "auto"}
+
+# The TensorFlow name of an Arrow type, where the two differ.
+_DTYPES = {"halffloat": "float16", "float": "float32", "double": "float64", "binary": "string"}
+
+
+@dataclass(frozen=True)
+class Client:
+    """One kind of client: the columns that it receives and how it batches their rows.
+
+    Parameters
+    ----------
+    source : pyarrow.Schema
+        The columns that are read.
+    batch_size : int, optional
+        Number of rows of an element of the client's dataset. None makes every row an element.
+    batch_mode : "keep", "drop" or "auto"
+        What happens to the last rows, as in `iter_batches`.
+    fill_nulls : mapping of str to value
+        The value that replaces the nulls of a column.
+
+    Raises
+    ------
+    SchemaError
+        For a column of a type that TensorFlow I/O cannot read.
+    TFRecordError
+        If a value of ``fill_nulls`` does not fit its column.
+    """
+
+    source: pa.Schema
+    batch_size: int | None
+    batch_mode: BatchMode
+    fill_nulls: Mapping[str, Any]
+
+    def __post_init__(self) -> None:
+        schema = self.schema
+        for name, value in self.fill_nulls.items():
+            if name not in schema.names:
+                raise TFRecordError(
+                    f"fill_nulls= names the column {name!r}, which is not sent",
+                    advice=f"the columns are {', '.join(map(repr, schema.names))}",
+                )
+            try:
+                filler = pa.scalar(value, _value_type(schema.field(name).type))
+            except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+                raise TFRecordError(f"the value {value!r} of fill_nulls= does not fit: {error}") from None
+            if not filler.is_valid:
+                raise TFRecordError(f"fill_nulls= replaces the nulls of the column {name!r} by null")
+
+    @cached_property
+    def schema(self) -> pa.Schema:
+        """The columns as they are sent."""
+        return pa.schema([(item.name, _sent_type(item)) for item in self.source])
+
+    def convert(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Cast a batch to the types that are sent.
+
+        Raises
+        ------
+        SchemaError
+            If the batch has nulls, or if the client makes batches and the lists differ in length.
+        """
+        schema = self.schema
+        columns = [
+            self._convert(item.name, column, item.type)
+            for item, column in zip(schema, batch.columns, strict=True)
+        ]
+        return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+    def _convert(self, name: str, column: pa.Array, target: pa.DataType) -> pa.Array:
+        size = _list_size(column.type) or 0
+        column = _storage(column).cast(target)
+        filler = self.fill_nulls.get(name)
+        if column.null_count:
+            if filler is None:
+                raise _null_error(name, f"{column.null_count:,} nulls")
+            new = [filler] * size if types.is_list(target) else filler
+            column = pc.coalesce(column, pa.scalar(new, target))
+        if not types.is_list(target):
+            return column
+        if nulls := column.flatten().null_count:
+            if filler is None:
+                raise _null_error(name, f"{nulls:,} nulls inside lists")
+            values = column.values.fill_null(pa.scalar(filler, target.value_type))
+            column = pa.ListArray.from_arrays(column.offsets, values)
+        if self.batch_size is not None or self.batch_mode == "auto":
+            _check_lengths(name, column)
+        return column
+
+    def code(self, dataset: str, first: str, places: Sequence[str]) -> str:
+        """Python code that constructs the dataset of the client.
+
+        Parameters
+        ----------
+        dataset : str
+            The class of `tensorflow_io.arrow`.
+        first : str
+            The name of its first parameter.
+        places : list of str
+            The value of its first parameter.
+        """
+        arguments = {
+            first: repr(list(places)),
+            "columns": repr(tuple(range(len(self.source)))),
+            "output_types": _tuple(f"tf.{_dtype(item.type)}" for item in self.schema),
+            "output_shapes": _tuple(_shape(item.type) for item in self.source),
+            "batch_mode": repr(_MODES[self.batch_mode]),
+        }
+        batched = self.batch_size is not None or self.batch_mode == "auto"
+        if self.batch_size is not None and self.batch_mode != "auto":
+            arguments["batch_size"] = repr(self.batch_size)
+        lines = [
+            "import tensorflow as tf",
+            "import tensorflow_io.arrow as arrow_io",
+            "",
+            f"dataset = arrow_io.{dataset}(",
+            *(f"    {name}={value}," for name, value in arguments.items()),
+            ")",
+            f"names = {tuple(self.source.names)!r}",
+            "dataset = dataset.map(lambda *columns: dict(zip(names, columns)))",
+        ]
+        for item in self.source:
+            if isinstance(item.type, pa.FixedShapeTensorType):
+                shape = [-1, *item.type.shape] if batched else list(item.type.shape)
+                tensor = f"tf.reshape(row[{item.name!r}], {shape})"
+                lines.append(f"dataset = dataset.map(lambda row: {{**row, {item.name!r}: {tensor}}})")
+        return "\n".join(lines)
+
+
+def _storage(column: pa.Array) -> pa.Array:
+    """The values of an extension type in their plain type."""
+    return _storage(column.storage) if isinstance(column.type, pa.BaseExtensionType) else column
+
+
+def _sent_type(item: pa.Field) -> pa.DataType:
+    """The type in which TensorFlow I/O can read the values of a column."""
+    plain = _plain_type(item.type)
+    if plain is None:
+        raise SchemaError(
+            f"TensorFlow I/O cannot read the type {item.type}",
+            feature=item.name,
+            advice="leave the column out with columns=, or convert it before it is served",
+        )
+    return plain
+
+
+def _plain_type(type_: pa.DataType) -> pa.DataType | None:
+    """The type in which TensorFlow I/O can read the values of a type; None if there is no such type."""
+    if isinstance(type_, pa.BaseExtensionType):
+        return _plain_type(type_.storage_type)
+    if types.is_dictionary(type_):
+        return _plain_type(type_.value_type)
+    if types.is_list(type_) or types.is_large_list(type_) or types.is_fixed_size_list(type_):
+        inner = _plain_type(type_.value_type)
+        return None if inner is None or types.is_list(inner) else pa.list_(inner)
+    if types.is_timestamp(type_) or types.is_duration(type_) or types.is_time64(type_):
+        return pa.int64()
+    if types.is_date64(type_):
+        return pa.int64()
+    if types.is_date32(type_) or types.is_time32(type_):
+        return pa.int32()
+    if types.is_large_string(type_) or types.is_string_view(type_):
+        return pa.string()
+    if types.is_large_binary(type_) or types.is_binary_view(type_) or types.is_fixed_size_binary(type_):
+        return pa.binary()
+    readable = (types.is_boolean, types.is_integer, types.is_floating, types.is_string, types.is_binary)
+    return type_ if any(test(type_) for test in readable) else None
+
+
+def _value_type(type_: pa.DataType) -> pa.DataType:
+    return type_.value_type if types.is_list(type_) else type_
+
+
+def _dtype(type_: pa.DataType) -> str:
+    name = str(_value_type(type_))
+    return _DTYPES.get(name, name)
+
+
+def _list_size(type_: pa.DataType) -> int | None:
+    """The length of the lists of a column; None if they have no fixed length."""
+    if isinstance(type_, pa.BaseExtensionType):
+        return _list_size(type_.storage_type)
+    return type_.list_size if types.is_fixed_size_list(type_) else None
+
+
+def _shape(type_: pa.DataType) -> str:
+    """The shape of one value, as a Python list."""
+    if not types.is_list(_plain_type(type_)):
+        return "[]"
+    return repr([_list_size(type_)])
+
+
+def _tuple(items: Iterable[str]) -> str:
+    texts = list(items)
+    return f"({', '.join(texts)}{',' * (len(texts) == 1)})"
+
+
+def _null_error(name: str, what: str) -> SchemaError:
+    return SchemaError(
+        f"a batch has {what}, and TensorFlow I/O has no nulls",
+        feature=name,
+        advice=f"pass fill_nulls={{{name!r}: ...}}, or leave the column out with columns=",
+    )
+
+
+def _check_lengths(name: str, column: pa.Array) -> None:
+    lengths = pc.min_max(pc.list_value_length(column))
+    least, most = lengths["min"].as_py(), lengths["max"].as_py()
+    if least != most:
+        raise SchemaError(
+            f"a batch has lists of {least:,} to {most:,} values, which TensorFlow I/O cannot batch",
+            feature=name,
+            advice="pass batch_size=None, so that the client reads single rows and batches them itself, "
+            "with dataset.padded_batch for example",
+        )

@@ -1,0 +1,405 @@
+"""Arrow streams: what clients receive, and what they and the server see when either side fails."""
+
+import datetime
+import os
+import socket
+import stat
+import threading
+from pathlib import Path
+from typing import Any
+
+import arrow_clients
+import dask.dataframe as dd
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+from pyarrow import feather
+
+import dask_tfrecord
+from dask_tfrecord import FileChangedError, SchemaError, TFRecordError
+from dask_tfrecord.feed import stream
+
+ROWS = 1003
+
+
+@pytest.fixture
+def dataset(tmp_path: Path) -> str:
+    frame = pd.DataFrame({"id": np.arange(ROWS), "x": np.arange(ROWS, dtype="float32") / 2})
+    path = str(tmp_path / "dataset")
+    dask_tfrecord.to_tfrecord(dd.from_pandas(frame, npartitions=3), path)
+    return path
+
+
+def collection(**columns: pa.Array) -> dd.DataFrame:
+    frame = pd.DataFrame({name: pd.arrays.ArrowExtensionArray(array) for name, array in columns.items()})
+    return dd.from_pandas(frame, npartitions=1)
+
+
+def ids(batches: list[pa.RecordBatch]) -> list[int]:
+    return [number for batch in batches for number in batch["id"].to_pylist()]
+
+
+def one_pass(ddf: dd.DataFrame, **keywords: Any) -> list[pa.RecordBatch]:
+    with stream.serve(ddf, **keywords) as server:
+        return arrow_clients.batches(server.endpoints[0])
+
+
+def failing_partition(partition: pd.DataFrame) -> pd.DataFrame:
+    if 900 in partition["id"].values:
+        raise RuntimeError("the worker was lost")
+    return partition
+
+
+@pytest.mark.parametrize("endpoint", ["tcp://127.0.0.1:0", "127.0.0.1:0", "localhost:0", ":0", "unix"])
+def test_a_client_gets_all_rows_in_batches_of_its_size(dataset: str, endpoint: str, tmp_path: Path) -> None:
+    endpoint = f"unix://{tmp_path}/s.sock" if endpoint == "unix" else endpoint
+    with stream.serve(dataset, endpoint, batch_size=100) as server:
+        batches = arrow_clients.batches(server.endpoints[0])
+    assert [batch.num_rows for batch in batches] == [100] * 10 + [3]
+    assert ids(batches) == list(range(ROWS))
+
+
+def test_a_server_listens_on_loopback_and_gives_a_numeric_address(dataset: str) -> None:
+    with stream.serve(dataset, ["localhost:0", ":0"]) as server:
+        assert all(endpoint.startswith("tcp://127.0.0.1:") for endpoint in server.endpoints)
+
+
+def test_each_connection_gets_a_fresh_pass(dataset: str) -> None:
+    with stream.serve(dataset, columns="id") as server:
+        passes = [ids(arrow_clients.batches(server.endpoints[0])) for _ in range(3)]
+        server.wait(3)
+        assert [(one.number, one.rows, one.outcome) for one in server.passes] == [
+            (number, ROWS, "done") for number in range(3)
+        ]
+    assert passes == [list(range(ROWS))] * 3
+
+
+@pytest.mark.parametrize("shuffle", [None, 5])
+def test_several_endpoints_share_the_rows_in_every_pass(dataset: str, shuffle: int | None) -> None:
+    with stream.serve(dataset, [":0"] * 3, shuffle=shuffle, shuffle_buffer=50) as server:
+        arrow_clients.batches(server.endpoints[1])  # endpoints may be in different passes
+        shards = [ids(arrow_clients.batches(endpoint)) for endpoint in server.endpoints]
+    assert sorted(number for shard in shards for number in shard) == list(range(ROWS))
+    assert {len(shard) for shard in shards} == {334, 335}
+
+
+def test_one_endpoint_shuffles_anew_in_each_pass(dataset: str) -> None:
+    with stream.serve(dataset, shuffle=5) as server:
+        first, second = (ids(arrow_clients.batches(server.endpoints[0])) for _ in range(2))
+    assert first != second
+    assert sorted(first) == sorted(second) == list(range(ROWS))
+
+
+@pytest.mark.parametrize(("mode", "rows"), [("drop", 1000), ("auto", ROWS)])
+def test_modes_decide_about_the_last_rows(dataset: str, mode: Any, rows: int) -> None:
+    with stream.serve(dataset, batch_size=100, batch_mode=mode) as server:
+        batches = arrow_clients.batches(server.endpoints[0])
+    assert len(ids(batches)) == rows
+
+
+DAY = datetime.date(1970, 1, 3)
+
+
+@pytest.mark.parametrize(
+    ("array", "expected"),
+    [
+        (pa.array([True, False]), pa.array([True, False])),
+        (pa.array([1, 2], pa.uint64()), pa.array([1, 2], pa.uint64())),
+        (pa.array([DAY, DAY]), pa.array([2, 2], pa.int32())),
+        (pa.array([5, 6], pa.timestamp("us", "UTC")), pa.array([5, 6])),
+        (pa.array([5, 6], pa.duration("ns")), pa.array([5, 6])),
+        (pa.array([5, 6], pa.time32("ms")), pa.array([5, 6], pa.int32())),
+        (pa.array(["a", "b"], pa.large_string()), pa.array(["a", "b"])),
+        (pa.array(["a", "b"]).dictionary_encode(), pa.array(["a", "b"])),
+        (pa.array([b"ab", b"cd"], pa.binary(2)), pa.array([b"ab", b"cd"], pa.binary())),
+        (
+            pa.array([[1, 2], [3, 4]], pa.list_(pa.int16(), 2)),
+            pa.array([[1, 2], [3, 4]], pa.list_(pa.int16())),
+        ),
+        (pa.array([["a"], ["b"]], pa.large_list(pa.string())), pa.array([["a"], ["b"]])),
+    ],
+    ids=lambda array: str(array.type),
+)
+def test_types_become_those_that_the_client_reads(array: pa.Array, expected: pa.Array) -> None:
+    (batch,) = one_pass(collection(x=array))
+    assert batch["x"].equals(expected)
+
+
+def test_tensors_become_flat_lists(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    images = pa.FixedShapeTensorArray.from_numpy_ndarray(np.arange(24, dtype="int64").reshape(4, 2, 3))
+    path = str(tmp_path / "images")
+    dask_tfrecord.to_tfrecord(collection(image=images), path)
+    with stream.serve(path) as server:
+        (batch,) = arrow_clients.batches(server.endpoints[0])
+        assert "tf.reshape(row['image'], [-1, 2, 3])" in server.client_code()
+        _, arguments = arrow_clients.constructed(server.client_code(), monkeypatch)
+    assert batch["image"].to_pylist() == np.arange(24).reshape(4, 6).tolist()
+    assert arguments["output_shapes"] == ([6],)
+
+
+@pytest.mark.parametrize(
+    "array",
+    [pa.array([[[1]], [[2]]]), pa.array([1, 2]).cast(pa.decimal128(30, 2)), pa.array([{"a": 1}] * 2)],
+    ids=lambda array: str(array.type),
+)
+def test_a_type_that_no_client_reads_is_refused_by_name(array: pa.Array) -> None:
+    with pytest.raises(SchemaError, match="'x'"):
+        stream.serve(collection(x=array))
+
+
+@pytest.mark.parametrize(
+    ("array", "message"),
+    [
+        (pa.array([1, None]), "feature 'x': a batch has 1 nulls.*fill_nulls={'x'"),
+        (pa.array([[1], None]), "feature 'x': a batch has 1 nulls"),
+        (pa.array([[1, None], [2, 3]]), "feature 'x': a batch has 1 nulls inside lists"),
+        (pa.array([[1], [2, 3]]), "lists of 1 to 2 values.*batch_size=None"),
+    ],
+)
+def test_values_that_clients_misread_are_refused(array: pa.Array, message: str) -> None:
+    with stream.serve(collection(x=array)) as server:
+        assert arrow_clients.received(server.endpoints[0]) == b""  # a client without a schema raises
+        server.wait(1)
+        (error,) = server.errors
+    with pytest.raises(SchemaError, match=message):
+        raise error
+
+
+@pytest.mark.parametrize(
+    ("array", "filler", "expected"),
+    [
+        (pa.array([1, None]), -1, [1, -1]),
+        (pa.array(["a", None]), "", ["a", ""]),
+        (pa.array([[1, None], [2, 3]]), 0, [[1, 0], [2, 3]]),
+        (pa.array([[1, 2], None], pa.list_(pa.int64(), 2)), 7, [[1, 2], [7, 7]]),
+    ],
+)
+def test_nulls_are_filled_on_request(array: pa.Array, filler: Any, expected: list[Any]) -> None:
+    (batch,) = one_pass(collection(x=array), fill_nulls={"x": filler})
+    assert batch["x"].to_pylist() == expected
+
+
+def test_nulls_of_rows_before_the_first_batch_do_not_move_the_filled_values() -> None:
+    lists = pa.array([[index, None] for index in range(5)])
+    batches = one_pass(collection(x=lists), batch_size=2, fill_nulls={"x": -1})
+    assert [row for batch in batches for row in batch["x"].to_pylist()] == [[i, -1] for i in range(5)]
+
+
+def test_lists_of_different_lengths_are_sent_to_clients_that_read_rows(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with stream.serve(collection(x=pa.array([[1], [2, 3], []])), batch_size=None) as server:
+        (batch,) = arrow_clients.batches(server.endpoints[0])
+        _, arguments = arrow_clients.constructed(server.client_code(), monkeypatch)
+    assert batch["x"].to_pylist() == [[1], [2, 3], []]
+    assert "batch_size" not in arguments
+    assert arguments["output_shapes"] == ([None],)
+
+
+def test_no_rows_are_one_empty_batch(dataset: str) -> None:
+    ddf = dask_tfrecord.read_tfrecord(dataset)
+    (batch,) = one_pass(ddf[ddf["id"] < 0])
+    assert batch.num_rows == 0
+    assert batch.schema.names == ["id", "x"]
+
+
+def test_empty_partitions_make_no_empty_batches() -> None:
+    ddf = dd.from_pandas(pd.DataFrame({"id": np.arange(ROWS)}), npartitions=10)
+    batches = one_pass(ddf[ddf["id"].isin([1, 801])], batch_mode="auto")
+    assert [batch.num_rows for batch in batches] == [1, 1]
+
+
+def test_the_code_for_the_client_constructs_its_dataset(
+    dataset: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with stream.serve(dataset, [":0", ":0"], batch_size=64, batch_mode="drop") as server:
+        name, arguments = arrow_clients.constructed(server.client_code(), monkeypatch)
+        assert name == "ArrowStreamDataset"
+        assert arguments == {
+            "endpoints": server.endpoints,
+            "columns": (0, 1),
+            "output_types": ("tf.int64", "tf.float32"),
+            "output_shapes": ([], []),
+            "batch_mode": "drop_remainder",
+            "batch_size": 64,
+        }
+
+
+def test_a_failing_producer_ends_the_stream_so_that_the_client_raises() -> None:
+    ddf = dd.from_pandas(pd.DataFrame({"id": np.arange(ROWS)}), npartitions=3)
+    ddf = ddf.map_partitions(failing_partition, meta=ddf._meta)
+    with stream.serve(ddf, batch_size=100, prefetch=0) as server:
+        data = arrow_clients.received(server.endpoints[0])
+        server.wait(1)
+        assert "worker was lost" in str(server.errors[0])
+        assert server.passes[0].outcome == "failed"
+        assert server.passes[0].rows == 600
+    with pa.ipc.open_stream(data) as reader:
+        found = [reader.read_next_batch() for _ in range(6)]
+        with pytest.raises(pa.ArrowInvalid):
+            reader.read_next_batch()
+    assert ids(found) == list(range(600))
+
+
+def test_an_error_is_logged(dataset: str, caplog: pytest.LogCaptureFixture) -> None:
+    with stream.serve(collection(x=pa.array([None, 1]))) as server:
+        arrow_clients.received(server.endpoints[0])
+        server.wait(1)
+    assert "feature 'x'" in caplog.text
+
+
+def test_a_dataset_that_was_overwritten_fails_the_next_pass(dataset: str) -> None:
+    with stream.serve(dataset, columns="id") as server:
+        assert len(ids(arrow_clients.batches(server.endpoints[0]))) == ROWS
+        dask_tfrecord.to_tfrecord(dd.from_dict({"id": [1]}, npartitions=1), dataset, overwrite=True)
+        assert arrow_clients.received(server.endpoints[0]) == b""
+        server.wait(2)
+        assert isinstance(server.errors[0], FileChangedError)
+
+
+@pytest.fixture
+def large() -> dd.DataFrame:
+    """More rows than the buffers of a socket hold."""
+    return dd.from_pandas(pd.DataFrame({"id": np.arange(4_000_000)}), npartitions=4)
+
+
+def test_a_slow_client_makes_the_server_wait(large: dd.DataFrame) -> None:
+    with stream.serve(large, batch_size=100_000) as server:
+        with arrow_clients.connect(server.endpoints[0]) as client, client.makefile("rb") as file:
+            file.read(1)
+            assert server.passes[0].outcome == "running"
+            assert server.passes[0].rows < 4_000_000
+            file.read()
+        server.wait(1)
+        assert server.passes[0].rows == 4_000_000
+        assert server.passes[0].outcome == "done"
+
+
+def test_a_client_that_disconnects_does_not_disturb_the_next(large: dd.DataFrame) -> None:
+    with stream.serve(large, batch_size=100_000) as server:
+        with arrow_clients.connect(server.endpoints[0]) as client:
+            client.recv(1)
+        server.wait(1)
+        assert server.passes[0].outcome == "client left"
+        assert sum(batch.num_rows for batch in arrow_clients.batches(server.endpoints[0])) == 4_000_000
+        assert server.errors == []
+
+
+def test_closing_fails_a_client_that_does_not_read(
+    large: dd.DataFrame, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stream, "_PATIENCE", 0.1)
+    with stream.serve(large, batch_size=100_000) as server:
+        client = arrow_clients.connect(server.endpoints[0])
+        first = client.recv(1)
+    with client, client.makefile("rb") as file:
+        data = first + file.read()
+    with pa.ipc.open_stream(data) as reader, pytest.raises((pa.ArrowInvalid, OSError)):
+        list(reader)
+    assert server.passes[0].outcome == "closed"
+
+
+def test_a_closed_server_refuses_clients_and_leaves_no_threads(dataset: str, tmp_path: Path) -> None:
+    server = stream.serve(dataset, [":0", f"unix://{tmp_path}/s.sock"])
+    arrow_clients.batches(server.endpoints[1])
+    server.close()
+    server.close()
+    server.wait()
+    for endpoint in server.endpoints:
+        with pytest.raises(OSError, match=r"refused|No such file"):
+            arrow_clients.connect(endpoint)
+    assert not (tmp_path / "s.sock").exists()
+    for thread in threading.enumerate():
+        if thread.name == "dask_tfrecord-serve":
+            thread.join()
+
+
+def test_a_unix_socket_is_for_its_user_alone(dataset: str, tmp_path: Path) -> None:
+    with stream.serve(dataset, f"unix://{tmp_path}/s.sock"):
+        assert stat.S_IMODE(os.stat(tmp_path / "s.sock").st_mode) == 0o600
+
+
+def test_the_socket_of_a_server_that_is_gone_is_replaced(dataset: str, tmp_path: Path) -> None:
+    path = f"{tmp_path}/s.sock"
+    with socket.socket(socket.AF_UNIX) as gone:
+        gone.bind(path)
+    with stream.serve(dataset, f"unix://{path}") as server:
+        assert ids(arrow_clients.batches(server.endpoints[0])) == list(range(ROWS))
+
+
+def test_the_path_of_a_file_or_of_another_server_is_refused(dataset: str, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(TFRecordError, match="not a socket"):
+        stream.serve(dataset, f"unix://{tmp_path}/file")
+    assert (tmp_path / "file").read_text() == "mine"
+    with stream.serve(dataset, f"unix://{tmp_path}/s.sock") as server:
+        with pytest.raises(TFRecordError, match="another server"):
+            stream.serve(dataset, f"unix://{tmp_path}/s.sock")
+        assert ids(arrow_clients.batches(server.endpoints[0])) == list(range(ROWS))
+
+
+def test_a_port_in_use_is_refused_and_the_other_endpoints_are_closed(dataset: str, tmp_path: Path) -> None:
+    with stream.serve(dataset) as server, pytest.raises(TFRecordError, match="cannot be opened"):
+        stream.serve(dataset, [f"unix://{tmp_path}/s.sock", server.endpoints[0]])
+    assert not (tmp_path / "s.sock").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"endpoints": "http://127.0.0.1:0"}, "is not an endpoint.*unix://path"),
+        ({"endpoints": "127.0.0.1"}, "no number of a port"),
+        ({"endpoints": "127.0.0.1:http"}, "no number of a port"),
+        ({"endpoints": "[::1]:0"}, "IPv6"),
+        ({"endpoints": "fd://many"}, "not an open file descriptor"),
+        ({"endpoints": "fd://99999"}, "not an open file descriptor"),
+        ({"endpoints": []}, "empty"),
+        ({"endpoints": 8080}, "8080 is not an endpoint"),
+        ({"endpoints": f"unix:///tmp/{'x' * 200}"}, "path too long"),
+        ({"batch_size": 0}, "batch_size=0"),
+        ({"fill_nulls": {"nothing": 0}}, "'nothing', which is not sent"),
+        ({"fill_nulls": {"id": "text"}}, "'text' of fill_nulls= does not fit"),
+        ({"fill_nulls": {"id": None}}, "by null"),
+        ({"endpoints": [":0"] * 4, "columns": "nothing"}, "nothing"),
+    ],
+)
+def test_wrong_arguments_are_named(dataset: str, arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(TFRecordError, match=message):
+        stream.serve(dataset, **arguments)
+
+
+def test_a_file_descriptor_gets_one_pass_and_is_closed(dataset: str) -> None:
+    reading, writing = os.pipe()
+    with stream.serve(dataset, f"fd://{writing}") as server:
+        assert "['fd://0']" in server.client_code()
+        with open(reading, "rb") as file, pa.ipc.open_stream(file) as reader:
+            assert ids(list(reader)) == list(range(ROWS))
+            assert file.read() == b""
+        server.wait(1)
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(writing)
+
+
+@pytest.mark.parametrize("compression", [None, "lz4", "zstd"])
+def test_feather_files_hold_the_same_batches(
+    dataset: str, compression: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = f"{tmp_path}/numbers.feather"
+    written = stream.write_feather(dataset, path, batch_size=100, compression=compression)
+    with pa.ipc.open_file(path) as reader:
+        batches = [reader.get_batch(index) for index in range(reader.num_record_batches)]
+    assert written.rows == ROWS
+    assert [batch.num_rows for batch in batches] == [100] * 10 + [3]
+    assert feather.read_table(path)["id"].to_pylist() == list(range(ROWS))
+    name, arguments = arrow_clients.constructed(written.client_code(), monkeypatch)
+    assert name == "ArrowFeatherDataset"
+    assert arguments["filenames"] == [path]
+
+
+def test_a_feather_file_that_fails_does_not_appear(tmp_path: Path) -> None:
+    with pytest.raises(SchemaError, match="nulls"):
+        stream.write_feather(collection(x=pa.array([1, None])), tmp_path / "x.feather")
+    with pytest.raises(TFRecordError, match="unknown compression 'gzip'"):
+        stream.write_feather(collection(x=pa.array([1])), tmp_path / "x.feather", compression="gzip")  # type: ignore[arg-type]
+    assert list(tmp_path.iterdir()) == []
