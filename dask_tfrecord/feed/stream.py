@@ -102,7 +102,8 @@ def serve(
     columns : str or list of str, optional
         The columns to serve, in this order. All columns by default.
     batch_mode : "keep", "drop" or "auto", default "keep"
-        What happens to the last rows of an endpoint, as in `iter_batches`.
+        What happens to the last rows of an endpoint, as in `iter_batches`. A pass of the second or a later
+        endpoint fails if it has no rows, because the client would crash.
     fill_nulls : mapping of str to value, optional
         The value that replaces the nulls of a column. For a list column: the nulls inside its lists, and all
         values of a null list of a fixed size; another null list becomes empty. By default a null is an error,
@@ -148,7 +149,7 @@ def serve(
     names = ('x', 'y')
     dataset = dataset.map(lambda *columns: dict(zip(names, columns)))
     """
-    places = list(endpoints) if isinstance(endpoints, list | tuple) else [endpoints]
+    places: list[Any] = list(endpoints) if isinstance(endpoints, list | tuple) else [endpoints]
     if not places:
         raise TFRecordError("the list of endpoints is empty")
     size, mode = _batching(batch_size, batch_mode)
@@ -220,7 +221,7 @@ def write_feather(
     SchemaError
         For a column of a type that TensorFlow I/O cannot read, and for nulls without ``fill_nulls``.
     TFRecordError
-        For all that `iter_batches` refuses.
+        For all that `iter_batches` refuses, and for no rows, because TensorFlow I/O crashes on such a file.
 
     Examples
     --------
@@ -258,7 +259,7 @@ def write_feather(
         store.create(store.root) as file,
         pa.ipc.new_file(file, client.schema, options=options) as writer,
     ):
-        for batch in _never_none(batches, client):
+        for batch in _sent(batches, client, may_be_empty=False):
             writer.write_batch(batch)
             rows += batch.num_rows
     return FeatherFile(store.public(store.root), rows, client)
@@ -443,7 +444,7 @@ class StreamServer:
         try:
             with self._open_batches(index, one.number) as batches:
                 self._check_unchanged(batches)
-                for batch in _never_none(batches, self._client):
+                for batch in _sent(batches, self._client, may_be_empty=index == 0):
                     if self._closing:
                         raise _ClosedError
                     if not started:  # never a schema without a batch: the client would crash
@@ -475,12 +476,24 @@ def _batching(batch_size: int | None, batch_mode: BatchMode) -> tuple[int, Batch
     return batch_size, batch_mode
 
 
-def _never_none(batches: Batches, client: Client) -> Iterator[pa.RecordBatch]:
-    """The batches as they are sent: none is empty, except that no rows become one empty batch."""
+def _sent(batches: Batches, client: Client, *, may_be_empty: bool) -> Iterator[pa.RecordBatch]:
+    """The batches as they are sent. None is empty, except that no rows become one empty batch.
+
+    Raises
+    ------
+    TFRecordError
+        If there are no rows where the client crashes without rows.
+    """
     is_empty = True
     for batch in batches:
         if batch.num_rows:
             is_empty = False
             yield client.convert(batch)
+    if is_empty and not may_be_empty:
+        raise TFRecordError(
+            "there are no rows to send, and TensorFlow I/O crashes on a file, and on any but the first "
+            "endpoint, without rows",
+            advice="use fewer endpoints or a smaller batch_size",
+        )
     if is_empty:
         yield pa.RecordBatch.from_pylist([], client.schema)

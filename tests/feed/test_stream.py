@@ -204,6 +204,15 @@ def test_no_rows_are_one_empty_batch(dataset: str) -> None:
     assert batch.schema.names == ["id", "x"]
 
 
+def test_a_further_endpoint_without_rows_fails_instead_of_crashing_the_client() -> None:
+    ddf = dd.from_pandas(pd.DataFrame({"id": np.arange(20)}), npartitions=2)
+    with stream.serve(ddf[ddf["id"] < 10], [":0", ":0"]) as server:
+        assert ids(arrow_clients.batches(server.endpoints[0])) == list(range(10))
+        assert arrow_clients.received(server.endpoints[1]) == b""
+        server.wait(2)
+        assert "fewer endpoints" in str(server.errors[0])
+
+
 def test_empty_partitions_make_no_empty_batches() -> None:
     ddf = dd.from_pandas(pd.DataFrame({"id": np.arange(ROWS)}), npartitions=10)
     batches = one_pass(ddf[ddf["id"].isin([1, 801])], batch_mode="auto")
@@ -402,4 +411,6 @@ def test_a_feather_file_that_fails_does_not_appear(tmp_path: Path) -> None:
         stream.write_feather(collection(x=pa.array([1, None])), tmp_path / "x.feather")
     with pytest.raises(TFRecordError, match="unknown compression 'gzip'"):
         stream.write_feather(collection(x=pa.array([1])), tmp_path / "x.feather", compression="gzip")  # type: ignore[arg-type]
+    with pytest.raises(TFRecordError, match="no rows"):
+        stream.write_feather(collection(x=pa.array([], pa.int64())), tmp_path / "x.feather")
     assert list(tmp_path.iterdir()) == []
