@@ -16,6 +16,7 @@ from dask_tfrecord.errors import (
     TFRecordError,
 )
 from dask_tfrecord.feed.batches import Batches, iter_batches
+from dask_tfrecord.feed.export import export
 from dask_tfrecord.feed.record_table import RecordTable
 from dask_tfrecord.files.entry import Block, ColumnStatistics, FileEntry
 from dask_tfrecord.housekeeping import cleanup, exists
@@ -43,6 +44,7 @@ __all__ = [
     "TFRecordError",
     "cleanup",
     "exists",
+    "export",
     "index",
     "iter_batches",
     "read_tfrecord",

@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections.abc import Sequence
 
 from dask_tfrecord.errors import TFRecordError
 from dask_tfrecord.files.entry import is_inside
@@ -18,6 +19,9 @@ SUCCESS = "_SUCCESS"
 
 # The file in the staging directory of a run that lists what its commit replaces.
 REPLACED = "replaced.json"
+
+# The list of the files that `export` wrote.
+EXPORTS = f"{METADATA_DIRECTORY}/exports.json"
 
 _RUN_ID = re.compile(r"[0-9a-f]{32}")
 
@@ -45,13 +49,37 @@ def replaced_files(store: Store, run: str) -> list[str]:
     TFRecordError
         If the list is damaged.
     """
-    path = store.join(staged(run, REPLACED))
+    return _stored_paths(store, staged(run, REPLACED))
+
+
+def exported_files(store: Store) -> list[str]:
+    """Return the files that describe the dataset to other libraries, and their list, relative to the root.
+
+    Raises
+    ------
+    TFRecordError
+        If the list is damaged.
+    """
+    paths = _stored_paths(store, EXPORTS)
+    return [*paths, EXPORTS] if paths else []
+
+
+def record_exports(store: Store, paths: Sequence[str]) -> None:
+    """Add files to the list of those that describe the dataset to other libraries."""
+    known = dict.fromkeys([*_stored_paths(store, EXPORTS), *paths])
+    with store.create(store.join(EXPORTS)) as file:
+        file.write(json.dumps(list(known)).encode())
+
+
+def _stored_paths(store: Store, name: str) -> list[str]:
+    """Return the paths that a file of the metadata directory lists; none if there is no such file."""
+    path = store.join(name)
     try:
         paths = json.loads(store.fs.cat_file(path))
     except FileNotFoundError:
         return []
     except ValueError as error:
-        raise TFRecordError(f"not a list of replaced files ({error})", path=store.public(path)) from None
+        raise TFRecordError(f"not a list of paths ({error})", path=store.public(path)) from None
     if not isinstance(paths, list) or not all(isinstance(one, str) and is_inside(one) for one in paths):
         raise TFRecordError("not a list of paths inside the dataset", path=store.public(path))
     return paths

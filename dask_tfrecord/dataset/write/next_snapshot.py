@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from dask_tfrecord.dataset.snapshot.model import Snapshot, find_snapshot, library_version, versions
-from dask_tfrecord.dataset.snapshot.names import snapshot_path
+from dask_tfrecord.dataset.snapshot.names import exported_files, snapshot_path
 from dask_tfrecord.dataset.snapshot.visibility import visible_files
 from dask_tfrecord.dataset.write.existing import adopt_foreign_files, check_agreement
 from dask_tfrecord.dataset.write.overwriting import listed_files
@@ -43,7 +43,7 @@ def next_snapshot(run: WriteRun, files: Sequence[FileEntry]) -> tuple[Snapshot, 
     if run.mode == "create":
         return new, []
     if run.mode == "overwrite":
-        return new, _overwritten_files(run) + _old_snapshots(run)
+        return new, _overwritten_files(run) + _descriptions(run)
     existing = _existing_data(run)
     return (new, []) if existing is None else _merged(run, existing, new)
 
@@ -79,7 +79,7 @@ def _merged(run: WriteRun, existing: Snapshot, new: Snapshot) -> tuple[Snapshot,
         partial=existing.partial,
         index=existing.index if existing.number else run.index,
     )
-    return merged, (replaced + _old_snapshots(run)) if replaced else []
+    return merged, (replaced + _descriptions(run)) if replaced else []
 
 
 def _overwritten_files(run: WriteRun) -> list[str]:
@@ -90,6 +90,7 @@ def _overwritten_files(run: WriteRun) -> list[str]:
     return [path for path in present if path in planned and not run.owns(path)]
 
 
-def _old_snapshots(run: WriteRun) -> list[str]:
-    """The snapshots that list replaced files, relative to the root."""
-    return [snapshot_path(number) for number in versions(run.store) if number <= run.base]
+def _descriptions(run: WriteRun) -> list[str]:
+    """The snapshots that list replaced files, and the exports that name them, relative to the root."""
+    snapshots = [snapshot_path(number) for number in versions(run.store) if number <= run.base]
+    return snapshots + exported_files(run.store)

@@ -9,10 +9,10 @@ from contextlib import suppress
 from dask_tfrecord.codec import HEADER_BYTES
 from dask_tfrecord.codec.codecs import decompressor, detect, is_frame
 from dask_tfrecord.dataset.snapshot.model import find_snapshot
-from dask_tfrecord.dataset.snapshot.names import METADATA_DIRECTORY
+from dask_tfrecord.dataset.snapshot.names import METADATA_DIRECTORY, exported_files
 from dask_tfrecord.dataset.snapshot.visibility import visible_files
 from dask_tfrecord.errors import DestinationError, TFRecordError
-from dask_tfrecord.files.storage.listing import FileInfo
+from dask_tfrecord.files.storage.listing import SIDE_FILES, FileInfo
 from dask_tfrecord.files.storage.local_links import linked_directories
 from dask_tfrecord.files.storage.paths import name_of, parent_of
 from dask_tfrecord.files.storage.redaction import redact_errors
@@ -53,7 +53,11 @@ def replaceable_files(store: Store) -> frozenset[str]:
         _refuse_links(store)
     listed = listed_files(store)
     unlisted = [file for file in files if store.relative(file.path) not in listed]
-    foreign = _foreign_files(store, unlisted)
+    exported = exported_files(store)
+    described = [
+        name for name in sorted(SIDE_FILES.difference(exported)) if store.fs.exists(store.join(name))
+    ]
+    foreign = [*_foreign_files(store, unlisted), *described]
     if foreign:
         raise DestinationError(
             f"an overwrite removes only TFRecord files, and the directory also holds {_names(foreign)}",

@@ -26,6 +26,9 @@ PathLike = str | os.PathLike[str]
 # Old versions of Hadoop mark a directory by an empty object with this suffix.
 _FOLDER_SUFFIX = "_$folder$"
 
+# Files in which a dataset is described to other libraries, by `export` or by these libraries.
+SIDE_FILES = frozenset({"features.json", "dataset_info.json", "schema.pbtxt"})
+
 # From this many paths of one directory on, the directory is listed once instead of one request per path.
 _MANY = 64
 
@@ -280,7 +283,7 @@ def _is_pipe(info: dict[str, Any]) -> bool:
 
 
 def _is_hidden(name: str) -> bool:
-    return name.endswith(_FOLDER_SUFFIX) or is_hidden(name)
+    return name in SIDE_FILES or name.endswith(_FOLDER_SUFFIX) or is_hidden(name)
 
 
 def _file(info: dict[str, Any]) -> FileInfo:

@@ -1,0 +1,371 @@
+"""`export`: files that describe a dataset to other libraries. The data files stay as they are."""
+
+import json
+import re
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
+from typing import Any, Literal, get_args
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from pyarrow import types
+
+from dask_tfrecord.codec import HEADER_BYTES, scan
+from dask_tfrecord.codec.codecs import detect
+from dask_tfrecord.dataset.snapshot.model import Snapshot
+from dask_tfrecord.dataset.snapshot.names import record_exports
+from dask_tfrecord.errors import SchemaError, TFRecordError
+from dask_tfrecord.files.entry import FileEntry
+from dask_tfrecord.files.storage.redaction import redact_errors
+from dask_tfrecord.files.storage.store import Store
+from dask_tfrecord.schema.model import Field
+from dask_tfrecord.schema.storage_types import innermost
+
+Format = Literal["idx", "tfds", "tfmd"]
+
+# The directory of the index files, which listings pass over because of its first character.
+_INDEX_DIRECTORY = "_idx"
+
+# Bytes of a file that are searched for records at a time.
+_WINDOW = 1 << 26
+
+_THREADS = 4
+
+_SPLIT_NAME = re.compile(r"\w*[^\W_]\w*", re.ASCII)
+_NUMBERED = re.compile(r"\d{5,}-of-\d{5,}")
+_ROLLED = re.compile(r"-\d{5}(?=\.tfrecord$)")
+
+# The bytes that a string of the text format of protobuf holds as they are.
+_PLAIN = frozenset(range(32, 127)) - frozenset(b'"\\')
+
+_FEATURES = "tensorflow_datasets.core.features"
+
+
+@redact_errors
+def export(path: Any, format: Format, *, storage_options: dict[str, Any] | None = None) -> list[str]:
+    """Describe a dataset to another library, by files that the library expects beside the data.
+
+    Readers of this package ignore the files. An overwrite removes them. Call `export` again after an append.
+
+    Parameters
+    ----------
+    path : str or path-like
+        The directory of a dataset with a snapshot: `to_tfrecord` wrote it, or `index` was called on it.
+    format : "idx", "tfds" or "tfmd"
+        "idx" writes ``_idx/<data file>.idx`` for each data file, with the offset and the size of each record,
+        for NVIDIA DALI and for the ``tfrecord`` package.
+
+        "tfds" writes ``features.json`` and ``dataset_info.json``, for ``builder_from_directory`` of
+        TensorFlow Datasets. Directories ``split=train/`` become splits. Dates and times are integers there.
+
+        "tfmd" writes ``schema.pbtxt``, the schema of TensorFlow Metadata, for TFX.
+    storage_options : dict, optional
+        Passed to the filesystem, such as credentials.
+
+    Returns
+    -------
+    list of str
+        The files that were written. For "idx" in the order of `Snapshot.files`.
+
+    Raises
+    ------
+    FileNotFoundError
+        If there is no snapshot.
+    SchemaError
+        For a column that the format cannot express, for example with nulls in "tfds".
+    TFRecordError
+        For files that the format cannot express, for example compressed files in "idx" and "tfds".
+
+    Examples
+    --------
+    >>> import dask.dataframe as dd
+    >>> import dask_tfrecord
+    >>> ddf = dd.from_dict({"x": [1, 2, 3]}, npartitions=1)
+    >>> _ = dask_tfrecord.to_tfrecord(ddf, "numbers")
+    >>> (index,) = dask_tfrecord.export("numbers", "idx")
+    >>> print(open(index).read())
+    0 28
+    28 28
+    56 28
+    <BLANKLINE>
+    """
+    if format not in get_args(Format):
+        known = ", ".join(map(repr, get_args(Format)))
+        raise TFRecordError(f"unknown format {format!r}", advice=f"known are {known}")
+    snapshot = Snapshot.open(path, storage_options=storage_options)
+    store = Store.at(path, storage_options)
+    try:
+        if format == "idx":
+            names = _write_indexes(store, snapshot)
+        else:
+            texts = _tfds_files(store, snapshot) if format == "tfds" else {"schema.pbtxt": _tfmd(snapshot)}
+            names = [_write(store, name, text) for name, text in texts.items()]
+    except TFRecordError as error:
+        raise error.located(path=store.public(store.root)) from None
+    return [store.public(store.join(name)) for name in names]
+
+
+def _write(store: Store, name: str, text: str) -> str:
+    record_exports(store, [name])
+    with store.create(store.join(name)) as file:
+        file.write(text.encode())
+    return name
+
+
+def _check_uncompressed(store: Store, files: Sequence[FileEntry], reader: str) -> None:
+    ranges = [(store.join(file.path), 0, HEADER_BYTES) for file in files if file.bytes]
+    for (path, _, _), head in zip(ranges, store.read_ranges(ranges), strict=True):
+        if compression := detect(head):
+            raise TFRecordError(
+                f"the file is compressed with {compression}, which {reader} cannot read",
+                path=store.public(path),
+                advice="write the dataset without compression=",
+            )
+
+
+# -- Offsets of records, for DALI and the tfrecord package ---------------------------------------------------
+
+
+def _write_indexes(store: Store, snapshot: Snapshot) -> list[str]:
+    _check_uncompressed(store, snapshot.files, "no reader with an index")
+    names = [f"{_INDEX_DIRECTORY}/{file.path}.idx" for file in snapshot.files]
+    record_exports(store, names)
+
+    def write(file: FileEntry, name: str) -> None:
+        bounds = _record_bounds(store, file).tolist()
+        with store.create(store.join(name)) as target:
+            target.write("".join(f"{start} {stop - start}\n" for start, stop in pairwise(bounds)).encode())
+
+    with ThreadPoolExecutor(_THREADS) as pool:
+        list(pool.map(write, snapshot.files, names))
+    return names
+
+
+def _record_bounds(store: Store, file: FileEntry) -> npt.NDArray[np.int64]:
+    """The offset of each record of a file, and the end of the last."""
+    path = store.join(file.path)
+    found: list[npt.NDArray[np.int64]] = []
+    position, window = 0, _WINDOW
+    while position < file.bytes:
+        stop = min(position + window, file.bytes)
+        (data,) = store.read_ranges([(path, position, stop)])
+        scanned = scan(data, final=stop == file.bytes, offsets=True, verify_crc=False)
+        if scanned.damage is not None:
+            error = scanned.damage.error((), sum(len(offsets) for offsets in found), position)
+            raise error.located(path=store.public(path))
+        if scanned.offsets is not None:
+            found.append(scanned.offsets.to_numpy() + position)
+        position += scanned.consumed
+        window = _WINDOW if scanned.consumed else 2 * window  # one record may be larger than the window
+    return np.concatenate([*found, np.array([position])])
+
+
+# -- TensorFlow Datasets -------------------------------------------------------------------------------------
+
+
+def _tfds_files(store: Store, snapshot: Snapshot) -> dict[str, str]:
+    _check_examples(snapshot, "TensorFlow Datasets reads")
+    _check_uncompressed(store, snapshot.files, "TensorFlow Datasets")
+    features = {item.name: _tfds_feature(snapshot, item) for item in snapshot.schema.fields}
+    name = re.sub(r"\W+", "_", store.root.rstrip("/").rpartition("/")[2], flags=re.ASCII).strip("_").lower()
+    info = {
+        "name": name if name[:1].isalpha() else f"dataset_{name}".rstrip("_"),
+        "version": f"{snapshot.number}.0.0",
+        "fileFormat": "tfrecord",
+        "moduleName": "dask_tfrecord",
+        "splits": [_tfds_split(name, files) for name, files in _splits(snapshot).items()],
+    }
+    described = {
+        "pythonClassName": f"{_FEATURES}.features_dict.FeaturesDict",
+        "featuresDict": {"features": features},
+    }
+    return {"features.json": json.dumps(described, indent=1), "dataset_info.json": json.dumps(info, indent=1)}
+
+
+def _splits(snapshot: Snapshot) -> dict[str, list[FileEntry]]:
+    """The files of each split."""
+    if not snapshot.partitioning:
+        return {"train": list(snapshot.files)} if snapshot.files else {}
+    if snapshot.partition_on != ("split",):
+        raise TFRecordError(
+            f"the dataset is partitioned on {list(snapshot.partition_on)}, which TensorFlow Datasets ignores",
+            advice='write the dataset with partition_on="split", or without partition_on=',
+        )
+    found: dict[str, list[FileEntry]] = {}
+    for file in snapshot.files:
+        (value,) = file.values
+        if value is None or not _SPLIT_NAME.fullmatch(str(value)):
+            raise TFRecordError(
+                f"the value {value!r} of the column 'split' cannot be the name of a split",
+                advice="use letters, digits and underscores",
+            )
+        found.setdefault(str(value), []).append(file)
+    return found
+
+
+def _tfds_split(name: str, files: Sequence[FileEntry]) -> dict[str, Any]:
+    records = {file.path: file.records for file in files}
+    template, paths = _template(name, sorted(records))
+    return {
+        "name": name,
+        "filepathTemplate": template,
+        "shardLengths": [str(records[path]) for path in paths],
+        "numBytes": str(sum(file.bytes for file in files)),
+    }
+
+
+def _template(name: str, paths: Sequence[str]) -> tuple[str, list[str]]:
+    """The pattern of the names of the files of a split, and these names in the order of the pattern."""
+    count = len(paths)
+    digits = max(5, len(str(count)))
+    index = [f"{number:0{digits}d}" for number in range(count)]
+    fields = {
+        "{SHARD_X_OF_Y}": (_NUMBERED, [f"{one}-of-{count:0{digits}d}" for one in index]),
+        "-{SHARD_INDEX}": (_ROLLED, [f"-{one}" for one in index]),
+    }
+    stem, dot, suffix = paths[0].rpartition(".")
+    if suffix == "tfrecord" and not re.search("[{}]", stem):
+        for placeholder, (pattern, numbers) in fields.items():
+            start, _, end = _replace_last(pattern, paths[0], placeholder).rpartition(placeholder)
+            names = [start + number + end for number in numbers]
+            if sorted(names) == list(paths):
+                return f"{start}{placeholder}{end}".removesuffix(suffix) + "{FILEFORMAT}", names
+        if count == 1:
+            return stem + dot + "{FILEFORMAT}", list(paths)
+    raise TFRecordError(
+        f"TensorFlow Datasets needs one numbered series of files for each split, and the split {name!r} "
+        f"has others, such as {paths[0]!r} and {paths[-1]!r}",
+        advice="write the dataset in one run, with colocate=True or without max_rows_per_file= and "
+        "max_bytes_per_file=",
+    )
+
+
+def _replace_last(pattern: re.Pattern[str], text: str, new: str) -> str:
+    matches = list(pattern.finditer(text))
+    return text[: matches[-1].start()] + new + text[matches[-1].end() :] if matches else text
+
+
+def _tfds_feature(snapshot: Snapshot, item: Field) -> dict[str, Any]:
+    if "/" in item.name:
+        raise SchemaError(
+            "TensorFlow Datasets takes a slash in a name for nesting",
+            feature=item.name,
+            advice="rename the column",
+        )
+    shape = _shape(item.type)
+    if item.depth and shape is None:
+        leaf = _tfds_leaf(item, [])
+        return _tfds("sequence_feature.Sequence", sequence={"feature": leaf, "length": "-1"})
+    if nulls := _nulls(snapshot, item):
+        raise SchemaError(
+            f"TensorFlow Datasets has no nulls, and the column has {nulls}",
+            feature=item.name,
+            advice="fill the nulls, or write the dataset without the column",
+        )
+    return _tfds_leaf(item, shape or [])
+
+
+def _tfds_leaf(item: Field, shape: list[int]) -> dict[str, Any]:
+    if item.kind == "string" and not shape:
+        return _tfds("text_feature.Text", text={})
+    dimensions = {"dimensions": list(map(str, shape))} if shape else {}
+    kind = "tensor_feature.Tensor" if shape else "scalar.Scalar"
+    return _tfds(kind, tensor={"shape": dimensions, "dtype": _dtype(item), "encoding": "none"})
+
+
+def _tfds(kind: str, **content: Any) -> dict[str, Any]:
+    return {"pythonClassName": f"{_FEATURES}.{kind}", **content}
+
+
+def _dtype(item: Field) -> str:
+    """The NumPy name of the type of single values."""
+    type_ = innermost(item.type)
+    if types.is_boolean(type_) or types.is_integer(type_):
+        return str(type_)
+    if types.is_floating(type_):
+        return f"float{type_.bit_width}"
+    return {"int64": "int64", "float": "float32"}.get(item.kind, "string")
+
+
+# -- TensorFlow Metadata -------------------------------------------------------------------------------------
+
+
+def _tfmd(snapshot: Snapshot) -> str:
+    """The schema in the text format of protobuf."""
+    _check_examples(snapshot, "schema.pbtxt describes")
+    return "".join(_tfmd_feature(snapshot, item) for item in snapshot.schema.fields)
+
+
+def _tfmd_feature(snapshot: Snapshot, item: Field) -> str:
+    kind = {"int64": "INT", "float": "FLOAT"}.get(item.kind, "BYTES")
+    shape = _shape(item.type)
+    is_full = _nulls(snapshot, item) is None
+    lines = [f"name: {_quoted(item.name)}", f"type: {kind}"]
+    if is_full:
+        lines.append("presence { min_fraction: 1.0 min_count: 1 }")
+    else:
+        lines.append("presence { min_count: 0 }")
+    if item.depth and shape is None:
+        lines.append("value_count { min: 0 }")
+    elif is_full:
+        lines.append(f"shape {{ {' '.join(f'dim {{ size: {size} }}' for size in shape or [])} }}")
+    else:
+        count = int(np.prod(shape or [1]))
+        lines.append(f"value_count {{ min: {count} max: {count} }}")
+    lines += _tfmd_domain(item)
+    return "feature {\n" + "".join(f"  {line}\n" for line in lines) + "}\n"
+
+
+def _tfmd_domain(item: Field) -> list[str]:
+    """The values that the type of a column allows, if they are fewer than those of its feature."""
+    type_ = innermost(item.type)
+    if types.is_boolean(type_):
+        return ["bool_domain { }"]
+    if types.is_integer(type_) and type_.bit_width < 64:
+        bounds = np.iinfo(type_.to_pandas_dtype())
+        return [f"int_domain {{ min: {bounds.min} max: {bounds.max} }}"]
+    if item.kind == "string" and item.categories is not None and item.type.ordered:
+        values = " ".join(f"value: {_quoted(value)}" for value in item.categories.to_pylist())
+        return [f"string_domain {{ name: {_quoted(item.name)} {values} }}"]
+    return []
+
+
+def _quoted(text: str) -> str:
+    """A string of the text format of protobuf."""
+    signs = (chr(byte) if byte in _PLAIN else f"\\{byte:03o}" for byte in text.encode())
+    return f'"{"".join(signs)}"'
+
+
+# -- What both schemas need ----------------------------------------------------------------------------------
+
+
+def _check_examples(snapshot: Snapshot, reader: str) -> None:
+    if snapshot.schema.record_type != "example":
+        raise TFRecordError(
+            f"{reader} Examples only, and the records are {snapshot.schema.record_type!r}",
+            advice='write the dataset with record_type="example"',
+        )
+
+
+def _shape(type_: pa.DataType) -> list[int] | None:
+    """The shape of one value of a column; None for lists of any length."""
+    if isinstance(type_, pa.FixedShapeTensorType):
+        return list(type_.shape)
+    if types.is_fixed_size_list(type_):
+        return [type_.list_size]
+    return [] if not pa.types.is_nested(type_) or types.is_dictionary(type_) else None
+
+
+def _nulls(snapshot: Snapshot, item: Field) -> str | None:
+    """What is known of the nulls of a column; None if it has no nulls."""
+    if types.is_null(item.type):
+        return "only nulls"
+    total = 0
+    for file in snapshot.files:
+        nulls = [column.nulls for column in file.statistics if column.name == item.name]
+        if file.records and not nulls:
+            return "an unknown number of nulls"
+        total += sum(nulls)
+    return f"{total:,} nulls" if total else None
