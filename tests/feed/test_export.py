@@ -6,7 +6,10 @@ Where TensorFlow Datasets, TensorFlow Metadata and the tfrecord package are inst
 import json
 import re
 import struct
+import subprocess
+import sys
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -334,17 +337,25 @@ def test_tensorflow_metadata_parses_the_schema(write: Write) -> None:
     assert by_name["small"].int_domain.max == 127
 
 
-@pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("shard", [None, (0, 2), (1, 2)])
-def test_the_tfrecord_package_reads_by_the_index(write: Write, shard: tuple[int, int] | None) -> None:
-    tfrecord = pytest.importorskip("tfrecord")
+# In a process of its own, because its messages are registered under the names of those of TensorFlow.
+TFRECORD_PACKAGE = """
+import json, sys, tfrecord
+path, index, shard = sys.argv[1:]
+rows = tfrecord.tfrecord_loader(path, index, {"id": "int"}, json.loads(shard))
+print(json.dumps([int(row["id"][0]) for row in rows]))
+"""
+
+
+@pytest.mark.skipif(find_spec("tfrecord") is None, reason="the tfrecord package is not installed")
+@pytest.mark.parametrize(("shard", "expected"), [(None, (0, 90)), ((0, 2), (0, 45)), ((1, 2), (45, 90))])
+def test_the_tfrecord_package_reads_by_the_index(
+    write: Write, shard: tuple[int, int] | None, expected: tuple[int, int]
+) -> None:
     path = write(npartitions=1)
     (index,) = export(path, "idx")
     (file,) = Snapshot.open(path).files
-    found = [
-        row["id"][0] for row in tfrecord.tfrecord_loader(f"{path}/{file.path}", index, {"id": "int"}, shard)
-    ]
-    half = ROWS // 2
-    assert found == list(
-        range(ROWS)[slice(None) if shard is None else slice(shard[0] * half, half + shard[0] * half)]
-    )
+    command = [sys.executable, "-c", TFRECORD_PACKAGE, f"{path}/{file.path}", index, json.dumps(shard)]
+    found = json.loads(subprocess.check_output(command))
+    if shard is None:  # begins anywhere, and goes on at the start
+        found.sort()
+    assert found == list(range(*expected))
