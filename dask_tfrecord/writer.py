@@ -126,8 +126,8 @@ def to_tfrecord(
         written to. Old files are removed after the new dataset is committed; readers see the old or the new
         data, never both.
 
-        An overwrite removes the files that the snapshot lists, and other files whose content is TFRecord. It
-        raises before anything is computed if the directory holds any other visible file, or if it is the
+        An overwrite removes the files that the snapshot lists, other files whose content is TFRecord, and
+        the files that `export` wrote. It raises before anything is computed if the directory holds any other visible file, or if it is the
         current directory, the home directory, the root of a filesystem, or contains one of these.
     partition_on : str or list of str, optional
         Partition columns. Their values become directory names, such as ``country=US/day=2026-01-31``, and

@@ -13,7 +13,14 @@ release = importlib.metadata.version("dask-tfrecord")
 
 extensions = ["myst_parser", "sphinx.ext.autodoc", "numpydoc"]
 root_doc = "README"
-include_patterns = ["README.md", "SECURITY.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs/*.md"]
+include_patterns = [
+    "README.md",
+    "SECURITY.md",
+    "CONTRIBUTING.md",
+    "CHANGELOG.md",
+    "docs/*.md",
+    "docs/feeds/*.md",
+]
 html_theme = "furo"
 html_title = "dask_tfrecord"
 html_show_copyright = False
@@ -34,6 +41,14 @@ docs/writing
 docs/stores
 docs/training
 docs/migrating
+```
+
+```{toctree}
+:hidden:
+:caption: Training
+
+docs/feeds/streams
+docs/feeds/exports
 ```
 
 ```{toctree}

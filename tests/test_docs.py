@@ -16,7 +16,7 @@ from servers import s3_server
 import dask_tfrecord
 
 ROOT = Path(__file__).parent.parent
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 ROOT_PAGES = [ROOT / name for name in ("SECURITY.md", "CONTRIBUTING.md", "CHANGELOG.md")]
 
 # A block of Python after the comment "<!-- not run: REASON -->" is not run.
