@@ -127,8 +127,9 @@ def to_tfrecord(
         data, never both.
 
         An overwrite removes the files that the snapshot lists, other files whose content is TFRecord, and
-        the files that `export` wrote. It raises before anything is computed if the directory holds any other visible file, or if it is the
-        current directory, the home directory, the root of a filesystem, or contains one of these.
+        the files that `export` wrote. It raises before anything is computed if the directory holds any other
+        visible file, or if it is the current directory, the home directory, the root of a filesystem, or
+        contains one of these.
     partition_on : str or list of str, optional
         Partition columns. Their values become directory names, such as ``country=US/day=2026-01-31``, and
         are not stored in the records. `read_tfrecord` restores the columns. Values are percent-encoded as in

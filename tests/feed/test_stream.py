@@ -298,7 +298,7 @@ def test_a_client_that_disconnects_does_not_disturb_the_next(large: dd.DataFrame
 def test_closing_fails_a_client_that_does_not_read(
     large: dd.DataFrame, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stream, "_PATIENCE", 0.1)
+    monkeypatch.setattr("dask_tfrecord.feed.stream.server._PATIENCE", 0.1)
     with stream.serve(large, batch_size=100_000) as server:
         client = arrow_clients.connect(server.endpoints[0])
         first = client.recv(1)

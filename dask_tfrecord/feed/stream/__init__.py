@@ -1,0 +1,248 @@
+"""Arrow IPC streams on sockets, and Feather files, for the Arrow datasets of TensorFlow I/O."""
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import pyarrow as pa
+
+from dask_tfrecord.errors import TFRecordError
+from dask_tfrecord.feed.batches import Batches, BatchMode, iter_batches
+from dask_tfrecord.feed.stream.server import Pass, StreamServer, sent_batches
+from dask_tfrecord.feed.stream.tensorflow_io import Client
+from dask_tfrecord.files.storage.store import Store
+
+__all__ = ["FeatherFile", "Pass", "StreamServer", "serve", "write_feather"]
+
+# Rows of a batch for clients that read single rows.
+_ROWS = 1024
+
+
+def serve(
+    source: Any,
+    endpoints: str | Sequence[str] = "tcp://127.0.0.1:0",
+    *,
+    batch_size: int | None = 1024,
+    columns: str | Sequence[str] | None = None,
+    batch_mode: BatchMode = "keep",
+    fill_nulls: Mapping[str, Any] | None = None,
+    shuffle: int | None = None,
+    shuffle_buffer: int = 65_536,
+    prefetch: int = 2,
+    schema: Any = None,
+    storage_options: dict[str, Any] | None = None,
+) -> "StreamServer":
+    """Serve a dataset or a Dask collection to the `ArrowStreamDataset` of TensorFlow I/O.
+
+    The streams are plain Arrow IPC streams, which other clients can read, too. Dates, times, timestamps and
+    durations are sent as integers, categories as their values, and tensors as flat lists, which the printed
+    code reshapes.
+
+    Parameters
+    ----------
+    source : str, path-like, list of these, dask.dataframe.DataFrame or Series
+        What `iter_batches` takes.
+    endpoints : str or list of str, default "tcp://127.0.0.1:0"
+        Where clients connect: ``"tcp://host:port"`` or ``"host:port"`` (port 0 takes a free port),
+        ``"unix://path"``, or ``"fd://number"`` to write one pass to an open file descriptor, which is closed
+        at the end of the pass. An omitted host means 127.0.0.1. Nothing is encrypted, and whoever can connect
+        can read the rows, so use other hosts only in a network that you trust. Several endpoints share the
+        rows: a client reads all of the endpoints to get all rows.
+    batch_size : int or None, default 1024
+        Number of rows of an element of the client's dataset. With None every row is an element, which allows
+        lists of different lengths.
+    columns : str or list of str, optional
+        The columns to serve, in this order. All columns by default.
+    batch_mode : "keep", "drop" or "auto", default "keep"
+        What happens to the last rows of an endpoint, as in `iter_batches`. A pass of the second or a later
+        endpoint fails if it has no rows, because the client would crash.
+    fill_nulls : mapping of str to value, optional
+        The value that replaces the nulls of a column. For a list column: the nulls inside its lists, and all
+        values of a null list of a fixed size; another null list becomes empty. By default a null is an error,
+        because TensorFlow I/O has no nulls.
+    shuffle : int, optional
+        Seed of a random order. One endpoint has another order in each pass. Several endpoints have the same
+        order in all passes, because an endpoint cannot know which pass of another endpoint its client reads.
+    shuffle_buffer, prefetch, schema, storage_options
+        As in `iter_batches`.
+
+    Returns
+    -------
+    StreamServer
+        The running server, which is a context manager. Each connection gets all rows of its endpoint.
+
+    Raises
+    ------
+    TFRecordError
+        For an endpoint that cannot be opened, and for all that `iter_batches` refuses.
+    SchemaError
+        For a column of a type that TensorFlow I/O cannot read, such as a list of lists or a decimal.
+
+    Examples
+    --------
+    >>> import dask.dataframe as dd
+    >>> import dask_tfrecord
+    >>> from dask_tfrecord.feed import stream
+    >>> ddf = dd.from_dict({"x": list(range(5)), "y": [0.5] * 5}, npartitions=2)
+    >>> _ = dask_tfrecord.to_tfrecord(ddf.astype({"y": "float32"}), "numbers")
+    >>> with stream.serve("numbers", "unix://numbers.sock", batch_size=2) as server:
+    ...     print(server.client_code(["unix://numbers.sock"]))
+    import tensorflow as tf
+    import tensorflow_io.arrow as arrow_io
+    <BLANKLINE>
+    dataset = arrow_io.ArrowStreamDataset(
+        endpoints=['unix://numbers.sock'],
+        columns=(0, 1),
+        output_types=(tf.int64, tf.float32),
+        output_shapes=([], []),
+        batch_mode='keep_remainder',
+        batch_size=2,
+    )
+    names = ('x', 'y')
+    dataset = dataset.map(lambda *columns: dict(zip(names, columns)))
+    """
+    places: list[Any] = list(endpoints) if isinstance(endpoints, list | tuple) else [endpoints]
+    if not places:
+        raise TFRecordError("the list of endpoints is empty")
+    size, mode = _batching(batch_size, batch_mode)
+
+    def open_batches(index: int, epoch: int) -> Batches:
+        return iter_batches(
+            source,
+            size,
+            columns=columns,
+            batch_mode=mode,
+            shuffle=shuffle,
+            shuffle_buffer=shuffle_buffer,
+            epoch=epoch if len(places) == 1 else 0,
+            shard=(index, len(places)),
+            prefetch=prefetch,
+            schema=schema,
+            storage_options=storage_options,
+        )
+
+    first = open_batches(0, 0)
+    client = Client(first.schema, batch_size, mode, dict(fill_nulls or {}))
+    return StreamServer(open_batches, places, client, first.state["source"])
+
+
+def write_feather(
+    source: Any,
+    path: str | os.PathLike[str],
+    *,
+    batch_size: int | None = 1024,
+    columns: str | Sequence[str] | None = None,
+    batch_mode: BatchMode = "keep",
+    fill_nulls: Mapping[str, Any] | None = None,
+    compression: Literal["lz4", "zstd"] | None = None,
+    shuffle: int | None = None,
+    shuffle_buffer: int = 65_536,
+    epoch: int = 0,
+    shard: tuple[int, int] = (0, 1),
+    prefetch: int = 2,
+    schema: Any = None,
+    storage_options: dict[str, Any] | None = None,
+) -> "FeatherFile":
+    """Write a dataset or a Dask collection to a Feather file for the `ArrowFeatherDataset` of TensorFlow I/O.
+
+    The file is an Arrow IPC file (Feather version 2), which pyarrow, pandas and Polars can read. Values are
+    converted as in `serve`. The file appears when it is complete.
+
+    Parameters
+    ----------
+    source : str, path-like, list of these, dask.dataframe.DataFrame or Series
+        What `iter_batches` takes.
+    path : str or path-like
+        The file to write, usually with the suffix ``.feather``. An existing file is replaced.
+    batch_size, columns, batch_mode, fill_nulls
+        As in `serve`.
+    compression : "lz4", "zstd" or None, default None
+        Compression of the columns.
+    shuffle, shuffle_buffer, epoch, shard, prefetch, schema
+        As in `iter_batches`.
+    storage_options : dict, optional
+        Passed to the filesystems of the source and of ``path``, such as credentials.
+
+    Returns
+    -------
+    FeatherFile
+        The path and the number of rows, with the code for a client.
+
+    Raises
+    ------
+    SchemaError
+        For a column of a type that TensorFlow I/O cannot read, and for nulls without ``fill_nulls``.
+    TFRecordError
+        For all that `iter_batches` refuses, and for no rows, because TensorFlow I/O crashes on such a file.
+
+    Examples
+    --------
+    >>> import dask.dataframe as dd
+    >>> import pyarrow.feather
+    >>> from dask_tfrecord.feed import stream
+    >>> ddf = dd.from_dict({"x": list(range(5))}, npartitions=2)
+    >>> stream.write_feather(ddf, "numbers.feather").rows
+    5
+    >>> pyarrow.feather.read_table("numbers.feather")["x"].to_pylist()
+    [0, 1, 2, 3, 4]
+    """
+    if compression not in (None, "lz4", "zstd"):
+        raise TFRecordError(f"unknown compression {compression!r}", advice="known are 'lz4', 'zstd' and None")
+    size, mode = _batching(batch_size, batch_mode)
+    batches = iter_batches(
+        source,
+        size,
+        columns=columns,
+        batch_mode=mode,
+        shuffle=shuffle,
+        shuffle_buffer=shuffle_buffer,
+        epoch=epoch,
+        shard=shard,
+        prefetch=prefetch,
+        schema=schema,
+        storage_options=storage_options,
+    )
+    client = Client(batches.schema, batch_size, mode, dict(fill_nulls or {}))
+    store = Store.at(path, storage_options)
+    options = pa.ipc.IpcWriteOptions(compression=compression)
+    rows = 0
+    with (
+        batches,
+        store.create(store.root) as file,
+        pa.ipc.new_file(file, client.schema, options=options) as writer,
+    ):
+        for batch in sent_batches(batches, client, may_be_empty=False):
+            writer.write_batch(batch)
+            rows += batch.num_rows
+    return FeatherFile(store.public(store.root), rows, client)
+
+
+@dataclass(frozen=True)
+class FeatherFile:
+    """A file that `write_feather` wrote.
+
+    Attributes
+    ----------
+    path : str
+        The file.
+    rows : int
+        Number of its rows.
+    client : Client
+        The columns and the batches of the client.
+    """
+
+    path: str
+    rows: int
+    client: Client = field(repr=False)
+
+    def client_code(self) -> str:
+        """Python code that constructs the client's dataset, which has dicts of tensors as elements."""
+        return self.client.code("ArrowFeatherDataset", "filenames", [self.path])
+
+
+def _batching(batch_size: int | None, batch_mode: BatchMode) -> tuple[int, BatchMode]:
+    """The size of the batches that are sent, and what happens to the last rows."""
+    if batch_size is None:
+        return _ROWS, "keep" if batch_mode == "drop" else batch_mode
+    return batch_size, batch_mode

@@ -1,0 +1,265 @@
+"""The threads that send one pass to each connection.
+
+A stream that fails ends with a broken message instead of the end-of-stream marker, so that every client
+raises instead of taking the rows that it received for all rows.
+"""
+
+import logging
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Literal, Self
+
+import pyarrow as pa
+
+from dask_tfrecord.errors import FileChangedError, TFRecordError
+from dask_tfrecord.feed.batches import Batches
+from dask_tfrecord.feed.stream.endpoints import ClientLeftError, DescriptorSink, Listener, Sink, open_endpoint
+from dask_tfrecord.feed.stream.tensorflow_io import Client
+
+Outcome = Literal["running", "done", "client left", "closed", "failed"]
+
+_LOG = logging.getLogger(__name__)
+
+# The end-of-stream marker of Arrow IPC, and the start of a message whose 8 bytes never follow.
+_END = b"\xff\xff\xff\xff\x00\x00\x00\x00"
+_BROKEN = b"\xff\xff\xff\xff\x08\x00\x00\x00"
+
+# Seconds that `close` waits for a batch that is being sent, and then for a batch that is being read.
+_PATIENCE = 2.0
+
+
+class _ClosedError(Exception):
+    """The server was closed while a pass was running."""
+
+
+@dataclass
+class Pass:
+    """One pass over the rows of an endpoint, for one connection.
+
+    Attributes
+    ----------
+    endpoint : str
+        The endpoint that the client connected to.
+    number : int
+        How many connections the endpoint had before.
+    rows : int
+        Number of rows that were sent.
+    outcome : "running", "done", "client left", "closed" or "failed"
+        "client left" if the client disconnected before the end, "closed" if the server was closed, "failed"
+        if reading or converting the rows raised.
+    error : Exception, optional
+        The error of a pass that failed.
+    """
+
+    endpoint: str
+    number: int
+    rows: int = 0
+    outcome: Outcome = "running"
+    error: Exception | None = None
+
+
+class StreamServer:
+    """A running server of Arrow streams, which `serve` starts.
+
+    Attributes
+    ----------
+    endpoints : list of str
+        The addresses for clients, with the number of the port that the system chose.
+    schema : pyarrow.Schema
+        The columns as they are sent.
+    passes : list of Pass
+        One entry for each connection, in the order of connecting.
+    """
+
+    def __init__(
+        self,
+        open_batches: Callable[[int, int], Batches],
+        endpoints: Sequence[str],
+        client: Client,
+        fingerprint: str,
+    ) -> None:
+        self._open_batches = open_batches
+        self._client = client
+        self._fingerprint = fingerprint
+        self._changed = threading.Condition()
+        self._closing = False
+        self._running: dict[threading.Thread, Sink] = {}
+        self._listeners: list[Listener] = []
+        self.schema = client.schema
+        self.passes: list[Pass] = []
+        self.endpoints: list[str] = []
+        try:
+            opened = []
+            for endpoint in endpoints:
+                opened.append(open_endpoint(endpoint))
+                listener = opened[-1]
+                if isinstance(listener, Listener):
+                    self._listeners.append(listener)
+                self.endpoints.append(listener.endpoint if isinstance(listener, Listener) else endpoint)
+        except BaseException:
+            self.close()
+            raise
+        for index, one in enumerate(opened):
+            if isinstance(one, DescriptorSink):
+                self._start(index, one)
+            else:
+                self._thread(self._accept, index, one).start()
+
+    @property
+    def errors(self) -> list[Exception]:
+        """The errors of the passes that failed."""
+        return [one.error for one in self.passes if one.error is not None]
+
+    def client_code(self, endpoints: Sequence[str] | None = None) -> str:
+        """Python code that constructs the client's dataset, which has dicts of tensors as elements.
+
+        Parameters
+        ----------
+        endpoints : list of str, optional
+            The addresses under which the client reaches the server, for example through a tunnel. By default
+            those of the server, and ``fd://0``, its standard input, for a server that writes to one file
+            descriptor.
+        """
+        if endpoints is None:
+            is_pipe = len(self.endpoints) == 1 and self.endpoints[0].startswith("fd://")
+            endpoints = ["fd://0"] if is_pipe else self.endpoints
+        return self._client.code("ArrowStreamDataset", "endpoints", endpoints)
+
+    def wait(self, passes: int | None = None) -> None:
+        """Wait until a number of passes have ended, whatever their outcomes, or until the server is closed.
+
+        Parameters
+        ----------
+        passes : int, optional
+            How many passes to wait for. By default the method waits until the server is closed.
+        """
+        with self._changed:
+            self._changed.wait_for(lambda: self._closing or (passes is not None and self._ended() >= passes))
+
+    def close(self) -> None:
+        """Refuse further clients. Passes end after their current batch, and their clients raise."""
+        with self._changed:
+            self._closing = True
+            self._changed.notify_all()
+        for listener in self._listeners:
+            listener.close()
+        if not self._wait_for_passes():
+            for sink in list(self._running.values()):
+                sink.interrupt()
+            self._wait_for_passes()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        state = "closed" if self._closing else "open"
+        return f"StreamServer({self.endpoints}, {state}, {self._ended()} passes ended)"
+
+    def _wait_for_passes(self) -> bool:
+        """Wait a few seconds until no pass is running. False if one still is."""
+        with self._changed:
+            return self._changed.wait_for(lambda: not self._running, _PATIENCE)
+
+    def _ended(self) -> int:
+        return sum(one.outcome != "running" for one in self.passes)
+
+    def _accept(self, index: int, listener: Listener) -> None:
+        while (sink := listener.accept()) is not None:
+            self._start(index, sink)
+
+    def _start(self, index: int, sink: Sink) -> None:
+        """Start a pass in a thread of its own."""
+        with self._changed:
+            if self._closing:
+                sink.close()
+                return
+            endpoint = self.endpoints[index]
+            number = sum(one.endpoint == endpoint for one in self.passes)
+            one = Pass(endpoint, number)
+            self.passes.append(one)
+            thread = self._thread(self._run, index, sink, one)
+            self._running[thread] = sink
+        thread.start()
+
+    def _thread(self, target: Any, *arguments: Any) -> threading.Thread:
+        return threading.Thread(target=target, args=arguments, name="dask_tfrecord-serve", daemon=True)
+
+    def _run(self, index: int, sink: Sink, one: Pass) -> None:
+        """Send one pass, and note how it ended."""
+        outcome: Outcome = "done"
+        try:
+            self._send(index, sink, one)
+        except ClientLeftError:
+            outcome = "closed" if self._closing else "client left"
+        except _ClosedError:
+            outcome = "closed"
+        except Exception as error:
+            _LOG.error("the stream on %s failed, and its client raises: %r", one.endpoint, error)
+            one.error = error
+            outcome = "failed"
+        finally:
+            sink.close()
+            with self._changed:
+                one.outcome = outcome
+                del self._running[threading.current_thread()]
+                self._changed.notify_all()
+
+    def _send(self, index: int, sink: Sink, one: Pass) -> None:
+        started = False
+        try:
+            with self._open_batches(index, one.number) as batches:
+                self._check_unchanged(batches)
+                for batch in sent_batches(batches, self._client, may_be_empty=index == 0):
+                    if self._closing:
+                        raise _ClosedError
+                    if not started:  # never a schema without a batch: the client would crash
+                        sink.send(memoryview(self.schema.serialize()))
+                        started = True
+                    sink.send(memoryview(batch.serialize()))
+                    one.rows += batch.num_rows
+            sink.send(memoryview(_END))
+        except ClientLeftError:
+            raise
+        except Exception:
+            if started:
+                with suppress(ClientLeftError):
+                    sink.send(memoryview(_BROKEN))
+            raise
+
+    def _check_unchanged(self, batches: Batches) -> None:
+        if batches.state["source"] != self._fingerprint:
+            raise FileChangedError(
+                "the dataset was rewritten since the server was started",
+                advice="close the server, and serve the dataset again",
+            )
+
+
+def sent_batches(batches: Batches, client: Client, *, may_be_empty: bool) -> Iterator[pa.RecordBatch]:
+    """The batches as they are sent. None is empty, except that no rows become one empty batch.
+
+    Raises
+    ------
+    TFRecordError
+        If there are no rows where the client crashes without rows.
+    """
+    is_empty = True
+    for batch in batches:
+        if batch.num_rows:
+            is_empty = False
+            yield client.convert(batch)
+    if is_empty and not may_be_empty:
+        raise TFRecordError(
+            "there are no rows to send, and TensorFlow I/O crashes on a file, and on any but the first "
+            "endpoint, without rows",
+            advice="use fewer endpoints or a smaller batch_size",
+        )
+    if is_empty:
+        yield pa.RecordBatch.from_pylist([], client.schema)
