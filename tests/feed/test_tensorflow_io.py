@@ -148,6 +148,21 @@ def test_the_client_knows_the_mode(dataset: str, mode: Any, rows: int) -> None:
     assert (columns["id"], error) == (list(range(rows)), None)
 
 
+def test_a_client_with_another_batch_size_reads_all_rows(dataset: str) -> None:
+    with stream.serve(dataset, batch_size=100, columns=["id"]) as server:
+        code = server.client_code().replace("batch_size=100", "batch_size=37")
+        ((columns, batches, error),) = results(client(code))
+    assert (columns["id"], batches[:3], error) == (list(range(ROWS)), [37] * 3, None)
+
+
+def test_a_client_with_another_type_raises_and_the_server_goes_on(dataset: str) -> None:
+    with stream.serve(dataset, columns=["id"]) as server:
+        code = server.client_code()
+        assert results(client(code.replace("tf.int64", "tf.float32")))[0][2] is not None
+        ((columns, _, error),) = results(client(code))
+    assert (columns["id"], error) == (list(range(ROWS)), None)
+
+
 def test_the_client_reads_no_rows(dataset: str) -> None:
     ddf = dask_tfrecord.read_tfrecord(dataset, columns=["id"])
     with stream.serve(ddf[ddf["id"] < 0]) as server:

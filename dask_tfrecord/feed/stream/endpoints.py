@@ -3,6 +3,7 @@
 import os
 import socket
 import stat
+import time
 from contextlib import suppress
 from typing import Protocol
 
@@ -90,6 +91,7 @@ class Listener:
     """
 
     def __init__(self, endpoint: str) -> None:
+        self._closed = False
         self._path: str | None = None
         kind, _, place = endpoint.rpartition("://")
         if kind == "unix":
@@ -103,13 +105,16 @@ class Listener:
 
     def accept(self) -> SocketSink | None:
         """Wait for the next client. None after `close`."""
-        try:
-            return SocketSink(self._socket.accept()[0])
-        except OSError:
-            return None
+        while not self._closed:
+            try:
+                return SocketSink(self._socket.accept()[0])
+            except OSError:  # closed meanwhile, or there are too many open files at the moment
+                time.sleep(0.01)
+        return None
 
     def close(self) -> None:
         """Refuse further clients, and remove the file of a Unix socket."""
+        self._closed = True
         with suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)  # wakes the thread that waits in accept
         self._socket.close()
