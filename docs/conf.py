@@ -40,15 +40,9 @@ docs/reading
 docs/writing
 docs/stores
 docs/training
-docs/migrating
-```
-
-```{toctree}
-:hidden:
-:caption: Training
-
 docs/feeds/streams
 docs/feeds/exports
+docs/migrating
 ```
 
 ```{toctree}
