@@ -318,7 +318,7 @@ def doom(part: pd.DataFrame, step: str, marker: str) -> pd.DataFrame:
     return part
 
 
-@pytest.mark.parametrize("step", ["_to_stream", "_read"])
+@pytest.mark.parametrize("step", ["_to_ipc", "_read"])
 def test_a_worker_killed_during_a_shuffle_leaves_exactly_the_committed_rows(
     tmp_path: Path, client: Client, step: str
 ) -> None:
