@@ -265,7 +265,7 @@ def test_a_record_that_claims_more_than_the_file_has_is_damage_at_once(tmp_path:
     store = Store.at(tmp_path / "a")
     with (
         open_window(store, Split(FileInfo(store.root, len(content))), ReadOptions(None), 256) as view,
-        pytest.raises(CorruptRecordError, match="claims 10,016 bytes, the file has 5,000 more") as caught,
+        pytest.raises(CorruptRecordError, match="length is 10,016 bytes, but only 5,000 bytes") as caught,
     ):
         list(_scan(view))
     assert caught.value.offset == len(rows(0, 3))

@@ -1,11 +1,11 @@
 """The blocks of large uncompressed files that no snapshot describes: scanned in parallel, then proven.
 
-A range of a file may begin inside a record, and the payload of that record may hold whole TFRecord files.
-What a scan of a range finds is therefore only a claim: the first record it found, and where the walk from
-there ended. The claims are then checked in the order of the file, from its start: a claim holds if its walk
-starts where the walk before it ended. A false claim is replaced by a new walk from the right place. A walk
-verifies the lengths of records and the checksums of the lengths. Behind a damaged length it goes on where a
-reader with ``on_corrupt="skip"`` goes on.
+A range of a file may begin inside a record, and the payload of that record may hold whole TFRecord files. The
+result of scanning a range is therefore only a claim: the position of its first record, and the position at
+which the walk from that record ended. The claims are then checked in the order of the file, from its start: a
+claim holds if its walk starts where the walk before it ended. A false claim is replaced by a new walk from
+the right place. A walk verifies the lengths of records and the checksums of the lengths. After a damaged
+length, a walk continues at the record at which a reader with ``on_corrupt="skip"`` continues.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -44,7 +44,7 @@ class _Range(NamedTuple):
 
 
 class _Walk(NamedTuple):
-    """What a walk from record to record found, from ``start`` to the first record at or after a range's end.
+    """The result of a walk from the record at ``start`` to the first record at or after a range's end.
 
     ``blocks`` holds the offsets of some records and their numbers, counted from the record at ``start``.
     ``damaged`` holds the offsets of damaged lengths.
@@ -100,7 +100,7 @@ def find_blocks(
     store : Store
         Where the files are.
     files : sequence of FileInfo
-        The files. Those of unknown size are left out of the result, too.
+        The files. Files of unknown size are also left out of the result.
     options : ReadOptions
         How the files are read.
     compute_each : callable

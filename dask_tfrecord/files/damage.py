@@ -16,7 +16,7 @@ from dask_tfrecord.files.storage.store import Store
 OnCorrupt = Literal["raise", "skip", "quarantine"]
 Warn = Callable[[str], None]
 
-# How many damaged ranges of a file a warning lists. It counts the others.
+# The number of damaged ranges per file that a warning lists. The warning counts further ranges.
 _LISTED = 10
 
 # A row group of a quarantine file is written once it has this many rows, or about this many bytes.
@@ -36,7 +36,7 @@ LOG = pa.schema(
 
 @dataclass(frozen=True)
 class DamagePolicy:
-    """What a reader does about damage.
+    """How a reader treats damage.
 
     Attributes
     ----------
@@ -179,7 +179,7 @@ class Losses:
         Raises
         ------
         CorruptRecordError
-            If ``max_corrupt`` is a fraction and more of the records is damaged.
+            If ``max_corrupt`` is a fraction and a larger fraction of the records is damaged.
         """
         most, total = self.policy.max_corrupt, self.rows + self.count
         if isinstance(most, float) and self.count > most * total:
@@ -213,7 +213,7 @@ class SplitLosses:
         return self._losses.policy.skips
 
     def add(self, offset: int, data: memoryview, reason: str, *, more: bool = False) -> None:
-        """Record skipped bytes; with ``more``, they continue the last damaged range.
+        """Record skipped bytes. With ``more``, the bytes continue the last damaged range.
 
         Raises
         ------

@@ -1,4 +1,4 @@
-"""What the records of a file hold: the features, their kinds and lengths. The basis of inferred schemas."""
+"""Summarise the features of records, their kinds and their lengths, from which schemas are inferred."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -37,17 +37,17 @@ class FeatureSummary:
     path : str
         The first file that has the feature.
     records : int
-        Number of records that have it.
+        Number of records that have the feature.
     kinds : dict of str to RecordPosition
-        The kinds it has, each with the first record of that kind.
+        The kinds of the feature, each with the position of the first record of that kind.
     min_values, max_values : int
         The smallest and the greatest number of values in one feature.
     min_steps, max_steps : int
         The smallest and the greatest number of steps in one feature list.
     utf8 : bool
-        True if all its values are valid UTF-8.
+        True if all values are valid UTF-8.
     text : bool
-        True if all its values are UTF-8 without control characters other than tab, newline and return.
+        True if all values are UTF-8 without control characters other than tab, newline and carriage return.
     """
 
     name: str
@@ -86,7 +86,9 @@ class FeatureSummary:
 
 @dataclass(frozen=True)
 class Sample:
-    """What some records hold. The samples of parts merge exactly to the sample of the whole.
+    """A summary of the features of some records.
+
+    Merging the samples of all parts gives the sample of the whole.
 
     Attributes
     ----------
@@ -101,8 +103,8 @@ class Sample:
     non_message : TFRecordError, optional
         The error for the first record that is not a protobuf message. Reading of its file stopped there.
     reason_for_bytes : str
-        Why the records may not be of the record type although they parse. In a sample whose record type is
-        recognised: why the records are read as bytes. Empty if there is no such reason.
+        Why the records should be read as bytes although they parse as messages. Empty if there is no such
+        reason.
     """
 
     record_type: AskedType
@@ -131,7 +133,7 @@ class Sample:
 
     @property
     def _is_certainly_bytes(self) -> bool:
-        """True if a record is not a message of any type, so that the records are bytes without doubt."""
+        """True if a record is not a message of any type, which proves that the records are bytes."""
         return self.non_message is not None and not self.reason_for_bytes
 
     @property
@@ -224,7 +226,8 @@ class _Feed:
     payload : int
         Payload bytes of the record that ended the last call, if it is whole but not a message; else 0.
     other : int, optional
-        Number of the first record that is a message of another type. None if there is none.
+        Number of the first record that is a message of another type than requested. None if there is no such
+        record.
     """
 
     def __init__(self, inference: Inference) -> None:
@@ -250,7 +253,7 @@ def _note_places(
     data: memoryview,
     start: RecordPosition,
 ) -> None:
-    """Note the positions of those records of the last call that are the first with a kind of a feature."""
+    """Store the position of each record of the last call that is the first with a kind of a feature."""
     numbers = {number for feature in inference.features() for number in feature.kinds.values()}
     new = sorted(number for number in numbers if number >= before)
     if new:

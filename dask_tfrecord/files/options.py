@@ -11,7 +11,7 @@ from dask_tfrecord.schema.model import Lossy
 # The codec of the files to read. "infer" detects it by the first bytes of each file.
 ReadCompression = Compression | Literal["infer"] | None
 
-# What a feature does that the schema does not have.
+# How readers treat a feature that is not in the schema.
 Extra = Literal["raise", "ignore"]
 
 
@@ -67,7 +67,7 @@ class ReadOptions:
 
     @property
     def origin_columns(self) -> tuple[str, ...]:
-        """The names of the path column and the offset column, if they are wanted."""
+        """The names of the path column and the offset column, if the options request them."""
         return tuple(filter(None, (self.path_column, self.offset_column)))
 
 
@@ -78,11 +78,12 @@ class WriteOptions:
     Attributes
     ----------
     compression : "gzip", "zlib", "zstd", "lz4", "bz2", "xz", optional
-        The codec. None writes plain files.
+        The codec. None writes uncompressed files.
     level : int, optional
         The codec's compression level. None uses the default level of this library.
     lossy : "warn", "allow" or "raise"
-        "raise" refuses values that a 32-bit float cannot hold exactly. The others round them.
+        "raise" raises for values that a 32-bit float cannot hold exactly. "warn" and "allow" round such
+        values.
     max_rows : int, optional
         The most rows in a file.
     max_bytes : int, optional
@@ -101,5 +102,5 @@ class WriteOptions:
         return self.max_rows is not None or self.max_bytes is not None
 
 
-# Plain files, and floats rounded.
+# Uncompressed files; values are rounded to 32-bit floats without a warning.
 DEFAULTS = WriteOptions()

@@ -10,8 +10,8 @@ PART_NAME = re.compile(
     r"part-(?P<run>[0-9a-f]{8})-(?P<index>\d{5,})-of-(?P<count>\d{5,})(-\d{5,})?(-[^/]+)?\.tfrecord(\.\w+)?"
 )
 
-# What users may add to a name. Such names are valid on every store and in every shell. With all other parts,
-# and with those of the name of an unfinished file, a name stays below the 255 bytes that most disks allow.
+# The form and the maximum size of a user's label. A name with such a label is valid on every store and in
+# every shell. Even the name of an unfinished file stays below the 255 bytes that most disks allow.
 _LABEL = re.compile(r"\w[\w.=+@-]*")
 _LABEL_BYTES = 100
 
@@ -21,12 +21,13 @@ def part_name(
 ) -> str:
     """Return the name of a data file.
 
-    Names sort in the order of the rows, up to 100,000 files of a partition.
+    Sorting the names gives the order of the rows if a partition has at most 100,000 files.
 
     Parameters
     ----------
     run : str
-        The write run. Its first 8 characters tell the files of one write from those of another.
+        The id of the write run. The first 8 characters, which are in the name, distinguish the files of
+        different writes.
     index, count : int
         The number of the partition, from 0, and the number of partitions.
     number : int, optional

@@ -57,7 +57,7 @@ def read_split(
     split : Split
         The range of the file to read.
     schema : Schema
-        The columns to read, including the path column and the offset column if they are wanted.
+        The columns to read. The path column and the offset column are included if the options request them.
     options : ReadOptions
         How to read.
     known : sequence of (str, bool), optional
@@ -152,7 +152,7 @@ def _decode_after_parsing(
 
 
 class Result(Protocol):
-    """What a kernel function returns for the whole records at the start of some bytes."""
+    """The return value of a kernel function that was called with bytes that start with whole records."""
 
     @property
     def records(self) -> int: ...
@@ -253,7 +253,7 @@ def run_kernel(
 
 
 class _DamageSkipper:
-    """Skips damage by searching for the next record, across windows if need be.
+    """Skips damage by searching for the next record, in several windows if necessary.
 
     Attributes
     ----------
@@ -340,7 +340,7 @@ def locate_error(
 
 
 def _advice(error: TFRecordError, path: str, globs: SuggestedGlobs) -> str | None:
-    """Return what a user can do about damage; None for an error that is not about damage."""
+    """Return the advice for an error about damage; None for other errors."""
     if not isinstance(error, CorruptRecordError) or isinstance(error, FileChangedError):
         return None
     if "max_record_bytes" in error.problem:

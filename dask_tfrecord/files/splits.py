@@ -70,7 +70,7 @@ def split_at_blocks(
     if known.records is None:
         records = [None] * len(starts)
     elif isinstance(known, BlockIndex):
-        for offset in known.damaged:  # how many records of this split are whole is unknown
+        for offset in known.damaged:  # the number of undamaged records in this split is unknown
             records[bisect_right(starts, offset, key=lambda start: start.offset) - 1] = None
     ranges = zip(starts, [*cuts, None], records, strict=True)
     return tuple(Split(file, start, stop, count) for start, stop, count in ranges)

@@ -34,8 +34,8 @@ class Window:
     readinto : callable
         Fills a buffer with the next bytes and returns their number; returns 0 at the end.
     size : int
-        Size of the buffer in bytes. Iterating doubles the buffer if one record fills it, so a length that a
-        file claims allocates nothing: only bytes that exist do.
+        Size of the buffer in bytes. Iterating doubles the buffer if one record fills it. A wrong length in a
+        file therefore allocates no memory: the buffer grows only with bytes that exist.
     offset : int, default 0
         Decompressed offset in the file of the first byte.
     stop : int, optional
@@ -49,7 +49,7 @@ class Window:
     final : bool
         True once no bytes follow those in view.
     head : bytes
-        The first `LOOK_BYTES` bytes. They show what a file is that is not a TFRecord file.
+        The first `LOOK_BYTES` bytes, by which another format can be recognised.
     """
 
     def __init__(self, readinto: ReadInto, size: int, offset: int = 0, stop: int | None = None) -> None:
@@ -90,14 +90,14 @@ class Window:
 
     @property
     def decompression_error(self) -> CorruptRecordError | None:
-        """The error that will end the iteration because the bytes after the view cannot be decompressed."""
+        """The error that ends the iteration after the view, because the next bytes cannot be decompressed."""
         return None if isinstance(self._failure, FileChangedError) else self._failure
 
     def advance(self, count: int) -> None:
         """Drop the first ``count`` bytes of the view.
 
-        The count may exceed the view only if ``readinto`` reads at `end` wherever that is. The bytes between
-        are then skipped without being read.
+        The count may exceed the view only if ``readinto`` always reads at the offset `end`. The bytes after
+        the view are then skipped without being read.
         """
         self.offset += count
         self._start += count
@@ -105,7 +105,7 @@ class Window:
             self._start = self._end = 0
 
     def fill(self, count: int) -> None:
-        """Read until ``count`` bytes are in view or the end is reached; grow the buffer if need be."""
+        """Read until ``count`` bytes are in view or the end is reached. The buffer grows if necessary."""
         rest = self.data
         if len(rest) >= count:
             return
@@ -136,7 +136,7 @@ class Window:
 
 
 def _overrun(claimed: int, left: int) -> str:
-    return f"the record claims {claimed:,} bytes, the file has {left:,} more"
+    return f"the record's length is {claimed:,} bytes, but only {left:,} bytes of the file are left"
 
 
 def _allocate(size: int) -> memoryview:
@@ -194,7 +194,7 @@ def open_window(store: Store, split: Split, options: ReadOptions, size: int) -> 
 
 
 def _lookalike(decompressed: bytes, stored: bytes, codec: Compression | None) -> str | None:
-    """Return which other format a file's first bytes show, or None if they show a record or nothing known."""
+    """Return a description of the other format that a file has; None for a record or an unknown format."""
     is_compressed = codec is not None and decompressed
     lookalike = looks_like(decompressed if is_compressed else stored)
     if lookalike is None or is_frame(decompressed[:HEADER_BYTES]):
@@ -248,12 +248,12 @@ def _check_compression(found: Compression | None, wanted: ReadCompression, size:
 
 
 def changed_since_snapshot(store: Store, path: str) -> FileChangedError:
-    """Return the error for a file whose bytes are not the ones that the snapshot describes."""
+    """Return the error for a file whose bytes differ from what the snapshot describes."""
     advice = f"if it was rewritten on purpose, call dask_tfrecord.index({store.public(store.root)!r}) again"
     if is_part(path):
         advice = "restore the file as to_tfrecord wrote it"
     return FileChangedError(
-        "the bytes are not those that the dataset's snapshot describes (the CRC-32C differs)",
+        "the content is not the one in the dataset's snapshot (the CRC-32C differs)",
         path=store.public(path),
         advice=f"{advice}; use_snapshot=False reads the files without the snapshot",
     )

@@ -129,7 +129,7 @@ def test_a_tfrecord_file_with_a_damaged_start_is_not_taken_for_another(tmp_path:
         content = bytearray(GOOD)
         content[flipped] ^= 1 << bit
         (tmp_path / "a").write_bytes(content)
-        with pytest.raises(CorruptRecordError, match=r"checksum|claims"):
+        with pytest.raises(CorruptRecordError, match=r"checksum|record's length is"):
             read_tfrecord(tmp_path, schema=pa.schema({"a": pa.int64()}), record_type="example").compute()
 
 

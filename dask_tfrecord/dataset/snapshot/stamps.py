@@ -10,22 +10,22 @@ from dask_tfrecord.files.storage.store import Store
 
 
 def is_proven(file: FileInfo, entry: FileEntry) -> bool:
-    """Return True if the stamp of a listed file is the one in the snapshot.
+    """Return True if the stamp of a listed file is equal to the stamp in the snapshot.
 
-    It is also True for entries without a stamp, which early versions of this library wrote. Of such files,
-    only the size can be compared.
+    The result is also True for entries without a stamp, which early versions of this library wrote. For such
+    files, only the size can be compared.
     """
     return not entry.stamp or file.stamp == entry.stamp
 
 
 def with_stamps(store: Store, files: Sequence[FileEntry]) -> list[FileEntry]:
-    """Return the files that were just written with their stamps; without stamps if the store fails."""
+    """Add the stamps to the entries of files that were just written. If the store fails, add no stamps."""
     try:
         store.fs.invalidate_cache()
         if store.renames:
             stamps = {file.path: stamp_of(store.look(store.join(file.path))) for file in files}
         else:
             stamps = {store.relative(info.path): info.stamp for info in list_directory(store)}
-    except Exception:  # a commit must not fail for want of stamps
+    except Exception:  # a commit must not fail because stamps are missing
         return list(files)
     return [replace(file, stamp=stamps.get(file.path, "")) for file in files]

@@ -105,7 +105,7 @@ def _statistics(files: Sequence[FileEntry], columns: Sequence[Field]) -> pa.Arra
 
 
 def _column_statistics(found: Sequence[ColumnStatistics | None], column: Field) -> pa.Array:
-    """The statistics of one column in each file; null for a file without them."""
+    """Return the statistics of one column in each file; null for a file without statistics."""
     fields = _statistics_fields(column)
     values = zip(*(one or [None] * len(ColumnStatistics._fields) for one in found), strict=True)
     by_name = dict(zip(ColumnStatistics._fields, values, strict=True))
@@ -115,7 +115,7 @@ def _column_statistics(found: Sequence[ColumnStatistics | None], column: Field) 
 
 
 def _statistics_fields(column: Field) -> list[pa.Field]:
-    """The fields of a column's statistics: bounds of the values of a scalar, of the lengths of a list."""
+    """Return the fields of a column's statistics: bounds of scalar values, or of the lengths of lists."""
     nulls = pa.field("nulls", pa.int64())
     if column.depth:
         return [nulls, pa.field("min_length", pa.int64()), pa.field("max_length", pa.int64())]
@@ -140,7 +140,7 @@ def _read_statistics(table: pa.Table, schema: Schema) -> list[tuple[ColumnStatis
 
 
 def _read_stamps(table: pa.Table) -> list[str]:
-    """The stamps; "" where there is none, as in the snapshots of early versions."""
+    """Return the stamp of each file; "" if there is none, as in the snapshots of early versions."""
     if _STAMP not in table.column_names:
         return [""] * len(table)
     return [stamp or "" for stamp in table[_STAMP].cast(pa.string()).to_pylist()]

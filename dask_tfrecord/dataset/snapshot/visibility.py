@@ -87,7 +87,7 @@ def committed_files(listing: Listing, *, use_snapshot: bool) -> tuple[FileInfo, 
     """
     store, files = listing.store, listing.files
     known_roots: dict[str, bool] = {}
-    parts: dict[str, list[FileInfo]] = {}  # by the root of their dataset
+    parts: dict[str, list[FileInfo]] = {}  # files by the root of their dataset
     for file in files:
         if is_part(file.path) and file.path not in listing.spelled_out:
             root = _dataset_root(store, parent_of(file.path), known_roots)
@@ -136,18 +136,18 @@ def _uncommitted_files(store: Store, files: Sequence[FileInfo], *, use_snapshot:
 
 
 def _check_complete(store: Store, files: Sequence[FileInfo]) -> None:
-    """Refuse data files of writes of which files are missing."""
+    """Raise for the data files of a write if other files of the same write are missing."""
     incomplete = _incomplete_writes([file.path for file in files])
     if incomplete:
         raise TFRecordError(
-            "the file belongs to a write that has not finished: other files of it are missing",
+            "the file belongs to a write that has not finished: other files of the write are missing",
             path=store.public(incomplete[0]),
             advice="write the dataset again, or pass use_snapshot=False to read the files that exist",
         )
 
 
 def _incomplete_writes(paths: Sequence[str]) -> list[str]:
-    """The data files whose names show that files of other partitions of the same write are missing.
+    """Return the data files whose names show that files of other partitions of the same write are missing.
 
     Files in partition directories are left out: an empty partition has no file there.
     """
@@ -165,7 +165,7 @@ def visible_files(store: Store) -> list[FileInfo]:
 
 
 def _without_open_runs(store: Store, files: Sequence[FileInfo]) -> list[FileInfo]:
-    """The files that belong to no run that is running or was interrupted."""
+    """Return the files that do not belong to a running or an interrupted run."""
     if not any(is_part(file.path) for file in files):
         return list(files)
     hidden = {run[:8] for run in open_runs(store)}

@@ -20,14 +20,15 @@ from dask_tfrecord.files.storage.redaction import hide, secrets_of
 
 
 def commit(run: WriteRun, files: Sequence[FileEntry]) -> Snapshot:
-    """Make the files of all partitions the dataset, or a part of it, and return the new snapshot.
+    """Commit the files that the tasks wrote: create the next snapshot, which lists them, and return it.
 
     Raises
     ------
     ConcurrentWriteError
         If the write does not append and another write has committed since it was planned.
     SchemaError
-        If the write keeps existing data, and that data has other columns by now.
+        If the write keeps existing data, and the columns of that data have changed since the write was
+        planned.
     """
     snapshot = run.committed_snapshot()
     if snapshot is None:
@@ -64,7 +65,7 @@ def refuse_if_overtaken(run: WriteRun, files: Sequence[FileEntry]) -> None:
         raise ConcurrentWriteError(
             "another write committed a dataset here first",
             path=run.store.public(run.store.root),
-            advice="write to a directory of its own, or start the write again on top of the new dataset",
+            advice="write to another directory, or start the write again to change the new dataset",
         )
 
 
@@ -98,7 +99,7 @@ def create_snapshot(run: WriteRun, files: Sequence[FileEntry]) -> Snapshot:
         failure = create_file(run, snapshot)
         if failure is None and _is_newest(run, snapshot.number):
             return snapshot
-        committed = run.committed_snapshot()  # the store may have reported a failure of what succeeded
+        committed = run.committed_snapshot()  # the store may report a failure although it succeeded
         if committed is not None:
             return committed
         refuse_if_overtaken(run, files)
@@ -148,7 +149,7 @@ def _move_from_staging(run: WriteRun, file: FileEntry) -> None:
     try:
         run.store.place(run.staged(file.path), target)
     except FileNotFoundError:
-        if not run.store.fs.exists(target):  # an earlier attempt has not moved it either
+        if not run.store.fs.exists(target):  # no attempt of this run has moved the file
             raise
 
 
@@ -157,7 +158,7 @@ def _newest_number(run: WriteRun) -> int:
 
 
 def _is_newest(run: WriteRun, number: int) -> bool:
-    """True if readers see the snapshot that was just created.
+    """Return True if the snapshot that was just created is the newest one, which readers use.
 
     An overwrite removes earlier snapshots, so a number may be free that is lower than the newest one.
     """
@@ -173,9 +174,10 @@ def _remove_files(run: WriteRun, files: Sequence[FileEntry]) -> None:
 
 
 def _unlisted(run: WriteRun, files: Sequence[FileEntry]) -> list[FileEntry]:
-    """The files that the newest snapshot does not list.
+    """Return the files that the newest snapshot does not list.
 
-    It may list some although it is another run's: an append keeps what an earlier attempt committed.
+    The newest snapshot of another run may list some of them: an append keeps the files that
+    an earlier attempt of this run committed.
     """
     newest = find_snapshot(run.store)
     listed = {file.path for file in newest.files} if newest else set()
@@ -183,7 +185,7 @@ def _unlisted(run: WriteRun, files: Sequence[FileEntry]) -> list[FileEntry]:
 
 
 def _with_parents(directories: Iterable[str]) -> set[str]:
-    """The directories and all of their parents, up to the root, which is ""."""
+    """Return the directories and all of their parents, up to the root, which is ""."""
     result: set[str] = set()
     for directory in directories:
         while directory not in result:

@@ -12,9 +12,9 @@ from dask_tfrecord.files.storage.not_found import check_bucket
 from dask_tfrecord.files.storage.redaction import redact_errors, without_credentials
 from dask_tfrecord.files.storage.store import Store
 
-# Parts of a path that fsspec interprets, and their meaning.
+# Parts of a path that fsspec interprets, and what fsspec does with each.
 _FSSPEC_SYNTAX = {
-    "::": "chains filesystems in fsspec; they can be read, not written",
+    "::": "chains filesystems in fsspec; a chain can be read but not written",
     "?versionId=": "selects a version of an object on S3",
 }
 
@@ -28,7 +28,7 @@ def destination(path: str | os.PathLike[str], storage_options: dict[str, Any] | 
     TFRecordError
         If ``path`` is not a path.
     DestinationError
-        If fsspec would not take ``path`` for the name of one directory.
+        If fsspec would not interpret ``path`` as the name of one directory.
     """
     text = os.fspath(path) if isinstance(path, str | os.PathLike) else path
     if not isinstance(text, str) or not text:
@@ -59,8 +59,7 @@ def check_destination(store: Store, mode: Mode = "create") -> int:
     Raises
     ------
     DestinationError
-        If there is a file in place of the directory, or if the mode is "create" and readers would see
-        anything in the directory.
+        If ``path`` is a file, or if the mode is "create" and the directory has files that readers would see.
     """
     root = store.public(store.root)
     if is_disk_root(store):  # listing it would take very long

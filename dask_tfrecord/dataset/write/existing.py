@@ -1,4 +1,4 @@
-"""The data that a write adds to: does it have the same columns? Foreign files enter the dataset here."""
+"""Check that the data in a directory has the columns of an append, and adopt the files of other tools."""
 
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -38,7 +38,7 @@ def check_existing_data(
     Raises
     ------
     SchemaError
-        If columns, types, partition columns or index differ. The error names one that does.
+        If the columns, types, partition columns or index differ. The error names one difference.
     """
     snapshot = find_snapshot(store)
     if snapshot is not None:
@@ -51,7 +51,7 @@ def check_existing_data(
 def check_agreement(
     snapshot: Snapshot, schema: Schema, partitioning: Sequence[Field], store: Store, index: Levels
 ) -> None:
-    """Check that these columns can be added to a dataset; raises as `check_existing_data` does."""
+    """Check that these columns can be added to a dataset. Raise as `check_existing_data` does."""
     root = store.public(store.root)
     _check_partitioning([item.name for item in partitioning], list(snapshot.partition_on), root)
     _check_index(index, snapshot.index, root)
@@ -65,7 +65,7 @@ def check_agreement(
 def adopt_foreign_files(store: Store, schema: Schema, partitioning: Sequence[Field]) -> Snapshot | None:
     """Describe the files of other tools as a snapshot with the number 0, which is not stored.
 
-    Every file is read once: that is the only way to know its number of records. Returns None if there are no
+    Every file is read once, because the snapshot needs its number of records. Return None if there are no
     files.
     """
     files = visible_files(store)
@@ -80,10 +80,10 @@ def adopt_foreign_files(store: Store, schema: Schema, partitioning: Sequence[Fie
 
 
 def _foreign_schema(store: Store, files: Sequence[FileInfo], schema: Schema) -> Schema:
-    """The schema of files without a snapshot: inferred, with our types for columns that have no values.
+    """Return the schema of files without a snapshot.
 
-    The kinds of the features must agree with ours. A foreign column otherwise keeps the inferred type,
-    because that is what readers see.
+    Columns without any value get the types of the write. All other columns keep the inferred types, which
+    readers see. The kinds of their features must be those of the write.
     """
     root = store.public(store.root)
     sample = take_sample(store, files, record_type=schema.record_type, options=ReadOptions())
@@ -118,7 +118,8 @@ def _check_partitioning(ours: list[str], theirs: list[str], root: str) -> None:
     if ours != theirs:
         only_one_has = [name for name in [*theirs, *ours] if (name in theirs) != (name in ours)]
         raise SchemaError(
-            f"the dataset is partitioned on {theirs or 'nothing'}, the write on {ours or 'nothing'}",
+            f"the dataset is partitioned on {theirs or 'nothing'}, "
+            f"but the write partitions on {ours or 'nothing'}",
             path=root,
             feature=(only_one_has or theirs)[0],
             advice=f"pass partition_on={theirs or None}",
@@ -126,7 +127,7 @@ def _check_partitioning(ours: list[str], theirs: list[str], root: str) -> None:
 
 
 def _check_index(ours: Levels, theirs: Levels | None, root: str) -> None:
-    """Refuse another index than the dataset has; None means that the dataset's index is not known."""
+    """Raise if the index differs from the dataset's. None means that the dataset's index is unknown."""
     if theirs is not None and ours != theirs:
         there, here = ([column for column, _ in levels] or "none" for levels in (theirs, ours))
         drop = "" if theirs else ", or pass write_index=False to drop the index"
@@ -155,7 +156,7 @@ def _column_error(problem: str, name: str, root: str) -> SchemaError:
 def _partition_values(
     store: Store, files: Sequence[FileInfo], partitioning: Sequence[Field]
 ) -> list[tuple[Any, ...]]:
-    """The partition values of foreign files, from the names of their directories."""
+    """Return the partition values of foreign files, from the names of their directories."""
     directories = [parent_of(store.relative(file.path)) for file in files]
     expected = [item.name for item in partitioning]
     for directory, file in dict(zip(directories, files, strict=True)).items():
@@ -173,7 +174,7 @@ def _partition_values(
 
 
 def _entry(store: Store, file: FileInfo) -> FileEntry:
-    """Read a foreign file, and count its records and the checksum of its bytes."""
+    """Read a foreign file and return its entry, with the number of records and the checksum."""
     summing = ChecksumStore(store.fs, store.root)
     records = count_records(summing, Split(file), ReadOptions())
     total = summing.checksum

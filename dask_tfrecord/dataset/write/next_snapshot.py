@@ -14,14 +14,14 @@ from dask_tfrecord.files.storage.paths import parent_of
 
 
 def next_snapshot(run: WriteRun, files: Sequence[FileEntry]) -> tuple[Snapshot, list[str]]:
-    """The snapshot of the dataset after a write of these files.
+    """Return the snapshot of the dataset after a write of these files.
 
     Returns
     -------
     snapshot : Snapshot
         The next snapshot; not stored yet.
     replaced : list of str
-        The files, relative to the root, that the dataset loses by it: data files and old snapshots.
+        The data files and old snapshots that the commit removes from the dataset, relative to the root.
 
     Raises
     ------
@@ -49,7 +49,7 @@ def next_snapshot(run: WriteRun, files: Sequence[FileEntry]) -> tuple[Snapshot, 
 
 
 def _existing_data(run: WriteRun) -> Snapshot | None:
-    """The dataset that a write adds to; for the files of other tools, a snapshot with the number 0."""
+    """Return the snapshot that a write adds to; for files of other tools, a snapshot with the number 0."""
     existing = find_snapshot(run.store)
     if existing is None:
         return adopt_foreign_files(run.store, run.schema, run.partitioning)
@@ -58,7 +58,10 @@ def _existing_data(run: WriteRun) -> Snapshot | None:
 
 
 def _merged(run: WriteRun, existing: Snapshot, new: Snapshot) -> tuple[Snapshot, list[str]]:
-    """The files of a dataset and of a write. In the mode "partitions", new directories replace old ones."""
+    """Merge the files of a dataset and of a write.
+
+    In the mode "partitions", new directories replace old ones.
+    """
     others = [file for file in existing.files if not run.owns(file.path)]
     replaced: list[str] = []
     if run.mode == "partitions":
@@ -83,7 +86,7 @@ def _merged(run: WriteRun, existing: Snapshot, new: Snapshot) -> tuple[Snapshot,
 
 
 def _overwritten_files(run: WriteRun) -> list[str]:
-    """The existing data files that an overwrite was planned to remove, relative to the root."""
+    """Return the existing data files that the overwrite was planned to remove, relative to the root."""
     run.store.fs.invalidate_cache()
     present = [run.store.relative(file.path) for file in visible_files(run.store)]
     planned = run.replaceable | listed_files(run.store)
@@ -91,6 +94,6 @@ def _overwritten_files(run: WriteRun) -> list[str]:
 
 
 def _descriptions(run: WriteRun) -> list[str]:
-    """The snapshots that list replaced files, and the exports that name them, relative to the root."""
+    """Return the snapshots that list replaced files, and the exports that name them, relative to the root."""
     snapshots = [snapshot_path(number) for number in versions(run.store) if number <= run.base]
     return snapshots + exported_files(run.store)

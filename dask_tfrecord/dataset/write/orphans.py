@@ -13,7 +13,7 @@ from dask_tfrecord.files.storage.listing import list_directory
 from dask_tfrecord.files.storage.paths import name_of
 from dask_tfrecord.files.storage.store import Store
 
-# The name of a file until it is complete.
+# Matches the temporary name that a file has until it is complete.
 _TEMPORARY_NAME = re.compile(r"\..*\.[0-9a-f]{32}")
 
 
@@ -23,7 +23,8 @@ def remove_orphans(store: Store, before: datetime) -> list[str]:
     Returns
     -------
     list of str
-        The removed files, relative to the root. An aborted upload counts with the path that it was for.
+        The removed files, relative to the root. For an aborted upload, the path of the file that it would
+        have created.
     """
     finish_newest(store)
     removed: list[str] = []
@@ -41,7 +42,7 @@ def remove_orphans(store: Store, before: datetime) -> list[str]:
 
 
 def _unlisted_files(store: Store) -> dict[str, list[str]]:
-    """The data files of open runs that are in their final place and in no snapshot, by short run id.
+    """Return the data files of open runs that are in their final place and in no snapshot, by short run id.
 
     A run removes its staging directory last, so runs without one have left nothing. Data files with their
     names were copied here, or belong to another dataset in a subdirectory.
@@ -58,7 +59,7 @@ def _unlisted_files(store: Store) -> dict[str, list[str]]:
 
 
 def _listed_files(store: Store, numbers: Iterable[int]) -> set[str]:
-    """The files that any of the snapshots lists."""
+    """Return all files that are listed in at least one snapshot."""
     listed: set[str] = set()
     for number in numbers:
         with suppress(FileNotFoundError):  # removed by an overwrite just now
@@ -74,7 +75,7 @@ def _files_in(store: Store, directory: str) -> list[str]:
 
 
 def _last_modified(store: Store, paths: Iterable[str]) -> datetime:
-    """The newest modification time; the present if it is not known."""
+    """Return the newest modification time of some files; the current time if it is unknown."""
     now = datetime.now(UTC)
     try:
         times = [store.fs.modified(path) for path in paths]

@@ -21,7 +21,7 @@ from dask_tfrecord.files.storage.store import Store
 # Files that are opened at the same time.
 _THREADS = 16
 
-# The most names that an error lists; it counts the others.
+# The most names that an error lists. The error gives the number of further names.
 _MOST_NAMES = 5
 
 # The most files that are opened to find out whether overwrite=True is good advice.
@@ -44,8 +44,8 @@ def replaceable_files(store: Store) -> frozenset[str]:
     Raises
     ------
     DestinationError
-        If the directory is never overwritten, or holds anything but TFRecord files, a link to another
-        directory, or another dataset.
+        If the directory is protected, or contains files that are not TFRecord files, links to other
+        directories, or another dataset.
     """
     _refuse_protected(store)
     files = visible_files(store)
@@ -69,7 +69,10 @@ def replaceable_files(store: Store) -> frozenset[str]:
 
 
 def listed_files(store: Store) -> frozenset[str]:
-    """Return the files that the newest snapshot lists; none if it is damaged or there is none."""
+    """Return the files that the newest snapshot lists.
+
+    The result is empty if the snapshot is damaged or missing.
+    """
     with suppress(TFRecordError):
         snapshot = find_snapshot(store)
         if snapshot is not None:
@@ -94,7 +97,7 @@ def refusal(store: Store, files: Sequence[FileInfo]) -> DestinationError:
 
 
 def _foreign_files(store: Store, files: Sequence[FileInfo]) -> list[str]:
-    """The files that are not TFRecord files, relative to the root."""
+    """Return the files that are not TFRecord files, relative to the root."""
     with ThreadPoolExecutor(_THREADS) as pool:
         results = list(pool.map(lambda file: _is_tfrecord(store, file), files))
     return [
@@ -117,7 +120,7 @@ def _is_tfrecord(store: Store, file: FileInfo) -> bool:
 
 
 def _first_bytes(store: Store, file: FileInfo, size: int) -> bytes:
-    """The first bytes of the decompressed content; none if the content is empty."""
+    """Return the first bytes of the decompressed content; empty if the content is empty."""
     with store.open(file.path, size, 0, min(size, HEADER_BYTES)) as source:
         head = source.peek(HEADER_BYTES)
     compression = detect(head)
@@ -157,7 +160,7 @@ def _refuse_protected(store: Store) -> None:
 
 
 def _protected_role(store: Store) -> str | None:
-    """What a protected directory is, such as "the home directory"; None if it is not protected."""
+    """Return the role of a protected directory, such as "the home directory"; None for other directories."""
     return _local_role(store) if store.root.strip("/") else "the root of a filesystem"
 
 
@@ -181,7 +184,7 @@ def _local_role(store: Store) -> str | None:
 
 
 def _is_same(one: str, other: str) -> bool:
-    """Return True for two names of one directory, as on a filesystem that ignores case."""
+    """Return True if two paths name the same directory. On some filesystems, the paths may differ in case."""
     try:
         return os.path.samefile(one, other)
     except OSError:
@@ -189,18 +192,18 @@ def _is_same(one: str, other: str) -> bool:
 
 
 def _refuse_links(store: Store) -> None:
-    """Refuse a directory with links to directories outside: their files are not the dataset's."""
+    """Raise for a directory with links to outside directories, whose files are not the dataset's."""
     own = store.join(METADATA_DIRECTORY)
     for link in [own] * os.path.islink(own) + linked_directories(store.root):
         raise DestinationError(
-            f"a link, {link}, leads out of it, and the overwrite would remove the files there",
+            f"the link {link} leads to another directory, and the overwrite would remove the files there",
             path=store.public(store.root),
             advice="remove the link first",
         )
 
 
 def _refuse_datasets_below(store: Store, files: Sequence[FileInfo]) -> None:
-    """Refuse a directory with subdirectories that are datasets with snapshots."""
+    """Raise for a directory that has another dataset with a snapshot in a subdirectory."""
     directories: set[str] = set()
     for file in files:
         directory = parent_of(store.relative(file.path))
@@ -215,7 +218,7 @@ def _refuse_datasets_below(store: Store, files: Sequence[FileInfo]) -> None:
             raise DestinationError(
                 f"the directory holds another dataset, {directory!r}, which the overwrite would remove",
                 path=store.public(store.root),
-                advice="write to a directory of its own, or remove that dataset first",
+                advice="write to another directory, or remove that dataset first",
             )
 
 

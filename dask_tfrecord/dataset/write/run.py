@@ -91,7 +91,10 @@ class WriteRun:
         return every.select(self.order or every.names)
 
     def name(self, index: int, count: int, number: int = 0) -> str:
-        """The name of file ``number`` of partition ``index`` of ``count``; the same in every directory."""
+        """Return the name of file ``number`` of partition ``index`` of ``count``.
+
+        It is the same in every directory.
+        """
         return part_name(
             self.run,
             index,
@@ -102,11 +105,11 @@ class WriteRun:
         )
 
     def owns(self, path: str) -> bool:
-        """True if a data file belongs to this run, perhaps from another attempt at the same commit."""
+        """Return True if a data file belongs to this run, including earlier attempts at the same commit."""
         return run_of(path) == self.run[:8]
 
     def staged(self, name: str) -> str:
-        """The path in the store where a file of this run waits for the commit."""
+        """Return the path in the store where a file of this run is staged until the commit."""
         return self.store.join(staged(self.run, name))
 
     def write(self, table: pa.Table, index: int, count: int) -> tuple[FileEntry, ...]:
@@ -117,9 +120,9 @@ class WriteRun:
     def write_grouped(self, rows: GroupedRows, index: int, count: int) -> tuple[FileEntry, ...]:
         """Write the files of a partition whose rows are sorted by directory. A repetition replaces them.
 
-        Stores that rename get the files in staging. On the others the files are uploaded to their final
-        place, where the marker in staging keeps them hidden. After the commit such a file belongs to the
-        dataset, and a recomputed task might hold other rows, so nothing is written then.
+        On stores with a rename, the files are written to staging. On other stores, the files are uploaded to
+        their final place, and a marker in staging hides them from readers. After the commit nothing is
+        written: the files belong to the dataset, and a recomputed task might have other rows.
         """
         if not self.store.renames and not self._mark_started():
             return ()
@@ -131,7 +134,10 @@ class WriteRun:
         return tuple(write_files(self.store, place, rows, self.schema, self.options))
 
     def _mark_started(self) -> bool:
-        """Create the marker that hides this run's files from readers; False if the run has committed."""
+        """Create the marker that hides this run's files from readers.
+
+        Return False if the run has committed.
+        """
         marker = self.staged("started")
         self.store.fs.invalidate_cache(marker)
         if not self.store.fs.exists(marker):
@@ -141,7 +147,7 @@ class WriteRun:
         return True
 
     def committed_snapshot(self) -> Snapshot | None:
-        """The snapshot that an earlier attempt of this run committed, or None."""
+        """Return the snapshot that an earlier attempt of this run committed, or None."""
         for number in versions(self.store):
             if number > self.base:
                 with suppress(FileNotFoundError):  # removed by an overwrite just now
@@ -153,7 +159,7 @@ class WriteRun:
     def _unless_bypassed(self, snapshot: Snapshot) -> Snapshot | None:
         """Remove this run's snapshot if the newest one was made without knowing it.
 
-        That is so where the newest snapshot is another run's and lists none of this run's files. It can
+        In this case, the newest snapshot belongs to another run and lists none of this run's files. This can
         happen because an overwrite frees the numbers of the snapshots that it removes.
         """
         own = {file.path for file in snapshot.files if self.owns(file.path)}

@@ -127,7 +127,7 @@ def list_files(
             raise nothing_at(Store(store.fs, root), "no visible files to read here", path)
         for file in match.files:
             if store.local and file.size is None:
-                raise FileNotFoundError(f"{file.path}: the link leads to nothing")
+                raise FileNotFoundError(f"{file.path}: the target of the link does not exist")
     is_directory = (
         len(matches) == 1 and not isinstance(paths, list | tuple) and matches[0].kind == "directory"
     )
@@ -157,7 +157,7 @@ def as_paths(paths: PathLike | Sequence[PathLike]) -> list[PathLike]:
 
 
 def with_trailing_slash(store: Store) -> Store:
-    """Return the store; over HTTP with a slash at the end of its root if the root is a page of links."""
+    """Return the store. Over HTTP, add a slash to the end of its root if the root is a page of links."""
     if not is_http(store.root) or store.root.endswith("/"):
         return store
     try:
@@ -222,7 +222,7 @@ def _expand(store: Store, path: str) -> _Match:
 
 
 def _is_page(info: dict[str, Any]) -> bool:
-    """Return True for an HTML page whose URL ends with a slash: the way a web server shows a directory."""
+    """Return True for an HTML page whose URL ends with a slash: the form of a directory on the web."""
     return info.get("mimetype") == "text/html" and urlsplit(info.get("url", "")).path.endswith("/")
 
 

@@ -1,4 +1,4 @@
-"""Errors for a path where nothing was found: why, and what to do. Computed only after a failure."""
+"""Errors for a path without files: the reason, and what to do. Computed only after a failure."""
 
 from contextlib import suppress
 
@@ -12,7 +12,7 @@ _STAGING = "_tfrecord/staging"
 def nothing_at(store: Store, otherwise: str, pattern: str = "") -> FileNotFoundError:
     """Return the error for a directory, or a glob in it, without files.
 
-    The message gives the reason, and ``otherwise`` if none is known.
+    The message is the reason if one is known, else ``otherwise``.
     """
     check_bucket(store)
     reason = otherwise
@@ -47,7 +47,7 @@ def check_bucket(store: Store) -> None:
 
 
 def unreachable(place: str, error: BaseException) -> TFRecordError | None:
-    """Return the error for a web server that failed; None if it answered that nothing is there.
+    """Return the error for a web server that failed; None if it answered that the file does not exist.
 
     fsspec reports every HTTP failure as "not found". The text of the failure may contain the URL with its
     secrets, so the message gives only the status or the class of the error.
@@ -58,4 +58,4 @@ def unreachable(place: str, error: BaseException) -> TFRecordError | None:
         return None
     how = f"it answers {status}" if status else type(cause).__name__
     advice = "check the address, that the server is running, and that it grants you access"
-    return TFRecordError(f"the server could not be asked for the file ({how})", path=place, advice=advice)
+    return TFRecordError(f"the request to the server failed ({how})", path=place, advice=advice)

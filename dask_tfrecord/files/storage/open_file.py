@@ -66,7 +66,7 @@ class ExpectedFile:
     look: Callable[[], dict[str, Any]]
 
     def check(self, now: dict[str, Any]) -> None:
-        """Raise FileChangedError if the current info is that of another file."""
+        """Raise FileChangedError if the current info shows that the file was replaced."""
         size, stamp = now.get("size"), stamp_of(now)
         if size is not None and self.size is not None and size != self.size:
             raise self.resized(f"{size:,}")
@@ -75,7 +75,7 @@ class ExpectedFile:
             raise FileChangedError(problem, path=self.path, advice=_ADVICE)
 
     def resized(self, now: str) -> FileChangedError:
-        """Return the error for a file that has another size now."""
+        """Return the error for a file whose size has changed."""
         problem = f"the file had {self.size:,} bytes when the dataset was listed and has {now} now"
         return FileChangedError(problem, path=self.path, advice=_ADVICE)
 
@@ -103,7 +103,7 @@ class ExpectedFile:
         try:
             now = self.look()
         except FileNotFoundError:
-            problem = "the file was there when the dataset was listed and is gone now"
+            problem = "the file was removed after the dataset was listed"
             raise FileNotFoundError(f"{self.path}: {problem}") from None
         except Exception:  # the store cannot be reached, which the first error reports
             return

@@ -66,7 +66,7 @@ def expand_braces(pattern: str) -> list[str]:
 
 
 def check_url(text: str) -> None:
-    """Raise TFRecordError for a path or URL that fsspec or a store would silently take for another place."""
+    """Raise TFRecordError for a path or URL that fsspec or a store would silently read as another path."""
     if "\0" in text:
         raise TFRecordError(f"{without_credentials(text)!r} contains a null character and is not a path")
     if _BUCKET_WITH_USER.search(text):

@@ -91,7 +91,7 @@ def test_a_rewritten_file_of_the_same_size_raises_whatever_is_asked(foreign: Pla
     with pytest.raises(FileChangedError, match=ADVICE) as caught:
         QUERIES[query](foreign)
     assert str(caught.value.path).endswith("/1.tfrecord")
-    assert caught.value.problem.startswith("the bytes are not those")
+    assert caught.value.problem.startswith("the content is not the one")
     assert caught.value.record is None
 
 

@@ -130,7 +130,7 @@ def test_a_directory_with_nothing_but_an_unfinished_write_says_so_and_how_to_men
 
 def test_a_part_of_a_write_without_its_snapshot_is_read_when_told_to(tmp_path: Path) -> None:
     (tmp_path / "part-0123abcd-00000-of-00002.tfrecord").write_bytes(row(5))
-    with pytest.raises(TFRecordError, match=r"other files of it are missing; .* use_snapshot=False"):
+    with pytest.raises(TFRecordError, match=r"other files of the write are missing; .* use_snapshot=False"):
         read_tfrecord(tmp_path)
     assert numbers(tmp_path, use_snapshot=False) == numbers(f"{tmp_path}/*") == [5]
 
@@ -159,7 +159,7 @@ def test_times_are_never_taken_for_times_of_another_unit(
 ) -> None:
     frame = pd.DataFrame({"x": pd.array([None, None], dtype=pd.ArrowDtype(pa.int64())), "n": [1, 2]})
     dd.from_pandas(frame, npartitions=1).to_tfrecord(tmp_path / "x", schema={"x": stored})
-    with pytest.raises(SchemaError, match=r"'x'.*the records hold.*use_snapshot"):
+    with pytest.raises(SchemaError, match=r"'x'.*the records store.*use_snapshot"):
         dd.read_tfrecord(tmp_path / "x", schema={"x": wanted})
     same = dd.read_tfrecord(tmp_path / "x", schema={"x": stored}).compute()
     assert same["x"].isna().all()

@@ -82,7 +82,9 @@ def test_appended_partitions_come_in_the_directories_that_are_there(tmp_path: Pa
     to_tfrecord(keyed(b=[3], c=[4]), tmp_path, partition_on=["key"], append=True)
     assert by_key(tmp_path) == {"a": [1], "b": [2, 3], "c": [4]}
     for ddf in (keyed(b=[3])[["n"]], keyed(b=[3])):
-        with pytest.raises(SchemaError, match=r"on \['key'\], the write on nothing; pass") as caught:
+        with pytest.raises(
+            SchemaError, match=r"on \['key'\], but the write partitions on nothing; pass"
+        ) as caught:
             to_tfrecord(ddf, tmp_path, append=True)
         assert caught.value.feature == "key"
 
@@ -133,7 +135,7 @@ def test_keys_of_others_must_be_of_the_columns_type(tmp_path: Path) -> None:
     with pytest.raises(SchemaError, match="has the value 'b', which is not of type int64") as caught:
         to_tfrecord(ddf, tmp_path, partition_on="key", append=True)
     assert caught.value.feature == "key"
-    with pytest.raises(SchemaError, match=r"partitioned on \['key'\], the write on nothing"):
+    with pytest.raises(SchemaError, match=r"partitioned on \['key'\], but the write partitions on nothing"):
         to_tfrecord(collection(1), tmp_path, append=True)
 
 

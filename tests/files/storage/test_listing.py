@@ -313,7 +313,7 @@ def test_a_dataset_on_a_server_that_shows_its_directories_is_read_by_its_snapsho
 
 @pytest.mark.parametrize("path", ["", "/", "/data", "/data/", "/data/*.tfrecord", "/a.tfrecord?key=hunter2"])
 def test_a_refused_connection_is_not_an_empty_directory(path: str) -> None:
-    with pytest.raises(Exception, match=r"could not be asked|Cannot connect") as caught:
+    with pytest.raises(Exception, match=r"the request to the server failed|Cannot connect") as caught:
         read_tfrecord(f"http://127.0.0.1:1{path}")
     assert not isinstance(caught.value, FileNotFoundError)
     assert "hunter2" not in str(caught.value)
@@ -323,7 +323,7 @@ def test_a_refused_connection_is_not_an_empty_directory(path: str) -> None:
 def test_a_server_that_refuses_is_not_an_empty_directory(tmp_path: Path, status: int) -> None:
     (tmp_path / "a.tfrecord").write_bytes(b"")
     with page_server(tmp_path, status={"/a.tfrecord": status, "/sub/": status}) as url:
-        with pytest.raises(TFRecordError, match=f"could not be asked.*{status}"):
+        with pytest.raises(TFRecordError, match=f"the request to the server failed.*{status}"):
             read_tfrecord(f"{url}/a.tfrecord")
         (tmp_path / "sub").mkdir()
         for path in ("/", "/**"):
