@@ -27,7 +27,7 @@ from dask_tfrecord.schema.model import Schema
 
 GIB = 1 << 30
 STARTS = [2 * GIB - 7, 2 * GIB, 4 * GIB - 7, 4 * GIB, 40 * GIB + 3]
-TYPES = pa.schema({"n": pa.int64(), "at": pa.int64(), "from": files.PATH})
+TYPES = pa.schema({"n": pa.int64(), "at": pa.int64(), "from": files.PATH_TYPE})
 OPTIONS = ReadOptions(path_column="from", offset_column="at")
 COLUMNS = Schema(Schema.from_arrow(TYPES).fields, "example")
 
