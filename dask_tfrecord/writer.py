@@ -433,11 +433,9 @@ def _repartitioned(ddf: dd.DataFrame, npartitions: int | None) -> dd.DataFrame:
     return ddf.clear_divisions().repartition(npartitions=npartitions)
 
 
-def _compute(
-    result: Any, run: WriteRun, compute_kwargs: dict[str, Any] | None, retries: int | None
-) -> Snapshot:
+def _compute(result: Any, run: WriteRun, kwargs: dict[str, Any] | None, retries: int | None) -> Snapshot:
     """Write now. If the write fails or is interrupted, its staged files are removed."""
-    kwargs = dict(compute_kwargs or {})
+    kwargs = dict(kwargs or {})
     if retries is not None:
         kwargs["retries"] = retries
     elif not run.store.local:
