@@ -1,13 +1,16 @@
 """Every example in a public docstring runs as it is printed."""
 
 import doctest
+import importlib
 import inspect
+import pkgutil
 from pathlib import Path
 
 import dask
 import pytest
 
 import dask_tfrecord
+from dask_tfrecord import feed
 
 PUBLIC = {name: getattr(dask_tfrecord, name) for name in dask_tfrecord.__all__}
 
@@ -18,12 +21,32 @@ EXAMPLES = [
     if test.examples
 ]
 
+FEEDS = [module.name for module in pkgutil.walk_packages(feed.__path__, f"{feed.__name__}.")]
+
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example.name)
 def test_example_prints_what_the_docstring_shows(
     example: doctest.DocTest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    _run(example)
+
+
+@pytest.mark.parametrize("name", FEEDS)
+def test_examples_of_a_feed_print_what_their_docstrings_show(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    try:
+        module = importlib.import_module(name)
+    except ImportError as error:
+        pytest.skip(f"{error.name} is not installed")
+    for number, example in enumerate(doctest.DocTestFinder().find(module, name)):
+        (tmp_path / str(number)).mkdir()
+        monkeypatch.chdir(tmp_path / str(number))
+        _run(example)
+
+
+def _run(example: doctest.DocTest) -> None:
     report: list[str] = []
     example.globs = {}  # an example imports what it uses, so that it can be copied
     with dask.config.set(scheduler="threads"):

@@ -43,8 +43,15 @@ class TFRecordPyDataset(keras.utils.PyDataset):
 
     Examples
     --------
-    >>> from dask_tfrecord.feed.keras import TFRecordPyDataset  # doctest: +SKIP
-    >>> model.fit(TFRecordPyDataset("train", 256, "x", "y", shuffle=7), epochs=5)  # doctest: +SKIP
+    >>> import dask.dataframe as dd
+    >>> import dask_tfrecord
+    >>> import keras
+    >>> from dask_tfrecord.feed.keras import TFRecordPyDataset
+    >>> ddf = dd.from_dict({"x": [1, 2, 3], "y": [2, 4, 6]}, npartitions=1)
+    >>> _ = dask_tfrecord.to_tfrecord(ddf, "train")
+    >>> batches = TFRecordPyDataset("train", 2, "x", "y", shuffle=7)
+    >>> sum(len(x) for x, y in batches)
+    3
     """
 
     def __init__(

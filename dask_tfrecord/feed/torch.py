@@ -123,9 +123,15 @@ class TFRecordBatches(IterableDataset[Any]):
 
     Examples
     --------
-    >>> from torch.utils.data import DataLoader  # doctest: +SKIP
-    >>> from dask_tfrecord.feed.torch import TFRecordBatches  # doctest: +SKIP
-    >>> loader = DataLoader(TFRecordBatches("train", 1024, shuffle=7), batch_size=None)  # doctest: +SKIP
+    >>> import dask.dataframe as dd
+    >>> import dask_tfrecord
+    >>> from dask_tfrecord.feed.torch import TFRecordBatches
+    >>> from torch.utils.data import DataLoader
+    >>> ddf = dd.from_dict({"x": [1, 2, 3]}, npartitions=1)
+    >>> _ = dask_tfrecord.to_tfrecord(ddf, "train")
+    >>> loader = DataLoader(TFRecordBatches("train", 2), batch_size=None)
+    >>> [batch["x"].tolist() for batch in loader]
+    [[1, 2], [3]]
     """
 
     def __init__(
@@ -226,8 +232,16 @@ class TFRecordTable(Dataset[Any]):
 
     Examples
     --------
-    >>> dataset = TFRecordTable("train")  # doctest: +SKIP
-    >>> loader = DataLoader(dataset, 256, shuffle=True, collate_fn=dataset.collate)  # doctest: +SKIP
+    >>> import dask.dataframe as dd
+    >>> import dask_tfrecord
+    >>> from dask_tfrecord.feed.torch import TFRecordTable
+    >>> from torch.utils.data import DataLoader
+    >>> ddf = dd.from_dict({"x": [1, 2, 3]}, npartitions=1)
+    >>> _ = dask_tfrecord.to_tfrecord(ddf, "train")
+    >>> dataset = TFRecordTable("train")
+    >>> loader = DataLoader(dataset, 2, shuffle=True, collate_fn=dataset.collate)
+    >>> sorted(value for batch in loader for value in batch["x"].tolist())
+    [1, 2, 3]
     """
 
     def __init__(
