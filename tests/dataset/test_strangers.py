@@ -125,7 +125,7 @@ OTHERS = {
     "no message": ("notes.rec", oracle.records_file([b"no message"])),
     "readme": ("README.md", b"# Data\n\nSome text.\n"),
     "csv": ("labels.csv", b"a,b\n1,2\n"),
-    "json": ("dataset_info.json", b'{"name": "x"}'),
+    "json": ("info.json", b'{"name": "x"}'),
     "json at the end": ("z.json", b'{"name": "x"}'),
 }
 

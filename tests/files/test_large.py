@@ -164,7 +164,7 @@ def test_a_column_of_more_than_two_gigabytes_in_one_partition(tmp_path: Path) ->
 def test_rows_are_chosen_of_a_column_of_more_than_two_gigabytes() -> None:
     chunk = pa.array([bytes(GIB // 16), b"last"])
     table = pa.table({"image": pa.chunked_array([chunk] * 33)})  # all of them the same memory
-    assert random_access._chosen(table, np.array([1, 65]))["image"].to_pylist() == [b"last"] * 2
+    assert random_access._selected_rows(table, np.array([1, 65]))["image"].to_pylist() == [b"last"] * 2
     assert random_access._ordered(table, np.arange(66)).num_rows == 66
 
 

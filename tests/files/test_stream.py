@@ -299,7 +299,7 @@ def test_a_file_that_changes_between_plan_and_read_raises(
     content = written.bytes()
     if change == "gone":
         store.fs.rm_file(split.file.path)
-        with pytest.raises(FileNotFoundError, match=r"mine\.tfrecord: the file was there"):
+        with pytest.raises(FileNotFoundError, match=r"mine\.tfrecord: the file was removed"):
             read_table(store, split, SCHEMA, ReadOptions())
         return
     new = {"same size": content[:-1] + b"x", "longer": content + content, "shorter": content[:-100]}[change]
