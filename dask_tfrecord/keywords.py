@@ -60,6 +60,8 @@ class WriteKeywords(TypedDict, total=False):
     append: bool
     overwrite: bool | Literal["partitions"]
     partition_on: str | Sequence[str] | None
+    split: Mapping[str, float] | None
+    split_by: str | Sequence[str] | int
     colocate: bool
     shuffle: int | None
     npartitions: int | None

@@ -3,20 +3,17 @@
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, Literal, Unpack, get_args, overload
 from uuid import uuid4
 
 import dask.dataframe as dd
 import numpy as np
 import pandas as pd
-import pyarrow as pa
 
 from dask_tfrecord import arguments, expr
 from dask_tfrecord.cluster import check_cluster
 from dask_tfrecord.codec import RecordType
 from dask_tfrecord.codec.codecs import CODECS, Compression, check_level
-from dask_tfrecord.dataset.inferred_schema import PAYLOAD
 from dask_tfrecord.dataset.shuffling import Shuffle
 from dask_tfrecord.dataset.snapshot.model import Snapshot
 from dask_tfrecord.dataset.write.commit import abandon
@@ -25,6 +22,7 @@ from dask_tfrecord.dataset.write.existing import check_existing_data
 from dask_tfrecord.dataset.write.overwriting import replaceable_files
 from dask_tfrecord.dataset.write.run import Mode, WriteRun
 from dask_tfrecord.errors import TFRecordError
+from dask_tfrecord.expr.record_types import nested_record_type, with_bytes_records
 from dask_tfrecord.files.options import WriteOptions
 from dask_tfrecord.files.part_names import check_labels
 from dask_tfrecord.files.storage.listing import PathLike
@@ -32,6 +30,7 @@ from dask_tfrecord.frames.index_levels import index_levels
 from dask_tfrecord.frames.planning import plan_schema, rounded_columns, text_columns
 from dask_tfrecord.keywords import AnyCompression, AnyRecordType, AnySchema, WriteKeywords
 from dask_tfrecord.schema.model import Lossy, Schema
+from dask_tfrecord.splitting import SPLIT, SPLIT_FIELD, assign_splits, parse_splits
 
 # Number of times that a failed task on a remote store is repeated, as in Dask's `to_parquet`.
 _RETRIES = 5
@@ -62,6 +61,8 @@ def to_tfrecord(
     append: bool = False,
     overwrite: bool | Literal["partitions"] = False,
     partition_on: str | Sequence[str] | None = None,
+    split: Mapping[str, float] | None = None,
+    split_by: str | Sequence[str] | int = 0,
     colocate: bool = False,
     shuffle: int | None = None,
     npartitions: int | None = None,
@@ -135,6 +136,13 @@ def to_tfrecord(
         are not stored in the records. `read_tfrecord` restores the columns. Values are percent-encoded as in
         Spark, and null becomes ``__HIVE_DEFAULT_PARTITION__``. A partition writes one file for each
         combination of values that it holds.
+    split : mapping of str to float, optional
+        Named shares of the rows that sum to 1, such as ``{"train": 0.9, "eval": 0.1}``. Each row is
+        assigned to one split, and the name becomes the first partition column, ``split``, with directories
+        such as ``split=train``. The same rows get the same split in every write.
+    split_by : str, list of str, or int, default 0
+        What decides the split of a row. Columns: rows with equal values are in the same split, wherever they
+        are. An integer: the seed of a random split by the position of the row in the collection.
     colocate : bool, default False
         Move the rows with equal values of ``partition_on`` into one partition first, so that each directory
         gets one file, or as many as the size limits require. The rows move as with ``shuffle``. All rows of
@@ -223,9 +231,11 @@ def to_tfrecord(
     arguments.count("retries", retries, 0)
     options = _write_options(compression, compression_level, lossy, max_rows_per_file, max_bytes_per_file)
     keys = () if partition_on is None else tuple(arguments.names("partition_on", partition_on))
-    mode = _write_mode(append, overwrite, keys)
+    splits = parse_splits(ddf, split, split_by)
+    directories = keys if splits is None else (SPLIT, *keys)
+    mode = _write_mode(append, overwrite, directories)
     count = _partition_count(npartitions, num_shards)
-    shuffling = _plan_shuffle(keys, colocate, shuffle, count or ddf.npartitions)
+    shuffling = _plan_shuffle(directories, colocate, shuffle, count or ddf.npartitions)
     _check_name_function(name_function, count or ddf.npartitions)
     metadata = arguments.metadata(custom_metadata)
     schema = arguments.arrow_schema(schema)
@@ -243,16 +253,20 @@ def to_tfrecord(
     planned = plan_schema(
         ddf._meta,
         schema=schema,
-        record_type=_nested_record_type(ddf) if record_type == "infer" else record_type,
+        record_type=nested_record_type(ddf) if record_type == "infer" else record_type,
         write_index=bool(levels),
         sample=lambda names: _computed_partitions(ddf[names]),
         partition_on=keys,
         known=expr.large_strings(ddf),
     )
     partition_fields = planned.select(keys).fields
+    order = tuple(planned.names)
+    if splits is not None:
+        ddf = assign_splits(ddf, splits)
+        partition_fields, order = (SPLIT_FIELD, *partition_fields), (*order, SPLIT)
     records = planned.select(name for name in planned.names if name not in keys)
     if record_type == "infer":
-        records = _with_bytes_records(ddf, records)
+        records = with_bytes_records(ddf, records)
     if lossy == "warn":
         _warn_of_rounding(ddf, records, bool(levels))
     _warn_of_compression(options.compression)
@@ -267,7 +281,7 @@ def to_tfrecord(
         mode=mode,
         base=base,
         partitioning=partition_fields,
-        order=tuple(planned.names),
+        order=order,
         max_directories=max_files_per_task or sys.maxsize,
         custom_metadata=metadata,
         label=name_function,
@@ -366,40 +380,9 @@ def _check_name_function(name_function: Callable[[int], str] | None, npartitions
         check_labels([name_function(index) for index in range(npartitions)])
 
 
-def _nested_record_type(ddf: dd.DataFrame) -> RecordType:
-    """Return "sequence_example" if a column of the same name was read as lists of lists, else "example"."""
-    schemas = expr.read_schemas(ddf)
-    nested = {item.name for schema in schemas for item in schema.fields if item.depth > 1}
-    return "example" if nested.isdisjoint(ddf.columns) else "sequence_example"
-
-
 def _computed_partitions(ddf: dd.DataFrame) -> Iterator[pd.DataFrame]:
     for index in range(ddf.npartitions):
         yield ddf.partitions[index].compute()
-
-
-def _with_bytes_records(ddf: dd.DataFrame, records: Schema) -> Schema:
-    """Set the record type "bytes" if the only column holds records that were read as bytes.
-
-    If such records are written as features instead, warn.
-    """
-    schemas = expr.read_schemas(ddf)
-    is_single_binary = len(records.fields) == 1 and records.fields[0].type in (pa.binary(), pa.large_binary())
-    if is_single_binary and schemas and all(schema.record_type == "bytes" for schema in schemas):
-        return replace(records, record_type="bytes")
-    payloads = {name for schema in schemas if schema.record_type == "bytes" for name in schema.names}
-    if is_single_binary and not schemas and expr.was_computed(ddf):
-        payloads = {PAYLOAD.name}
-    for item in records.fields:
-        if item.name in payloads and item.kind == "bytes":
-            warnings.warn(
-                f"each value of {item.name!r} was read as a whole record, but is written as a feature of an "
-                f'Example; pass record_type="bytes" and ddf[[{item.name!r}]] to write whole records, or '
-                'record_type="example" to write features.',
-                UserWarning,
-                stacklevel=3,
-            )
-    return records
 
 
 def _warn_of_rounding(ddf: dd.DataFrame, records: Schema, write_index: bool) -> None:

@@ -1,0 +1,133 @@
+"""`split=` of `to_tfrecord`: which rows are for training, which for evaluation, by a hash."""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import dask.dataframe as dd
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+import pyarrow as pa
+
+from dask_tfrecord import arguments
+from dask_tfrecord.errors import SchemaError, TFRecordError
+from dask_tfrecord.schema.model import Field
+
+# The partition column with the name of the split of each row.
+SPLIT = "split"
+SPLIT_FIELD = Field(SPLIT, pa.string())
+
+_DTYPE = pd.ArrowDtype(pa.string())
+
+# The rows of a partition are numbered from the number of the partition, shifted by this.
+_ROW_BITS = 40
+
+
+class Splits(NamedTuple):
+    """Named shares of the rows.
+
+    Attributes
+    ----------
+    names : tuple of str
+        The name of each split.
+    bounds : tuple of float
+        The upper bound of each split: a row belongs to the first split whose bound exceeds its hash, which
+        lies between 0 and 1.
+    columns : tuple of str
+        Rows with equal values in these columns are in the same split. Empty to hash the position of the row.
+    seed : int
+        Changes all hashes.
+    """
+
+    names: tuple[str, ...]
+    bounds: tuple[float, ...]
+    columns: tuple[str, ...]
+    seed: int
+
+
+def parse_splits(ddf: dd.DataFrame, split: Any, split_by: Any) -> Splits | None:
+    """Validate ``split=`` and ``split_by=``; None if the rows are not split.
+
+    Raises
+    ------
+    TFRecordError
+        If the arguments are no shares, or neither columns nor a seed.
+    SchemaError
+        If the collection has a column named `SPLIT`, or lacks a column that ``split_by`` names.
+    """
+    if split is None:
+        if split_by != 0:
+            raise TFRecordError("split_by= has no effect without split=", advice="pass split=")
+        return None
+    shares = dict(split) if isinstance(split, Mapping) else {}
+    is_valid = bool(shares) and all(
+        isinstance(name, str) and name and isinstance(share, int | float) and 0 < share <= 1
+        for name, share in shares.items()
+    )
+    if not is_valid or abs(sum(shares.values()) - 1) > 1e-6:
+        raise TFRecordError(
+            f"split={split!r} is not a dict of shares that sum to 1",
+            advice='pass for example split={"train": 0.9, "eval": 0.1}',
+        )
+    is_seed = isinstance(split_by, int | np.integer) and not isinstance(split_by, bool)
+    columns = () if is_seed else tuple(arguments.names("split_by", split_by))
+    if SPLIT in ddf.columns:
+        raise SchemaError(
+            "split= adds a partition column of this name",
+            feature=SPLIT,
+            advice='rename the column of the DataFrame, or pass partition_on="split" without split=',
+        )
+    for name in columns:
+        if name not in ddf.columns:
+            raise SchemaError("split_by= names a column that the DataFrame does not have", feature=name)
+    bounds = tuple(np.cumsum(list(shares.values())).tolist())
+    return Splits(tuple(shares), (*bounds[:-1], 1.0), columns, int(split_by) if is_seed else 0)
+
+
+def assign_splits(ddf: dd.DataFrame, splits: Splits) -> dd.DataFrame:
+    """Add the column `SPLIT` with the name of the split of each row."""
+    meta = ddf._meta.assign(**{SPLIT: pd.Series([], index=ddf._meta.index, dtype=_DTYPE)})
+    return ddf.map_partitions(_with_split, splits, meta=meta)
+
+
+def _with_split(
+    partition: pd.DataFrame, splits: Splits, partition_info: dict[str, Any] | None = None
+) -> pd.DataFrame:
+    """Add the names of the splits to one partition."""
+    number = 0 if partition_info is None else partition_info["number"]
+    chosen = np.searchsorted(splits.bounds, _hashes(partition, splits, number), side="right")
+    names = pa.array(splits.names, pa.string()).take(pa.array(chosen))
+    return partition.assign(**{SPLIT: pd.array(names, _DTYPE)})
+
+
+def _hashes(partition: pd.DataFrame, splits: Splits, number: int) -> npt.NDArray[np.float64]:
+    """A number from 0 up to 1 for each row, the same in every run and for every type of the column."""
+    if not splits.columns:
+        rows = np.arange(len(partition), dtype=np.uint64) + np.uint64(number << _ROW_BITS)
+        found = pd.util.hash_array(rows ^ np.uint64(splits.seed & (1 << 64) - 1))
+    else:
+        found = np.zeros(len(partition), np.uint64)
+        for name in splits.columns:
+            found = found * np.uint64(31) + pd.util.hash_array(_texts(partition[name]))
+        found = pd.util.hash_array(found)
+    return found / 2.0**64
+
+
+def _texts(column: "pd.Series[Any]") -> npt.NDArray[Any]:
+    """The values as texts or bytes; null is the empty text."""
+    values = pa.array(column, from_pandas=True)
+    if isinstance(values, pa.ChunkedArray):
+        values = values.combine_chunks()
+    if pa.types.is_dictionary(values.type):
+        values = values.dictionary_decode()
+    is_binary = pa.types.is_binary(values.type) or pa.types.is_large_binary(values.type)
+    try:
+        texts = values.fill_null(b"") if is_binary else values.cast(pa.string()).fill_null("")
+    except pa.ArrowException:
+        raise SchemaError(
+            f"split_by= cannot use a column of {values.type}",
+            feature=str(column.name),
+            advice="pass a column of strings, numbers or times, or an integer seed",
+        ) from None
+    found: npt.NDArray[Any] = texts.to_numpy(zero_copy_only=False)
+    return found
