@@ -8,6 +8,7 @@ from typing import Any, Protocol
 import dask
 import dask.dataframe as dd
 import pyarrow as pa
+from dask.base import get_scheduler
 
 from dask_tfrecord.dataset.plan import Dataset
 from dask_tfrecord.errors import TFRecordError
@@ -93,6 +94,7 @@ class CollectionSource:
         self.counts: Sequence[int] | None = None
         self.fingerprint = _digest(frame._name)
         self._partitions = frame.to_delayed(optimize_graph=False)
+        self._scheduler = get_scheduler()  # other threads do not see the current client
 
     @property
     def npieces(self) -> int:
@@ -101,7 +103,7 @@ class CollectionSource:
 
     def read(self, piece: int) -> pa.Table:
         """Compute one partition."""
-        (frame,) = dask.compute(self._partitions[piece])
+        (frame,) = dask.compute(self._partitions[piece], scheduler=self._scheduler)
         return pandas_to_arrow.to_table(frame, self.schema, write_index=None, lossy="allow")
 
 

@@ -1,6 +1,7 @@
 """`iter_batches`: every row once, in batches of the exact size, whatever the shuffle, shard or state."""
 
 import json
+import os
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -119,6 +120,17 @@ def test_collections_of_any_source_are_batched(frame: pd.DataFrame) -> None:
     assert ids(iter_batches(ddf, 64)) == list(range(ROWS))
     shards = [ids(iter_batches(ddf, 64, shuffle=1, shard=(index, 2))) for index in range(2)]
     assert Counter(shards[0] + shards[1]) == Counter(range(ROWS))
+
+
+def test_a_cluster_computes_the_partitions(frame: pd.DataFrame, client: Any) -> None:
+    def mark(partition: pd.DataFrame) -> pd.DataFrame:
+        return partition.assign(process=os.getpid())
+
+    ddf = dd.from_pandas(frame[["id"]], npartitions=6).map_partitions(mark)
+    with client.as_current():
+        batches = list(iter_batches(ddf, 64))
+    assert ids(batches) == list(range(ROWS))
+    assert os.getpid() not in {process for batch in batches for process in batch["process"].to_pylist()}
 
 
 def test_a_collection_resumes_where_it_was(frame: pd.DataFrame) -> None:
