@@ -61,7 +61,7 @@ class WriteKeywords(TypedDict, total=False):
     overwrite: bool | Literal["partitions"]
     partition_on: str | Sequence[str] | None
     split: Mapping[str, float] | None
-    split_by: str | Sequence[str] | int
+    split_by: str | Sequence[str] | int | None
     colocate: bool
     shuffle: int | None
     npartitions: int | None

@@ -56,7 +56,7 @@ def parse_splits(ddf: dd.DataFrame, split: Any, split_by: Any) -> Splits | None:
         If the collection has a column named `SPLIT`, or lacks a column that ``split_by`` names.
     """
     if split is None:
-        if split_by != 0:
+        if split_by is not None:
             raise TFRecordError("split_by= has no effect without split=", advice="pass split=")
         return None
     shares = dict(split) if isinstance(split, Mapping) else {}
@@ -69,6 +69,7 @@ def parse_splits(ddf: dd.DataFrame, split: Any, split_by: Any) -> Splits | None:
             f"split={split!r} is not a dict of shares that sum to 1",
             advice='pass for example split={"train": 0.9, "eval": 0.1}',
         )
+    split_by = 0 if split_by is None else split_by
     is_seed = isinstance(split_by, int | np.integer) and not isinstance(split_by, bool)
     columns = () if is_seed else tuple(arguments.names("split_by", split_by))
     if SPLIT in ddf.columns:

@@ -62,7 +62,7 @@ def to_tfrecord(
     overwrite: bool | Literal["partitions"] = False,
     partition_on: str | Sequence[str] | None = None,
     split: Mapping[str, float] | None = None,
-    split_by: str | Sequence[str] | int = 0,
+    split_by: str | Sequence[str] | int | None = None,
     colocate: bool = False,
     shuffle: int | None = None,
     npartitions: int | None = None,
@@ -140,9 +140,10 @@ def to_tfrecord(
         Named shares of the rows that sum to 1, such as ``{"train": 0.9, "eval": 0.1}``. Each row is
         assigned to one split, and the name becomes the first partition column, ``split``, with directories
         such as ``split=train``. The same rows get the same split in every write.
-    split_by : str, list of str, or int, default 0
+    split_by : str, list of str, or int, optional
         What decides the split of a row. Columns: rows with equal values are in the same split, wherever they
-        are. An integer: the seed of a random split by the position of the row in the collection.
+        are. An integer: the seed of a random split by the position of the row in the collection. 0 by
+        default.
     colocate : bool, default False
         Move the rows with equal values of ``partition_on`` into one partition first, so that each directory
         gets one file, or as many as the size limits require. The rows move as with ``shuffle``. All rows of

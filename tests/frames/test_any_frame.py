@@ -12,7 +12,7 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 from cast_table import OBJECTS, SOURCES, TARGETS, Value, array_of
-from hypothesis import given
+from hypothesis import given, reject
 from hypothesis import strategies as st
 
 from dask_tfrecord import SchemaError, read_tfrecord, to_tfrecord
@@ -76,6 +76,9 @@ def test_any_frame_comes_back_equal_or_is_refused_for_a_reason(
     options = {"schema": schema, "shuffle": shuffle, "partition_on": keys or None}
     try:
         table = _write_and_read(frame, cuts, **options)
+    except OverflowError:  # pandas 2 cannot concatenate dates beyond those of Python
+        assert pd.__version__ < "3"
+        reject()
     except SchemaError as error:
         name = error.feature
     else:
