@@ -1,7 +1,6 @@
 """Train a PyTorch model on TFRecord in two ways, and compare its accuracy with tensors in memory.
 
-Run it with ``python examples/train_torch.py [DIRECTORY]``. PyTorch is large, so no extra installs it:
-``pip install torch --index-url https://download.pytorch.org/whl/cpu``.
+Run it with ``python examples/train_torch.py [DIRECTORY]``. PyTorch is large, so no extra installs it.
 """
 
 import importlib.util

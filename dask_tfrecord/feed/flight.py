@@ -92,7 +92,7 @@ def serve(
         ) from None
 
 
-class FlightServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has no types
+class FlightServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has no types, so mypy takes this base class for Any
     """A running Arrow Flight server, which `serve` starts.
 
     Attributes

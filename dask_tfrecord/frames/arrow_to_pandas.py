@@ -116,7 +116,9 @@ def _converts_to_objects(type_: pa.DataType) -> bool:
     """True if Arrow converts lists of this type to NumPy arrays; lists of fixed-size binary it does not."""
     try:
         pa.nulls(0, type_).to_pandas()
-    except pa.ArrowNotImplementedError:
+    except (
+        pa.ArrowNotImplementedError
+    ):  # Arrow has no function to ask, and which types it converts depends on its version
         return False
     return True
 
@@ -173,7 +175,9 @@ def _extension_array(column: pa.ChunkedArray) -> Any:
     if isinstance(column.type, pa.BaseExtensionType):
         try:
             pd.ArrowDtype(column.type)
-        except NotImplementedError:
+        except (
+            NotImplementedError
+        ):  # pandas has no function to ask, and which types it knows depends on its version
             column = _storage(column)
     return pd.arrays.ArrowExtensionArray(column)
 

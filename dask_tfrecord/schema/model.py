@@ -24,7 +24,8 @@ __all__ = ["Field", "Lossy", "RecordType", "Schema"]
 
 Lossy = Literal["warn", "allow", "raise"]
 
-# Raised for values that do not fit a type, and by Arrow for two types without a cast.
+# Raised for values that do not fit a type. Arrow raises ArrowNotImplementedError for two types that it cannot cast to
+# each other; `_error` turns all of them into a SchemaError that names the column.
 _CAST_ERRORS = (MisfitError, pa.ArrowInvalid, pa.ArrowNotImplementedError)
 
 

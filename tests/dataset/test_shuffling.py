@@ -205,7 +205,7 @@ def large_partition(index: int) -> pd.DataFrame:
     return pd.DataFrame(columns)
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="reads the peak memory of a process from /proc")
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells the peak memory of a process, in /proc")
 @pytest.mark.parametrize("options", [{"shuffle": 42}, {"partition_on": "key", "colocate": True}])
 def test_a_task_takes_four_times_its_partition_and_128_mib(tmp_path: Path, options: dict[str, Any]) -> None:
     """On workers of 1 GB, which more than that kills."""

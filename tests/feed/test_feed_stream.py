@@ -410,7 +410,7 @@ def test_a_feather_file_that_fails_does_not_appear(tmp_path: Path) -> None:
     with pytest.raises(SchemaError, match="nulls"):
         stream.write_feather(collection(x=pa.array([1, None])), tmp_path / "x.feather")
     with pytest.raises(TFRecordError, match="unknown compression 'gzip'"):
-        stream.write_feather(collection(x=pa.array([1])), tmp_path / "x.feather", compression="gzip")  # type: ignore[arg-type]
+        stream.write_feather(collection(x=pa.array([1])), tmp_path / "x.feather", compression="gzip")
     with pytest.raises(TFRecordError, match="no rows"):
         stream.write_feather(collection(x=pa.array([], pa.int64())), tmp_path / "x.feather")
     assert list(tmp_path.iterdir()) == []

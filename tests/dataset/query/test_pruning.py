@@ -154,9 +154,9 @@ def test_the_filters_are_part_of_the_name(root: Path) -> None:
 MASKS: dict[str, tuple[Any, int]] = {
     "equal": (lambda d: d.country == "PL", 4),
     "unequal": (lambda d: d.country != "PL", 8),
-    "reflected": (lambda d: "PL" == d.country, 4),  # noqa: SIM300
+    "reflected": (lambda d: "PL" == d.country, 4),  # noqa: SIM300 - Python then calls the reflected operator
     "less": (lambda d: d.n < 10, 3),
-    "greater, reflected": (lambda d: 29 < d.n, 3),  # noqa: SIM300
+    "greater, reflected": (lambda d: 29 < d.n, 3),  # noqa: SIM300 - Python then calls the reflected operator
     "float": (lambda d: d.n >= 29.5, 3),
     "and": (lambda d: (d.country == "US") & (d.n >= 20), 2),
     "or": (lambda d: (d.country == "US") | (d.country == "PL"), 8),

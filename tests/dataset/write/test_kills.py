@@ -22,7 +22,9 @@ CASES = {
 }
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="kills forks of itself, and there is no fork")
+@pytest.mark.skipif(
+    not hasattr(os, "fork"), reason="the sweep kills forked copies of a writer, and Windows cannot fork"
+)
 @pytest.mark.parametrize("mode", CASES)
 def test_a_kill_at_any_instant_leaves_the_old_rows_or_the_new(tmp_path: Path, mode: str) -> None:
     old, new, instants = CASES[mode]
