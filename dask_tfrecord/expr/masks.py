@@ -43,11 +43,8 @@ def predicate_of(mask: Expr, read_type: type[Any]) -> Predicate:
     """Translate a mask to a predicate. A part that cannot be translated becomes `Ambiguous`."""
     try:
         return _translate(mask, read_type)
-    except (
-        ArithmeticError,
-        TypeError,
-        ValueError,
-    ):  # pandas may compare the values of such a mask differently
+    # pandas may compare the values of such a mask differently.
+    except (ArithmeticError, TypeError, ValueError):
         return Ambiguous()
 
 

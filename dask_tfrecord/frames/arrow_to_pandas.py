@@ -114,11 +114,10 @@ def _fits_numpy(type_: pa.DataType, non_null: bool) -> bool:
 
 def _converts_to_objects(type_: pa.DataType) -> bool:
     """True if Arrow converts lists of this type to NumPy arrays; lists of fixed-size binary it does not."""
+    # Which types Arrow converts depends on its version, and it has no function to ask, so this tries it.
     try:
         pa.nulls(0, type_).to_pandas()
-    except (
-        pa.ArrowNotImplementedError
-    ):  # Arrow has no function to ask, and which types it converts depends on its version
+    except pa.ArrowNotImplementedError:
         return False
     return True
 
@@ -173,11 +172,10 @@ def _extension_array(column: pa.ChunkedArray) -> Any:
     if pa.types.is_dictionary(column.type):
         return _categorical(column)
     if isinstance(column.type, pa.BaseExtensionType):
+        # Which types pandas knows depends on its version, and it has no function to ask, so this tries it.
         try:
             pd.ArrowDtype(column.type)
-        except (
-            NotImplementedError
-        ):  # pandas has no function to ask, and which types it knows depends on its version
+        except NotImplementedError:
             column = _storage(column)
     return pd.arrays.ArrowExtensionArray(column)
 

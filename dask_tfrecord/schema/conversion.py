@@ -146,9 +146,8 @@ def _cast(array: pa.Array, type_: pa.DataType) -> pa.Array:
     source = array.type
     if types.is_decimal(source) and types.is_decimal(type_):
         return array.cast(type_)
-    if types.is_decimal(source) and types.is_floating(
-        type_
-    ):  # Arrow's direct cast is inexact by a bit or two
+    # Arrow's direct cast of a decimal to a float is inexact by a bit or two.
+    if types.is_decimal(source) and types.is_floating(type_):
         return array.cast(pa.float64()).cast(type_)
     for one, other in ((source, type_), (type_, source)):
         if types.is_float16(one) and not types.is_floating(other):

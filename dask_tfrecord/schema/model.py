@@ -24,8 +24,8 @@ __all__ = ["Field", "Lossy", "RecordType", "Schema"]
 
 Lossy = Literal["warn", "allow", "raise"]
 
-# Raised for values that do not fit a type. Arrow raises ArrowNotImplementedError for two types that it cannot cast to
-# each other; `_error` turns all of them into a SchemaError that names the column.
+# Raised for values that do not fit a type. Arrow raises ArrowNotImplementedError for two types that it
+# cannot cast to each other; `_error` turns all of them into a SchemaError that names the column.
 _CAST_ERRORS = (MisfitError, pa.ArrowInvalid, pa.ArrowNotImplementedError)
 
 

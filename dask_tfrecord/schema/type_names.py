@@ -51,8 +51,8 @@ def arrow_type(given: Any) -> pa.DataType:
         raise ValueError('"float" is ambiguous; write "float32" or "float64"')
     try:
         return _by_name(given) if isinstance(given, str) else _by_dtype(given)
-    # For an unknown type or name, NumPy and pandas raise TypeError or ValueError, Arrow raises its own exceptions, and
-    # pandas raises NotImplementedError and our table KeyError. To the caller they mean the same.
+    # All of these mean an unknown type or name: NumPy and pandas raise TypeError or ValueError, pandas also
+    # NotImplementedError, Arrow its own exceptions, and our table KeyError.
     except (KeyError, NotImplementedError, TypeError, ValueError, pa.ArrowException):
         raise ValueError(f"{given!r} is not an Arrow type") from None
 

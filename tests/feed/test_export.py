@@ -346,10 +346,8 @@ print(json.dumps([int(row["id"][0]) for row in rows]))
 """
 
 
-@pytest.mark.skipif(
-    find_spec("tfrecord") is None,
-    reason="the tfrecord package judges the index; CI installs it, the test extra does not",
-)
+# CI installs the tfrecord package, which judges the index; the test extra does not.
+@pytest.mark.skipif(find_spec("tfrecord") is None, reason="the tfrecord package is not installed")
 @pytest.mark.parametrize(("shard", "expected"), [(None, (0, 90)), ((0, 2), (0, 45)), ((1, 2), (45, 90))])
 def test_the_tfrecord_package_reads_by_the_index(
     write: Write, shard: tuple[int, int] | None, expected: tuple[int, int]

@@ -138,9 +138,7 @@ def test_values_that_no_record_holds_exactly_are_exact_as_keys(tmp_path: Path) -
     assert read_tfrecord(tmp_path / "b")["key"].compute().tolist() == [2**64 - 1]
 
 
-@pytest.mark.skipif(
-    not hasattr(pa, "decimal32"), reason="pyarrow has decimal32 from 19 on, and 18 is allowed"
-)
+@pytest.mark.skipif(not hasattr(pa, "decimal32"), reason="the oldest pyarrow allowed has no decimal32")
 @pytest.mark.parametrize("name", ["decimal32", "decimal64", "decimal256"])
 @pytest.mark.parametrize("colocate", [False, True])
 def test_decimals_of_any_width_are_keys(tmp_path: Path, name: str, colocate: bool) -> None:

@@ -22,9 +22,7 @@ CASES = {
 }
 
 
-@pytest.mark.skipif(
-    not hasattr(os, "fork"), reason="the sweep kills forked copies of a writer, and Windows cannot fork"
-)
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="the sweep kills forks of a writer; Windows has no fork")
 @pytest.mark.parametrize("mode", CASES)
 def test_a_kill_at_any_instant_leaves_the_old_rows_or_the_new(tmp_path: Path, mode: str) -> None:
     old, new, instants = CASES[mode]
