@@ -7,6 +7,7 @@ import oracle
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
+from inferred import file_of, sequence_file
 from oracle import Feature, Record, block
 from strangers import advised, advised_glob, elwc, events, heap, read
 
@@ -16,14 +17,6 @@ from dask_tfrecord.dataset.discovery import open_dataset
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 ONE = oracle.features_file([{"a": ("int64", [1])}])
-
-
-def file_of(*records: dict[str, tuple[str | None, list[Any]]]) -> bytes:
-    return oracle.features_file(records)
-
-
-def sequences(*records: Record) -> bytes:
-    return oracle.records_file([oracle.serialize(one, "sequence_example") for one in records])
 
 
 # --- a sample that shows no feature --------------------------------------------------------------------
@@ -65,7 +58,7 @@ def test_features_that_no_sampled_record_holds_raise(
 @pytest.mark.usefixtures("_blind")
 def test_feature_lists_that_no_sampled_record_holds_raise(tmp_path: Path) -> None:
     empty = oracle.frame(oracle.serialize(Record(), "sequence_example"))
-    steps = sequences(Record({}, {"s": [Feature("int64", [1, 2]), Feature("int64", [])]}))
+    steps = sequence_file(Record({}, {"s": [Feature("int64", [1, 2]), Feature("int64", [])]}))
     heap(tmp_path, {f"{n:02d}": empty * 3 for n in range(40)} | {"17": steps})
     with pytest.raises(SchemaError) as caught:
         read_tfrecord(tmp_path).compute()
@@ -217,7 +210,7 @@ def test_a_whole_record_among_others_that_is_no_example_is_called_so(tmp_path: P
 def test_columns_of_a_record_of_feature_lists_only_are_null_in_what_looked_like_examples(
     tmp_path: Path,
 ) -> None:
-    lists_only = sequences(Record({}, {"s": [Feature("int64", [1])]}))
+    lists_only = sequence_file(Record({}, {"s": [Feature("int64", [1])]}))
     usual = file_of({"a": ("int64", [1]), "b": ("int64", [1])})
     heap(tmp_path, {f"{n:02d}": usual for n in range(40)} | {"17": lists_only})
     assert sorted(read(tmp_path, columns=["a"])["a"], key=str) == [1] * 39 + [None]
@@ -314,8 +307,8 @@ KINDS = [
     file_of({"a": ("bytes", [b"1"]), "good": ("int64", [5])}),
 ]
 PLACES = [
-    sequences(Record({"a": Feature("int64", [1]), "good": Feature("int64", [5])})),
-    sequences(Record({"good": Feature("int64", [5])}, {"a": [Feature("int64", [1])]})),
+    sequence_file(Record({"a": Feature("int64", [1]), "good": Feature("int64", [5])})),
+    sequence_file(Record({"good": Feature("int64", [5])}, {"a": [Feature("int64", [1])]})),
 ]
 
 
