@@ -4,7 +4,7 @@ import oracle
 import pytest
 from guard import exact
 from oracle import block, bytes_list, entry, example_of, float_list, int64_list, packed
-from test_kernel_wire import ACCEPTED, ONE, SEQUENCES, list_entry, sequence
+from wire_messages import ACCEPTED, ONE, SEQUENCES, list_entry, sequence
 
 from dask_tfrecord.codec import NOT_AN_EXAMPLE, Column, Damage, Decoder, FeatureKey
 from dask_tfrecord.errors import SchemaError
