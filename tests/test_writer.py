@@ -18,7 +18,7 @@ import pytest
 from dask.base import tokenize
 from fsspec.implementations.memory import MemoryFileSystem
 
-from dask_tfrecord import DestinationError, SchemaError, TFRecordError, read_tfrecord, to_tfrecord
+from dask_tfrecord import DestinationError, SchemaError, Snapshot, TFRecordError, read_tfrecord, to_tfrecord
 from dask_tfrecord.dataset.snapshot.model import find_snapshot
 from dask_tfrecord.dataset.write.run import WriteRun
 from dask_tfrecord.files import writing
@@ -369,3 +369,18 @@ def test_the_schema_of_another_dataset_gives_the_types(tmp_path: Path) -> None:
     for at, given in enumerate((train, train.schema)):
         test = to_tfrecord(ddf, tmp_path / f"test-{at}", schema=given)
         assert test.schema.arrow == train.schema.arrow
+
+
+def test_metadata_of_the_user_is_kept(tmp_path: Path) -> None:
+    to_tfrecord(collection(), tmp_path, custom_metadata={"owner": "łódź"})
+    assert Snapshot.open(tmp_path).custom_metadata == {"owner": "łódź"}
+
+
+def test_retries_reach_compute(tmp_path: Path) -> None:
+    def get(graph: Any, keys: Any, **kwargs: Any) -> Any:
+        seen.update(kwargs)
+        return dask.get(graph, keys)
+
+    seen: dict[str, Any] = {}
+    to_tfrecord(collection(), tmp_path, retries=3, compute_kwargs={"scheduler": get, "retries": 1})
+    assert seen["retries"] == 3

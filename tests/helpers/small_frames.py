@@ -6,16 +6,34 @@ from typing import Any
 import dask.dataframe as dd
 import oracle
 import pandas as pd
+import pyarrow as pa
 
-from dask_tfrecord import (
-    read_tfrecord,
-)
+from dask_tfrecord import Snapshot, read_tfrecord
 from dask_tfrecord.files.storage.store import Store
 
 
 def collection(*values: int, npartitions: int = 2, **columns: Any) -> dd.DataFrame:
     frame = pd.DataFrame({"n": values, **columns})
     return dd.from_pandas(frame, npartitions=npartitions)
+
+
+def countries(rows: int = 12, npartitions: int = 3) -> dd.DataFrame:
+    """Rows with a number, two columns to partition on, and lists."""
+    strings = pd.ArrowDtype(pa.string())
+    frame = pd.DataFrame(
+        {
+            "n": range(rows),
+            "country": pd.array([["PL", "US", None, ""][n % 4] for n in range(rows)], strings),
+            "year": pd.array([2025 + n % 2 for n in range(rows)], pd.ArrowDtype(pa.int16())),
+            "tags": pd.array([["t"] * (n % 3) for n in range(rows)], pd.ArrowDtype(pa.list_(pa.string()))),
+        }
+    )
+    return dd.from_pandas(frame, npartitions=npartitions)
+
+
+def part_names(snapshot: Snapshot) -> list[str]:
+    """The paths of the data files, without the id of the run."""
+    return [f"{head}part-{tail[9:]}" for head, _, tail in (f.path.partition("part-") for f in snapshot.files)]
 
 
 def keyed(**values: list[int]) -> dd.DataFrame:

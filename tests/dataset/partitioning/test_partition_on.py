@@ -1,4 +1,4 @@
-"""`partition_on`, and how many files of which size and name a write makes."""
+"""`partition_on=`: directories, keys of every type, and what is refused."""
 
 import json
 import os
@@ -18,11 +18,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 from dask.base import tokenize
+from small_frames import countries, part_names
 
-from dask_tfrecord import SchemaError, Snapshot, TFRecordError, read_tfrecord, to_tfrecord
+from dask_tfrecord import SchemaError, TFRecordError, read_tfrecord, to_tfrecord
 
 NULL = "__HIVE_DEFAULT_PARTITION__"
-STRINGS = pd.ArrowDtype(pa.string())
 STRANGE = [
     "../x",
     "/",
@@ -47,18 +47,6 @@ STRANGE = [
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
-def collection(rows: int = 12, npartitions: int = 3) -> dd.DataFrame:
-    frame = pd.DataFrame(
-        {
-            "n": range(rows),
-            "country": pd.array([["PL", "US", None, ""][n % 4] for n in range(rows)], STRINGS),
-            "year": pd.array([2025 + n % 2 for n in range(rows)], pd.ArrowDtype(pa.int16())),
-            "tags": pd.array([["t"] * (n % 3) for n in range(rows)], pd.ArrowDtype(pa.list_(pa.string()))),
-        }
-    )
-    return dd.from_pandas(frame, npartitions=npartitions)
-
-
 def keyed(values: Any, type_: pa.DataType | None = None) -> dd.DataFrame:
     array = pa.array(values, type_)
     key = pd.array(array, pd.ArrowDtype(array.type))
@@ -67,11 +55,6 @@ def keyed(values: Any, type_: pa.DataType | None = None) -> dd.DataFrame:
 
 def directories(root: Path) -> set[str]:
     return {str(path.parent.relative_to(root)) for path in root.rglob("part-*")}
-
-
-def names(snapshot: Snapshot) -> list[str]:
-    """The files' paths without the run."""
-    return [f"{head}part-{tail[9:]}" for head, _, tail in (f.path.partition("part-") for f in snapshot.files)]
 
 
 def sorted_rows(ddf: dd.DataFrame) -> pd.DataFrame:
@@ -83,7 +66,7 @@ def sorted_rows(ddf: dd.DataFrame) -> pd.DataFrame:
 
 
 def test_rows_lie_in_the_directories_of_their_values_which_no_record_holds(tmp_path: Path) -> None:
-    snapshot = to_tfrecord(collection(), tmp_path, partition_on=["country", "year"])
+    snapshot = to_tfrecord(countries(), tmp_path, partition_on=["country", "year"])
     expected = {
         "country=PL/year=2025",
         "country=US/year=2026",
@@ -100,7 +83,7 @@ def test_rows_lie_in_the_directories_of_their_values_which_no_record_holds(tmp_p
 
 
 def test_partition_columns_come_back_where_they_were_with_their_types(tmp_path: Path) -> None:
-    ddf = collection()
+    ddf = countries()
     to_tfrecord(ddf, tmp_path, partition_on=["year", "country"])
     found = read_tfrecord(tmp_path)
     assert list(found.columns) == ["n", "country", "year", "tags"]
@@ -215,7 +198,7 @@ def test_an_index_can_be_the_partition_column(tmp_path: Path) -> None:
 
 
 def test_a_dataset_without_rows_keeps_its_columns(tmp_path: Path) -> None:
-    ddf = collection()
+    ddf = countries()
     for name, colocate in (("a", False), ("b", True)):
         snapshot = to_tfrecord(ddf[ddf["n"] > 99], tmp_path / name, partition_on="country", colocate=colocate)
         assert (len(snapshot.files), snapshot.partition_on) == (0, ("country",))
@@ -228,8 +211,8 @@ def test_the_same_rows_give_the_same_bytes_in_the_same_directories(tmp_path: Pat
     found = []
     for name, scheduler in (("a", "sync"), ("b", "threads")):
         kwargs = {"scheduler": scheduler}
-        snapshot = to_tfrecord(collection(), tmp_path / name, partition_on="country", compute_kwargs=kwargs)
-        found.append((names(snapshot), [file.crc32c for file in snapshot.files]))
+        snapshot = to_tfrecord(countries(), tmp_path / name, partition_on="country", compute_kwargs=kwargs)
+        found.append((part_names(snapshot), [file.crc32c for file in snapshot.files]))
     assert found[0] == found[1]
 
 
@@ -238,7 +221,7 @@ def test_the_same_rows_give_the_same_bytes_in_the_same_directories(tmp_path: Pat
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    to_tfrecord(collection(), tmp_path / "root", partition_on=["country", "year"])
+    to_tfrecord(countries(), tmp_path / "root", partition_on=["country", "year"])
     return tmp_path / "root"
 
 
@@ -270,7 +253,7 @@ def test_partition_columns_can_be_read_as_another_type(root: Path) -> None:
 
 
 def test_other_partition_values_have_another_token(tmp_path: Path) -> None:
-    ddf = collection()
+    ddf = countries()
     one, other = (tmp_path / name for name in "ab")
     for path in (one, other):
         to_tfrecord(ddf, path, partition_on="year")
@@ -294,7 +277,7 @@ def test_columns_that_cannot_be_partitioned_on_are_refused(
     tmp_path: Path, partition_on: Any, message: str
 ) -> None:
     with pytest.raises(ValueError, match=message):
-        to_tfrecord(collection(), tmp_path / "a", partition_on=partition_on, compute=False)
+        to_tfrecord(countries(), tmp_path / "a", partition_on=partition_on, compute=False)
     assert not (tmp_path / "a").exists()
 
 
@@ -340,120 +323,3 @@ def test_very_many_keys_are_refused_with_what_to_do(tmp_path: Path) -> None:
     for name, limit in (("c", 10), ("d", None)):
         snapshot = to_tfrecord(few, tmp_path / name, partition_on="key", max_files_per_task=limit)
         assert len(snapshot.files) == 10
-
-
-# --- how many files, of which size -------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("argument", ["npartitions", "num_shards"])
-@pytest.mark.parametrize("count", [1, 2, 3, 7])
-def test_there_are_as_many_files_as_asked_for(tmp_path: Path, argument: str, count: int) -> None:
-    snapshot = to_tfrecord(collection(), tmp_path, **{argument: count})
-    assert names(snapshot) == [f"part-{n:05d}-of-{count:05d}.tfrecord" for n in range(count)]
-    assert read_tfrecord(tmp_path)["n"].compute().tolist() == list(range(12))
-
-
-def test_files_hold_no_more_rows_than_asked_for(tmp_path: Path) -> None:
-    snapshot = to_tfrecord(collection(), tmp_path, npartitions=2, max_rows_per_file=3)
-    assert [file.records for file in snapshot.files] == [3, 1, 3, 3, 2]
-    assert read_tfrecord(tmp_path)["n"].compute().tolist() == list(range(12))
-    assert sorted(names(snapshot)) == names(snapshot)
-
-
-def test_limits_may_be_the_smallest_integers_of_numpy(tmp_path: Path) -> None:
-    snapshot = to_tfrecord(collection(300, 1), tmp_path, max_rows_per_file=np.uint8(200))
-    assert [file.records for file in snapshot.files] == [200, 100]
-
-
-def test_files_hold_no_more_bytes_than_asked_for(tmp_path: Path) -> None:
-    plain = to_tfrecord(collection(), tmp_path / "a", npartitions=1)
-    limit = plain.bytes // 3
-    to_tfrecord(collection(), tmp_path / "b", npartitions=1, max_bytes_per_file=limit)
-    sizes = [path.stat().st_size for path in (tmp_path / "b").glob("part-*")]
-    assert len(sizes) >= 3
-    assert max(sizes) <= limit
-    assert sum(sizes) == plain.bytes
-    alone = to_tfrecord(collection(), tmp_path / "c", max_bytes_per_file=1)
-    assert [file.records for file in alone.files] == [1] * 12
-
-
-def test_each_directory_rolls_over_by_itself(tmp_path: Path) -> None:
-    snapshot = to_tfrecord(collection(), tmp_path, npartitions=1, partition_on="year", max_rows_per_file=4)
-    assert [(file.values[0], file.records) for file in snapshot.files] == [
-        (2025, 4),
-        (2025, 2),
-        (2026, 4),
-        (2026, 2),
-    ]
-    assert len(read_tfrecord(tmp_path).compute()) == 12
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"max_rows_per_file": 0}, "max_rows_per_file=0 is not a positive integer"),
-        ({"max_bytes_per_file": 1.5}, "max_bytes_per_file=1.5 is not"),
-        ({"npartitions": True}, "npartitions=True is not"),
-        ({"npartitions": 2, "num_shards": 3}, "num_shards=3 are different"),
-        ({"colocate": True}, "requires partition columns"),
-        ({"shuffle": True}, "shuffle=True is not an integer seed"),
-        ({"custom_metadata": {"a": 1}}, "must map strings to strings"),
-    ],
-)
-def test_arguments_without_sense_are_refused(tmp_path: Path, arguments: Any, message: str) -> None:
-    with pytest.raises(TFRecordError, match=message):
-        to_tfrecord(collection(), tmp_path / "a", **arguments)
-
-
-def test_metadata_of_the_user_is_kept(tmp_path: Path) -> None:
-    to_tfrecord(collection(), tmp_path, custom_metadata={"owner": "łódź"})
-    assert Snapshot.open(tmp_path).custom_metadata == {"owner": "łódź"}
-
-
-def test_retries_reach_compute(tmp_path: Path) -> None:
-    def get(graph: Any, keys: Any, **kwargs: Any) -> Any:
-        seen.update(kwargs)
-        return dask.get(graph, keys)
-
-    seen: dict[str, Any] = {}
-    to_tfrecord(collection(), tmp_path, retries=3, compute_kwargs={"scheduler": get, "retries": 1})
-    assert seen["retries"] == 3
-
-
-# --- names -------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("ending", ["", ".tfrecord", ".tfrecord.gz"])
-def test_names_end_with_what_the_user_wants(tmp_path: Path, ending: str) -> None:
-    snapshot = to_tfrecord(
-        collection(), tmp_path, name_function=lambda n: f"train-{n}{ending}", compression="gzip"
-    )
-    assert names(snapshot) == [f"part-{n:05d}-of-00003-train-{n}.tfrecord.gz" for n in range(3)]
-    assert len(read_tfrecord(tmp_path).compute()) == 12
-
-
-def test_named_files_roll_over_and_lie_in_directories(tmp_path: Path) -> None:
-    options: dict[str, Any] = {"partition_on": "year", "max_rows_per_file": 4, "npartitions": 1}
-    snapshot = to_tfrecord(collection(), tmp_path, name_function="file{}".format, **options)
-    assert names(snapshot) == [
-        f"year={year}/part-00000-of-00001-{number:05d}-file0.tfrecord"
-        for year in (2025, 2026)
-        for number in range(2)
-    ]
-    assert len(read_tfrecord(tmp_path).compute()) == 12
-
-
-@pytest.mark.parametrize(
-    ("name_function", "message"),
-    [
-        (lambda n: "same", "the same name for several partitions"),
-        (lambda n: f"../{n}", r"name_function= returned '../0', which .*; return at most"),
-        (lambda n: n, "name_function= returned 0"),
-        (lambda n: "", "name_function= returned ''"),
-        (lambda n: "x" * 100 + str(n), "at most 100 bytes"),
-        (lambda n: "ż" * 50 + str(n), "at most 100 bytes"),
-    ],
-)
-def test_names_that_are_none_are_refused(tmp_path: Path, name_function: Any, message: str) -> None:
-    with pytest.raises(TFRecordError, match=message):
-        to_tfrecord(collection(), tmp_path / "a", name_function=name_function, compute=False)
