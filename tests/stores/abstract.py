@@ -1,6 +1,6 @@
 """The behaviour that every store must show; a test module per store subclasses it and says where to write."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from itertools import count
@@ -14,6 +14,8 @@ import dask.dataframe as dd
 import pandas as pd
 import pyarrow as pa
 import pytest
+from faults import FaultError, Faults
+from interrupted_creation import interrupt_creations
 
 from dask_tfrecord import (
     ConcurrentWriteError,
@@ -31,62 +33,6 @@ from dask_tfrecord.dataset.snapshot.names import open_runs
 from dask_tfrecord.dataset.write.commit import commit
 from dask_tfrecord.dataset.write.run import WriteRun
 from dask_tfrecord.files.storage.store import Store
-
-
-class FaultError(OSError):
-    """A store that fails on purpose."""
-
-
-class Faults:
-    """Lets the store's operation of one number fail, before or after its effect."""
-
-    def __init__(self, number: int, *, after: bool = False) -> None:
-        self.left = number
-        self.after = after
-        self.hit = False
-        self._depth = 0
-
-    def run(self, operation: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """An operation; those that it consists of itself are not counted."""
-        with self.nested():
-            due = self.due()
-            if due and not self.after:
-                raise FaultError("on purpose, before")
-            result = operation(*args, **kwargs)
-            if due:
-                raise FaultError("on purpose, after")
-            return result
-
-    def due(self) -> bool:
-        """Whether it is this operation's turn to fail."""
-        if self._depth > 1:
-            return False
-        self.left -= 1
-        self.hit |= self.left == -1
-        return self.left == -1
-
-    @contextmanager
-    def nested(self) -> Iterator[None]:
-        self._depth += 1
-        try:
-            yield
-        finally:
-            self._depth -= 1
-
-
-@contextmanager
-def faulty_methods(owner: type, names: list[str], faults: Faults) -> Iterator[None]:
-    """The methods of a filesystem's class as operations."""
-
-    def wrapped(original: Callable[..., Any]) -> Callable[..., Any]:
-        def method(*args: Any, **kwargs: Any) -> Any:
-            return faults.run(original, *args, **kwargs)
-
-        return method
-
-    with patch.multiple(owner, **{name: wrapped(getattr(owner, name)) for name in names}):
-        yield
-
 
 # For each mode: the rows before, and those after 3 and 5 were written.
 MODES = {"append": ([0, 1, 2], [0, 1, 2, 3, 5]), "overwrite": ([0, 1, 2], [3, 5])}
@@ -164,19 +110,8 @@ class StoreSuite:
     @pytest.mark.parametrize("size", [3, 20 << 20])
     def test_an_exception_leaves_the_old_file_and_no_new_one(self, place: str, size: int) -> None:
         store = self.store(place)
-        with store.create(store.join("old")) as file:
-            file.write(b"old")
-
-        def fail(name: str) -> None:
-            with store.create(store.join(name)) as file:
-                file.write(bytes(size))
-                raise KeyboardInterrupt
-
-        for name in ("old", "new"):
-            with pytest.raises(KeyboardInterrupt):
-                fail(name)
+        interrupt_creations(store, size, KeyboardInterrupt)
         assert self.files(place) == ["old"]
-        assert store.fs.cat_file(store.join("old")) == b"old"
         assert store.uploads() == []
 
     def test_exclusive_creation_leaves_the_file_that_is_there(self, place: str) -> None:

@@ -8,7 +8,8 @@ from typing import Any, ClassVar
 from unittest.mock import patch
 
 import pytest
-from abstract import FaultError, Faults, RemoteSuite
+from abstract import RemoteSuite
+from faults import Faults, faulty_requests
 from google_emulator import emulator
 
 os.environ["GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT"] = "false"  # or each bucket is asked for over gRPC first
@@ -39,18 +40,5 @@ class TestGCSStore(RemoteSuite):
 
     @contextmanager
     def faults(self, faults: Faults) -> Iterator[None]:
-        """Every request is an operation."""
-        call = gcsfs.GCSFileSystem._request
-
-        async def faulty(fs: Any, *args: Any, **kwargs: Any) -> Any:
-            with faults.nested():
-                due = faults.due()
-            if due and not faults.after:
-                raise FaultError("on purpose, before")
-            result = await call(fs, *args, **kwargs)
-            if due:
-                raise FaultError("on purpose, after")
-            return result
-
-        with patch.object(gcsfs.GCSFileSystem, "_request", faulty):
+        with faulty_requests(gcsfs.GCSFileSystem, "_request", faults):
             yield

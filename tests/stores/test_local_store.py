@@ -6,7 +6,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from abstract import FaultError, Faults, StoreSuite
+from abstract import StoreSuite
+from faults import FaultError, Faults
 
 _OPERATIONS = {
     "open",

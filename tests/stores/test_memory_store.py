@@ -4,7 +4,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
-from abstract import Faults, RemoteSuite, faulty_methods
+from abstract import RemoteSuite
+from faults import Faults, faulty_methods
 from fsspec.implementations.memory import MemoryFileSystem
 
 _OPERATIONS = [

@@ -11,7 +11,8 @@ import oracle
 import pyarrow as pa
 import pytest
 import s3fs
-from abstract import FaultError, Faults, RemoteSuite, rows
+from abstract import RemoteSuite, rows
+from faults import Faults, faulty_requests
 from moto.s3.models import s3_backends
 from servers import s3_server
 
@@ -54,20 +55,7 @@ class TestS3Store(RemoteSuite):
 
     @contextmanager
     def faults(self, faults: Faults) -> Iterator[None]:
-        """Every request is an operation."""
-        call = s3fs.S3FileSystem._call_s3
-
-        async def faulty(fs: Any, method: str, *args: Any, **kwargs: Any) -> Any:
-            with faults.nested():
-                due = faults.due()
-            if due and not faults.after:
-                raise FaultError("on purpose, before")
-            result = await call(fs, method, *args, **kwargs)
-            if due:
-                raise FaultError("on purpose, after")
-            return result
-
-        with patch.object(s3fs.S3FileSystem, "_call_s3", faulty):
+        with faulty_requests(s3fs.S3FileSystem, "_call_s3", faults):
             yield
 
     def test_uploads_of_the_dead_are_given_up(self, place: str) -> None:
