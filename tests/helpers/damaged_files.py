@@ -1,9 +1,15 @@
-"""Random damaged files, and a slow definition of which record a search must find."""
+"""Records to damage, random damaged files, and a slow definition of which record a search must find."""
 
 import struct
 
 import oracle
 from hypothesis import strategies as st
+
+
+def framed_number(n: int) -> bytes:
+    """A framed Example that holds a number; larger numbers make longer records."""
+    padding = ("bytes", [bytes([n % 256]) * (n % 50)])
+    return oracle.features_file([{"n": ("int64", [n]), "padding": padding}])
 
 
 def header(length: int) -> bytes:

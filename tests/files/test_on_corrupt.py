@@ -1,0 +1,267 @@
+"""The keyword `on_corrupt=` of `read_tfrecord`: warnings, limits and the quarantine."""
+
+import asyncio
+import gzip
+import random
+import warnings
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import dask
+import oracle
+import pandas as pd
+import pyarrow as pa
+import pytest
+from damaged_files import framed_number
+from distributed import Client, LocalCluster
+from memory import growth
+
+from dask_tfrecord import (
+    CorruptRecordError,
+    CorruptRecordWarning,
+    FileChangedError,
+    SchemaError,
+    TFRecordError,
+    read_tfrecord,
+    to_tfrecord,
+)
+
+TYPES = pa.schema({"n": pa.int64()})
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+def test_a_value_that_does_not_fit_its_column_is_no_damage(tmp_path: Path) -> None:
+    path = tmp_path / "data.tfrecord"
+    path.write_bytes(oracle.features_file([{"n": ("int64", [1])}, {"n": ("int64", [1, 2])}]))
+    ddf = read_tfrecord(path, schema=TYPES, record_type="example", on_corrupt="skip")
+    with pytest.raises(SchemaError, match="feature 'n'"):
+        ddf.compute()
+
+
+def test_a_file_that_changed_is_no_damage(tmp_path: Path) -> None:
+    path = tmp_path / "data.tfrecord"
+    path.write_bytes(framed_number(1) + framed_number(2))
+    ddf = read_tfrecord(path, on_corrupt="skip")
+    path.write_bytes(framed_number(1) + framed_number(2)[:-1])
+    with pytest.raises(FileChangedError, match=r"data\.tfrecord.*when the dataset was listed"):
+        ddf.compute()
+
+
+@pytest.fixture
+def two(tmp_path: Path) -> Path:
+    """Two files of five records; in one of them two are damaged."""
+    folder = tmp_path / "two"
+    folder.mkdir()
+    good = b"".join(map(framed_number, range(5)))
+    bad = bytearray(b"".join(map(framed_number, range(5, 10))))
+    bad[len(framed_number(5)) + 20] ^= 1
+    bad[len(bad) - 1] ^= 1
+    (folder / "0.tfrecord").write_bytes(good)
+    (folder / "1.tfrecord").write_bytes(bad)
+    return folder
+
+
+def read(path: Path, **options: Any) -> Any:
+    return read_tfrecord(path, schema=TYPES, record_type="example", blocksize=None, **options)
+
+
+def test_a_warning_for_each_file_tells_how_much_was_lost_and_where(two: Path) -> None:
+    with pytest.warns(CorruptRecordWarning) as caught:
+        found = read(two, on_corrupt="skip")["n"].compute().tolist()
+    assert found == [0, 1, 2, 3, 4, 5, 7, 8]
+    first, end = len(framed_number(5)), len(framed_number(5)) + len(framed_number(6))
+    last = sum(len(framed_number(n)) for n in range(5, 9))
+    [message] = [str(warning.message) for warning in caught]
+    lost = end - first + len(framed_number(9))
+    assert message == (
+        f"{two}/1.tfrecord: skipped 2 damaged records or ranges, {lost:,} bytes: "
+        f"bytes {first} to {end}, {last} to {last + len(framed_number(9))}"
+    )
+
+
+def test_a_warning_stays_short_where_much_was_lost(tmp_path: Path) -> None:
+    path = tmp_path / "data.tfrecord"
+    path.write_bytes(b"".join(framed_number(n) + b"?" for n in range(1000)))
+    with pytest.warns(CorruptRecordWarning, match="skipped 1,000 .*, 1,000 bytes: .* and 990 more") as caught:
+        assert len(read(path, on_corrupt="skip").compute()) == 1000
+    assert len(str(caught[0].message)) < 500
+
+
+def test_nothing_is_said_and_nothing_written_where_nothing_is_damaged(two: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "log"
+    ddf = read(two / "0.tfrecord", on_corrupt="quarantine", quarantine_path=folder)
+    assert len(ddf.compute()) == 5
+    assert not folder.exists()
+
+
+@pytest.mark.parametrize("names", [[], ["n"], ["path"], ["offset"], ["n", "offset", "path"]])
+def test_the_rows_are_the_same_whatever_columns_are_read(two: Path, names: list[str]) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", CorruptRecordWarning)
+        ddf = read(two, on_corrupt="skip", include_path_column=True, include_offset_column=True)
+        assert len(ddf[names].compute()) == len(ddf) == 8
+
+
+@pytest.mark.parametrize("names", [[], ["record"], ["path"], ["offset"]])
+@pytest.mark.parametrize("on_corrupt", ["raise", "skip"])
+def test_records_of_bytes_need_be_no_messages(tmp_path: Path, names: list[str], on_corrupt: str) -> None:
+    (tmp_path / "a").write_bytes(oracle.records_file([b"\xff", b"", b"abc"]))
+    options = {"include_path_column": True, "include_offset_column": True, "on_corrupt": on_corrupt}
+    ddf = read_tfrecord(tmp_path / "a", record_type="bytes", **options)
+    assert len(ddf[names].compute()) == len(ddf) == 3
+
+
+def test_a_snapshots_counts_are_not_believed_where_damage_is_passed_over(tmp_path: Path) -> None:
+    to_tfrecord(dask.dataframe.from_pandas(pd.DataFrame({"n": range(10)}), npartitions=2), tmp_path / "own")
+    part = sorted((tmp_path / "own").glob("part-*"))[1]
+    content = bytearray(part.read_bytes())
+    content[-1] ^= 1
+    part.write_bytes(content)
+    ddf = read_tfrecord(tmp_path / "own", on_corrupt="skip")
+    with pytest.warns(CorruptRecordWarning):
+        assert len(ddf) == 9
+
+
+@pytest.mark.parametrize(
+    ("most", "allowed"), [(2, True), (1, False), (0, False), (0.41, True), (0.39, False)]
+)
+def test_more_damage_than_allowed_raises(two: Path, most: float, allowed: bool) -> None:
+    """The bounds hold for a partition, here of five records."""
+    ddf = read(two, on_corrupt="skip", max_corrupt=most)
+    if allowed:
+        with pytest.warns(CorruptRecordWarning):
+            assert len(ddf.compute()) == 8
+    else:
+        with pytest.raises(CorruptRecordError, match=r"1\.tfrecord.* are damaged; pass a max_corrupt= above"):
+            ddf.compute()
+
+
+def test_the_quarantine_holds_the_bytes_and_a_retry_replaces_them(two: Path, tmp_path: Path) -> None:
+    ddf = read(two, on_corrupt="quarantine", quarantine_path=tmp_path / "log")
+    for _ in range(2):
+        with pytest.warns(CorruptRecordWarning):
+            ddf.compute()
+    log = pd.read_parquet(tmp_path / "log")
+    content = (two / "1.tfrecord").read_bytes()
+    spans = [(offset, offset + length) for offset, length in zip(log["offset"], log["length"], strict=True)]
+    assert [content[start:end] for start, end in spans] == log["bytes"].tolist()
+    assert log["reason"].tolist() == ["checksum of the record data does not match"] * 2
+    assert log["file"].tolist() == [str(two / "1.tfrecord")] * 2
+    assert len(list((tmp_path / "log").iterdir())) == 1
+
+
+def test_a_reader_that_fails_leaves_no_half_log(two: Path, tmp_path: Path) -> None:
+    ddf = read(two, on_corrupt="quarantine", quarantine_path=tmp_path / "log", max_corrupt=1)
+    with pytest.raises(CorruptRecordError):
+        ddf.compute()
+    assert not list((tmp_path / "log").glob("*"))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"on_corrupt": "ignore"}, "unknown on_corrupt 'ignore'.*'skip'"),
+        ({"on_corrupt": "quarantine"}, "pass quarantine_path="),
+        ({"quarantine_path": "/tmp/x"}, 'pass on_corrupt="quarantine"'),
+        ({"max_corrupt": 3}, 'pass on_corrupt="skip"'),
+        ({"on_corrupt": "skip", "max_corrupt": -1}, "max_corrupt=-1 is not a valid limit"),
+        ({"on_corrupt": "skip", "max_corrupt": 1.5}, "max_corrupt=1.5 is not a valid limit"),
+        ({"on_corrupt": "skip", "max_corrupt": True}, "max_corrupt=True is not a valid limit"),
+    ],
+)
+def test_options_that_mean_nothing_are_refused(two: Path, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(TFRecordError, match=message):
+        read(two, **options)
+
+
+def test_a_quarantine_among_the_files_is_refused(two: Path) -> None:
+    for place in (two, two / "log"):
+        with pytest.raises(TFRecordError, match=r"inside the dataset that is read.*_quarantine"):
+            read(two, on_corrupt="quarantine", quarantine_path=place)
+    read(two, on_corrupt="quarantine", quarantine_path=two / "_quarantine")
+
+
+@pytest.fixture
+def client() -> Iterator[Client]:
+    with (
+        LocalCluster(n_workers=1, threads_per_worker=1, dashboard_address=":0", memory_limit=0) as cluster,
+        Client(cluster, set_as_default=False) as client,
+    ):
+        yield client
+
+
+def test_warnings_reach_the_client_of_a_cluster(two: Path, client: Client) -> None:
+    with pytest.warns(CorruptRecordWarning, match=r"1\.tfrecord: skipped 2 damaged"):
+        client.sync(_compute, client, read(two, on_corrupt="skip")["n"].sum())
+
+
+async def _compute(client: Client, lazy: Any) -> None:
+    """Wait for the result, and for the events that were sent before it."""
+    assert await client.compute(lazy) == 30
+    await asyncio.sleep(0.5)
+
+
+MEASURE = """
+import sys, warnings
+from memory import peak_kib
+import pyarrow as pa
+from dask_tfrecord import read_tfrecord
+
+warnings.simplefilter("ignore")
+def read(path):
+    keep = {"on_corrupt": "quarantine", "quarantine_path": "log"}
+    options = keep if sys.argv[3] else {"on_corrupt": "skip"}
+    schema = pa.schema({"n": pa.int64()})
+    ddf = read_tfrecord(path, schema=schema, record_type="example", **options)
+    return ddf.compute(scheduler="sync")["n"].tolist()
+
+assert read(sys.argv[1]) == [1, 2]
+normal = peak_kib()
+assert read(sys.argv[2]) == [1, 2]
+print(peak_kib() - normal)
+"""
+
+
+@pytest.mark.parametrize("quarantine", ["", "yes"])
+@pytest.mark.parametrize("compression", [None, "gzip"])
+def test_a_huge_damaged_stretch_takes_little_memory(
+    tmp_path: Path, compression: str | None, quarantine: str
+) -> None:
+    sizes = {"small": 10_000_000, "huge": 400_000_000}
+    block = random.Random(2).randbytes(1_000_000)
+    for name, size in sizes.items():
+        write = partial(gzip.open, compresslevel=0) if compression else open
+        with write(tmp_path / name, "wb") as file:
+            file.write(framed_number(1))
+            for _ in range(size // len(block)):
+                file.write(block)
+            file.write(framed_number(2))
+    assert growth(MEASURE, tmp_path, "small", "huge", quarantine) < 32 * 1024
+
+
+@pytest.mark.parametrize(
+    ("record", "at", "limit", "advice"),
+    [
+        (0, 0, "1 MiB", "check that it is a TFRecord file"),
+        (0, 12, "1 MiB", 'on_corrupt="skip"'),
+        (1, 0, "1 MiB", 'on_corrupt="skip"'),
+        (1, 12, "1 MiB", 'on_corrupt="skip"'),
+        (1, 0, 5, "larger max_record_bytes="),
+    ],
+)
+def test_damage_comes_with_the_keyword_that_mends_it(
+    tmp_path: Path, record: int, at: int, limit: Any, advice: str
+) -> None:
+    one = oracle.features_file([{"n": ("int64", [1])}])
+    content = bytearray(2 * one)
+    content[record * len(one) + at] ^= limit != 5
+    (tmp_path / "a").write_bytes(content)
+    schema = pa.schema({"n": pa.int64()})
+    with pytest.raises(CorruptRecordError) as caught:
+        read_tfrecord(
+            tmp_path, schema=schema, record_type="example", blocksize=None, max_record_bytes=limit
+        ).compute()
+    assert advice in str(caught.value.advice)
