@@ -31,6 +31,7 @@ class ReadKeywords(TypedDict, total=False):
     infer: Infer
     filters: Sequence[Any] | pc.Expression | None
     blocksize: SupportsIndex | str | None
+    partition_by: str | Sequence[str] | None
     record_type: AnyRecordType
     compression: AnyCompression | Literal["infer"] | None
     extra: Extra

@@ -46,6 +46,7 @@ def read_tfrecord(
     infer: Infer = "sample",
     filters: Sequence[Any] | pc.Expression | None = None,
     blocksize: SupportsIndex | str | None = "128 MiB",
+    partition_by: str | Sequence[str] | None = None,
     record_type: AnyRecordType = "infer",
     compression: AnyCompression | Literal["infer"] | None = "infer",
     extra: Extra = "raise",
@@ -130,6 +131,15 @@ def read_tfrecord(
         compressed. Uncompressed files from other tools are first read once, in parallel, to find their
         records, unless `index` has found them. Smaller neighbouring files share a partition if their
         partition columns have the same values.
+    partition_by : str or list of str, optional
+        Partition columns. Every Dask partition then has all rows of one key and no other rows. A key is a
+        combination of values of these columns; null is a value. No rows are shuffled, so that
+        ``ddf.map_partitions(function, meta=...)`` computes a function once for each key.
+
+        The rows of a key, from all its files, must fit into the memory of a worker. Files are not split or
+        joined, so ``blocksize`` has no effect, and ``max_corrupt`` applies to each file. A partition is
+        empty if no row of its key passes ``filters``. A key without files that can have such a row has no
+        partition. A name that is not a partition column raises.
     record_type : {"infer", "example", "sequence_example", "bytes"}, default "infer"
         Message in each record. "bytes" accepts any payload and gives one binary column, ``record``. "infer"
         selects "bytes" for records that are not messages, and also, with a warning, for messages that are
@@ -273,6 +283,7 @@ def read_tfrecord(
         options=options,
         blocksize=arguments.byte_count("blocksize", blocksize),
         whole_files=calculate_divisions,
+        partition_by=_key_columns(partition_by, calculate_divisions),
         storage_options=storage_options,
     )
     check_cluster()
@@ -306,6 +317,22 @@ def _damage_policy(
     policy = DamagePolicy(on_corrupt, max_corrupt, quarantine)
     check_policy(policy)
     return policy
+
+
+def _key_columns(partition_by: Any, calculate_divisions: bool) -> tuple[str, ...]:
+    if partition_by is None:
+        return ()
+    names = arguments.names("partition_by", partition_by)
+    if not names or len(set(names)) < len(names):
+        raise TFRecordError(
+            f"partition_by={partition_by!r} must name at least one column, and none twice",
+            advice="pass the names of partition columns",
+        )
+    if calculate_divisions:
+        raise TFRecordError(
+            "partition_by= and calculate_divisions=True cannot be combined", advice="pass one of them"
+        )
+    return tuple(names)
 
 
 def _requested_columns(columns: Any, index: Any) -> list[str] | None:

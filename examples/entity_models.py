@@ -1,7 +1,8 @@
 """Train one model for each entity: write a dataset that is partitioned by entity, then fit in parallel.
 
-Every entity has its own directory. A task reads the rows of one entity and fits a linear model, so the
-memory of a task holds one entity, however many there are.
+Every entity has its own directory. `read_tfrecord(partition_by=)` makes one Dask partition of the rows of
+each entity, and `map_partitions` fits its linear model. No rows are shuffled, and the memory of a task holds
+one entity, however many there are.
 
 Run it with ``python examples/entity_models.py [DIRECTORY]``.
 """
@@ -10,7 +11,6 @@ import sys
 import tempfile
 from pathlib import Path
 
-import dask
 import dask.dataframe as dd
 import numpy as np
 import pandas as pd
@@ -30,27 +30,29 @@ def measurements(seed: int) -> pd.DataFrame:
     return pd.DataFrame({"entity": entity, **dict(zip(FEATURES, x.T, strict=True)), "y": y.astype("float32")})
 
 
-def fit(path: Path, entity: int) -> tuple[int, int, np.ndarray]:
-    """Fit the model of one entity; only the files of this entity are opened."""
-    ddf = dask_tfrecord.read_tfrecord(path, filters=[("entity", "==", entity)], dtype_backend="numpy")
-    rows = ddf.compute(scheduler="sync")
+def fit(rows: pd.DataFrame) -> pd.DataFrame:
+    """Fit the model of one entity to all of its rows, and return the weights as one row."""
     weights, *_ = np.linalg.lstsq(rows[FEATURES].to_numpy(), rows["y"].to_numpy(), rcond=None)
-    return entity, len(rows), weights
+    model = dict(zip(FEATURES, weights.astype("float64"), strict=True))
+    return pd.DataFrame({"entity": rows["entity"].iloc[:1].astype("int64"), "rows": len(rows), **model})
 
 
 def main() -> None:
     """Write the measurements, fit all models, and check the weights."""
     root = Path(sys.argv[1] if len(sys.argv) > 1 else tempfile.mkdtemp(prefix="entities-"))
     ddf = dd.from_map(measurements, range(8))
-    snapshot = dask_tfrecord.to_tfrecord(ddf, root / "entities", partition_on="entity", colocate=True)
+    dask_tfrecord.to_tfrecord(ddf, root / "entities", partition_on="entity")
+    snapshot = dask_tfrecord.to_tfrecord(ddf, root / "entities", partition_on="entity", append=True)
     print(snapshot)
-    entities = sorted({file.values[0] for file in snapshot.files})
-    models = dask.compute(*(dask.delayed(fit)(root / "entities", entity) for entity in entities))
-    for entity, rows, weights in models:
-        np.testing.assert_allclose(weights, np.array([1, 2, 3]) * entity, atol=0.01)
-        if entity % 10 == 0:
-            print(f"entity {entity:2}: {rows:,} rows, weights {weights.round(2)}")
-    assert sum(rows for _, rows, _ in models) == snapshot.records
+
+    entities = dask_tfrecord.read_tfrecord(root / "entities", partition_by="entity", dtype_backend="numpy")
+    meta = {"entity": "int64", "rows": "int64", **dict.fromkeys(FEATURES, "float64")}
+    models = entities.map_partitions(fit, meta=meta).compute().set_index("entity").sort_index()
+    print(models.loc[::10].round(2))
+
+    np.testing.assert_allclose(models[FEATURES], np.outer(models.index, [1, 2, 3]), atol=0.01)
+    assert models.index.tolist() == sorted(snapshot.partition_values["entity"].to_pylist())
+    assert models["rows"].sum() == snapshot.records
     print(f"{len(models)} models")
 
 

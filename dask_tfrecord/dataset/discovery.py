@@ -10,6 +10,7 @@ import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
+from itertools import pairwise, starmap
 from typing import Any, Literal
 
 import pyarrow as pa
@@ -17,6 +18,7 @@ import pyarrow.compute as pc
 
 from dask_tfrecord.dataset.inferred_schema import infer_columns
 from dask_tfrecord.dataset.packing import plan_partitions
+from dask_tfrecord.dataset.partitioning.grouping import group
 from dask_tfrecord.dataset.partitioning.partition_columns import (
     partition_fields,
     values_from_directories,
@@ -31,6 +33,7 @@ from dask_tfrecord.dataset.sampling import sample_all, take_sample
 from dask_tfrecord.dataset.snapshot.model import FileEntry, Levels, Snapshot
 from dask_tfrecord.dataset.snapshot.stamps import is_proven
 from dask_tfrecord.dataset.snapshot.visibility import committed_files, newest_snapshot
+from dask_tfrecord.errors import SchemaError
 from dask_tfrecord.files.boundaries import ComputeEach, index_large_files
 from dask_tfrecord.files.inference import AskedType, Sample
 from dask_tfrecord.files.options import ReadOptions
@@ -62,6 +65,9 @@ class ReadRequest:
         Stored bytes of a partition; None makes a partition of each file.
     whole_files : bool
         True if files that a snapshot lists are not split.
+    partition_by : tuple of str
+        The partition columns that make a key. If there are any, a partition is made of each file, and
+        `Dataset.keys` has the partitions of each key.
     """
 
     columns: Iterable[str] | None = None
@@ -74,6 +80,7 @@ class ReadRequest:
     options: ReadOptions = field(default_factory=ReadOptions)
     blocksize: int | None = None
     whole_files: bool = False
+    partition_by: tuple[str, ...] = ()
     storage_options: dict[str, Any] | None = field(default=None, repr=False)
 
     @cached_property
@@ -85,7 +92,9 @@ class ReadRequest:
         SchemaError, TFRecordError
             If `schema` or `hive` is not valid, or if they contradict each other.
         """
-        selected = None if self.columns is None else {*self.columns, *names_in(self.filters)}
+        selected = None
+        if self.columns is not None:
+            selected = {*self.columns, *names_in(self.filters), *self.partition_by}
         # A pyarrow expression does not list its columns.
         expression = str(self.filters) if isinstance(self.filters, pc.Expression) else ""
         return RequestedColumns.parse(self.schema, self.hive, selected, expression)
@@ -276,18 +285,22 @@ def plan(found: Discovered, request: ReadRequest, compute_each: ComputeEach) -> 
     pruned: Iterable[int] = ()
     if any(entries):  # statistics hold only while the files stay unchanged, which the tasks check
         pruned = sorted({*_matching_files(predicate, found, [None] * len(entries))}.difference(kept))
+    keys, blocksize = None, request.blocksize
+    if request.partition_by:
+        kept, keys = _sort_by_key(found, kept, request.partition_by)
+        blocksize = None
     files = [found.files[at] for at in kept]
     known = [found.known[at] for at in kept]
     if request.whole_files and None not in known:
         known = [one and replace(one, blocks=()) for one in known]
     else:
-        known = index_large_files(found.store, files, known, request.options, request.blocksize, compute_each)
+        known = index_large_files(found.store, files, known, request.options, blocksize, compute_each)
     rows = pa.array(kept, pa.int64())
     partitions, values = plan_partitions(
         files,
         known,
         {name: column.take(rows) for name, column in found.partition_values.items()},
-        blocksize=request.blocksize,
+        blocksize=blocksize,
     )
     return Dataset(
         found.store,
@@ -301,7 +314,29 @@ def plan(found: Discovered, request: ReadRequest, compute_each: ComputeEach) -> 
         tuple(found.files[at] for at in pruned),
         found.ignored_features,
         found.index,
+        keys,
     )
+
+
+def _sort_by_key(
+    found: Discovered, kept: Sequence[int], names: Sequence[str]
+) -> tuple[list[int], tuple[range, ...]]:
+    """Make the files of each key adjacent. Return the positions of the files, and the range of each key."""
+    unknown = [name for name in names if name not in found.partition_values]
+    if unknown:
+        known = ", ".join(map(repr, found.partition_values)) or "none"
+        raise SchemaError(
+            f"partition_by= takes partition columns, of which there are: {known}",
+            feature=unknown[0],
+            advice=f"write the dataset with partition_on={[*names]!r}",
+        )
+    if not kept:
+        return [], (range(1),)
+    positions = pa.array(kept, pa.int64())
+    columns = {name: found.partition_values[name].take(positions) for name in names}
+    groups = group(pa.table(columns), names)
+    order = range(len(kept)) if groups.order is None else groups.order.tolist()
+    return [kept[at] for at in order], tuple(starmap(range, pairwise(groups.starts.tolist())))
 
 
 def _matching_files(

@@ -54,6 +54,9 @@ class Dataset:
         Features that records may have though no column reads them.
     index : tuple of (str, str or None)
         The columns that were the index of the written DataFrame, with the names of its levels.
+    keys : tuple of range, optional
+        The numbers of the partitions of each key, if a task reads all rows of one key. None if a task reads
+        one partition.
     """
 
     store: Store
@@ -67,6 +70,7 @@ class Dataset:
     pruned_files: tuple[FileInfo, ...] = ()
     ignored_features: frozenset[str] = frozenset()
     index: Levels = ()
+    keys: tuple[range, ...] | None = None
 
     @property
     def npartitions(self) -> int:
@@ -306,7 +310,7 @@ class Dataset:
         values = [(name, column.to_pylist()) for name, column in self.partition_values.items()]
         features = (sorted(self.refused_features), sorted(self.ignored_features))
         how = (self.schema.to_json(), self.options, self.filters, features)
-        parts = (self.store.__dask_tokenize__(), how, values, self.partitions, self.pruned_files)
+        parts = (self.store.__dask_tokenize__(), how, values, self.partitions, self.keys, self.pruned_files)
         return hashlib.sha256(repr(parts).encode()).hexdigest()
 
 

@@ -83,6 +83,12 @@ def read_partitions(partitions: list[Partition], *arguments: Any) -> pd.DataFram
     return frame
 
 
+def read_key(partitions: list[Partition], numpy: list[str], index: Levels, is_sorted: bool) -> pd.DataFrame:
+    """Task that reads all partitions of a key."""
+    frame = read_partitions(partitions, numpy, index, is_sorted)
+    return frame if index else frame.reset_index(drop=True)
+
+
 class ReadTFRecord(PartitionsFiltered, BlockwiseIO):
     """Reads the partitions of a dataset.
 
@@ -159,10 +165,15 @@ class ReadTFRecord(PartitionsFiltered, BlockwiseIO):
 
     def _divisions(self) -> tuple[Any, ...]:
         known: tuple[Any, ...] | None = self.operand("known_divisions")
-        return (None,) * (self.dataset.npartitions + 1) if known is None else known
+        keys = self.dataset.keys
+        count = self.dataset.npartitions if keys is None else len(keys)
+        return (None,) * (count + 1) if known is None else known
 
     def _filtered_task(self, name: Key, index: int) -> Task:
-        return Task(name, read_partition, self.partition_at(index), *self.task_arguments, _data_producer=True)
+        found = self.partitions_at(index)
+        if self.dataset.keys is not None:
+            return Task(name, read_key, found, *self.task_arguments, _data_producer=True)
+        return Task(name, read_partition, found[0], *self.task_arguments, _data_producer=True)
 
     @property
     def task_arguments(self) -> tuple[Any, ...]:
@@ -173,12 +184,21 @@ class ReadTFRecord(PartitionsFiltered, BlockwiseIO):
     def _numpy_columns(self) -> list[str]:
         return [name for name in self.operand("numpy") or () if name in self._schema.names]
 
-    def partition_at(self, index: int) -> Partition:
-        """The partition of the dataset with this number, as its task reads it."""
-        partition: Partition = self.dataset.partition(index, self._schema, self.predicate)
+    def partitions_at(self, index: int) -> list[Partition]:
+        """The partitions of the dataset that the task with this number reads, as it reads them."""
+        numbers = self._numbers(index)
+        partitions = [self.dataset.partition(one, self._schema, self.predicate) for one in numbers]
+        if self.predicate is not None and len(numbers) > 1 and any(one.splits for one in partitions):
+            # Without some of the files, the other rows of the key would get other numbers in the index.
+            partitions = [self.dataset.partition(one, self._schema) for one in numbers]
         if self._has_divisions and index == self._partitions[0]:
-            partition = self.dataset.with_file_checks(partition, self._partitions)
-        return partition
+            partitions = [self.dataset.with_file_checks(partitions[0], self._partitions)]
+        return partitions
+
+    def _numbers(self, *indices: int) -> list[int]:
+        """The numbers of the partitions of the dataset that some tasks read."""
+        keys = self.dataset.keys
+        return [*indices] if keys is None else [number for index in indices for number in keys[index]]
 
     def _simplify_up(self, parent: Expr, dependents: Any) -> Expr | None:
         decided = decision(self, dependents)
@@ -200,9 +220,11 @@ class ReadTFRecord(PartitionsFiltered, BlockwiseIO):
 
     def _count(self, parent: Expr) -> Expr | None:
         """Replace counts by a literal if the snapshot has them; otherwise count with a read of no columns."""
-        counts = tuple(self.dataset.count(index) for index in self._partitions)
-        if None not in counts and self.dataset.is_unchanged(self._partitions):
-            return Literal(counts if isinstance(parent, Lengths) else sum(counts))
+        counts = [[self.dataset.count(one) for one in self._numbers(index)] for index in self._partitions]
+        is_known = not any(None in of_task for of_task in counts)
+        if is_known and self.dataset.is_unchanged(self._numbers(*self._partitions)):
+            sums = tuple(map(sum, counts))
+            return Literal(sums if isinstance(parent, Lengths) else sum(sums))
         if not self._schema.fields:
             return None
         return type(parent)(self.substitute_parameters({"columns": [], "index": (), "known_divisions": None}))
@@ -233,5 +255,5 @@ class FusedReads(FusedIO):
 
     def _task(self, name: Key, index: int) -> Task:
         read = self.operand("_expr")
-        partitions = [read.partition_at(number) for number in self._fusion_buckets[index]]
+        partitions = [one for number in self._fusion_buckets[index] for one in read.partitions_at(number)]
         return Task(name, read_partitions, partitions, *read.task_arguments, _data_producer=True)

@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from dask_tfrecord.codec.codecs import CODECS, Compression
+from dask_tfrecord.dataset.partitioning.grouping import group
 from dask_tfrecord.dataset.snapshot.names import METADATA_DIRECTORY, snapshot_path
 from dask_tfrecord.dataset.snapshot.table import check, from_table, to_table
 from dask_tfrecord.errors import TFRecordError
@@ -25,6 +26,8 @@ from dask_tfrecord.files.storage.paths import parent_of
 from dask_tfrecord.files.storage.redaction import redact_errors
 from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.schema.model import Field, Schema
+from dask_tfrecord.schema.storage_types import value_type
+from dask_tfrecord.schema.storage_values import load
 
 __all__ = ["Block", "ColumnStatistics", "FileEntry", "Snapshot", "find_snapshot", "library_version"]
 
@@ -136,6 +139,41 @@ class Snapshot:
     def partitions(self) -> int:
         """The number of partition directories; 0 for a dataset without partition columns."""
         return len({parent_of(file.path) for file in self.files}) if self.partitioning else 0
+
+    @property
+    def partition_values(self) -> pa.Table:
+        """The keys of the dataset: a row for each combination of values of the partition columns.
+
+        The columns have the types of the partition columns. A key has one row, however many files it has.
+        The rows are in the order of the partitions of ``read_tfrecord(path, partition_by=partition_on)``.
+
+        Returns
+        -------
+        pyarrow.Table
+            Without rows and columns if there are no partition columns.
+
+        Examples
+        --------
+        >>> import dask_tfrecord
+        >>> import pandas as pd
+        >>> from dask import dataframe as dd
+        >>> sales = pd.DataFrame({"shop": [7, 9, 7], "country": ["NO", "IT", "NO"], "sold": [1, 2, 3]})
+        >>> ddf = dd.from_pandas(sales, npartitions=1)
+        >>> snapshot = dask_tfrecord.to_tfrecord(ddf, "sales", partition_on=["country", "shop"])
+        >>> snapshot.partition_values.to_pylist()
+        [{'country': 'NO', 'shop': 7}, {'country': 'IT', 'shop': 9}]
+        """
+        if not self.partitioning:
+            return pa.table({})
+        every = {
+            item.name: pa.array([file.values[at] for file in self.files], value_type(item.type))
+            for at, item in enumerate(self.partitioning)
+        }
+        keys = group(pa.table(every), self.partition_on).values if self.files else pa.table(every)
+        columns = [
+            load(keys[item.name].combine_chunks(), item.type, item.categories) for item in self.partitioning
+        ]
+        return pa.Table.from_arrays(columns, schema=Schema(self.partitioning).arrow)
 
     @staticmethod
     @redact_errors

@@ -1,0 +1,289 @@
+"""`read_tfrecord(partition_by=)`: each key is one Dask partition with all of its rows, from all its files.
+
+The expected keys and rows come from the written frame, which pandas groups.
+"""
+
+import datetime
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import dask.dataframe as dd
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+from distributed import Client
+from fsspec.implementations.memory import MemoryFileSystem
+
+from dask_tfrecord import CorruptRecordError, SchemaError, Snapshot, TFRecordError, read_tfrecord, to_tfrecord
+
+pytestmark = pytest.mark.filterwarnings("ignore:Sending large graph")
+
+ROWS = 240
+
+
+def frame(start: int = 0) -> pd.DataFrame:
+    """Rows with keys of several types, nulls among them."""
+    numbers = np.arange(start, start + ROWS)
+    day = datetime.date(2026, 1, 1)
+    columns = {
+        "entity": pa.array([None if n % 7 == 6 else n % 7 for n in numbers], pa.int16()),
+        "name": pa.array([["", "é/x", "__HIVE_DEFAULT_PARTITION__", None][n % 4] for n in numbers]),
+        "day": pa.array([day + datetime.timedelta(int(n) % 3) for n in numbers], pa.date32()),
+        "share": pa.array([[0.5, float("nan"), -1.0][n % 3] for n in numbers], pa.float32()),
+        "kind": pa.array([["low", "high"][n % 2] for n in numbers]).dictionary_encode(),
+        "id": pa.array(numbers, pa.int64()),
+    }
+    return pa.table(columns).to_pandas(types_mapper=pd.ArrowDtype)
+
+
+def write(path: Any, data: pd.DataFrame, on: Any, **options: Any) -> Snapshot:
+    ddf = dd.from_pandas(data, npartitions=3)
+    kwargs = {"scheduler": "sync"}
+    return to_tfrecord(ddf, path, partition_on=on, compute_kwargs=kwargs, lossy="allow", **options)
+
+
+def plain(value: Any) -> Any:
+    """A value that equals itself, also if it is missing."""
+    return "nan" if isinstance(value, float) and value != value else None if value is pd.NA else value
+
+
+def keys_and_ids(rows: pd.DataFrame, names: Sequence[str]) -> pd.DataFrame:
+    """A row for each key in a partition: the key, the number of its rows and the sum of their ids."""
+    distinct = {tuple(map(plain, row)) for row in rows[[*names]].itertuples(index=False)}
+    return pd.DataFrame(
+        {"key": [repr(key) for key in distinct], "rows": len(rows), "sum": int(rows["id"].sum())}
+    )
+
+
+META = {"key": "object", "rows": "int64", "sum": "int64"}
+
+
+def found_keys(ddf: dd.DataFrame, names: Sequence[str], scheduler: Any = "sync") -> list[tuple[Any, ...]]:
+    found = ddf.map_partitions(keys_and_ids, names, meta=META).compute(scheduler=scheduler)
+    return sorted(found.itertuples(index=False, name=None))
+
+
+def expected_keys(data: pd.DataFrame, names: Sequence[str]) -> list[tuple[Any, ...]]:
+    sums: dict[str, list[int]] = {}
+    for row in data.to_dict("records"):
+        sums.setdefault(repr(tuple(plain(row[name]) for name in names)), []).append(row["id"])
+    return sorted((key, len(ids), sum(ids)) for key, ids in sums.items())
+
+
+@pytest.mark.parametrize("options", [{}, {"compression": "gzip", "max_rows_per_file": 3}])
+@pytest.mark.parametrize(
+    ("on", "by"),
+    [
+        (["entity"], ["entity"]),
+        (["name"], ["name"]),
+        (["share"], ["share"]),
+        (["kind", "day"], ["kind", "day"]),
+        (["day", "entity"], ["entity"]),
+        (["day", "name", "kind"], ["kind", "name"]),
+    ],
+)
+def test_each_key_is_one_partition_with_all_its_rows(
+    tmp_path: Path, on: list[str], by: list[str], options: dict[str, Any]
+) -> None:
+    write(tmp_path, frame(), on, **options)
+    snapshot = write(tmp_path, frame(ROWS), on, append=True, **options)
+    assert len(snapshot.files) > 2 * snapshot.partitions
+    everything = pd.concat([frame(), frame(ROWS)])
+    ddf = read_tfrecord(tmp_path, partition_by=by)
+    expected = expected_keys(everything, by)
+    assert ddf.npartitions == len(expected)
+    assert found_keys(ddf, by) == expected
+    assert len(ddf) == len(everything)
+    assert ddf.map_partitions(len).compute().tolist() == [len(part) for part in ddf.partitions]
+
+
+def test_every_scheduler_keeps_the_promise(tmp_path: Path, client: Client) -> None:
+    write(tmp_path, frame(), ["day", "entity"])
+    ddf = read_tfrecord(tmp_path, partition_by="entity")
+    expected = expected_keys(frame(), ["entity"])
+    assert found_keys(ddf, ["entity"], "threads") == expected
+    assert found_keys(ddf, ["entity"], client) == expected
+
+
+def test_a_key_that_an_overwrite_replaced_has_only_its_new_rows(tmp_path: Path) -> None:
+    write(tmp_path, frame(), "entity")
+    write(tmp_path, frame(ROWS), "entity", append=True)
+    new = frame(5 * ROWS).query("entity == 3")
+    write(tmp_path, new, "entity", overwrite="partitions")
+    old = pd.concat([frame(), frame(ROWS)])
+    everything = pd.concat([old[(old["entity"] != 3).fillna(True)], new])
+    ddf = read_tfrecord(tmp_path, partition_by="entity")
+    assert found_keys(ddf, ["entity"]) == expected_keys(everything, ["entity"])
+
+
+def test_directories_of_other_tools(tmp_path: Path) -> None:
+    write(tmp_path / "a", frame().dropna(), ["day", "entity"])
+    (tmp_path / "a" / "_tfrecord").rename(tmp_path / "away")
+    types = {"entity": pa.int16(), "day": pa.date32()}
+    ddf = read_tfrecord(tmp_path / "a", partition_by="entity", hive=types)
+    assert found_keys(ddf, ["entity"]) == expected_keys(frame().dropna(), ["entity"])
+
+
+def test_directories_of_the_same_value_are_one_key(tmp_path: Path) -> None:
+    for number, name in enumerate(["k=01", "k=2", "k=1"]):
+        data = pd.DataFrame({"id": [number, 10 * number]})
+        to_tfrecord(dd.from_pandas(data, npartitions=1), tmp_path / "made" / name)
+        (tmp_path / "made" / name / "_tfrecord").rename(tmp_path / f"away{number}")
+    ddf = read_tfrecord(tmp_path / "made", partition_by="k", hive={"k": pa.int64()})
+    assert found_keys(ddf, ["k"]) == [("(1,)", 4, 22), ("(2,)", 2, 11)]
+
+
+@pytest.mark.parametrize("by", ["entity", ["entity", "day"]])
+def test_filters_of_keys_leave_out_partitions_and_filters_of_rows_leave_empty_ones(
+    tmp_path: Path, by: Any
+) -> None:
+    write(tmp_path, frame(), ["day", "entity"])
+    names = [by] if isinstance(by, str) else by
+    some = read_tfrecord(tmp_path, partition_by=by, filters=[("entity", "in", [1, 4]), ("id", "<", 200)])
+    selected = frame()[lambda rows: rows["entity"].isin([1, 4]) & (rows["id"] < 200)]
+    assert found_keys(some, names) == expected_keys(selected, names)
+    few = read_tfrecord(tmp_path, partition_by=by, filters=[("id", "in", [0, 239])])
+    counts = few.map_partitions(len).compute(scheduler="sync")
+    assert sorted(counts)[-2:] == [1, 1]
+    assert sum(counts) == 2
+    nothing = read_tfrecord(tmp_path, partition_by=by, filters=[("entity", "==", 99)])
+    assert (nothing.npartitions, len(nothing)) == (1, 0)
+
+
+@pytest.mark.parametrize("condition", ["entity == 3", "id > 220", "id > 10_000"])
+def test_a_filter_of_the_frame_keeps_the_labels_of_the_index(tmp_path: Path, condition: str) -> None:
+    write(tmp_path, frame(), ["day", "entity"])
+    ddf = read_tfrecord(tmp_path, partition_by="entity")
+    whole = ddf.persist(scheduler="sync")
+    found = ddf.query(condition).compute(scheduler="sync")
+    pd.testing.assert_frame_equal(found, whole.query(condition).compute(scheduler="sync"))
+    for part in whole.partitions:
+        assert part.compute().index.equals(pd.RangeIndex(len(part)))
+
+
+def test_many_keys_stay_apart_and_sums_may_join_them(tmp_path: Path) -> None:
+    data = pd.DataFrame({"k": np.arange(900) % 300, "id": np.arange(900), "text": "much more than an id"})
+    write(tmp_path, data, "k")
+    ddf = read_tfrecord(tmp_path, partition_by="k")
+    fused = ddf["id"].sum()
+    assert fused.compute(scheduler="sync") == data["id"].sum()
+    assert found_keys(ddf[["k", "id"]], ["k"]) == expected_keys(data, ["k"])
+    assert ddf["id"].map_partitions(len).compute(scheduler="sync").tolist() == [3] * 300
+
+
+def test_the_key_need_not_be_a_column(tmp_path: Path) -> None:
+    write(tmp_path, frame(), ["day", "entity"])
+    ddf = read_tfrecord(tmp_path, columns=["id"], partition_by="entity")
+    assert list(ddf.columns) == ["id"]
+    sums = sorted(
+        ddf["id"].map_partitions(lambda ids: pd.Series([ids.sum()]), meta=(None, "int64")).compute()
+    )
+    assert sums == sorted(frame().groupby("entity", dropna=False)["id"].sum())
+
+
+def test_categories_of_several_files_are_joined(tmp_path: Path) -> None:
+    data = pd.DataFrame({"k": [1, 1, 2], "d": [1, 2, 1], "c": pd.Categorical(["x", "y", "z"])})
+    write(tmp_path, data, ["d", "k"])
+    ddf = read_tfrecord(tmp_path, partition_by="k", categories=["c"])
+    assert sorted(map(str, ddf.partitions[0].compute()["c"])) == ["x", "y"]
+
+
+def test_the_index_comes_back(tmp_path: Path) -> None:
+    data = frame().set_index("id")
+    write(tmp_path, data, ["day", "entity"])
+    ddf = read_tfrecord(tmp_path, partition_by="entity")
+    assert ddf.index.name == "id"
+    assert sorted(ddf.index.compute(scheduler="sync")) == list(range(ROWS))
+
+
+def test_damage_of_one_key_leaves_the_others_readable(tmp_path: Path) -> None:
+    snapshot = write(tmp_path, frame(), ["entity"])
+    file = next(file for file in snapshot.files if file.values == (2,))
+    content = bytearray((tmp_path / file.path).read_bytes())
+    content[20] ^= 1
+    (tmp_path / file.path).write_bytes(content)
+    ddf = read_tfrecord(tmp_path, partition_by="entity")
+    keys = [row["entity"] for row in snapshot.partition_values.to_pylist()]
+    for number, key in enumerate(keys):
+        if key == 2:
+            with pytest.raises(CorruptRecordError, match="entity=2"):
+                ddf.partitions[number].compute()
+        else:
+            assert set(map(plain, ddf.partitions[number].compute()["entity"])) == {key}
+
+
+@pytest.mark.parametrize(
+    ("by", "options", "error", "says"),
+    [
+        ("id", {}, SchemaError, "'entity'"),
+        (["entity", "nothing"], {}, SchemaError, "'entity'"),
+        ("entity", {"hive": False}, SchemaError, "none"),
+        ("entity", {"index": "id", "calculate_divisions": True}, TFRecordError, "calculate_divisions"),
+        ([], {}, TFRecordError, "at least one"),
+        (["entity", "entity"], {}, TFRecordError, "twice"),
+        (3, {}, TFRecordError, "list of column names"),
+    ],
+)
+def test_what_cannot_be_a_key(
+    tmp_path: Path, by: Any, options: dict[str, Any], error: type[TFRecordError], says: str
+) -> None:
+    write(tmp_path, frame(), "entity")
+    with pytest.raises(error, match=says):
+        read_tfrecord(tmp_path, partition_by=by, **options)
+
+
+def test_more_keys_take_no_more_listings(monkeypatch: pytest.MonkeyPatch) -> None:
+    MemoryFileSystem.store.clear()
+    calls: list[str] = []
+    for name in ("ls", "find", "info", "cat_file", "open"):
+        original = getattr(MemoryFileSystem, name)
+
+        def counted(
+            self: Any, *args: Any, _original: Any = original, _name: str = name, **kwargs: Any
+        ) -> Any:
+            calls.append(_name)
+            return _original(self, *args, **kwargs)
+
+        monkeypatch.setattr(MemoryFileSystem, name, counted)
+    taken = []
+    for keys in (3, 400):
+        path = f"memory://bucket/keys{keys}"
+        write(path, pd.DataFrame({"k": np.arange(keys), "id": 1}), "k")
+        calls.clear()
+        assert read_tfrecord(path, partition_by="k").npartitions == keys
+        taken.append(sorted(calls))
+    assert taken[0] == taken[1]
+    assert taken[0].count("find") == 1
+
+
+# -- Snapshot.partition_values -------------------------------------------------------------------------------
+
+
+def test_the_keys_of_a_snapshot_are_typed_and_in_the_order_of_the_partitions(tmp_path: Path) -> None:
+    names = ["kind", "day", "entity"]
+    write(tmp_path, frame(), names)
+    write(tmp_path, frame(ROWS), names, append=True)
+    snapshot = Snapshot.open(tmp_path)
+    keys = snapshot.partition_values
+    assert keys.schema.names == names
+    assert [str(type_) for type_ in keys.schema.types[1:]] == ["date32[day]", "int16"]
+    assert pa.types.is_dictionary(keys.schema.types[0])
+    assert len(keys) == snapshot.partitions
+    ddf = read_tfrecord(tmp_path, partition_by=snapshot.partition_on)
+    first = ddf.map_partitions(lambda rows: rows[names].head(1), meta=ddf._meta[names]).compute()
+    found = [tuple(map(plain, row)) for row in first.itertuples(index=False)]
+    assert found == [tuple(row.values()) for row in keys.to_pylist()]
+
+
+def test_a_snapshot_without_partition_columns_has_no_keys(tmp_path: Path) -> None:
+    snapshot = to_tfrecord(dd.from_pandas(frame()[["id"]], npartitions=1), tmp_path)
+    assert snapshot.partition_values.shape == (0, 0)
+
+
+def test_a_partitioned_dataset_without_rows_has_typed_columns_and_no_keys(tmp_path: Path) -> None:
+    snapshot = write(tmp_path, frame().head(0), "entity")
+    assert snapshot.partition_values.schema == pa.schema({"entity": pa.int16()})
+    assert len(snapshot.partition_values) == 0
+    assert len(read_tfrecord(tmp_path, partition_by="entity")) == 0
