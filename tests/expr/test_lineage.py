@@ -88,14 +88,23 @@ SOURCES = [
 ]
 
 
-@pytest.mark.parametrize("mode", [{"overwrite": True}, {"overwrite": "partitions", "partition_on": "n"}])
-@pytest.mark.parametrize("source", SOURCES)
-def test_what_is_read_is_not_overwritten(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: Any, mode: dict[str, Any]
-) -> None:
+overwrites = pytest.mark.parametrize(
+    "mode", [{"overwrite": True}, {"overwrite": "partitions", "partition_on": "n"}]
+)
+
+
+@pytest.fixture
+def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty directory in the current directory."""
     monkeypatch.chdir(tmp_path)
     path = tmp_path / "place"
     path.mkdir()
+    return path
+
+
+@overwrites
+@pytest.mark.parametrize("source", SOURCES)
+def test_what_is_read_is_not_overwritten(path: Path, source: Any, mode: dict[str, Any]) -> None:
     pd.DataFrame({"n": [1]}).to_csv(path / "data.csv", index=False)
     pd.DataFrame({"n": [1]}).to_parquet(path / "data.parquet")
     with pytest.raises(DestinationError, match="removes only TFRecord files, and the directory also holds"):
@@ -151,13 +160,11 @@ TFRECORD_SOURCES = [
 ]
 
 
-@pytest.mark.parametrize("mode", [{"overwrite": True}, {"overwrite": "partitions", "partition_on": "n"}])
+@overwrites
 @pytest.mark.parametrize("source", TFRECORD_SOURCES)
 def test_tfrecord_files_that_are_read_are_not_overwritten(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: Any, mode: dict[str, Any]
+    path: Path, source: Any, mode: dict[str, Any]
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    path = tmp_path / "place"
     to_tfrecord(collection(1), path)
     before = content(path)
     with pytest.raises(DestinationError, match="the DataFrame reads from"):

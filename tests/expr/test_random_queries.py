@@ -6,7 +6,6 @@ expected.
 
 import collections
 import math
-import operator
 import os
 import random
 import warnings
@@ -19,6 +18,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
+from comparables import OPERATORS
 from dask.dataframe import methods
 from random_queries import NAMES, Data, Queries, make_data, variants
 
@@ -26,15 +26,6 @@ from dask_tfrecord.expr import rewrites
 
 CASES = int(os.environ.get("DASK_TFRECORD_EXAMPLES", "60"))
 QUERIES_PER_DATASET = 30
-
-_COMPARE = {
-    "==": operator.eq,
-    "!=": operator.ne,
-    "<": operator.lt,
-    "<=": operator.le,
-    ">": operator.gt,
-    ">=": operator.ge,
-}
 
 
 def run(query: str, d: Any, other: Any) -> Any:
@@ -122,7 +113,7 @@ def _holds(cell: Any, symbol: str, value: Any) -> bool:
         return (cell is None) == (symbol == "is")
     if symbol in ("in", "not in"):
         return any(cell == one for one in value if cell is not None) == (symbol == "in")
-    return cell is not None and bool(_COMPARE[symbol](cell, value))
+    return cell is not None and bool(OPERATORS[symbol](cell, value))
 
 
 class Case:

@@ -3,6 +3,7 @@
 import gzip
 import random
 import struct
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -156,12 +157,18 @@ def test_a_million_records_within_gzip_lose_the_same(
 # --- small files ---------------------------------------------------------------------------------------
 
 
-def test_every_single_bit_that_flips_raises(tmp_path: Path) -> None:
-    content = b"".join(map(framed_number, [1, 2, 3]))
-    path = tmp_path / "data.tfrecord"
+def flipped_bits(content: bytes) -> Iterator[tuple[int, bytes]]:
+    """Flip each bit of the content in turn: the offset of the byte, and the damaged content."""
     for bit in range(8 * len(content)):
         damaged = bytearray(content)
         damaged[bit // 8] ^= 1 << bit % 8
+        yield bit // 8, bytes(damaged)
+
+
+def test_every_single_bit_that_flips_raises(tmp_path: Path) -> None:
+    content = b"".join(map(framed_number, [1, 2, 3]))
+    path = tmp_path / "data.tfrecord"
+    for _, damaged in flipped_bits(content):
         path.write_bytes(damaged)
         store, split = whole(path)
         with pytest.raises(CorruptRecordError):
@@ -175,12 +182,10 @@ def test_every_single_bit_that_flips_loses_its_record_only(tmp_path: Path) -> No
     content = b"".join(frames)
     ends = np.cumsum([len(one) for one in frames])
     path = tmp_path / "data.tfrecord"
-    for bit in range(8 * len(content)):
-        damaged = bytearray(content)
-        damaged[bit // 8] ^= 1 << bit % 8
+    for at, damaged in flipped_bits(content):
         path.write_bytes(damaged)
         store, split = whole(path)
-        record = int(np.searchsorted(ends, bit // 8, side="right"))
+        record = int(np.searchsorted(ends, at, side="right"))
         losses = Losses(SKIP.damage)
         options = ReadOptions(compression=None, damage=SKIP.damage)
         found = read_table(store, split, NUMBERS, options, losses=losses)["n"].to_pylist()

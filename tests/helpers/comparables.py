@@ -1,8 +1,10 @@
-"""Columns of every type that can be compared, and values of every type that somebody may compare them to."""
+"""Columns and values of every type that a filter may compare, and the comparisons of Python."""
 
 import datetime
 import itertools
 import math
+import operator
+from collections.abc import Callable
 from datetime import UTC, date, time, timedelta
 from decimal import Decimal
 from fractions import Fraction
@@ -12,7 +14,18 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
+from dask_tfrecord.dataset.query.predicates import Operator
+
 moment = datetime.datetime
+
+OPERATORS: dict[Operator, Callable[[Any, Any], Any]] = {
+    "==": operator.eq,
+    "!=": operator.ne,
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+}
 
 SMALL = [0, 1, 2, 100]
 REAL = [0.0, -0.0, 1.0, 1.5, 0.1, 2.0**11, math.inf, -math.inf, math.nan]

@@ -2,7 +2,6 @@
 
 import itertools
 import math
-import operator
 import warnings
 from collections.abc import Callable, Iterator
 from datetime import UTC, date, time, timedelta
@@ -13,21 +12,12 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
-from comparables import COLUMNS, VALUES, moment
+from comparables import COLUMNS, OPERATORS, VALUES, moment
 
 from dask_tfrecord.dataset.query.filters import compare_in_pandas, is_in_pandas
-from dask_tfrecord.dataset.query.predicates import Ambiguous, ColumnRange, Operator, Predicate, range_of_value
+from dask_tfrecord.dataset.query.predicates import Ambiguous, ColumnRange, Predicate, range_of_value
 from dask_tfrecord.frames import arrow_to_pandas
 from dask_tfrecord.schema.model import Field, Schema
-
-OPERATORS: dict[Operator, Callable[[Any, Any], Any]] = {
-    "==": operator.eq,
-    "!=": operator.ne,
-    "<": operator.lt,
-    "<=": operator.le,
-    ">": operator.gt,
-    ">=": operator.ge,
-}
 
 
 def columns(array: pa.Array) -> Iterator[tuple[Field, list[ColumnRange], Any]]:

@@ -1,7 +1,6 @@
 """NaN, infinities and both zeros, as partition keys and in statistics: filters find what Python finds."""
 
 import math
-import operator
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +9,7 @@ import dask.dataframe as dd
 import pandas as pd
 import pyarrow as pa
 import pytest
+from comparables import OPERATORS
 
 from dask_tfrecord import index, read_tfrecord, to_tfrecord
 
@@ -29,14 +29,6 @@ FILES: list[list[float | None]] = [
     [-1.0, 1.0],
 ]
 VALUES = [value for values in FILES for value in values]
-OPERATORS = {
-    "==": operator.eq,
-    "!=": operator.ne,
-    "<": operator.lt,
-    "<=": operator.le,
-    ">": operator.gt,
-    ">=": operator.ge,
-}
 COMPARED = [0.0, -0.0, 1.0, math.inf, -math.inf]
 LISTS: list[list[float]] = [[0.0], [-0.0], [math.inf], [0.0, 1.0], [math.nan], [math.nan, -0.0], []]
 
