@@ -26,7 +26,7 @@ class RecordPosition(NamedTuple):
 
 @dataclass(frozen=True)
 class FeatureSummary:
-    """Summary of one feature in some records. Counts include only records in which the feature has a kind.
+    """Summary of one feature in some records.
 
     Attributes
     ----------
@@ -36,14 +36,10 @@ class FeatureSummary:
         True for a feature list of SequenceExamples.
     path : str
         The first file that has the feature.
-    records : int
-        Number of records that have the feature.
     kinds : dict of str to RecordPosition
         The kinds of the feature, each with the position of the first record of that kind.
-    min_values, max_values : int
-        The smallest and the greatest number of values in one feature.
-    min_steps, max_steps : int
-        The smallest and the greatest number of steps in one feature list.
+    max_values : int
+        The greatest number of values in one feature.
     utf8 : bool
         True if all values are valid UTF-8.
     text : bool
@@ -53,19 +49,10 @@ class FeatureSummary:
     name: str
     feature_list: bool
     path: str
-    records: int
     kinds: dict[str, RecordPosition]
-    min_values: int
     max_values: int
-    min_steps: int
-    max_steps: int
     utf8: bool
     text: bool
-
-    @property
-    def length(self) -> int | None:
-        """The number of values in each record; None if it differs between records."""
-        return self.min_values if self.kinds and self.min_values == self.max_values else None
 
     def merged(self, later: "FeatureSummary") -> "FeatureSummary":
         """Merge with the summary of the same feature in later records."""
@@ -73,12 +60,8 @@ class FeatureSummary:
             self.name,
             self.feature_list,
             self.path,
-            self.records + later.records,
             self.kinds | {kind: place for kind, place in later.kinds.items() if kind not in self.kinds},
-            min(one.min_values for one in (self, later) if one.kinds or not (self.kinds or later.kinds)),
             max(self.max_values, later.max_values),
-            min(one.min_steps for one in (self, later) if one.records or not (self.records or later.records)),
-            max(self.max_steps, later.max_steps),
             self.utf8 and later.utf8,
             self.text and later.text,
         )
@@ -140,10 +123,6 @@ class Sample:
     def known_type(self) -> RecordType:
         """The record type; "example" if no record showed it."""
         return "example" if self.record_type == "infer" else self.record_type
-
-    def is_nullable(self, feature: FeatureSummary) -> bool:
-        """Return True if some of the records lack the feature."""
-        return feature.records < self.records
 
 
 def sample_split(
@@ -272,4 +251,6 @@ def _is_framed(data: memoryview, damage: Damage) -> bool:
 
 def _summary(feature: Feature, path: str, places: Mapping[int, RecordPosition]) -> FeatureSummary:
     kinds = {kind: places[number] for kind, number in sorted(feature.kinds.items(), key=itemgetter(1))}
-    return FeatureSummary(**{**feature._asdict(), "kinds": kinds, "path": path})
+    return FeatureSummary(
+        feature.name, feature.feature_list, path, kinds, feature.max_values, feature.utf8, feature.text
+    )

@@ -188,21 +188,6 @@ def test_damage_anywhere_is_found_when_everything_is_looked_at(tmp_path: Path) -
     assert (caught.value.record, caught.value.offset) == (9, 9 * len(common))
 
 
-def test_lengths_and_absence_are_noted(tmp_path: Path) -> None:
-    sample = sampled(
-        tmp_path,
-        "infer",
-        file_of({"fixed": ("int64", [1, 2]), "ragged": ("int64", [1])}),
-        file_of(
-            {"fixed": ("int64", [3, 4]), "ragged": ("int64", []), "rare": ("int64", [1]), "unset": (None, [])}
-        ),
-    )
-    lengths = {one.name: one.length for one in sample.features}
-    assert lengths == {"fixed": 2, "ragged": None, "rare": 1, "unset": None}
-    nullable = {one.name for one in sample.features if sample.is_nullable(one)}
-    assert nullable == {"rare", "unset"}
-
-
 @pytest.mark.parametrize("compression", [None, "gzip", "zlib"])
 def test_empty_files_are_not_sampled_where_others_are(tmp_path: Path, compression: str | None) -> None:
     """As Spark leaves them: a file for each task, most of them without rows."""

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from hashlib import sha256
 from itertools import product
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -186,37 +186,51 @@ class IsNull(Predicate):
         return table[self.name].is_null()
 
 
+def _both(left: bool | None, right: bool | None) -> bool | None:
+    if left is False or right is False:
+        return False
+    return None if left is None or right is None else True
+
+
+def _either(left: bool | None, right: bool | None) -> bool | None:
+    if left is True or right is True:
+        return True
+    return None if left is None or right is None else False
+
+
 @dataclass(frozen=True)
 class _Pair(Predicate):
-    """A predicate that combines two other predicates."""
+    """Two predicates, combined with the three-valued logic of SQL."""
 
     left: Predicate
     right: Predicate
 
+    _combine: ClassVar["staticmethod[[bool | None, bool | None], bool | None]"]
+    _combine_masks: ClassVar["staticmethod[[pa.ChunkedArray, pa.ChunkedArray], pa.ChunkedArray]"]
+
     def columns(self) -> set[str]:
         return self.left.columns() | self.right.columns()
 
-
-class And(_Pair):
-    """The conjunction, with the three-valued logic of SQL."""
-
     def outcomes(self, ranges: ColumnRanges) -> Outcomes:
         pairs = product(self.left.outcomes(ranges), self.right.outcomes(ranges))
-        return frozenset(_both(*pair) for pair in pairs)
+        return frozenset(self._combine(*pair) for pair in pairs)
 
     def mask(self, table: pa.Table) -> pa.ChunkedArray:
-        return pc.and_kleene(self.left.mask(table), self.right.mask(table))
+        return self._combine_masks(self.left.mask(table), self.right.mask(table))
+
+
+class And(_Pair):
+    """The conjunction of two predicates."""
+
+    _combine = staticmethod(_both)
+    _combine_masks = staticmethod(pc.and_kleene)
 
 
 class Or(_Pair):
-    """The disjunction, with the three-valued logic of SQL."""
+    """The disjunction of two predicates."""
 
-    def outcomes(self, ranges: ColumnRanges) -> Outcomes:
-        pairs = product(self.left.outcomes(ranges), self.right.outcomes(ranges))
-        return frozenset(_either(*pair) for pair in pairs)
-
-    def mask(self, table: pa.Table) -> pa.ChunkedArray:
-        return pc.or_kleene(self.left.mask(table), self.right.mask(table))
+    _combine = staticmethod(_either)
+    _combine_masks = staticmethod(pc.or_kleene)
 
 
 @dataclass(frozen=True)
@@ -371,15 +385,3 @@ def _arrow_value(scalar: pa.Scalar) -> Any:
     Times become integers, because Python's types cannot hold all times.
     """
     return scalar.value if pa.types.is_temporal(scalar.type) else scalar.as_py()
-
-
-def _both(left: bool | None, right: bool | None) -> bool | None:
-    if left is False or right is False:
-        return False
-    return None if left is None or right is None else True
-
-
-def _either(left: bool | None, right: bool | None) -> bool | None:
-    if left is True or right is True:
-        return True
-    return None if left is None or right is None else False
