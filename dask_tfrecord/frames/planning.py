@@ -7,6 +7,7 @@ from typing import Any
 import pandas as pd
 import pyarrow as pa
 
+from dask_tfrecord.codec import RecordType
 from dask_tfrecord.errors import SchemaError
 from dask_tfrecord.frames import stringified
 from dask_tfrecord.frames.column_types import (
@@ -20,7 +21,7 @@ from dask_tfrecord.frames.column_types import (
 )
 from dask_tfrecord.frames.index_levels import index_to_columns
 from dask_tfrecord.schema.conversion import convert
-from dask_tfrecord.schema.model import Field, RecordType, Schema, check_names
+from dask_tfrecord.schema.model import Field, Schema, check_names
 from dask_tfrecord.schema.storage_types import canonical_type, innermost, is_lossy, kind_and_depth
 from dask_tfrecord.schema.storage_values import MisfitError
 from dask_tfrecord.schema.type_names import arrow_type

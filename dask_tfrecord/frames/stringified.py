@@ -10,6 +10,7 @@ import pandas as pd
 import pyarrow as pa
 
 from dask_tfrecord.errors import SchemaError
+from dask_tfrecord.schema.storage_types import TEXT, is_any
 
 # Number of rows of a partition that are sampled, and most strings that are taken from these rows.
 _SAMPLE_ROWS, _SAMPLE_STRINGS = 256, 32
@@ -40,8 +41,7 @@ def holds_text(dtype: Any) -> bool:
         dtype = pd.StringDtype() if dtype.categories is None else dtype.categories.dtype
         return holds_text(dtype) or bool(pd.api.types.is_object_dtype(dtype))
     if isinstance(dtype, pd.ArrowDtype):
-        kinds = pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view
-        return any(test(dtype.pyarrow_dtype) for test in kinds)
+        return is_any(dtype.pyarrow_dtype, TEXT)
     return isinstance(dtype, pd.StringDtype)
 
 

@@ -5,19 +5,12 @@ that -0.0 equals 0. NaN equals itself. Floats may be rounded to the nearest shor
 it.
 """
 
-from collections.abc import Callable
-
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import types
 
-from dask_tfrecord.schema.storage_types import is_list
+from dask_tfrecord.schema.storage_types import BINARY, TEXT, is_any, is_list
 from dask_tfrecord.schema.storage_values import MisfitError, check_range, integer_type, with_values
-
-__all__ = ["RoundedError", "convert", "family"]
-
-_TEXT = (types.is_string, types.is_large_string, types.is_string_view)
-_BINARY = (types.is_binary, types.is_large_binary, types.is_binary_view, types.is_fixed_size_binary)
 
 
 class RoundedError(MisfitError):
@@ -64,13 +57,11 @@ def convert(array: pa.Array, type_: pa.DataType, *, rounded: bool = False) -> pa
 
 def family(type_: pa.DataType) -> str:
     """Return the family of a scalar type. Values of two families are never equal."""
-    if any(test(type_) for test in _TEXT):
+    if is_any(type_, TEXT):
         return "text"
-    if any(test(type_) for test in _BINARY):
+    if is_any(type_, BINARY):
         return "bytes"
-    if types.is_boolean(type_) or types.is_integer(type_) or types.is_floating(type_):
-        return "number"
-    if types.is_decimal(type_):
+    if is_any(type_, (types.is_boolean, types.is_integer, types.is_floating, types.is_decimal)):
         return "number"
     if types.is_timestamp(type_):
         return "timestamp" if type_.tz is None else "timestamp with a time zone"
@@ -92,11 +83,7 @@ def same_layout(source: pa.DataType, target: pa.DataType) -> bool:
     """Return True if two types are equal or differ in layout only, as string and large_string do."""
     if source == target:
         return True
-    return any(_is_any(source, tests) and _is_any(target, tests) for tests in (_TEXT, _BINARY[:3]))
-
-
-def _is_any(type_: pa.DataType, tests: tuple[Callable[[pa.DataType], bool], ...]) -> bool:
-    return any(test(type_) for test in tests)
+    return any(is_any(source, tests) and is_any(target, tests) for tests in (TEXT, BINARY[:3]))
 
 
 def _scalars(array: pa.Array, type_: pa.DataType, *, rounded: bool) -> pa.Array:

@@ -20,8 +20,6 @@ from dask_tfrecord.errors import SchemaError
 from dask_tfrecord.schema.storage_types import canonical_type, is_lossy, kind_and_depth
 from dask_tfrecord.schema.storage_values import MisfitError, load, store
 
-__all__ = ["Field", "Lossy", "RecordType", "Schema"]
-
 Lossy = Literal["warn", "allow", "raise"]
 
 # Raised for values that do not fit a type. Arrow raises ArrowNotImplementedError for two types that it
@@ -228,11 +226,6 @@ class Schema:
     def arrow(self) -> pa.Schema:
         """The Arrow schema with the logical types."""
         return pa.schema([(item.name, item.type) for item in self.fields])
-
-    @property
-    def lossy_names(self) -> list[str]:
-        """The names of the columns whose values are rounded to 32-bit floats."""
-        return [item.name for item in self.fields if item.lossy]
 
     def select(self, names: Iterable[str]) -> Self:
         """Return the schema of some columns, in the given order.

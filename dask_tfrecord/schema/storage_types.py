@@ -8,23 +8,25 @@ from pyarrow import types
 from dask_tfrecord.codec import Kind
 from dask_tfrecord.errors import SchemaError
 
-_KINDS: dict[Kind, tuple[Callable[[pa.DataType], bool], ...]] = {
-    "int64": (
-        types.is_boolean,
-        types.is_integer,
-        types.is_date,
-        types.is_time,
-        types.is_timestamp,
-        types.is_duration,
-    ),
+_Tests = tuple[Callable[[pa.DataType], bool], ...]
+
+# Tests for the types whose values are stored as integers, as texts, and as bytes.
+INTEGERS: _Tests = (
+    types.is_boolean,
+    types.is_integer,
+    types.is_date,
+    types.is_time,
+    types.is_timestamp,
+    types.is_duration,
+)
+TEXT: _Tests = (types.is_string, types.is_large_string, types.is_string_view)
+BINARY: _Tests = (types.is_binary, types.is_large_binary, types.is_binary_view, types.is_fixed_size_binary)
+
+_KINDS: dict[Kind, _Tests] = {
+    "int64": INTEGERS,
     "float": (types.is_floating, types.is_decimal),
-    "bytes": (
-        types.is_binary,
-        types.is_large_binary,
-        types.is_binary_view,
-        types.is_fixed_size_binary,
-    ),
-    "string": (types.is_string, types.is_large_string, types.is_string_view),
+    "bytes": BINARY,
+    "string": TEXT,
 }
 _ADVICE: tuple[tuple[Callable[[pa.DataType], bool], str], ...] = (
     (types.is_null, "name the type of its values with schema="),
@@ -53,10 +55,15 @@ def kind_and_depth(type_: pa.DataType) -> tuple[Kind, int]:
             return kind, 0
     if usable:
         for kind, tests in _KINDS.items():
-            if any(test(type_) for test in tests):
+            if is_any(type_, tests):
                 return kind, 0
     advice = next((text for test, text in _ADVICE if test(type_)), "convert it or leave the column out")
     raise SchemaError(f"TFRecord has no feature for the type {type_}", advice=advice)
+
+
+def is_any(type_: pa.DataType, tests: _Tests) -> bool:
+    """Return True if one of the tests accepts the type."""
+    return any(test(type_) for test in tests)
 
 
 def _is_unsupported(type_: pa.DataType) -> bool:
@@ -72,8 +79,8 @@ def _is_unsupported(type_: pa.DataType) -> bool:
 
 def is_list(type_: pa.DataType) -> bool:
     """Return True for every type of lists: list, large_list, fixed_size_list, and list views."""
-    return is_list_view(type_) or any(
-        test(type_) for test in (types.is_list, types.is_large_list, types.is_fixed_size_list)
+    return is_any(type_, (types.is_list, types.is_large_list, types.is_fixed_size_list)) or is_list_view(
+        type_
     )
 
 
@@ -117,8 +124,10 @@ def canonical_type(type_: pa.DataType) -> pa.DataType:
 
 
 def is_list_view(type_: pa.DataType) -> bool:
+    """Return True for list views, with offsets of 32 or 64 bits."""
     return bool(types.is_list_view(type_) or types.is_large_list_view(type_))
 
 
 def is_large_list(type_: pa.DataType) -> bool:
+    """Return True for lists and list views with offsets of 64 bits."""
     return bool(types.is_large_list(type_) or types.is_large_list_view(type_))

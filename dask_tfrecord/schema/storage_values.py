@@ -161,6 +161,7 @@ def _has_null_elements(array: pa.Array) -> bool:
 
 
 def integer_type(type_: pa.DataType) -> pa.DataType:
+    """Return the integer type with as many bits as a date, a time, a timestamp or a duration."""
     return pa.int32() if type_.bit_width == 32 else pa.int64()
 
 
@@ -217,9 +218,8 @@ def _store_uint64(array: pa.Array) -> pa.Array:
 def _store_rounded(array: pa.Array, *, exact: bool) -> pa.Array:
     """Store float64 and decimals as 32-bit floats."""
     type_ = array.type
-    wide = array.cast(
-        pa.float64()
-    )  # Arrow's direct cast from a decimal to float32 is inexact by a bit or two
+    # Arrow's direct cast from a decimal to float32 is inexact by a bit or two.
+    wide = array.cast(pa.float64())
     stored = wide.cast(pa.float32())
     _raise_at_first(
         pc.and_(pc.is_inf(stored), pc.is_finite(wide)),

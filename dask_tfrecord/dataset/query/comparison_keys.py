@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import types
 
-from dask_tfrecord.schema.storage_types import value_type
+from dask_tfrecord.schema.storage_types import INTEGERS, is_any, value_type
 
 ComparisonKey: TypeAlias = int | float | str | bytes
 
@@ -90,16 +90,7 @@ BEYOND_ALL = 10**80
 
 
 def _is_stored_as_integer(type_: pa.DataType) -> bool:
-    tests = (
-        types.is_boolean,
-        types.is_integer,
-        types.is_decimal,
-        types.is_date,
-        types.is_time,
-        types.is_timestamp,
-        types.is_duration,
-    )
-    return any(test(type_) for test in tests)
+    return bool(types.is_decimal(type_)) or is_any(type_, INTEGERS)
 
 
 def is_text(type_: pa.DataType) -> bool:
