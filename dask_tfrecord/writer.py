@@ -427,7 +427,7 @@ def _compute(result: Any, run: WriteRun, kwargs: dict[str, Any] | None, retries:
     try:
         # Dask's compute() alone does not fuse reading, transforming and writing to one task per partition.
         snapshot: Snapshot = result.optimize().compute(**kwargs)
-    except BaseException:
+    except BaseException:  # also KeyboardInterrupt
         abandon(run)
         raise
     return snapshot

@@ -154,7 +154,7 @@ class Dataset:
             check_unchanged(self.store, [*files, *self.pruned_files])
         except FileChangedError:
             raise
-        except Exception:
+        except Exception:  # the store failed; the tasks report that when they read the files
             return False
         return True
 

@@ -37,7 +37,7 @@ def commit(run: WriteRun, files: Sequence[FileEntry]) -> Snapshot:
             finish_newest(run.store)
             publish_files(run, files)
             snapshot = create_snapshot(run, with_stamps(run.store, files))
-        except Exception:
+        except Exception:  # whatever failed, another attempt needs the files in staging
             withdraw_files(run, files)
             raise
     remove_replaced(run)
@@ -112,7 +112,7 @@ def create_file(run: WriteRun, snapshot: Snapshot) -> Exception | None:
     path = run.store.join(snapshot_path(snapshot.number))
     try:
         run.store.create_exclusively(path, bytes(to_parquet(snapshot)))
-    except Exception as error:
+    except Exception as error:  # the file may exist even so, which the caller finds out
         return error
     return None
 
@@ -134,7 +134,7 @@ def remove_replaced(run: WriteRun) -> None:
     """Remove what the commit replaced, and the run's staging. Only warn of failures: the data is written."""
     try:
         finish_commit(run.store, run.run)
-    except Exception as error:
+    except Exception as error:  # the snapshot exists, so the write has succeeded
         reason = hide(str(error), secrets_of(run.store))
         warnings.warn(
             f"{run.store.public(run.store.root)}: the data is written, but not all files that it replaces "

@@ -86,7 +86,7 @@ class ExpectedFile:
             yield
         except TFRecordError:
             raise
-        except Exception as error:
+        except Exception as error:  # fsspec and the libraries of stores raise many classes
             self._look_again()
             if isinstance(error, OSError):
                 raise

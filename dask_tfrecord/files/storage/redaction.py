@@ -81,7 +81,7 @@ def redact_errors(function: Callable[Parameters, Result]) -> Callable[Parameters
     def call(*args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
         try:
             return function(*args, **kwargs)
-        except Exception as error:
+        except Exception as error:  # any class may show a secret
             safe = _safe(error, secrets_of(args, kwargs))
             if safe is error:
                 raise

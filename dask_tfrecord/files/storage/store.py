@@ -153,7 +153,7 @@ class Store:
                     file.flush()
                     os.fsync(file.fileno())
             self.move(temporary, path)
-        except BaseException:
+        except BaseException:  # also KeyboardInterrupt, so that no incomplete file stays
             with suppress(Exception):
                 self.fs.rm_file(temporary)
             raise
@@ -165,7 +165,7 @@ class Store:
             yield file
             file.close()
             file.commit()
-        except BaseException:
+        except BaseException:  # also KeyboardInterrupt, so that no incomplete upload stays
             with suppress(Exception):
                 file.discard()
             file.closed = True  # otherwise fsspec's finalizer publishes what was written so far
@@ -365,10 +365,8 @@ class Store:
         return found
 
     def _open(self, path: str, expected: ExpectedFile) -> Any:
-        options: dict[str, Any] = {
-            "block_size": REQUEST_BYTES,
-            "cache_type": "none",
-        }  # FileReader buffers
+        # FileReader has its own buffer.
+        options: dict[str, Any] = {"block_size": REQUEST_BYTES, "cache_type": "none"}
         if "http" in self._protocols:
             if expected.whole:
                 options["block_size"] = 0  # one request, which servers without ranges can answer
