@@ -1,5 +1,6 @@
 """`exists` and `cleanup`: find out if a path holds data, and remove the files of interrupted writes."""
 
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -103,13 +104,11 @@ def cleanup(
 
 
 def _duration(value: str | timedelta) -> timedelta:
-    try:
-        if isinstance(value, str | timedelta):
+    if isinstance(value, str | timedelta):
+        with suppress(ValueError):  # the text is not a duration
             duration = pd.Timedelta(value)
             if duration >= timedelta(0):  # False for NaT, which pandas returns for ""
                 return duration.to_pytimedelta()
-    except ValueError:
-        pass
     raise TFRecordError(
         f"older_than={value!r} is not a duration", advice='pass a duration, such as "12 hours"'
     )

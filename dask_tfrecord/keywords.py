@@ -3,21 +3,20 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, SupportsIndex, TypeAlias, TypedDict
 
-import pyarrow as pa
 import pyarrow.compute as pc
 
 from dask_tfrecord.codec import RecordType
 from dask_tfrecord.codec.codecs import Compression
 from dask_tfrecord.dataset.discovery import Infer
-from dask_tfrecord.dataset.snapshot.model import Snapshot
+from dask_tfrecord.dataset.requested_columns import GivenHive, GivenSchema
 from dask_tfrecord.files.damage import OnCorrupt
 from dask_tfrecord.files.options import Extra
 from dask_tfrecord.files.storage.listing import PathLike
-from dask_tfrecord.schema.model import Lossy, Schema
+from dask_tfrecord.schema.model import Lossy
 
 # Includes the spellings of TensorFlow.
 AnyCompression: TypeAlias = Compression | Literal["", "GZIP", "ZLIB"]
-AnySchema: TypeAlias = Mapping[str, Any] | pa.Schema | Schema | Snapshot | Literal["infer"]
+AnySchema: TypeAlias = GivenSchema | Literal["infer"]
 AnyRecordType: TypeAlias = RecordType | Literal["infer"]
 DtypeBackend = Literal["pyarrow", "numpy"]
 
@@ -26,7 +25,7 @@ class ReadKeywords(TypedDict, total=False):
     """Keywords of `read_tfrecord` except ``columns``, which determines the return type."""
 
     schema: AnySchema | None
-    hive: bool | Mapping[str, Any]
+    hive: GivenHive
     use_snapshot: bool
     infer: Infer
     filters: Sequence[Any] | pc.Expression | None

@@ -376,8 +376,8 @@ def _numpy_columns(dataset: Dataset, schema: Any) -> list[str]:
 
 def _has_time_index(schema: Schema, name: str) -> bool:
     """True if pandas has an index class for the column's type: DatetimeIndex or TimedeltaIndex."""
-    [item] = schema.select([name]).fields
-    return bool(pa.types.is_timestamp(item.type) or pa.types.is_duration(item.type))
+    type_ = schema.arrow.field(name).type
+    return bool(pa.types.is_timestamp(type_) or pa.types.is_duration(type_))
 
 
 def _divisions(dataset: Dataset, levels: Levels) -> tuple[Any, ...] | None:

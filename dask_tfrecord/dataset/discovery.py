@@ -30,11 +30,12 @@ from dask_tfrecord.dataset.query.filters import names_in, parse_filters
 from dask_tfrecord.dataset.query.predicates import Predicate, outcomes_in_file
 from dask_tfrecord.dataset.requested_columns import GivenHive, GivenSchema, RequestedColumns, snapshot_columns
 from dask_tfrecord.dataset.sampling import sample_all, take_sample
-from dask_tfrecord.dataset.snapshot.model import FileEntry, Levels, Snapshot
+from dask_tfrecord.dataset.snapshot.model import Levels, Snapshot
 from dask_tfrecord.dataset.snapshot.stamps import is_proven
 from dask_tfrecord.dataset.snapshot.visibility import committed_files, newest_snapshot
 from dask_tfrecord.errors import SchemaError
 from dask_tfrecord.files.boundaries import ComputeEach, index_large_files
+from dask_tfrecord.files.entry import FileEntry
 from dask_tfrecord.files.inference import AskedType, Sample
 from dask_tfrecord.files.options import ReadOptions
 from dask_tfrecord.files.part_names import is_part
@@ -373,9 +374,8 @@ def _sample(
 
 def _with_valid_statistics(snapshot: Snapshot, schema: Schema) -> Sequence[FileEntry]:
     """Return the entries of a snapshot without the statistics of columns that are read as another type."""
-    is_same = (
-        schema.record_type == snapshot.schema.record_type
-    )  # else a payload column may have a column's name
+    # With different record types, a payload column may have the name of another column.
+    is_same = schema.record_type == snapshot.schema.record_type
     names = {item.name for item in set(snapshot.schema.fields) & set(schema.fields) if is_same}
     if names == set(snapshot.schema.names):
         return snapshot.files

@@ -57,8 +57,7 @@ def read_types(ddf: DataFrame, names: Iterable[str]) -> dict[str, pa.DataType]:
             and name in source.columns
             and name not in source.dataset.partition_values
         ):
-            [item] = source.dataset.schema.select([name]).fields
-            types[name] = item.type
+            types[name] = source.dataset.schema.arrow.field(name).type
     return types
 
 

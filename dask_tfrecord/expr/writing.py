@@ -14,11 +14,12 @@ from dask.typing import Key
 
 from dask_tfrecord.cluster import check_cluster, warn_client
 from dask_tfrecord.dataset.shuffling import Shuffle, Spill, source_of, spill, write_target
-from dask_tfrecord.dataset.snapshot.model import FileEntry, Snapshot
+from dask_tfrecord.dataset.snapshot.model import Snapshot
 from dask_tfrecord.dataset.write.commit import commit
 from dask_tfrecord.dataset.write.run import WriteRun
 from dask_tfrecord.errors import TFRecordError
 from dask_tfrecord.expr.string_conversion import UnverifiedText
+from dask_tfrecord.files.entry import FileEntry
 from dask_tfrecord.files.storage.redaction import redact_errors
 from dask_tfrecord.frames import pandas_to_arrow, stringified
 
@@ -215,10 +216,6 @@ class CommitTFRecord(_NoFrame):
     """The task that commits the files of all partitions."""
 
     _parameters: ClassVar = ["frame", "run"]
-
-    @cached_property
-    def _name(self) -> str:
-        return f"committfrecord-{self.deterministic_token}"
 
     def _divisions(self) -> tuple[None, None]:
         return (None, None)

@@ -6,6 +6,7 @@ from typing import Literal
 from dask_tfrecord.codec import MAX_RECORD_BYTES
 from dask_tfrecord.codec.codecs import Compression
 from dask_tfrecord.files.damage import RAISE, DamagePolicy
+from dask_tfrecord.files.storage.glob_advice import NO_GLOBS, SuggestedGlobs
 from dask_tfrecord.schema.model import Lossy
 
 # The codec of the files to read. "infer" detects it by the first bytes of each file.
@@ -63,7 +64,7 @@ class ReadOptions:
     offset_column: str | None = None
     is_type_inferred: bool = False
     evidence: SchemaEvidence | None = None
-    globs: tuple[str, tuple[tuple[str, int], ...]] = ("", ())
+    globs: SuggestedGlobs = NO_GLOBS
 
     @property
     def origin_columns(self) -> tuple[str, ...]:
@@ -100,7 +101,3 @@ class WriteOptions:
     def splits_files(self) -> bool:
         """True if a limit may split the rows of one partition directory into several files."""
         return self.max_rows is not None or self.max_bytes is not None
-
-
-# Uncompressed files; values are rounded to 32-bit floats without a warning.
-DEFAULTS = WriteOptions()

@@ -1,6 +1,7 @@
 """Group the rows of a table by the values of the partition columns, one group for each directory."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -144,12 +145,10 @@ def comparable(column: pa.ChunkedArray | pa.Array) -> pa.ChunkedArray | pa.Array
 
 def _python_values(name: str, column: pa.ChunkedArray) -> list[Any]:
     """Return the values as Python objects. Raise if Python cannot represent a value exactly."""
-    try:
+    with suppress(OverflowError, ValueError, pa.ArrowException):  # such as a date in the year 20,000
         values: list[Any] = column.to_pylist()
         if _same(pa.chunked_array([pa.array(values, column.type)]), column):
             return values
-    except (OverflowError, ValueError, pa.ArrowException):  # such as a date in the year 20,000
-        pass
     raise SchemaError(
         f"a value of the type {column.type} is finer than Python's own type, or out of its range",
         feature=name,

@@ -20,7 +20,7 @@ from dask_tfrecord.dataset.partitioning.grouping import group
 from dask_tfrecord.dataset.snapshot.names import METADATA_DIRECTORY, snapshot_path
 from dask_tfrecord.dataset.snapshot.table import check, from_table, to_table
 from dask_tfrecord.errors import TFRecordError
-from dask_tfrecord.files.entry import Block, ColumnStatistics, FileEntry
+from dask_tfrecord.files.entry import FileEntry
 from dask_tfrecord.files.storage.not_found import nothing_at
 from dask_tfrecord.files.storage.paths import parent_of
 from dask_tfrecord.files.storage.redaction import redact_errors
@@ -28,8 +28,6 @@ from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.schema.model import Field, Schema
 from dask_tfrecord.schema.storage_types import value_type
 from dask_tfrecord.schema.storage_values import load
-
-__all__ = ["Block", "ColumnStatistics", "FileEntry", "Snapshot", "find_snapshot", "library_version"]
 
 # Increase this when older readers would misunderstand the files that are written from then on.
 FORMAT_VERSION = 1

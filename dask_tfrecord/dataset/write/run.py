@@ -12,7 +12,7 @@ from dask_tfrecord.dataset.partitioning.grouping import group_by_directory
 from dask_tfrecord.dataset.snapshot.model import Levels, Snapshot, find_snapshot, read_snapshot, versions
 from dask_tfrecord.dataset.snapshot.names import snapshot_path, staged
 from dask_tfrecord.files.entry import FileEntry
-from dask_tfrecord.files.options import DEFAULTS, WriteOptions
+from dask_tfrecord.files.options import WriteOptions
 from dask_tfrecord.files.part_names import part_name, run_of
 from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.files.writing import GroupedRows, write_files
@@ -62,7 +62,7 @@ class WriteRun:
     store: Store
     schema: Schema
     run: str
-    options: WriteOptions = DEFAULTS
+    options: WriteOptions = field(default_factory=WriteOptions)
     mode: Mode = "create"
     base: int = 0
     partitioning: tuple[Field, ...] = ()

@@ -13,15 +13,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from dask_tfrecord.dataset.snapshot.model import (
-    Block,
-    ColumnStatistics,
-    FileEntry,
-    Snapshot,
-    from_parquet,
-    to_parquet,
-)
+from dask_tfrecord.dataset.snapshot.model import Snapshot, from_parquet, to_parquet
 from dask_tfrecord.errors import TFRecordError
+from dask_tfrecord.files.entry import Block, ColumnStatistics, FileEntry
 from dask_tfrecord.schema.model import Schema
 
 WARSAW = ZoneInfo("Europe/Warsaw")
