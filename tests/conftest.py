@@ -1,4 +1,4 @@
-"""What several test modules share: the hypothesis profile, the folder of foreign files, where to write."""
+"""Shared by all tests: the hypothesis profile, the files of other writers, places to write to."""
 
 import os
 import platform
@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, settings
 
 from dask_tfrecord.files.storage.store import Store
 
-# TensorFlow's start-up chatter would bury a failing test's output.
+# The log messages of TensorFlow's start would hide the output of a failing test.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
 
@@ -27,7 +27,7 @@ settings.register_profile(
 )
 settings.load_profile("default")
 
-# Where pip has a wheel of tensorflow-cpu; the `test` extra installs it there and only there.
+# The platforms for which tensorflow-cpu has a wheel; the `test` extra installs it only there.
 TENSORFLOW = sys.platform == "linux" and platform.machine() == "x86_64"
 
 
@@ -47,13 +47,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def data() -> Path:
-    """The folder of files that other writers made."""
+    """The directory of files that other writers made."""
     return Path(__file__).parent / "data"
 
 
 @pytest.fixture
 def one_thread() -> Iterator[None]:
-    """Dask in this thread, so that what happens is always the same."""
+    """Compute with Dask in this thread, so that tasks run in the same order every time."""
     with dask.config.set(scheduler="sync"):
         yield
 
@@ -68,7 +68,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 @pytest.fixture
 def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Paths of the data files that are opened from now on."""
+    """The paths of the data files that the test opens, in order."""
     found: list[str] = []
     original = Store.open
 

@@ -19,7 +19,7 @@ from dask_tfrecord import accessor
 
 @pytest.fixture
 def _restored() -> Iterator[None]:
-    """Puts the two spellings back as they were."""
+    """Restore the two spellings after the test."""
     yield
     dd.DataFrame.to_tfrecord = dask_tfrecord.to_tfrecord
     dd.read_tfrecord = dask_tfrecord.read_tfrecord

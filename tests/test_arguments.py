@@ -1,4 +1,4 @@
-"""Habits from Parquet, TensorFlow and pandas are understood, or refused by the name of the keyword."""
+"""Spellings of Parquet, TensorFlow and pandas are accepted, or the error names the right keyword."""
 
 import inspect
 from pathlib import Path
@@ -262,7 +262,7 @@ ODD: list[Any] = [
 ]  # fmt: skip
 ODD += [np.array(["a"]), pd.Index(["a", "b"]), lambda x: x, (), "", None]
 
-# What may be said in another way than by the keyword.
+# Settings that have another spelling than the keyword.
 UNNAMED = {"path", "partition_on", "columns"}
 
 
@@ -271,7 +271,7 @@ def keywords(function: Any) -> list[str]:
 
 
 def said(function: Any, *arguments: Any, **options: Any) -> str | None:
-    """What the error says, if it is one of ours."""
+    """Call the function, and return the message of its TFRecordError; None if there is no error."""
     try:
         function(*arguments, **options)
     except TFRecordError as error:

@@ -1,4 +1,4 @@
-"""Workers and schedulers without the package, or with another version, are named and hang no one."""
+"""Workers and schedulers without the package, or with another version, cause an error that names them."""
 
 import asyncio
 import os
@@ -17,7 +17,7 @@ from distributed import Client, LocalCluster
 import dask_tfrecord
 from dask_tfrecord import TFRecordError, cluster, read_tfrecord, to_tfrecord
 
-# What Python runs first in a process that shall not have the package.
+# Python runs this code first in a process that must not be able to import the package.
 WITHOUT = """
 import importlib.metadata, sys
 
@@ -35,13 +35,13 @@ importlib.metadata.distributions = lambda **wanted: [
 
 
 def without(folder: Path) -> Path:
-    """A directory for PYTHONPATH, after which the package cannot be imported."""
+    """A directory that makes the package impossible to import if it is on PYTHONPATH."""
     (folder / "sitecustomize.py").write_text(WITHOUT)
     return folder
 
 
 def other_version(folder: Path) -> Path:
-    """A directory for PYTHONPATH, after which another version of the package is installed."""
+    """A directory that makes another version of the package appear installed if it is on PYTHONPATH."""
     info = folder / "dask_tfrecord-0.0.7.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: dask-tfrecord\nVersion: 0.0.7\n")
@@ -74,7 +74,7 @@ def worker(client: Client, name: str, path: Path | None = None) -> Iterator[None
 
 @pytest.fixture
 def client() -> Iterator[Client]:
-    """A cluster without workers, on which Dask computes."""
+    """A client of a cluster without workers, which Dask uses by default."""
     with LocalCluster(n_workers=0, dashboard_address=":0") as found, Client(found) as client:
         yield client
 
@@ -164,7 +164,7 @@ def test_nothing_is_asked_twice(client: Client, data: Path, monkeypatch: pytest.
 
 
 def test_nothing_is_asked_in_a_task(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It would take the worker's time, and the worker can run the package, as it does so already."""
+    """A task that already runs the package proves that its worker can."""
 
     def read() -> int:
         return len(read_tfrecord(data).compute(scheduler="sync"))

@@ -19,7 +19,7 @@ from dask_tfrecord.files import block_writer
 
 @pytest.fixture(params=["sync", "threads", "processes", "distributed"])
 def scheduler(request: pytest.FixtureRequest) -> Any:
-    """What to pass to ``compute`` as ``scheduler``."""
+    """The value of ``scheduler=`` for ``compute``."""
     if request.param == "distributed":
         return request.getfixturevalue("client")
     return request.param
@@ -36,7 +36,7 @@ def round_trip(
     return found
 
 
-# The table is in the graph, which Dask warns of on a cluster.
+# Dask warns on a cluster that the graph is large: it contains the table.
 @pytest.mark.filterwarnings("ignore:Sending large graph")
 def test_flights_come_back_equal(tmp_path: Path, scheduler: Any) -> None:
     flights, expected = every_dtype.flights()
@@ -88,7 +88,7 @@ def test_a_value_that_cannot_be_stored_travels_with_its_place(tmp_path: Path, sc
 
 
 def doom(part: pd.DataFrame, marker: str, at: int) -> pd.DataFrame:
-    """Let the worker that has this partition die in the middle of the next file it writes, the first time."""
+    """Kill the worker of this partition in the middle of a file; a second attempt is not killed."""
 
     def write_a_bit_and_die(self: Any, data: Any) -> None:
         self._file.write(data[:10])
@@ -114,7 +114,7 @@ def test_a_worker_killed_mid_write_leaves_exactly_the_committed_rows(tmp_path: P
 
 
 def test_a_worker_lost_after_the_commit_changes_nothing(tmp_path: Path, client: Client) -> None:
-    """Its result is computed again, and the tasks before it, if the rows can still be had."""
+    """Dask computes the commit and the tasks before it again."""
     to_tfrecord(numbers(), tmp_path, compute_kwargs={"scheduler": "sync"})
     ddf = numbers().assign(m=1)
     snapshot = _after_losing_the_result(to_tfrecord(ddf, tmp_path, overwrite=True, compute=False), client)

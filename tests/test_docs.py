@@ -1,4 +1,4 @@
-"""The documentation does what it says: its code runs, its links lead somewhere, its map is complete."""
+"""The code in the documentation runs, its links have targets, and its map of modules is complete."""
 
 import importlib.util
 import os

@@ -1,4 +1,4 @@
-"""Every example in a public docstring runs as it is printed."""
+"""Every example in a public docstring runs and prints what the docstring shows."""
 
 import doctest
 import importlib

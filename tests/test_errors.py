@@ -1,4 +1,4 @@
-"""An error says what, where and what to do, wherever it is read."""
+"""An error says what is wrong, where, and what to do: in its message, its repr and after pickling."""
 
 import copy
 import pickle
@@ -45,7 +45,7 @@ def test_error_survives_the_way_from_a_worker(kind: type[TFRecordError]) -> None
 
 @pytest.mark.parametrize("kind", [TFRecordError, CorruptRecordError, SchemaError, ConcurrentWriteError])
 def test_a_repr_says_what_the_message_says(kind: type[TFRecordError]) -> None:
-    """Logs of workers show an error by its repr."""
+    """The logs of workers show the repr of an error."""
     error = kind("is wrong", path="p", record=3, offset=7, feature="x", advice="mend it")
     for one in (error, pickle.loads(pickle.dumps(error)), error.located(path="q")):
         assert repr(one) == f"{kind.__name__}({str(error)!r})"
@@ -89,7 +89,7 @@ def test_located_fills_in_only_what_was_not_known() -> None:
 
 
 def test_every_error_is_a_value_error() -> None:
-    """As Dask and pandas raise for data that cannot be read."""
+    """Dask and pandas raise ValueError for data that cannot be read."""
     assert issubclass(TFRecordError, ValueError)
     for kind in (CorruptRecordError, SchemaError, DestinationError):
         assert issubclass(kind, TFRecordError)

@@ -1,4 +1,4 @@
-"""`exists` and `cleanup`: what writes that died have left goes, what a snapshot lists stays."""
+"""`exists`, and `cleanup`: files of dead writes are removed, files that a snapshot lists are kept."""
 
 import os
 import shutil
@@ -13,7 +13,7 @@ import pytest
 
 from dask_tfrecord import TFRecordError, cleanup, exists, read_tfrecord, to_tfrecord
 
-# Where a write may be stopped.
+# The steps before which a write is stopped.
 COMMIT = "expr.writing.commit"
 CREATION = "files.storage.store.Store.create_exclusively"
 REMOVAL = "dataset.write.commit.finish_commit"
@@ -31,7 +31,7 @@ def content(root: Path) -> list[str]:
 
 
 def killed_before(step: str, ddf: dd.DataFrame, place: Path, **options: Any) -> None:
-    """A write that stops dead in its commit, as it were."""
+    """Start a write that stops in its commit, as if its process were killed."""
 
     def stop(*args: Any) -> None:
         raise KeyboardInterrupt
@@ -116,7 +116,7 @@ def test_a_file_that_comes_after_an_overwrite_is_foreign_again(tmp_path: Path) -
 
 
 def test_data_without_a_snapshot_is_left_alone(tmp_path: Path) -> None:
-    """As in a copy of the data files."""
+    """A copy of the data files has no snapshot."""
     to_tfrecord(collection(1), tmp_path)
     (tmp_path / "_tfrecord" / "00000001.parquet").unlink()
     (tmp_path / "foreign.tfrecord").touch()

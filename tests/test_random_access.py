@@ -122,7 +122,7 @@ def test_columns_are_projected(root: Path) -> None:
 
 @pytest.fixture
 def read(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many bytes each read of a file brings."""
+    """The number of bytes of each read of a file."""
     counts: list[int] = []
     readinto = open_file.FileReader._read
 

@@ -1,4 +1,4 @@
-"""`read_tfrecord`: what comes back, of which files, and what is said when it cannot be read."""
+"""`read_tfrecord`: the rows and columns of files of other writers and of our own, and the errors."""
 
 import os
 import pickle
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def rows(first: int, count: int) -> bytes:
-    """A file of Examples with the features n, its double as a list, and a name."""
+    """A file of Examples with three features: a number, a list of the number's double, and a name."""
     return oracle.features_file(
         [
             {"n": ("int64", [n]), "list": ("int64", [n] * (n % 3)), "name": ("bytes", [f"row {n}".encode()])}
@@ -40,7 +40,7 @@ def rows(first: int, count: int) -> bytes:
 
 @pytest.fixture
 def foreign(tmp_path: Path) -> Path:
-    """Ten rows in three files, as another library leaves them, each compressed differently."""
+    """Ten rows in three files without a snapshot; each file has another compression."""
     root = tmp_path / "foreign"
     root.mkdir()
     for number, (first, count, compression) in enumerate([(0, 4, None), (4, 4, "gzip"), (8, 2, "zlib")]):
@@ -241,7 +241,7 @@ def test_places_count_from_the_files_start_across_windows(
 @pytest.mark.parametrize("window", [1, 17, 64, 1000, 1 << 20])
 @pytest.mark.parametrize("compression", [None, "gzip"])
 def test_every_window_gives_the_same_rows(tmp_path: Path, window: int, compression: str | None) -> None:
-    """Records may lie across windows, and be longer than the window at first is."""
+    """Records may cross the bounds of windows, and be longer than the first window."""
     content = rows(0, 50)
     (tmp_path / "a").write_bytes(oracle.compress(content, compression))
     store = Store.at(tmp_path / "a")

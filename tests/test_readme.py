@@ -20,12 +20,12 @@ def _commands() -> list[str]:
 def test_it_has_at_most_120_lines_of_at_most_100_characters() -> None:
     lines = README.splitlines()
     assert len(lines) <= 120
-    # A command stays on one line, to be copied and to be run by .ci/run.
+    # A command is one line: users copy it, and .ci/run runs it.
     assert [line for line in lines if len(line) > 100 and line not in _commands()] == []
 
 
 def test_both_commands_stand_alone() -> None:
-    """Each makes its environment itself, so that either can be the first."""
+    """Each command creates its environment, so either command can run first."""
     commands = _commands()
     assert len(commands) == 2
     assert all(command.startswith("python3 -m venv .venv && .venv/bin/pip install") for command in commands)
@@ -33,7 +33,7 @@ def test_both_commands_stand_alone() -> None:
 
 @pytest.mark.tensorflow
 def test_the_picture_shows_what_the_quickstart_prints() -> None:
-    """But for sizes, times and versions, which differ from run to run."""
+    """Sizes, times and versions are not compared, because they differ between runs."""
     script = ROOT / "docs" / "pictures" / "draw.py"
     spec = importlib.util.spec_from_file_location("draw", script)
     assert spec is not None

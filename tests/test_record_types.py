@@ -1,4 +1,4 @@
-"""`record_type="infer"` of `to_tfrecord`: records go back as the records that they were."""
+"""`record_type="infer"` of `to_tfrecord`: records that were read are written with their old record type."""
 
 import warnings
 from collections.abc import Callable
@@ -20,7 +20,7 @@ PAYLOADS = [b"\xff", b"", b"not a message", b"\0\1"]
 
 @pytest.fixture
 def notes(tmp_path: Path) -> Path:
-    """Files of another writer, whose records are no messages."""
+    """Files of another writer, whose records are not protobuf messages."""
     root = tmp_path / "notes"
     for at in range(2):
         (root / f"part={at}").mkdir(parents=True)

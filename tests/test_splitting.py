@@ -1,4 +1,4 @@
-"""`split=`: every row in one split, the same rows always in the same one, as partition directories."""
+"""`split=`: every row is in one split, always in the same split; splits are partition directories."""
 
 from pathlib import Path
 from typing import Any

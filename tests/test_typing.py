@@ -1,4 +1,4 @@
-"""A user's script passes mypy and pyright, so the annotations are right, and runs."""
+"""A user's script runs and passes mypy and pyright, which read the annotations of the package."""
 
 import json
 import re
@@ -22,7 +22,7 @@ def _run(arguments: list[str], folder: Path) -> None:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A directory with the script, whose type checkers find the checkout as if it was installed."""
+    """A directory with the script, in which the type checkers find the package as if it were installed."""
     shutil.copy(SCRIPT, tmp_path)
     (tmp_path / "mypy.ini").write_text(
         f"[mypy]\nstrict = True\nmypy_path = {ROOT}\nfollow_imports = silent\n"

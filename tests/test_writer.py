@@ -1,4 +1,4 @@
-"""`to_tfrecord`: what lies in the directory afterwards, what is refused, and what failures leave behind."""
+"""`to_tfrecord`: the files of a dataset, the arguments that are rejected, and the files after a failure."""
 
 import json
 import pickle
@@ -34,13 +34,13 @@ def collection(rows: int = 10, npartitions: int = 3) -> dd.DataFrame:
 
 
 def content(root: Path) -> list[str]:
-    """All files below, with the run's id taken out of their names."""
+    """The names of all files below the root, with RUN in place of the id of the run."""
     found = sorted(str(path.relative_to(root)) for path in root.rglob("*") if path.is_file())
     return [f"part-RUN-{name[14:]}" if name.startswith("part-") else name for name in found]
 
 
 def values(root: Path, name: str = "n") -> list[Any]:
-    """One feature's values in all records, in the order of the files, by protobuf."""
+    """The values of one feature in all records, in the order of the files, as protobuf reads them."""
     return [
         value
         for path in sorted(root.glob("part-*"))

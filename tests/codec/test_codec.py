@@ -1,4 +1,4 @@
-"""Any table of kernel columns through the kernel and through google.protobuf, in both directions."""
+"""The kernel and google.protobuf read each other's records, for random tables of kernel columns."""
 
 import random
 from collections.abc import Callable, Sequence
@@ -35,7 +35,7 @@ VALUES = {
 
 @dataclass(frozen=True)
 class Table:
-    """Columns and, for each, a value per row in the oracle's terms (floats as bits, text as bytes)."""
+    """The columns, and their values as the oracle represents them: floats as bits, text as bytes."""
 
     record_type: RecordType
     columns: list[Column]
@@ -43,7 +43,7 @@ class Table:
     values: list[list[Any]]
 
     def records(self) -> list[Record]:
-        """The messages that the rows are, missing values as absent keys."""
+        """The rows as messages; a null is an absent key."""
         return [
             Record(
                 {c.name: _feature(c, v[i]) for c, v in self._present(i, nested=False)},
@@ -71,7 +71,7 @@ def _feature(column: Column, value: Any) -> Feature:
 
 
 def storage(column: Column, values: Sequence[Any], wide: bool) -> pa.Array:
-    """The Arrow array that the kernel takes for values in the oracle's terms."""
+    """Values of the oracle as the Arrow array that the kernel encodes."""
     leaf = {
         "int64": pa.int64(),
         "float": pa.uint32(),
@@ -85,7 +85,7 @@ def storage(column: Column, values: Sequence[Any], wide: bool) -> pa.Array:
 
 
 def _retyped(array: pa.Array, kind: str, wide: bool) -> pa.Array:
-    """Bits become floats and bytes become text without touching a value, as NaNs would not survive it."""
+    """View bits as floats and bytes as text. A conversion value by value would change NaNs."""
     if pa.types.is_list(array.type) or pa.types.is_large_list(array.type):
         child = _retyped(array.values, kind, wide)
         return type(array).from_arrays(array.offsets, child, mask=array.is_null())
@@ -95,7 +95,7 @@ def _retyped(array: pa.Array, kind: str, wide: bool) -> pa.Array:
 
 
 def values_of(array: pa.Array) -> list[Any]:
-    """An Arrow array in the oracle's terms."""
+    """The values of an Arrow array as the oracle represents them."""
     return [oracle.canonical(value) for value in array.to_pylist()]
 
 
@@ -151,7 +151,7 @@ def test_a_slice_of_a_batch_is_written_as_exactly_its_rows(table: Table, start: 
 
 @given(any_table)
 def test_what_the_kernel_writes_is_as_short_as_what_protobuf_writes(table: Table) -> None:
-    """One packed chunk a list and nothing said twice: the strictest readers need that."""
+    """Each list is one packed chunk, and no field is written twice: the strictest readers need this."""
     payloads = oracle.frames(encode(Encoder(table.columns, table.record_type), table.batch(wide=False)))
     for payload, record in zip(payloads, table.records(), strict=True):
         if record.features and (record.lists or table.record_type == "example"):
@@ -172,7 +172,7 @@ def test_the_kernel_reads_what_protobuf_writes(table: Table, random_: random.Ran
 
 @given(any_table)
 def test_any_arrow_library_gets_the_batch_that_the_decoder_gives(table: Table) -> None:
-    """Through the capsules, which bring the schema along; a name ends there at its first NUL."""
+    """The batch is passed as Arrow capsules with their schema. A name ends there at its first NUL."""
     file = oracle.records_file([oracle.serialize(record, table.record_type) for record in table.records()])
     exported, _, _ = _kernel.Decoder(table.columns, table.record_type).decode(file, final=True)
     batch, ours = pa.record_batch(exported), decode(table.columns, table.record_type, file)
@@ -196,7 +196,7 @@ def test_projection_gives_the_wanted_columns_in_the_wanted_order(
 
 @given(any_table)
 def test_missing_is_read_from_every_encoding_in_the_wild(table: Table) -> None:
-    """Absent keys above; here kind unset (tfx-bsl) and, for scalars, an empty list (Ray)."""
+    """tfx-bsl writes a null as a feature without a kind; Ray writes a null scalar as an empty list."""
     records = table.records()
     for column, values in zip(table.columns, table.values, strict=True):
         if column.depth == 2:
@@ -291,7 +291,7 @@ def test_inference_tells_what_protobuf_sees(table: Table) -> None:
 
 
 def _check_inferred(feature: Any, holders: list[Record], records: list[Record]) -> None:
-    """One inferred feature against the records that hold it."""
+    """Compare one inferred feature with the records that have it."""
     lists = [r.lists[feature.name] if feature.feature_list else [r.features[feature.name]] for r in holders]
     steps = [step for feature_list in lists for step in feature_list]
     kinds: dict[str, int] = {}
@@ -371,7 +371,7 @@ def test_names_and_values_around_every_length_that_needs_another_byte(kind: str,
 
 @pytest.mark.parametrize("bad", [None, 7])
 def test_lists_of_which_few_are_encoded_ahead_are_written_like_others(bad: int | None) -> None:
-    """Also if a row after them cannot be written, of which there was no need to know yet."""
+    """Also if a later row cannot be written, which the encoder need not know yet."""
     lengths = [3, 90_000, 0, None, 20_000, 1, 90_000, 5, 40_000, 2]
     lists = [None if n is None else [-i] * n for i, n in enumerate(lengths)]
     columns = (Column("first", "int64", 1), Column("n", "int64", 0), Column("last", "int64", 1))

@@ -1,4 +1,4 @@
-"""Compressions: made of blocks, recognised by content, read to the very end, in bounded memory."""
+"""Codecs: compressed blocks, detection by content, reading to the end of the file, bounded memory."""
 
 import bz2
 import gzip
@@ -36,7 +36,7 @@ every = pytest.mark.parametrize("compression", CODECS)
 
 
 def compress(data: bytes, compression: Compression) -> bytes:
-    """One stream or frame, by the standard library or pyarrow."""
+    """Compress with the standard library or pyarrow into one stream or frame."""
     if compression in WBITS:
         stream = zlib.compressobj(wbits=WBITS[compression])
         return stream.compress(data) + stream.flush()
@@ -49,7 +49,7 @@ def compress(data: bytes, compression: Compression) -> bytes:
 
 
 def stored(parts: tuple[bytes, ...], compression: Compression, level: int | None = None) -> bytes:
-    """A file of these blocks, made by what is tested."""
+    """A file of these blocks, compressed by the class under test."""
     file = compressor(compression, level)
     made = [file.compress(part) for part in parts]
     for part in parts:
@@ -58,7 +58,7 @@ def stored(parts: tuple[bytes, ...], compression: Compression, level: int | None
 
 
 def decompress(stored: bytes, compression: Compression, *, step: int = 1 << 16, most: int = 1 << 30) -> bytes:
-    """Everything that the decompressor reads, in views of ``step`` bytes, from reads of at most ``most``."""
+    """All bytes of the decompressor, in views of ``step`` bytes, from reads of at most ``most`` bytes."""
     file = io.BytesIO(stored)
     stream = decompressor(lambda view: file.readinto(view[:most]), compression)
     view = memoryview(bytearray(step))
@@ -199,7 +199,7 @@ def test_a_file_that_cannot_be_read_is_not_a_damaged_one(compression: Compressio
 def test_no_flipped_bit_of_data_and_checksums_changes_the_content_in_silence(
     compression: Compression,
 ) -> None:
-    """Only the few bits that pad a stored block's header to a byte mean nothing."""
+    """The only exception are the bits that pad the header of a stored block to a byte."""
     content = random.Random(2).randbytes(50)
     file = compress(content, compression)
     start = 10 if compression == "gzip" else 2

@@ -1,4 +1,4 @@
-"""Files of other formats among those that are read: named, and called what they are."""
+"""Files of other formats in a dataset: the error names the file and its format."""
 
 import bz2
 import gzip
@@ -85,7 +85,7 @@ OTHERS: dict[str, tuple[str, Callable[[Path], object]]] = {
     "numpy": ("a NumPy file", lambda path: np.save(path.open("wb"), np.arange(9))),
     "pickle": ("a Python pickle", _content(pickle.dumps({"a": 1}))),
     "zeros": ("zeros", _content(bytes(4096))),
-    # Begins of files whose libraries are not here; from the formats' specifications.
+    # The first bytes of formats whose libraries are not installed, from the formats' specifications.
     "hdf5": ("an HDF5 file", _content(b"\x89HDF\r\n\x1a\n" + bytes(99))),
     "avro": ("an Avro file", _content(b"Obj\x01\x04\x14avro.codec\x08null\x16avro.schema")),
 }

@@ -1,4 +1,4 @@
-"""Adding a codec is adding one record: files with it are named, written, detected and read in parts."""
+"""One record adds a codec: its files are named, written, detected and read in parts."""
 
 import io
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Every type of the type table through schema and codec, judged by google.protobuf on the way."""
+"""Every type of the type table is encoded and decoded; google.protobuf judges the records between."""
 
 import random
 from collections.abc import Callable
@@ -19,9 +19,9 @@ from dask_tfrecord.schema.model import Schema
 
 @dataclass(frozen=True)
 class Leaf:
-    """A scalar type: its feature kind, the wire values it can hold, and the Python value of each.
+    """A scalar type: the kind of its feature, the stored values it can hold, and the Python value of each.
 
-    Wire values are in the oracle's terms: integers in the column's own unit, floats as bits, bytes.
+    Stored values are as the oracle represents them: integers, the bits of floats, bytes.
     """
 
     type: pa.DataType
@@ -91,7 +91,7 @@ LISTS: list[Callable[[pa.DataType], pa.DataType]] = [
 
 @dataclass(frozen=True)
 class Filled:
-    """A column: its Arrow array, the array it is read back as, and per row the wire value or None."""
+    """A column: its Arrow array, the array that a read returns, and for each row the stored value or None."""
 
     array: pa.Array
     back: pa.Array
@@ -100,7 +100,7 @@ class Filled:
     wire: list[Any]
 
     def put(self, record: Record, row: int, name: str) -> None:
-        """The row's value as protobuf should see it; a missing one is an absent key."""
+        """Set the value that protobuf must read from this row; a null is an absent key."""
         value = self.wire[row]
         if value is None:
             return
@@ -147,7 +147,7 @@ def _array(values: list[Any], type_: pa.DataType) -> pa.Array:
 
 
 def read_back(type_: pa.DataType) -> pa.DataType:
-    """The same type but for its layout: views come back as what they view, categories with 32-bit codes."""
+    """The type that a read returns: views become plain types, and categories get 32-bit codes."""
     if type_ in (pa.string_view(), pa.binary_view()):
         return pa.string() if type_ == pa.string_view() else pa.binary()
     if pa.types.is_dictionary(type_):
@@ -199,7 +199,7 @@ def _round_trip(filled: dict[str, Filled], record_type: RecordType, random_: ran
 
 
 randoms = st.randoms(use_true_random=False)
-# There are more than a hundred types and shapes; together they get their share of examples.
+# More than a hundred types and shapes share the number of examples of one test.
 of_each_type = settings(max_examples=max(10, settings().max_examples // 5))
 
 

@@ -1,4 +1,4 @@
-"""Every type, its edge values, and what Python says about equality of values of two types."""
+"""Every type with its edge values, and the equality of values of two types by the rules of Python."""
 
 import datetime as dt
 from decimal import Decimal
@@ -27,7 +27,7 @@ def _ints(bits: int, signed: bool) -> list[int]:
 
 
 def _counts(unit: str, seconds: tuple[int, ...]) -> list[int]:
-    """Moments in a unit, some of them with parts that coarser units do not have."""
+    """Times as counts of a unit; some of the times cannot be expressed in a coarser unit."""
     found = {value * _TICKS[unit] for value in seconds} | {1, -1, 1_577_880_000 * _TICKS[unit] + 1, 2**62}
     return sorted(value for value in found if abs(value) < 2**63)
 
@@ -41,7 +41,7 @@ def _times(type_: pa.DataType) -> tuple[pa.DataType, list[int]]:
     return type_, [0, 1, day // 2, day // 2 + 1, day - 1]
 
 
-# Each type with values; those that are counts of a unit are given as integers.
+# Each type with values. Times and durations are integers: the counts of their unit.
 SOURCES: list[tuple[pa.DataType, list[Any]]] = [
     (pa.bool_(), [True, False]),
     *((pa.type_for_alias(f"int{bits}"), _ints(bits, True)) for bits in (8, 16, 32, 64)),
@@ -68,7 +68,7 @@ SOURCES: list[tuple[pa.DataType, list[Any]]] = [
     (pa.large_binary(), [*BYTES]),
     (pa.binary(2), [b"ab", b"\xff\0", b"12"]),
 ]
-# More types that values may become.
+# More target types of casts.
 TARGETS: list[pa.DataType] = [
     *(type_ for type_, _ in SOURCES),
     pa.decimal128(3, 1),
@@ -105,7 +105,7 @@ OBJECTS: list[Any] = [
 
 
 def of_object(value: Any) -> tuple[str, Any]:
-    """A Python object's family and what to compare."""
+    """The family of a Python object, and the value to compare."""
     if isinstance(value, np.generic) and not isinstance(value, np.datetime64 | np.timedelta64 | np.floating):
         value = value.item()
     if isinstance(value, np.datetime64):
@@ -136,7 +136,7 @@ def _length(value: dt.timedelta) -> Fraction:
 
 
 def array_of(value: Any, type_: pa.DataType) -> pa.Array:
-    """A null and the value."""
+    """An array of a null and the value."""
     if is_count(type_):
         bits = pa.int32() if type_.bit_width == 32 else pa.int64()
         return pa.array([None, value], bits).view(type_)
@@ -144,13 +144,13 @@ def array_of(value: Any, type_: pa.DataType) -> pa.Array:
 
 
 def is_count(type_: pa.DataType) -> bool:
-    """Whether values are numbers of a unit."""
+    """Return True if the values of the type are counts of a unit."""
     tests = (pa.types.is_date, pa.types.is_time, pa.types.is_timestamp, pa.types.is_duration)
     return any(test(type_) for test in tests)
 
 
 class Value:
-    """A value as Python has it: its family and what to compare."""
+    """A value of a type: its family, and the Python value to compare."""
 
     def __init__(self, array: pa.Array, row: int) -> None:
         type_ = array.type
@@ -167,7 +167,7 @@ class Value:
         self.family, self.exact = _of_python(self.stored)
 
     def is_object(self, value: Any) -> bool:
-        """Whether the value equals a Python object."""
+        """Return True if the value equals a Python object."""
         family, exact = of_object(value)
         if family != self.family:
             return False
@@ -181,7 +181,7 @@ class Value:
         return False
 
     def equals(self, other: "Value") -> bool:
-        """Whether the other is the same value, or one that it can be converted to and back."""
+        """Return True if the other value is equal, or is a lossless conversion of this value."""
         if self.family == other.family:
             return bool(self.exact == other.exact) or self.is_decimal_of(other) or other.is_decimal_of(self)
         pair = {self.family: self, other.family: other}
@@ -199,14 +199,14 @@ class Value:
         return False
 
     def is_decimal_of(self, other: "Value") -> bool:
-        """Whether this is a decimal whose nearest float is the other value."""
+        """Return True if this is a decimal whose nearest float is the other value."""
         floats = {pa.float16(): np.float16, pa.float32(): np.float32, pa.float64(): np.float64}
         if not isinstance(self.stored, Decimal) or other.type not in floats:
             return False
         return bool(floats[other.type](str(self.stored)) == other.stored)
 
     def is_spelled(self, text: str) -> bool:
-        """Whether the text spells this value, as Python reads it."""
+        """Return True if Python parses the text as this value."""
         try:
             if self.family == "number":
                 if isinstance(self.stored, bool):

@@ -49,7 +49,7 @@ def dictionary(values: pa.Array, *, ordered: bool = False) -> pa.Array:
 
 
 def far(type_: pa.DataType) -> pa.Array:
-    """Moments or lengths that a finer unit cannot hold."""
+    """Timestamps or durations that a finer unit cannot hold."""
     return pa.array([10**15, -(10**15), 10**18], pa.int64()).cast(type_)
 
 

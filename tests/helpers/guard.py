@@ -1,4 +1,4 @@
-"""Buffers that end at a page nobody may touch: one byte read or written past them ends the process."""
+"""Buffers before a protected page: an access one byte past the end kills the process."""
 
 import ctypes
 import mmap
@@ -10,8 +10,8 @@ _PAGE = mmap.PAGESIZE
 
 
 def room(size: int) -> np.ndarray:
-    """So many zeroed bytes that may be written."""
-    if sys.platform == "win32":  # has no mprotect
+    """A writable buffer of zeros."""
+    if sys.platform == "win32":  # Windows has no mprotect
         return np.zeros(size, np.uint8)
     inside = -(-size // _PAGE) * _PAGE
     pages = np.frombuffer(mmap.mmap(-1, inside + _PAGE), np.uint8)
@@ -22,7 +22,7 @@ def room(size: int) -> np.ndarray:
 
 
 def exact(data: bytes) -> np.ndarray:
-    """These bytes."""
+    """A buffer of these bytes."""
     buffer = room(len(data))
     buffer[:] = np.frombuffer(data, np.uint8)
     return buffer

@@ -1,7 +1,7 @@
-"""Kills a write at its first filesystem operation, its second, and so on to the end; run as a script.
+"""A script that kills a write at its first filesystem operation, then at its second, and so on to the last.
 
-``python kill_sweep.py MODE DIRECTORY`` prints, as JSON, what was readable after each kill. The process that
-forks has started no threads.
+``python kill_sweep.py MODE DIRECTORY`` prints as JSON the rows that were readable after each kill. The
+process that forks has started no threads.
 """
 
 import json
@@ -36,7 +36,7 @@ def rows(*numbers: int) -> dd.DataFrame:
 
 
 def prepare(mode: str, place: Path) -> None:
-    """What is there before."""
+    """Write the dataset that exists before the write under test."""
     if mode == "create":
         return
     options = {"partition_on": "key"} if mode == "partitions" else {}
@@ -61,7 +61,7 @@ def read(place: Path) -> list[int]:
 
 
 def kill_at(number: int, place: Path, work: Callable[[], None]) -> bool:
-    """Whether the work was killed, before its operation ``number`` below the place."""
+    """Kill the work before its operation ``number`` on the place; return False if the work ended first."""
     child = os.fork()
     if child == 0:
         left = [number]
@@ -102,5 +102,5 @@ def sweep(mode: str, directory: Path) -> list[dict[str, list[int]]]:
 if __name__ == "__main__":
     with dask.config.set(scheduler="sync"):
         print(json.dumps(sweep(sys.argv[1], Path(sys.argv[2]))), flush=True)
-    # Without the interpreter's end: on a busy machine, threads of libraries that forked made it abort once.
+    # Skip the shutdown of the interpreter: it aborted once, because of threads of libraries after the fork.
     os._exit(0)

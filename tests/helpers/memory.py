@@ -1,4 +1,4 @@
-"""How much memory a fresh process has had at most; run scripts with :func:`growth`."""
+"""The peak memory of a new process; run scripts with :func:`growth`."""
 
 import os
 import subprocess
@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def peak_kib() -> int:
-    """Peak resident memory of this process alone; ru_maxrss on Linux also knows what the parent had."""
+    """The peak resident memory of this process. On Linux, ru_maxrss also counts the memory of the parent."""
     if sys.platform == "linux":
         status = Path("/proc/self/status").read_text()
         return int(status.split("VmHWM:")[1].split()[0])

@@ -1,4 +1,4 @@
-"""The independent judge: google.protobuf and plain Python say what TFRecord bytes mean.
+"""The independent judge of all tests: what TFRecord bytes mean, by google.protobuf and plain Python.
 
 Nothing here imports the library under test. The messages live in a private descriptor pool, because a
 second registration of ``tensorflow.Example`` in the default pool breaks TensorFlow in the same process.
@@ -57,7 +57,7 @@ def masked_crc(data: bytes) -> int:
 
 
 def frame(payload: bytes) -> bytes:
-    """One record as it stands in a file."""
+    """One framed record."""
     length = struct.pack("<Q", len(payload))
     return b"".join(
         (length, struct.pack("<I", masked_crc(length)), payload, struct.pack("<I", masked_crc(payload)))
@@ -87,7 +87,7 @@ def frames(data: bytes) -> list[bytes]:
 
 
 def read_stored(path: Path) -> tuple[bytes, bool]:
-    """A file's uncompressed bytes and whether they are all there, by content and not by name."""
+    """Decompress a file by its content, not its name: the bytes, and True if the file is complete."""
     stored = path.read_bytes()
     if _starts_with_a_frame(stored):
         return stored, True
@@ -117,7 +117,7 @@ def _inflate(stored: bytes, wbits: int) -> tuple[bytes, bool]:
 
 
 def read_payloads(path: Path) -> list[bytes]:
-    """The payloads of a file; raises :class:`DamagedError` with those before the damage."""
+    """The payloads of a file; :class:`DamagedError` holds the payloads before the damage."""
     data, whole = read_stored(path)
     records = frames(data)
     if not whole:
@@ -237,7 +237,7 @@ def _feature(message: Any) -> Feature:
 
 
 def parse(payload: bytes, record_type: str = "example") -> Record:
-    """What google.protobuf makes of a payload; raises its ``DecodeError``."""
+    """Parse a payload with google.protobuf, which raises ``DecodeError``."""
     if record_type == "example":
         example = Example.FromString(payload)
         return Record({name: _feature(f) for name, f in example.features.feature.items()})
@@ -249,13 +249,13 @@ def parse(payload: bytes, record_type: str = "example") -> Record:
 
 
 def drops_map_entries(payload: bytes) -> bool:
-    """Whether protobuf's Python runtime put a whole map entry aside because of an unknown field in it."""
+    """Return True if protobuf's Python runtime dropped a map entry because of an unknown field in it."""
     unknown = UnknownFieldSet(Example.FromString(payload).features)
     return any(field.field_number == 1 and field.wire_type == 2 for field in unknown)
 
 
 def is_of_another_type(payload: bytes) -> bool:
-    """Whether a message has unknown fields in place of features, as no writer of Examples makes it."""
+    """Return True if a message has unknown fields in place of features, unlike any Example."""
     example = Example.FromString(payload)
     if any(feature.WhichOneof("kind") for feature in example.features.feature.values()):
         return False
@@ -263,9 +263,10 @@ def is_of_another_type(payload: bytes) -> bool:
 
 
 def is_disputed(payload: bytes) -> bool:
-    """Whether protobuf's runtimes disagree about a message that the Python one reads.
+    """Return True if protobuf's runtimes disagree about a message that the Python runtime reads.
 
-    That one drops map entries that hold unknown fields, and lets a field number 0 pass in an unknown group.
+    Only the Python runtime drops map entries with unknown fields, and accepts a field number 0 in an unknown
+    group.
     """
     example = Example.FromString(payload)
     features = list(example.features.feature.values())
@@ -310,7 +311,7 @@ def serialize(record: Record, record_type: str = "example") -> bytes:
 
 
 def is_text(value: bytes) -> bool:
-    """Whether bytes are UTF-8 without control characters other than tab, newline and carriage return."""
+    """Return True for UTF-8 without control characters other than tab, newline and carriage return."""
     try:
         text = value.decode()
     except UnicodeDecodeError:
@@ -322,7 +323,7 @@ def is_text(value: bytes) -> bool:
 
 
 def column_values(records: Iterable[Record], name: str, depth: int) -> list[Any]:
-    """The values of one column: missing is an absent key, an unset kind or, for a scalar, an empty list."""
+    """The values of one column: null for an absent key, an unset kind or, in a scalar, an empty list."""
     if depth == 2:
         return [_nested(record.lists.get(name)) for record in records]
     rows = []
@@ -341,7 +342,7 @@ def _nested(steps: list[Feature] | None) -> list[Any] | None:
 
 
 def canonical(value: Any) -> Any:
-    """A value of ``to_pylist()`` in the oracle's terms: floats as bits, text as UTF-8, in any nesting."""
+    """A value of ``to_pylist()`` in the form of the oracle: floats as bits, text as UTF-8, also in lists."""
     if isinstance(value, float):
         return float_bits(value)
     if isinstance(value, str):
@@ -353,7 +354,7 @@ def canonical(value: Any) -> Any:
 
 
 def varint(value: int) -> bytes:
-    """An unsigned varint; a negative value is taken as 64-bit two's complement."""
+    """An unsigned varint; a negative value is encoded as 64-bit two's complement."""
     value &= 0xFFFFFFFFFFFFFFFF
     out = bytearray()
     while value > 0x7F:

@@ -21,7 +21,7 @@ from dask_tfrecord.dataset.snapshot.model import to_parquet
 from dask_tfrecord.dataset.snapshot.names import snapshot_path
 from dask_tfrecord.files.storage.store import Store
 
-# What the queries' text refers to.
+# The global names that the text of a query uses.
 NAMES = {
     "datetime": datetime,
     "Decimal": Decimal,
@@ -36,7 +36,7 @@ _MOMENTS = [datetime.datetime(2020, 1, day, hour) for day in (1, 2, 3) for hour 
 _WORDS = ["a", "b", "c", "ä", "", "2020-01-02", "x" * 70]
 _REAL = [0.0, -0.0, 0.5, 1.5, -2.0, 1e30, math.nan, math.inf, -math.inf]
 
-# For each column: its type, its values, and what else it is compared to, as text.
+# For each column: its type, its values, and the literals that queries compare it to.
 COLUMNS: dict[str, tuple[pa.DataType, list[Any], list[str]]] = {
     "i8": (pa.int8(), [-128, -1, 0, 1, 5, 127], ["1000", "0.5", "np.int8(1)", "np.float32(1.5)", "True"]),
     "i16": (pa.int16(), [-300, 0, 1, 300], ["0.5", "nan"]),
@@ -97,7 +97,7 @@ _KEYS = ["i8", "i64", "u8", "f32", "flag", "date", "ts_s", "ts_utc", "text", "ca
 
 
 def literal(value: Any) -> str:
-    """The text that makes the value."""
+    """The Python literal of a value."""
     if isinstance(value, np.float16):
         return repr(float(value))
     return repr(value).replace("datetime.timezone.utc", "UTC")
@@ -114,12 +114,12 @@ class Data:
 
     @cached_property
     def plain(self) -> Any:
-        """The collection without further arguments."""
+        """Read the dataset without further arguments."""
         return self.read()
 
     @cached_property
     def arrow(self) -> pd.DataFrame:
-        """All rows, Arrow-backed."""
+        """Read all rows as an Arrow-backed frame."""
         found: pd.DataFrame = self.read(dtype_backend="pyarrow").compute()
         return found
 
@@ -129,7 +129,7 @@ class Data:
 
 
 def make_data(seed: int, root: Path) -> Data:
-    """A dataset of some columns, in several files, of which each holds few of the values there are."""
+    """Write a dataset of random columns in several files; each file holds few of the values of a column."""
     rng = random.Random(f"data {seed}")
     names = ["n", *rng.sample(sorted(COLUMNS), rng.randint(3, 6))]
     suitable = [name for name in names if name in _KEYS]
@@ -174,7 +174,7 @@ def _frame(rng: random.Random, names: list[str], gaps: set[str], first: int, cou
 
 
 def variants(data: Data) -> Iterator[tuple[str, Data]]:
-    """The same rows, known in other ways: without statistics, without the snapshot, and indexed anew."""
+    """Copies of the dataset: without statistics, without the snapshot, and with a snapshot of `index`."""
     yield "snapshot", data
     snapshot = Snapshot.open(data.root)
     if not snapshot.files:
@@ -210,7 +210,8 @@ class Queries:
         self.rng = random.Random(f"query {data.seed} {seed}")
         self.names = data.names
         self.index: str | None = None
-        self.arrow = data.options["dtype_backend"] == "pyarrow"  # Dask compares no index backed by NumPy
+        # Dask cannot compare an index backed by NumPy.
+        self.arrow = data.options["dtype_backend"] == "pyarrow"
 
     def become_index(self) -> str | None:
         """Choose a column that queries look at as the index, if one can be."""
@@ -220,7 +221,7 @@ class Queries:
         return self.index
 
     def query(self) -> str:
-        """A line that makes a frame, a series or a number of ``d``; ``other`` is another read of the same."""
+        """A Python expression of ``d`` and ``other``, two reads of one dataset."""
         rng, steps = self.rng, self.rng.choice([0, 1, 1, 1, 2, 2, 3])
         found, columns = "d", list(self.names)
         if self.index is not None and rng.random() < 0.4:
@@ -232,7 +233,7 @@ class Queries:
         return self._end(found, columns) if rng.random() < 0.5 else found
 
     def filters(self) -> list[Any] | None:
-        """Something for ``filters=``, of values of the columns' own types."""
+        """A value for ``filters=``, which compares columns to values of their own types."""
         rng = self.rng
         groups = []
         for _ in range(rng.choice([1, 1, 2])):

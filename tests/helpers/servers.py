@@ -1,4 +1,4 @@
-"""A web server of one folder, as good or as bad as a test wants it, and an S3 server."""
+"""A web server of one directory, with faults that a test can choose, and an S3 server."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -16,14 +16,14 @@ from moto.server import ThreadedMotoServer
 
 @dataclass
 class Web:
-    """What the server does, and what it was asked: (method, path, Range) each."""
+    """The faults of the server, and the requests that it received: (method, path, Range)."""
 
     root: Path
     url: str = ""
     ranges: bool = True
     says_so: bool = False
-    lie: int = 0  # how many bytes more than there are it says there are, when asked before
-    cut: int | None = None  # after how many bytes of an answer it hangs up
+    lie: int = 0  # how many bytes are added to the true size in the answer to HEAD
+    cut: int | None = None  # after how many bytes of an answer the server closes the connection
     secret: str = ""
     asked: list[tuple[str, str, str]] = field(default_factory=list)
 
@@ -72,7 +72,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 @contextmanager
 def web_server(root: Path) -> Iterator[Web]:
-    """A server of the folder's files."""
+    """A server of the files in the directory."""
     web = Web(root)
     handler = type("Handler", (_Handler,), {"web": web})
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
@@ -88,9 +88,9 @@ def web_server(root: Path) -> Iterator[Web]:
 
 @contextmanager
 def page_server(root: Path, status: Mapping[str, int] | None = None) -> Iterator[str]:
-    """The address of a server that shows the folder's directories as pages of links.
+    """The URL of a server that shows directories as pages of links.
 
-    It answers requests for the paths in ``status`` with these errors.
+    The server answers requests for the paths in ``status`` with these HTTP errors.
     """
 
     class Quiet(SimpleHTTPRequestHandler):

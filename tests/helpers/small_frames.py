@@ -1,4 +1,4 @@
-"""Small collections to write, and what a reader then finds."""
+"""Small collections to write, and the rows and files of the written datasets."""
 
 from pathlib import Path
 from typing import Any
@@ -59,13 +59,13 @@ def by_key(place: str | Path) -> dict[str, list[int]]:
 
 
 def content(root: Path) -> list[str]:
-    """The files below but for the snapshots and the data files' names."""
+    """The sorted paths of all files below the root, without the data files."""
     found = (str(path.relative_to(root)) for path in root.rglob("*") if path.is_file())
     return sorted(name for name in found if "part-" not in name)
 
 
 def put(place: str | Path, name: str, n: int, /, **features: tuple[str | None, list[Any]]) -> None:
-    """A file of one record, which somebody else wrote."""
+    """Add a data file of one record, as another writer would."""
     store = Store.at(place)
     path = store.join(name)
     store.fs.makedirs(path.rpartition("/")[0], exist_ok=True)

@@ -1,4 +1,4 @@
-"""Files as strangers make them, and a reader that follows the advice of an error literally."""
+"""Files of other writers, and a reader that follows the advice of an error literally."""
 
 import re
 from collections.abc import Iterable
@@ -59,7 +59,7 @@ def events(count: int) -> bytes:
 
 
 def heap(root: Path, files: dict[str, bytes]) -> Path:
-    """A directory of these files."""
+    """Write these files into a directory."""
     for name, content in files.items():
         path = root / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -68,7 +68,7 @@ def heap(root: Path, files: dict[str, bytes]) -> Path:
 
 
 def advised(error: TFRecordError) -> dict[str, Any]:
-    """The arguments that the first proposal of an error's advice names, as Python reads them."""
+    """Evaluate the arguments in the first proposal of an error's advice."""
     assert error.advice is not None
     proposal = re.search(r"\bpass ((?:(?:, | and )?\w+=(?:\{.*?\}|\"[^\"]*\"|\w+))+)", error.advice)
     assert proposal is not None, error.advice
@@ -85,7 +85,7 @@ def advised_glob(error: TFRecordError) -> str:
 
 
 def read(path: Any, **options: Any) -> dict[str, list[Any]]:
-    """The rows in the oracle's terms."""
+    """Read all rows, as the oracle represents values."""
     frame = read_tfrecord(path, **options).compute(scheduler="sync")
     table = pa.Table.from_pandas(frame, preserve_index=False)
     return {

@@ -1,4 +1,4 @@
-"""A user's script: mypy and pyright check its types, and it runs."""
+"""A script of a user, which the tests run and check with mypy and pyright."""
 
 from typing import assert_type
 

@@ -1,4 +1,4 @@
-"""The behaviour that every store must show; a test module per store subclasses it and says where to write."""
+"""The tests that every store must pass; a test module for each store subclasses the suite."""
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -34,7 +34,7 @@ from dask_tfrecord.dataset.write.commit import commit
 from dask_tfrecord.dataset.write.run import WriteRun
 from dask_tfrecord.files.storage.store import Store
 
-# For each mode: the rows before, and those after 3 and 5 were written.
+# For each mode: the rows before, and the rows after a write of 3 and 5.
 MODES = {"append": ([0, 1, 2], [0, 1, 2, 3, 5]), "overwrite": ([0, 1, 2], [3, 5])}
 
 # Names of directories that a shell would take for patterns, and names that these patterns match.
@@ -48,21 +48,21 @@ def rows(*numbers: int, npartitions: int = 2) -> dd.DataFrame:
 
 
 class StoreSuite:
-    """What is promised of a store. The fixture ``place`` is a URL of a directory that does not exist yet."""
+    """The tests of one store. The fixture ``place`` is the URL of a directory that does not exist yet."""
 
     # Passed to the filesystem.
     options: ClassVar[dict[str, Any]] = {}
 
-    # Whether a file is seen in its place before the commit (though not by readers of the dataset).
+    # True if data files have their final path before the commit, though reads of the dataset ignore them.
     uploads = False
 
-    # Of the operations that a write consists of, each so many-th is made to fail.
+    # The tests of failures let every n-th operation of a write fail; n is the stride.
     stride = 1
 
     @contextmanager
     def faults(self, faults: Faults) -> Iterator[None]:
         """Let the store count its operations."""
-        raise NotImplementedError  # for every store has its own way, which its tests give
+        raise NotImplementedError  # every store's test module overrides this
         yield
 
     @pytest.fixture(autouse=True)
@@ -74,7 +74,7 @@ class StoreSuite:
         return to_tfrecord(ddf, place, storage_options=self.options, retries=0, **options)
 
     def read(self, place: str) -> list[int]:
-        """The sorted numbers; none if there is no dataset."""
+        """The sorted numbers of all rows; an empty list if there is no dataset."""
         try:
             ddf = read_tfrecord(place, storage_options=self.options)
         except FileNotFoundError:
@@ -85,7 +85,7 @@ class StoreSuite:
         return Store.at(place, self.options)
 
     def files(self, place: str) -> list[str]:
-        """All files, from the listing of a filesystem that remembers nothing."""
+        """All files, listed by a filesystem without a cache."""
         store = self.store(place)
         start = len(store.join(""))
         return sorted(path[start:] for path in store.fs.find(store.root))
@@ -198,7 +198,8 @@ class StoreSuite:
         self, place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, read: str
     ) -> None:
         monkeypatch.chdir(tmp_path)
-        here = self.store(place).root.strip("/")  # on the local disk, or another place there
+        # A relative path on the local disk, which has the name of the place in this store.
+        here = self.store(place).root.strip("/")
         for target, options in ((f"{place}/other", self.options), (here, {})):
             to_tfrecord(rows(0), target, storage_options=options)
         getattr(rows(1, 2), f"to_{read}")(f"{place}/it", storage_options=self.options)
@@ -262,7 +263,7 @@ class StoreSuite:
                     assert self.read(place) == [1]
 
     def test_a_repeated_task_and_a_repeated_commit_leave_each_row_once(self, place: str) -> None:
-        """The second attempt of the task makes fewer files, as with other limits."""
+        """The second attempt of the task makes fewer files, as if its limits were larger."""
         run = self.run(place)
         table = pa.table({"n": [1], "key": [1]})
         stale = run.write(table, 5, 6)
@@ -363,7 +364,7 @@ class StoreSuite:
         self.sweep(place, mode, after=False)
 
     def sweep(self, place: str, mode: str, *, after: bool) -> None:
-        """Either an exception and the old rows, or none and the new."""
+        """Let each operation fail in turn: a write that raises keeps the old rows, others have the new."""
         old, new = MODES[mode]
         outcomes = []
         for number in count(0, self.stride):
@@ -380,7 +381,7 @@ class StoreSuite:
             else:
                 outcomes.append(new)
             assert self.read(here) == outcomes[-1]
-            # A lost answer may leave a file, unseen by readers.
+            # A lost answer may leave a file that reads ignore.
             if outcomes[-1] == old and not self.uploads and not after:
                 assert self.files(here) == before
             cleanup(here, older_than="0s", storage_options=self.options)
@@ -429,7 +430,7 @@ class StoreSuite:
 
 
 class RemoteSuite(StoreSuite):
-    """What is promised where an operation may succeed and its answer be lost."""
+    """The tests of a remote store, where an operation may succeed and its answer be lost."""
 
     @pytest.mark.parametrize("mode", MODES)
     @pytest.mark.filterwarnings("ignore:.*the data is written, but:UserWarning")

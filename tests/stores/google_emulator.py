@@ -1,4 +1,4 @@
-"""gcp-storage-emulator, and what it leaves out: creation only of what is new, and uploads given up."""
+"""gcp-storage-emulator with two additions: conditional creation of objects, and cancelled uploads."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -14,25 +14,25 @@ from gcp_storage_emulator.handlers import objects
 
 _UPLOADS = ["_media_upload", "_multipart_upload", "_create_resumable_upload"]
 
-# What the real store answers when an upload was given up.
+# The status that the real store answers to the cancellation of an upload.
 _CLIENT_CLOSED_REQUEST = SimpleNamespace(value=499, phrase="Client Closed Request")
 
 
 @contextmanager
 def emulator() -> Iterator[str]:
-    """A server that runs in this process; its URL."""
+    """Run the server in this process; yields its URL."""
     uploads = next(handlers for pattern, handlers in server.HANDLERS if pattern.startswith("^/upload/"))
     with (
         patch.multiple(objects, **{name: _checked(getattr(objects, name)) for name in _UPLOADS}),
         patch.dict(uploads, {server.DELETE: _give_up}),
-        patch.object(BaseServer, "handle_error"),  # or it prints each connection that a client left
+        patch.object(BaseServer, "handle_error"),  # otherwise the server prints every closed connection
         server.create_server("127.0.0.1", 0, in_memory=True) as running,
     ):
         yield f"http://127.0.0.1:{running._api._httpd.server_port}"
 
 
 def _checked(upload: Callable[..., Any]) -> Callable[..., Any]:
-    """An upload that is refused if it must be new and is not."""
+    """Wrap the handler of an upload: reject the upload if the object must be new but exists."""
 
     def checked(request: Any, response: Any, storage: Any) -> Any:
         name = request.query["name"][0] if "name" in request.query else request.data["meta"]["name"]

@@ -1,4 +1,4 @@
-"""Google Cloud Storage, by gcsfs and an emulator of it in this process."""
+"""The suite of stores on Google Cloud Storage: gcsfs and an emulator in this process."""
 
 import os
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ from abstract import RemoteSuite
 from faults import Faults, faulty_requests
 from google_emulator import emulator
 
-os.environ["GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT"] = "false"  # or each bucket is asked for over gRPC first
+os.environ["GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT"] = "false"  # otherwise gcsfs looks up each bucket over gRPC
 import gcsfs.retry
 
 _buckets = count()
@@ -20,16 +20,16 @@ _buckets = count()
 
 @pytest.fixture(scope="module")
 def endpoint() -> Iterator[str]:
-    seconds = patch.object(gcsfs.retry, "min", lambda *_: 0, create=True)  # to wait before another attempt
+    seconds = patch.object(gcsfs.retry, "min", lambda *_: 0, create=True)  # no waiting between attempts
     with emulator() as url, seconds:
         yield url
 
 
-@pytest.mark.filterwarnings("ignore:Sending a large body:ResourceWarning")  # gcsfs gives aiohttp its blocks
+@pytest.mark.filterwarnings("ignore:Sending a large body:ResourceWarning")  # gcsfs sends whole blocks
 class TestGCSStore(RemoteSuite):
     options: ClassVar[dict[str, Any]] = {}
     uploads = True
-    stride = 3  # the emulator takes its time
+    stride = 3  # the emulator is slow
 
     @pytest.fixture
     def place(self, endpoint: str) -> str:

@@ -1,4 +1,4 @@
-"""The local disk."""
+"""The suite of stores on the local disk."""
 
 import sys
 from collections.abc import Iterator
@@ -23,7 +23,7 @@ _active: list[tuple[str, Faults]] = []
 
 
 def _audit(event: str, arguments: tuple[object, ...]) -> None:
-    """Python's own hook, before each operation of the system; it cannot be taken away again."""
+    """An audit hook, which Python calls before each system operation. It cannot be removed."""
     for root, faults in _active:
         if event in _OPERATIONS and root in str(arguments[0]):
             with faults.nested():

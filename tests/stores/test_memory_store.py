@@ -1,4 +1,4 @@
-"""fsspec's files in memory, which rename."""
+"""The suite of stores on fsspec's filesystem in memory, which can rename."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,4 +1,4 @@
-"""S3, by s3fs and a server of moto's in this process."""
+"""The suite of stores on S3: s3fs and a server of moto in this process."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -30,7 +30,7 @@ def server() -> Iterator[dict[str, Any]]:
 
 @contextmanager
 def noted_requests() -> Iterator[list[tuple[str, str | None]]]:
-    """The requests that are made, and the keys that they name."""
+    """Record the name of each request, and its key."""
     requests: list[tuple[str, str | None]] = []
     call = s3fs.S3FileSystem._call_s3
 
@@ -137,7 +137,8 @@ class TestS3Store(RemoteSuite):
         assert len(files) <= 5
         assert sum(key in files for _, key in requests) == len(files)
         pages = 3_000 // 1_000
-        assert len(requests) <= len(files) + pages + 4  # for a snapshot, and for whether it is a directory
+        # Up to four requests look for a snapshot, and check that the path is a directory.
+        assert len(requests) <= len(files) + pages + 4
 
     def test_many_files_of_a_list_take_one_listing(self, place: str) -> None:
         bucket, _, key = place.removeprefix("s3://").partition("/")

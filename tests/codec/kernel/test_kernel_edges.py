@@ -1,7 +1,7 @@
-"""The decoder's fast paths at their bounds: where a message, a record, a window or the memory ends.
+"""The decoder's fast paths at the end of a message, a record, a window or a buffer.
 
-The fast paths predict an entry from the record before. So the records that matter here follow others that are
-alike, and the buffers end at a page that nobody may touch.
+The fast paths predict an entry from the record before. So the tests put the record under test after similar
+records, and the buffers end at a page that cannot be read.
 """
 
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ from dask_tfrecord.codec import MAX_RECORD_BYTES, Column, Decoder, Inference, sc
 
 
 def _shapes() -> Iterator[tuple[str, Column, bytes, Any]]:
-    """A name for each shape of a feature, the column that reads it, the Feature, and the value."""
+    """Yield for each shape of a feature its name, the column that reads it, the Feature, and the value."""
     for number in BOUNDARY_INTEGERS:
         yield f"int {number}", Column("", "int64", 0), int64_list(packed(number)), number
     for n in (0, 1, 2, 11, 16, 40, 70):
@@ -50,7 +50,7 @@ def named(name: str, column: Column, *, wanted: bool = True) -> list[Column]:
 def test_an_entry_that_its_message_cuts_off_is_damage_whatever_follows(
     column: Column, feature: bytes, value: Any, *, wanted: bool
 ) -> None:
-    """What follows in the buffer would complete the entry."""
+    """The next bytes of the buffer would complete the entry."""
     for name in ("x", "a name of thirty letters or so."):
         whole = entry(name, feature)
         columns = named(name, column, wanted=wanted)
@@ -82,7 +82,7 @@ NESTED = {
 def test_a_message_inside_a_record_ends_where_its_length_says(
     column: Column, kind: int, values: bytes
 ) -> None:
-    """Each of the messages around the values is cut at each byte, and what follows would complete it."""
+    """Each message around the values is cut at each byte; the next bytes would complete the message."""
     whole = entry("x", block(kind, values))
     before = example_of(whole)
     after = entry("y", int64_list(packed(1)))
@@ -129,7 +129,7 @@ def test_records_that_end_at_the_end_of_memory_or_next_to_it_are_read(
 
 @shapes
 def test_what_follows_a_value_does_not_become_part_of_it(column: Column, feature: bytes, value: Any) -> None:
-    """Words are read whole, also where a value ends within one."""
+    """The decoder reads whole words, also if a value ends inside a word."""
     for after in (b"\x7f" * 8, b"\xff" * 8, b"\x01" + b"\x80" * 7):
         # An unknown field right after the entry: the bytes begin with its tag and length.
         payload = example_of(entry("x", feature), block(15, after), entry("x2", int64_list(packed(1))))
@@ -149,7 +149,7 @@ def test_an_entry_that_goes_on_behind_its_feature_is_read_field_by_field(*, want
         (b"\0\0", "malformed protobuf message"),
     ):
         payload = example_of(block(1, block(1, b"x"), block(2, value), more))
-        file = oracle.records_file([before] * 3 + [payload] + [before] * 5)  # not within the reach of the end
+        file = oracle.records_file([before] * 3 + [payload] + [before] * 5)  # far from the end of the file
         damage = Decoder(columns, "example").decode(exact(file), final=True).damage
         assert damage is not None
         assert (damage.record, damage.reason) == (3, reason)
@@ -237,7 +237,7 @@ _WRONG_KIND = block(1, block(1, b"x"), block(2, block(1, float_list(block(1, byt
 def test_feature_lists_that_are_given_again_or_end_in_damage_leave_nothing_behind(
     kind: Any, steps: dict[str, tuple[bytes, ...]], bad: bytes
 ) -> None:
-    """The last value of a key counts, and a damaged record none: what was read of them is taken back."""
+    """Only the last value of a key counts, and a damaged record has no values."""
     lists = {
         name: block(1, block(1, b"x"), block(2, *(block(1, step) for step in of)))
         for name, of in steps.items()
@@ -310,10 +310,10 @@ def test_names_that_differ_in_one_bit_are_told_apart(length: int, kind: Any, fea
 
 
 def test_a_key_that_ends_with_the_memory_is_compared_up_to_there() -> None:
-    """The checksum behind the cut key goes on as the expected name does, and the memory ends with it."""
+    """The checksum after the cut key continues the expected name, and the buffer ends with the checksum."""
     for number in range(10_000):
         start = f"{number:_<40}".encode()
-        length = len(start) + 4 + 20  # the name goes on with the checksum, and then with 20 letters
+        length = len(start) + 4 + 20  # the checksum and 20 letters continue the name
         payload = block(1, block(1, tag(1, 2) + varint(length) + start))
         cut = oracle.records_file([payload])
         if max(cut[-4:]) < 0x80:

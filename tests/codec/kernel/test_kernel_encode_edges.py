@@ -1,4 +1,4 @@
-"""The encoder, statistics and `take_bytes` at their bounds: slices, bitmaps, the ends of input and output."""
+"""The encoder, statistics and `take_bytes`: slices, bitmaps, and the ends of input and output."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -16,7 +16,7 @@ COUNT = 40
 
 
 def _valid(i: int) -> bool:
-    """Rows of which no two slices have the same nulls at the same bits."""
+    """A validity mask in which no two slices have the same nulls at the same bits."""
     return (i * i + i // 3) % 5 != 0
 
 
@@ -54,7 +54,7 @@ columns = pytest.mark.parametrize(("column", "array"), COLUMNS.values(), ids=COL
 
 
 def written(column: Column, batch: Any, rows: int) -> list[Any]:
-    """The column's values of the records that are written, as protobuf reads them."""
+    """Encode a column, and return the values that protobuf reads from the records."""
     encoder = Encoder([column], "sequence_example")
     encoder.bind(batch)
     out = bytearray(1 << 16)
@@ -78,7 +78,7 @@ def test_a_slice_at_any_bit_is_written_as_its_rows(column: Column, array: pa.Arr
 
 @columns
 def test_a_slice_of_a_struct_is_written_as_its_rows(column: Column, array: pa.Array) -> None:
-    """A batch may come with an offset of its own, in addition to those of its columns."""
+    """A batch may have an offset, in addition to the offsets of its columns."""
     for inner in (0, 1, 9):
         whole = pa.StructArray.from_arrays([array[inner:]], ["x"])
         for start in (0, 1, 7, 8, 13):
@@ -104,7 +104,7 @@ def test_statistics_of_a_slice_are_those_of_its_rows(column: Column, array: pa.A
 
 @columns
 def test_every_size_of_output_gets_the_records_that_fit(column: Column, array: pa.Array) -> None:
-    """Stores may go beyond what they write, but not beyond the buffer, which ends at a protected page."""
+    """A store may write past the record, but not past the buffer, which ends at a protected page."""
     array = pa.concat_arrays([array, array[:0]])
     encoder = Encoder([column], "sequence_example")
     encoder.bind(pa.record_batch([array[:12]], ["x"]))
@@ -136,7 +136,7 @@ def test_a_name_of_any_length_is_written_inside_the_output(length: int) -> None:
 
 
 def guarded(array: pa.Array) -> pa.Array:
-    """The same array in buffers that end at a protected page."""
+    """Copy the array into buffers that end at a protected page."""
     buffers = [
         None if buffer is None else pa.py_buffer(exact(buffer.to_pybytes())) for buffer in array.buffers()
     ]
@@ -161,7 +161,7 @@ def test_values_at_the_end_of_memory_are_written_compared_and_taken(type_: pa.Da
 
 
 def test_bounds_of_byte_strings_are_those_of_python() -> None:
-    """The first eight bytes decide, unless they are alike; bytes that are not there come before zeros."""
+    """The kernel compares eight bytes at once; a shorter string sorts before the same string with a zero."""
     alike = [
         b"",
         b"\0",
@@ -185,7 +185,7 @@ def test_bounds_of_byte_strings_are_those_of_python() -> None:
 
 @pytest.mark.parametrize("count", range(1, 36))
 def test_the_bounds_of_numbers_may_be_anywhere(count: int) -> None:
-    """Numbers without nulls are compared several at a time."""
+    """The kernel compares several numbers at once if there are no nulls."""
     for type_, kind in ((pa.int64(), "int64"), (pa.float32(), "float")):
         encoder = Encoder([Column("x", kind, 0)], "example")
         for at in range(count):
@@ -285,7 +285,7 @@ def test_a_null_below_a_list_is_refused_wherever_it_stands(kind: Any, depth: int
             with pytest.raises(SchemaError, match="cannot hold a null") as caught:
                 encoder.encode_into(0, bytearray(1 << 16))
             assert caught.value.record == at - start
-            # Slices beside the null hold none.
+            # These slices have no null.
             for part in (array[: at - start], array[at - start + 1 :]):
                 assert written(Column("x", kind, depth), pa.record_batch([part], ["x"]), len(part)) == wanted(
                     part
@@ -293,7 +293,7 @@ def test_a_null_below_a_list_is_refused_wherever_it_stands(kind: Any, depth: int
 
 
 def _claiming(size: int) -> pa.Array:
-    """A value that claims so many bytes, of which none can be read: sizes are checked before."""
+    """A value that claims this number of bytes, none of which can be read."""
     nothing = exact(b"x")
     data = pa.foreign_buffer(nothing.ctypes.data + 1, size, nothing)
     return pa.Array.from_buffers(
@@ -303,7 +303,7 @@ def _claiming(size: int) -> pa.Array:
 
 @pytest.mark.parametrize(("record_type", "head"), [("bytes", 0), ("example", 33), ("sequence_example", 35)])
 def test_the_largest_record_is_as_long_as_protobuf_lets_it_be(record_type: Any, head: int) -> None:
-    """``head`` is what surrounds the value: five lengths of 5 bytes, six tags, the name and its length."""
+    """``head`` counts the bytes around the value: 5 lengths of 5 bytes, 6 tags, a name and its length."""
     encoder = Encoder([Column("x", "bytes", 0)], record_type)
     encoder.bind(pa.record_batch([_claiming(MAX_RECORD_BYTES - head)], ["x"]))
     assert encoder.encode_into(0, room(100)) == (0, 0, MAX_RECORD_BYTES + 16 + SPARE_BYTES)

@@ -1,4 +1,4 @@
-"""The kernel against frames: truncation, flipped bits, windows of any size, absurd lengths, checksums."""
+"""The kernel's reader of frames: truncation, flipped bits, windows of any size, absurd lengths, checksums."""
 
 import struct
 
@@ -69,7 +69,7 @@ def test_every_flipped_bit_is_damage(byte: int) -> None:
 
 @pytest.mark.parametrize("size", range(1, len(FILE) + 1))
 def test_windows_of_any_size_give_the_same_rows(size: int) -> None:
-    """As a reader brings them: ``size`` new bytes at a time, after the unread tail."""
+    """A window is the unread end of the previous window and ``size`` new bytes, as in a reader."""
     decoder, inference = Decoder(COLUMNS, "example"), Inference("example")
     found: dict[str, list[object]] = {name: [] for name in ROWS}
     tail, seen = b"", 0
@@ -94,7 +94,7 @@ def test_windows_of_any_size_give_the_same_rows(size: int) -> None:
 def test_an_absurd_length_is_damage_or_a_wish_for_more_but_never_an_over_read(
     length: int, final: bool
 ) -> None:
-    """Its header's checksum is right; only the bytes are not there."""
+    """The checksum of the length is right, but the bytes of the payload are missing."""
     header = struct.pack("<Q", length)
     data = FILE + header + struct.pack("<I", oracle.masked_crc(header)) + b"0123456789"
     decoded = Decoder(COLUMNS, "example").decode(exact(data), final=final)
@@ -169,7 +169,7 @@ BLOCK = bytes((i * 167 + (i >> 8) * 29) & 0xFF for i in range(20_000))
 
 
 def _prefix_crcs(data: bytes) -> list[int]:
-    """The CRC of every prefix, each continued from the one before."""
+    """The CRC of every prefix, each computed from the CRC of the previous prefix."""
     crcs = [0]
     for byte in data:
         crcs.append(oracle.crc32c(bytes([byte]), crcs[-1]))
@@ -249,7 +249,7 @@ def test_combined_crcs_are_right_for_long_second_parts(size: int) -> None:
 
 
 def test_combined_crcs_of_more_than_32_bits_of_bytes() -> None:
-    """Three equal parts of 2**33 bytes: combining is associative."""
+    """Combining is associative: three equal parts of 2**33 bytes give one CRC in either order."""
     part = _kernel.crc32c(bytes(1 << 20))
     for power in range(20, 33):
         part = _kernel.crc32c_combine(part, part, 1 << power)

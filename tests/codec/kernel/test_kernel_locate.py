@@ -1,4 +1,4 @@
-"""The kernel against bytes that begin anywhere: which record is found, and when more bytes are needed."""
+"""The kernel's search for a record in bytes that begin anywhere, and its requests for more bytes."""
 
 import oracle
 import pytest
@@ -21,7 +21,7 @@ limits = st.sampled_from([MAX_RECORD_BYTES, 0, 20, 100])
 @pytest.mark.parametrize("zeros", range(45))
 @pytest.mark.parametrize("between", [b"", b"\1", b"\xff" * 3])
 def test_a_record_behind_zeros_is_found(zeros: int, between: bytes) -> None:
-    """Zeros are passed over in steps; an empty record begins with eight of them."""
+    """The search skips zeros in steps, but an empty record begins with eight zeros."""
     assert find_record(exact(between + bytes(zeros)), 0, final=True) == (zeros + len(between), 0, False)
     for payload in (b"", bytes(5), bytes(40), b"x" * 30):
         for data in (
@@ -36,7 +36,7 @@ def test_a_record_behind_zeros_is_found(zeros: int, between: bytes) -> None:
 @pytest.mark.parametrize("length", [1, 255, 2**16, 2**24, 2**24 + 1, 0x01010101, 2**30, 2**31 - 1])
 @pytest.mark.parametrize("filler", [b"\0", b"\1", b"\xff", b"\0\1", b"\1\0\0\0"])
 def test_a_header_is_found_behind_any_bytes(length: int, filler: bytes) -> None:
-    """Places are left out by the upper bytes of lengths; the record itself is yet to come."""
+    """The search skips offsets by the upper bytes of a length. The record comes later."""
     for before in range(20):
         data = (filler * 20)[:before] + header(length)
         expected = FoundRecord(before, length + 16, proven=False)
@@ -57,7 +57,7 @@ def test_the_first_record_is_the_one_that_the_definition_says(
 
 @given(damaged_files(), st.integers(1, 50), st.booleans(), limits)
 def test_windows_find_the_same_record_as_the_whole(data: bytes, step: int, lenient: bool, limit: int) -> None:
-    """As a reader brings them: what is no record is dropped, and what decides is fetched."""
+    """As in a reader: bytes that begin no record are dropped, and the next bytes are added."""
     begin, end = 0, min(step, len(data))
     while True:
         window = exact(data[begin:end])
@@ -84,7 +84,7 @@ def test_from_anywhere_the_next_record_is_found(start: int, lenient: bool) -> No
 
 
 def test_a_record_next_to_a_damaged_one_is_found_if_lenient() -> None:
-    """One proof is enough, whichever of the two the damage left."""
+    """Either an intact payload or a following header is enough proof."""
     first, second = oracle.frame(b"first"), oracle.frame(b"second")
     no_header = bytes([second[0] ^ 1]) + second[1:]
     bad_payload = first[:12] + bytes([first[12] ^ 1]) + first[13:]
@@ -119,7 +119,7 @@ def test_a_start_outside_the_data_is_refused() -> None:
 
 
 def test_headers_in_headers_take_time_by_the_size_of_the_data() -> None:
-    """Each of many headers is followed by one more where it says; read one by one, they are 800 GB."""
+    """Each header claims a record up to another header. Checking every claimed payload would read 800 GB."""
     size = 16 << 20
     data = bytearray()
     for at in range(0, size, 160):  # every length ends at the same place

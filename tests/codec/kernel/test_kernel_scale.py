@@ -1,4 +1,4 @@
-"""The kernel with many records, large values, several threads, and batches that outlive what made them."""
+"""The kernel with many records, large values and threads, and batches that outlive their decoder."""
 
 import gc
 import random
@@ -14,7 +14,7 @@ from oracle import Feature, Record
 
 from dask_tfrecord.codec import Column, Decoder, Encoder, Inference, RecordType, scan
 
-ROWS = 3_000  # several of the kernel's blocks, be they of records or of bytes
+ROWS = 3_000  # more than one of the kernel's blocks, in records and in bytes
 
 COLUMNS = [
     Column("id", "int64", 0),
@@ -33,7 +33,7 @@ def _text(random_: random.Random, length: int) -> bytes:
 
 
 def _value(column: Column, random_: random.Random) -> Any:
-    """A value in the oracle's terms; one in a hundred is much larger than the others."""
+    """A value as the oracle represents it; one in a hundred is much larger than the rest."""
     length = random_.choice([0, 1, 2, 7, 20]) if random_.randrange(100) else 2_000
     if column.depth:
         inner = column._replace(depth=column.depth - 1)
@@ -46,7 +46,7 @@ def _value(column: Column, random_: random.Random) -> Any:
 
 
 def _records(columns: list[Column], rows: int, seed: int) -> list[Record]:
-    """Rows of which most look alike, as real ones do, and some lack features."""
+    """Rows that are mostly alike, as in real files; some rows lack features."""
     random_ = random.Random(seed)
     records = []
     for _ in range(rows):
@@ -153,7 +153,7 @@ def test_a_large_value_survives_both_ways(size: int) -> None:
 
 
 def test_a_batch_outlives_its_decoder_and_is_not_overwritten_by_later_ones() -> None:
-    """The kernel recycles the memory of its batches, but only of those that nobody holds."""
+    """The kernel reuses the memory of a batch only after all references to the batch are gone."""
     files = [_records(COLUMNS, 200, seed) for seed in range(12)]
     decoder = Decoder(COLUMNS, "example")
     kept = []
@@ -218,7 +218,7 @@ assert all(batch.column(0).to_pylist() == [1] for batch in kept)
 
 
 def test_small_batches_take_little_memory(tmp_path: Path) -> None:
-    """A data set may be many small files, each a partition that somebody keeps."""
+    """A dataset may be many small files, with a partition for each that stays in memory."""
     path = tmp_path / "one.tfrecord"
     path.write_bytes(oracle.features_file([{"x": ("int64", [1])}]))
     assert growth(KEEP, tmp_path, str(path)) < 32 * 1024

@@ -1,4 +1,4 @@
-"""The kernel against features that nobody expects: when there is one, which, and what would read it."""
+"""Features without a column: whether the kernel reports one, which one, and the column that would read it."""
 
 import oracle
 import pytest
@@ -9,7 +9,7 @@ from wire_messages import ACCEPTED, ONE, SEQUENCES, list_entry, sequence
 from dask_tfrecord.codec import NOT_AN_EXAMPLE, Column, Damage, Decoder, FeatureKey
 from dask_tfrecord.errors import SchemaError
 
-# protobuf reads an entry of another message, too, as a feature without a kind.
+# protobuf reads also an entry of a message of another type as a feature without a kind.
 FOREIGN = {"no value in the entry": (NOT_AN_EXAMPLE, None)}
 
 
@@ -65,7 +65,7 @@ def test_the_error_of_an_unknown_feature_says_what_would_read_it(feature: bytes,
 
 
 def test_an_unknown_feature_counts_as_its_last_value_says() -> None:
-    """As for columns: the last of a repeated key counts, and one without a kind is absent."""
+    """As for columns: the last value of a repeated key counts, and a feature without a kind is absent."""
     for values, is_damage in (([ONE, b""], False), ([b"", ONE], True), ([bytes_list(), ONE], True)):
         payload = example_of(*(entry("new", value) for value in values))
         damage = Decoder([], "example", known=[]).decode(exact(oracle.frame(payload)), final=True).damage
@@ -74,7 +74,7 @@ def test_an_unknown_feature_counts_as_its_last_value_says() -> None:
 
 
 def test_an_unknown_feature_is_found_in_every_record_that_holds_it() -> None:
-    """Also where the kernel has learnt the keys of the records before, more of them than it remembers."""
+    """Also if the earlier records have more keys than the kernel remembers."""
     names = [f"known{n}" for n in range(5000)]
     usual = example_of(*(entry(name, ONE) for name in names))
     strange = example_of(*(entry(name, ONE) for name in names), entry("new", ONE))
@@ -94,7 +94,7 @@ LISTS = Column("x", "float", 2)
 
 
 def unknown_in(payloads: list[bytes], columns: list[Column], known: list[FeatureKey]) -> Damage | None:
-    """What is damaged in the last of the records; the others are whole."""
+    """The damage of the last record; the earlier records are whole."""
     decoder = Decoder(columns, "sequence_example", known=known)
     decoded = decoder.decode(exact(oracle.records_file(payloads)), final=True)
     assert decoded.records == len(payloads) - (decoded.damage is not None)
@@ -115,7 +115,7 @@ def test_a_feature_known_in_one_place_is_unknown_in_the_other(
         assert damage is not None
         assert (damage.record, damage.reason, damage.unknown) == (before, "unknown feature", other)
         assert unknown_in([bad, good, bad], columns, [*known, other.feature]) is None
-        # The message of a scalar column of numbers names the place; an unwanted one gives the type.
+        # The error of a column names both places; the error of a feature without a column names a type.
         error = damage.error(columns, 0, 0)
         assert isinstance(error, SchemaError)
         assert error.feature == "x"

@@ -28,7 +28,7 @@ def test_lists_of_integers_of_all_sizes_in_all_orders(after: int) -> None:
 @pytest.mark.parametrize("depth", [0, 1])
 @pytest.mark.parametrize("usual", [1, 2**20, 2**55, 2**62, -1])
 def test_a_chunk_of_any_bytes_means_what_protobuf_says(depth: int, usual: int) -> None:
-    """Varints that do not end, are longer than needed, or are several in the place of one."""
+    """Varints that do not end, varints longer than needed, and several varints in the place of one."""
     column = Column("x", "int64", depth)
     before = example_of(entry("x", int64_list(packed(usual))))
     for n in range(1, 13):
@@ -67,7 +67,7 @@ def _is_whole(chunk: bytes) -> bool:
 @pytest.mark.parametrize("length", [1, 10, 40])
 @pytest.mark.parametrize("kind", ["int64", "float", "bytes", None])
 def test_lengths_of_one_byte_that_would_need_two_are_not_taken_as_one(length: int, kind: Any) -> None:
-    """The prediction counts with bytes; 0x80 and above is the first of two bytes of a length."""
+    """The prediction expects lengths of one byte; a byte of 0x80 and above begins a length of two bytes."""
     name = b"k" * length
     text = block(1, name)
     columns = [Column(name.decode(), kind, 1)] if kind else []
@@ -122,14 +122,14 @@ def test_lengths_and_tags_of_more_bytes_than_needed_are_read() -> None:
         zero = tag(0, 2)[:1] if size == 1 else _padded(2, size)
         with pytest.raises(oracle.DecodeError):
             oracle.parse(zero + b"\0" + payload)
-        # protobuf for Python lets a field number 0 pass in an unknown group, that for C++ does not.
+        # In an unknown group, protobuf's Python runtime accepts a field number 0; its C++ runtime does not.
         for number_0 in (zero + b"\0", tag(9, 3) + _padded(0, size) + b"\0" + tag(9, 4)):
             file = exact(oracle.frame(number_0 + payload))
             assert Decoder([], "example").decode(file, final=True).damage is not None
 
 
 def _padded(value: int, size: int) -> bytes:
-    """A varint of exactly so many bytes."""
+    """A varint of exactly ``size`` bytes."""
     digits = [value >> 7 * i & 0x7F for i in range(size)]
     assert varint(value) == bytes(
         [*(d | 0x80 for d in digits[: len(varint(value)) - 1]), digits[len(varint(value)) - 1]]

@@ -1,4 +1,4 @@
-"""The kernel against single bytes: odd and damaged wire data, windows, checksums; protobuf is the judge."""
+"""The kernel decodes odd and damaged messages as protobuf does."""
 
 from typing import Any
 
@@ -22,14 +22,14 @@ COLUMNS = [Column("a", "int64", 1), Column("f", "float", 1), Column("s", "bytes"
 
 
 def decode(payload: bytes, columns: list[Column] = COLUMNS) -> tuple[dict[str, Any], Damage | None]:
-    """What the kernel makes of one message, as ``{column: values}`` in the oracle's terms."""
+    """Decode one message with the kernel: the values as the oracle represents them, and the damage."""
     decoded = Decoder(columns, "example").decode(exact(oracle.frame(payload)), final=True)
     rows = {name: oracle.canonical(values) for name, values in decoded.batch.to_pydict().items()}
     return {name: values[0] for name, values in rows.items() if values}, decoded.damage
 
 
 def judge(payload: bytes, columns: list[Column] = COLUMNS) -> dict[str, Any]:
-    """What protobuf makes of it."""
+    """Decode one message with protobuf: the values as the oracle represents them."""
     record = oracle.parse(payload)
     return {c.name: oracle.column_values([record], c.name, c.depth)[0] for c in columns}
 
@@ -43,7 +43,7 @@ def test_oddities_of_the_wire_mean_what_protobuf_says(payload: bytes) -> None:
 
 @pytest.mark.parametrize("payload", ACCEPTED.values(), ids=ACCEPTED.keys())
 def test_an_oddity_between_ordinary_records_disturbs_neither(payload: bytes) -> None:
-    """The decoder predicts keys from the record before; what it learnt must not leak into the next."""
+    """The decoder predicts keys from the record before, and must not reuse the values of that record."""
     number = entry("f", float_list(block(1, bytes(4))))
     plain = example_of(entry("a", ONE), number, entry("s", bytes_list(block(1, b"q"))))
     payloads = [plain, plain, payload, plain, payload, payload, plain]
@@ -75,7 +75,7 @@ def test_what_protobuf_refuses_stops_inference_too(payload: bytes) -> None:
 @pytest.mark.parametrize("unknown", UNKNOWN.values(), ids=UNKNOWN.keys())
 @pytest.mark.parametrize("key", ["a", "no column's"])
 def test_an_unknown_field_in_a_map_entry_is_damage(unknown: bytes, key: str) -> None:
-    """Protobuf's runtimes disagree about it: Python drops the entry, C++ keeps it."""
+    """The runtimes of protobuf disagree: Python drops the entry, C++ keeps it."""
     payload = example_of(block(1, block(1, key.encode()), unknown, block(2, ONE)))
     assert oracle.drops_map_entries(payload)
     _, damage = decode(payload)
@@ -141,7 +141,7 @@ def test_mutated_messages_mean_what_protobuf_says(one: str, other: str, changes:
     try:
         record = oracle.parse(payload)
     except oracle.DecodeError:
-        # Features that no column wants are skipped unparsed, so not every refusal of protobuf is seen.
+        # The kernel skips features without a column unparsed, so it accepts messages that protobuf refuses.
         assert damage is not None or set(found) == {c.name for c in COLUMNS}
         return
     assume(not oracle.is_disputed(payload))
@@ -185,7 +185,8 @@ def test_a_cut_sequence_example_never_reads_as_more_than_protobuf_sees(cut: int)
 
 def test_what_follows_the_key_of_a_feature_without_kind_is_looked_at() -> None:
     unset, number_0 = (example_of(entry("a", feature)) for feature in (b"", b"\x02\x03\x0a\x01\x07"))
-    longer = example_of(entry("b", int64_list(packed(*range(90)))))  # so that no shortcut ends with the data
+    # A long record at the end, so that the shortcuts for the end of the data are not taken.
+    longer = example_of(entry("b", int64_list(packed(*range(90)))))
     frames = [oracle.frame(payload) for payload in (unset, number_0, longer)]
     records, _, damage = Inference("example").feed(exact(b"".join(frames)), final=True)
     assert (records, damage and damage.offset) == (1, len(frames[0]))
