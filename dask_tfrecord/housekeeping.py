@@ -11,6 +11,7 @@ from dask_tfrecord.dataset.snapshot.visibility import visible_files
 from dask_tfrecord.dataset.write.destination import destination
 from dask_tfrecord.dataset.write.orphans import remove_orphans
 from dask_tfrecord.errors import TFRecordError
+from dask_tfrecord.files.storage.filesystem import Filesystem
 from dask_tfrecord.files.storage.listing import PathLike
 from dask_tfrecord.files.storage.not_found import check_bucket
 from dask_tfrecord.files.storage.redaction import redact_errors
@@ -18,7 +19,9 @@ from dask_tfrecord.files.storage.store import Store
 
 
 @redact_errors
-def exists(path: PathLike, *, storage_options: dict[str, Any] | None = None) -> bool:
+def exists(
+    path: PathLike, *, storage_options: dict[str, Any] | None = None, filesystem: Filesystem = None
+) -> bool:
     """Return True if a path holds data, so that `to_tfrecord` would refuse to write there.
 
     Parameters
@@ -27,6 +30,8 @@ def exists(path: PathLike, *, storage_options: dict[str, Any] | None = None) -> 
         Directory or file.
     storage_options : dict, optional
         Options for the filesystem, such as credentials.
+    filesystem : fsspec.AbstractFileSystem or pyarrow.fs.FileSystem, optional
+        Filesystem of the path. Pass either this or ``storage_options``.
 
     Returns
     -------
@@ -50,7 +55,7 @@ def exists(path: PathLike, *, storage_options: dict[str, Any] | None = None) -> 
     >>> dask_tfrecord.exists("people")
     True
     """
-    store = Store.at(path, storage_options)
+    store = Store.at(path, storage_options, filesystem)
     return bool(versions(store) or visible_files(store) or store.fs.isfile(store.root))
 
 
@@ -60,6 +65,7 @@ def cleanup(
     *,
     older_than: str | timedelta = "1 day",
     storage_options: dict[str, Any] | None = None,
+    filesystem: Filesystem = None,
 ) -> list[str]:
     """Remove the files of interrupted writes, for example after the client was killed.
 
@@ -76,6 +82,8 @@ def cleanup(
         running. If writes may be running, keep this longer than the slowest task.
     storage_options : dict, optional
         Options for the filesystem, such as credentials.
+    filesystem : fsspec.AbstractFileSystem or pyarrow.fs.FileSystem, optional
+        Filesystem of the path. Pass either this or ``storage_options``.
 
     Returns
     -------
@@ -98,7 +106,7 @@ def cleanup(
     >>> dask_tfrecord.cleanup("people", older_than="6 hours")
     []
     """
-    store = destination(path, storage_options)
+    store = destination(path, storage_options, filesystem)
     check_bucket(store)
     return remove_orphans(store, datetime.now(UTC) - _duration(older_than))
 

@@ -32,6 +32,7 @@ from dask_tfrecord.dataset.write.staging import finish_newest
 from dask_tfrecord.errors import ConcurrentWriteError, CorruptRecordError, DestinationError
 from dask_tfrecord.files.options import ReadOptions
 from dask_tfrecord.files.part_names import is_part
+from dask_tfrecord.files.storage.filesystem import Filesystem
 from dask_tfrecord.files.storage.listing import PathLike, list_directory, list_files
 from dask_tfrecord.files.storage.not_found import nothing_at
 from dask_tfrecord.files.storage.redaction import redact_errors
@@ -55,6 +56,7 @@ def index(
     hive: GivenHive = True,
     record_type: RecordType | Literal["infer"] = "infer",
     storage_options: dict[str, Any] | None = None,
+    filesystem: Filesystem = None,
 ) -> Snapshot:
     """Read all files of a directory that another tool wrote, and store a snapshot of their content.
 
@@ -79,6 +81,8 @@ def index(
         Message in each record.
     storage_options : dict, optional
         Options for the filesystem, such as credentials.
+    filesystem : fsspec.AbstractFileSystem or pyarrow.fs.FileSystem, optional
+        Filesystem of the path. Pass either this or ``storage_options``.
 
     Returns
     -------
@@ -120,7 +124,7 @@ def index(
     >>> len(dask_tfrecord.read_tfrecord("foreign"))
     2
     """
-    store = destination(path, storage_options)
+    store = destination(path, storage_options, filesystem)
     root = store.public(store.root)
     check_destination(store, "append")
     finish_newest(store)
@@ -140,6 +144,7 @@ def index(
             infer="all",
             options=ReadOptions(extra="raise" if schema is None or isinstance(schema, Mapping) else "ignore"),
             storage_options=storage_options,
+            filesystem=filesystem,
         )
         dataset = open_dataset(path, request, compute_each=compute_each)
         snapshot = create_snapshot(dataset, compute_each, uuid4().hex)
@@ -194,6 +199,7 @@ def verify(
     *,
     record_type: RecordType | Literal["infer"] = "infer",
     storage_options: dict[str, Any] | None = None,
+    filesystem: Filesystem = None,
 ) -> pd.DataFrame:
     """Read all files completely, in parallel and in bounded memory, and report damage and differences.
 
@@ -207,6 +213,8 @@ def verify(
         Message in each record. "bytes" accepts any payload and verifies only checksums.
     storage_options : dict, optional
         Options for the filesystem, such as credentials.
+    filesystem : fsspec.AbstractFileSystem or pyarrow.fs.FileSystem, optional
+        Filesystem of the path. Pass either this or ``storage_options``.
 
     Returns
     -------
@@ -256,11 +264,11 @@ def verify(
     """
     arguments.choice("record_type", record_type, ("infer", *get_args(RecordType)))
     if isinstance(path, str | os.PathLike):
-        store = Store.at(path, storage_options)
+        store = Store.at(path, storage_options, filesystem)
         snapshot = find_snapshot(store)
         if snapshot is not None:
             return _verify_snapshot(store, snapshot)
-    listing = list_files(path, storage_options)
+    listing = list_files(path, storage_options, filesystem)
     schema, reason_for_bytes = sampled_schema(listing.store, listing.files, record_type)
     reports = verify_files(listing.store, listing.files, schema.record_type, compute_each)
     paths = [listing.store.public(file.path) for file in listing.files]

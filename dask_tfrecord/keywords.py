@@ -11,6 +11,7 @@ from dask_tfrecord.dataset.discovery import Infer
 from dask_tfrecord.dataset.requested_columns import GivenHive, GivenSchema
 from dask_tfrecord.files.damage import OnCorrupt
 from dask_tfrecord.files.options import Extra
+from dask_tfrecord.files.storage.filesystem import Filesystem
 from dask_tfrecord.files.storage.listing import PathLike
 from dask_tfrecord.schema.model import Lossy
 
@@ -46,6 +47,7 @@ class ReadKeywords(TypedDict, total=False):
     categories: Sequence[str] | None
     dtype_backend: DtypeBackend | None
     storage_options: dict[str, Any] | None
+    filesystem: Filesystem
 
 
 class WriteKeywords(TypedDict, total=False):
@@ -74,3 +76,4 @@ class WriteKeywords(TypedDict, total=False):
     compute_kwargs: dict[str, Any] | None
     retries: int | None
     storage_options: dict[str, Any] | None
+    filesystem: Filesystem

@@ -20,6 +20,7 @@ from dask_tfrecord.files.entry import FileEntry
 from dask_tfrecord.files.options import ReadOptions
 from dask_tfrecord.files.reading import count_records
 from dask_tfrecord.files.splits import Split, split_at_blocks
+from dask_tfrecord.files.storage.filesystem import Filesystem
 from dask_tfrecord.files.storage.listing import FileInfo, PathLike
 from dask_tfrecord.files.storage.not_found import nothing_at
 from dask_tfrecord.files.storage.redaction import redact_errors
@@ -51,6 +52,7 @@ def take(  # type: ignore[overload-overlap]  # see above: a str is also a Sequen
     columns: str,
     *,
     storage_options: dict[str, Any] | None = None,
+    filesystem: Filesystem = None,
 ) -> pd.Series: ...
 @overload
 def take(
@@ -59,6 +61,7 @@ def take(
     columns: Sequence[str] | None = None,
     *,
     storage_options: dict[str, Any] | None = None,
+    filesystem: Filesystem = None,
 ) -> pd.DataFrame: ...
 @redact_errors
 def take(
@@ -67,6 +70,7 @@ def take(
     columns: str | Sequence[str] | None = None,
     *,
     storage_options: dict[str, Any] | None = None,
+    filesystem: Filesystem = None,
 ) -> pd.DataFrame | pd.Series:
     """Load rows of a dataset by their numbers.
 
@@ -87,6 +91,8 @@ def take(
         columns are loaded. An unknown or repeated name raises.
     storage_options : dict, optional
         Options for the filesystem, such as credentials.
+    filesystem : fsspec.AbstractFileSystem or pyarrow.fs.FileSystem, optional
+        Filesystem of the path. Pass either this or ``storage_options``.
 
     Returns
     -------
@@ -120,7 +126,7 @@ def take(
     >>> dask_tfrecord.take("people", [1], columns="born").tolist()
     [1912]
     """
-    store = Store.at(path, storage_options)
+    store = Store.at(path, storage_options, filesystem)
     root = store.public(store.root)
     newest = newest_snapshot(store)
     if newest is None:

@@ -18,6 +18,7 @@ from dask_tfrecord.dataset.write.destination import destination
 from dask_tfrecord.errors import SchemaError, TFRecordError
 from dask_tfrecord.files.damage import DamagePolicy, OnCorrupt, check_policy, check_quarantine_path
 from dask_tfrecord.files.options import Extra, ReadOptions
+from dask_tfrecord.files.storage.filesystem import Filesystem
 from dask_tfrecord.files.storage.listing import PathLike
 from dask_tfrecord.frames.arrow_to_pandas import numpy_names
 from dask_tfrecord.keywords import AnyCompression, AnyRecordType, AnySchema, DtypeBackend, ReadKeywords
@@ -62,6 +63,7 @@ def read_tfrecord(
     categories: Sequence[str] | None = None,
     dtype_backend: DtypeBackend | None = "pyarrow",
     storage_options: dict[str, Any] | None = None,
+    filesystem: Filesystem = None,
 ) -> dd.DataFrame | dd.Series:
     """Read TFRecord files into a Dask DataFrame.
 
@@ -202,6 +204,8 @@ def read_tfrecord(
         Both backends read categories as pandas categoricals.
     storage_options : dict, optional
         Options for the filesystem, such as credentials.
+    filesystem : fsspec.AbstractFileSystem or pyarrow.fs.FileSystem, optional
+        Filesystem of the path. Pass either this or ``storage_options``.
 
     Returns
     -------
@@ -262,7 +266,7 @@ def read_tfrecord(
     arguments.flags(use_snapshot=use_snapshot, verify_crc=verify_crc, calculate_divisions=calculate_divisions)
     arguments.mappings(storage_options=storage_options)
     schema = arguments.schema(schema)
-    damage = _damage_policy(on_corrupt, max_corrupt, quarantine_path, storage_options)
+    damage = _damage_policy(on_corrupt, max_corrupt, quarantine_path, storage_options, filesystem)
     options = ReadOptions(
         compression=arguments.compression(compression, "infer"),
         verify_crc=verify_crc,
@@ -285,6 +289,7 @@ def read_tfrecord(
         whole_files=calculate_divisions,
         partition_by=_key_columns(partition_by, calculate_divisions),
         storage_options=storage_options,
+        filesystem=filesystem,
     )
     check_cluster()
 
@@ -308,12 +313,13 @@ def _damage_policy(
     max_corrupt: int | float | None,
     quarantine_path: PathLike | None,
     storage_options: dict[str, Any] | None,
+    filesystem: Filesystem,
 ) -> DamagePolicy:
     arguments.choice("on_corrupt", on_corrupt, get_args(OnCorrupt))
     quarantine = None
     if quarantine_path is not None:
         arguments.path(quarantine_path, "quarantine_path")
-        quarantine = destination(quarantine_path, storage_options)
+        quarantine = destination(quarantine_path, storage_options, filesystem)
     policy = DamagePolicy(on_corrupt, max_corrupt, quarantine)
     check_policy(policy)
     return policy

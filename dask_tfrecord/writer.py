@@ -25,6 +25,7 @@ from dask_tfrecord.errors import TFRecordError
 from dask_tfrecord.expr.record_types import nested_record_type, with_bytes_records
 from dask_tfrecord.files.options import WriteOptions
 from dask_tfrecord.files.part_names import check_labels
+from dask_tfrecord.files.storage.filesystem import Filesystem
 from dask_tfrecord.files.storage.listing import PathLike
 from dask_tfrecord.frames.index_levels import index_levels
 from dask_tfrecord.frames.planning import plan_schema, rounded_columns, text_columns
@@ -76,6 +77,7 @@ def to_tfrecord(
     compute_kwargs: dict[str, Any] | None = None,
     retries: int | None = None,
     storage_options: dict[str, Any] | None = None,
+    filesystem: Filesystem = None,
 ) -> Any:
     """Write a Dask DataFrame as TFRecord files, which TensorFlow and Spark can read.
 
@@ -178,6 +180,8 @@ def to_tfrecord(
         stores and 0 on local ones. With ``compute=False``, pass ``retries`` to ``compute`` instead.
     storage_options : dict, optional
         Options for the filesystem, such as credentials.
+    filesystem : fsspec.AbstractFileSystem or pyarrow.fs.FileSystem, optional
+        Filesystem of the path. Pass either this or ``storage_options``.
 
     Returns
     -------
@@ -242,7 +246,7 @@ def to_tfrecord(
     schema = arguments.arrow_schema(schema)
     check_cluster((compute_kwargs or {}).get("scheduler"))
 
-    store = destination(path, storage_options)
+    store = destination(path, storage_options, filesystem)
     replaces = mode in ("overwrite", "partitions")
     if replaces:
         expr.check_not_read(ddf, store)

@@ -40,6 +40,7 @@ from dask_tfrecord.files.inference import AskedType, Sample
 from dask_tfrecord.files.options import ReadOptions
 from dask_tfrecord.files.part_names import is_part
 from dask_tfrecord.files.splits import BlockIndex
+from dask_tfrecord.files.storage.filesystem import Filesystem
 from dask_tfrecord.files.storage.glob_advice import suggest_globs
 from dask_tfrecord.files.storage.listing import FileInfo, PathLike, as_paths, list_files, with_trailing_slash
 from dask_tfrecord.files.storage.redaction import redact_errors
@@ -58,7 +59,7 @@ class ReadRequest:
     columns : iterable of str, optional
         The only columns that are read; None reads all. Columns that `filters` names are read too. A column
         that is not read causes no error.
-    schema, hive, use_snapshot, record_type, infer, filters, storage_options
+    schema, hive, use_snapshot, record_type, infer, filters, storage_options, filesystem
         The keywords of `read_tfrecord`.
     options : ReadOptions
         How files are read.
@@ -83,6 +84,7 @@ class ReadRequest:
     whole_files: bool = False
     partition_by: tuple[str, ...] = ()
     storage_options: dict[str, Any] | None = field(default=None, repr=False)
+    filesystem: Filesystem = field(default=None, repr=False)
 
     @cached_property
     def requested(self) -> RequestedColumns:
@@ -185,7 +187,7 @@ def open_dataset(
     is_single = isinstance(paths, str | os.PathLike)
     newest = None
     if request.use_snapshot and is_single:
-        store = with_trailing_slash(Store.at(places[0], request.storage_options))
+        store = with_trailing_slash(Store.at(places[0], request.storage_options, request.filesystem))
         newest = newest_snapshot(store)
     if newest is None:
         found = _discover_by_listing(paths if is_single else places, request, compute_each)
@@ -201,7 +203,7 @@ def _discover_by_listing(
 ) -> Discovered:
     """List the files, and infer the columns that the request leaves open from a sample of the records."""
     requested = request.requested
-    listing = list_files(paths, request.storage_options)
+    listing = list_files(paths, request.storage_options, request.filesystem)
     files = committed_files(listing, use_snapshot=request.use_snapshot)
     listing = listing._replace(files=files)
     values = values_from_directories(listing, requested)

@@ -21,6 +21,7 @@ import pyarrow as pa
 from dask_tfrecord import arguments
 from dask_tfrecord.errors import TFRecordError
 from dask_tfrecord.feed.sources import Source, as_source
+from dask_tfrecord.files.storage.filesystem import Filesystem
 
 BatchMode = Literal["keep", "drop", "auto"]
 Uneven = Literal["keep", "drop", "pad"]
@@ -91,6 +92,7 @@ def iter_batches(
     start: dict[str, Any] | None = None,
     schema: Any = None,
     storage_options: dict[str, Any] | None = None,
+    filesystem: Filesystem = None,
 ) -> "Batches":
     """Iterate over a dataset or a Dask collection as Arrow record batches.
 
@@ -126,7 +128,7 @@ def iter_batches(
     start : dict, optional
         The `Batches.state` of an earlier iteration with the same arguments. Iteration goes on with the batch
         that followed it.
-    schema, storage_options
+    schema, storage_options, filesystem
         As in `read_tfrecord`; for paths only.
 
     Returns
@@ -169,6 +171,7 @@ def iter_batches(
         blocksize=_SEQUENTIAL_BYTES if shuffle is None else _SHUFFLED_BYTES,
         schema=schema,
         storage_options=storage_options,
+        filesystem=filesystem,
     )
     order = _plan(opened, shuffle, shuffle_buffer, epoch, (index, count), uneven)
     how = (batch_size, batch_mode, shuffle, shuffle_buffer, index, count, uneven, opened.schema.names)

@@ -9,6 +9,7 @@ from dask_tfrecord.dataset.discovery import ReadRequest, open_dataset
 from dask_tfrecord.dataset.plan import Dataset
 from dask_tfrecord.files.reading import count_records
 from dask_tfrecord.files.splits import Split
+from dask_tfrecord.files.storage.filesystem import Filesystem
 from dask_tfrecord.files.storage.listing import PathLike
 from dask_tfrecord.parallel import compute_each
 from dask_tfrecord.schema.model import Schema
@@ -21,6 +22,7 @@ def open_to_feed(
     blocksize: int | None = None,
     schema: Any = None,
     storage_options: dict[str, Any] | None = None,
+    filesystem: Filesystem = None,
 ) -> Dataset:
     """Open a dataset with the columns that are read, in their order.
 
@@ -32,11 +34,13 @@ def open_to_feed(
         The columns. All columns by default.
     blocksize : int, optional
         Stored bytes of a partition; None makes a partition of each file.
-    schema, storage_options
+    schema, storage_options, filesystem
         As in `read_tfrecord`.
     """
     names = [columns] if isinstance(columns, str) else columns
-    request = ReadRequest(names, schema, blocksize=blocksize, storage_options=storage_options)
+    request = ReadRequest(
+        names, schema, blocksize=blocksize, storage_options=storage_options, filesystem=filesystem
+    )
     return open_dataset(path, request, compute_each=compute_each)
 
 

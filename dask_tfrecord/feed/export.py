@@ -18,6 +18,7 @@ from dask_tfrecord.dataset.snapshot.model import Snapshot
 from dask_tfrecord.dataset.snapshot.names import record_exports
 from dask_tfrecord.errors import SchemaError, TFRecordError
 from dask_tfrecord.files.entry import FileEntry
+from dask_tfrecord.files.storage.filesystem import Filesystem
 from dask_tfrecord.files.storage.redaction import redact_errors
 from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.schema.model import Field
@@ -44,7 +45,9 @@ _FEATURES = "tensorflow_datasets.core.features"
 
 
 @redact_errors
-def export(path: Any, format: Format, *, storage_options: dict[str, Any] | None = None) -> list[str]:
+def export(
+    path: Any, format: Format, *, storage_options: dict[str, Any] | None = None, filesystem: Filesystem = None
+) -> list[str]:
     """Describe a dataset to another library, by files that the library expects beside the data.
 
     Readers of this package ignore the files. An overwrite removes them. Call `export` again after an append.
@@ -63,6 +66,8 @@ def export(path: Any, format: Format, *, storage_options: dict[str, Any] | None 
         "tfmd" writes ``schema.pbtxt``, the schema of TensorFlow Metadata, for TFX.
     storage_options : dict, optional
         Passed to the filesystem, such as credentials.
+    filesystem : fsspec.AbstractFileSystem or pyarrow.fs.FileSystem, optional
+        Filesystem of the path. Pass either this or ``storage_options``.
 
     Returns
     -------
@@ -92,8 +97,8 @@ def export(path: Any, format: Format, *, storage_options: dict[str, Any] | None 
     if format not in get_args(Format):
         known = ", ".join(map(repr, get_args(Format)))
         raise TFRecordError(f"unknown format {format!r}", advice=f"known are {known}")
-    snapshot = Snapshot.open(path, storage_options=storage_options)
-    store = Store.at(path, storage_options)
+    snapshot = Snapshot.open(path, storage_options=storage_options, filesystem=filesystem)
+    store = Store.at(path, storage_options, filesystem)
     try:
         if format == "idx":
             names = _write_indexes(store, snapshot)

@@ -12,6 +12,7 @@ from dask_tfrecord.dataset.plan import Dataset
 from dask_tfrecord.errors import SchemaError
 from dask_tfrecord.feed.datasets import open_to_feed, selected_schema
 from dask_tfrecord.feed.numpy_columns import missing_integers
+from dask_tfrecord.files.storage.filesystem import Filesystem
 from dask_tfrecord.files.storage.listing import PathLike
 from dask_tfrecord.schema.model import Field, Schema
 from dask_tfrecord.schema.storage_types import innermost, value_type
@@ -87,6 +88,7 @@ def feature_spec(
     missing: Mapping[str, Any] | None = None,
     lists: Lists = "ragged",
     storage_options: dict[str, Any] | None = None,
+    filesystem: Filesystem = None,
 ) -> FeatureSpec:
     """Derive the spec with which TensorFlow's own parser reads a dataset.
 
@@ -103,6 +105,8 @@ def feature_spec(
         What a list column becomes.
     storage_options : dict, optional
         Passed to the filesystem.
+    filesystem : fsspec.AbstractFileSystem or pyarrow.fs.FileSystem, optional
+        Filesystem of the path. Pass either this or ``storage_options``.
 
     Returns
     -------
@@ -128,7 +132,7 @@ def feature_spec(
         'y': tf.io.FixedLenFeature(shape=[], dtype=tf.string),
     }
     """
-    dataset = open_to_feed(path, columns, storage_options=storage_options)
+    dataset = open_to_feed(path, columns, storage_options=storage_options, filesystem=filesystem)
     return spec_of(dataset, selected_schema(dataset, columns), missing or {}, lists)
 
 

@@ -9,6 +9,7 @@ from pyarrow import flight
 
 from dask_tfrecord.errors import TFRecordError
 from dask_tfrecord.feed.batches import Batches, BatchMode, iter_batches
+from dask_tfrecord.files.storage.filesystem import Filesystem
 
 # Opens the batches of a shard in an epoch.
 _Open: TypeAlias = Callable[[tuple[int, int], int], Batches]
@@ -27,6 +28,7 @@ def serve(
     prefetch: int = 2,
     schema: Any = None,
     storage_options: dict[str, Any] | None = None,
+    filesystem: Filesystem = None,
 ) -> "FlightServer":
     """Serve a dataset or a Dask collection by Arrow Flight.
 
@@ -42,7 +44,7 @@ def serve(
         read the rows, so use other hosts only in a network that you trust.
     shards : int, default 1
         How many endpoints share the rows.
-    batch_size, columns, batch_mode, shuffle, shuffle_buffer, prefetch, schema, storage_options
+    batch_size, columns, batch_mode, shuffle, shuffle_buffer, prefetch, schema, storage_options, filesystem
         As in `iter_batches`.
 
     Returns
@@ -80,6 +82,7 @@ def serve(
             prefetch=prefetch,
             schema=schema,
             storage_options=storage_options,
+            filesystem=filesystem,
         )
 
     open_batches((0, shards), 0)  # raises if there are more shards than rows

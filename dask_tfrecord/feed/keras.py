@@ -10,6 +10,7 @@ from dask_tfrecord import arguments
 from dask_tfrecord.errors import SchemaError
 from dask_tfrecord.feed.numpy_columns import Array, Ragged, numpy_columns
 from dask_tfrecord.feed.record_table import RecordTable
+from dask_tfrecord.files.storage.filesystem import Filesystem
 from dask_tfrecord.files.storage.listing import PathLike
 
 
@@ -33,6 +34,8 @@ class TFRecordPyDataset(keras.utils.PyDataset):
         What takes the place of null; see `dask_tfrecord.feed.numpy_columns.numpy_columns`.
     storage_options : dict, optional
         Passed to the filesystem.
+    filesystem : fsspec.AbstractFileSystem or pyarrow.fs.FileSystem, optional
+        Filesystem of the path. Pass either this or ``storage_options``.
     options
         Passed to `keras.utils.PyDataset`, such as ``workers=2``. Threads share the dataset.
 
@@ -64,6 +67,7 @@ class TFRecordPyDataset(keras.utils.PyDataset):
         shuffle: int | None = None,
         missing: Mapping[str, Any] | None = None,
         storage_options: dict[str, Any] | None = None,
+        filesystem: Filesystem = None,
         **options: Any,
     ) -> None:
         super().__init__(**options)
@@ -71,7 +75,7 @@ class TFRecordPyDataset(keras.utils.PyDataset):
         names = None if columns is None else arguments.names("columns", columns)
         if names is not None and label is not None and label not in names:
             names.append(label)
-        self.table = RecordTable(path, names, storage_options=storage_options)
+        self.table = RecordTable(path, names, storage_options=storage_options, filesystem=filesystem)
         self._features = columns
         self._label = label
         self._batch_size = batch_size

@@ -24,6 +24,7 @@ from dask_tfrecord.errors import TFRecordError
 from dask_tfrecord.feed.datasets import count_rows, open_to_feed, selected_schema
 from dask_tfrecord.files.reading import locate_error
 from dask_tfrecord.files.splits import Split
+from dask_tfrecord.files.storage.filesystem import Filesystem
 from dask_tfrecord.files.storage.listing import PathLike
 from dask_tfrecord.files.storage.unchanged import check_unchanged
 from dask_tfrecord.files.stream import WINDOW_BYTES, open_window
@@ -76,7 +77,7 @@ class RecordTable:
         file costs a block of about 1 MiB if `to_tfrecord` wrote the file, else the whole file.
     columns : str or list of str, optional
         The columns to read, in this order. All columns by default.
-    schema, storage_options
+    schema, storage_options, filesystem
         As in `read_tfrecord`.
 
     Attributes
@@ -116,9 +117,15 @@ class RecordTable:
         *,
         schema: Any = None,
         storage_options: dict[str, Any] | None = None,
+        filesystem: Filesystem = None,
     ) -> None:
         dataset = open_to_feed(
-            path, columns, blocksize=_BLOCK_BYTES, schema=schema, storage_options=storage_options
+            path,
+            columns,
+            blocksize=_BLOCK_BYTES,
+            schema=schema,
+            storage_options=storage_options,
+            filesystem=filesystem,
         )
         self._dataset = dataset
         self._schema = selected_schema(dataset, columns)

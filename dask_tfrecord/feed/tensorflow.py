@@ -24,6 +24,7 @@ from dask_tfrecord.feed.feature_specs import (
     tensor_type,
 )
 from dask_tfrecord.feed.numpy_columns import Array, Ragged, numpy_columns
+from dask_tfrecord.files.storage.filesystem import Filesystem
 from dask_tfrecord.files.storage.listing import PathLike
 from dask_tfrecord.schema.model import Field, Schema
 
@@ -50,6 +51,7 @@ def tensorflow_dataset(
     lists: Lists = "ragged",
     prefetch: int = 2,
     storage_options: dict[str, Any] | None = None,
+    filesystem: Filesystem = None,
 ) -> "tf.data.Dataset":
     """Read a dataset as a `tf.data.Dataset` of batches.
 
@@ -85,6 +87,8 @@ def tensorflow_dataset(
         Number of batches that are prepared ahead.
     storage_options : dict, optional
         Passed to the filesystem. "native" reads with TensorFlow's filesystems, which do not take them.
+    filesystem : fsspec.AbstractFileSystem or pyarrow.fs.FileSystem, optional
+        Filesystem of the path. Pass either this or ``storage_options``.
 
     Returns
     -------
@@ -121,7 +125,7 @@ def tensorflow_dataset(
                 f"unknown {name} {given!r}", advice=f"known are {', '.join(map(repr, known))}"
             )
     names = _with_label(columns, label)
-    dataset = open_to_feed(path, names, storage_options=storage_options)
+    dataset = open_to_feed(path, names, storage_options=storage_options, filesystem=filesystem)
     schema = selected_schema(dataset, names)
     for item in schema.fields:
         tensor_type(item)
@@ -144,6 +148,7 @@ def tensorflow_dataset(
             missing=missing,
             lists=lists,
             storage_options=storage_options,
+            filesystem=filesystem,
         )
     if label is not None:
         found = found.map(lambda row: ({name: row[name] for name in row if name != label}, row[label]))

@@ -12,6 +12,7 @@ from dask_tfrecord.errors import TFRecordError
 from dask_tfrecord.feed.batches import Batches, Uneven, iter_batches
 from dask_tfrecord.feed.numpy_columns import Array, Ragged, column_to_numpy
 from dask_tfrecord.feed.record_table import RecordTable
+from dask_tfrecord.files.storage.filesystem import Filesystem
 from dask_tfrecord.files.storage.listing import PathLike
 
 Tensors: TypeAlias = dict[str, Any]
@@ -115,6 +116,8 @@ class TFRecordBatches(IterableDataset[Any]):
         What takes the place of null.
     storage_options : dict, optional
         Passed to the filesystem.
+    filesystem : fsspec.AbstractFileSystem or pyarrow.fs.FileSystem, optional
+        Filesystem of the path. Pass either this or ``storage_options``.
 
     Notes
     -----
@@ -150,6 +153,7 @@ class TFRecordBatches(IterableDataset[Any]):
         prefetch: int = 2,
         missing: Mapping[str, Any] | None = None,
         storage_options: dict[str, Any] | None = None,
+        filesystem: Filesystem = None,
     ) -> None:
         self._path = path
         self._arguments: dict[str, Any] = {
@@ -161,6 +165,7 @@ class TFRecordBatches(IterableDataset[Any]):
             "uneven": uneven,
             "prefetch": prefetch,
             "storage_options": storage_options,
+            "filesystem": filesystem,
         }
         self._convert = convert
         self._missing = missing
@@ -229,6 +234,8 @@ class TFRecordTable(Dataset[Any]):
         What takes the place of null.
     storage_options : dict, optional
         Passed to the filesystem.
+    filesystem : fsspec.AbstractFileSystem or pyarrow.fs.FileSystem, optional
+        Filesystem of the path. Pass either this or ``storage_options``.
 
     Examples
     --------
@@ -251,8 +258,9 @@ class TFRecordTable(Dataset[Any]):
         *,
         missing: Mapping[str, Any] | None = None,
         storage_options: dict[str, Any] | None = None,
+        filesystem: Filesystem = None,
     ) -> None:
-        self.table = RecordTable(path, columns, storage_options=storage_options)
+        self.table = RecordTable(path, columns, storage_options=storage_options, filesystem=filesystem)
         self._missing = missing
 
     def __len__(self) -> int:

@@ -21,6 +21,7 @@ from dask_tfrecord.dataset.snapshot.names import METADATA_DIRECTORY, snapshot_pa
 from dask_tfrecord.dataset.snapshot.table import check, from_table, to_table
 from dask_tfrecord.errors import TFRecordError
 from dask_tfrecord.files.entry import FileEntry
+from dask_tfrecord.files.storage.filesystem import Filesystem
 from dask_tfrecord.files.storage.not_found import nothing_at
 from dask_tfrecord.files.storage.paths import parent_of
 from dask_tfrecord.files.storage.redaction import redact_errors
@@ -180,6 +181,7 @@ class Snapshot:
         version: int | None = None,
         *,
         storage_options: dict[str, Any] | None = None,
+        filesystem: Filesystem = None,
     ) -> "Snapshot":
         """Read the snapshot of a dataset. Does not open the data files.
 
@@ -192,6 +194,8 @@ class Snapshot:
             overwriting removes them.
         storage_options : dict, optional
             Passed to the filesystem, such as credentials.
+        filesystem : fsspec.AbstractFileSystem or pyarrow.fs.FileSystem, optional
+            Filesystem of the path. Pass either this or ``storage_options``.
 
         Returns
         -------
@@ -215,7 +219,7 @@ class Snapshot:
         >>> dask_tfrecord.Snapshot.open("ids", version=1).records
         3
         """
-        store = Store.at(path, storage_options)
+        store = Store.at(path, storage_options, filesystem)
         kept = versions(store)
         if not kept:
             raise nothing_at(store, "the directory has no snapshot")

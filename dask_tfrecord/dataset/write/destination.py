@@ -8,6 +8,7 @@ from dask_tfrecord.dataset.snapshot.visibility import visible_files
 from dask_tfrecord.dataset.write.overwriting import is_disk_root, may_be_overwritten, refusal
 from dask_tfrecord.dataset.write.run import Mode
 from dask_tfrecord.errors import DestinationError, TFRecordError
+from dask_tfrecord.files.storage.filesystem import Filesystem, check_writable
 from dask_tfrecord.files.storage.not_found import check_bucket
 from dask_tfrecord.files.storage.redaction import redact_errors, without_credentials
 from dask_tfrecord.files.storage.store import Store
@@ -20,7 +21,9 @@ _FSSPEC_SYNTAX = {
 
 
 @redact_errors
-def destination(path: str | os.PathLike[str], storage_options: dict[str, Any] | None = None) -> Store:
+def destination(
+    path: str | os.PathLike[str], storage_options: dict[str, Any] | None = None, filesystem: Filesystem = None
+) -> Store:
     """Return the store for a directory in which files will be created or removed.
 
     Raises
@@ -28,7 +31,8 @@ def destination(path: str | os.PathLike[str], storage_options: dict[str, Any] | 
     TFRecordError
         If ``path`` is not a path.
     DestinationError
-        If fsspec would not interpret ``path`` as the name of one directory.
+        If fsspec would not interpret ``path`` as the name of one directory, or if files cannot be created
+        atomically on its filesystem.
     """
     text = os.fspath(path) if isinstance(path, str | os.PathLike) else path
     if not isinstance(text, str) or not text:
@@ -44,7 +48,9 @@ def destination(path: str | os.PathLike[str], storage_options: dict[str, Any] | 
             f"{without_credentials(text)!r} contains a line break or another control character",
             advice="choose a directory without it in its name",
         )
-    return Store.at(text, storage_options)
+    store = Store.at(text, storage_options, filesystem)
+    check_writable(store.fs)
+    return store
 
 
 @redact_errors

@@ -11,6 +11,7 @@ from dask_tfrecord.errors import TFRecordError
 from dask_tfrecord.feed.batches import Batches, BatchMode, iter_batches
 from dask_tfrecord.feed.stream.server import Pass, StreamServer, sent_batches
 from dask_tfrecord.feed.stream.tensorflow_io import Client
+from dask_tfrecord.files.storage.filesystem import Filesystem
 from dask_tfrecord.files.storage.store import Store
 
 __all__ = ["FeatherFile", "Pass", "StreamServer", "serve", "write_feather"]
@@ -32,6 +33,7 @@ def serve(
     prefetch: int = 2,
     schema: Any = None,
     storage_options: dict[str, Any] | None = None,
+    filesystem: Filesystem = None,
 ) -> "StreamServer":
     """Serve a dataset or a Dask collection to the `ArrowStreamDataset` of TensorFlow I/O.
 
@@ -64,7 +66,7 @@ def serve(
     shuffle : int, optional
         Seed of a random order. One endpoint has another order in each pass. Several endpoints have the same
         order in all passes, because an endpoint cannot know which pass of another endpoint its client reads.
-    shuffle_buffer, prefetch, schema, storage_options
+    shuffle_buffer, prefetch, schema, storage_options, filesystem
         As in `iter_batches`.
 
     Returns
@@ -120,6 +122,7 @@ def serve(
             prefetch=prefetch,
             schema=schema,
             storage_options=storage_options,
+            filesystem=filesystem,
         )
 
     first = open_batches(0, 0)
@@ -143,6 +146,7 @@ def write_feather(
     prefetch: int = 2,
     schema: Any = None,
     storage_options: dict[str, Any] | None = None,
+    filesystem: Filesystem = None,
 ) -> "FeatherFile":
     """Write a dataset or a Dask collection to a Feather file for the `ArrowFeatherDataset` of TensorFlow I/O.
 
@@ -163,6 +167,8 @@ def write_feather(
         As in `iter_batches`.
     storage_options : dict, optional
         Passed to the filesystems of the source and of ``path``, such as credentials.
+    filesystem : fsspec.AbstractFileSystem or pyarrow.fs.FileSystem, optional
+        Filesystem of the path. Pass either this or ``storage_options``.
 
     Returns
     -------
@@ -202,9 +208,10 @@ def write_feather(
         prefetch=prefetch,
         schema=schema,
         storage_options=storage_options,
+        filesystem=filesystem,
     )
     client = Client(batches.schema, batch_size, mode, dict(fill_nulls or {}))
-    store = Store.at(path, storage_options)
+    store = Store.at(path, storage_options, filesystem)
     options = pa.ipc.IpcWriteOptions(compression=compression)
     rows = 0
     with (

@@ -11,9 +11,9 @@ from urllib.parse import urlsplit
 
 from fsspec import AbstractFileSystem
 from fsspec.asyn import AsyncFileSystem
-from fsspec.core import url_to_fs
 
 from dask_tfrecord.errors import TFRecordError
+from dask_tfrecord.files.storage.filesystem import Filesystem, open_path
 from dask_tfrecord.files.storage.local_links import LinkFollowingDisk, is_hidden, without_duplicates
 from dask_tfrecord.files.storage.not_found import nothing_at, unreachable
 from dask_tfrecord.files.storage.open_file import stamp_of
@@ -93,7 +93,9 @@ class _Match(NamedTuple):
 
 
 def list_files(
-    paths: PathLike | Sequence[PathLike], storage_options: dict[str, Any] | None = None
+    paths: PathLike | Sequence[PathLike],
+    storage_options: dict[str, Any] | None = None,
+    filesystem: Filesystem = None,
 ) -> Listing:
     """List the visible files that paths stand for.
 
@@ -108,6 +110,8 @@ def list_files(
         Directories, globs or files, all on one filesystem.
     storage_options : dict, optional
         Passed to the filesystem, such as credentials.
+    filesystem : fsspec.AbstractFileSystem or pyarrow.fs.FileSystem, optional
+        Filesystem of the paths. Pass either this or ``storage_options``.
 
     Raises
     ------
@@ -117,8 +121,8 @@ def list_files(
         If the paths are on different filesystems, or the list is empty.
     """
     wanted = as_paths(paths)
-    store = Store.at(wanted[0], storage_options)
-    stripped = list(_without_protocol(store, wanted, storage_options or {}))
+    store = Store.at(wanted[0], storage_options, filesystem)
+    stripped = list(_without_protocol(store, wanted, storage_options, filesystem))
     matches = _expand_all(store, stripped)
     for path, match in zip(stripped, matches, strict=True):
         if not match.files:
@@ -174,14 +178,17 @@ def list_directory(store: Store) -> list[FileInfo]:
         return []
 
 
-def _without_protocol(store: Store, paths: Sequence[PathLike], options: dict[str, Any]) -> Iterator[str]:
+def _without_protocol(
+    store: Store, paths: Sequence[PathLike], options: dict[str, Any] | None, filesystem: Filesystem
+) -> Iterator[str]:
     """Yield the paths in the form of the store's filesystem."""
+    is_plain = store.local and filesystem is None
     for path in paths:
         text = os.fspath(path)
-        if store.local and "://" not in text and "::" not in text:  # much faster than url_to_fs
+        if is_plain and "://" not in text and "::" not in text:  # much faster than url_to_fs
             yield str(store.fs._strip_protocol(text))
             continue
-        fs, here = url_to_fs(text, **options)
+        fs, here = open_path(text, options, filesystem)
         if fs != store.fs:
             raise TFRecordError(
                 "the paths of one call must be on one filesystem",

@@ -3,6 +3,7 @@
 import re
 from inspect import signature
 from itertools import pairwise
+from typing import Any
 from urllib.parse import unquote
 
 from fsspec import available_protocols, get_filesystem_class
@@ -87,10 +88,15 @@ def check_url(text: str) -> None:
 
 
 def _wraps(protocol: str) -> bool:
-    """Return True if a filesystem reads from another filesystem, as a cache or an archive does."""
+    """Return True if the filesystem of a protocol reads from another filesystem."""
     try:
         kind = get_filesystem_class(protocol)
     except (ValueError, ImportError):  # opening the path raises fsspec's own error
         return True
+    return wraps(kind)
+
+
+def wraps(kind: Any) -> bool:
+    """Return True if a class of filesystems reads from another filesystem, as a cache or an archive does."""
     parameters = {name for one in kind.__mro__ for name in signature(one.__init__).parameters}
     return not parameters.isdisjoint({"fo", "target_protocol"})

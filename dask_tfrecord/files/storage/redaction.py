@@ -7,6 +7,7 @@ and the functions that run in tasks. All other functions may raise what a store 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial, wraps
+from inspect import signature
 from typing import Any, ParamSpec, TypeVar
 from urllib.parse import parse_qsl, quote, unquote
 
@@ -106,9 +107,15 @@ def _secrets(place: Any, name: str = "", depth: int = 0) -> Iterator[str]:
             yield from _secrets(value, name, depth + 1)
     elif isinstance(place, partial):
         yield from _secrets((*place.args, place.keywords), depth=depth + 1)
+    elif type(place).__module__.startswith("pyarrow.") and hasattr(place, "type_name"):
+        yield from _secrets(place.__reduce__()[1:], depth=depth + 1)  # the arguments of a pyarrow filesystem
     else:
+        if arguments := getattr(place, "storage_args", ()):  # of a filesystem, by position
+            names = [*signature(type(place).__init__).parameters][1:]
+            yield from _secrets(dict(zip(names, arguments, strict=False)), depth=depth + 1)
         holders = ("store", "quarantine", "damage", "options", "run", "fs", "root", "split", "file", "path")
-        for holder in (*holders, "storage_args", "storage_options", "dataset", "login", "password"):
+        options = ("filesystem", "handler", "storage_options", "dataset", "login", "password")
+        for holder in (*holders, *options):
             value = getattr(place, "__dict__", {}).get(holder)
             if value is not None:
                 yield from _secrets(value, holder if holder in ("login", "password") else "", depth + 1)

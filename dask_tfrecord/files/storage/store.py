@@ -17,12 +17,17 @@ from typing import Any, BinaryIO, NamedTuple
 from uuid import uuid4
 
 from fsspec import AbstractFileSystem
-from fsspec.core import url_to_fs
 from fsspec.implementations.local import LocalFileSystem
 from fsspec.implementations.memory import MemoryFile
 from fsspec.utils import tokenize
 
 from dask_tfrecord.errors import DestinationError
+from dask_tfrecord.files.storage.filesystem import (
+    ArrowFileSystem,
+    Filesystem,
+    open_path,
+    removes_full_directories,
+)
 from dask_tfrecord.files.storage.open_file import REQUEST_BYTES, ExpectedFile, FileReader
 from dask_tfrecord.files.storage.paths import check_url, name_of, parent_of
 from dask_tfrecord.files.storage.redaction import without_credentials
@@ -50,11 +55,16 @@ class Store:
     root: str
 
     @classmethod
-    def at(cls, path: str | os.PathLike[str], storage_options: dict[str, Any] | None = None) -> "Store":
+    def at(
+        cls,
+        path: str | os.PathLike[str],
+        storage_options: dict[str, Any] | None = None,
+        filesystem: Filesystem = None,
+    ) -> "Store":
         """Open the filesystem of a path or URL, with the path as root. Drops listings that fsspec cached."""
         text = os.fspath(path)
         check_url(text)
-        fs, root = url_to_fs(text, **(storage_options or {}))
+        fs, root = open_path(text, storage_options, filesystem)
         fs.invalidate_cache()
         return cls(fs, root)
 
@@ -279,6 +289,9 @@ class Store:
         path = self.join(directory)
         self.fs.invalidate_cache()
         try:
+            if removes_full_directories(self.fs):
+                self.fs.rmdir(path)
+                return
             found = self.fs.find(path, withdirs=True, detail=True)
         except FileNotFoundError:
             return
@@ -311,7 +324,12 @@ class Store:
             self.fs.call_s3("abort_multipart_upload", Bucket=bucket, Key=key, UploadId=upload.id)
 
     def remove_empty(self, directories: set[str]) -> None:
-        """Remove empty directories, and parents that become empty, up to the root."""
+        """Remove empty directories, and parents that become empty, up to the root.
+
+        Does nothing where `rmdir` would also remove the files that another process has just created there.
+        """
+        if removes_full_directories(self.fs):
+            return
         for directory in sorted(directories, key=len, reverse=True):
             while directory.startswith(self.join("")):
                 try:
@@ -382,6 +400,8 @@ class Store:
             status = os.fstat(file.fileno())
             return {"size": status.st_size, "mtime": status.st_mtime}
         if isinstance(file, io.BytesIO):
+            return self.look(path)
+        if isinstance(self.fs, ArrowFileSystem):  # its open files do not say when they were written
             return self.look(path)
         return {} if self.renames else dict(getattr(file, "details", None) or {})
 

@@ -1,0 +1,144 @@
+"""`filesystem=` and `storage_options=`: a path -> the fsspec filesystem that opens it, and the path there."""
+
+import pickle
+from typing import Any, Literal, TypeAlias
+
+import pyarrow.fs as pafs
+from fsspec import AbstractFileSystem
+from fsspec.core import url_to_fs
+from fsspec.implementations.arrow import ArrowFSWrapper
+from fsspec.implementations.dirfs import DirFileSystem
+from fsspec.implementations.local import LocalFileSystem
+
+from dask_tfrecord.errors import DestinationError, TFRecordError
+from dask_tfrecord.files.storage.paths import glob_start, wraps
+from dask_tfrecord.files.storage.redaction import without_credentials
+
+# What the public functions accept as `filesystem=`.
+Filesystem: TypeAlias = AbstractFileSystem | pafs.FileSystem | Literal["fsspec"] | None
+
+
+class ArrowFileSystem(ArrowFSWrapper):  # type: ignore[misc]  # fsspec has no types, so mypy takes the base class for Any
+    """A pyarrow filesystem as an fsspec filesystem.
+
+    The argument is the pickle of the pyarrow filesystem. So equal filesystems have equal tokens, and a worker
+    process opens each of them once.
+    """
+
+    def __init__(self, pickled: bytes, **options: Any) -> None:
+        super().__init__(pickle.loads(pickled), **options)
+
+
+def open_path(
+    path: str, storage_options: dict[str, Any] | None, filesystem: Filesystem
+) -> tuple[AbstractFileSystem, str]:
+    """Return the filesystem of a path or URL, and the path in the form of that filesystem.
+
+    Raises
+    ------
+    TFRecordError
+        If ``filesystem`` is not a filesystem, if ``storage_options`` are given too, or if the path is a URL
+        of another filesystem.
+    """
+    if filesystem is None or (isinstance(filesystem, str) and filesystem == "fsspec"):
+        found, root = url_to_fs(path, **(storage_options or {}))
+        return found, root
+    if storage_options:
+        raise TFRecordError(
+            "filesystem= and storage_options= are both given",
+            advice="construct the filesystem with these options, and leave storage_options= out",
+        )
+    fs, directory = _unwrapped(filesystem)
+    _check_protocol(path, fs, directory)
+    if not directory:
+        return fs, str(fs._strip_protocol(path))
+    if ".." in path.split("/"):
+        raise TFRecordError(
+            "the path leaves the directory that filesystem= is limited to",
+            path=path,
+            advice="leave '..' out of the path",
+        )
+    if glob_start(path) < len(path) and glob_start(directory) < len(directory):
+        raise TFRecordError(
+            f"the directory {directory!r} of filesystem= has glob characters in its name, so a glob below it "
+            "is ambiguous",
+            path=path,
+            advice="pass a directory or a list of files",
+        )
+    return fs, str(fs._strip_protocol(f"{directory.rstrip('/')}/{path.lstrip('/')}"))
+
+
+def removes_full_directories(fs: AbstractFileSystem) -> bool:
+    """Return True if `rmdir` also removes the files in a directory, as that of HDFS in fsspec does."""
+    return isinstance(fs, ArrowFSWrapper)
+
+
+def check_writable(fs: AbstractFileSystem) -> None:
+    """Raise if files cannot be created atomically on a filesystem.
+
+    Raises
+    ------
+    DestinationError
+        For a cache or an archive, and for a filesystem of pyarrow that is neither local nor HDFS. pyarrow can
+        neither discard an upload nor create an object exclusively.
+    """
+    if isinstance(fs, ArrowFileSystem) and fs.fs.type_name != "hdfs":
+        raise DestinationError(
+            f"pyarrow's {type(fs.fs).__name__} can be read but not written: it cannot discard an upload",
+            advice="pass a filesystem of fsspec, such as s3fs.S3FileSystem, or storage_options=",
+        )
+    if wraps(type(fs)):
+        raise DestinationError(
+            f"{type(fs).__name__} wraps another filesystem; it can be read but not written",
+            advice="pass the filesystem that it wraps",
+        )
+
+
+def _unwrapped(filesystem: Any) -> tuple[AbstractFileSystem, str]:
+    """Return the fsspec filesystem without wrappers, and the directory that paths are relative to, or ""."""
+    if isinstance(filesystem, DirFileSystem):
+        return _below(filesystem.fs, filesystem.path or "")
+    if isinstance(filesystem, pafs.SubTreeFileSystem):
+        return _below(filesystem.base_fs, filesystem.base_path)
+    if isinstance(filesystem, pafs.PyFileSystem) and isinstance(filesystem.handler, pafs.FSSpecHandler):
+        return _unwrapped(filesystem.handler.fs)
+    if isinstance(filesystem, pafs.LocalFileSystem):
+        return LocalFileSystem(), ""
+    if isinstance(filesystem, pafs.FileSystem):
+        return ArrowFileSystem(pickle.dumps(filesystem)), ""
+    if type(filesystem) is ArrowFSWrapper:
+        return _unwrapped(filesystem.fs)
+    if not isinstance(filesystem, AbstractFileSystem):
+        shown = repr(filesystem) if isinstance(filesystem, str) else type(filesystem).__name__
+        raise TFRecordError(
+            f"filesystem= is not a filesystem (got {shown})",
+            advice="pass an instance such as s3fs.S3FileSystem(...) or pyarrow.fs.S3FileSystem(...), or pass "
+            "a URL as path and the options as storage_options=",
+        )
+    if getattr(filesystem, "asynchronous", False):
+        raise TFRecordError(
+            "filesystem= works only inside an event loop",
+            advice="construct the filesystem without asynchronous=True",
+        )
+    return filesystem, ""
+
+
+def _below(filesystem: Any, directory: str) -> tuple[AbstractFileSystem, str]:
+    fs, above = _unwrapped(filesystem)
+    if above:
+        directory = f"{above.rstrip('/')}/{directory.lstrip('/')}"
+    return fs, str(directory)
+
+
+def _check_protocol(path: str, fs: AbstractFileSystem, directory: str) -> None:
+    """Raise if a path is a URL of another filesystem, which fsspec would take for the name of a file."""
+    protocol, found, _ = path.partition("://")
+    known = {fs.protocol} if isinstance(fs.protocol, str) else {*fs.protocol}
+    if not found or (not directory and (protocol in known or wraps(type(fs)))):
+        return
+    kind = "limited to a directory" if directory else f"for {' and '.join(map(repr, sorted(known)))}"
+    raise TFRecordError(
+        f"the path is a URL of {protocol!r}, but filesystem= is {kind}",
+        path=without_credentials(path),
+        advice="pass the path inside the filesystem, without protocol",
+    )
