@@ -1,4 +1,4 @@
-"""`index`: a directory of anyone's files becomes a dataset whose snapshot says what is in them."""
+"""`index`: creates a snapshot of a directory of files by any writer."""
 
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
@@ -31,7 +31,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def content(first: int, count: int) -> bytes:
-    """Examples with the features n, list and name; every third has no name."""
+    """A file of Examples with the features n, list and name; every third Example has no name."""
     return oracle.features_file(
         [
             {
@@ -66,7 +66,7 @@ def root(tmp_path: Path) -> Path:
 
 @pytest.fixture(params=[1_000, 1 << 27])
 def _stretches(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Large files are read in parts, or as a whole."""
+    """Tasks read parts of files, or whole files."""
     monkeypatch.setattr(tasks, "TASK_BYTES", request.param)
     monkeypatch.setattr(indexing, "BLOCK_BYTES", 500)
     monkeypatch.setattr(tasks, "BLOCK_BYTES", 500)

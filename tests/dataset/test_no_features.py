@@ -1,4 +1,4 @@
-"""Records without features, files without records, directories without files: nothing breaks on them."""
+"""Records without features, files without records and directories without files work everywhere."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""Messages of other types among Examples: they parse, for unknown fields are skipped, and hold no row."""
+"""Messages of other types parse as Examples with unknown fields; they must raise and give no rows."""
 
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from dask_tfrecord.codec import NOT_AN_EXAMPLE, Column, Decoder, FeatureKey, Inf
 ONE = int64_list(packed(1))
 EXAMPLE = example_of(entry("a", ONE), entry("text", oracle.bytes_list(block(1, b"some words"))))
 
-# As TensorBoard's writers make them: wall_time is a double, step an int64, then file_version or summary.
+# Events of TensorBoard: wall_time is a double, step an int64, then file_version or summary.
 EVENT_VERSION = tag(1, 1) + bytes.fromhex("0000c0d2c1e6d841") + block(3, b"brain.Event:2")
 EVENT_SUMMARY = tag(1, 1) + bytes(8) + tag(2, 0) + varint(7) + block(5, block(1, block(1, b"loss")))
 
@@ -39,7 +39,7 @@ OTHERS = {
     "a map of numbers": block(1, block(1, block(1, b"key"), block(2, tag(1, 0) + b"\5"))),
     "a map of floats": block(1, block(1, block(1, b"key"), block(2, tag(2, 5) + bytes(4)))),
 }
-# Whoever looks at all features finds them malformed.
+# A reader that parses all features finds these messages malformed.
 MALFORMED = {
     "a map of names": block(1, block(1, block(1, b"key"), block(2, block(1, b"value")))),
     "nodes of a graph": block(1, block(1, b"x"), block(2, b"Placeholder")),
@@ -94,7 +94,7 @@ def test_unknown_fields_beside_known_ones_are_no_damage(payload: bytes) -> None:
 def test_files_of_another_message_among_examples_make_no_rows(
     tmp_path: Path, name: str, options: dict[str, Any]
 ) -> None:
-    """The sample sees none of them: they are neither first nor last, and are few."""
+    """The sample misses these files: they are few, and neither first nor last."""
     for number in range(40):
         (tmp_path / f"part-{number:02d}.tfrecord").write_bytes(oracle.frame(EXAMPLE))
     events = tmp_path / "part-22-events.out.tfevents.1700000000.host"
@@ -123,7 +123,7 @@ def test_messages_that_are_malformed_as_examples_make_no_rows_of_some_columns(
 
 @pytest.mark.usefixtures("one_thread")
 def test_records_that_hold_none_of_the_columns_are_rows(tmp_path: Path) -> None:
-    """What proves an Example is a feature of any name with a kind, or that nothing in it is foreign."""
+    """A record is an Example if any feature has a kind, or if it has no unknown fields."""
     others = [
         {"other": Feature("int64", [1])},
         {"other": Feature("float", [])},

@@ -1,4 +1,4 @@
-"""Partitions: large files are split, small ones share, and each partition alone holds exactly its rows."""
+"""Partitions: large files are split, small files share a partition, and each row is in one partition."""
 
 import pickle
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Random directories of records that vary: defaults read all values, or an error says how in one step."""
+"""Random directories of varying records: the defaults read all values, or the error's advice does."""
 
 import random
 from pathlib import Path
@@ -24,7 +24,7 @@ VALUES = {
 
 
 def random_heap(chance: random.Random) -> Heap:
-    """Files of plain records, but for one, whose records differ from them in places."""
+    """Files of records with the same features; some records of one file differ."""
     kinds = {name: chance.choice([*VALUES]) for name in "abcd"[: chance.randint(1, 4)]}
     widths = {name: chance.choice([1, 1, 1, 3]) for name in kinds}
     style = chance.choice(["usual", "a null column", "empty"])
@@ -64,14 +64,14 @@ def random_heap(chance: random.Random) -> Heap:
 
 
 def assert_all_values(found: dict[str, list[Any]], records: list[Record], left_out: set[str]) -> None:
-    """Every value of every feature is there, but of the columns that are left out."""
+    """Check that the read returned every value, except for columns that its arguments left out."""
     places = {(name, False) for record in records for name in record.features}
     places |= {(name, True) for record in records for name in record.lists}
     for name, is_list in sorted(places):
         if name in left_out:
             assert name not in found
         elif (name, not is_list) in places and not _has_values(records, name, is_list):
-            continue  # what is in the other place is looked at there
+            continue  # the column reads the other map, whose feature this loop also checks
         elif is_list:
             assert found[name] == oracle.column_values(records, name, 2)
         else:

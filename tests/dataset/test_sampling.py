@@ -74,7 +74,7 @@ def test_damage_in_the_sample_says_where(tmp_path: Path) -> None:
 
 
 def sampled(tmp_path: Path, record_type: AskedType, *files: bytes, everything: bool = True) -> Sample:
-    """What files of this content hold, by all their records or by a sample."""
+    """Sample files of this content: all records, or the default sample."""
     tmp_path.mkdir(exist_ok=True)
     for number, content in enumerate(files):
         (tmp_path / f"{number:02d}.tfrecord").write_bytes(content)
@@ -104,7 +104,7 @@ def test_samples_of_files_merge_to_that_of_one_file(
     tmp_path_factory: pytest.TempPathFactory, record_type: AskedType, parts: list[list[Record]]
 ) -> None:
     tmp_path = tmp_path_factory.mktemp("files")
-    if record_type == "example":  # a record of feature lists only is no Example
+    if record_type == "example":  # a record with feature lists and no features is no Example
         parts = [[replace(record, lists={}) for record in part] for part in parts]
     contents = [sequence_file(*part) for part in parts]
     divided = sampled(tmp_path / "divided", record_type, *contents)
@@ -116,7 +116,7 @@ def test_samples_of_files_merge_to_that_of_one_file(
 
 
 def facts(sample: Sample) -> list[Any]:
-    """All but where records are."""
+    """The facts of a sample without the places of records."""
     return [
         (sample.record_type, sample.records, sample.payload),
         *(replace(one, path="", kinds=dict.fromkeys(one.kinds)) for one in sample.features),
@@ -124,7 +124,7 @@ def facts(sample: Sample) -> list[Any]:
 
 
 def places(sample: Sample, root: Path, contents: list[bytes]) -> list[dict[str, int]]:
-    """For each feature where its kinds come first, in bytes from the first file's start."""
+    """For each feature the first record of each kind, as an offset in the concatenated files."""
     starts = {f"{root}/{n:02d}.tfrecord": sum(map(len, contents[:n])) for n in range(len(contents))}
     return [
         {kind: starts[place.path] + place.offset for kind, place in one.kinds.items()}
@@ -133,7 +133,7 @@ def places(sample: Sample, root: Path, contents: list[bytes]) -> list[dict[str, 
 
 
 def test_a_kinds_place_is_its_records(tmp_path: Path) -> None:
-    """Also beyond the first window, and in a compressed file."""
+    """The record is beyond the first window, also in a compressed file."""
     padding = file_of({"a": ("bytes", [bytes(1 << 20)])})
     content = padding * 9 + file_of({"a": ("int64", [1])})
     for compression in (None, "gzip"):
@@ -190,7 +190,7 @@ def test_damage_anywhere_is_found_when_everything_is_looked_at(tmp_path: Path) -
 
 @pytest.mark.parametrize("compression", [None, "gzip", "zlib"])
 def test_empty_files_are_not_sampled_where_others_are(tmp_path: Path, compression: str | None) -> None:
-    """As Spark leaves them: a file for each task, most of them without rows."""
+    """Spark writes a file for each task, and most of the files may be empty."""
     empty = oracle.compress(b"", compression)
     content = oracle.compress(file_of({"a": ("int64", [1])}), compression)
     assert infer(tmp_path, *[empty] * 20, content, *[empty] * 20).names == ["a"]
@@ -201,7 +201,7 @@ def test_a_sample_is_bounded_in_records_too(tmp_path: Path) -> None:
     usual = file_of({"a": ("int64", [1])}) * 200_000
     assert sampled(tmp_path, "example", usual, everything=False).records == 100_000
     (tmp_path / "00.tfrecord").unlink()
-    assert infer(tmp_path, many + file_of({"late": ("int64", [1])})).names == ["late"]  # none before it
+    assert infer(tmp_path, many + file_of({"late": ("int64", [1])})).names == ["late"]  # others are empty
 
 
 def test_tasks_look_at_everything_by_the_active_scheduler(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def test_a_feature_list_that_the_sample_did_not_hold_raises_and_says_how_to_read_it(tmp_path: Path) -> None:
-    """As an example, which the sample tells it is, the record would lose it without a word."""
+    """The sample shows Examples, and an Example has no feature lists: the list would be lost silently."""
     files = [sequence_file(Record({"a": Feature("int64", [1])}))] * 40
     files[23] += sequence_file(Record({"a": Feature("int64", [2])}, {"steps": [Feature("int64", [3])]}))
     assert types(infer(tmp_path, *files)) == {"a": pa.int64()}
@@ -59,7 +59,7 @@ def test_a_column_in_the_other_place_of_a_record_outside_the_sample_raises(
         read_tfrecord(tmp_path).compute()
     assert (caught.value.path, caught.value.record) == (f"{tmp_path}/23.tfrecord", 1)
     assert caught.value.feature == "x"
-    # What the message offers: one place only, or a choice of the two.
+    # The two ways that the message offers: read one of the places, or choose the place by a type.
     kept = read_tfrecord(tmp_path, extra="ignore")["x"].compute()
     assert len(kept) == 41
     assert kept.isna().sum() == (strange is None)

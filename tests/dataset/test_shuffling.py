@@ -1,4 +1,4 @@
-"""Rows that change their partition before they are written: `colocate` and `shuffle`."""
+"""`colocate=` and `shuffle=`: rows that move to another partition before they are written."""
 
 import os
 import signal
@@ -56,7 +56,7 @@ def order(path: Path) -> list[int]:
 
 
 def contents(snapshot: Snapshot) -> list[Any]:
-    """What the files are, apart from the run in their names."""
+    """The directory, records and checksum of each file; the names contain the random id of a run."""
     return [(file.path.rpartition("part-")[0], file.records, file.crc32c) for file in snapshot.files]
 
 
@@ -98,7 +98,7 @@ def test_all_rows_are_there_in_another_order_and_in_other_files(tmp_path: Path) 
     check_rows(tmp_path)
     numbers = np.array(order(tmp_path))
     assert abs(np.corrcoef(numbers, np.arange(ROWS))[0, 1]) < 0.2
-    for index in range(4):  # every file has rows of every partition
+    for index in range(4):  # every file has rows of every input partition
         part = read_tfrecord(tmp_path, blocksize=None).partitions[index]["n"].compute()
         assert set(part // 100) == {0, 1, 2, 3}
     assert min(file.records for file in snapshot.files) > 50
@@ -186,7 +186,7 @@ PARTITION_BYTES = 48_000_000
 
 
 def large_partition(index: int) -> pd.DataFrame:
-    """Rows of 80 bytes: a text of 56 letters and numbers."""
+    """Rows of 80 bytes: numbers, and a text of 56 letters."""
     count = PARTITION_BYTES // 80
     random = np.random.default_rng(index)
     buffers = [
@@ -208,7 +208,7 @@ def large_partition(index: int) -> pd.DataFrame:
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells the peak memory of a process, in /proc")
 @pytest.mark.parametrize("options", [{"shuffle": 42}, {"partition_on": "key", "colocate": True}])
 def test_a_task_takes_four_times_its_partition_and_128_mib(tmp_path: Path, options: dict[str, Any]) -> None:
-    """On workers of 1 GB, which more than that kills."""
+    """Workers have a memory of 1 GB and die if they need more."""
     ddf = dd.from_map(large_partition, range(5), meta=large_partition(0).iloc[:0])
     with (
         LocalCluster(
@@ -263,7 +263,7 @@ def test_the_text_of_a_category_moves_once(tmp_path: Path) -> None:
 
 
 def change_spills(path: Path, change: Callable[[Path], None]) -> Callback:
-    """Let ``change`` happen to the first spill file when it is written."""
+    """Apply ``change`` to the first spill file after it is written."""
     left = [change]
 
     def look(*_: Any) -> None:
@@ -303,7 +303,7 @@ def test_rows_on_their_way_that_were_removed_are_missed(tmp_path: Path) -> None:
 
 
 def doom(part: pd.DataFrame, step: str, marker: str) -> pd.DataFrame:
-    """Let the first worker that has a partition die at its second call of a step of the shuffle."""
+    """Kill the first worker of a partition at its second call of a step of the shuffle."""
     if not os.path.exists(marker):
         Path(marker).touch()
         original, calls = getattr(exchange, step), []

@@ -1,4 +1,4 @@
-"""Directories of strangers: all values are read, or an error says in one step how to read them."""
+"""Files of other writers: all values are read, or the error's advice reads them in one step."""
 
 from pathlib import Path
 from typing import Any
@@ -34,7 +34,7 @@ def test_features_of_records_between_empty_ones_are_read(tmp_path: Path, compres
 
 @pytest.fixture
 def _blind(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As in a dataset that is too large to be looked at further."""
+    """Sample no additional files, as in a very large dataset."""
     monkeypatch.setattr("dask_tfrecord.dataset.sampling._MORE_BYTES", 0)
 
 
@@ -220,7 +220,7 @@ def test_columns_of_a_record_of_feature_lists_only_are_null_in_what_looked_like_
 
 
 def taxi(rare: Any, files: int = 12) -> dict[str, bytes]:
-    """As the trips of TFX: Examples in which one column has no kind, but in one record of one file."""
+    """Like the taxi trips of TFX: one column has a kind in only one record of one file."""
     usual = {"fare": ("float", [oracle.float_bits(1.5)]), "company": (None, []), "miles": ("int64", [1])}
     contents = {f"data_tfrecord-{n:05d}-of-{files:05d}": file_of(*[usual] * 50) for n in range(files)}
     contents[f"data_tfrecord-{files // 2 + 1:05d}-of-{files:05d}"] += file_of({**usual, "company": rare})

@@ -1,4 +1,4 @@
-"""`verify`: a row per file, of its damage, its drift, and whether it is as its snapshot says."""
+"""`verify`: a row for each file with its damage, its drift, and its agreement with the snapshot."""
 
 from contextlib import suppress
 from pathlib import Path
@@ -27,7 +27,7 @@ pytestmark = [
 
 @pytest.fixture(params=[500, 1 << 26])
 def _tasks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tasks read stretches of files, or files as a whole."""
+    """Tasks read parts of files, or whole files."""
     monkeypatch.setattr(tasks, "TASK_BYTES", request.param)
     monkeypatch.setattr(tasks, "BLOCK_BYTES", 100)
 
@@ -37,7 +37,7 @@ def rows(count: int, **more: tuple[str, list[Any]]) -> list[dict[str, Any]]:
 
 
 def by_name(report: pd.DataFrame) -> dict[str, dict[str, Any]]:
-    """The rows by the files' names; null is None."""
+    """The rows of the report, keyed by file name; a null is None."""
     records = report.astype(object).where(report.notna(), None).to_dict("records")
     return {row["path"].rpartition("/")[2]: row for row in records}
 
@@ -143,7 +143,7 @@ def test_drift_from_the_inferred_schema_is_told(tmp_path: Path) -> None:
 
 
 def _verified_like(sample: Path, root: Path) -> pd.DataFrame:
-    """The report of a directory whose sample is this file alone."""
+    """The report of a directory whose schema is inferred from this file only."""
     with pytest.MonkeyPatch.context() as patched:
         take = verifying.take_sample
 

@@ -1,4 +1,4 @@
-"""What each kind of query costs: files that are opened, bytes that are read, columns that are decoded.
+"""The cost of each kind of query: opened files, read bytes and decoded columns.
 
 `data/costs.md` is the table. To write it anew after a change: ``python tests/expr/test_costs.py``.
 """
@@ -29,7 +29,7 @@ COLUMNS = ["n", "share", "word", "raw"]
 
 Run = Callable[[Callable[..., Any]], Any]
 
-# Each is a function of a function that reads the dataset, with or without filters=.
+# Each query is a function of ``read``, which reads the dataset with or without filters=.
 QUERIES: dict[str, Run] = {
     "ddf.compute()": lambda read: read().compute(),
     "ddf.n.sum()": lambda read: read().n.sum().compute(),
@@ -76,7 +76,7 @@ QUERIES: dict[str, Run] = {
 
 
 def write(root: Path) -> None:
-    """Three countries in four partitions: twelve files of one size, with three rows each."""
+    """Write three countries in four partitions: twelve files of one size, with three rows each."""
     numbers = np.arange(ROWS)
     columns = {
         "n": numbers,
@@ -89,20 +89,20 @@ def write(root: Path) -> None:
 
 
 class Cost:
-    """What was opened, read and decoded."""
+    """The opened files, the read bytes and the decoded columns."""
 
     def __init__(self) -> None:
         self.clear()
 
     def clear(self) -> None:
-        """Begin anew."""
+        """Forget all costs."""
         self.opened: set[str] = set()
         self.bytes = 0
         self.decoded: set[str] = set()
 
     @contextmanager
     def counted(self, patch: pytest.MonkeyPatch) -> Iterator[None]:
-        """Count what is done in the block."""
+        """Count the costs inside the with block."""
         cost, open_file, read = self, Store.open, FileReader._read
 
         @contextmanager
@@ -129,7 +129,7 @@ class Cost:
 
 
 def cost_of(query: str, root: Path, *, use_snapshot: bool, patch: pytest.MonkeyPatch) -> str:
-    """A query's cost as three cells of the table."""
+    """The cost of a query, as three cells of the table."""
     total = sum(path.stat().st_size for path in root.glob("*/part-*"))
     cost = Cost()
 
@@ -146,7 +146,7 @@ def cost_of(query: str, root: Path, *, use_snapshot: bool, patch: pytest.MonkeyP
 
 
 def table(root: Path, patch: pytest.MonkeyPatch) -> str:
-    """All queries' costs, as Markdown."""
+    """The costs of all queries, as Markdown."""
     cells = "files | bytes | decoded"
     lines = [f"| query | {cells} | {cells}, without a snapshot |", "|---" * 7 + "|"]
     for query in QUERIES:

@@ -41,7 +41,7 @@ def ddf(root: Path) -> Any:
 
 
 def reading(found: Any) -> int:
-    """How many tasks read."""
+    """The number of tasks that read."""
     return sum(str(key[0]).startswith("read_tfrecord") for key in dict(found.optimize(fuse=False).dask))
 
 

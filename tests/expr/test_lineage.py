@@ -1,4 +1,4 @@
-"""What a collection reads cannot be overwritten by it; everything else can."""
+"""A write of a collection cannot overwrite the files that the collection reads."""
 
 from pathlib import Path
 from typing import Any
@@ -191,7 +191,7 @@ def test_rows_in_memory_may_overwrite_a_place_that_their_functions_mention(
 def test_a_task_that_runs_again_after_the_overwrite_of_its_input_cannot_read_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The reason why `to_tfrecord` refuses: only until the commit, the input is kept."""
+    """The reason for the rejection: an overwrite removes its input after the commit."""
     to_tfrecord(collection(1), tmp_path)
     monkeypatch.setattr("dask_tfrecord.expr.check_not_read", lambda ddf, store: None)
     lazy = to_tfrecord(read_tfrecord(tmp_path), tmp_path, overwrite=True, compute=False)

@@ -1,4 +1,4 @@
-"""What a query costs: which files are opened for it, and which columns are decoded."""
+"""The cost of a query: the opened files and the decoded columns."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -47,7 +47,7 @@ def ddf(request: pytest.FixtureRequest, root: Path) -> Any:
 
 
 class Cost:
-    """What was opened and decoded, in numbers of files and names of columns."""
+    """The numbers of the opened files and the names of the decoded columns."""
 
     def __init__(self) -> None:
         self.opened: list[str] = []
@@ -60,7 +60,7 @@ class Cost:
 
 @pytest.fixture
 def cost(monkeypatch: pytest.MonkeyPatch, ddf: Any) -> Cost:
-    """The cost of what is done from now on; a file that is read twice counts as one and is listed twice."""
+    """The cost of everything after this fixture; a file that is read twice is listed twice."""
     cost = Cost()
     open_file = Store.open
 
@@ -175,7 +175,7 @@ def test_the_same_files_have_the_same_keys_until_one_is_rewritten(root: Path, tm
 
 
 def many(count: int) -> Dataset:
-    """A dataset of files that are not there."""
+    """A dataset whose files do not exist."""
     schema = Schema.from_arrow(pa.schema({f"c{n}": pa.int64() for n in range(50)}))
     infos = tuple(FileInfo(f"/nowhere/part-{n:06d}.tfrecord", n) for n in range(count))
     partitions, values = plan_partitions(infos, blocksize=None)

@@ -1,7 +1,6 @@
-"""Random queries of random datasets give the rows that pandas gives, however the dataset is known and read.
+"""Random queries of random datasets return the rows of pandas, with and without snapshots and statistics.
 
-Where Dask gives another answer than pandas for any source, its answer for the same frames by `dd.from_map` is
-expected.
+If Dask and pandas disagree for every source, Dask's rows for the same frames by `dd.from_map` are expected.
 """
 
 import collections
@@ -29,7 +28,7 @@ QUERIES_PER_DATASET = 30
 
 
 def run(query: str, d: Any, other: Any) -> Any:
-    """What the line of Python makes of a frame, be it of Dask or of pandas."""
+    """Evaluate the query on a frame of Dask or pandas."""
     lazy = isinstance(d, dd.DataFrame)
     helpers = {
         "d": d,
@@ -44,7 +43,7 @@ def run(query: str, d: Any, other: Any) -> Any:
 
 
 def computed(found: Any, how: str) -> Any:
-    """The result of a collection: optimised, not fused, or as it was written."""
+    """Compute a collection: optimized, not fused, or not optimized."""
     if not dask.is_dask_collection(found):
         return found
     if how == "not fused":
@@ -81,7 +80,7 @@ def _plain(found: Any, query: str) -> Any:
 
 
 def _cells(column: Any) -> list[Any]:
-    """The values; what is missing in a column of objects may be spelled in several ways."""
+    """The values of a column; all spellings of a missing object become one."""
     cells = [_cell(value) for value in column]
     real = pd.api.types.is_float_dtype(column.dtype)
     return cells if real else [None if cell == "nan" else cell for cell in cells]
@@ -98,7 +97,7 @@ def _cell(value: Any) -> Any:
 
 
 def keep(frame: pd.DataFrame, filters: list[Any]) -> list[int]:
-    """The numbers of the rows that ``filters=`` means, told by plain Python."""
+    """The numbers of the rows that ``filters=`` selects, by plain Python."""
     columns = {name: pa.array(frame[name].array).to_pylist() for name in frame.columns}
     rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
     return [
@@ -127,14 +126,14 @@ class Case:
         self.partitions: list[int] | None = None
 
     def check(self, whole: list[pd.DataFrame]) -> str:
-        """How it came out; an AssertionError for wrong rows. ``whole`` are the partitions of a plain read."""
+        """Run the case; AssertionError for wrong rows. ``whole`` holds the partitions of a plain read."""
         d, parts = self._source(whole)
         query, how = self.queries.query(), self.rng.choice(["optimised", "optimised", "not fused", "plain"])
         told = f"seed {self.data.seed}, {self.data.root.name}, query {self.number}, {how}, {self.options}, "
         told += f"partitions {self.partitions}: {query}"
         expected = outcome(query, methods.concat(parts), methods.concat(whole))
         found = outcome(query, d, self.data.plain, how)
-        if isinstance(expected, Exception):  # perhaps for values in files that are not opened for the query
+        if isinstance(expected, Exception):  # the values that raise may be in files that the query skips
             return "refused" if isinstance(found, Exception) else "answered, which pandas refuses"
         if not isinstance(found, Exception) and found == expected:
             return "equal"
@@ -148,7 +147,7 @@ class Case:
         return "Dask's own"
 
     def _source(self, whole: list[pd.DataFrame]) -> tuple[Any, list[pd.DataFrame]]:
-        """What is queried, and its partitions as they are."""
+        """The collection to query, and its partitions."""
         kind = self.rng.random()
         if kind < 0.2:
             filters = self.queries.filters()
@@ -175,7 +174,7 @@ class Case:
 
 
 def check_dataset(seed: int, root: Path, queries: int) -> "collections.Counter[str]":
-    """Check some queries of one dataset in all the ways it is known."""
+    """Check some queries of one dataset in all its variants."""
     data = make_data(seed, root)
     known = list(variants(data))
     found: collections.Counter[str] = collections.Counter()
@@ -192,7 +191,7 @@ def check_dataset(seed: int, root: Path, queries: int) -> "collections.Counter[s
     return found
 
 
-@pytest.mark.filterwarnings("ignore")  # of pandas, for odd comparisons
+@pytest.mark.filterwarnings("ignore")  # warnings of pandas about odd comparisons
 @pytest.mark.parametrize("fused", [False, True])
 def test_random_queries_give_the_rows_of_pandas(
     fused: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -1,4 +1,4 @@
-"""Partition columns hold the values that were written, of every type, edge values included."""
+"""Partition columns return exactly the values that were written, for every type and its edge values."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""Partition values as directory names: as Spark spells them, exact both ways, and inside the root."""
+"""Partition values as directory names: Spark's spelling, exact in both directions, never outside the root."""
 
 import datetime
 import decimal
@@ -57,7 +57,7 @@ def test_a_value_has_one_name(value: Any, name: str) -> None:
 
 
 def test_times_with_zone_are_told_in_utc_which_never_repeats_an_hour() -> None:
-    hours = pa.array([1729990800, 1729994400], pa.timestamp("s", "Europe/Berlin"))  # both are 2 or 3 o'clock
+    hours = pa.array([1729990800, 1729994400], pa.timestamp("s", "Europe/Berlin"))  # 02:00 twice
     assert hive.directories(pa.table({"c": hours})) == [
         "c=2024-10-27 01%3A00%3A00Z",
         "c=2024-10-27 02%3A00%3A00Z",
@@ -111,7 +111,7 @@ def test_paths_that_leave_the_root_are_refused(path: str) -> None:
 
 
 def numbers(found: GroupedRows) -> dict[tuple[Any, ...], list[int]]:
-    """The column "n" of each part, by the part's values."""
+    """The column "n" of each part, keyed by the partition values of the part."""
     ends = itertools.accumulate(part.rows for part in found.groups)
     return {
         part.values: found.table["n"].slice(end - part.rows, part.rows).to_pylist()

@@ -1,4 +1,4 @@
-"""What directories called ``key=value`` become when files are read that nobody keeps a snapshot of."""
+"""The columns of directories ``key=value`` in a dataset without a snapshot."""
 
 import datetime
 import decimal
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def put(root: Path, *directories: str, feature: str = "n") -> Path:
-    """A file in each directory, whose one row holds the directory's number."""
+    """Write one file into each directory; its row holds the number of the directory."""
     for number, directory in enumerate(directories):
         place = root / directory
         place.mkdir(parents=True, exist_ok=True)
@@ -32,7 +32,7 @@ def put(root: Path, *directories: str, feature: str = "n") -> Path:
 
 
 def rows(ddf: Any) -> dict[int, dict[str, Any]]:
-    """The rows without n, by n."""
+    """The partition columns of each row, keyed by n."""
     found = pa.Table.from_pandas(ddf.compute(), preserve_index=False).to_pylist()
     return {row.pop("n"): row for row in found}
 
@@ -144,7 +144,7 @@ def test_types_are_given_by_hive_or_by_schema(tmp_path: Path) -> None:
 
 
 def test_all_that_a_write_spells_is_read_back_by_its_type(tmp_path: Path) -> None:
-    """Without the snapshot, which knows the types."""
+    """The types of partition columns are in the snapshot, which this test removes."""
     moment = datetime.datetime(2024, 1, 31, 12, 30, 15, 123456)
     columns = {
         "i": pa.array([-5], pa.int8()),

@@ -95,7 +95,7 @@ def test_partition_columns_come_back_where_they_were_with_their_types(tmp_path: 
 SCALARS = [
     name
     for name, dtype in every_dtype.read_back().dtypes.items()
-    if name != "large_string"  # its values are longer than names may be
+    if name != "large_string"  # its values are longer than file names may be
     and not (isinstance(dtype, pd.ArrowDtype) and pa.types.is_nested(dtype.pyarrow_dtype))
 ]
 
@@ -105,7 +105,7 @@ SCALARS = [
 def test_every_scalar_type_can_be_a_key(tmp_path: Path, name: str, colocate: bool) -> None:
     frame = every_dtype.frame()[[name]].assign(n=range(every_dtype.ROWS))
     with warnings.catch_warnings():
-        warnings.simplefilter("error")  # a float64 that is in no record is not rounded
+        warnings.simplefilter("error")  # a float64 in a directory name is not rounded, so nothing may warn
         ddf = dd.from_pandas(frame, npartitions=2)
         to_tfrecord(ddf, tmp_path, partition_on=name, colocate=colocate)
     found = sorted_rows(read_tfrecord(tmp_path))[[name]]
@@ -138,7 +138,8 @@ def test_decimals_of_any_width_are_keys(tmp_path: Path, name: str, colocate: boo
 @pytest.mark.parametrize("colocate", [False, True])
 def test_every_nan_is_the_same_key(tmp_path: Path, width: int, colocate: bool) -> None:
     one = np.array([np.nan, np.nan, 1.0], f"f{width // 8}")
-    nans = np.array([one[0], -one[1], one[2]])  # as inf - inf has another sign than np.nan on most processors
+    # Most processors compute inf - inf as a NaN whose sign is not the sign of np.nan.
+    nans = np.array([one[0], -one[1], one[2]])
     assert nans[0].tobytes() != nans[1].tobytes()
     frame = pd.DataFrame({"key": pd.arrays.ArrowExtensionArray(pa.array(nans)), "n": range(3)})
     snapshot = to_tfrecord(
@@ -173,7 +174,7 @@ def test_the_rows_of_sparks_sample_give_its_directories(tmp_path: Path, data: Pa
     told = json.loads((data / "spark" / "partitioned.source.json").read_text())
     types = {"id": pa.int64(), "country": pa.string(), "day": pa.int32(), "x": pa.float32()}
     table = pa.Table.from_pylist(told["rows"], pa.schema({**types, "tags": pa.list_(pa.string())}.items()))
-    country = pc.if_else(pc.equal(table["country"], ""), None, table["country"])  # as Spark has it
+    country = pc.if_else(pc.equal(table["country"], ""), None, table["country"])  # as Spark does
     table = table.set_column(1, "country", country)
     ddf = dd.from_pandas(table.to_pandas(types_mapper=pd.ArrowDtype), npartitions=2)
     to_tfrecord(ddf, tmp_path, partition_on=told["partition_by"])

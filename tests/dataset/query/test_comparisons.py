@@ -1,4 +1,4 @@
-"""Pruning decides only comparisons that it makes as pandas does: types of columns x values x operators."""
+"""Pruning skips rows only if pandas agrees, for all types of columns, values and operators."""
 
 import itertools
 import math
@@ -21,7 +21,7 @@ from dask_tfrecord.schema.model import Field, Schema
 
 
 def columns(array: pa.Array) -> Iterator[tuple[Field, list[ColumnRange], Any]]:
-    """The column as pandas has it in either backend, as values and as an index, and range_ of each row."""
+    """Yield the column in pandas, in both backends, as values and as an index, with the range of each row."""
     ordered = pa.types.is_dictionary(array.type) and array.type.ordered
     field = Field("x", array.type, array.dictionary if ordered else None)
     schema = Schema((field,))
@@ -31,12 +31,12 @@ def columns(array: pa.Array) -> Iterator[tuple[Field, list[ColumnRange], Any]]:
         for numpy in {(), tuple(arrow_to_pandas.numpy_names(schema, complete))}:
             found = arrow_to_pandas.to_pandas(pa.table({"x": values}), schema, numpy=numpy)["x"]
             yield field, range_, found
-            if array.type != pa.float16() and not complete:  # of which pandas has no index
+            if array.type != pa.float16() and not complete:  # pandas has no index of this type
                 yield field, range_, pd.Index(found)
 
 
 def _range(field: Field, value: pa.Scalar) -> ColumnRange:
-    if value.is_valid and pa.types.is_temporal(field.type):  # beyond what Python can hold
+    if value.is_valid and pa.types.is_temporal(field.type):  # Python cannot hold the value
         return ColumnRange(
             value.value, value.value, may_have_values=True, may_have_nulls=False, may_have_nan=False
         )
@@ -46,19 +46,19 @@ def _range(field: Field, value: pa.Scalar) -> ColumnRange:
 def disagreements(
     predicate: Predicate, range_: list[ColumnRange], ask: Callable[..., Any], *arguments: Any
 ) -> list[Any]:
-    """The rows for which a decided predicate rules out what pandas answers."""
+    """The rows that the predicate skips although pandas selects them."""
     try:
         with warnings.catch_warnings(action="ignore"):
             found = ask(*arguments)
             answers = [None if answer is pd.NA or answer is None else bool(answer) for answer in found]
-    except Exception:  # pandas refuses it, for all rows, and so does the computation
+    except Exception:  # pandas raises for all rows, and so does the computation
         return []
     rows = zip(answers, range_, strict=True)
     return [(fact.low, answer) for answer, fact in rows if answer not in predicate.outcomes({"x": fact})]
 
 
 def decided(make: Callable[..., Predicate], *arguments: Any) -> Predicate | None:
-    """The predicate, if anything is ruled out by it."""
+    """The predicate, or None if it can skip nothing."""
     try:
         found = make(*arguments)
     except (ArithmeticError, TypeError, ValueError):

@@ -1,4 +1,4 @@
-"""NaN, infinities and both zeros, as partition keys and in statistics: filters find what Python finds."""
+"""Filters select the rows that Python selects, for NaN, infinities and both zeros."""
 
 import math
 from pathlib import Path
@@ -42,7 +42,7 @@ def frame(request: pytest.FixtureRequest) -> pd.DataFrame:
 
 @pytest.fixture(scope="module", params=["statistics", "partitions", "indexed"])
 def root(request: pytest.FixtureRequest, frame: pd.DataFrame, tmp_path_factory: Any) -> Path:
-    """The floats in files of which statistics tell, or in directories of their own."""
+    """A dataset of the floats, in files with statistics or in a directory for each value."""
     root: Path = tmp_path_factory.mktemp("floats") / "data"
     ends = [sum(map(len, FILES[:at])) for at in range(len(FILES) + 1)]
     ddf = dd.from_map(lambda at: frame.iloc[ends[at] : ends[at + 1]], range(len(FILES)), meta=frame.iloc[:0])
@@ -99,8 +99,8 @@ def test_masks_are_those_of_pandas(root: Path, backend: Any, negated: bool) -> N
 def test_what_cannot_match_is_not_opened(root: Path, opened: list[str]) -> None:
     ddf = read_tfrecord(root, filters=[("x", ">", 5.0)], blocksize=None)
     assert len(ddf.compute()) == 2
-    # Two files hold infinity. NaN bounds nothing, so a file that holds nothing else may match by its bounds.
+    # Two files hold infinity. A file of NaN only has no bounds, so it may match.
     assert len(opened) <= 5
     opened.clear()
     assert len(read_tfrecord(root, filters=[("x", "==", 0.0)], blocksize=None).compute()) == 4
-    assert len(opened) <= 8  # the zeros, what is around them, and NaN
+    assert len(opened) <= 8  # the files with zeros, with values around zero, and with NaN

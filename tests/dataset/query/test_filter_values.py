@@ -1,4 +1,4 @@
-"""`filters=` on columns and values of every type: plain Python's answer, or an error of ours."""
+"""`filters=` on columns and values of every type selects as plain Python does, or raises an error of ours."""
 
 import datetime
 import math
@@ -33,7 +33,7 @@ _EPOCH = datetime.datetime(1970, 1, 1)
 
 
 def plain(value: Any, type_: pa.DataType) -> Any:
-    """What Python compares: numbers and lengths of time as fractions or floats, text and bytes as such."""
+    """The value to compare in Python: numbers and durations become fractions or floats."""
     type_ = type_.value_type if pa.types.is_dictionary(type_) else type_
     value = value.as_py() if isinstance(value, pa.Scalar) else value
     if isinstance(value, str) and pa.types.is_temporal(type_):
@@ -65,7 +65,7 @@ def plain(value: Any, type_: pa.DataType) -> Any:
 
 
 def stored(array: pa.Array) -> list[Any]:
-    """The column's values for Python, which cannot hold all times."""
+    """The values of the column as Python compares them; times become fractions of seconds."""
     array = array.dictionary_decode() if pa.types.is_dictionary(array.type) else array
     type_ = array.type
     if pa.types.is_date64(type_):
@@ -83,7 +83,7 @@ def test_a_filter_gives_pythons_answer_or_an_error_of_ours(name: str) -> None:
     ordered = pa.types.is_dictionary(array.type) and array.type.ordered
     schema = Schema((Field("x", array.type, array.dictionary if ordered else None),))
     table = pa.table({"x": array})
-    rows = list(range(len(array))) if ordered else stored(array)  # categories are ordered as they are listed
+    rows = list(range(len(array))) if ordered else stored(array)  # the order is the order of the list
     accepted = 0
     for value in VALUES:
         for symbol, compare in OPERATORS.items():

@@ -1,4 +1,4 @@
-"""Predicates: which rows they want, and which files they leave out; pandas is the judge."""
+"""Predicates select the same rows as pandas, and skip only files without such rows."""
 
 import datetime
 import itertools
@@ -47,7 +47,7 @@ DATES = st.dates(datetime.date(2024, 2, 27), datetime.date(2024, 3, 2))
 MOMENTS = st.integers(-4, 4).map(lambda n: datetime.datetime(2024, 3, 1) + n * datetime.timedelta(hours=7))
 LENGTHS = WHOLE.map(lambda n: datetime.timedelta(milliseconds=n))
 
-# For each type: the values of columns, and what they are compared to.
+# For each type: the values of columns, and the values that filters compare them to.
 TYPES: dict[str, tuple[pa.DataType, st.SearchStrategy[Any], st.SearchStrategy[Any]]] = {
     "int8": (pa.int8(), WHOLE, WHOLE | st.sampled_from([-128, 127])),
     "int64": (pa.int64(), WHOLE | st.sampled_from([2**63 - 1, -(2**63)]), WHOLE | st.just(2**63 - 1)),
@@ -82,7 +82,7 @@ TYPES: dict[str, tuple[pa.DataType, st.SearchStrategy[Any], st.SearchStrategy[An
 
 
 def stored(array: pa.Array) -> tuple[pa.Array, ColumnStatistics]:
-    """A column as it is read back, and what its file's receipt says of it."""
+    """A column as a read returns it, and its statistics in the receipt of the file."""
     schema = Schema.from_arrow(pa.schema([("x", array.type)]))
     batch = schema.to_storage(pa.record_batch({"x": array}), lossy="allow")
     encoder = Encoder(schema.columns, schema.record_type)
@@ -97,7 +97,7 @@ Judge = Callable[["pd.Series[Any]"], Any]
 
 
 def leaves(field: Field, values: st.SearchStrategy[Any]) -> st.SearchStrategy[tuple[Predicate, Judge]]:
-    """Comparisons of a column, each with the same in pandas."""
+    """Comparisons of a column, each with the same comparison in pandas."""
 
     def comparison(symbol: Operator, value: Any) -> tuple[Predicate, Judge]:
         method = dict(zip(OPERATORS, ["eq", "ne", "lt", "le", "gt", "ge"], strict=True))[symbol]
@@ -110,7 +110,7 @@ def leaves(field: Field, values: st.SearchStrategy[Any]) -> st.SearchStrategy[tu
     exact = values
     if pa.types.is_fixed_size_binary(field.type):
         exact = values.filter(lambda v: len(v) == 1)
-    if pa.types.is_floating(field.type):  # pandas rounds what it looks for, and tells zeros apart
+    if pa.types.is_floating(field.type):  # isin of pandas rounds the values, and distinguishes the zeros
         exact = values.filter(lambda v: v != 0 and pa.array([v], field.type).to_pylist() == [v])
     return (
         st.builds(comparison, st.sampled_from(OPERATORS), values)
@@ -125,7 +125,7 @@ def leaves(field: Field, values: st.SearchStrategy[Any]) -> st.SearchStrategy[tu
 
 
 def trees(leaf: st.SearchStrategy[tuple[Predicate, Judge]]) -> st.SearchStrategy[tuple[Predicate, Judge]]:
-    """Comparisons, and what &, | and ~ make of them."""
+    """Comparisons, and their combinations by &, | and ~."""
 
     def both(left: Any, right: Any) -> tuple[Predicate, Judge]:
         return And(left[0], right[0]), lambda column: left[1](column) & right[1](column)
@@ -202,7 +202,7 @@ def test_outcomes_combine_as_arrow_combines_rows(left: bool | None, right: bool 
     for name, answer in (
         ("l", left),
         ("r", right),
-    ):  # a row's own value, without numpy's view of what is missing
+    ):  # a value of a row, before numpy can change a null
         assert answer in Compare(name, "==", 1).outcomes(known)
     for combine, arrow in ((And, pc.and_kleene), (Or, pc.or_kleene)):
         predicate = combine(Compare("l", "==", 1), Compare("r", "==", 1))

@@ -1,4 +1,4 @@
-"""`filters=` and predicates on the frame: the rows are pandas' own, and few files are opened."""
+"""`filters=` and predicates on the frame select the rows of pandas, and open few files."""
 
 import operator
 from pathlib import Path
@@ -91,7 +91,7 @@ def test_a_length_is_known_where_filters_are_certain(root: Path, opened: list[st
     assert len(read_tfrecord(root, filters=[("n", "<", 100)])) == 40
     assert opened == []
     assert len(read_tfrecord(root, filters=[("n", "<", 12)], blocksize=None)) == 12
-    assert len(opened) == 2  # country by country, 10 and 11 are in files that hold others too
+    assert len(opened) == 2  # 10 and 11 are in files that also hold other numbers
 
 
 def test_rows_of_foreign_files_are_filtered(tmp_path: Path, opened: list[str]) -> None:
@@ -150,7 +150,7 @@ def test_the_filters_are_part_of_the_name(root: Path) -> None:
 
 # --- predicates on the frame -----------------------------------------------------------------------------
 
-# Comparisons with the value in front are there on purpose, which is what SIM300 would turn round.
+# SIM300 would reverse comparisons whose left side is the value; these tests need them.
 MASKS: dict[str, tuple[Any, int]] = {
     "equal": (lambda d: d.country == "PL", 4),
     "unequal": (lambda d: d.country != "PL", 8),
@@ -353,7 +353,7 @@ def test_what_pandas_compares_in_its_own_way_is_left_to_pandas(
     whole = ddf.compute()
     try:
         expected = whole[mask(whole)]
-    except TypeError:  # of pandas, for this type, which Dask then raises too
+    except TypeError:  # pandas raises for this type, and Dask raises the same error
         with pytest.raises(TypeError):
             ddf[mask(ddf)].compute()
         return

@@ -1,4 +1,4 @@
-"""The snapshot's file: what goes in comes out, any tool can read it, and nothing in it is believed."""
+"""The file of a snapshot: a round trip, Parquet readers of other tools, and validation of every field."""
 
 import json
 from collections.abc import Callable
@@ -54,7 +54,7 @@ def blocks(*found: tuple[int, int, int]) -> list[dict[str, int]]:
 
 
 def a_partitioned_snapshot(key: pa.DataType, values: list[Any]) -> Snapshot:
-    """One file per value, with blocks and statistics in some."""
+    """A snapshot with one file for each partition value; some files have blocks and statistics."""
     partitioning = Schema.from_arrow(pa.schema({"key": key, "it's 2": pa.int8()})).fields
     flag = ColumnStatistics("flag", False, True, 3)
     lists = ColumnStatistics("lists", None, None, 0, 2, 5)
@@ -125,7 +125,7 @@ def test_its_metadata_is_json_that_people_can_read() -> None:
 
 
 def altered(change: Callable[[dict[str, Any], dict[str, list[Any]]], object]) -> bytes:
-    """The snapshot's file after a change of its metadata or of its columns."""
+    """Change the metadata or the columns in the file of a snapshot."""
     table = pq.read_table(pa.BufferReader(stored()))
     metadata = json.loads(table.schema.metadata[b"dask_tfrecord"])
     columns = table.to_pydict()
@@ -217,7 +217,7 @@ def test_a_damaged_file_is_refused(data: bytes) -> None:
 
 
 def test_a_flipped_bit_in_a_value_is_noticed() -> None:
-    """A bound that is another would leave out files that hold rows."""
+    """A changed bound would make filters skip files that hold rows."""
     text = b"a value that compression leaves as it is"
     data = bytes(to_parquet(a_partitioned_snapshot(pa.string(), [text.decode()])))
     at = data.index(text)

@@ -1,4 +1,4 @@
-"""Files that were rewritten since a snapshot described them: noticed, or read as they are, never left out."""
+"""Files that were rewritten after the snapshot raise, or are read as they are now; none is skipped."""
 
 import os
 import pickle
@@ -28,7 +28,7 @@ ADVICE = r"dask_tfrecord\.index\("
 
 
 def content(first: int) -> bytes:
-    """Ten records; files of any ``first`` from 100 to 1,000 have one size."""
+    """A file of ten records; its size is the same for every ``first`` from 100 to 1,000."""
     return oracle.features_file([{"n": ("int64", [first + n])} for n in range(10)])
 
 
@@ -41,7 +41,7 @@ def s3() -> Iterator[dict[str, Any]]:
 
 @pytest.fixture(params=["local", "memory", "s3"])
 def foreign(request: pytest.FixtureRequest, tmp_path: Path) -> "Place":
-    """An indexed directory of three files that others wrote."""
+    """An indexed directory of three files of another writer."""
     options = request.getfixturevalue("s3") if request.param == "s3" else {}
     url = f"{tmp_path}/data" if request.param == "local" else f"{request.param}://stale/{tmp_path.name}"
     fs, root = fsspec.url_to_fs(url, **options)
@@ -59,7 +59,7 @@ class Place:
         self.url, self.options, self.fs, self.root = url, options, fs, root
 
     def rewrite(self, name: str, first: int) -> None:
-        """Other content of the same size."""
+        """Replace the content by other content of the same size."""
         before = self.fs.info(f"{self.root}/{name}")["size"]
         self.fs.pipe_file(f"{self.root}/{name}", content(first))
         self.fs.invalidate_cache()
@@ -152,7 +152,7 @@ def test_index_is_called_again_after_a_rewrite(foreign: Place, size: str) -> Non
 
 
 def test_a_read_after_index_was_called_again_is_not_the_read_before(foreign: Place) -> None:
-    """Dask has one expression for all that look the same."""
+    """Dask reuses one expression for all expressions with the same token."""
     filters = [("n", "<", 250)]
     before = foreign.read(filters=filters)
     foreign.rewrite("1.tfrecord", 700)
@@ -182,7 +182,7 @@ def test_index_is_called_again_after_files_came_and_went(foreign: Place) -> None
 
 
 def test_a_snapshot_without_stamps_is_read(foreign: Place) -> None:
-    """As earlier versions wrote it."""
+    """Earlier versions wrote snapshots without stamps."""
     path = f"{foreign.root}/_tfrecord/00000001.parquet"
     table = pq.read_table(pa.BufferReader(foreign.fs.cat_file(path)))
     sink = pa.BufferOutputStream()
@@ -224,7 +224,7 @@ def test_a_file_behind_a_link_has_a_stamp_of_its_own(tmp_path: Path) -> None:
 
 
 def test_rows_over_http_come_from_what_the_server_has_now(tmp_path: Path) -> None:
-    """A page of links tells no times, so that nothing the snapshot says is believed unseen."""
+    """A page of links has no modification times, so a read may not trust the snapshot."""
     root = tmp_path / "data"
     root.mkdir()
     for number in range(2):

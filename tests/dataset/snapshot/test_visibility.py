@@ -1,4 +1,4 @@
-"""Which files of a place are read: what its snapshot lists, what is there, what is not committed."""
+"""Which files of a directory are read: with a snapshot, without one, and with uncommitted files."""
 
 import os
 from pathlib import Path
@@ -32,7 +32,7 @@ def numbers(path: object, **options: object) -> list[int]:
 
 
 def a_dead_write(root: Path) -> Path:
-    """A file of a write that broke off, in its place, as on an object store."""
+    """Leave a file of a dead write at its final path, as on an object store."""
     (root / "_tfrecord" / "staging" / RUN).mkdir(parents=True)
     path = root / "part-0123abcd-00000-of-00001.tfrecord"
     path.write_bytes(row(99))
@@ -110,7 +110,7 @@ def test_a_place_that_holds_only_what_is_not_committed_holds_nothing(tmp_path: P
 def test_a_directory_with_nothing_but_an_unfinished_write_says_so_and_how_to_mend_it(
     tmp_path: Path, path: str
 ) -> None:
-    """Files that wait aside, as on a disk; a write that died early has left an empty directory."""
+    """On a disk the files of the write are staged; a write that died early leaves an empty directory."""
     waiting = tmp_path / "_tfrecord" / "staging" / RUN
     waiting.mkdir(parents=True)
     for content in (None, row(1)):

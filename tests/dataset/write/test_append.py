@@ -1,4 +1,4 @@
-"""Appends: added to what is there, kept when they race, refused when the columns differ."""
+"""Appends: the old rows stay, concurrent appends are both kept, and other columns are rejected."""
 
 import bz2
 import gzip
@@ -112,7 +112,7 @@ def test_the_snapshot_says_what_is_stored_of_others_read_once_more(
     theirs, _ = write.compute().files
     assert (theirs.path, theirs.records, theirs.bytes) == ("a.records", 1000, len(stored))
     assert theirs.crc32c == oracle.crc32c(stored)
-    assert len(opened) == 2  # for its schema, and to its end
+    assert len(opened) == 2  # one read for the schema, one for the rows
 
 
 def test_append_to_directories_of_others_takes_their_keys_from_the_names(tmp_path: Path) -> None:
@@ -206,13 +206,13 @@ def test_of_many_overwrites_at_once_one_wins(place: str) -> None:
 def test_a_number_that_is_free_again_is_not_taken_for_the_next(
     place: str, monkeypatch: pytest.MonkeyPatch, mode: str
 ) -> None:
-    """Two overwrites commit after a write has decided on its number, and the second removes the first's."""
+    """Two overwrites commit after a write chose its number; the second removes the snapshot of the first."""
     to_tfrecord(collection(1), place)
     create = Store.create_exclusively
     others = iter([2, 3])
 
     def overtaken(self: Store, path: str, data: bytes) -> None:
-        for n in list(others):  # none are left for the overwrites themselves
+        for n in list(others):  # the overwrites themselves are not interrupted
             to_tfrecord(collection(n), place, overwrite=True)
         create(self, path, data)
 
@@ -240,7 +240,7 @@ TWINS = {
 def test_a_commit_that_runs_twice_at_once_commits_once(
     place: str, monkeypatch: pytest.MonkeyPatch, mode: str, step: str
 ) -> None:
-    """As when a worker that was given up for lost goes on: one attempt does it all inside of the other."""
+    """A worker that Dask believes dead goes on: one attempt runs completely inside the other."""
     options, expected = TWINS[mode]
     if mode != "create":
         to_tfrecord(keyed(a=[0], b=[0]), place, partition_on="key")
@@ -262,7 +262,7 @@ def test_a_commit_that_runs_twice_at_once_commits_once(
 
 
 def test_appends_that_race_for_a_number_are_both_there(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The second writes its snapshot when the first has decided on the same number."""
+    """The second append creates its snapshot after the first append chose the same number."""
     create = Store.create_exclusively
     others = iter([to_tfrecord(collection(2), place, append=True, compute=False)])
 

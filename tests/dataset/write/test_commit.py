@@ -1,4 +1,4 @@
-"""The commit of a write: all or nothing, whatever is interrupted, repeated or done at the same time."""
+"""The commit of a write is atomic if it is interrupted, repeated or concurrent."""
 
 import os
 from pathlib import Path
@@ -26,12 +26,12 @@ def collection() -> dd.DataFrame:
 
 
 def content(root: Path) -> list[str]:
-    """All files below."""
+    """The names of all files below the root."""
     return sorted(str(path.relative_to(root)) for path in root.rglob("*") if path.is_file())
 
 
 def values(root: Path) -> list[int]:
-    """The values of n in the order of the files, by protobuf."""
+    """The values of n in the order of the files, as protobuf reads them."""
     return [
         value
         for path in sorted(root.glob("part-*"))
@@ -63,7 +63,7 @@ def a_run(root: Path | str) -> WriteRun:
 
 
 def written(run: WriteRun, *numbers: int) -> list[Any]:
-    """The receipts of one partition per number."""
+    """Write a partition for each number, and return the receipts."""
     count = len(numbers)
     return [file for at, n in enumerate(numbers) for file in run.write(pa.table({"n": [n]}), at, count)]
 
@@ -86,7 +86,7 @@ STEPS = ["move", "place", "create_exclusively", "sync_directory", "remove"]
 def test_a_commit_that_was_interrupted_can_be_repeated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str, time: int
 ) -> None:
-    """Interrupted before the step, or between its effect and its return."""
+    """The interrupt comes before the step, or between its effect and its return."""
     run = a_run(tmp_path)
     receipts = written(run, 1, 2)
     work = getattr(Store, step)
@@ -128,7 +128,7 @@ def test_of_two_writes_to_one_place_the_first_wins_and_the_other_raises(place: s
 def test_an_error_after_the_snapshot_was_created_is_no_failure(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As when the answer of an object store is lost."""
+    """The answer of an object store may be lost after the object was created."""
     create = Store.create_exclusively
 
     def answer_lost(self: Store, path: str, data: bytes) -> None:

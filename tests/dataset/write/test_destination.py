@@ -1,4 +1,4 @@
-"""Where a write may go: what is refused, by which argument, and what a snapshot then says."""
+"""The destination of a write: rejected arguments, and the snapshot of the new dataset."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""A writer that is killed at any instant: readers see the rows from before or the rows from after."""
+"""A writer that is killed at any operation: readers see all old rows or all new rows."""
 
 import json
 import os
@@ -11,7 +11,7 @@ import pytest
 OLD = list(range(7))
 NEW = [11, 12, 13]
 
-# The rows before and after, and the least instants: there are more operations in writes that replace data.
+# The rows before and after, and the least number of operations; replacing data takes more.
 CASES = {
     "create": ([], NEW, 20),
     "append": (OLD, OLD + NEW, 30),
@@ -37,7 +37,7 @@ def test_a_kill_at_any_instant_leaves_the_old_rows_or_the_new(tmp_path: Path, mo
     assert readable == [old] * switch + [new] * (len(found) - switch)
     assert 0 < switch < len(found) - 1
     assert [seen["cleaned"] for seen in found] == readable
-    # The files of the rows that were not to be seen are gone, and a write can follow.
+    # The files of invisible rows are removed, and the next write succeeds.
     assert {seen["files"] for seen in found[:switch]} <= {found[0]["files"], found[0]["files"] - 1}
     assert {seen["files"] for seen in found[switch:]} == {found[-1]["files"]}
     adds = mode in ("append", "shuffle")

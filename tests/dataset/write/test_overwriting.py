@@ -208,7 +208,7 @@ def test_a_damaged_snapshot_does_not_stand_in_the_way(tmp_path: Path) -> None:
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A home with the current directory in it."""
+    """A home directory that contains the current directory."""
     home = tmp_path / "users" / "me"
     (home / "projects" / "here" / "below").mkdir(parents=True)
     monkeypatch.setenv("HOME", str(home))
