@@ -1,6 +1,6 @@
-"""`export`: the files that it writes are what other libraries define, and they disturb no read or write.
+"""`export`: its files follow the definitions of other libraries, and disturb no read or write.
 
-Where TensorFlow Datasets, TensorFlow Metadata and the tfrecord package are installed, they judge the files.
+If TensorFlow Datasets, TensorFlow Metadata and the tfrecord package are installed, they check the files.
 """
 
 import json
@@ -53,7 +53,7 @@ Write = Callable[..., str]
 
 @pytest.fixture
 def write(tmp_path: Path) -> Write:
-    """Write a dataset, and give its path."""
+    """Write a dataset, and return its path."""
 
     def write(data: pd.DataFrame | None = None, npartitions: int = 3, **keywords: Any) -> str:
         data = frame() if data is None else data
@@ -219,7 +219,7 @@ def test_an_appended_run_in_a_split_is_refused(write: Write) -> None:
 
 
 def schema(text: str) -> dict[str, dict[str, str]]:
-    """The features of a schema in protobuf's text format, with the text of each of their fields."""
+    """The fields of each feature in a schema, as protobuf's text format prints them."""
     found: dict[str, dict[str, str]] = {}
     for block in re.findall(r"^feature \{\n(.*?)^\}\n", text, re.DOTALL | re.MULTILINE):
         fields = dict(re.findall(r"^  (\w+):? (.*)$", block, re.MULTILINE))
@@ -337,7 +337,7 @@ def test_tensorflow_metadata_parses_the_schema(write: Write) -> None:
     assert by_name["small"].int_domain.max == 127
 
 
-# In a process of its own, because its messages are registered under the names of those of TensorFlow.
+# A separate process, because the package and TensorFlow register messages of the same names.
 TFRECORD_PACKAGE = """
 import json, sys, tfrecord
 path, index, shard = sys.argv[1:]
@@ -346,7 +346,7 @@ print(json.dumps([int(row["id"][0]) for row in rows]))
 """
 
 
-# CI installs the tfrecord package, which judges the index; the test extra does not.
+# CI installs the tfrecord package, which checks the index; the test extra does not install it.
 @pytest.mark.skipif(find_spec("tfrecord") is None, reason="the tfrecord package is not installed")
 @pytest.mark.parametrize(("shard", "expected"), [(None, (0, 90)), ((0, 2), (0, 45)), ((1, 2), (45, 90))])
 def test_the_tfrecord_package_reads_by_the_index(
@@ -357,6 +357,6 @@ def test_the_tfrecord_package_reads_by_the_index(
     (file,) = Snapshot.open(path).files
     command = [sys.executable, "-c", TFRECORD_PACKAGE, f"{path}/{file.path}", index, json.dumps(shard)]
     found = json.loads(subprocess.check_output(command))
-    if shard is None:  # begins anywhere, and goes on at the start
+    if shard is None:  # begins anywhere, and wraps around
         found.sort()
     assert found == list(range(*expected))

@@ -1,4 +1,4 @@
-"""Keras: a PyDataset with every row in each epoch. Grain: a table is its random-access source."""
+"""Keras: a PyDataset with every row in each epoch. Grain: a RecordTable is a random-access source."""
 
 from typing import Any
 

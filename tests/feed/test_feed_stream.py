@@ -1,4 +1,4 @@
-"""Arrow streams: what clients receive, and what they and the server see when either side fails."""
+"""Arrow streams: the batches that clients receive, and the errors on both sides if one side fails."""
 
 import datetime
 import os
@@ -78,7 +78,7 @@ def test_each_connection_gets_a_fresh_pass(dataset: str) -> None:
 @pytest.mark.parametrize("shuffle", [None, 5])
 def test_several_endpoints_share_the_rows_in_every_pass(dataset: str, shuffle: int | None) -> None:
     with stream.serve(dataset, [":0"] * 3, shuffle=shuffle, shuffle_buffer=50) as server:
-        arrow_clients.batches(server.endpoints[1])  # endpoints may be in different passes
+        arrow_clients.batches(server.endpoints[1])  # two endpoints may be in different passes over the rows
         shards = [ids(arrow_clients.batches(endpoint)) for endpoint in server.endpoints]
     assert sorted(number for shard in shards for number in shard) == list(range(ROWS))
     assert {len(shard) for shard in shards} == {334, 335}

@@ -1,4 +1,4 @@
-"""TensorFlow: specs that its own parser takes, and two engines that give the same elements."""
+"""TensorFlow: specs for its own parser, and two engines that yield the same elements."""
 
 import datetime
 from pathlib import Path

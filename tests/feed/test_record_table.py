@@ -1,4 +1,4 @@
-"""`RecordTable`: any records, in any order, from any form of file, from several threads."""
+"""`RecordTable`: records by number in any order, from any codec, and from several threads."""
 
 import pickle
 import random

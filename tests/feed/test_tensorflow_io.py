@@ -1,4 +1,4 @@
-"""The real client: TensorFlow I/O in a virtual environment of its own, because it needs an old TensorFlow.
+"""TensorFlow I/O as a client, in a separate virtual environment because it needs an old TensorFlow.
 
 Set DASK_TFRECORD_TFIO_PYTHON to a Python 3.11 with tensorflow-io 0.37.1, tensorflow-cpu 2.16.2, numpy 1.26.4
 and pyarrow.
@@ -30,7 +30,7 @@ pytestmark = pytest.mark.skipif(
 
 ROWS = 2_003
 
-# Constructs the dataset by the code it is given, and prints what it reads, and the error that ends it.
+# Runs the code that constructs the dataset, and prints the elements and the error that ends the dataset.
 CLIENT = """
 import json, sys
 exec(sys.stdin.read())
@@ -217,7 +217,7 @@ if __name__ == "__main__":
 
 @pytest.fixture
 def doomed() -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """A server in a process of its own, which stops in the middle, and the code for its client."""
+    """Start a server process that stops in the middle of a pass; returns it and the code for its client."""
     with subprocess.Popen([sys.executable, "-c", SERVER], stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout
         yield process, "".join(iter(process.stdout.readline, "END\n"))

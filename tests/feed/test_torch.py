@@ -1,4 +1,4 @@
-"""PyTorch: every row once over workers and ranks, exact resuming, tensors with the values of the columns."""
+"""PyTorch: every row once across workers and ranks, exact resuming, tensors of the column values."""
 
 import json
 from typing import Any

@@ -1,4 +1,4 @@
-"""Damaged, hostile and odd files: an error that says where, or protobuf's rows; never less in silence."""
+"""Damaged, hostile and odd files: an error with its place, or all rows of protobuf; no silent loss."""
 
 import gzip
 import json
@@ -21,20 +21,20 @@ BAD = Path(__file__).parents[1] / "data" / "bad"
 CASES = {case["file"]: case for case in json.loads((BAD / "bad.json").read_text())}
 GOOD = BAD / "good_3.tfrecord"
 
-# Messages of which google.protobuf gives rows, and we raise. Its runtimes disagree about unknown fields in a
-# map entry: in Python they take the whole entry away, in C++ they do not. A message that has unknown fields
-# in place of features is taken for one of another type.
+# Messages that google.protobuf parses and we reject. Unknown fields in a map entry: protobuf's Python runtime
+# drops the entry, its C++ runtime keeps the entry. A message with unknown fields in place of features: it is
+# a message of another type.
 KNOWN_PROTOBUF_DIVERGENCES = {
     "protobad_features_feature_wrong_wire_type_varint.tfrecord",
     "protobad_map_key_wrong_wire_type_varint.tfrecord",
     "protoodd_unknown_len_field_in_map_entry_last.tfrecord",
 }
 
-# A record whose one feature has a name and no value. It is taken for a message of another type where no
-# column has that name.
+# A record whose only feature has a name and no value. If no column has this name, the record is rejected as a
+# message of another type.
 NO_VALUE = "protoodd_map_entry_no_value.tfrecord"
 
-# Files that TensorFlow reads to another end: "tf" is what it does, and we do what the oracle says.
+# Files that TensorFlow reads differently: "tf" is the result of TensorFlow; we agree with the oracle.
 KNOWN_TENSORFLOW_DIVERGENCES = {
     "absurd_length_2e40.tfrecord": "the process dies",
     "gzip_empty_member_first.tfrecord.gz": "stops at an empty member",
@@ -63,7 +63,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def stored_payloads(name: str) -> tuple[list[bytes], bool]:
-    """The payloads before the first damaged frame, and whether there is none."""
+    """The payloads before the first damaged frame, and True if no frame is damaged."""
     try:
         return oracle.read_payloads(BAD / name), True
     except oracle.DamagedError as damage:
@@ -71,12 +71,12 @@ def stored_payloads(name: str) -> tuple[list[bytes], bool]:
 
 
 def _is_no_example(payload: bytes) -> bool:
-    """Whether we refuse a message that protobuf parses as an Example."""
+    """Return True if we reject a message that protobuf parses as an Example."""
     return oracle.drops_map_entries(payload) or oracle.is_of_another_type(payload)
 
 
 def judged(name: str, record_type: str = "example") -> tuple[list[Record], bool]:
-    """The records before the first damage of frame or message, and whether there is none."""
+    """The records before the first damaged frame or message, and True if there is no damage."""
     payloads, whole = stored_payloads(name)
     records: list[Record] = []
     for payload in payloads:
@@ -90,7 +90,7 @@ def judged(name: str, record_type: str = "example") -> tuple[list[Record], bool]
 
 
 def kinds_of(records: list[Record]) -> dict[str, set[str]]:
-    """The kinds that each feature of the records is seen with."""
+    """The set of kinds of each feature of the records."""
     kinds: dict[str, set[str]] = {}
     for record in records:
         for name, feature in record.features.items():
@@ -99,7 +99,7 @@ def kinds_of(records: list[Record]) -> dict[str, set[str]]:
 
 
 def list_schema(records: list[Record]) -> pa.Schema:
-    """A list column for each feature, of the first kind seen."""
+    """A schema with a list column for each feature, of the feature's first kind."""
     leaf = {"int64": pa.int64(), "float": pa.float32(), "bytes": pa.binary()}
     fields = {}
     for name, kinds in kinds_of(records).items():
@@ -109,7 +109,7 @@ def list_schema(records: list[Record]) -> pa.Schema:
 
 
 def rows_of(frame: Any) -> dict[str, list[Any]]:
-    """A frame in the oracle's terms."""
+    """The rows of a frame as the oracle represents values."""
     table = pa.Table.from_pandas(frame, preserve_index=False)
     return {name: [oracle.canonical(v) for v in table[name].to_pylist()] for name in table.column_names}
 
@@ -133,7 +133,7 @@ def test_every_bad_file_has_its_case() -> None:
 
 @pytest.mark.parametrize("name", [name for name, case in CASES.items() if "python_protobuf" in case])
 def test_the_oracle_agrees_with_what_was_recorded(name: str) -> None:
-    """What these tests call protobuf's rows is what protobuf said when the files were made."""
+    """The oracle reads the same rows as protobuf read when the files were made."""
     payloads, _ = stored_payloads(name)
     recorded = CASES[name]["python_protobuf"]
     assert len(payloads) >= len(recorded)
@@ -187,7 +187,7 @@ def _refused(payload: bytes) -> bool:
 
 @pytest.mark.parametrize("name", CASES)
 def test_bad_file_without_any_hint_never_gives_less_in_silence(name: str) -> None:
-    """As a newcomer reads it: all is inferred, also the record type."""
+    """The read has no arguments: the schema and the record type are inferred."""
     records, whole = judged(name)
     try:
         found = read(name)
@@ -222,7 +222,7 @@ def test_bad_file_read_as_bytes_gives_all_payloads_or_raises(name: str) -> None:
 
 @pytest.mark.parametrize("name", CASES)
 def test_known_divergences_from_tensorflows_framing_are_all_there_are(name: str) -> None:
-    """Against what TensorFlow 2.21 did when the files were made; the list may not go stale."""
+    """The list is compared with the results of TensorFlow 2.21, so that it stays complete and minimal."""
     payloads, whole = stored_payloads(name)
     case = CASES[name]
     same = len(payloads) == case["tf_records"] and whole == (case["tf_error"] is None)
@@ -234,7 +234,7 @@ def test_known_divergences_from_tensorflows_framing_are_all_there_are(name: str)
 
 @pytest.mark.parametrize("compression", ["gzip", "zlib"])
 def test_every_cut_of_a_compressed_file_raises(tmp_path: Path, compression: str) -> None:
-    """Also at a flush point on a record boundary, where TensorFlow sees a clean end."""
+    """Also a cut at a flush point between records, which TensorFlow takes for the end."""
     stream = zlib.compressobj(wbits=31 if compression == "gzip" else 15)
     stored = b""
     for record in oracle.frames(GOOD.read_bytes()):
@@ -287,7 +287,7 @@ print(peak_kib() - normal)
 
 
 def test_absurd_lengths_take_no_memory(tmp_path: Path) -> None:
-    """Peak memory stays within 16 MiB of that for a good file, plain and compressed."""
+    """The peak memory exceeds the peak of a good file by at most 16 MiB."""
     paths = [*sorted(BAD.glob("absurd_length_*")), BAD / "length_big_endian.tfrecord"]
     for path in list(paths):
         packed = tmp_path / f"{path.name}.gz"
@@ -304,7 +304,7 @@ def test_absurd_lengths_take_no_memory(tmp_path: Path) -> None:
 
 
 def undamaged(name: str) -> list[bytes]:
-    """The payloads whose frames hold, by the rules for passing over damage: looked for at every byte."""
+    """The payloads that a read with on_corrupt="skip" returns, found by a search at every byte."""
     content, _ = oracle.read_stored(BAD / name)
     found, at = [], 0
     while at < len(content):
@@ -316,7 +316,7 @@ def undamaged(name: str) -> list[bytes]:
 
 
 def _frame_at(content: bytes, at: int) -> tuple[bytes | None, int]:
-    """The payload of the frame, None if it is damaged; and the frame's end, 0 if its length is."""
+    """The payload of the frame, None if it is damaged; the end of the frame, 0 if the length is damaged."""
     header = content[at : at + 12]
     if len(header) < 12 or struct.unpack("<I", header[8:])[0] != oracle.masked_crc(header[:8]):
         return None, 0
@@ -329,7 +329,7 @@ def _frame_at(content: bytes, at: int) -> tuple[bytes | None, int]:
 
 
 def _next_frame(content: bytes, start: int) -> int:
-    """Where the next frame of which the payload is intact or what follows is a frame, or the end."""
+    """The offset of the next frame with an intact payload or a following frame; else the end of the file."""
     for at in range(start, len(content)):
         payload, end = _frame_at(content, at)
         follows = end == len(content) or (end and _frame_at(content, end)[1])
@@ -371,7 +371,7 @@ def test_bad_file_passed_over_says_so_if_and_only_if_something_is_lost(name: str
 @pytest.mark.filterwarnings("ignore::dask_tfrecord.CorruptRecordWarning")
 @pytest.mark.parametrize("name", [name for name in CASES if name.startswith("proto")])
 def test_bad_message_is_passed_over_whatever_columns_are_read(name: str) -> None:
-    """Also where what is wrong with it is in none of them."""
+    """Also if the damage is in none of the columns that are read."""
     messages = [payload for payload in undamaged(name) if not _refused(payload)]
     count = sum(not _is_no_example(payload) for payload in messages) - (name == NO_VALUE)
     schema = pa.schema([(column, pa.list_(pa.int64())) for column in ("none", "nor this")])

@@ -1,4 +1,4 @@
-"""Large files that others wrote: where their records begin, whatever payloads hold and is damaged."""
+"""The search for record boundaries in large files of other writers, with nested records and damage."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -30,7 +30,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def walked(data: bytes, limit: int = MAX_RECORD_BYTES) -> tuple[list[int], list[int]]:
-    """The definition: where records begin when one goes from each to the next, and where that is damaged."""
+    """The reference: the offsets of records when every record is read in turn, and the damaged ranges."""
     starts, damaged, at = [], [], 0
     while at < len(data):
         header, left = data[at : at + 12], len(data) - at
@@ -46,7 +46,7 @@ def walked(data: bytes, limit: int = MAX_RECORD_BYTES) -> tuple[list[int], list[
 
 
 def located(data: bytes, stretch: int, every: int = 1, **options: Any) -> BlockIndex | None:
-    """What is found in a file with this content."""
+    """The boundaries that are found in a file with this content."""
     store = Store.at("memory://located")
     store.fs.pipe_file("/located/file", data)
     info = FileInfo("/located/file", len(data))
@@ -67,7 +67,7 @@ def check(data: bytes, stretch: int, limit: int = MAX_RECORD_BYTES) -> None:
 
 
 def nested(depth: int) -> bytes:
-    """A file in which some records hold whole files of that kind."""
+    """A file in which some records hold whole TFRecord files."""
     payloads = [b"x" * 30, b"", b"first"]
     if depth:
         payloads += [nested(depth - 1), b"between", nested(depth - 1) + b"end"]
@@ -163,7 +163,7 @@ def _stretch(data: bytes) -> tuple[Store, Any]:
 
 @pytest.fixture(params=[1, 1 << 24])
 def _stretches(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tasks that locate look at as little as a partition, or at everything."""
+    """The tasks that search for boundaries read one partition each, or everything."""
     monkeypatch.setattr(module, "TASK_BYTES", request.param)
 
 
@@ -242,7 +242,7 @@ def test_locating_needs_no_reading_of_small_files(tmp_path: Path, monkeypatch: p
 
 @pytest.fixture
 def remote(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """A file of records that hold files, at a URL, and the storage options for it."""
+    """A file with nested TFRecord files at a URL, and the storage options to read it."""
     content = nested(2)
     if request.param == "s3":
         with s3_server() as options:

@@ -1,4 +1,4 @@
-"""Damage: raised by default; passed over on request, and then exactly the damaged records are lost."""
+"""Damage raises by default; if it is skipped, exactly the damaged records are lost."""
 
 import gzip
 import random
@@ -41,7 +41,7 @@ def whole(path: Path) -> tuple[Store, Split]:
 def passed_over(
     path: Path, *, splits: list[Split] | None = None, schema: Schema = NUMBERS, to: Path | None = None
 ) -> tuple[list[int], pd.DataFrame]:
-    """The numbers that are read, and the quarantine's log of the others, in the order of the file."""
+    """The numbers that are read, and the quarantine's log of the lost bytes in the order of the file."""
     store, split = whole(path)
     folder = to or path.parent / f"_quarantine-{path.name}-{len(splits or ())}"
     options = ReadOptions(damage=DamagePolicy("quarantine", quarantine=Store.at(folder)))
@@ -55,7 +55,7 @@ def passed_over(
 
 
 def stretches(log: pd.DataFrame) -> list[tuple[int, int]]:
-    """Where what was lost begins and ends; what touches is one."""
+    """The lost ranges of bytes; adjacent ranges are merged."""
     found: list[tuple[int, int]] = []
     for offset, length in zip(log["offset"], log["length"], strict=True):
         if found and found[-1][1] == offset:
@@ -78,7 +78,7 @@ PLACES = {"length": (0, 8), "length checksum": (8, 12), "payload": (12, -4), "pa
 
 @pytest.fixture(scope="module")
 def million(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, "np.ndarray[Any, Any]", list[int]]:
-    """A file, where its records begin (and the last one ends), and which of them are damaged."""
+    """A file, the offsets of its records and of its end, and the numbers of the damaged records."""
     columns = [Column("n", "int64", 0), Column("text", "string", 0)]
     numbers = np.arange(RECORDS)
     batch = pa.record_batch({"n": numbers, "text": pa.array(["x" * (n % 23) for n in range(RECORDS)])})
@@ -128,7 +128,7 @@ def test_one_percent_of_a_million_records_damaged_is_exactly_what_is_lost(
 def test_splits_of_a_million_records_lose_the_same(
     million: tuple[Path, "np.ndarray[Any, Any]", list[int]], tmp_path: Path, parts: int
 ) -> None:
-    """Each of them alone; their ends are proven records, whatever lies before them."""
+    """Each split is read alone; splits begin at intact records."""
     path, starts, chosen = million
     damaged = set(chosen)
     store, split = whole(path)
@@ -225,7 +225,7 @@ SHAPES: dict[str, tuple[list[Any], list[int]]] = {
 def test_damage_of_every_shape_takes_no_record_with_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shape: str, window: int, compression: str | None
 ) -> None:
-    """Whatever the size of the window; the log has all lost bytes, and no others."""
+    """The result does not depend on the size of the window, and the log has exactly the lost bytes."""
     monkeypatch.setattr(files, "WINDOW_BYTES", window)
     parts, lost = SHAPES[shape]
     stored = [part if isinstance(part, bytes) else framed_number(part) for part in parts]
@@ -240,7 +240,7 @@ def test_damage_of_every_shape_takes_no_record_with_it(
 
 @pytest.mark.parametrize("compression", ["gzip", "zlib"])
 def test_a_broken_stream_ends_its_file(tmp_path: Path, compression: str) -> None:
-    """What was decompressed before is read; the half record at its end is in the log."""
+    """The records before the break are read; the incomplete record at the break is in the log."""
     source = random.Random(1)
     records = [
         oracle.features_file([{"n": ("int64", [n]), "x": ("bytes", [source.randbytes(500)])}])
@@ -263,7 +263,7 @@ def test_a_broken_stream_ends_its_file(tmp_path: Path, compression: str) -> None
 
 @pytest.fixture
 def short_calls(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Decoders that leave all but two records to their next call, as they do with what is beyond 2 GiB."""
+    """Let each call of a decoder decode two records, as if the rest were beyond 2 GiB."""
     decode, two = Decoder.decode, len(framed_number(0) + framed_number(1))
     monkeypatch.setattr(Decoder, "decode", lambda self, data, final: decode(self, data[:two], final=False))
 

@@ -1,4 +1,4 @@
-"""The schema of files that carry none: what is concluded from what protobuf wrote."""
+"""The schema that is inferred from records, which protobuf wrote."""
 
 import struct
 from collections.abc import Sequence
@@ -42,7 +42,7 @@ def test_a_features_type(
 @pytest.mark.parametrize("at", [0, 1, 7, 8, 15, 16, 40])
 @pytest.mark.parametrize("sign", range(129))
 def test_values_with_control_characters_are_binary(tmp_path: Path, sign: int, at: int) -> None:
-    """Such as packed numbers, which are often valid UTF-8."""
+    """Packed numbers have control characters, and are often valid UTF-8."""
     text = ("a" * at + chr(sign) + "é" * (at % 3)).encode()
     type_ = pa.string() if oracle.is_text(text) else pa.binary()
     assert types(infer(tmp_path, file_of({"a": ("bytes", [b"x" * 9, text])}))) == {"a": pa.list_(type_)}
@@ -99,7 +99,7 @@ def test_a_context_alone_is_an_example_unless_asked_otherwise(tmp_path: Path) ->
 
 @pytest.mark.parametrize("whole", [True, False])
 def test_a_list_of_lists_that_is_given_makes_sequence_examples(tmp_path: Path, whole: bool) -> None:
-    """The sample need not hold any."""
+    """The sample may hold no feature list."""
     content = sequence_file(Record({"id": Feature("int64", [1])}))
     steps = {"id": pa.int64(), "steps": pa.list_(pa.list_(pa.int64()))}
     schema = infer(tmp_path, content, schema=pa.schema(steps) if whole else steps)
@@ -172,7 +172,7 @@ def test_a_name_in_context_and_feature_lists_is_refused_unless_given(tmp_path: P
 
 @pytest.mark.parametrize("whole", [True, False])
 def test_a_type_that_looks_where_the_feature_is_not_is_refused(tmp_path: Path, whole: bool) -> None:
-    """It would find nothing, and all of the column would be missing."""
+    """A column that reads the wrong map would be all null."""
     record = Record({"id": Feature("int64", [1])}, {"steps": [Feature("int64", [1])]})
     wrong = {
         "id": (pa.list_(pa.list_(pa.int64())), r'a feature of the context.*"id": pa.int64\(\)'),
@@ -273,7 +273,7 @@ def test_damage_that_is_passed_over_is_so_when_looking_too(tmp_path: Path, how: 
     for content in (bytes(damaged) + usual * 3 + late, usual + bytes(damaged) + usual * 2 + late):
         path = directory_of(tmp_path, content)
         if at == "message" and content.startswith(damaged):
-            assert list(read_tfrecord(path, infer=how).columns) == ["record"]  # all of its bytes
+            assert list(read_tfrecord(path, infer=how).columns) == ["record"]  # all records are read as bytes
         else:
             with pytest.raises(CorruptRecordError):
                 read_tfrecord(path, infer=how)

@@ -1,4 +1,4 @@
-"""Nothing is 32 bits wide: files, offsets and columns beyond 2 and 4 GiB; and memory stays bounded."""
+"""Files, offsets and columns beyond 2 and 4 GiB, and the memory of large reads."""
 
 import gzip
 import zlib
@@ -46,7 +46,7 @@ def whole(path: Path) -> tuple[Store, Split]:
 
 
 def sparse(path: Path, start: int, content: bytes, after: int = 0) -> None:
-    """A file of zeros but for the content at ``start``; it takes up next to nothing."""
+    """A sparse file of zeros with the content at ``start``."""
     with path.open("wb") as file:
         file.seek(start)
         file.write(content)
@@ -62,7 +62,7 @@ def expected(start: int, count: int) -> list[tuple[int, int]]:
 
 @pytest.mark.parametrize("start", STARTS)
 def test_a_split_beyond_any_32_bits_of_a_plain_file(tmp_path: Path, start: int) -> None:
-    """Its record numbers are as large as its offsets."""
+    """The record numbers of the split are as large as its offsets."""
     content = frames(100)
     sparse(tmp_path / "data", start, content + frames(3), after=GIB)
     store, split = whole(tmp_path / "data")
@@ -97,7 +97,7 @@ def test_damage_beyond_any_32_bits_tells_where_it_is(tmp_path: Path, start: int)
 @pytest.mark.parametrize("content", STARTS)
 @pytest.mark.parametrize("stored", STARTS)
 def test_a_split_beyond_any_32_bits_of_a_gzip_file(tmp_path: Path, stored: int, content: int) -> None:
-    """Of the stored bytes, of what they become, or of both, in blocks as this library writes them."""
+    """The stored offset, the decompressed offset, or both are beyond 32 bits."""
     stream = zlib.compressobj(wbits=-15)
     first = stream.compress(frames(50)) + stream.flush(zlib.Z_FULL_FLUSH)
     rest = stream.compress(frames(50)) + stream.flush(zlib.Z_FULL_FLUSH)
@@ -155,7 +155,7 @@ print(0)
 
 
 def test_a_column_of_more_than_two_gigabytes_in_one_partition(tmp_path: Path) -> None:
-    """Its chunks have offsets of 32 bits, all of them small."""
+    """The column has several chunks, whose 32-bit offsets do not overflow."""
     if psutil.virtual_memory().available < 6 * GIB:
         pytest.skip("needs 6 GiB of free memory")
     assert growth(COLUMN, tmp_path) == 0
@@ -163,7 +163,7 @@ def test_a_column_of_more_than_two_gigabytes_in_one_partition(tmp_path: Path) ->
 
 def test_rows_are_chosen_of_a_column_of_more_than_two_gigabytes() -> None:
     chunk = pa.array([bytes(GIB // 16), b"last"])
-    table = pa.table({"image": pa.chunked_array([chunk] * 33)})  # all of them the same memory
+    table = pa.table({"image": pa.chunked_array([chunk] * 33)})  # all rows share one value in memory
     assert random_access._selected_rows(table, np.array([1, 65]))["image"].to_pylist() == [b"last"] * 2
     assert random_access._ordered(table, np.arange(66)).num_rows == 66
 

@@ -52,7 +52,7 @@ def test_a_file_that_changed_is_no_damage(tmp_path: Path) -> None:
 
 @pytest.fixture
 def two(tmp_path: Path) -> Path:
-    """Two files of five records; in one of them two are damaged."""
+    """Two files of five records; two records of the second file are damaged."""
     folder = tmp_path / "two"
     folder.mkdir()
     good = b"".join(map(framed_number, range(5)))
@@ -129,7 +129,7 @@ def test_a_snapshots_counts_are_not_believed_where_damage_is_passed_over(tmp_pat
     ("most", "allowed"), [(2, True), (1, False), (0, False), (0.41, True), (0.39, False)]
 )
 def test_more_damage_than_allowed_raises(two: Path, most: float, allowed: bool) -> None:
-    """The bounds hold for a partition, here of five records."""
+    """The limit applies to a partition, here of five records."""
     ddf = read(two, on_corrupt="skip", max_corrupt=most)
     if allowed:
         with pytest.warns(CorruptRecordWarning):

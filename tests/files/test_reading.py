@@ -1,4 +1,4 @@
-"""Columns that tell where records come from; features that nobody expected; limits of what is read."""
+"""Path and offset columns, features without a column, and limits of reads."""
 
 import gzip
 import os
@@ -48,7 +48,7 @@ def starts(sizes: list[int]) -> list[int]:
 
 
 def origins(folder: Path) -> list[tuple[int, str, int]]:
-    """Of each record: the number in it, its file, and where it begins."""
+    """For each record the number that it holds, its file and its offset."""
     found = []
     for name, first, count in (("a", 0, 7), ("b", 7, 5)):
         offsets = starts([len(frame) for frame in frames(first, count)])
@@ -168,7 +168,7 @@ def test_a_path_shows_no_secret(two: Path) -> None:
 
 @pytest.fixture
 def extra(tmp_path: Path) -> Path:
-    """Only the sixth of many files has the features y and z."""
+    """Many files; only the sixth has the features y and z."""
     folder = tmp_path / "extra"
     folder.mkdir()
     for number in range(20):
@@ -200,7 +200,7 @@ def test_features_may_be_ignored(extra: Path) -> None:
 
 
 def test_a_projection_does_not_look_at_what_it_does_not_read(extra: Path) -> None:
-    """A column of several may be read where reading all of them would raise."""
+    """A read of one column succeeds even if a read of all columns would raise."""
     ddf = read_tfrecord(extra, schema={"m": pa.int64()})
     assert len(ddf[["n"]].compute()) == 40
     with pytest.raises(SchemaError, match=r"feature '[yz]'"):
@@ -228,7 +228,7 @@ def read(path: Path, **options: Any) -> pd.DataFrame:
 
 
 def test_checksums_of_payloads_may_go_unverified(tmp_path: Path) -> None:
-    """Those of lengths are verified all the same."""
+    """The checksums of lengths are always verified."""
     good, other = frames(100, 2)
     damaged = bytearray(good)
     damaged[-1] ^= 1
@@ -286,7 +286,7 @@ print(peak_kib() - normal)
 
 
 def test_a_decompression_bomb_takes_little_memory(tmp_path: Path) -> None:
-    """A record of a gigabyte of zeros, in a megabyte."""
+    """A compressed file of a megabyte holds a record of a gigabyte of zeros."""
     size = 2**30
     length = struct.pack("<Q", size)
     with gzip.open(tmp_path / "bomb", "wb", compresslevel=1) as file:

@@ -1,4 +1,4 @@
-"""What a receipt says of its file's columns holds for the rows that are read back."""
+"""The statistics in the receipt of a file are true for the rows that a read returns."""
 
 import datetime
 import itertools

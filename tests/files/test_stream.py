@@ -1,4 +1,4 @@
-"""Stretches of files, read alone from any store: exactly their rows, or an error that says what is wrong."""
+"""Splits of files on any store: a read returns exactly the rows of the split, or raises."""
 
 import itertools
 import os
@@ -34,7 +34,7 @@ EVERY: list[Compression | None] = [None, *CODECS]
 
 @dataclass
 class Written:
-    """The table in one file a compression, and where the blocks of each begin."""
+    """The table in a file for each compression, and the offsets of the blocks."""
 
     root: Path
     blocks: dict[Compression | None, tuple[Block, ...]]
@@ -72,7 +72,7 @@ def web(written: Written) -> Iterator[Web]:
 
 @pytest.fixture
 def server(web: Web) -> Iterator[Web]:
-    """The server, which is good again after the test."""
+    """The server; its faults are removed after the test."""
     usual = {name: getattr(web, name) for name in ("ranges", "says_so", "lie", "cut")}
     web.asked.clear()
     yield web
@@ -82,7 +82,7 @@ def server(web: Web) -> Iterator[Web]:
 
 @pytest.fixture(scope="module")
 def places(written: Written, web: Web) -> Iterator[dict[str, tuple[str, dict[str, Any]]]]:
-    """Where the files are, and how to get there."""
+    """The directory of the files, and the storage options to read it."""
     with s3_server() as options:
         s3 = s3fs.S3FileSystem(**options)
         s3.call_s3("create_bucket", Bucket="ranges")
@@ -107,7 +107,7 @@ def whole(place: tuple[str, dict[str, Any]], name: str) -> tuple[Store, Split]:
 
 
 def ranges(split: Split, blocks: tuple[Block, ...]) -> list[tuple[Split, int, int]]:
-    """Every run of blocks, and the rows it holds."""
+    """Every range of consecutive blocks, and its rows."""
     found = []
     for at, start in enumerate(blocks):
         for stop in [*blocks[at + 1 :], None]:
@@ -130,7 +130,7 @@ def test_every_run_of_blocks_alone_holds_exactly_its_rows(
 
 
 def test_only_the_bytes_of_the_range_are_asked_for(places: dict[str, Any], server: Web) -> None:
-    """Also where a range is longer than one request."""
+    """Also if a range is longer than one request."""
     store, split = whole(places["http"], "data.tfrecord")
     server.asked.clear()
     start, stop = Block(1_000, 1_000, 0), Block(41_000, 41_000, 0)
@@ -149,7 +149,7 @@ def test_only_the_bytes_of_the_range_are_asked_for(places: dict[str, Any], serve
 def test_a_compressed_file_is_not_taken_for_a_plain_one_where_offsets_agree(
     places: dict[str, Any], written: Written
 ) -> None:
-    """The place of a block in the file may be, by chance, its place in the content."""
+    """The stored offset of a block may equal its decompressed offset by chance."""
     store, split = whole(places["local"], written.name("gzip"))
     block = written.blocks["gzip"][2]
     shifted = [replace(split, start=Block(block.offset, block.offset, block.record))]
@@ -179,7 +179,7 @@ def test_a_server_that_ignores_ranges_is_noticed(
     if first:
         with pytest.raises(TFRecordError, match=r"http://.*/data\.tfrecord.*blocksize=None"):
             read_table(store, replace(split, start=blocks[1]), SCHEMA, ReadOptions())
-    else:  # the start of an answer is what was asked for
+    else:  # the answer begins with the requested bytes
         part = replace(split, stop=blocks[1])
         assert read_table(store, part, SCHEMA, ReadOptions()) == TABLE.slice(0, blocks[1].record)
 
@@ -202,7 +202,7 @@ def test_a_server_that_ignores_ranges_sends_whole_files(
 def test_a_server_that_lies_about_the_size_is_noticed(
     places: dict[str, Any], written: Written, server: Web, lie: int, part: str
 ) -> None:
-    """Also where the size it tells is the end of a record."""
+    """Also if the wrong size is the end of a record."""
     if lie == -30_000:
         lie = written.blocks[None][-1].offset - len(written.bytes())
     server.lie = lie
@@ -237,7 +237,7 @@ def test_no_message_holds_the_secret_of_a_url(server: Web) -> None:
 
 
 class Drip:
-    """A file of which each read gives a byte or a few, as pipes and some stores do."""
+    """A file whose reads return one or a few bytes, as pipes and some stores do."""
 
     def __init__(self, file: Any) -> None:
         self._file = file
@@ -274,7 +274,7 @@ def test_short_reads_are_no_end(
 
 
 def copied(kind: str, places: dict[str, Any], written: Written, tmp_path: Path) -> tuple[Store, Split]:
-    """The plain file in a place of its own."""
+    """A copy of the uncompressed file, which the test may change."""
     root, options = (str(tmp_path), {}) if kind == "local" else places[kind]
     fs = fsspec.open(f"{root}/mine.tfrecord", **options).fs
     store = Store.at(f"{root}/mine.tfrecord", options)
@@ -292,7 +292,7 @@ parts = pytest.mark.parametrize("part", ["whole", "inner"])
 def test_a_file_that_changes_between_plan_and_read_raises(
     places: dict[str, Any], written: Written, tmp_path: Path, kind: str, part: str, change: str
 ) -> None:
-    """Also where the part that is read is the same as before."""
+    """Also if the bytes of the split did not change."""
     store, split = copied(kind, places, written, tmp_path)
     if part == "inner":
         split = replace(split, start=written.blocks[None][1], stop=written.blocks[None][2])

@@ -1,4 +1,4 @@
-"""Files: blocks at which reading can start, limits at which the next file begins, the same bytes always."""
+"""Written files: blocks where a read can start, limits of size, and reproducible bytes."""
 
 import bz2
 import itertools
@@ -43,7 +43,7 @@ small_blocks = pytest.mark.usefixtures("_small_blocks")
 
 
 def payloads(sizes: list[int]) -> pa.Table:
-    """Records of random bytes, which no compression makes smaller."""
+    """A table of random bytes, which no codec can compress."""
     source = random.Random(5)
     return pa.table({"record": pa.array([source.randbytes(size) for size in sizes], pa.binary())})
 
@@ -57,7 +57,7 @@ def numbers(rows: int) -> pa.Table:
 def write(
     root: Path, table: pa.Table, groups: list[DirectoryGroup] | None = None, **options: Any
 ) -> list[FileEntry]:
-    """The table below ``root``, as plain records where it is one column of bytes."""
+    """Write the table below ``root``; one column of bytes becomes records of raw bytes."""
     plain = table.schema.types == [pa.binary()]
     schema = Schema.from_arrow(table.schema, "bytes" if plain else "example")
     store = Store.at(root)
@@ -79,7 +79,7 @@ def read(root: Path, entry: FileEntry, schema: pa.Schema) -> pa.Table:
 
 
 def inflate_from(stored: bytes, compression: Compression | None) -> bytes:
-    """What follows a block's offset, by other libraries."""
+    """Decompress the file from the offset of a block with other libraries."""
     if compression is None:
         return stored
     if compression in ("gzip", "zlib"):
@@ -143,7 +143,7 @@ def test_the_level_asked_for_is_written(tmp_path: Path) -> None:
 @deflates
 @small_blocks
 def test_the_same_rows_give_the_same_bytes(tmp_path: Path, compression: Compression) -> None:
-    """Whatever the threads, the chunks of the table, and how much of it is converted at a time."""
+    """The bytes do not depend on threads, on the chunks of the table, or on the rows converted at once."""
     table = numbers(20_000)
     cuts = [0, 1, 5, 700, 701, 9_999, 20_000]
     pieces = pa.concat_tables([table.slice(a, b - a) for a, b in itertools.pairwise(cuts)])
@@ -169,7 +169,7 @@ def test_a_file_has_no_more_rows_than_allowed(
 def test_a_file_has_no_more_bytes_than_allowed(
     tmp_path: Path, compression: Compression | None, most: int
 ) -> None:
-    """As many records of 116 bytes as there is room for, and at least one."""
+    """A file holds as many records of 116 bytes as fit, and at least one."""
     table = payloads([100] * 300)
     entries = write(tmp_path, table, compression=compression, max_bytes=most)
     records = [len(oracle.read_payloads(tmp_path / entry.path)) for entry in entries]
@@ -211,7 +211,7 @@ def test_a_value_that_cannot_be_stored_names_the_row_of_the_table(
 def test_parts_have_files_of_their_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compression: Compression | None, limits: dict[str, int]
 ) -> None:
-    """The same as if each was a table of its own, whatever rows are converted together."""
+    """The files are the same as if each part were written as a separate table."""
     monkeypatch.setattr(writing, "_CHUNK_ROWS", 64)
     table = numbers(1000).append_column("small", pa.array([n % 100 for n in range(1000)], pa.int8()))
     sizes = {"a": 300, "b": 1, None: 699}
@@ -285,7 +285,7 @@ print(peak() - normal)
     ],
 )
 def test_a_file_takes_little_memory(tmp_path: Path, table: str, compression: str) -> None:
-    """At most 64 MiB beside the table, whatever is in it and however many threads compress."""
+    """A write needs at most 64 MiB more than the table, for any content and number of threads."""
     command = [sys.executable, "-c", MEASURE, table, compression]
     result = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
     assert result.returncode == 0, result.stderr
@@ -336,12 +336,12 @@ def test_files_of_many_keys_take_a_sorted_copy_and_little_more(
 
 # --- TensorFlow ----------------------------------------------------------------------------------------
 
-TF_BUFFER = 256 << 10  # what TensorFlow reads of a compressed file at a time
+TF_BUFFER = 256 << 10  # the size of TensorFlow's buffer for compressed bytes
 
 
 @pytest.fixture(scope="module")
 def tf_records() -> Callable[[Path, str], list[bytes]]:
-    """What TensorFlow reads."""
+    """The records that TensorFlow reads."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         import tensorflow as tf
@@ -359,7 +359,7 @@ def tf_records() -> Callable[[Path, str], list[bytes]]:
 def test_tensorflow_reads_all_wherever_the_file_ends(
     tmp_path: Path, tf_records: Callable[[Path, str], list[bytes]], compression: Compression
 ) -> None:
-    """The stream's end lies before, across and behind the end of TensorFlow's buffer."""
+    """The end of the stream is before, at and after the end of TensorFlow's buffer."""
     [entry] = write(tmp_path, payloads([1000] * 256 + [500]), compression=compression)
     missing = TF_BUFFER - entry.bytes
     ends = set()
@@ -378,7 +378,7 @@ def test_tensorflow_reads_all_wherever_the_file_ends(
 def test_tensorflow_reads_all_wherever_a_block_ends(
     tmp_path: Path, tf_records: Callable[[Path, str], list[bytes]], compression: Compression
 ) -> None:
-    """A flush point lies before, across and behind the end of TensorFlow's buffer."""
+    """A flush point is before, at and after the end of TensorFlow's buffer."""
     size = TF_BUFFER - 220
     ends = set()
     for shift in range(120):

@@ -1,4 +1,4 @@
-"""Random frames of any columns, cast to any types: each value comes back equal, or the write names it."""
+"""Random frames cast to random types: each value is read back equal, or the write raises and names it."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -28,7 +28,7 @@ _FINITE = st.floats(allow_nan=False, allow_infinity=False)
 
 
 def _more_values(type_: pa.DataType) -> st.SearchStrategy[Any]:
-    """Values that the table has not, for types that have many."""
+    """More values than the table has, for types with many values."""
     if pa.types.is_integer(type_):
         limits = np.iinfo(type_.to_pandas_dtype())
         return st.integers(int(limits.min), int(limits.max))
@@ -45,7 +45,7 @@ def _more_values(type_: pa.DataType) -> st.SearchStrategy[Any]:
 
 @st.composite
 def columns(draw: Callable[..., Any], rows: int) -> tuple[pa.Array, pa.DataType | None]:
-    """A column of one type, and perhaps another type to write it as."""
+    """A column of one type, and perhaps another type for ``schema=``."""
     type_, values = draw(st.sampled_from(SOURCES))
     some = st.none() | st.sampled_from(values) | _more_values(type_)
     found = [array_of(draw(some), type_).slice(1) for _ in range(rows)]
@@ -123,5 +123,5 @@ def test_any_objects_come_back_equal_or_are_refused(values: list[Any], cuts: int
 
 
 def dask_objects() -> Any:
-    """Without Dask's conversion of objects to text."""
+    """Switch off Dask's conversion of objects to text."""
     return dask.config.set({"dataframe.convert-string": False})

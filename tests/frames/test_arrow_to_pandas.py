@@ -30,7 +30,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def of(frame: pd.DataFrame, root: Path, **arguments: Any) -> Any:
-    """The frame, written in three partitions and read for numpy."""
+    """Write the frame in three partitions, and read it with NumPy dtypes."""
     with dask.config.set({"dataframe.convert-string": False}):
         ddf = dd.from_pandas(frame, npartitions=3, sort=False)
     to_tfrecord(ddf, root, lossy="allow", **arguments)
@@ -129,7 +129,7 @@ def test_an_unknown_backend_is_refused(tmp_path: Path) -> None:
 
 BIG = 2**53 + 1  # the first integer that a float64 rounds
 
-# For each type two values as they are stored.
+# Two stored values of each type.
 ELEMENTS: dict[pa.DataType, list[Any]] = {
     pa.bool_(): [True, False],
     **{type_: [-5, 7] for type_ in (pa.int8(), pa.int16(), pa.int32())},
@@ -161,7 +161,7 @@ def elements(type_: pa.DataType) -> pa.Array:
 
 
 def lists_of(type_: pa.DataType, form: str) -> pa.Array:
-    """Two lists of the type's two values, which differ in the order of these."""
+    """Two lists of the two values of a type, in both orders."""
     both = elements(type_)
     inner = pa.ListArray.from_arrays(pa.array([0, 2, 4], pa.int32()), both.take(pa.array([0, 1, 1, 0])))
     fixed = pa.FixedSizeListArray.from_arrays(inner.flatten(), 2)
@@ -176,7 +176,7 @@ def lists_of(type_: pa.DataType, form: str) -> pa.Array:
 
 
 def plain(cell: Any, type_: pa.DataType) -> Any:
-    """A NumPy list, whose dtype must be that of the type, as plain values; moments as numbers."""
+    """Check the dtype of a NumPy list, and return its plain values; timestamps become numbers."""
     if cell is None or cell is pd.NA:
         return None
     if isinstance(cell, np.ndarray) and cell.dtype == object and isinstance(cell[0], np.ndarray):
@@ -215,7 +215,7 @@ def test_lists_hold_the_same_values_whatever_is_missing(form: str, missing: str)
         stored = schema.to_storage(
             pa.record_batch({"x": lists.take(pa.array(rows, pa.int64()))}), lossy="allow"
         )
-        batch = schema.from_storage(stored)  # what a missing list of one size refers to is null
+        batch = schema.from_storage(stored)  # the elements of a null list of fixed size are null
         table = pa.Table.from_batches([batch, batch.slice(1)])
         expected = [expected_of(value, type_) for value in table["x"]]
         found = arrow_to_pandas.to_pandas(table, schema, numpy=arrow_to_pandas.numpy_names(schema, ()))["x"]

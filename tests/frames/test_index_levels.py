@@ -1,4 +1,4 @@
-"""The index of a DataFrame: written if it says something, and the index again when it is read."""
+"""The index of a DataFrame: a meaningful index is written, and a read restores it."""
 
 import datetime as dt
 import json

@@ -1,4 +1,4 @@
-"""Objects of which Dask made text: refused where that is known, and where the text can be nothing else."""
+"""Objects that Dask converted to text: a write rejects text that is certainly a converted object."""
 
 import datetime as dt
 import json

@@ -59,7 +59,7 @@ def run(*arguments: Any) -> str:
 
 
 def read(root: Path) -> tuple[pa.Table, dict[str, Any]]:
-    """The rows and what was checked, by a process in which our library cannot be imported."""
+    """Run the reader of the format in a process that cannot import the library: the rows, and its checks."""
     out = root.parent / "rows.arrow"
     told = json.loads(run("read", root, out))
     if "refused" in told:
@@ -74,7 +74,7 @@ def by_number(table: pa.Table) -> list[dict[str, Any]]:
 
 @pytest.fixture(autouse=True)
 def _small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Several blocks in a small file."""
+    """Make small blocks, so that a small file has several."""
     monkeypatch.setattr(writing, "BLOCK_BYTES", 10_000)
 
 

@@ -1,4 +1,4 @@
-"""Files of every other writer read to exactly the rows they hold."""
+"""Files of other writers: a read returns exactly their rows."""
 
 import base64
 import gzip
@@ -59,7 +59,7 @@ def _record(told: dict[str, Any], feature: Any, sequence: bool) -> Record:
 
 
 def writers_records(name: str) -> tuple[str, list[Any]]:
-    """The record type of a file and its rows: Records, or payloads."""
+    """The record type of a file, and its rows as Records or payloads."""
     told = load(DATA / "writers" / f"{name}.json")
     if told["message"] == "none":
         return "bytes", [base64.b64decode(row["raw_b64"]) for row in told["rows"]]
@@ -69,7 +69,7 @@ def writers_records(name: str) -> tuple[str, list[Any]]:
 
 
 def expected_type(records: list[Record], name: str, nested: bool) -> tuple[str, int]:
-    """Kind and depth that the features of a name have together: a scalar where no record has two values."""
+    """The common kind and depth of the features of a name: a scalar if no record has two values."""
     if nested:
         features = [step for r in records for step in r.lists.get(name, [])]
     else:
@@ -84,7 +84,7 @@ def expected_type(records: list[Record], name: str, nested: bool) -> tuple[str, 
 
 
 def arrow_type(kind: str, depth: int) -> pa.DataType:
-    """What a column of a kind is read as where only the file tells; empty feature lists could be any."""
+    """The type that is inferred for a kind; an empty feature list may have any type."""
     leaf = {
         "int64": pa.int64(),
         "float": pa.float32(),
@@ -99,13 +99,13 @@ def arrow_type(kind: str, depth: int) -> pa.DataType:
 
 
 def values_of(frame: pd.DataFrame, name: str) -> list[Any]:
-    """A column in the oracle's terms, floats bit by bit."""
+    """The values of a column as the oracle represents them, floats as bits."""
     array = pa.chunked_array(pa.array(frame[name])).combine_chunks()
     return [oracle.canonical(value) for value in array.to_pylist()]
 
 
 def assert_holds(frame: pd.DataFrame, records: list[Record]) -> None:
-    """The frame is exactly the records: columns, types, values."""
+    """Check that the frame has exactly the columns, types and values of the records."""
     names = {(name, False) for r in records for name in r.features}
     names |= {(name, True) for r in records for name in r.lists}
     assert set(frame.columns) == {name for name, _ in names}
@@ -167,7 +167,7 @@ def test_shards_read_as_one_frame_in_the_order_of_their_names() -> None:
 
 
 def sparks_rows(name: str) -> dict[str, list[Any]]:
-    """The rows of each of a data set's files, in the order of their names: Records, or payloads."""
+    """The rows of each file of a dataset in the order of file names, as Records or payloads."""
     told = load(DATA / "spark" / f"{name}.decoded.json")
     sequence = name == "sequence_example"
     return {
@@ -214,7 +214,7 @@ def test_sparks_directory_reads_in_one_call(name: str, infer: Any) -> None:
 
 
 def keys_of(rows: dict[str, list[Any]]) -> dict[str, list[Any]]:
-    """For each key of the directories its value in each row, as the standard library decodes it."""
+    """The value of each partition column in each row, decoded by the standard library."""
     found: dict[str, list[Any]] = {}
     for part, records in rows.items():
         for level in part.split("/")[:-1]:

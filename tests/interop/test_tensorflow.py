@@ -1,4 +1,4 @@
-"""TensorFlow reads what we write, with the same values, and lives in the same process."""
+"""TensorFlow reads our files with the same values, also in the same process."""
 
 import datetime
 import json
@@ -33,7 +33,7 @@ def tf() -> Any:
 
 
 def _table() -> pa.Table:
-    """A column of every sort that an Example holds; every third value is missing, lists are ragged."""
+    """A column of every kind and shape of an Example; every third value is null, lists are ragged."""
     rows = range(ROWS)
     day = datetime.date(2024, 2, 27)
     columns = {
@@ -58,7 +58,7 @@ def _table() -> pa.Table:
 
 
 TABLE = _table()
-# What TensorFlow is to see: temporal types as their integers, the rest as Python has it.
+# The values that TensorFlow must read: temporal types as integers, the rest as Python values.
 EXPECTED: dict[str, list[Any]] = {
     **{name: TABLE[name].to_pylist() for name in TABLE.column_names},
     "day": TABLE["day"].cast(pa.int32()).to_pylist(),
@@ -72,7 +72,7 @@ def _frame(table: pa.Table) -> dd.DataFrame:
 
 
 def _write(table: pa.Table, path: Path, **options: Any) -> list[str]:
-    """Write the table in three partitions; the files in their order."""
+    """Write the table in three partitions, and return the files in order."""
     dask_tfrecord.to_tfrecord(_frame(table), str(path), lossy="allow", **options)
     files = sorted(str(file) for file in path.iterdir() if file.name.startswith("part-"))
     assert len(files) == 3
@@ -95,7 +95,7 @@ def _feature_type(tf: Any, name: str) -> Any:
 
 
 def _told(values: list[Any], missing: Any) -> list[Any]:
-    """Expected values in TensorFlow's terms: a default for missing, text as bytes, float32."""
+    """The expected values as TensorFlow has them: a default for null, text as bytes, float32."""
     filled = [missing if value is None else value for value in values]
     return [oracle.canonical(value) if not isinstance(value, bool) else int(value) for value in filled]
 
@@ -271,7 +271,7 @@ KNOWN_PARSER_DIVERGENCES = {
 
 
 def _parsed_by_tensorflow(tf: Any, payload: bytes) -> dict[str, list[Any]] | None:
-    """The features a, f, s of a message, those that hold values, or None where TensorFlow refuses it."""
+    """The features a, f and s of a message that hold values; None if TensorFlow rejects the message."""
     found = {}
     for name, type_ in (("a", tf.int64), ("f", tf.float32), ("s", tf.string)):
         spec = {name: tf.io.VarLenFeature(type_)}
@@ -281,7 +281,7 @@ def _parsed_by_tensorflow(tf: Any, payload: bytes) -> dict[str, list[Any]] | Non
             if "Data types don't match" in error.message:
                 continue
             return None
-        except UnicodeDecodeError:  # its own message holds the record's bytes
+        except UnicodeDecodeError:  # TensorFlow's message contains the bytes of the record
             return None
         if values:
             found[name] = oracle.canonical(values)
@@ -290,7 +290,7 @@ def _parsed_by_tensorflow(tf: Any, payload: bytes) -> dict[str, list[Any]] | Non
 
 @pytest.mark.parametrize("name", sorted(path.name for path in BAD.glob("proto*.tfrecord")))
 def test_known_divergences_from_tensorflows_parser_are_all_there_are(tf: Any, name: str) -> None:
-    """The list may not go stale: what agrees again must leave it."""
+    """A message that both parsers read alike must not be in the list."""
     payload = oracle.read_payloads(BAD / name)[1]
     kinds = {"a": "int64", "f": "float", "s": "bytes"}
     try:

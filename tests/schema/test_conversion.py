@@ -1,4 +1,4 @@
-"""Every cast by `schema=` is exact, or refused with its row, or a rounding that `lossy=` allows."""
+"""Every cast by `schema=` is exact, is a rounding that `lossy=` allows, or raises and names the row."""
 
 from array import array
 from collections import Counter, deque
@@ -35,7 +35,7 @@ def through_records(frame: pd.DataFrame, type_: pa.DataType, lossy: Lossy) -> pa
 
 
 def refused_or(frame: pd.DataFrame, type_: pa.DataType, lossy: Lossy = "raise") -> pa.Array | None:
-    """What is read back; None if the write refuses the value of row 1."""
+    """The values of a read after the write; None if the write rejects the value of row 1."""
     try:
         return through_records(frame, type_, lossy)
     except SchemaError as error:
@@ -168,7 +168,7 @@ VIEWS = (pa.string_view(), pa.binary_view(), pa.null())
 
 
 def converted(array: pa.Array, type_: pa.DataType) -> pa.Array | None:
-    """The array as the type; None if its second row is refused."""
+    """Cast the array to the type; None if the second row is rejected."""
     try:
         return convert(array, type_)
     except MisfitError as error:
@@ -183,7 +183,7 @@ def converted(array: pa.Array, type_: pa.DataType) -> pa.Array | None:
 @pytest.mark.parametrize(("source", "values"), SOURCES, ids=lambda v: str(v)[:30])
 def test_lists_and_categories_follow_their_values(source: pa.DataType, values: list[Any], shape: str) -> None:
     plain = [type_ for type_ in TARGETS if not pa.types.is_dictionary(type_) and type_ not in VIEWS]
-    if shape == "category":  # Arrow has no categories of short decimals
+    if shape == "category":  # Arrow cannot make categories of short decimals
         plain = [type_ for type_ in plain if not pa.types.is_decimal(type_) or type_.bit_width > 64]
         if pa.types.is_decimal(source) and source.bit_width <= 64:
             return
@@ -203,7 +203,7 @@ def test_lists_and_categories_follow_their_values(source: pa.DataType, values: l
 
 
 def wrapped(array: pa.Array, target: pa.DataType, shape: str) -> tuple[pa.Array, pa.DataType]:
-    """A null and a list, or a category, of the value; and the wanted type in the same shape."""
+    """Wrap the value into lists or categories beside a null, and the target type into the same shape."""
     if shape == "category":
         return array.dictionary_encode(), pa.dictionary(pa.int32(), target)
     value = array.slice(1)
@@ -222,14 +222,14 @@ def wrapped(array: pa.Array, target: pa.DataType, shape: str) -> tuple[pa.Array,
 
 @pytest.mark.parametrize(("source", "values"), SOURCES, ids=lambda v: str(v)[:30])
 def test_what_features_hold_is_read_exactly_or_refused(source: pa.DataType, values: list[Any]) -> None:
-    """`schema=` of a read: any type of the feature's kind over what another type has written."""
+    """`schema=` of a read: every type of a kind is used for the features that another type has written."""
     own = Schema.from_arrow(pa.schema([("x", source)])).fields[0]
     kind = own.kind
     stored = {"int64": pa.int64(), "float": pa.float32(), "bytes": pa.binary(), "string": pa.string()}[kind]
     for value in values:
         try:
             storage = through_records(backed_by_arrow(array_of(value, source)), source, "allow")
-        except SchemaError:  # an unsigned integer above 2^63 - 1, or a decimal that no float is near to
+        except SchemaError:  # an unsigned integer above 2^63 - 1, or a decimal far from any float
             continue
         wire = own.store(storage, lossy="allow").cast(stored)
         for target in TARGETS:

@@ -1,4 +1,4 @@
-"""What `lossy=` covers: rounding to shorter floats, warned of where it can happen and only there."""
+"""`lossy=` covers the rounding to shorter floats, and warns only if a column can be rounded."""
 
 import warnings
 from decimal import Decimal

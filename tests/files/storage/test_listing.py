@@ -160,7 +160,7 @@ def test_what_hadoop_puts_for_a_directory_is_no_file(root: str) -> None:
 
 
 def test_many_files_of_a_list_take_one_listing(tmp_path: Path) -> None:
-    """On a store where each question is a request."""
+    """Each look-up on an object store is a request."""
 
     class Counted(MemoryFileSystem):
         protocol = "counted"

@@ -1,4 +1,4 @@
-"""Links, pipes, directories that cannot be listed: each row once, nothing in silence, and no read hangs."""
+"""Links, pipes and unreadable directories: no row is lost or doubled silently, and no read hangs."""
 
 import errno
 import os
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    """Two files, one of them in a directory, below a directory that has a file of its own."""
+    """A directory with a file and a subdirectory, which holds another file."""
     row(tmp_path / "outside.tfrecord", 9)
     row(tmp_path / "data" / "a.tfrecord", 0)
     row(tmp_path / "data" / "sub" / "deep" / "b.tfrecord", 1)
@@ -110,7 +110,7 @@ def test_a_link_that_makes_another_partition_key_makes_rows(tmp_path: Path) -> N
 
 
 def test_links_to_one_file_are_files(root: Path) -> None:
-    """Who repeats a file by its name gets its rows again, as from all other readers."""
+    """A second link to a file is a second file, and gives its rows again, as in all other readers."""
     link(root, {"c.tfrecord": "a.tfrecord", "d.tfrecord": "../outside.tfrecord"})
     os.link(root / "a.tfrecord", root / "e.tfrecord")
     assert numbers(root) == [0, 0, 0, 1, 9]
@@ -150,7 +150,7 @@ def irregular(path: Path, kind: str) -> Iterator[None]:
     with socket.socket(socket.AF_UNIX) as found:
         if kind == "socket":
             here = os.open(path.parent, os.O_RDONLY)
-            found.bind(f"/proc/self/fd/{here}/{path.name}")  # whose own path may be too long
+            found.bind(f"/proc/self/fd/{here}/{path.name}")  # its whole path may be too long
             os.close(here)
         yield
 
@@ -184,7 +184,7 @@ def test_a_directory_with_nothing_but_a_pipe_is_written_to(tmp_path: Path) -> No
 def test_a_directory_that_cannot_be_listed_raises(
     root: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    """Its files would be missing in silence."""
+    """Otherwise its files would be missing silently."""
     listing = LocalFileSystem.ls
 
     def denied(fs: Any, path: str, *args: Any, **options: Any) -> Any:

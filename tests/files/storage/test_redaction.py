@@ -1,4 +1,4 @@
-"""No password, key, token or signed URL appears in what a user sees, keeps or sends on."""
+"""No password, key, token or signed URL appears in messages, snapshots or pickles."""
 
 import base64
 import traceback
@@ -30,7 +30,7 @@ FORMS = ["hunter2", "hunter2%2F%2Bx", base64.b64encode(SECRET.encode()).decode()
 
 
 def shown(error: BaseException | None) -> str:
-    """All that an exception, and those that come with it, can print."""
+    """All text that an exception, its causes and its notes can print."""
     if error is None:
         return ""
     parts = [str(error), repr(error), repr(error.args), repr(vars(error))]
@@ -44,7 +44,7 @@ def check_hidden(text: str) -> None:
 
 
 class Leaky(LocalFileSystem):
-    """A disk whose every failure shows the options that it was made with."""
+    """A filesystem whose errors show the options of the filesystem."""
 
     protocol = "leaky"
     failing: str | None = None
@@ -75,7 +75,7 @@ register_implementation("leaky", Leaky, clobber=True)
 
 
 class OddError(Exception):
-    """An exception whose text is not made of its arguments, as those of aiohttp."""
+    """An exception whose text does not come from its arguments, as in aiohttp."""
 
     def __init__(self, text: str) -> None:
         super().__init__()

@@ -25,7 +25,7 @@ SECRET = "hunter2"
 
 
 class Upload(AbstractBufferedFile):
-    """A file in the making on an object store: parts go up, and only completing them makes an object."""
+    """An upload to an object store: an object exists only after the upload of all parts is completed."""
 
     def _initiate_upload(self) -> None:
         self.parts: list[bytes] = []
@@ -44,7 +44,7 @@ class Upload(AbstractBufferedFile):
 
 
 class ObjectStore(MemoryFileSystem):
-    """As s3fs is: what was written is visible when the upload is completed, which close() does by itself."""
+    """Like s3fs: the object is visible after the upload is completed, and close() completes the upload."""
 
     protocol = "oss"
     store: ClassVar[dict[str, Any]] = {}
@@ -57,7 +57,7 @@ class ObjectStore(MemoryFileSystem):
 
 
 class FullDisk(LocalFileSystem):
-    """A disk that takes no more bytes."""
+    """A disk without free space."""
 
     protocol = "fulldisk"
 
@@ -69,12 +69,12 @@ class FullDisk(LocalFileSystem):
 
 
 class Web(AbstractFileSystem):
-    """Where, as in fsspec's own, a path is the whole URL."""
+    """A filesystem whose paths are whole URLs, as in fsspec's HTTP filesystem."""
 
     protocol = ("http", "https")
 
     def _open(self, path: str, mode: str = "rb", **options: Any) -> Any:
-        raise NotImplementedError  # as fsspec's own does for what it cannot open
+        raise NotImplementedError  # as fsspec's HTTP filesystem does if it cannot open a URL
 
     @classmethod
     def _strip_protocol(cls, path: str) -> str:
@@ -155,7 +155,7 @@ def test_a_store_that_cannot_be_written_to_is_named() -> None:
 
 
 def no_link(first: Callable[[], object] = bool) -> Callable[[str, str], None]:
-    """A disk's refusal of hard links."""
+    """A disk without hard links."""
 
     def link(source: str, target: str) -> None:
         first()
@@ -246,7 +246,7 @@ def test_peeking_takes_nothing_away(store: Store) -> None:
 
 @pytest.mark.parametrize(("planned", "now"), [(4, "5|more than 4"), (6, "5|only 5")])
 def test_a_file_that_changed_its_size_raises(store: Store, planned: int, now: str) -> None:
-    """At once where an open file tells its size, else where it ends."""
+    """The read raises at once if an open file has a size, else at the end of the file."""
     with store.create(store.join("a")) as file:
         file.write(b"12345")
     with pytest.raises(CorruptRecordError, match=f"had {planned} bytes .* has ({now}) now"):
