@@ -71,7 +71,8 @@ def cleanup(
 
     Removed are staged files and data files that this library wrote and that no snapshot lists, and the files
     that a committed overwrite was about to remove. Files that a snapshot lists and files of other tools are
-    kept. On S3, incomplete multipart uploads are aborted too.
+    kept. Stored offsets of records without their snapshot are removed. On S3, incomplete multipart uploads
+    are aborted too.
 
     Parameters
     ----------

@@ -136,6 +136,8 @@ class Discovered:
         The columns that were the index of the written DataFrame, with the names of its levels.
     warnings : tuple of str
         Texts that the user should see.
+    version : int, optional
+        The number of the snapshot. None without a snapshot.
     """
 
     store: Store
@@ -148,6 +150,7 @@ class Discovered:
     refused_features: frozenset[str] = frozenset()
     index: Levels = ()
     warnings: tuple[str, ...] = ()
+    version: int | None = None
 
 
 def one_by_one(function: Callable[[Any], Any], arguments: Iterable[Any]) -> list[Any]:
@@ -273,6 +276,7 @@ def _discover_by_snapshot(
         ignored,
         index=tuple(level for level in snapshot.index or () if level[0] in schema.names),
         warnings=texts,
+        version=snapshot.number,
     )
 
 
@@ -318,6 +322,7 @@ def plan(found: Discovered, request: ReadRequest, compute_each: ComputeEach) -> 
         found.ignored_features,
         found.index,
         keys,
+        found.version,
     )
 
 

@@ -57,6 +57,8 @@ class Dataset:
     keys : tuple of range, optional
         The numbers of the partitions of each key, if a task reads all rows of one key. None if a task reads
         one partition.
+    version : int, optional
+        The number of the snapshot. None without a snapshot.
     """
 
     store: Store
@@ -71,6 +73,7 @@ class Dataset:
     ignored_features: frozenset[str] = frozenset()
     index: Levels = ()
     keys: tuple[range, ...] | None = None
+    version: int | None = None
 
     @property
     def npartitions(self) -> int:

@@ -1,33 +1,31 @@
 """`RecordTable`: random access to the records of a dataset.
 
-The offset of every record of an uncompressed file is found once, from the lengths of the records. Records are
-gathered by copying their bytes, and decoded together. Local files are memory-mapped. Other files are read in
-blocks, of which a few are kept.
+Records are gathered by copying their bytes, and decoded together. Local uncompressed files are memory-mapped.
+Other files are read in blocks, of which a few are kept, or by ranges of bytes if the offsets of the records
+were stored.
 """
 
 import threading
 from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from itertools import groupby
-from typing import Any, NamedTuple, overload
+from typing import Any, overload
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from dask_tfrecord.codec import HEADER_BYTES, Decoder, scan, take_bytes
-from dask_tfrecord.codec.codecs import detect
+from dask_tfrecord.codec import Decoder
 from dask_tfrecord.dataset.plan import Dataset
-from dask_tfrecord.errors import TFRecordError
+from dask_tfrecord.errors import FileChangedError, TFRecordError
 from dask_tfrecord.feed.datasets import count_rows, open_to_feed, selected_schema
+from dask_tfrecord.feed.record_offsets import Records, find_offsets, read_block, store_offsets
 from dask_tfrecord.files.reading import locate_error
 from dask_tfrecord.files.splits import Split
 from dask_tfrecord.files.storage.filesystem import Filesystem
 from dask_tfrecord.files.storage.listing import PathLike
+from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.files.storage.unchanged import check_unchanged
-from dask_tfrecord.files.stream import WINDOW_BYTES, open_window
 from dask_tfrecord.schema.storage_values import load
 
 # Blocks of a dataset: what is decompressed for one record of a compressed file.
@@ -36,35 +34,7 @@ _BLOCK_BYTES = 1 << 20
 # Decompressed blocks that a table keeps.
 _KEPT_BLOCKS = 32
 
-# Threads that find the offsets of records.
-_THREADS = 8
-
 _Numbers = npt.NDArray[np.int64]
-
-
-class _Records(NamedTuple):
-    """Framed records that lie in one buffer.
-
-    Attributes
-    ----------
-    data : pyarrow.Buffer
-        The buffer, a file or a block.
-    offsets : numpy.ndarray
-        The first byte of each record in the buffer, and the end of the last.
-    """
-
-    data: pa.Buffer
-    offsets: _Numbers
-
-    def gather(self, rows: _Numbers) -> memoryview:
-        """The bytes of some records, which are given in ascending order, one after the other."""
-        bounds = np.empty(2 * len(rows), np.int64)
-        bounds[::2], bounds[1::2] = self.offsets[rows], self.offsets[rows + 1]
-        spans = pa.Array.from_buffers(
-            pa.large_binary(), len(bounds) - 1, [None, pa.py_buffer(bounds), self.data]
-        )
-        taken = take_bytes(spans, np.arange(0, len(bounds), 2).data)
-        return memoryview(taken.buffers()[2])
 
 
 class RecordTable:
@@ -96,6 +66,9 @@ class RecordTable:
     -----
     Several threads may use a table at the same time. A table pickles with its offsets, so a worker process
     does not search them again. It takes 8 bytes of memory a record.
+
+    To open a table, the lengths of all records of uncompressed local files are read. `store_offsets` stores
+    the result in the dataset, so that later tables open without reading the data.
 
     Examples
     --------
@@ -135,10 +108,10 @@ class RecordTable:
         self._allowed = dataset.partition(0, self._schema).allowed_features
         self._splits, partitions = _splits(dataset)
         self._partition_of_split = np.array(partitions, np.int64)
-        self._mapped = _find_offsets(dataset, self._splits)
+        self._offsets = find_offsets(dataset, self._splits)
         counts = [
             len(offsets) - 1 if offsets is not None else split.records or 0
-            for split, offsets in zip(self._splits, self._mapped, strict=True)
+            for split, offsets in zip(self._splits, self._offsets, strict=True)
         ]
         self._first = np.cumsum([0, *counts])
         self._firsts: list[int] = self._first.tolist()  # `bisect` is faster for one number
@@ -150,7 +123,8 @@ class RecordTable:
         self._local = threading.local()
         self._lock = threading.Lock()
         self._maps: dict[str, pa.Buffer] = {}
-        self._kept: OrderedDict[int, _Records] = OrderedDict()
+        # None is a block of which one range was read. When another range is needed, the block is read.
+        self._kept: OrderedDict[int, Records | None] = OrderedDict()
 
     def __getstate__(self) -> dict[str, Any]:
         made = {"schema", "_local", "_lock", "_maps", "_kept"}
@@ -159,6 +133,44 @@ class RecordTable:
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
         self._prepare()
+
+    def store_offsets(self) -> str:
+        """Store the offsets of the records beside the snapshot, so that later tables open without the data.
+
+        The stored offsets belong to one version of the dataset. After an append, make a new table and store
+        its offsets. An overwrite removes them. They are not used for a file that was rewritten.
+
+        Only uncompressed files have stored offsets. In all other files, records are found when their block is
+        read. For remote files, a table with stored offsets reads single records instead of blocks.
+
+        Returns
+        -------
+        str
+            The file of the offsets. It takes about 1 byte for each record of a similar length.
+
+        Raises
+        ------
+        FileNotFoundError
+            If the path is not the directory of a dataset with a snapshot. `index` creates a snapshot.
+        FileChangedError
+            If a file is not the file that the snapshot describes.
+        ConcurrentWriteError
+            If an overwrite replaced the dataset in the meantime.
+        DestinationError
+            If offsets of other files are stored under this name.
+        TFRecordError
+            If all files are compressed.
+
+        Examples
+        --------
+        >>> import dask.dataframe as dd
+        >>> import dask_tfrecord
+        >>> ddf = dd.from_dict({"x": [1, 2, 3]}, npartitions=2)
+        >>> _ = dask_tfrecord.to_tfrecord(ddf, "numbers")
+        >>> dask_tfrecord.RecordTable("numbers").store_offsets().rpartition("/")[2]
+        '00000001.offsets.parquet'
+        """
+        return store_offsets(self._dataset, self._splits, self._offsets)
 
     def __len__(self) -> int:
         return self._firsts[-1]
@@ -230,21 +242,64 @@ class RecordTable:
         row = index % count
         split = bisect_right(self._firsts, row) - 1
         self._check_unchanged([split])
-        records = self._records(split)
         at = row - self._firsts[split]
-        start, stop = int(records.offsets[at]), int(records.offsets[at + 1])
-        return self._decode(memoryview(records.data)[start:stop], np.array([split]), np.array([row]))
+        if self._dataset.store.local:
+            records = self._records(split)
+            start, stop = int(records.offsets[at]), int(records.offsets[at + 1])
+            data = memoryview(records.data)[start:stop]
+        else:
+            [data] = self._gather([(split, np.array([at]))])
+        return self._decode(data, np.array([split]), np.array([row]))
 
     def _read(self, rows: _Numbers) -> pa.RecordBatch:
         """The records of ascending numbers."""
         splits = np.searchsorted(self._first, rows, side="right") - 1
         starts = np.flatnonzero(np.diff(splits, prepend=-1))
         self._check_unchanged(splits[starts].tolist())
-        gathered = [
-            self._records(int(splits[start])).gather(rows[start:stop] - self._first[splits[start]])
-            for start, stop in zip(starts, [*starts[1:], len(rows)], strict=True)
-        ]
+        gathered = self._gather(
+            [
+                (int(splits[start]), rows[start:stop] - self._first[splits[start]])
+                for start, stop in zip(starts, [*starts[1:], len(rows)], strict=True)
+            ]
+        )
         return self._decode(gathered[0] if len(gathered) == 1 else b"".join(gathered), splits, rows)
+
+    def _gather(self, wanted: Sequence[tuple[int, _Numbers]]) -> list[memoryview]:
+        """The bytes of some ascending rows of each of some splits."""
+        alone = [(number, rows) for number, rows in wanted if self._reads_range(number)]
+        ranges = _read_ranges(self._dataset.store, [self._range(*one) for one in alone])
+        read = {number: data for (number, _), data in zip(alone, ranges, strict=True)}
+        gathered = []
+        for number, rows in wanted:
+            offsets = self._offsets[number]
+            if number in read and offsets is not None:
+                first, last = int(rows[0]), int(rows[-1])
+                records = Records(pa.py_buffer(read[number]), offsets[first : last + 2] - offsets[first])
+                gathered.append(records.gather(rows - first))
+            else:
+                gathered.append(self._records(number).gather(rows))
+        return gathered
+
+    def _reads_range(self, number: int) -> bool:
+        """True if only a range of a split is read: the offsets are known, and it is the first such range."""
+        if self._dataset.store.local or self._offsets[number] is None:
+            return False
+        with self._lock:
+            if number in self._kept:
+                return False
+            self._keep(number, None)
+        return True
+
+    def _range(self, number: int, rows: _Numbers) -> tuple[str, int, int]:
+        """The path, the start and the stop of the bytes from the first to the last of these rows."""
+        offsets = self._offsets[number]
+        assert offsets is not None  # `_reads_range` has checked it
+        return self._splits[number].file.path, int(offsets[rows[0]]), int(offsets[rows[-1] + 1])
+
+    def _keep(self, number: int, records: Records | None) -> None:
+        self._kept[number] = records
+        while len(self._kept) > _KEPT_BLOCKS:
+            self._kept.popitem(last=False)
 
     def _decode(self, data: "memoryview | bytes", splits: _Numbers, rows: _Numbers) -> pa.RecordBatch:
         decoder = getattr(self._local, "decoder", None)
@@ -288,26 +343,25 @@ class RecordTable:
     def _check_unchanged(self, splits: Sequence[int]) -> None:
         check_unchanged(self._dataset.store, [self._splits[split].file for split in splits])
 
-    def _records(self, number: int) -> _Records:
+    def _records(self, number: int) -> Records:
         """The records of a split: in the map of its file, or in a block that is read and kept."""
-        offsets = self._mapped[number]
-        if offsets is not None:
-            split = self._splits[number]
+        store, split, offsets = self._dataset.store, self._splits[number], self._offsets[number]
+        if offsets is not None and store.local:
             path = split.file.path
             data = self._maps.get(path)
             if data is None:
                 data = self._maps.setdefault(path, pa.memory_map(path).read_buffer())
-            return _Records(data, offsets)
+            if data.size < offsets[-1]:
+                raise _too_short(store.public(path))
+            return Records(data, offsets)
         with self._lock:
             records = self._kept.get(number)
             if records is not None:
                 self._kept.move_to_end(number)
                 return records
-        records = _read_block(self._dataset, self._splits[number])
+        records = read_block(store, self._dataset.options, split)
         with self._lock:
-            self._kept[number] = records
-            while len(self._kept) > _KEPT_BLOCKS:
-                self._kept.popitem(last=False)
+            self._keep(number, records)
         return records
 
 
@@ -318,53 +372,16 @@ def _splits(dataset: Dataset) -> tuple[list[Split], list[int]]:
     return splits, [number for _, number in pairs]
 
 
-def _find_offsets(dataset: Dataset, splits: Sequence[Split]) -> list[_Numbers | None]:
-    """The offsets of the records of each split of an uncompressed local file; None for all other splits."""
-    if not dataset.store.local:
-        return [None] * len(splits)
-
-    def find(group: list[Split]) -> list[_Numbers | None]:
-        with open(group[0].file.path, "rb") as file:
-            if detect(file.read(HEADER_BYTES)) is not None:
-                return [None] * len(group)
-        data = memoryview(pa.memory_map(group[0].file.path).read_buffer())
-        return [_scan(dataset, split, data) for split in group]
-
-    groups = [list(group) for _, group in groupby(splits, key=lambda split: split.file.path)]
-    with ThreadPoolExecutor(_THREADS) as pool:
-        return [offsets for group in pool.map(find, groups) for offsets in group]
+def _read_ranges(store: Store, ranges: Sequence[tuple[str, int, int]]) -> list[bytes]:
+    found = store.read_ranges(ranges)
+    for data, (path, start, stop) in zip(found, ranges, strict=True):
+        if len(data) != stop - start:
+            raise _too_short(store.public(path))
+    return found
 
 
-def _scan(dataset: Dataset, split: Split, data: memoryview) -> _Numbers:
-    """The offsets in its file of the records of a split, and its end."""
-    start = split.start.offset
-    stop = len(data) if split.stop is None else split.stop.offset
-    offsets = _offsets(dataset, split, data[start:stop])
-    offsets += start
-    return offsets
-
-
-def _offsets(dataset: Dataset, split: Split, data: memoryview) -> _Numbers:
-    scanned = scan(data, final=True, offsets=True, verify_crc=False)
-    if scanned.damage is not None:
-        error = scanned.damage.error((), 0, split.start.content)
-        raise locate_error(error, dataset.store.public(split.file.path), split.start.record)
-    found = np.zeros(0, np.int64) if scanned.offsets is None else scanned.offsets.to_numpy()
-    return np.append(found, scanned.consumed)
-
-
-def _read_block(dataset: Dataset, split: Split) -> _Records:
-    """Read and decompress a split."""
-    path = dataset.store.public(split.file.path)
-    data = bytearray()
-    try:
-        with open_window(dataset.store, split, dataset.options, WINDOW_BYTES) as window:
-            for view in window:
-                data += view
-                window.advance(len(view))
-    except TFRecordError as error:
-        raise locate_error(error, path, split.start.record) from None
-    return _Records(pa.py_buffer(data), _offsets(dataset, split, memoryview(data)))
+def _too_short(path: str) -> FileChangedError:
+    return FileChangedError("the file is shorter than it was when the table was made", path=path)
 
 
 def _elements(batch: pa.RecordBatch) -> list[dict[str, Any]]:

@@ -23,12 +23,24 @@ REPLACED = "replaced.json"
 # The list of the files that `export` wrote.
 EXPORTS = f"{METADATA_DIRECTORY}/exports.json"
 
+_OFFSETS = re.compile(r"(\d{8})\.offsets\.parquet")
 _RUN_ID = re.compile(r"[0-9a-f]{32}")
 
 
 def snapshot_path(number: int) -> str:
     """Return the path of a snapshot, relative to the root."""
     return f"{METADATA_DIRECTORY}/{number:08d}.parquet"
+
+
+def offsets_path(number: int) -> str:
+    """Return the path of the offsets of the records of a snapshot's files, relative to the root."""
+    return f"{METADATA_DIRECTORY}/{number:08d}.offsets.parquet"
+
+
+def stored_offsets(store: Store) -> dict[int, str]:
+    """Return the files of offsets, relative to the root, by the numbers of their snapshots."""
+    matches = map(_OFFSETS.fullmatch, store.names(METADATA_DIRECTORY))
+    return {int(match[1]): f"{METADATA_DIRECTORY}/{match[0]}" for match in matches if match}
 
 
 def staged(run: str, name: str) -> str:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from dask_tfrecord.dataset.snapshot.model import Snapshot, find_snapshot, library_version, versions
-from dask_tfrecord.dataset.snapshot.names import exported_files, snapshot_path
+from dask_tfrecord.dataset.snapshot.names import exported_files, snapshot_path, stored_offsets
 from dask_tfrecord.dataset.snapshot.visibility import visible_files
 from dask_tfrecord.dataset.write.existing import adopt_foreign_files, check_agreement
 from dask_tfrecord.dataset.write.overwriting import listed_files
@@ -94,6 +94,7 @@ def _overwritten_files(run: WriteRun) -> list[str]:
 
 
 def _descriptions(run: WriteRun) -> list[str]:
-    """Return the snapshots that list replaced files, and the exports that name them, relative to the root."""
+    """Return the snapshots that list replaced files, and what describes these files, relative to the root."""
     snapshots = [snapshot_path(number) for number in versions(run.store) if number <= run.base]
-    return snapshots + exported_files(run.store)
+    offsets = [path for number, path in stored_offsets(run.store).items() if number <= run.base]
+    return snapshots + offsets + exported_files(run.store)

@@ -6,7 +6,7 @@ from contextlib import suppress
 from datetime import UTC, datetime
 
 from dask_tfrecord.dataset.snapshot.model import read_snapshot, versions
-from dask_tfrecord.dataset.snapshot.names import METADATA_DIRECTORY, STAGING, open_runs
+from dask_tfrecord.dataset.snapshot.names import METADATA_DIRECTORY, STAGING, open_runs, stored_offsets
 from dask_tfrecord.dataset.write.staging import finish_newest, remove_staging
 from dask_tfrecord.files.part_names import is_part, run_of
 from dask_tfrecord.files.storage.listing import list_directory
@@ -37,6 +37,7 @@ def remove_orphans(store: Store, before: datetime) -> list[str]:
                 remove_staging(store, name_of(directory))
             removed += [*unlisted, *staged]
     removed += _remove_temporary_files(store, before)
+    removed += _remove_offsets(store, before)
     removed += _abort_uploads(store, before)
     return sorted(set(map(store.relative, removed)))
 
@@ -91,6 +92,16 @@ def _remove_temporary_files(store: Store, before: datetime) -> list[str]:
     names = [name for name in store.names(METADATA_DIRECTORY) if _TEMPORARY_NAME.fullmatch(name)]
     paths = [store.join(f"{METADATA_DIRECTORY}/{name}") for name in names]
     old = [path for path in paths if _last_modified(store, [path]) < before]
+    store.remove(old)
+    return old
+
+
+def _remove_offsets(store: Store, before: datetime) -> list[str]:
+    """Remove offsets that were stored while an overwrite removed their snapshot."""
+    found = stored_offsets(store)
+    kept = versions(store)  # after listing the offsets, so that their snapshot was there before
+    orphans = [store.join(path) for number, path in found.items() if number not in kept]
+    old = [path for path in orphans if _last_modified(store, [path]) < before]
     store.remove(old)
     return old
 

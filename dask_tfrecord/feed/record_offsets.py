@@ -1,0 +1,244 @@
+"""The offsets of the records of a dataset: found in the files, or stored beside the snapshot."""
+
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from itertools import groupby
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from dask_tfrecord.codec import HEADER_BYTES, scan, take_bytes
+from dask_tfrecord.codec.codecs import detect
+from dask_tfrecord.dataset.plan import Dataset
+from dask_tfrecord.dataset.snapshot.model import versions
+from dask_tfrecord.dataset.snapshot.names import offsets_path, stored_offsets
+from dask_tfrecord.dataset.snapshot.offsets import Offsets, read_offsets, to_parquet
+from dask_tfrecord.errors import ConcurrentWriteError, DestinationError, FileChangedError, TFRecordError
+from dask_tfrecord.files.entry import FileEntry
+from dask_tfrecord.files.options import ReadOptions
+from dask_tfrecord.files.reading import locate_error
+from dask_tfrecord.files.splits import Split
+from dask_tfrecord.files.storage.not_found import nothing_at
+from dask_tfrecord.files.storage.redaction import redact_errors
+from dask_tfrecord.files.storage.store import Store
+from dask_tfrecord.files.storage.unchanged import check_unchanged
+from dask_tfrecord.files.stream import WINDOW_BYTES, open_window
+from dask_tfrecord.parallel import compute_each
+
+# Threads that find the offsets of records.
+_THREADS = 8
+
+# Splits, of about 1 MiB each, in which one task finds the records.
+_SPLITS_PER_TASK = 64
+
+
+class Records(NamedTuple):
+    """Framed records that lie in one buffer.
+
+    Attributes
+    ----------
+    data : pyarrow.Buffer
+        The buffer: a file, a block, or a range of a file.
+    offsets : numpy.ndarray
+        The first byte of each record in the buffer, and the end of the last.
+    """
+
+    data: pa.Buffer
+    offsets: Offsets
+
+    def gather(self, rows: npt.NDArray[np.int64]) -> memoryview:
+        """The bytes of some records, which are given in ascending order, one after the other."""
+        bounds = np.empty(2 * len(rows), np.int64)
+        bounds[::2], bounds[1::2] = self.offsets[rows], self.offsets[rows + 1]
+        spans = pa.Array.from_buffers(
+            pa.large_binary(), len(bounds) - 1, [None, pa.py_buffer(bounds), self.data]
+        )
+        taken = take_bytes(spans, np.arange(0, len(bounds), 2).data)
+        return memoryview(taken.buffers()[2])
+
+
+def find_offsets(dataset: Dataset, splits: Sequence[Split]) -> list[Offsets | None]:
+    """The offsets in its file of the records of each split; None for a split that is read as a block.
+
+    Stored offsets are used. Without them, the records of uncompressed local files are searched.
+    """
+    stored = {}
+    if dataset.version is not None:
+        stored = read_offsets(dataset.store, dataset.version, dataset.entries)
+
+    def find(group: list[Split]) -> list[Offsets | None]:
+        known = stored.get(group[0].file.path)
+        if known is not None:
+            return [_of_split(known, split) for split in group]
+        if not dataset.store.local:
+            return [None] * len(group)
+        with open(group[0].file.path, "rb") as file:
+            if detect(file.read(HEADER_BYTES)) is not None:
+                return [None] * len(group)
+        data = memoryview(pa.memory_map(group[0].file.path).read_buffer())
+        return [_scan(dataset.store, split, data) for split in group]
+
+    with ThreadPoolExecutor(_THREADS) as pool:
+        found = pool.map(find, (group for _, group in _by_file(splits)))
+        return [offsets for group in found for offsets in group]
+
+
+def _by_file(splits: Sequence[Split]) -> list[tuple[str, list[Split]]]:
+    return [(path, list(group)) for path, group in groupby(splits, key=lambda split: split.file.path)]
+
+
+def _of_split(offsets: Offsets, split: Split) -> Offsets:
+    """The part of the offsets of a whole file that belongs to a split."""
+    start = split.start.record
+    return offsets[start:] if split.stop is None else offsets[start : split.stop.record + 1]
+
+
+def _scan(store: Store, split: Split, data: memoryview) -> Offsets:
+    """The offsets in its file of the records of a split, and its end."""
+    start = split.start.offset
+    stop = len(data) if split.stop is None else split.stop.offset
+    offsets = _offsets(store, split, data[start:stop])
+    offsets += start
+    return offsets
+
+
+def _offsets(store: Store, split: Split, data: memoryview) -> Offsets:
+    scanned = scan(data, final=True, offsets=True, verify_crc=False)
+    if scanned.damage is not None:
+        error = scanned.damage.error((), 0, split.start.content)
+        raise locate_error(error, store.public(split.file.path), split.start.record)
+    found = np.zeros(0, np.int64) if scanned.offsets is None else scanned.offsets.to_numpy()
+    return np.append(found, scanned.consumed)
+
+
+def read_block(store: Store, options: ReadOptions, split: Split) -> Records:
+    """Read and decompress a split."""
+    path = store.public(split.file.path)
+    data = bytearray()
+    try:
+        with open_window(store, split, options, WINDOW_BYTES) as window:
+            for view in window:
+                data += view
+                window.advance(len(view))
+    except TFRecordError as error:
+        raise locate_error(error, path, split.start.record) from None
+    return Records(pa.py_buffer(data), _offsets(store, split, memoryview(data)))
+
+
+# -- Storing -------------------------------------------------------------------------------------------------
+
+
+@redact_errors
+def store_offsets(dataset: Dataset, splits: Sequence[Split], offsets: Sequence[Offsets | None]) -> str:
+    """Store the offsets of the records of all uncompressed files beside the snapshot, and return the path.
+
+    Parameters
+    ----------
+    dataset : Dataset
+        The dataset.
+    splits : sequence of Split
+        All splits of the dataset.
+    offsets : sequence of numpy.ndarray or None
+        What `find_offsets` returned. Other offsets are searched in parallel.
+
+    Raises
+    ------
+    FileNotFoundError, FileChangedError, ConcurrentWriteError, DestinationError, TFRecordError
+        As `RecordTable.store_offsets` does.
+    """
+    store, version = dataset.store, dataset.version
+    if version is None:
+        raise nothing_at(
+            store,
+            "offsets are stored beside a snapshot, which the path does not have; pass the directory of a "
+            "dataset, and call dask_tfrecord.index first if another tool wrote it",
+        )
+    changed = [split.file.path for split in splits if split.file.path not in dataset.entries]
+    if changed:
+        raise FileChangedError(
+            "the file may have been rewritten since the snapshot was written",
+            path=store.public(changed[0]),
+            advice=f"call dask_tfrecord.index({store.public(store.root)!r}) first",
+        )
+    path = store.join(offsets_path(version))
+    if _is_stored(dataset, version):
+        return store.public(path)
+    described = _described(dataset, splits, offsets)
+    try:
+        data = to_parquet(described)
+    except ValueError as error:
+        raise FileChangedError(f"not the file that the snapshot describes: {error}") from None
+    try:
+        store.create_exclusively(path, data)
+    except FileExistsError:
+        if not _is_stored(dataset, version):
+            raise
+    if version not in versions(store):
+        store.remove([path])
+        raise ConcurrentWriteError("an overwrite has replaced the dataset", path=store.public(store.root))
+    return store.public(path)
+
+
+def _is_stored(dataset: Dataset, version: int) -> bool:
+    """True if offsets are stored for this version. Raise if they are those of other files."""
+    store = dataset.store
+    if version not in stored_offsets(store):
+        return False
+    if not read_offsets(store, version, dataset.entries):
+        raise DestinationError(
+            "the file has offsets of records of other files",
+            path=store.public(store.join(offsets_path(version))),
+            advice="remove the file, which probably belongs to a dataset that was here before",
+        )
+    return True
+
+
+def _described(
+    dataset: Dataset, splits: Sequence[Split], offsets: Sequence[Offsets | None]
+) -> Iterator[tuple[FileEntry, Offsets]]:
+    """The uncompressed files with the offsets of their records."""
+    store, entries = dataset.store, dataset.entries
+    found: dict[str, list[Offsets]] = {}
+    unknown: list[Split] = []
+    for split, known in zip(splits, offsets, strict=True):
+        if known is None:
+            unknown.append(split)
+        else:
+            found.setdefault(split.file.path, []).append(known)
+    tasks = [
+        group[start : start + _SPLITS_PER_TASK]
+        for _, group in _by_file(unknown)
+        for start in range(0, len(group), _SPLITS_PER_TASK)
+    ]
+    for group, result in zip(
+        tasks, compute_each(partial(_search, store, dataset.options), tasks), strict=True
+    ):
+        if result is not None:
+            found.setdefault(group[0].file.path, []).append(result)
+    check_unchanged(store, [split.file for split in splits])
+    if not found:
+        raise TFRecordError(
+            "all files are compressed, and offsets are stored for uncompressed files only",
+            path=store.public(store.root),
+            advice="use the table without stored offsets",
+        )
+    return ((entries[path], _joined(parts)) for path, parts in found.items())
+
+
+@redact_errors
+def _search(store: Store, options: ReadOptions, splits: Sequence[Split]) -> Offsets | None:
+    """Task that finds the offsets of the records of adjacent splits; None if the file is compressed."""
+    file = splits[0].file
+    if file.size != 0:
+        [head] = store.read_ranges([(file.path, 0, HEADER_BYTES)])
+        if detect(head) is not None:
+            return None
+    return _joined([read_block(store, options, split).offsets + split.start.offset for split in splits])
+
+
+def _joined(parts: Sequence[Offsets]) -> Offsets:
+    """The offsets of the records of adjacent splits, given those of each split."""
+    return np.concatenate([*(part[:-1] for part in parts), parts[-1][-1:]])
