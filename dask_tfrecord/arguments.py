@@ -128,12 +128,13 @@ def metadata(value: Any) -> dict[str, str]:
     return dict(value or {})
 
 
-def count(keyword: str, value: Any, least: int = 1) -> None:
-    """Raise if the value is neither None nor an integer of at least ``least``."""
+def count(keyword: str, value: Any, least: int = 1) -> int | None:
+    """Return a Python integer of at least ``least``, given an integer of Python or NumPy; None stays None."""
     is_count = isinstance(value, int | np.integer) and not isinstance(value, bool) and value >= least
     if value is not None and not is_count:
         kind = "positive" if least else "non-negative"
         raise TFRecordError(f"{keyword}={value!r} is not a {kind} integer")
+    return None if value is None else int(value)
 
 
 def function(keyword: str, value: Any) -> None:

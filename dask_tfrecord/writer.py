@@ -231,7 +231,9 @@ def to_tfrecord(
     arguments.mappings(compute_kwargs=compute_kwargs, storage_options=storage_options)
     arguments.choice("record_type", record_type, ("infer", *get_args(RecordType)))
     arguments.flags(colocate=colocate, compute=compute)
-    write_index = _optional_flag("write_index", write_index)
+    if write_index is not None:
+        arguments.flags(write_index=write_index)
+        write_index = bool(write_index)
     arguments.count("max_files_per_task", max_files_per_task)
     arguments.count("retries", retries, 0)
     options = _write_options(compression, compression_level, lossy, max_rows_per_file, max_bytes_per_file)
@@ -308,27 +310,15 @@ def _check_collection(ddf: Any) -> None:
         )
 
 
-def _optional_flag(keyword: str, value: bool | None) -> bool | None:
-    if value is None:
-        return None
-    arguments.flags(**{keyword: value})
-    return bool(value)
-
-
 def _write_options(
     compression: Any, level: int | None, lossy: Lossy, max_rows: int | None, max_bytes: int | None
 ) -> WriteOptions:
     codec: Compression | None = arguments.compression(compression)
     check_level(codec, level)
     arguments.choice("lossy", lossy, get_args(Lossy))
-    arguments.count("max_rows_per_file", max_rows)
-    arguments.count("max_bytes_per_file", max_bytes)
-    return WriteOptions(codec, level, lossy, _python_int(max_rows), _python_int(max_bytes))
-
-
-def _python_int(count: int | None) -> int | None:
-    """Convert an integer of NumPy, which could overflow, to a Python integer."""
-    return None if count is None else int(count)
+    max_rows = arguments.count("max_rows_per_file", max_rows)  # integers of NumPy could overflow
+    max_bytes = arguments.count("max_bytes_per_file", max_bytes)
+    return WriteOptions(codec, level, lossy, max_rows, max_bytes)
 
 
 def _write_mode(append: bool, overwrite: bool | Literal["partitions"], partition_on: tuple[str, ...]) -> Mode:

@@ -42,33 +42,20 @@ def write_partition(
     run: WriteRun,
     write_index: bool | None,
     unverified_text: UnverifiedText,
+    shuffle: Shuffle | None,
     index: int,
     count: int,
-) -> tuple[FileEntry, ...]:
-    """Write the files of a partition."""
+) -> tuple[FileEntry, ...] | Spill:
+    """Write the files of a partition, or a spill file from which the shuffled partitions read its rows."""
     try:
-        return run.write(_to_table(partition, run, write_index, unverified_text), index, count)
-    except TFRecordError as error:
-        raise error.located(path=_partition_path(run, index, count)) from None
-
-
-@redact_errors
-def spill_partition(
-    partition: pd.DataFrame,
-    run: WriteRun,
-    write_index: bool | None,
-    unverified_text: UnverifiedText,
-    shuffle: Shuffle,
-    index: int,
-    count: int,
-) -> Spill:
-    """Write the rows of a partition to a spill file, from which the shuffled partitions read."""
-    try:
+        if shuffle is None:
+            return run.write(_to_table(partition, run, write_index, unverified_text), index, count)
         return spill(run, _to_table(partition, run, write_index, unverified_text), index, shuffle)
     except TFRecordError as error:
         raise error.located(path=_partition_path(run, index, count)) from None
     finally:
-        _release_memory()
+        if shuffle is not None:
+            _release_memory()
 
 
 @redact_errors
@@ -115,23 +102,47 @@ def commit_files(run: WriteRun, entries: list[tuple[FileEntry, ...]]) -> Snapsho
     return commit(run, [file for files in entries for file in files])
 
 
-class _AllColumns(Expr):
-    """An expression that needs all columns of its frame."""
+class _Step(Expr):
+    """A step of a write. It needs all columns of its frame, and its results are not pandas objects."""
+
+    @property
+    def _meta(self) -> None:
+        return None
 
     @property
     def _projection_columns(self) -> list[str]:
         columns: list[str] = self.frame.columns
         return columns
 
+    def _divisions(self) -> tuple[None, ...]:
+        return (None, None)
 
-class _PerPartition(_AllColumns, Blockwise):
-    """One task per partition of the frame, whose number of partitions may change when it is lowered."""
 
-    _prefix: ClassVar[str]
+class WriteTFRecord(_Step):
+    """The whole write, before it is lowered. Its only partition is the snapshot."""
+
+    _parameters: ClassVar = ["frame", "run", "write_index", "unverified_text", "shuffle"]
+
+    def _lower(self) -> Expr:
+        check_cluster()
+        run = replace(self.run, replaceable=frozenset())  # only the commit needs these files, perhaps many
+        files = WritePartitions(self.frame, run, self.write_index, self.unverified_text, self.shuffle)
+        if self.shuffle is not None:
+            files = WriteShuffled(files, run, self.shuffle)
+        return CommitTFRecord(files, self.run)
+
+
+class WritePartitions(_Step, Blockwise):
+    """Writes each partition. The results are the entries of its files, or descriptions of its spill file.
+
+    The number of partitions may change when the frame is lowered.
+    """
+
+    _parameters: ClassVar = ["frame", "run", "write_index", "unverified_text", "shuffle"]
 
     @cached_property
     def _name(self) -> str:
-        return f"{self._prefix}-{self.deterministic_token}"
+        return f"{'totfrecord' if self.shuffle is None else 'spillrows'}-{self.deterministic_token}"
 
     def _divisions(self) -> tuple[None, ...]:
         count: int = self.frame.npartitions
@@ -142,53 +153,10 @@ class _PerPartition(_AllColumns, Blockwise):
 
     def _task(self, name: Key, index: int) -> Task:
         partition = TaskRef((self.frame._name, index))
-        return Task(name, self._function, partition, *self.operands[1:], index, self.frame.npartitions)
+        return Task(name, write_partition, partition, *self.operands[1:], index, self.frame.npartitions)
 
 
-class _NoFrame(Expr):
-    """An expression whose result is not a pandas object."""
-
-    @property
-    def _meta(self) -> None:
-        return None
-
-
-class WriteTFRecord(_NoFrame, _AllColumns):
-    """The whole write, before it is lowered. Its only partition is the snapshot."""
-
-    _parameters: ClassVar = ["frame", "run", "write_index", "unverified_text", "shuffle"]
-
-    def _divisions(self) -> tuple[None, None]:
-        return (None, None)
-
-    def _lower(self) -> Expr:
-        check_cluster()
-        run = replace(self.run, replaceable=frozenset())  # only the commit needs these files, perhaps many
-        if self.shuffle is None:
-            files = WritePartitions(self.frame, run, self.write_index, self.unverified_text)
-        else:
-            spills = SpillPartitions(self.frame, run, self.write_index, self.unverified_text, self.shuffle)
-            files = WriteShuffled(spills, run, self.shuffle)
-        return CommitTFRecord(files, self.run)
-
-
-class WritePartitions(_NoFrame, _PerPartition):
-    """Writes each partition. The results are the entries of its files."""
-
-    _parameters: ClassVar = ["frame", "run", "write_index", "unverified_text"]
-    _prefix: ClassVar = "totfrecord"
-    _function = staticmethod(write_partition)
-
-
-class SpillPartitions(_NoFrame, _PerPartition):
-    """Writes the rows of each partition to a spill file. The results describe the spill files."""
-
-    _parameters: ClassVar = ["frame", "run", "write_index", "unverified_text", "shuffle"]
-    _prefix: ClassVar = "spillrows"
-    _function = staticmethod(spill_partition)
-
-
-class WriteShuffled(_NoFrame):
+class WriteShuffled(_Step):
     """Writes each shuffled partition from all spill files. The results are the entries of its files."""
 
     _parameters: ClassVar = ["frame", "run", "shuffle"]
@@ -212,13 +180,10 @@ class WriteShuffled(_NoFrame):
         return {listed: Task(listed, list, spills), **dict(zip(writers, tasks, strict=True))}
 
 
-class CommitTFRecord(_NoFrame):
+class CommitTFRecord(_Step):
     """The task that commits the files of all partitions."""
 
     _parameters: ClassVar = ["frame", "run"]
-
-    def _divisions(self) -> tuple[None, None]:
-        return (None, None)
 
     def _layer(self) -> dict[Key, Task]:
         entries = List(*(TaskRef(key) for key in self.frame.__dask_keys__()))
