@@ -7,6 +7,7 @@ import pyarrow as pa
 from dask_tfrecord.dataset.partitioning import hive
 from dask_tfrecord.dataset.requested_columns import RequestedColumns, unknown_column
 from dask_tfrecord.dataset.snapshot.model import Snapshot
+from dask_tfrecord.dataset.snapshot.table import value_columns
 from dask_tfrecord.errors import SchemaError
 from dask_tfrecord.files.storage.listing import Listing
 from dask_tfrecord.files.storage.paths import parent_of, unquoted_path
@@ -65,16 +66,15 @@ def values_from_snapshot(snapshot: Snapshot, schema: Schema) -> dict[str, pa.Arr
     """
     types = {item.name: value_type(item.type) for item in schema.fields}
     columns = {}
-    for at, item in enumerate(snapshot.partitioning):
-        if item.name not in types:
+    for name, values in value_columns(snapshot.files, snapshot.partitioning).items():
+        if name not in types:
             continue
-        values = pa.array([file.values[at] for file in snapshot.files], value_type(item.type))
         try:
-            columns[item.name] = convert(values, types[item.name])
+            columns[name] = convert(values, types[name])
         except (MisfitError, pa.ArrowException) as error:
             raise SchemaError(
-                f"the partition values are {values.type} and cannot be read as {types[item.name]}: {error}",
-                feature=item.name,
+                f"the partition values are {values.type} and cannot be read as {types[name]}: {error}",
+                feature=name,
                 advice="leave the column out of schema= and of hive=",
             ) from None
     return columns

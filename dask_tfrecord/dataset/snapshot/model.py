@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 from dask_tfrecord.codec.codecs import CODECS, Compression
 from dask_tfrecord.dataset.partitioning.grouping import group
 from dask_tfrecord.dataset.snapshot.names import METADATA_DIRECTORY, snapshot_path
-from dask_tfrecord.dataset.snapshot.table import check, from_table, to_table
+from dask_tfrecord.dataset.snapshot.table import check, from_table, to_table, value_columns
 from dask_tfrecord.errors import TFRecordError
 from dask_tfrecord.files.entry import FileEntry
 from dask_tfrecord.files.storage.filesystem import Filesystem
@@ -27,7 +27,6 @@ from dask_tfrecord.files.storage.paths import parent_of
 from dask_tfrecord.files.storage.redaction import redact_errors
 from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.schema.model import Field, Schema
-from dask_tfrecord.schema.storage_types import value_type
 from dask_tfrecord.schema.storage_values import load
 
 # Increase this when older readers would misunderstand the files that are written from then on.
@@ -164,11 +163,9 @@ class Snapshot:
         """
         if not self.partitioning:
             return pa.table({})
-        every = {
-            item.name: pa.array([file.values[at] for file in self.files], value_type(item.type))
-            for at, item in enumerate(self.partitioning)
-        }
-        keys = group(pa.table(every), self.partition_on).values if self.files else pa.table(every)
+        keys = pa.table(value_columns(self.files, self.partitioning))
+        if self.files:
+            keys = group(keys, self.partition_on).values
         columns = [
             load(keys[item.name].combine_chunks(), item.type, item.categories) for item in self.partitioning
         ]

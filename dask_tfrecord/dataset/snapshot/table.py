@@ -43,6 +43,14 @@ def to_table(files: Sequence[FileEntry], schema: Schema, partitioning: Sequence[
     return pa.table(columns)
 
 
+def value_columns(files: Sequence[FileEntry], partitioning: Sequence[Field]) -> dict[str, pa.Array]:
+    """Return the values of the partition columns, one for each file. Categories become their values."""
+    return {
+        column.name: pa.array([file.values[at] for file in files], value_type(column.type))
+        for at, column in enumerate(partitioning)
+    }
+
+
 def from_table(table: pa.Table, schema: Schema, partitioning: Sequence[Field]) -> tuple[FileEntry, ...]:
     """Return the files of a table, which is not trusted. Unknown columns are ignored.
 
@@ -91,11 +99,8 @@ def _blocks(files: Sequence[FileEntry]) -> pa.Array:
 def _partition_values(files: Sequence[FileEntry], partitioning: Sequence[Field]) -> pa.Array:
     for file in files:
         check(len(file.values) == len(partitioning), f"{file.path!r} needs one value per partition column")
-    columns = [
-        pa.array([file.values[at] for file in files], value_type(column.type))
-        for at, column in enumerate(partitioning)
-    ]
-    return pa.StructArray.from_arrays(columns, names=[column.name for column in partitioning])
+    columns = value_columns(files, partitioning)
+    return pa.StructArray.from_arrays([*columns.values()], names=[*columns])
 
 
 def _statistics(files: Sequence[FileEntry], columns: Sequence[Field]) -> pa.Array:
