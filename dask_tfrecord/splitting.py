@@ -51,7 +51,7 @@ def parse_splits(ddf: dd.DataFrame, split: Any, split_by: Any) -> Splits | None:
     Raises
     ------
     TFRecordError
-        If the arguments are no shares, or neither columns nor a seed.
+        If ``split`` does not map names to shares, or if ``split_by`` is neither column names nor a seed.
     SchemaError
         If the collection has a column named `SPLIT`, or lacks a column that ``split_by`` names.
     """
@@ -102,20 +102,23 @@ def _with_split(
 
 
 def _hashes(partition: pd.DataFrame, splits: Splits, number: int) -> npt.NDArray[np.float64]:
-    """A number from 0 up to 1 for each row, the same in every run and for every type of the column."""
+    """Return a number from 0 to below 1 for each row.
+
+    The number depends on the values in the columns and not on their type, or on the position of the row.
+    """
     if not splits.columns:
         rows = np.arange(len(partition), dtype=np.uint64) + np.uint64(number << _ROW_BITS)
-        found = pd.util.hash_array(rows ^ np.uint64(splits.seed & (1 << 64) - 1))
+        hashes = pd.util.hash_array(rows ^ np.uint64(splits.seed & (1 << 64) - 1))
     else:
-        found = np.zeros(len(partition), np.uint64)
+        hashes = np.zeros(len(partition), np.uint64)
         for name in splits.columns:
-            found = found * np.uint64(31) + pd.util.hash_array(_texts(partition[name]))
-        found = pd.util.hash_array(found)
-    return found / 2.0**64
+            hashes = hashes * np.uint64(31) + pd.util.hash_array(_texts(partition[name]))
+        hashes = pd.util.hash_array(hashes)
+    return hashes / 2.0**64
 
 
 def _texts(column: "pd.Series[Any]") -> npt.NDArray[Any]:
-    """The values as texts or bytes; null is the empty text."""
+    """Return the values as an array of strings, or of bytes for binary columns. Null becomes empty."""
     values = pa.array(column, from_pandas=True)
     if isinstance(values, pa.ChunkedArray):
         values = values.combine_chunks()
@@ -130,5 +133,5 @@ def _texts(column: "pd.Series[Any]") -> npt.NDArray[Any]:
             feature=str(column.name),
             advice="pass a column of strings, numbers or times, or an integer seed",
         ) from None
-    found: npt.NDArray[Any] = texts.to_numpy(zero_copy_only=False)
-    return found
+    array: npt.NDArray[Any] = texts.to_numpy(zero_copy_only=False)
+    return array

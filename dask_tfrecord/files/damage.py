@@ -114,7 +114,7 @@ class DamagedRange(NamedTuple):
 
 @dataclass
 class _FileLosses:
-    """The damaged ranges of one file: their number, their bytes, and the first ten."""
+    """The number of damaged ranges of one file, their total size in bytes, and the first of these ranges."""
 
     count: int = 0
     bytes: int = 0
@@ -252,6 +252,8 @@ def _open_log(store: Store, path: str, start: int) -> Iterator["_Log"]:
 
 
 class _Log:
+    """Writes the damaged bytes of one split to a Parquet file, many rows at a time."""
+
     def __init__(self, writer: pq.ParquetWriter, path: str) -> None:
         self._writer = writer
         self._path = path

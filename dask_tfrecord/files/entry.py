@@ -16,11 +16,12 @@ class Block(NamedTuple):
     Attributes
     ----------
     offset : int
-        Offset in the stored file at which a raw inflate (of an uncompressed file: a plain read) can start.
+        Offset of the block in the stored file, in bytes. In gzip and zlib files, a raw deflate stream can be
+        decompressed from there; in files of other codecs, a new frame starts there.
     content : int
-        Offset in the decompressed bytes at which the block's first record starts.
+        Offset of the block's first record in the decompressed bytes.
     record : int
-        Number of that record in the file, from 0.
+        Number of the block's first record in the file, from 0.
 
     Examples
     --------

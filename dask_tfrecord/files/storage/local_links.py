@@ -16,7 +16,8 @@ Info = dict[str, Any]
 _BROKEN_LINK = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
 
 
-class LinkFollowingDisk(LocalFileSystem):  # type: ignore[misc]  # fsspec has no types, so mypy takes this base class for Any
+# fsspec has no types, so mypy takes this base class for Any.
+class LinkFollowingDisk(LocalFileSystem):  # type: ignore[misc]  # see above
     """A local filesystem whose `find` and `glob` follow links.
 
     A link to a directory counts as a directory, unless the link lies inside that directory, which would never
