@@ -18,7 +18,8 @@ from dask_tfrecord.files.storage.redaction import without_credentials
 Filesystem: TypeAlias = AbstractFileSystem | pafs.FileSystem | Literal["fsspec"] | None
 
 
-class ArrowFileSystem(ArrowFSWrapper):  # type: ignore[misc]  # fsspec has no types, so mypy takes the base class for Any
+# fsspec has no types, so mypy takes this base class for Any.
+class ArrowFileSystem(ArrowFSWrapper):  # type: ignore[misc]  # see above
     """A pyarrow filesystem as an fsspec filesystem.
 
     The argument is the pickle of the pyarrow filesystem. So equal filesystems have equal tokens, and a worker

@@ -16,7 +16,7 @@ def nothing_at(store: Store, otherwise: str, pattern: str = "") -> FileNotFoundE
     """
     check_bucket(store)
     reason = otherwise
-    with suppress(Exception):
+    with suppress(Exception):  # if the store fails, the reason stays unknown
         if store.names(_STAGING):
             reason = unfinished_only(store.public(store.root))
     return FileNotFoundError(f"{store.public(pattern or store.root)}: {reason}")

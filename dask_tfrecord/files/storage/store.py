@@ -164,7 +164,7 @@ class Store:
                     os.fsync(file.fileno())
             self.move(temporary, path)
         except BaseException:  # also KeyboardInterrupt, so that no incomplete file stays
-            with suppress(Exception):
+            with suppress(Exception):  # the first failure is raised
                 self.fs.rm_file(temporary)
             raise
 
@@ -176,7 +176,7 @@ class Store:
             file.close()
             file.commit()
         except BaseException:  # also KeyboardInterrupt, so that no incomplete upload stays
-            with suppress(Exception):
+            with suppress(Exception):  # the first failure is raised
                 file.discard()
             file.closed = True  # otherwise fsspec's finalizer publishes what was written so far
             raise
