@@ -8,7 +8,7 @@ from dask.dataframe.utils import UNKNOWN_CATEGORIES
 
 from dask_tfrecord.errors import SchemaError
 from dask_tfrecord.frames import object_columns
-from dask_tfrecord.schema.storage_types import is_list, kind_and_depth
+from dask_tfrecord.schema.storage_types import BINARY, innermost, is_any, is_list, value_type
 from dask_tfrecord.schema.storage_values import MisfitError
 
 # What conversions to Arrow raise for values that do not fit.
@@ -65,9 +65,9 @@ def is_text(dtype: Any) -> bool:
 
 
 def is_bytes_or_list(type_: pa.DataType) -> bool:
-    """True for types that a column of text cannot become: binary and lists."""
-    kind, depth = kind_and_depth(type_)
-    return kind == "bytes" or depth > 0
+    """True for binary, for lists, and for dictionaries of these; a column of text cannot become one."""
+    values = innermost(type_)
+    return is_any(values, BINARY) or value_type(type_) != values
 
 
 def category_array(dtype: pd.CategoricalDtype) -> pa.Array:

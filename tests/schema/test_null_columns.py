@@ -1,5 +1,6 @@
 """Columns without any value: they are written as absent features and come back with the null type."""
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -81,6 +82,28 @@ def test_objects_that_are_all_missing_are_a_null_column(tmp_path: Path) -> None:
     with dask.config.set({"dataframe.convert-string": False}):
         to_tfrecord(dd.from_pandas(frame, npartitions=2), tmp_path)
     assert read_tfrecord(tmp_path).compute()["x"].dtype == NULL
+
+
+@pytest.mark.parametrize("missing", [[None, None], [None, "a"]], ids=str)
+def test_text_is_written_as_null_only_if_all_of_it_is_missing(
+    tmp_path: Path, missing: list[str | None]
+) -> None:
+    frame = pd.DataFrame({"x": pd.Series(missing, dtype="string"), "n": [1, 2]})
+    write = partial(to_tfrecord, dd.from_pandas(frame, npartitions=1), tmp_path, schema={"x": pa.null()})
+    if "a" in missing:
+        with pytest.raises(SchemaError, match=r"record 1: feature 'x': a value does not fit null"):
+            write()
+        return
+    write()
+    assert read_tfrecord(tmp_path).compute()["x"].dtype == NULL
+
+
+def test_text_as_a_type_without_a_feature_is_refused_with_its_column(tmp_path: Path) -> None:
+    frame = pd.DataFrame({"x": pd.Series(["a"], dtype="string"), "n": [1]})
+    with pytest.raises(SchemaError, match=r"feature 'x': TFRecord has no feature for the type struct"):
+        to_tfrecord(
+            dd.from_pandas(frame, npartitions=1), tmp_path, schema={"x": pa.struct([("y", pa.int64())])}
+        )
 
 
 def test_a_value_that_appears_later_is_refused_with_its_row(tmp_path: Path) -> None:
