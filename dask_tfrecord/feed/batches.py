@@ -10,37 +10,23 @@ from collections import deque
 from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from itertools import accumulate
-from types import TracebackType
 from typing import Any, Literal, NamedTuple, Self, get_args
 
-import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from dask_tfrecord import arguments
 from dask_tfrecord.errors import TFRecordError
+from dask_tfrecord.feed.order import Order, Slice, Uneven, checked_shard, order_rows
 from dask_tfrecord.feed.sources import Source, as_source
 from dask_tfrecord.files.storage.filesystem import Filesystem
 
 BatchMode = Literal["keep", "drop", "auto"]
-Uneven = Literal["keep", "drop", "pad"]
 
 # Stored bytes of a piece: large pieces need few requests, small pieces shuffle well.
 _SEQUENTIAL_BYTES = 1 << 24
 _SHUFFLED_BYTES = 1 << 20
 
 _STATE_VERSION = 1
-
-_Numbers = npt.NDArray[np.int64]
-
-
-class _Slice(NamedTuple):
-    """Rows of one piece."""
-
-    piece: int
-    start: int
-    stop: int | None
 
 
 class _Rows(NamedTuple):
@@ -49,32 +35,6 @@ class _Rows(NamedTuple):
     table: pa.Table
     window: int
     row: int
-
-
-@dataclass(frozen=True)
-class _Order:
-    """The order of the rows of one epoch of one shard.
-
-    Attributes
-    ----------
-    slices : list of _Slice
-        The pieces of the shard, cut at the ends of the shard.
-    seed : tuple of int, optional
-        Seed of the order of the rows in a window. None keeps the order of the files.
-    buffer : int
-        A window has at least this many rows, if there are so many.
-    """
-
-    slices: list[_Slice]
-    seed: tuple[int, ...] | None
-    buffer: int
-
-    def shuffled(self, table: pa.Table, window: int) -> pa.Table:
-        """The rows of a window in their final order."""
-        if self.seed is None:
-            return table
-        order = np.random.default_rng((*self.seed, window)).permutation(table.num_rows)
-        return table.combine_chunks().take(pa.array(order))
 
 
 def iter_batches(
@@ -156,29 +116,107 @@ def iter_batches(
     [2, 3]
     [4]
     """
+    plan = plan_batches(
+        source,
+        batch_size,
+        columns=columns,
+        batch_mode=batch_mode,
+        shuffle=shuffle,
+        shuffle_buffer=shuffle_buffer,
+        uneven=uneven,
+        prefetch=prefetch,
+        schema=schema,
+        storage_options=storage_options,
+        filesystem=filesystem,
+    )
+    return plan.batches(epoch, shard, start=start)
+
+
+def plan_batches(
+    source: Any,
+    batch_size: int = 1024,
+    *,
+    columns: str | Sequence[str] | None = None,
+    batch_mode: BatchMode = "keep",
+    shuffle: int | None = None,
+    shuffle_buffer: int = 65_536,
+    uneven: Uneven = "keep",
+    prefetch: int = 2,
+    schema: Any = None,
+    storage_options: dict[str, Any] | None = None,
+    filesystem: Filesystem = None,
+) -> "Plan":
+    """Open a source for the batches of any epoch and shard; see `iter_batches`."""
     arguments.count("batch_size", batch_size, 1)
     arguments.count("shuffle_buffer", shuffle_buffer, 1)
     arguments.count("prefetch", prefetch, 0)
-    arguments.count("epoch", epoch, 0)
     arguments.choice("batch_mode", batch_mode, get_args(BatchMode))
     arguments.choice("uneven", uneven, get_args(Uneven))
-    if shuffle is not None:
-        arguments.count("shuffle", shuffle, 0)
-    index, count = _checked_shard(shard)
+    arguments.count("shuffle", shuffle, 0)
     opened = as_source(
         source,
-        [columns] if isinstance(columns, str) else columns,
+        columns,
         blocksize=_SEQUENTIAL_BYTES if shuffle is None else _SHUFFLED_BYTES,
         schema=schema,
         storage_options=storage_options,
         filesystem=filesystem,
     )
-    order = _plan(opened, shuffle, shuffle_buffer, epoch, (index, count), uneven)
-    how = (batch_size, batch_mode, shuffle, shuffle_buffer, index, count, uneven, opened.schema.names)
-    batches = Batches(opened, order, batch_size, batch_mode, prefetch, epoch, repr(how))
-    if start is not None:
-        batches._resume(start)
-    return batches
+    return Plan(opened, batch_size, batch_mode, shuffle, shuffle_buffer, uneven, prefetch)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """An opened source, and how its rows become batches. The source is opened once for all epochs.
+
+    Attributes
+    ----------
+    source : Source
+        Where the rows come from.
+    batch_size, batch_mode, shuffle, shuffle_buffer, uneven, prefetch
+        As in `iter_batches`.
+    """
+
+    source: Source
+    batch_size: int
+    batch_mode: BatchMode
+    shuffle: int | None
+    shuffle_buffer: int
+    uneven: Uneven
+    prefetch: int
+
+    def batches(
+        self,
+        epoch: int = 0,
+        shard: tuple[int, int] = (0, 1),
+        part: tuple[int, int] = (0, 1),
+        start: dict[str, Any] | None = None,
+    ) -> "Batches":
+        """Return the batches of one shard in one epoch.
+
+        Parameters
+        ----------
+        epoch, shard, start
+            As in `iter_batches`.
+        part : tuple of int, default (0, 1)
+            Which part of the shard to return, and how many there are. The parts of a path are cut between
+            two batches, so that all parts together have as many batches as the shard. A part may be empty.
+        """
+        arguments.count("epoch", epoch, 0)
+        shard = checked_shard(shard)
+        order = order_rows(
+            self.source,
+            epoch,
+            shard,
+            part,
+            batch_size=self.batch_size,
+            seed=self.shuffle,
+            buffer=self.shuffle_buffer,
+            uneven=self.uneven,
+        )
+        batches = Batches(self, order, epoch, (*shard, *part))
+        if start is not None:
+            batches._resume(start)
+        return batches
 
 
 class Batches:
@@ -192,28 +230,16 @@ class Batches:
         Number of rows of the whole iteration. None for Dask collections, whose rows are not counted.
     """
 
-    def __init__(
-        self,
-        source: Source,
-        order: _Order,
-        batch_size: int,
-        batch_mode: BatchMode,
-        prefetch: int,
-        epoch: int,
-        arguments: str,
-    ) -> None:
-        self._source = source
+    def __init__(self, plan: Plan, order: Order, epoch: int, share: tuple[int, ...]) -> None:
+        self._plan = plan
         self._order = order
-        self._size = batch_size
-        self._mode = batch_mode
-        self._prefetch = prefetch
         self._epoch = epoch
-        self._arguments = arguments
+        self._share = share
         self._position = (0, 0)
         self._batches: Generator[pa.RecordBatch, None, None] | None = None
-        self.schema: pa.Schema = source.schema.arrow
-        lengths = [one.stop - one.start if one.stop is not None else None for one in order.slices]
-        self.rows = None if None in lengths else sum(length or 0 for length in lengths)
+        self.schema: pa.Schema = plan.source.schema.arrow
+        lengths = [one.stop - one.start for one in order.slices if one.stop is not None]
+        self.rows = sum(lengths) if plan.source.counts is not None else None
 
     def __iter__(self) -> Self:
         return self
@@ -221,7 +247,13 @@ class Batches:
     def __next__(self) -> pa.RecordBatch:
         if self._batches is None:
             self._batches = self._generate()
-        return next(self._batches)
+        try:
+            return next(self._batches)
+        except StopIteration:
+            raise
+        except BaseException:  # a generator that raised would end, and the end would pass for the last row
+            self._batches = None
+            raise
 
     def __len__(self) -> int:
         """Number of batches of the whole iteration.
@@ -231,18 +263,21 @@ class Batches:
         TypeError
             For Dask collections, whose rows are not counted, and for ``batch_mode="auto"``.
         """
-        if self.rows is None or self._mode == "auto":
+        if self.rows is None or self._plan.batch_mode == "auto":
             raise TypeError("the number of batches is not known")
-        return self.rows // self._size if self._mode == "drop" else -(-self.rows // self._size)
+        size = self._plan.batch_size
+        return self.rows // size if self._plan.batch_mode == "drop" else -(-self.rows // size)
 
     @property
     def state(self) -> dict[str, Any]:
         """Where the iteration is, as a dict that JSON can hold; pass it as ``start=`` to go on from there."""
+        plan = self._plan
         window, row = self._position
+        given = (plan.batch_size, plan.batch_mode, plan.shuffle, plan.shuffle_buffer, plan.uneven)
         return {
             "version": _STATE_VERSION,
-            "source": self._source.fingerprint,
-            "arguments": self._arguments,
+            "source": plan.source.fingerprint,
+            "arguments": repr((*given, *self._share, self.schema.names)),
             "epoch": self._epoch,
             "window": window,
             "row": row,
@@ -257,9 +292,7 @@ class Batches:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def _resume(self, state: dict[str, Any]) -> None:
@@ -285,6 +318,7 @@ class Batches:
         self._position = window, row
 
     def _generate(self) -> Generator[pa.RecordBatch, None, None]:
+        size, mode = self._plan.batch_size, self._plan.batch_mode
         waiting: deque[_Rows] = deque()
         count = 0
         windows = self._windows(*self._position)
@@ -292,11 +326,11 @@ class Batches:
             for rows in windows:
                 waiting.append(rows)
                 count += rows.table.num_rows
-                while count and (self._mode == "auto" or count >= self._size):
-                    size = count if self._mode == "auto" else self._size
-                    yield self._batch(waiting, size)
-                    count -= size
-            if count and self._mode == "keep":
+                while count and (mode == "auto" or count >= size):
+                    taken = count if mode == "auto" else size
+                    yield self._batch(waiting, taken)
+                    count -= taken
+            if count and mode == "keep":
                 yield self._batch(waiting, count)
         finally:
             windows.close()
@@ -304,6 +338,7 @@ class Batches:
     def _batch(self, waiting: "deque[_Rows]", size: int) -> pa.RecordBatch:
         """Take the next ``size`` rows, and move the position behind them."""
         taken = []
+        window, row, count = 0, 0, 0
         while size:
             table, window, row = waiting[0]
             count = min(size, table.num_rows)
@@ -313,8 +348,9 @@ class Batches:
                 waiting[0] = _Rows(table.slice(count), window, row + count)
             else:
                 waiting.popleft()
-            self._position = window, row + count
-        return _as_batch(taken, self.schema)
+        batch = _as_batch(taken, self.schema)
+        self._position = window, row + count
+        return batch
 
     def _windows(self, first: int, skip: int) -> Generator[_Rows, None, None]:
         """The windows from a position on, in their final order."""
@@ -342,15 +378,15 @@ class Batches:
     def _tables(self, first: int) -> Generator[pa.Table, None, None]:
         """The pieces from one on, of which threads read some ahead."""
         slices = self._order.slices[first:]
-        if not self._prefetch:
+        if not self._plan.prefetch:
             yield from map(self._read, slices)
             return
         ahead: deque[Future[pa.Table]] = deque()
-        with ThreadPoolExecutor(self._prefetch, thread_name_prefix="dask_tfrecord-read") as pool:
+        with ThreadPoolExecutor(self._plan.prefetch, thread_name_prefix="dask_tfrecord-read") as pool:
             try:
                 for one in slices:
                     ahead.append(pool.submit(self._read, one))
-                    if len(ahead) > self._prefetch:
+                    if len(ahead) > self._plan.prefetch:
                         yield ahead.popleft().result()
                 while ahead:
                     yield ahead.popleft().result()
@@ -358,50 +394,9 @@ class Batches:
                 for future in ahead:
                     future.cancel()
 
-    def _read(self, piece: _Slice) -> pa.Table:
-        table = self._source.read(piece.piece)
+    def _read(self, piece: Slice) -> pa.Table:
+        table = self._plan.source.read(piece.piece)
         return table if piece.stop is None else table.slice(piece.start, piece.stop - piece.start)
-
-
-def _plan(
-    source: Source, seed: int | None, buffer: int, epoch: int, shard: tuple[int, int], uneven: Uneven
-) -> _Order:
-    """The order of the rows of one shard."""
-    index, count = shard
-    pieces = np.arange(source.npieces)
-    if seed is not None:
-        pieces = np.random.default_rng((seed, epoch)).permutation(source.npieces)
-    key = None if seed is None else (seed, epoch, index, count)
-    if source.counts is None:
-        if count > source.npieces:
-            raise TFRecordError(
-                f"{count:,} shards of a collection of {source.npieces:,} partitions",
-                advice="repartition the collection, or take fewer shards",
-            )
-        return _Order([_Slice(int(piece), 0, None) for piece in pieces[index::count]], key, buffer)
-    ends = [0, *accumulate(source.counts[int(piece)] for piece in pieces)]
-    total = ends[-1]
-    if count > 1 and count > total:
-        raise TFRecordError(f"{count:,} shards of a dataset of {total:,} rows", advice="take fewer shards")
-    first, last = _bounds(total, index, count, uneven)
-    slices = [
-        _Slice(int(piece), max(first - start, 0), min(last, stop) - start)
-        for piece, start, stop in zip(pieces, ends, ends[1:], strict=False)
-        if start < last and stop > first
-    ]
-    return _Order(slices, key, buffer)
-
-
-def _bounds(total: int, index: int, count: int, uneven: Uneven) -> tuple[int, int]:
-    """The first row of a shard, and the row behind its last."""
-    first, last = total * index // count, total * (index + 1) // count
-    if uneven == "drop":
-        return first, first + total // count
-    if uneven == "pad":
-        longest = -(-total // count)
-        first = max(0, min(first, total - longest))
-        return first, first + longest
-    return first, last
 
 
 def _joined(tables: list[pa.Table]) -> pa.Table:
@@ -417,14 +412,3 @@ def _as_batch(tables: list[pa.Table], schema: pa.Schema) -> pa.RecordBatch:
         column.chunk(0) if column.num_chunks else pa.array([], column.type) for column in table.columns
     ]
     return pa.RecordBatch.from_arrays(columns, schema=schema)
-
-
-def _checked_shard(shard: Any) -> tuple[int, int]:
-    valid = isinstance(shard, tuple | list) and len(shard) == 2
-    if valid and all(isinstance(one, int | np.integer) and not isinstance(one, bool) for one in shard):
-        index, count = map(int, shard)
-        if 0 <= index < count:
-            return index, count
-    raise TFRecordError(
-        f"shard={shard!r} is not a shard", advice="pass (number from 0, how many shards), such as (0, 4)"
-    )

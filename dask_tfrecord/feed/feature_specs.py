@@ -10,8 +10,8 @@ import tensorflow as tf
 
 from dask_tfrecord.dataset.plan import Dataset
 from dask_tfrecord.errors import SchemaError
-from dask_tfrecord.feed.datasets import open_to_feed, selected_schema
 from dask_tfrecord.feed.numpy_columns import missing_integers
+from dask_tfrecord.feed.sources import open_to_feed, selected_schema
 from dask_tfrecord.files.storage.filesystem import Filesystem
 from dask_tfrecord.files.storage.listing import PathLike
 from dask_tfrecord.schema.model import Field, Schema
@@ -53,11 +53,14 @@ class FeatureSpec:
         What `tf.io.parse_sequence_example` takes as ``sequence_features``. Empty for Examples.
     casts : dict of str to tf.DType
         The columns whose type the parser does not have.
+    scales : dict of str to int
+        The number of decimal places of each decimal column.
     """
 
     context: dict[str, Any]
     sequence: dict[str, Any]
     casts: dict[str, Any]
+    scales: dict[str, int]
 
     def parse(self, records: Any) -> Tensors:
         """Parse a batch of serialized records to tensors of the original types."""
@@ -66,10 +69,12 @@ class FeatureSpec:
             parsed = {**context, **sequence}
         else:
             parsed = tf.io.parse_example(records, self.context) if self.context else {}
-        return {
-            name: tf.cast(tensor, self.casts[name]) if name in self.casts else tensor
-            for name, tensor in parsed.items()
-        }
+        for name, dtype in self.casts.items():
+            parsed[name] = tf.cast(parsed[name], dtype)
+        for name, scale in self.scales.items():
+            power = tf.constant(10.0**scale, tf.float64)
+            parsed[name] = tf.round(parsed[name] * power) / power
+        return parsed
 
     def code(self) -> str:
         """Return the spec as Python code that can be pasted into a program."""
@@ -148,6 +153,7 @@ def spec_of(dataset: Dataset, schema: Schema, missing: Mapping[str, Any], lists:
     context: dict[str, Any] = {}
     sequence: dict[str, Any] = {}
     casts: dict[str, Any] = {}
+    decimals = [item for item in fields if pa.types.is_decimal(innermost(item.type))]
     for item in fields:
         parsed, tensor = _PARSED[item.kind], tensor_type(item)
         shape = row_shape(item.type)
@@ -159,16 +165,14 @@ def spec_of(dataset: Dataset, schema: Schema, missing: Mapping[str, Any], lists:
             context[item.name] = tf.io.FixedLenFeature(shape, parsed, default)
         if tensor != parsed:
             casts[item.name] = tensor
-    return FeatureSpec(context, sequence, casts)
+    return FeatureSpec(context, sequence, casts, {item.name: innermost(item.type).scale for item in decimals})
 
 
 def _list_feature(parsed: Any, lists: Lists, *, nested: bool) -> Any:
     if lists == "sparse":
         return tf.io.VarLenFeature(parsed)
-    if lists == "padded" and not nested:
+    if lists == "padded" and not nested:  # a nested list stays ragged: the parser pads one level only
         return tf.io.FixedLenSequenceFeature([], parsed, allow_missing=True)
-    if nested:  # each step is a Feature with any number of values
-        return tf.io.RaggedFeature(parsed, row_splits_dtype=tf.int64)
     return tf.io.RaggedFeature(parsed, row_splits_dtype=tf.int64)
 
 

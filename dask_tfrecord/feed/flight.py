@@ -1,18 +1,15 @@
 """An Arrow Flight server of a dataset. Every Arrow type is sent as it is, with nulls."""
 
 import json
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import pyarrow as pa
 from pyarrow import flight
 
 from dask_tfrecord.errors import TFRecordError
-from dask_tfrecord.feed.batches import Batches, BatchMode, iter_batches
+from dask_tfrecord.feed.batches import Batches, BatchMode, Plan, plan_batches
 from dask_tfrecord.files.storage.filesystem import Filesystem
-
-# Opens the batches of a shard in an epoch.
-_Open: TypeAlias = Callable[[tuple[int, int], int], Batches]
 
 
 def serve(
@@ -68,26 +65,21 @@ def serve(
     ...     client.do_get(info.endpoints[0].ticket).read_all()["x"].to_pylist()
     [0, 1, 2, 3, 4]
     """
-
-    def open_batches(shard: tuple[int, int], epoch: int) -> Batches:
-        return iter_batches(
-            source,
-            batch_size,
-            columns=columns,
-            batch_mode=batch_mode,
-            shuffle=shuffle,
-            shuffle_buffer=shuffle_buffer,
-            epoch=epoch,
-            shard=shard,
-            prefetch=prefetch,
-            schema=schema,
-            storage_options=storage_options,
-            filesystem=filesystem,
-        )
-
-    open_batches((0, shards), 0)  # raises if there are more shards than rows
+    plan = plan_batches(
+        source,
+        batch_size,
+        columns=columns,
+        batch_mode=batch_mode,
+        shuffle=shuffle,
+        shuffle_buffer=shuffle_buffer,
+        prefetch=prefetch,
+        schema=schema,
+        storage_options=storage_options,
+        filesystem=filesystem,
+    )
+    plan.batches(0, (0, shards))  # raises if there are more shards than rows
     try:
-        return FlightServer(open_batches, location, shards)
+        return FlightServer(plan, location, shards)
     except (pa.ArrowException, OSError) as error:
         raise TFRecordError(
             f"the location {location!r} cannot be opened: {error}",
@@ -104,14 +96,11 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow ha
         The address for clients, with the number of the port that the system chose.
     """
 
-    def __init__(self, open_batches: _Open, location: str, shards: int) -> None:
-        whole = open_batches((0, 1), 0)
+    def __init__(self, plan: Plan, location: str, shards: int) -> None:
         super().__init__(location)
-        self._open_batches = open_batches
+        self._plan = plan
         self._shards = shards
-        self._schema = whole.schema
-        self._rows = -1 if whole.rows is None else whole.rows
-        self._fingerprint = whole.state["source"]
+        self._schema = plan.batches().schema
         address, _, _ = location.rpartition(":")
         self.location = f"{address}:{self.port}"
 
@@ -135,15 +124,14 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow ha
         index, epoch = _numbers(ticket.ticket, ("shard", "epoch"))
         if index >= self._shards:
             raise flight.FlightServerError(f"there is no shard {index}, the server has {self._shards} shards")
-        batches = self._open_batches((index, self._shards), epoch)
-        if batches.state["source"] != self._fingerprint:
-            raise flight.FlightServerError("the dataset was rewritten since the server was started")
+        batches = self._plan.batches(epoch, (index, self._shards))
         return flight.GeneratorStream(self._schema, _closing(batches))
 
     def _info(self, descriptor: Any, epoch: int) -> Any:
         tickets = [json.dumps({"shard": index, "epoch": epoch}) for index in range(self._shards)]
         endpoints = [flight.FlightEndpoint(ticket, [self.location]) for ticket in tickets]
-        return flight.FlightInfo(self._schema, descriptor, endpoints, self._rows, -1)
+        rows = self._plan.batches().rows
+        return flight.FlightInfo(self._schema, descriptor, endpoints, -1 if rows is None else rows, -1)
 
 
 def _closing(batches: Batches) -> Iterator[pa.RecordBatch]:

@@ -40,7 +40,8 @@ def numpy_columns(
         The batch.
     missing : mapping of str to value, optional
         What takes the place of null in a column. By default NaN in floating point columns, an empty text in
-        string and binary columns, and an empty list in list columns.
+        string and binary columns, and an empty list in list columns. In a row of a fixed size that is null,
+        the value takes the place of all values.
 
     Returns
     -------
@@ -67,31 +68,32 @@ def column_to_numpy(name: str, column: pa.Array, fill: Any = None) -> Array | Ra
     if pa.types.is_dictionary(type_):
         return column_to_numpy(name, column.dictionary_decode(), fill)
     if isinstance(type_, pa.FixedShapeTensorType):
-        return _fixed(name, column.storage, type_.shape, type_.value_type)
+        return _fixed(name, column.storage, type_.shape, fill)
     if pa.types.is_fixed_size_list(type_):
-        return _fixed(name, column, [type_.list_size], type_.value_type)
+        return _fixed(name, column, [type_.list_size], fill)
     if pa.types.is_list(type_) or pa.types.is_large_list(type_):
         lengths = pc.fill_null(pc.list_value_length(column), 0).to_numpy()
         offsets = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
         return Ragged(column_to_numpy(name, column.flatten(), fill), offsets)
     column = _as_plain(name, column)
     if column.null_count:
-        column = pc.fill_null(column, _fill_value(name, column.type, fill))
+        column = pc.fill_null(column, fill_value(name, column.type, fill))
     values: Array = column.to_numpy(zero_copy_only=False)
     return values
 
 
-def _fixed(name: str, column: pa.Array, shape: list[int], value_type: pa.DataType) -> Array:
-    """Rows that all have the same number of values."""
+def _fixed(name: str, column: pa.Array, shape: list[int], fill: Any) -> Array:
+    """Rows that all have the same number of values, all of which are missing in a row that is null."""
+    values = column.flatten()  # without the rows that are null
     if column.null_count:
-        raise SchemaError(
-            f"{column.null_count:,} rows are null, and {column.type} has no empty value",
-            feature=name,
-            advice="drop these rows, or read the column as a list by schema=",
-        )
-    values = column_to_numpy(name, column.flatten())
-    assert isinstance(values, np.ndarray)  # the values of a tensor are scalars
-    return values.reshape(len(column), *shape)
+        indices = np.full((len(column), column.type.list_size), -1)
+        valid = column.is_valid().to_numpy(zero_copy_only=False)
+        indices[valid] = np.arange(len(values)).reshape(-1, column.type.list_size)
+        flat = indices.reshape(-1)
+        values = values.take(pa.array(flat, mask=flat < 0))
+    found = column_to_numpy(name, values, fill)
+    assert isinstance(found, np.ndarray)  # the values of a tensor are scalars
+    return found.reshape(len(column), *shape)
 
 
 def _as_plain(name: str, column: pa.Array) -> pa.Array:
@@ -101,7 +103,12 @@ def _as_plain(name: str, column: pa.Array) -> pa.Array:
         width = pa.int32() if type_.bit_width == 32 else pa.int64()
         return column.view(width)
     if pa.types.is_decimal(type_):
-        return column.cast(pa.float64())
+        values = column.cast(pa.float64()).to_numpy(zero_copy_only=False)
+        return pa.array(
+            np.round(values, type_.scale), from_pandas=True
+        )  # Arrow casts 29.99 to 29.990000000000002
+    if pa.types.is_fixed_size_binary(type_):
+        return column.cast(pa.binary())
     tests = (pa.types.is_boolean, pa.types.is_integer, pa.types.is_floating, is_text)
     if not any(test(type_) for test in tests):
         raise SchemaError(
@@ -123,12 +130,11 @@ def is_text(type_: pa.DataType) -> bool:
     )
 
 
-def _fill_value(name: str, type_: pa.DataType, fill: Any) -> pa.Scalar:
+def fill_value(name: str, type_: pa.DataType, fill: Any) -> pa.Scalar:
+    """What takes the place of null in a column of a type; see `numpy_columns`."""
     if fill is None:
         if pa.types.is_floating(type_):
             fill = math.nan
-        elif pa.types.is_fixed_size_binary(type_):
-            fill = bytes(type_.byte_width)
         elif is_text(type_):
             fill = "" if pa.types.is_string(type_) or pa.types.is_large_string(type_) else b""
         else:

@@ -5,6 +5,7 @@ Other files are read in blocks, of which a few are kept, or by ranges of bytes i
 were stored.
 """
 
+import os
 import threading
 from bisect import bisect_right
 from collections import OrderedDict
@@ -18,8 +19,8 @@ import pyarrow as pa
 from dask_tfrecord.codec import Decoder
 from dask_tfrecord.dataset.plan import Dataset
 from dask_tfrecord.errors import FileChangedError, TFRecordError
-from dask_tfrecord.feed.datasets import count_rows, open_to_feed, selected_schema
 from dask_tfrecord.feed.record_offsets import Records, find_offsets, read_block, store_offsets
+from dask_tfrecord.feed.sources import count_rows, open_to_feed, selected_schema, usable_after_fork
 from dask_tfrecord.files.reading import locate_error
 from dask_tfrecord.files.splits import Split
 from dask_tfrecord.files.storage.filesystem import Filesystem
@@ -120,6 +121,7 @@ class RecordTable:
     def _prepare(self) -> None:
         """Make what does not pickle."""
         self.schema = self._schema.arrow
+        self._process = os.getpid()
         self._local = threading.local()
         self._lock = threading.Lock()
         self._maps: dict[str, pa.Buffer] = {}
@@ -127,7 +129,7 @@ class RecordTable:
         self._kept: OrderedDict[int, Records | None] = OrderedDict()
 
     def __getstate__(self) -> dict[str, Any]:
-        made = {"schema", "_local", "_lock", "_maps", "_kept"}
+        made = {"schema", "_process", "_local", "_lock", "_maps", "_kept"}
         return {name: value for name, value in vars(self).items() if name not in made}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -217,11 +219,11 @@ class RecordTable:
         Raises
         ------
         IndexError
-            If there is no such record.
+            If there is no such record, or the indices are not integers.
         FileChangedError
             If a file was rewritten since the table was made.
         """
-        numbers = np.asarray(indices, np.int64)
+        numbers = _row_numbers(indices)
         outside = numbers[(numbers >= len(self)) | (numbers < -len(self))]
         if outside.size:
             raise IndexError(f"record {outside[0]:,} of a table of {len(self):,} records")
@@ -341,6 +343,8 @@ class RecordTable:
         return pa.RecordBatch.from_arrays(columns, schema=self.schema)
 
     def _check_unchanged(self, splits: Sequence[int]) -> None:
+        if os.getpid() != self._process:
+            self._dataset, self._process = usable_after_fork(self._dataset), os.getpid()
         check_unchanged(self._dataset.store, [self._splits[split].file for split in splits])
 
     def _records(self, number: int) -> Records:
@@ -384,8 +388,22 @@ def _too_short(path: str) -> FileChangedError:
     return FileChangedError("the file is shorter than it was when the table was made", path=path)
 
 
+def _row_numbers(indices: Any) -> _Numbers:
+    array = np.asarray(indices)
+    if not array.size:
+        return np.zeros(0, np.int64)
+    if array.ndim != 1 or array.dtype.kind not in "iu":
+        raise IndexError(
+            "records are read by integers, in a list or an array of one dimension, not by "
+            f"{array.ndim} dimensions of {array.dtype}; np.flatnonzero(mask) makes numbers of a mask"
+        )
+    if (array > np.iinfo(np.int64).max).any():
+        raise IndexError(f"there is no record {array.max():,}")
+    return array.astype(np.int64)
+
+
 def _elements(batch: pa.RecordBatch) -> list[dict[str, Any]]:
-    """The rows as dicts of Python values; lists of numbers become NumPy arrays."""
+    """The rows as dicts of Python values; lists of numbers and tensors become NumPy arrays."""
     names = batch.schema.names
     columns = [_values(column) for column in batch.columns]
     if not columns:
@@ -395,8 +413,11 @@ def _elements(batch: pa.RecordBatch) -> list[dict[str, Any]]:
 
 def _values(column: pa.Array) -> list[Any]:
     type_ = column.type
+    if isinstance(type_, pa.FixedShapeTensorType):
+        rows = _values(column.storage)
+        return [None if row is None else np.asarray(row).reshape(type_.shape) for row in rows]
     is_list = pa.types.is_list(type_) or pa.types.is_large_list(type_) or pa.types.is_fixed_size_list(type_)
     if is_list and (pa.types.is_integer(type_.value_type) or pa.types.is_floating(type_.value_type)):
-        return [None if value is None else value.values.to_numpy() for value in column]
+        return [value.values.to_numpy() if value.is_valid else None for value in column]
     values: list[Any] = column.to_pylist()
     return values

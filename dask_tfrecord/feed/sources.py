@@ -1,7 +1,10 @@
 """What batches are read from: a dataset on disk, or the partitions of a Dask collection."""
 
 import hashlib
+import os
+import pickle
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, Protocol
 
@@ -10,12 +13,17 @@ import dask.dataframe as dd
 import pyarrow as pa
 from dask.base import get_scheduler
 
+from dask_tfrecord import arguments
+from dask_tfrecord.dataset.discovery import ReadRequest, open_dataset
 from dask_tfrecord.dataset.plan import Dataset
-from dask_tfrecord.errors import TFRecordError
-from dask_tfrecord.feed.datasets import count_rows, open_to_feed, selected_schema
+from dask_tfrecord.errors import SchemaError, TFRecordError
+from dask_tfrecord.files.reading import count_records
+from dask_tfrecord.files.splits import Split
+from dask_tfrecord.files.storage.filesystem import Filesystem
 from dask_tfrecord.files.storage.listing import PathLike
 from dask_tfrecord.frames import pandas_to_arrow
 from dask_tfrecord.frames.planning import plan_schema
+from dask_tfrecord.parallel import compute_each
 from dask_tfrecord.schema.model import Schema
 
 
@@ -58,6 +66,7 @@ class DatasetSource:
         self.schema = selected_schema(self.dataset, columns)
         self.counts: Sequence[int] | None = _counts(self.dataset)
         self.fingerprint = _fingerprint(self.dataset, self.counts)
+        self._process = os.getpid()
 
     @property
     def npieces(self) -> int:
@@ -66,6 +75,8 @@ class DatasetSource:
 
     def read(self, piece: int) -> pa.Table:
         """Read the records of one piece."""
+        if os.getpid() != self._process:
+            self.dataset, self._process = usable_after_fork(self.dataset), os.getpid()
         return self.dataset.partition(piece, self.schema).read()
 
 
@@ -82,7 +93,8 @@ class CollectionSource:
 
     def __init__(self, ddf: dd.DataFrame | dd.Series, columns: Sequence[str] | None) -> None:
         frame = ddf.to_frame() if isinstance(ddf, dd.Series) else ddf
-        frame = frame if columns is None else frame[list(columns)]
+        names = _checked_names(columns)
+        frame = frame if names is None else frame[names]
         frame = frame.optimize()
         self.schema = plan_schema(
             frame._meta,
@@ -119,10 +131,10 @@ def _counts(dataset: Dataset) -> list[int]:
 
 
 def _fingerprint(dataset: Dataset, counts: Sequence[int]) -> str:
-    """Hash of the names and sizes of the files, and of the number of rows of each piece."""
+    """Hash of the names, sizes and checksums of the files, and of the number of rows of each piece."""
     start = len(dataset.store.join(""))
     splits = (split for piece in dataset.partitions for split in piece)
-    files = [(split.file.path[start:], split.file.size, split.start) for split in splits]
+    files = [(split.file.path[start:], split.file.size, split.file.crc32c, split.start) for split in splits]
     return _digest(files, counts)
 
 
@@ -144,3 +156,72 @@ def as_source(source: Any, columns: Sequence[str] | None, *, blocksize: int, **k
             raise TFRecordError(f"{given[0]}= suits a path, not a Dask collection")
         return CollectionSource(source, columns)
     return DatasetSource(source, columns, blocksize=blocksize, **keywords)
+
+
+def open_to_feed(
+    path: PathLike | Sequence[PathLike],
+    columns: str | Sequence[str] | None,
+    *,
+    blocksize: int | None = None,
+    schema: Any = None,
+    storage_options: dict[str, Any] | None = None,
+    filesystem: Filesystem = None,
+) -> Dataset:
+    """Open a dataset with the columns that are read, in their order.
+
+    Parameters
+    ----------
+    path : str, path-like or list of these
+        A path that `read_tfrecord` takes.
+    columns : str or list of str, optional
+        The columns. All columns by default.
+    blocksize : int, optional
+        Stored bytes of a partition; None makes a partition of each file.
+    schema, storage_options, filesystem
+        As in `read_tfrecord`.
+    """
+    request = ReadRequest(
+        _checked_names(columns),
+        schema,
+        blocksize=blocksize,
+        storage_options=storage_options,
+        filesystem=filesystem,
+    )
+    return open_dataset(path, request, compute_each=compute_each)
+
+
+def selected_schema(dataset: Dataset, columns: str | Sequence[str] | None) -> Schema:
+    """The columns that are read, in their order."""
+    names = _checked_names(columns)
+    return dataset.schema if names is None else dataset.schema.select(names)
+
+
+def _checked_names(columns: Any) -> list[str] | None:
+    """The names of ``columns=``; None for all columns.
+
+    Raises
+    ------
+    SchemaError
+        If a column is named twice, or none is named.
+    """
+    if columns is None:
+        return None
+    names = arguments.names("columns", columns)
+    if not names:
+        raise SchemaError("columns= names no column", advice="name one, or omit columns= to read all columns")
+    if len(set(names)) < len(names):
+        raise SchemaError("columns= names a column more than once")
+    return names
+
+
+def usable_after_fork(dataset: Dataset) -> Dataset:
+    """The dataset with a filesystem of this process. Those of object stores do not survive a fork."""
+    return replace(dataset, store=pickle.loads(pickle.dumps(dataset.store)))
+
+
+def count_rows(dataset: Dataset, splits: Sequence[Split]) -> list[Split]:
+    """The splits with their numbers of records. Splits that nothing has counted are scanned, in parallel."""
+    unknown = [split for split in splits if split.records is None]
+    counted = compute_each(partial(count_records, dataset.store, options=dataset.options), unknown)
+    counts = iter(counted)
+    return [split if split.records is not None else replace(split, records=next(counts)) for split in splits]

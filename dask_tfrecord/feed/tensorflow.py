@@ -1,7 +1,6 @@
 """TensorFlow: `tf.data` datasets of the rows of a dataset, and the specs of its own parser."""
 
-import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import count
 from typing import Any, Literal, get_args
 
@@ -12,8 +11,7 @@ from dask_tfrecord.codec import HEADER_BYTES
 from dask_tfrecord.codec.codecs import detect
 from dask_tfrecord.dataset.plan import Dataset
 from dask_tfrecord.errors import SchemaError, TFRecordError
-from dask_tfrecord.feed.batches import iter_batches
-from dask_tfrecord.feed.datasets import open_to_feed, selected_schema
+from dask_tfrecord.feed.batches import plan_batches
 from dask_tfrecord.feed.feature_specs import (
     FeatureSpec,
     Lists,
@@ -24,6 +22,7 @@ from dask_tfrecord.feed.feature_specs import (
     tensor_type,
 )
 from dask_tfrecord.feed.numpy_columns import Array, Ragged, numpy_columns
+from dask_tfrecord.feed.sources import open_to_feed, selected_schema
 from dask_tfrecord.files.storage.filesystem import Filesystem
 from dask_tfrecord.files.storage.listing import PathLike
 from dask_tfrecord.schema.model import Field, Schema
@@ -134,22 +133,23 @@ def tensorflow_dataset(
     chosen = engine or _best_engine(dataset, schema)
     if chosen == "native":
         found = _native(
-            dataset, schema, batch_size, shuffle, shuffle_buffer, shard, drop_remainder, missing or {}, lists
+            dataset, schema, batch_size, shuffle, shuffle_buffer, shard, drop_remainder, missing or {}
         )
     else:
         found = _ours(
             path,
             schema,
+            shard,
             batch_size=batch_size,
             batch_mode="drop" if drop_remainder else "keep",
             shuffle=shuffle,
             shuffle_buffer=shuffle_buffer,
-            shard=shard,
             missing=missing,
-            lists=lists,
             storage_options=storage_options,
             filesystem=filesystem,
         )
+    if lists != "ragged":  # only now: a batch may consist of the lists of several files
+        found = found.map(lambda row: {name: _converted(tensor, lists) for name, tensor in row.items()})
     if label is not None:
         found = found.map(lambda row: ({name: row[name] for name in row if name != label}, row[label]))
     return found.prefetch(prefetch)
@@ -174,12 +174,11 @@ def _native(
     shard: tuple[int, int],
     drop_remainder: bool,
     missing: Mapping[str, Any],
-    lists: Lists,
 ) -> "tf.data.Dataset":
     """TensorFlow's own reader; batches are made and parsed in the interleave, in parallel."""
-    spec = spec_of(dataset, schema, missing, lists)
+    spec = spec_of(dataset, schema, missing, "ragged")
     files = [split.file for splits in dataset.partitions for split in splits]
-    if shard[1] > len(files):
+    if shard[1] > max(1, len(files)):
         raise TFRecordError(
             f"{shard[1]:,} shards of {len(files):,} files: engine='native' shares whole files",
             advice="take fewer shards, or pass engine='ours', which shares rows",
@@ -275,36 +274,26 @@ def _is_readable(dataset: Dataset, path: str) -> bool:
 def _ours(
     path: Any,
     schema: Schema,
+    shard: tuple[int, int],
     *,
     batch_mode: Any,
     missing: Mapping[str, Any] | None,
-    lists: Lists,
     **arguments: Any,
 ) -> "tf.data.Dataset":
     """Batches that are decoded here, by a thread that TensorFlow's pipeline pulls from."""
     epochs = count()
     arguments |= {"columns": schema.names, "batch_mode": batch_mode}
-    first = iter_batches(path, **arguments)
+    plan = plan_batches(path, **arguments)
 
     def generate() -> Iterator[Tensors]:
-        with iter_batches(path, epoch=next(epochs), **arguments) as batches:
-            if batches.state["source"] != first.state["source"]:
-                raise TFRecordError(
-                    "the dataset was rewritten between two epochs",
-                    path=os.fspath(path) if isinstance(path, str | os.PathLike) else None,
-                    advice="make the tf.data.Dataset again",
-                )
+        with plan.batches(next(epochs), shard) as batches:
             for batch in batches:
                 columns = numpy_columns(batch, missing)
                 yield {name: _tensor(column) for name, column in columns.items()}
 
     signature = {item.name: _signature(item) for item in schema.fields}
     found = tf.data.Dataset.from_generator(generate, output_signature=signature)
-    found = found.apply(tf.data.experimental.assert_cardinality(len(first)))
-    convert: Callable[[Any], Any] | None = {"padded": _padded, "sparse": _sparse}.get(lists)
-    if convert is None:
-        return found
-    return found.map(lambda row: {name: convert(tensor) for name, tensor in row.items()})
+    return found.apply(tf.data.experimental.assert_cardinality(len(plan.batches(0, shard))))
 
 
 def _tensor(column: Array | Ragged) -> Any:
@@ -325,12 +314,10 @@ def _signature(item: Field) -> Any:
     return tf.RaggedTensorSpec([*dims, *of_value], dtype, ragged_rank=depth, row_splits_dtype=tf.int64)
 
 
-def _padded(tensor: Any) -> Any:
-    return tensor.to_tensor() if isinstance(tensor, tf.RaggedTensor) else tensor
-
-
-def _sparse(tensor: Any) -> Any:
-    return tensor.to_sparse() if isinstance(tensor, tf.RaggedTensor) else tensor
+def _converted(tensor: Any, lists: Lists) -> Any:
+    if not isinstance(tensor, tf.RaggedTensor):
+        return tensor
+    return tensor.to_tensor() if lists == "padded" else tensor.to_sparse()
 
 
 __all__ = ["FeatureSpec", "feature_spec", "tensorflow_dataset"]

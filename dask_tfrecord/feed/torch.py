@@ -5,12 +5,14 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import torch
 from torch.utils.data import Dataset, IterableDataset, get_worker_info
 
 from dask_tfrecord.errors import TFRecordError
-from dask_tfrecord.feed.batches import Batches, Uneven, iter_batches
-from dask_tfrecord.feed.numpy_columns import Array, Ragged, column_to_numpy
+from dask_tfrecord.feed.batches import Batches, plan_batches
+from dask_tfrecord.feed.numpy_columns import Array, Ragged, column_to_numpy, fill_value
+from dask_tfrecord.feed.order import Uneven
 from dask_tfrecord.feed.record_table import RecordTable
 from dask_tfrecord.files.storage.filesystem import Filesystem
 from dask_tfrecord.files.storage.listing import PathLike
@@ -53,7 +55,11 @@ def to_tensors(batch: pa.RecordBatch, missing: Mapping[str, Any] | None = None) 
 def _tensor(name: str, column: pa.Array, fill: Any) -> Any:
     if pa.types.is_dictionary(column.type):
         column = column.dictionary_decode()
+    if pa.types.is_fixed_size_binary(column.type):
+        column = column.cast(pa.binary())
     if pa.types.is_binary(column.type) or pa.types.is_large_binary(column.type):
+        if column.null_count:
+            column = pc.fill_null(column, fill_value(name, column.type, fill))
         return _bytes(column)
     values = column_to_numpy(name, column, fill)
     if isinstance(values, Ragged):
@@ -103,13 +109,13 @@ class TFRecordBatches(IterableDataset[Any]):
     shuffle_buffer : int, default 65536
         Number of rows that are shuffled together.
     uneven : "drop", "pad" or "keep", default "drop"
-        What happens if the rows cannot be shared equally among ranks and workers. "drop" leaves out up to one
-        row per worker, "pad" repeats up to one row per worker, so that every rank makes the same number of
-        steps. "keep" returns every row once.
+        What happens if the rows cannot be shared equally among ranks. "drop" leaves out less than one row
+        per rank, "pad" repeats less than one row per rank, so that every rank makes the same number of steps.
+        "keep" returns every row once.
     drop_last : bool, default False
-        Drop the last batch of each worker if it is smaller.
+        Drop the last batch of each rank if it is smaller.
     rank, world_size : int, optional
-        Those of `torch.distributed` by default.
+        By default those of `torch.distributed` at the time of the iteration.
     prefetch : int, default 2
         Number of pieces that threads read ahead.
     missing : mapping of str to value, optional
@@ -122,7 +128,11 @@ class TFRecordBatches(IterableDataset[Any]):
     Notes
     -----
     The dataset has ``state_dict`` and ``load_state_dict``, so that `torchdata.stateful_dataloader` resumes an
-    epoch exactly. `set_epoch` chooses the epoch; otherwise every iteration is the next one.
+    epoch exactly. The files are listed once, when the dataset is made: rows that are appended later are not
+    read, and an overwrite raises.
+
+    `set_epoch` chooses the epoch. Without `set_epoch`, every iteration is the next epoch, except that worker
+    processes which end with each epoch (``persistent_workers=False``) always begin with the epoch 0.
 
     Examples
     --------
@@ -155,48 +165,58 @@ class TFRecordBatches(IterableDataset[Any]):
         storage_options: dict[str, Any] | None = None,
         filesystem: Filesystem = None,
     ) -> None:
-        self._path = path
-        self._arguments: dict[str, Any] = {
-            "batch_size": batch_size,
-            "columns": columns,
-            "batch_mode": "drop" if drop_last else "keep",
-            "shuffle": shuffle,
-            "shuffle_buffer": shuffle_buffer,
-            "uneven": uneven,
-            "prefetch": prefetch,
-            "storage_options": storage_options,
-            "filesystem": filesystem,
-        }
+        if (rank is None) != (world_size is None):
+            raise TFRecordError("rank= and world_size= belong together", advice="pass both or neither")
+        self._plan = plan_batches(
+            path,
+            batch_size,
+            columns=columns,
+            batch_mode="drop" if drop_last else "keep",
+            shuffle=shuffle,
+            shuffle_buffer=shuffle_buffer,
+            uneven=uneven,
+            prefetch=prefetch,
+            storage_options=storage_options,
+            filesystem=filesystem,
+        )
         self._convert = convert
         self._missing = missing
-        self._rank, self._world_size = _place(rank, world_size)
-        self._epoch = 0
+        self._shard = None if rank is None or world_size is None else (rank, world_size)
+        # The epoch of the last `set_epoch` and the number of its calls, in memory that workers share.
+        self._chosen = torch.zeros(2, dtype=torch.int64).share_memory_()
+        self._seen = 0  # calls of `set_epoch` that this process has followed
+        self._epoch = 0  # of the next iteration in this process
         self._start: dict[str, Any] | None = None
         self._batches: Batches | None = None
-        self._first = self._open(0, 1)  # a wrong argument raises here, and not in a worker
-
-    def _open(self, worker: int, workers: int, start: dict[str, Any] | None = None) -> Batches:
-        shard = self._rank * workers + worker, self._world_size * workers
-        epoch = self._epoch if start is None else start["epoch"]
-        return iter_batches(self._path, shard=shard, epoch=epoch, start=start, **self._arguments)
+        len(self)  # a wrong argument raises here, and not in a worker
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "_first": None, "_batches": None}
+        # A spawned worker process does not know the rank.
+        return {**vars(self), "_shard": self._shard or _distributed_shard(), "_batches": None}
+
+    def _open(self, epoch: int, part: tuple[int, int], start: dict[str, Any] | None = None) -> Batches:
+        return self._plan.batches(epoch, self._shard or _distributed_shard() or (0, 1), part, start)
 
     def __len__(self) -> int:
-        """Number of batches of this rank, if the DataLoader has no workers."""
-        if self._first is None:
-            self._first = self._open(0, 1)
-        return len(self._first)
+        """Number of batches of this rank, with any number of workers."""
+        return len(self._open(0, (0, 1)))
 
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch of the next iteration, which decides the order of a shuffle."""
-        self._epoch = epoch
+        self._chosen[0] = epoch
+        self._chosen[1] += 1
+
+    def _follow(self) -> None:
+        """Take over the epoch of the last `set_epoch`, which may have been called in another process."""
+        epoch, calls = self._chosen.tolist()
+        if calls != self._seen:
+            self._epoch, self._seen = epoch, calls
 
     def state_dict(self) -> dict[str, Any]:
         """Where the current iteration is, as a dict that JSON can hold."""
-        state = None if self._batches is None else self._batches.state
-        return {"epoch": self._epoch, "batches": state or self._start}
+        self._follow()
+        state = self._start if self._batches is None else self._batches.state
+        return {"epoch": self._epoch, "batches": state}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Let the next iteration go on where `state_dict` was called."""
@@ -204,18 +224,27 @@ class TFRecordBatches(IterableDataset[Any]):
             raise TFRecordError(
                 "this is not a state of TFRecordBatches", advice="pass the result of state_dict"
             )
+        self._follow()
         self._epoch, self._start = state["epoch"], state["batches"]
 
     def __iter__(self) -> Iterator[Any]:
+        # The epoch advances now and not at the end: a worker that was not stopped before its end, and
+        # another that was, would be in different epochs afterwards.
+        self._follow()
         info = get_worker_info()
-        worker, workers = (info.id, info.num_workers) if info else (0, 1)
+        part = (info.id, info.num_workers) if info else (0, 1)
         start, self._start = self._start, None
-        with self._open(worker, workers, start) as batches:
-            self._batches = batches
+        batches = self._open(self._epoch if start is None else start["epoch"], part, start)
+        self._batches = batches
+        self._epoch += 1
+        return self._elements(batches)
+
+    def _elements(self, batches: Batches) -> Iterator[Any]:
+        with batches:
             for batch in batches:
                 yield to_tensors(batch, self._missing) if self._convert is None else self._convert(batch)
-        self._batches = None
-        self._epoch += 1
+        if self._batches is batches:
+            self._batches = None
 
 
 class TFRecordTable(Dataset[Any]):
@@ -280,16 +309,12 @@ class TFRecordTable(Dataset[Any]):
         return batch
 
 
-def _place(rank: int | None, world_size: int | None) -> tuple[int, int]:
-    """The rank and the number of ranks."""
-    if (rank is None) != (world_size is None):
-        raise TFRecordError("rank= and world_size= belong together", advice="pass both or neither")
-    if rank is not None and world_size is not None:
-        return rank, world_size
+def _distributed_shard() -> tuple[int, int] | None:
+    """The rank and the number of ranks, if `torch.distributed` is initialized."""
     distributed = torch.distributed
     if distributed.is_available() and distributed.is_initialized():
         return distributed.get_rank(), distributed.get_world_size()
-    return 0, 1
+    return None
 
 
 __all__ = ["TFRecordBatches", "TFRecordTable", "to_tensors"]

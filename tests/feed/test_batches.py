@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 import dask_tfrecord
-from dask_tfrecord import TFRecordError
+from dask_tfrecord import FileChangedError, TFRecordError
 from dask_tfrecord.feed import batches as module
 from dask_tfrecord.feed.batches import iter_batches
 from dask_tfrecord.files import writing
@@ -177,6 +177,8 @@ def test_closing_ends_the_threads(dataset: str) -> None:
         ({"shuffle": -1}, "shuffle=-1"),
         ({"start": {"row": 3}}, "not a state"),
         ({"columns": ["nothing"]}, "nothing"),
+        ({"columns": ["id", "id"]}, "more than once"),
+        ({"columns": []}, "names no column"),
     ],
 )
 def test_wrong_arguments_are_named(dataset: str, arguments: dict[str, Any], message: str) -> None:
@@ -194,3 +196,53 @@ def test_the_state_of_another_dataset_or_seed_is_refused(
         iter_batches(other, 64, shuffle=1, start=state)
     with pytest.raises(TFRecordError, match="other arguments"):
         iter_batches(dataset, 64, shuffle=2, start=state)
+
+
+def test_a_dataset_that_was_rewritten_with_the_same_sizes_raises(dataset: str, frame: pd.DataFrame) -> None:
+    (Path(dataset) / "_tfrecord").rename(Path(dataset).parent / "away")
+    first, *_ = sorted(Path(dataset).rglob("*.tfrecord*"))
+    plan = module.plan_batches(dataset, 10)
+    list(plan.batches(0))
+    first.write_bytes(first.read_bytes())
+    with pytest.raises(FileChangedError):
+        list(plan.batches(1))
+
+
+def test_rows_after_an_error_are_not_lost(dataset: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    batches = iter_batches(dataset, 64, columns=["id"], prefetch=0)
+    found = next(batches)["id"].to_pylist() + next(batches)["id"].to_pylist()
+    with monkeypatch.context() as patch:
+
+        def interrupt(*arguments: Any) -> Any:
+            raise KeyboardInterrupt
+
+        patch.setattr(module, "_as_batch", interrupt)
+        for _ in range(2):
+            with pytest.raises(KeyboardInterrupt):
+                next(batches)
+    assert found + ids(batches) == ids(iter_batches(dataset, 64))
+
+
+@pytest.mark.parametrize("mode", ["keep", "drop"])
+@pytest.mark.parametrize("shuffle", [None, 7])
+@pytest.mark.parametrize("parts", [1, 2, 3, 40])
+def test_parts_have_the_batches_of_their_shard(
+    dataset: str, parts: int, shuffle: int | None, mode: Any
+) -> None:
+    plan = module.plan_batches(dataset, 50, columns=["id"], shuffle=shuffle, batch_mode=mode)
+    shards = [[plan.batches(3, (index, 2), (part, parts)) for part in range(parts)] for index in range(2)]
+    assert [sum(map(len, shard)) for shard in shards] == [
+        len(plan.batches(3, (index, 2))) for index in range(2)
+    ]
+    found = [number for shard in shards for part in shard for number in ids(part)]
+    assert len(found) == len(set(found)) == (ROWS if mode == "keep" else 1000)
+
+
+def test_a_state_of_another_shard_or_batch_size_is_refused(dataset: str) -> None:
+    batches = iter_batches(dataset, 64, shard=(0, 2))
+    next(batches)
+    for other in ({"shard": (1, 2)}, {"shard": (0, 3)}, {"columns": ["id"]}):
+        with pytest.raises(TFRecordError, match="other arguments"):
+            iter_batches(dataset, 64, start=batches.state, **({"shard": (0, 2)} | other))
+    with pytest.raises(TFRecordError, match="other arguments"):
+        iter_batches(dataset, 65, shard=(0, 2), start=batches.state)

@@ -17,7 +17,7 @@ import pytest
 from pyarrow import feather
 
 import dask_tfrecord
-from dask_tfrecord import FileChangedError, SchemaError, TFRecordError
+from dask_tfrecord import SchemaError, TFRecordError
 from dask_tfrecord.feed import stream
 
 ROWS = 1003
@@ -264,7 +264,7 @@ def test_a_dataset_that_was_overwritten_fails_the_next_pass(dataset: str) -> Non
         dask_tfrecord.to_tfrecord(dd.from_dict({"id": [1]}, npartitions=1), dataset, overwrite=True)
         assert arrow_clients.received(server.endpoints[0]) == b""
         server.wait(2)
-        assert isinstance(server.errors[0], FileChangedError)
+        assert isinstance(server.errors[0], FileNotFoundError)
 
 
 @pytest.fixture

@@ -1,6 +1,7 @@
 """TensorFlow: specs for its own parser, and two engines that yield the same elements."""
 
 import datetime
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -247,5 +248,59 @@ def test_a_dataset_that_is_overwritten_between_epochs_raises(tmp_path: Path) -> 
     elements = tensorflow_dataset(tmp_path / "d", 1, engine="ours")
     assert len(list(elements)) == 2
     dask_tfrecord.to_tfrecord(dd.from_dict({"x": [3, 4, 5]}, npartitions=1), tmp_path / "d", overwrite=True)
-    with pytest.raises(tf.errors.OpError, match="rewritten between two epochs"):
+    with pytest.raises(tf.errors.OpError, match="removed after the dataset was listed"):
         list(elements)
+
+
+@pytest.mark.parametrize("lists", ["ragged", "padded", "sparse"])
+@pytest.mark.parametrize("batch_size", [3, 7, 64])
+def test_both_engines_join_the_lists_of_several_files(tmp_path: Path, lists: Any, batch_size: int) -> None:
+    from dask_tfrecord.feed.tensorflow import tensorflow_dataset
+
+    lengths = [0, 4, 1, 2, 0, 3, 1, 0, 2, 5, 1]
+    table = pa.table({"x": pa.array([list(range(length)) for length in lengths], pa.list_(pa.int64()))})
+    ddf = dd.from_pandas(table.to_pandas(types_mapper=pd.ArrowDtype), npartitions=4)
+    dask_tfrecord.to_tfrecord(ddf, tmp_path / "d")
+
+    def plain(tensor: Any) -> Any:
+        if isinstance(tensor, tf.SparseTensor):
+            return tensor.dense_shape.numpy().tolist(), tf.sparse.to_dense(tensor).numpy().tolist()
+        return tensor.to_list() if isinstance(tensor, tf.RaggedTensor) else tensor.numpy().tolist()
+
+    ours, native = (
+        [
+            plain(batch["x"])
+            for batch in tensorflow_dataset(tmp_path / "d", batch_size, engine=engine, lists=lists)
+        ]
+        for engine in ("ours", "native")
+    )
+    assert ours == native
+
+
+def test_both_engines_agree_about_decimals_and_missing_rows_of_a_fixed_size(tmp_path: Path) -> None:
+    from dask_tfrecord.feed.tensorflow import tensorflow_dataset
+
+    columns = {
+        "price": pa.array([Decimal("29.99"), Decimal("-7.33"), None], pa.decimal128(9, 2)),
+        "point": pa.array([[1.0, 2.0], None, [3.0, 4.0]], pa.list_(pa.float32(), 2)),
+        "code": pa.array([b"abc", None, b"def"], pa.binary(3)),
+    }
+    frame = pd.DataFrame({name: pd.arrays.ArrowExtensionArray(column) for name, column in columns.items()})
+    dask_tfrecord.to_tfrecord(dd.from_pandas(frame, npartitions=1), tmp_path / "d", lossy="allow")
+    ours, native = (
+        rows(tensorflow_dataset(tmp_path / "d", 3, engine=engine)) for engine in ("ours", "native")
+    )
+    assert str(ours) == str(native)
+    assert ours[0] == {"price": 29.99, "point": [1.0, 2.0], "code": b"abc"}
+    assert str(ours[1]["point"]) == "[nan, nan]"
+
+
+@pytest.mark.parametrize("engine", ["ours", "native"])
+def test_a_dataset_without_rows(tmp_path: Path, engine: Any) -> None:
+    from dask_tfrecord.feed.tensorflow import tensorflow_dataset
+
+    frame = pd.DataFrame({"x": np.zeros(0, np.int64)})
+    dask_tfrecord.to_tfrecord(dd.from_pandas(frame, npartitions=1), tmp_path / "d")
+    elements = tensorflow_dataset(tmp_path / "d", 4, engine=engine)
+    assert list(elements) == []
+    assert int(elements.cardinality()) == 0

@@ -1,5 +1,6 @@
 """`RecordTable`: records by number in any order, from any codec, and from several threads."""
 
+import os
 import pickle
 import random
 from concurrent.futures import ThreadPoolExecutor
@@ -16,6 +17,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 import dask_tfrecord
 from dask_tfrecord import CorruptRecordError, SchemaError
 from dask_tfrecord.feed import record_table as module
+from dask_tfrecord.feed.batches import plan_batches
 from dask_tfrecord.feed.record_table import RecordTable
 from dask_tfrecord.files import writing
 
@@ -164,3 +166,67 @@ def test_a_file_that_was_rewritten_raises(frame: pd.DataFrame, tmp_path: Path) -
     dask_tfrecord.to_tfrecord(ddf, tmp_path / "d", overwrite=True, lossy="allow")
     with pytest.raises(FileNotFoundError):
         table[0]
+
+
+@pytest.mark.parametrize(
+    "indices", [[True, False], np.arange(ROWS) % 2 == 0, [1.5], 1.5, [[1, 2], [3, 4]], "id"]
+)
+def test_indices_that_are_not_integers_are_refused(tmp_path: Path, indices: Any) -> None:
+    dask_tfrecord.to_tfrecord(dd.from_dict({"id": [1, 2, 3]}, npartitions=1), tmp_path / "d")
+    with pytest.raises(IndexError, match="by integers"):
+        RecordTable(tmp_path / "d")[indices]
+
+
+def test_a_row_may_have_null_in_every_kind_of_column(tmp_path: Path) -> None:
+    columns = {
+        "list": pa.array([[1], None]),
+        "fixed": pa.array([[1.0, 2.0], None], pa.list_(pa.float32(), 2)),
+        "tensor": pa.ExtensionArray.from_storage(
+            pa.fixed_shape_tensor(pa.float32(), [2, 3]),
+            pa.array([[0, 1, 2, 3, 4, 5], None], pa.list_(pa.float32(), 6)),
+        ),
+        "text": pa.array(["a", None]),
+    }
+    frame = pd.DataFrame({name: pd.arrays.ArrowExtensionArray(column) for name, column in columns.items()})
+    dask_tfrecord.to_tfrecord(dd.from_pandas(frame, npartitions=1), tmp_path / "d")
+    table = RecordTable(tmp_path / "d")
+    assert table[1] == dict.fromkeys(columns)
+    np.testing.assert_array_equal(table[0]["tensor"], [[0, 1, 2], [3, 4, 5]])
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="the system has no fork")
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+@pytest.mark.parametrize("read", ["table", "batches"])
+def test_a_forked_process_opens_the_store_again(
+    monkeypatch: pytest.MonkeyPatch, frame: pd.DataFrame, read: str
+) -> None:
+    path = "memory://bucket/dataset"
+    dask_tfrecord.to_tfrecord(dd.from_pandas(frame, npartitions=2), path, compression="gzip", overwrite=True)
+    table, plan = RecordTable(path, "id"), plan_batches(path, 50, columns="id", prefetch=0)
+    parent, process = os.getpid(), os.fork  # s3fs and gcsfs refuse the instances of another process
+    original = MemoryFileSystem._open
+
+    def fails_in_child(self: Any, *arguments: Any, **keywords: Any) -> Any:
+        if getattr(self, "made_in", parent) != os.getpid():
+            raise RuntimeError("This class is not fork-safe")
+        return original(self, *arguments, **keywords)
+
+    monkeypatch.setattr(MemoryFileSystem, "_open", fails_in_child)
+    monkeypatch.setattr(
+        MemoryFileSystem, "__reduce__", lambda self: (_made_here, (self.storage_options,)), raising=False
+    )
+    child = process()
+    if not child:
+        try:
+            batches = [table[:]] if read == "table" else list(plan.batches())
+            numbers = [number for batch in batches for number in batch["id"].to_pylist()]
+            os._exit(0 if sorted(numbers) == list(range(ROWS)) else 1)
+        except BaseException:  # whatever happens, the child must not go on with the tests of its parent
+            os._exit(2)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def _made_here(options: dict[str, Any]) -> MemoryFileSystem:
+    found = MemoryFileSystem(**options, skip_instance_cache=True)
+    found.made_in = os.getpid()
+    return found

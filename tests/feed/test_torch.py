@@ -1,6 +1,7 @@
 """PyTorch: every row once across workers and ranks, exact resuming, tensors of the column values."""
 
 import json
+from decimal import Decimal
 from typing import Any
 
 import dask.dataframe as dd
@@ -209,8 +210,8 @@ def _rank(rank: int, world: int, dataset: str, results: Any, port: int) -> None:
     import torch.distributed as dist
 
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "GLOO_SOCKET_IFNAME": "lo"}
+    batches = TFRecordBatches(dataset, 64, ["id"], shuffle=3, uneven="keep")  # before the rank is known
     dist.init_process_group("gloo", rank=rank, world_size=world)
-    batches = TFRecordBatches(dataset, 64, ["id"], shuffle=3, uneven="keep")
     steps, total = 0, torch.zeros(1, dtype=torch.int64)
     for batch in DataLoader(batches, batch_size=None):
         steps += 1
@@ -228,3 +229,71 @@ def test_a_rank_needs_the_number_of_ranks(dataset: str) -> None:
 def test_a_strange_state_is_refused(dataset: str) -> None:
     with pytest.raises(TFRecordError, match="state_dict"):
         TFRecordBatches(dataset, 64).load_state_dict({"row": 3})
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+def test_set_epoch_reaches_the_workers(dataset: str, persistent: bool) -> None:
+    batches = TFRecordBatches(dataset, 64, ["id"], shuffle=1, uneven="keep")
+    loader = DataLoader(batches, batch_size=None, num_workers=2, persistent_workers=persistent)
+    found = []
+    for epoch in (3, 4, 3):
+        batches.set_epoch(epoch)
+        found.append(ids(loader))
+    assert found[0] == found[2] != found[1]
+    assert all(sorted(epoch) == list(range(ROWS)) for epoch in found)
+
+
+def test_persistent_workers_stay_in_the_same_epoch_after_a_break(dataset: str) -> None:
+    batches = TFRecordBatches(dataset, 64, ["id"], shuffle=1, shuffle_buffer=100)
+    loader = DataLoader(batches, batch_size=None, num_workers=3, persistent_workers=True)
+    for stop in (1, 5, 14):  # of 16 batches
+        for count, _ in enumerate(loader):
+            if count == stop:
+                break
+        assert sorted(ids(loader)) == list(range(ROWS))
+
+
+@pytest.mark.parametrize("drop_last", [False, True])
+@pytest.mark.parametrize("workers", [0, 1, 2, 3])
+def test_the_length_is_true_for_any_number_of_workers(dataset: str, workers: int, drop_last: bool) -> None:
+    batches = TFRecordBatches(dataset, 50, ["id"], drop_last=drop_last, rank=1, world_size=2)
+    loader = DataLoader(batches, batch_size=None, num_workers=workers)
+    assert len(loader) == len(list(loader)) == (10 if drop_last else 11)
+
+
+def test_more_workers_than_rows(tmp_path: Any) -> None:
+    dask_tfrecord.to_tfrecord(dd.from_dict({"id": [1, 2]}, npartitions=1), tmp_path / "d")
+    loader = DataLoader(TFRecordBatches(tmp_path / "d", 1), batch_size=None, num_workers=3)
+    assert sorted(ids(loader)) == [1, 2]
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_dataset_that_was_overwritten_between_epochs_raises(tmp_path: Any, workers: int) -> None:
+    path = tmp_path / "d"
+    dask_tfrecord.to_tfrecord(dd.from_dict({"id": [1, 2]}, npartitions=1), path)
+    loader = DataLoader(TFRecordBatches(path, 1), batch_size=None, num_workers=workers)
+    assert ids(loader) == [1, 2]
+    dask_tfrecord.to_tfrecord(dd.from_dict({"id": [3]}, npartitions=1), path, append=True)
+    assert ids(loader) == [1, 2]
+    dask_tfrecord.to_tfrecord(dd.from_dict({"id": [3]}, npartitions=1), path, overwrite=True)
+    with pytest.raises(FileNotFoundError, match="removed after the dataset was listed"):
+        ids(loader)
+
+
+def test_a_fixed_value_takes_the_place_of_null() -> None:
+    batch = pa.record_batch(
+        {
+            "fixed": pa.array([[1, 2], None, [3, 4]], pa.list_(pa.int64(), 2)),
+            "floats": pa.array([None, [3, 4], None], pa.list_(pa.float32(), 2)),
+            "bytes": pa.array([b"a", None, b"b"]),
+            "sized": pa.array([b"ab", None, b"cd"], pa.binary(2)),
+            "price": pa.array([Decimal("29.99"), None, Decimal("-0.01")], pa.decimal128(9, 2)),
+        }
+    )
+    tensors = to_tensors(batch.slice(1), {"fixed": -1, "bytes": b"zz", "price": 0})
+    assert tensors["fixed"].tolist() == [[-1, -1], [3, 4]]
+    assert str(tensors["floats"].tolist()) == "[[3.0, 4.0], [nan, nan]]"
+    assert [bytes(one.tolist()) for one in tensors["bytes"]] == [b"zz", b"b"]
+    assert [bytes(one.tolist()) for one in tensors["sized"]] == [b"", b"cd"]
+    assert tensors["price"].tolist() == [0, -0.01]
+    assert to_tensors(batch, {"fixed": 0})["price"][0] == 29.99

@@ -8,7 +8,7 @@ from typing import Any, Literal
 import pyarrow as pa
 
 from dask_tfrecord.errors import TFRecordError
-from dask_tfrecord.feed.batches import Batches, BatchMode, iter_batches
+from dask_tfrecord.feed.batches import Batches, BatchMode, iter_batches, plan_batches
 from dask_tfrecord.feed.stream.server import Pass, StreamServer, sent_batches
 from dask_tfrecord.feed.stream.tensorflow_io import Client
 from dask_tfrecord.files.storage.filesystem import Filesystem
@@ -109,25 +109,24 @@ def serve(
         raise TFRecordError("the list of endpoints is empty")
     size, mode = _batching(batch_size, batch_mode)
 
-    def open_batches(index: int, epoch: int) -> Batches:
-        return iter_batches(
-            source,
-            size,
-            columns=columns,
-            batch_mode=mode,
-            shuffle=shuffle,
-            shuffle_buffer=shuffle_buffer,
-            epoch=epoch if len(places) == 1 else 0,
-            shard=(index, len(places)),
-            prefetch=prefetch,
-            schema=schema,
-            storage_options=storage_options,
-            filesystem=filesystem,
-        )
+    plan = plan_batches(
+        source,
+        size,
+        columns=columns,
+        batch_mode=mode,
+        shuffle=shuffle,
+        shuffle_buffer=shuffle_buffer,
+        prefetch=prefetch,
+        schema=schema,
+        storage_options=storage_options,
+        filesystem=filesystem,
+    )
 
-    first = open_batches(0, 0)
-    client = Client(first.schema, batch_size, mode, dict(fill_nulls or {}))
-    return StreamServer(open_batches, places, client, first.state["source"])
+    def open_batches(index: int, epoch: int) -> Batches:
+        return plan.batches(epoch if len(places) == 1 else 0, (index, len(places)))
+
+    client = Client(open_batches(0, 0).schema, batch_size, mode, dict(fill_nulls or {}))
+    return StreamServer(open_batches, places, client)
 
 
 def write_feather(

@@ -9,12 +9,11 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any, Literal, Self
 
 import pyarrow as pa
 
-from dask_tfrecord.errors import FileChangedError, TFRecordError
+from dask_tfrecord.errors import TFRecordError
 from dask_tfrecord.feed.batches import Batches
 from dask_tfrecord.feed.stream.endpoints import ClientLeftError, DescriptorSink, Listener, Sink, open_endpoint
 from dask_tfrecord.feed.stream.tensorflow_io import Client
@@ -79,11 +78,9 @@ class StreamServer:
         open_batches: Callable[[int, int], Batches],
         endpoints: Sequence[str],
         client: Client,
-        fingerprint: str,
     ) -> None:
         self._open_batches = open_batches
         self._client = client
-        self._fingerprint = fingerprint
         self._changed = threading.Condition()
         self._closing = False
         self._running: dict[threading.Thread, Sink] = {}
@@ -154,9 +151,7 @@ class StreamServer:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def __repr__(self) -> str:
@@ -216,7 +211,6 @@ class StreamServer:
         started = False
         try:
             with self._open_batches(index, one.number) as batches:
-                self._check_unchanged(batches)
                 for batch in sent_batches(batches, self._client, may_be_empty=index == 0):
                     if self._closing:
                         raise _ClosedError
@@ -233,13 +227,6 @@ class StreamServer:
                 with suppress(ClientLeftError):
                     sink.send(memoryview(_BROKEN))
             raise
-
-    def _check_unchanged(self, batches: Batches) -> None:
-        if batches.state["source"] != self._fingerprint:
-            raise FileChangedError(
-                "the dataset was rewritten since the server was started",
-                advice="close the server, and serve the dataset again",
-            )
 
 
 def sent_batches(batches: Batches, client: Client, *, may_be_empty: bool) -> Iterator[pa.RecordBatch]:

@@ -1,0 +1,114 @@
+"""The order of the rows of one epoch, and the range of the order that each shard gets."""
+
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from dask_tfrecord.errors import TFRecordError
+from dask_tfrecord.feed.sources import Source
+
+Uneven = Literal["keep", "drop", "pad"]
+
+
+class Slice(NamedTuple):
+    """Rows of one piece."""
+
+    piece: int
+    start: int
+    stop: int | None
+
+
+@dataclass(frozen=True)
+class Order:
+    """The order of the rows of one epoch of one shard.
+
+    Attributes
+    ----------
+    slices : list of Slice
+        The pieces of the shard, cut at the ends of the shard.
+    seed : tuple of int, optional
+        Seed of the order of the rows in a window. None keeps the order of the files.
+    buffer : int
+        A window has at least this many rows, if there are so many.
+    """
+
+    slices: list[Slice]
+    seed: tuple[int, ...] | None
+    buffer: int
+
+    def shuffled(self, table: pa.Table, window: int) -> pa.Table:
+        """The rows of a window in their final order."""
+        if self.seed is None:
+            return table
+        order = np.random.default_rng((*self.seed, window)).permutation(table.num_rows)
+        return table.combine_chunks().take(pa.array(order))
+
+
+def order_rows(
+    source: Source,
+    epoch: int,
+    shard: tuple[int, int],
+    part: tuple[int, int],
+    *,
+    batch_size: int,
+    seed: int | None,
+    buffer: int,
+    uneven: Uneven,
+) -> Order:
+    """The order of the rows of one part of one shard; see `Plan.batches`."""
+    (index, count), (worker, workers) = shard, part
+    pieces = np.arange(source.npieces)
+    if seed is not None:
+        pieces = np.random.default_rng((seed, epoch)).permutation(source.npieces)
+    key = None if seed is None else (seed, epoch, index, count, worker, workers)
+    if source.counts is None:
+        if count > source.npieces:
+            raise TFRecordError(
+                f"{count:,} shards of a collection of {source.npieces:,} partitions",
+                advice="repartition the collection, or take fewer shards",
+            )
+        chosen = pieces[index::count][worker::workers]
+        return Order([Slice(int(piece), 0, None) for piece in chosen], key, buffer)
+    ends = [0, *accumulate(source.counts[int(piece)] for piece in pieces)]
+    total = ends[-1]
+    if count > 1 and count > total:
+        raise TFRecordError(f"{count:,} shards of a dataset of {total:,} rows", advice="take fewer shards")
+    first, last = _bounds(total, index, count, uneven)
+    nbatches = -(-(last - first) // batch_size)
+    first, last = (
+        first + nbatches * worker // workers * batch_size,
+        min(first + nbatches * (worker + 1) // workers * batch_size, last),
+    )
+    slices = [
+        Slice(int(piece), max(first - start, 0), min(last, stop) - start)
+        for piece, start, stop in zip(pieces, ends, ends[1:], strict=False)
+        if start < last and stop > first
+    ]
+    return Order(slices, key, buffer)
+
+
+def _bounds(total: int, index: int, count: int, uneven: Uneven) -> tuple[int, int]:
+    """The first row of a shard, and the row behind its last."""
+    first, last = total * index // count, total * (index + 1) // count
+    if uneven == "drop":
+        return first, first + total // count
+    if uneven == "pad":
+        longest = -(-total // count)
+        first = max(0, min(first, total - longest))
+        return first, first + longest
+    return first, last
+
+
+def checked_shard(shard: Any) -> tuple[int, int]:
+    """Return the number of a shard and how many there are."""
+    valid = isinstance(shard, tuple | list) and len(shard) == 2
+    if valid and all(isinstance(one, int | np.integer) and not isinstance(one, bool) for one in shard):
+        index, count = map(int, shard)
+        if 0 <= index < count:
+            return index, count
+    raise TFRecordError(
+        f"shard={shard!r} is not a shard", advice="pass (number from 0, how many shards), such as (0, 4)"
+    )
