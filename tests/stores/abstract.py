@@ -20,6 +20,7 @@ from interrupted_creation import interrupt_creations
 from dask_tfrecord import (
     ConcurrentWriteError,
     DestinationError,
+    RecordTable,
     Snapshot,
     cleanup,
     exists,
@@ -169,6 +170,13 @@ class StoreSuite:
         assert len([name for name in self.files(place) if "_tfrecord/" in name]) == 1
         with pytest.raises(DestinationError):
             self.write(rows(1), place)
+
+    def test_offsets_of_records_are_stored_and_used_and_removed(self, place: str) -> None:
+        self.write(rows(*range(7)), place)
+        RecordTable(place, storage_options=self.options).store_offsets()
+        assert RecordTable(place, storage_options=self.options)[[6, 0]]["n"].to_pylist() == [6, 0]
+        self.write(rows(8), place, overwrite=True)
+        assert self.store(place).names("_tfrecord") == ["00000002.parquet"]
 
     def test_shuffled_rows_leave_nothing_of_their_way(self, place: str) -> None:
         self.write(rows(*range(7)), place, shuffle=1)

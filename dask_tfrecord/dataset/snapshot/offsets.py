@@ -136,9 +136,8 @@ def _offsets_of(store: Store, table: pa.Table, entries: Mapping[str, FileEntry])
         lengths = values[starts[at] : starts[at + 1]]
         _check_lengths(entry, lengths)
         offsets = np.zeros(len(lengths) + 1, np.int64)
-        np.cumsum(lengths, out=offsets[1:])
-        offsets += FRAME_BYTES * np.arange(len(offsets))
-        found[store.join(path)] = offsets
+        np.add(lengths, FRAME_BYTES, out=offsets[1:], dtype=np.int64)
+        found[store.join(path)] = np.cumsum(offsets, out=offsets)
     return found
 
 
