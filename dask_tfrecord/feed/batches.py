@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from dask_tfrecord import arguments
 from dask_tfrecord.errors import TFRecordError
+from dask_tfrecord.feed.numpy_columns import one_chunk
 from dask_tfrecord.feed.order import Order, Slice, Uneven, checked_shard, order_rows
 from dask_tfrecord.feed.sources import Source, as_source
 from dask_tfrecord.files.storage.filesystem import Filesystem
@@ -236,7 +237,7 @@ class Batches:
         self._epoch = epoch
         self._share = share
         self._position = (0, 0)
-        self._batches: Generator[pa.RecordBatch, None, None] | None = None
+        self._batches: Generator[pa.Table, None, None] | None = None
         self.schema: pa.Schema = plan.source.schema.arrow
         lengths = [one.stop - one.start for one in order.slices if one.stop is not None]
         self.rows = sum(lengths) if plan.source.counts is not None else None
@@ -245,6 +246,24 @@ class Batches:
         return self
 
     def __next__(self) -> pa.RecordBatch:
+        position = self._position
+        table = self.next_table()
+        try:
+            return _as_batch(table, self.schema)
+        except BaseException:
+            self._position, self._batches = position, None
+            raise
+
+    def next_table(self) -> pa.Table:
+        """Return the next batch as a table, whose columns may have several chunks.
+
+        A table costs no copy of rows that were read in different pieces.
+
+        Raises
+        ------
+        StopIteration
+            If there are no more batches.
+        """
         if self._batches is None:
             self._batches = self._generate()
         try:
@@ -317,7 +336,7 @@ class Batches:
             raise TFRecordError(f"start= holds no position of the dataset: window {window}, row {row}")
         self._position = window, row
 
-    def _generate(self) -> Generator[pa.RecordBatch, None, None]:
+    def _generate(self) -> Generator[pa.Table, None, None]:
         size, mode = self._plan.batch_size, self._plan.batch_mode
         waiting: deque[_Rows] = deque()
         count = 0
@@ -335,7 +354,7 @@ class Batches:
         finally:
             windows.close()
 
-    def _batch(self, waiting: "deque[_Rows]", size: int) -> pa.RecordBatch:
+    def _batch(self, waiting: "deque[_Rows]", size: int) -> pa.Table:
         """Take the next ``size`` rows, and move the position behind them."""
         taken = []
         window, row, count = 0, 0, 0
@@ -348,9 +367,9 @@ class Batches:
                 waiting[0] = _Rows(table.slice(count), window, row + count)
             else:
                 waiting.popleft()
-        batch = _as_batch(taken, self.schema)
+        table = _joined(taken) if len(taken) > 1 else taken[0]
         self._position = window, row + count
-        return batch
+        return table
 
     def _windows(self, first: int, skip: int) -> Generator[_Rows, None, None]:
         """The windows from a position on, in their final order."""
@@ -405,10 +424,13 @@ def _joined(tables: list[pa.Table]) -> pa.Table:
     return table.unify_dictionaries() if has_categories else table
 
 
-def _as_batch(tables: list[pa.Table], schema: pa.Schema) -> pa.RecordBatch:
-    """Tables as one batch. The columns of one that is in one chunk are not copied."""
-    table = (_joined(tables) if len(tables) > 1 else tables[0]).combine_chunks()
-    columns = [
-        column.chunk(0) if column.num_chunks else pa.array([], column.type) for column in table.columns
-    ]
+def _as_batch(table: pa.Table, schema: pa.Schema) -> pa.RecordBatch:
+    """A table as one batch. A column that is in one chunk is not copied."""
+    try:
+        columns = [one_chunk(column) for column in table.columns]
+    except pa.ArrowInvalid as error:
+        raise TFRecordError(
+            f"a batch of {table.num_rows:,} rows does not fit in an Arrow array: {error}",
+            advice="pass a smaller batch_size",
+        ) from None
     return pa.RecordBatch.from_arrays(columns, schema=schema)

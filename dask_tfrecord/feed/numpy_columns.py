@@ -30,13 +30,13 @@ class Ragged(NamedTuple):
 
 
 def numpy_columns(
-    batch: pa.RecordBatch, missing: Mapping[str, Any] | None = None
+    batch: pa.RecordBatch | pa.Table, missing: Mapping[str, Any] | None = None
 ) -> dict[str, Array | Ragged]:
     """Convert the columns of a batch to NumPy.
 
     Parameters
     ----------
-    batch : pyarrow.RecordBatch
+    batch : pyarrow.RecordBatch or pyarrow.Table
         The batch.
     missing : mapping of str to value, optional
         What takes the place of null in a column. By default NaN in floating point columns, an empty text in
@@ -62,9 +62,18 @@ def numpy_columns(
     }
 
 
-def column_to_numpy(name: str, column: pa.Array, fill: Any = None) -> Array | Ragged:
+def one_chunk(column: pa.ChunkedArray) -> pa.Array:
+    """The values of a column in one array, which is a copy only of several chunks."""
+    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+
+
+def column_to_numpy(name: str, column: pa.Array | pa.ChunkedArray, fill: Any = None) -> Array | Ragged:
     """Convert one column; see `numpy_columns`."""
     type_ = column.type
+    if isinstance(column, pa.ChunkedArray):
+        if column.num_chunks > 1 and is_text(type_):  # the text of an array of objects need not be joined
+            return np.concatenate([column_to_numpy(name, chunk, fill) for chunk in column.chunks])
+        column = one_chunk(column)
     if pa.types.is_dictionary(type_):
         return column_to_numpy(name, column.dictionary_decode(), fill)
     if isinstance(type_, pa.FixedShapeTensorType):

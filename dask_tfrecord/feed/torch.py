@@ -11,7 +11,7 @@ from torch.utils.data import Dataset, IterableDataset, get_worker_info
 
 from dask_tfrecord.errors import TFRecordError
 from dask_tfrecord.feed.batches import Batches, plan_batches
-from dask_tfrecord.feed.numpy_columns import Array, Ragged, column_to_numpy, fill_value
+from dask_tfrecord.feed.numpy_columns import Array, Ragged, column_to_numpy, fill_value, is_text, one_chunk
 from dask_tfrecord.feed.order import Uneven
 from dask_tfrecord.feed.record_table import RecordTable
 from dask_tfrecord.files.storage.filesystem import Filesystem
@@ -20,12 +20,12 @@ from dask_tfrecord.files.storage.listing import PathLike
 Tensors: TypeAlias = dict[str, Any]
 
 
-def to_tensors(batch: pa.RecordBatch, missing: Mapping[str, Any] | None = None) -> Tensors:
+def to_tensors(batch: pa.RecordBatch | pa.Table, missing: Mapping[str, Any] | None = None) -> Tensors:
     """Convert a batch to tensors, without a copy where Arrow holds plain numbers without null.
 
     Parameters
     ----------
-    batch : pyarrow.RecordBatch
+    batch : pyarrow.RecordBatch or pyarrow.Table
         The batch.
     missing : mapping of str to value, optional
         What takes the place of null; see `dask_tfrecord.feed.numpy_columns.numpy_columns`.
@@ -34,7 +34,7 @@ def to_tensors(batch: pa.RecordBatch, missing: Mapping[str, Any] | None = None) 
     -------
     dict of str to torch.Tensor or list
         Lists become nested tensors with the jagged layout. Strings become a list of str, bytes a list of
-        tensors of uint8 that share one buffer.
+        tensors of uint8 that share the buffers of the batch.
 
     Raises
     ------
@@ -52,7 +52,11 @@ def to_tensors(batch: pa.RecordBatch, missing: Mapping[str, Any] | None = None) 
     }
 
 
-def _tensor(name: str, column: pa.Array, fill: Any) -> Any:
+def _tensor(name: str, column: pa.Array | pa.ChunkedArray, fill: Any) -> Any:
+    if isinstance(column, pa.ChunkedArray):
+        if column.num_chunks > 1 and is_text(column.type):  # a list of values need not be joined
+            return [value for chunk in column.chunks for value in _tensor(name, chunk, fill)]
+        column = one_chunk(column)
     if pa.types.is_dictionary(column.type):
         column = column.dictionary_decode()
     if pa.types.is_fixed_size_binary(column.type):
@@ -241,8 +245,11 @@ class TFRecordBatches(IterableDataset[Any]):
 
     def _elements(self, batches: Batches) -> Iterator[Any]:
         with batches:
-            for batch in batches:
-                yield to_tensors(batch, self._missing) if self._convert is None else self._convert(batch)
+            if self._convert is None:
+                for table in iter(batches.next_table, None):
+                    yield to_tensors(table, self._missing)
+            else:
+                yield from map(self._convert, batches)
         if self._batches is batches:
             self._batches = None
 

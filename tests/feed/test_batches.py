@@ -77,6 +77,25 @@ def test_rows_keep_the_order_of_read_tfrecord(dataset: str) -> None:
     pd.testing.assert_frame_equal(found, expected.reset_index(drop=True))
 
 
+def test_tables_are_the_batches(dataset: str) -> None:
+    batches = iter_batches(dataset, 100, shuffle=7)
+    tables = iter_batches(dataset, 100, shuffle=7)
+    for batch, table in zip(batches, iter(tables.next_table, None), strict=True):
+        assert table.combine_chunks().to_batches() == [batch]
+        assert tables.state == batches.state
+
+
+def test_a_batch_that_an_array_cannot_hold_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    chunk = pa.array([bytes(1 << 26)])  # 33 chunks share its memory
+    table = pa.table({"x": pa.chunked_array([chunk] * 33)})
+    batches = iter_batches(dd.from_dict({"x": [1]}, npartitions=1))
+    state = batches.state
+    monkeypatch.setattr(batches, "next_table", lambda: table)
+    with pytest.raises(TFRecordError, match="a batch of 33 rows"):
+        next(batches)
+    assert batches.state == state
+
+
 @pytest.mark.parametrize("mode", ["keep", "drop", "auto"])
 def test_modes_decide_about_the_last_batch(dataset: str, mode: Any) -> None:
     batches = iter_batches(dataset, 100, batch_mode=mode)

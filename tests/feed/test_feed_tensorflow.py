@@ -105,6 +105,43 @@ def test_both_engines_give_the_same_rows(dataset: str) -> None:
     assert [batch["id"].shape[0] for batch in native] == [32] * 6 + [11]
 
 
+@pytest.mark.parametrize("batch_size", [32, 190])
+def test_columns_without_lists_give_the_same_rows(dataset: str, batch_size: int) -> None:
+    """Such columns take another way: several of one type travel as one tensor, and text as Python objects."""
+    from dask_tfrecord.feed.tensorflow import tensorflow_dataset
+
+    names = ["text", "id", "double", "bool", "bytes", "time", "int8", "date"]
+    ours, native = (
+        tensorflow_dataset(dataset, batch_size, names, engine=engine) for engine in ("ours", "native")
+    )
+    assert list(ours.element_spec) == names
+    assert [spec.shape.as_list() for spec in ours.element_spec.values()] == [[None]] * len(names)
+    assert dtypes(ours) == dtypes(native)
+    assert rows(ours) == rows(native)
+
+
+def test_null_in_columns_that_travel_together(tmp_path: Path) -> None:
+    from dask_tfrecord.feed.tensorflow import tensorflow_dataset
+
+    frame = pd.DataFrame(
+        {
+            "a": pd.array([1, None, 3], "Int64"),
+            "b": pd.array([None, 5, 6], "Int64"),
+            "c": [0.5, None, 1.5],
+            "d": [None, 2.5, 3.5],
+        }
+    )
+    path = str(tmp_path / "dataset")
+    dask_tfrecord.to_tfrecord(dd.from_pandas(frame, npartitions=1), path, lossy="allow")
+    [batch] = tensorflow_dataset(path, 3, engine="ours", missing={"a": -1, "b": -2, "d": 9.0})
+    assert batch["a"].numpy().tolist() == [1, -1, 3]
+    assert batch["b"].numpy().tolist() == [-2, 5, 6]
+    np.testing.assert_array_equal(batch["c"].numpy(), [0.5, np.nan, 1.5])
+    assert batch["d"].numpy().tolist() == [9.0, 2.5, 3.5]
+    with pytest.raises(tf.errors.InvalidArgumentError, match="missing="):
+        list(tensorflow_dataset(path, 3, engine="ours", missing={"a": -1}))
+
+
 def test_the_rows_are_those_of_the_dataset(dataset: str) -> None:
     from dask_tfrecord.feed.tensorflow import tensorflow_dataset
 

@@ -172,6 +172,15 @@ def test_tensors_hold_the_values_of_every_type() -> None:
     assert found["words"] == [[], ["b", "c"]]
 
 
+def test_text_of_several_chunks_becomes_one_list() -> None:
+    first = pa.table({"text": ["a", None], "bytes": [b"\x01", b""], "x": [1, 2]})
+    second = pa.table({"text": ["ü"], "bytes": [b"\x02\x03"], "x": [3]})
+    found = to_tensors(pa.concat_tables([first, second.slice(0, 1)]))
+    assert found["text"] == ["a", "", "ü"]
+    assert [one.tolist() for one in found["bytes"]] == [[1], [], [2, 3]]
+    assert found["x"].tolist() == [1, 2, 3]
+
+
 def test_numbers_are_not_copied() -> None:
     column = pa.array(np.arange(100))
     assert to_tensors(pa.record_batch({"x": column}))["x"].data_ptr() == column.buffers()[1].address
