@@ -18,7 +18,7 @@ from dask_tfrecord.dataset.requested_columns import GivenHive, GivenSchema
 from dask_tfrecord.dataset.snapshot.model import Snapshot, find_snapshot, to_parquet
 from dask_tfrecord.dataset.snapshot.names import snapshot_path
 from dask_tfrecord.dataset.snapshot.stamps import is_proven
-from dask_tfrecord.dataset.snapshot.visibility import snapshot_files
+from dask_tfrecord.dataset.snapshot.visibility import listed_path, snapshot_files
 from dask_tfrecord.dataset.verifying import (
     FileReport,
     describe_changes,
@@ -35,6 +35,7 @@ from dask_tfrecord.files.part_names import is_part
 from dask_tfrecord.files.storage.filesystem import Filesystem
 from dask_tfrecord.files.storage.listing import PathLike, list_directory, list_files
 from dask_tfrecord.files.storage.not_found import nothing_at
+from dask_tfrecord.files.storage.paths import unquoted_path
 from dask_tfrecord.files.storage.redaction import redact_errors
 from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.parallel import compute_each
@@ -159,7 +160,12 @@ def _create(store: Store, snapshot: Snapshot) -> Snapshot:
         store.create_exclusively(
             store.join(snapshot_path(snapshot.number)), to_parquet(snapshot).to_pybytes()
         )
-    except FileExistsError:
+    except Exception as error:
+        stored = find_snapshot(store)
+        if stored is not None and stored.run == snapshot.run:  # the store did it, but its answer was lost
+            return snapshot
+        if not isinstance(error, FileExistsError):
+            raise
         root = store.public(store.root)
         raise ConcurrentWriteError("another write committed a snapshot here first", path=root) from None
     return snapshot
@@ -283,12 +289,12 @@ def verify(
 
 def _verify_snapshot(store: Store, snapshot: Snapshot) -> pd.DataFrame:
     """Verify the files that a snapshot lists, and report files that it does not list."""
-    entries = {store.join(entry.path): entry for entry in snapshot.files}
-    files = [file for file in list_directory(store) if file.path in entries or not is_part(file.path)]
-    verified = verify_files(store, files, snapshot.schema.record_type, compute_each)
+    entries = {listed_path(store, entry.path): entry for entry in snapshot.files}
+    found = {unquoted_path(file.path): file for file in list_directory(store)}
+    found = {path: file for path, file in found.items() if path in entries or not is_part(path)}
+    verified = verify_files(store, [*found.values()], snapshot.schema.record_type, compute_each)
     missing = unreadable("the file is missing, but the dataset's snapshot lists it")
-    reports = dict.fromkeys(entries, missing)
-    reports |= {file.path: report for file, report in zip(files, verified, strict=True)}
+    reports = {**dict.fromkeys(entries, missing), **dict(zip(found, verified, strict=True))}
     differs: list[str | None] = [
         describe_changes(report, entries[path]) if path in entries else "the snapshot does not list it"
         for path, report in reports.items()

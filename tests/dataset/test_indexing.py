@@ -167,6 +167,19 @@ def test_of_two_at_once_one_raises_and_the_other_one_counts(
     assert Snapshot.open(root) == kept[0]
 
 
+def test_an_index_whose_answer_is_lost_is_not_taken_for_that_of_another(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    creating = Store.create_exclusively
+
+    def retried(self: Store, path: str, data: bytes) -> None:
+        creating(self, path, data)
+        creating(self, path, data)
+
+    monkeypatch.setattr(Store, "create_exclusively", retried)
+    assert dask_tfrecord.index(root) == Snapshot.open(root)
+
+
 def test_damage_raises_and_nothing_is_written(root: Path) -> None:
     path = root / "country=US/day=1/c"
     damaged = bytearray(path.read_bytes())

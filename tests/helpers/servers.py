@@ -9,6 +9,7 @@ from http.server import BaseHTTPRequestHandler, SimpleHTTPRequestHandler, Thread
 from pathlib import Path
 from threading import Thread
 from typing import Any
+from urllib.parse import quote, unquote
 
 import pytest
 from moto.server import ThreadedMotoServer
@@ -20,6 +21,7 @@ class Web:
 
     root: Path
     url: str = ""
+    pages: bool = False  # whether directories are pages of links
     ranges: bool = True
     says_so: bool = False
     lie: int = 0  # how many bytes are added to the true size in the answer to HEAD
@@ -43,7 +45,9 @@ class _Handler(BaseHTTPRequestHandler):
     def _answer(self, *, body: bool) -> None:
         web, name = self.web, self.path.partition("?")[0].lstrip("/")
         web.asked.append((self.command, name, self.headers.get("Range", "")))
-        path = web.root / name
+        path = web.root / unquote(name)
+        if web.pages and path.is_dir():
+            return self._answer_page(path, body=body)
         if not path.is_file():
             return self.send_error(404)
         content = path.read_bytes()
@@ -67,6 +71,22 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(content[: web.cut])
         if web.cut is not None:
             self.close_connection = True
+        return None
+
+    def _answer_page(self, directory: Path, *, body: bool) -> None:
+        if not self.path.endswith("/"):
+            self.send_response(301)
+            self.send_header("Location", f"{self.path}/")
+            self.send_header("Content-Length", "0")
+            return self.end_headers()
+        names = [f"{one.name}/" if one.is_dir() else one.name for one in sorted(directory.iterdir())]
+        page = "".join(f'<a href="{quote(name)}">{name}</a>' for name in names).encode()
+        self.send_response(200)
+        self.send_header("Content-Type", "text/html")
+        self.send_header("Content-Length", str(len(page)))
+        self.end_headers()
+        if body:
+            self.wfile.write(page)
         return None
 
 

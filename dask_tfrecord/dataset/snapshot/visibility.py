@@ -15,6 +15,11 @@ from dask_tfrecord.files.storage.store import Store
 _ADVICE = "pass use_snapshot=False to read all files in the directory without the snapshot"
 
 
+def listed_path(store: Store, name: str) -> str:
+    """Return the full path of a file of a snapshot, as `unquoted_path` returns it for a listed file."""
+    return f"{unquoted_path(store.join(''))}{name}"
+
+
 def snapshot_files(store: Store, snapshot: Snapshot) -> tuple[FileInfo, ...]:
     """Compare a snapshot with the directory, and return its files with their checksums.
 
@@ -28,7 +33,7 @@ def snapshot_files(store: Store, snapshot: Snapshot) -> tuple[FileInfo, ...]:
     present = {unquoted_path(info.path): info for info in list_directory(store)}
     files = []
     for entry in snapshot.files:
-        info = present.pop(store.join(entry.path), None)
+        info = present.pop(listed_path(store, entry.path), None)
         public = store.public(store.join(entry.path))
         if info is None or (store.local and info.size is None):
             problem = "the file is missing, but the dataset's snapshot lists it"
@@ -40,7 +45,7 @@ def snapshot_files(store: Store, snapshot: Snapshot) -> tuple[FileInfo, ...]:
         files.append(replace(info, crc32c=entry.crc32c))
     foreign = {path for path in present if not is_part(path)}
     if foreign:  # an interrupted overwrite may not have removed them yet
-        foreign -= {store.join(path) for path in replaced_files(store, snapshot.run)}
+        foreign -= {listed_path(store, path) for path in replaced_files(store, snapshot.run)}
     if foreign:
         raise TFRecordError(
             f"the dataset's snapshot does not list {len(foreign):,} of the files here",

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, NamedTuple
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 from fsspec import AbstractFileSystem
 from fsspec.asyn import AsyncFileSystem
@@ -17,7 +17,7 @@ from dask_tfrecord.files.storage.filesystem import Filesystem, open_path
 from dask_tfrecord.files.storage.local_links import LinkFollowingDisk, is_hidden, without_duplicates
 from dask_tfrecord.files.storage.not_found import nothing_at, unreachable
 from dask_tfrecord.files.storage.open_file import stamp_of
-from dask_tfrecord.files.storage.paths import expand_braces, glob_start, is_http, parent_of
+from dask_tfrecord.files.storage.paths import expand_braces, glob_start, is_http, parent_of, unquoted_path
 from dask_tfrecord.files.storage.redaction import without_credentials
 from dask_tfrecord.files.storage.store import Store
 
@@ -237,12 +237,15 @@ def _glob(store: Store, pattern: str) -> list[FileInfo]:
     """List the files that match a glob, and the files below directories that match it."""
     found: dict[str, Any] = {}
     fs = LinkFollowingDisk() if store.local else store.fs
-    for one in expand_braces(pattern):
+    patterns = expand_braces(pattern)
+    if is_http(pattern):  # pages of links spell some characters as codes, such as "=" as "%3D"
+        patterns = list(dict.fromkeys([*patterns, *(quote(one, safe=":/*?[]!%") for one in patterns)]))
+    for one in patterns:
         spelled_out = parent_of(one[: glob_start(one)])
         matches: dict[str, Any] = {}
         for path, info in fs.glob(one, detail=True).items():
             matches |= _find(store, path) if info["type"] == "directory" else {path: info}
-        found |= {path: matches[path] for path in _visible_paths(matches, spelled_out)}
+        found |= {unquoted_path(path): matches[path] for path in _visible_paths(matches, spelled_out)}
     return [_file(info) for _, info in sorted(without_duplicates(found).items())]
 
 

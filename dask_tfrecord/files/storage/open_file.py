@@ -94,7 +94,7 @@ class ExpectedFile:
                 raise TFRecordError(
                     "a range of the file was requested, but the server sends only whole files",
                     path=self.path,
-                    advice="pass blocksize=None to read every file as a whole",
+                    advice="read every file as a whole, with read_tfrecord(..., blocksize=None)",
                 ) from error
             # The text of the error may contain the URL with its secrets.
             raise TFRecordError(f"the file cannot be read ({type(error).__name__})", path=self.path) from None

@@ -189,7 +189,12 @@ class Store:
         the threads of one process.
         """
         if not self.renames:
-            self.fs.pipe_file(path, data, mode="create")
+            try:
+                self.fs.pipe_file(path, data, mode="create")
+            except OSError as error:
+                if _is_precondition_failure(error):
+                    raise FileExistsError(self.public(path)) from None
+                raise
             return
         if self.fs.exists(path):
             raise FileExistsError(self.public(path))
@@ -417,6 +422,12 @@ class Store:
     def _protocols(self) -> frozenset[str]:
         protocol = self.fs.protocol
         return frozenset([protocol] if isinstance(protocol, str) else protocol)
+
+
+def _is_precondition_failure(error: OSError) -> bool:
+    """Return True if S3 answered that the object exists; s3fs understands only the answer of AWS."""
+    answer = getattr(error.__cause__, "response", None) or {}
+    return answer.get("Error", {}).get("Code") in ("PreconditionFailed", "412")
 
 
 class Upload(NamedTuple):

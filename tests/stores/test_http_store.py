@@ -1,0 +1,147 @@
+"""Web servers, with and without support for ranges, with and without pages that list directories."""
+
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext, suppress
+from pathlib import Path
+
+import dask.dataframe as dd
+import numpy as np
+import pandas as pd
+import pytest
+from servers import Web, web_server
+
+from dask_tfrecord import (
+    DestinationError,
+    RecordTable,
+    Snapshot,
+    TFRecordError,
+    exists,
+    index,
+    iter_batches,
+    read_tfrecord,
+    take,
+    to_tfrecord,
+    verify,
+)
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+ROWS = 40_000
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Datasets of several files: with partition columns, compressed, and without a snapshot."""
+    root = tmp_path_factory.mktemp("web")
+    frame = pd.DataFrame({"n": np.arange(ROWS), "key": np.arange(ROWS) % 2, "text": "x" * 60})
+    ddf = dd.from_pandas(frame, npartitions=2)
+    to_tfrecord(ddf, root / "keys", partition_on="key")
+    to_tfrecord(ddf, root / "gzip", compression="gzip")
+    to_tfrecord(ddf, root / "with space" / "data")
+    to_tfrecord(ddf, root / "foreign")
+    for path in (root / "foreign").rglob("*"):
+        if path.is_file() and path.suffix != ".tfrecord":
+            path.unlink()
+    return root
+
+
+@pytest.fixture(params=["ranges", "no ranges", "no ranges, and says so"])
+def web(root: Path, request: pytest.FixtureRequest) -> Iterator[Web]:
+    with web_server(root) as web:
+        web.pages, web.ranges, web.says_so = True, request.param == "ranges", "says so" in request.param
+        yield web
+
+
+def numbers(path: object, **options: object) -> list[int]:
+    return sorted(read_tfrecord(path, **options)["n"].compute().tolist())
+
+
+@pytest.mark.parametrize(
+    "path", ["keys", "keys/", "gzip/", "foreign/", "with space/data/", "with%20space/data/"]
+)
+def test_a_directory_is_read(web: Web, path: str) -> None:
+    assert numbers(f"{web.url}/{path}") == [*range(ROWS)]
+    assert numbers(f"{web.url}/{path}", blocksize=None) == [*range(ROWS)]
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "foreign/*.tfrecord",
+        "f*n/part-*",
+        "gzip/part-*",
+        "keys/key=*/part-*",
+        "{gzip,nothing}/part*",
+        "with space/data/part*",
+    ],
+)
+def test_a_glob_is_read(web: Web, path: str) -> None:
+    assert numbers(f"{web.url}/{path}", use_snapshot=False) == [*range(ROWS)]
+
+
+def test_a_list_of_files_is_read_from_a_server_without_pages(web: Web, root: Path) -> None:
+    web.pages = False
+    files = [f"{web.url}/gzip/{path.name}" for path in sorted((root / "gzip").glob("part-*"))]
+    assert numbers(files) == [*range(ROWS)]
+    with pytest.raises(FileNotFoundError):
+        read_tfrecord(f"{web.url}/gzip/")
+
+
+def test_files_are_verified(web: Web) -> None:
+    for path in ("keys/", "gzip/", "foreign/", "with space/data/"):
+        report = verify(f"{web.url}/{path}")
+        assert report["records"].sum() == ROWS
+        assert report["damaged"].sum() == 0
+        assert report["agrees"].fillna(True).all()
+
+
+def test_a_snapshot_is_read(web: Web) -> None:
+    assert Snapshot.open(f"{web.url}/keys/").records == ROWS
+    assert exists(f"{web.url}/keys/")
+    assert not exists(f"{web.url}/nothing/")
+
+
+def right_or_refused(web: Web, call: Callable[[], object], expected: object) -> None:
+    """Without ranges, the call may raise and say so."""
+    with suppress(TFRecordError) if not web.ranges else nullcontext():
+        assert call() == expected
+        return
+    with pytest.raises(TFRecordError, match=r"the server sends only whole files.*blocksize=None"):
+        call()
+
+
+def test_rows_by_number_are_right_or_refused(web: Web) -> None:
+    for path in ("gzip/", "with space/data/"):
+        url = f"{web.url}/{path}"
+        right_or_refused(web, lambda url=url: take(url, [ROWS - 1, 30_000])["n"].tolist(), [ROWS - 1, 30_000])
+        assert RecordTable(url)[30_000]["n"] == 30_000
+
+
+def test_a_range_of_a_file_is_right_or_refused(web: Web) -> None:
+    right_or_refused(web, lambda: numbers(f"{web.url}/foreign/", blocksize="300 kB"), [*range(ROWS)])
+
+
+def test_batches_are_read(web: Web) -> None:
+    batches = iter_batches(f"{web.url}/gzip/", 1000, shuffle=7)
+    assert sorted(n for batch in batches for n in batch["n"].to_pylist()) == [*range(ROWS)]
+
+
+def test_nothing_is_written(web: Web) -> None:
+    ddf = dd.from_dict({"n": [1]}, npartitions=1)
+    with pytest.raises(DestinationError, match="read-only"):
+        to_tfrecord(ddf, f"{web.url}/new", retries=0)
+    with pytest.raises(DestinationError):
+        index(f"{web.url}/foreign/")
+
+
+def test_the_number_of_requests_is_bounded(web: Web, root: Path) -> None:
+    """A request lists a directory, and few requests read a file."""
+    for path, directories, files in [("gzip", 4, 2), ("keys", 6, 4)]:
+        web.asked.clear()
+        read_tfrecord(f"{web.url}/{path}/").compute()
+        assert len(web.asked) <= 2 * directories + 4 * files + 4
+        bodies = [name for method, name, _ in web.asked if method == "GET" and "part-" in name]
+        assert len(bodies) <= 2 * files
+        web.asked.clear()
+        Snapshot.open(f"{web.url}/{path}/")
+        assert len(web.asked) <= 3
