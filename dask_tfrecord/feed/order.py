@@ -32,7 +32,7 @@ class Order:
     seed : tuple of int, optional
         Seed of the order of the rows in a window. None keeps the order of the files.
     buffer : int
-        A window has at least this many rows, if there are so many.
+        A window has at least this many rows, if there are so many and they are not too large.
     """
 
     slices: list[Slice]
@@ -44,7 +44,13 @@ class Order:
         if self.seed is None:
             return table
         order = np.random.default_rng((*self.seed, window)).permutation(table.num_rows)
-        return table.combine_chunks().take(pa.array(order))
+        try:
+            return table.combine_chunks().take(pa.array(order))
+        except pa.ArrowInvalid as error:  # more than 2 GiB of text or bytes in one piece
+            raise TFRecordError(
+                f"{table.num_rows:,} rows cannot be shuffled together: {error}",
+                advice="shuffle with RecordTable, or write the dataset with to_tfrecord, in small blocks",
+            ) from None
 
 
 def order_rows(
