@@ -243,6 +243,7 @@ class Batches:
         self._share = share
         self._position = (0, 0)
         self._lock = RLock()
+        self._closed = False
         self._windows: Generator[_Rows, None, None] | None = None
         self._waiting: deque[_Rows] = deque()
         self._count = 0  # rows that are waiting
@@ -276,7 +277,7 @@ class Batches:
         """
         with self._lock:
             try:
-                size = self._ready()
+                size = 0 if self._closed else self._ready()
                 table = self._take(size) if size else None
             except BaseException:  # also an interrupt: the next call goes on where the last batch ended
                 self._stop()
@@ -315,9 +316,12 @@ class Batches:
 
     def close(self) -> None:
         """Stop reading ahead. The iterator has no more batches then."""
-        with self._lock:
-            self._stop()
-            self._windows = _nothing()
+        self._closed = True
+        if self._lock.acquire(blocking=False):  # never waits: a thread that holds the lock at exit is frozen
+            try:
+                self._stop()
+            finally:
+                self._lock.release()
 
     def __enter__(self) -> Self:
         return self
@@ -386,10 +390,6 @@ class Batches:
         self._windows = None
         self._waiting.clear()
         self._count = 0
-
-
-def _nothing() -> Generator[_Rows, None, None]:
-    yield from ()
 
 
 # No generator refers to its `Batches`: the threads end as soon as an iterator is dropped.
