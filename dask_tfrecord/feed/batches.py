@@ -8,9 +8,7 @@ resuming reads only the window that the state names.
 
 from collections import deque
 from collections.abc import Generator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import partial
 from threading import RLock
 from typing import Any, Literal, NamedTuple, Self, get_args
 
@@ -19,7 +17,7 @@ import pyarrow as pa
 from dask_tfrecord import arguments
 from dask_tfrecord.errors import TFRecordError
 from dask_tfrecord.feed.numpy_columns import one_chunk
-from dask_tfrecord.feed.order import Order, Slice, Uneven, checked_shard, order_rows
+from dask_tfrecord.feed.order import Order, Uneven, checked_shard, order_rows, read_slices
 from dask_tfrecord.feed.sources import Source, as_source
 from dask_tfrecord.files.storage.filesystem import Filesystem
 
@@ -403,7 +401,7 @@ def _windows(
     count, size, window = 0, 0, first
     least = order.buffer if order.seed is not None else 1
     last = len(order.slices) - 1
-    pieces = _tables(source, order.slices[first:], prefetch)
+    pieces = read_slices(source, order.slices[first:], prefetch)
     try:
         for number, table in enumerate(pieces, first):
             tables.append(table)
@@ -416,31 +414,6 @@ def _windows(
                 tables, count, size, window, skip = [], 0, 0, number + 1, 0
     finally:
         pieces.close()
-
-
-def _tables(source: Source, slices: Sequence[Slice], prefetch: int) -> Generator[pa.Table, None, None]:
-    """The rows of each slice, of which threads read some ahead."""
-    read = partial(_read, source)
-    if not prefetch:
-        yield from map(read, slices)
-        return
-    ahead: deque[Future[pa.Table]] = deque()
-    with ThreadPoolExecutor(prefetch, thread_name_prefix="dask_tfrecord-read") as pool:
-        try:
-            for one in slices:
-                ahead.append(pool.submit(read, one))
-                if len(ahead) > prefetch:
-                    yield ahead.popleft().result()
-            while ahead:
-                yield ahead.popleft().result()
-        finally:
-            for future in ahead:
-                future.cancel()
-
-
-def _read(source: Source, piece: Slice) -> pa.Table:
-    table = source.read(piece.piece)
-    return table if piece.stop is None else table.slice(piece.start, piece.stop - piece.start)
 
 
 def _joined(tables: list[pa.Table]) -> pa.Table:
