@@ -6,6 +6,7 @@ from typing import Any
 
 import pandas as pd
 
+from dask_tfrecord import arguments
 from dask_tfrecord.dataset.snapshot.model import versions
 from dask_tfrecord.dataset.snapshot.visibility import visible_files
 from dask_tfrecord.dataset.write.destination import destination
@@ -64,6 +65,7 @@ def cleanup(
     path: PathLike,
     *,
     older_than: str | timedelta = "1 day",
+    dry_run: bool = False,
     storage_options: dict[str, Any] | None = None,
     filesystem: Filesystem = None,
 ) -> list[str]:
@@ -81,6 +83,8 @@ def cleanup(
     older_than : str or timedelta, default "1 day"
         Age of the newest file of a write. Writes with newer files are kept, because they may still be
         running. If writes may be running, keep this longer than the slowest task.
+    dry_run : bool, default False
+        Remove nothing, and return what would be removed.
     storage_options : dict, optional
         Options for the filesystem, such as credentials.
     filesystem : fsspec.AbstractFileSystem or pyarrow.fs.FileSystem, optional
@@ -89,7 +93,8 @@ def cleanup(
     Returns
     -------
     list of str
-        Removed files, as paths relative to the directory.
+        Removed files, as paths relative to the directory. The files that a committed overwrite left behind
+        are not listed.
 
     See Also
     --------
@@ -109,7 +114,8 @@ def cleanup(
     """
     store = destination(path, storage_options, filesystem)
     check_bucket(store)
-    return remove_orphans(store, datetime.now(UTC) - _duration(older_than))
+    arguments.flags(dry_run=dry_run)
+    return remove_orphans(store, datetime.now(UTC) - _duration(older_than), dry_run=bool(dry_run))
 
 
 def _duration(value: str | timedelta) -> timedelta:

@@ -39,6 +39,7 @@ MENU = """
 docs/reading
 docs/writing
 docs/stores
+docs/cli
 docs/training
 docs/feeds/streams
 docs/feeds/exports

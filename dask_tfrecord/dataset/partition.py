@@ -1,5 +1,7 @@
 """What one task reads, and the reading of it."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TypeAlias
@@ -14,7 +16,7 @@ from dask_tfrecord.dataset.schema_drift import explained
 from dask_tfrecord.errors import SchemaError
 from dask_tfrecord.files.damage import Losses, Warn, warn_here
 from dask_tfrecord.files.options import ReadOptions
-from dask_tfrecord.files.reading import read_table, rows_without_columns
+from dask_tfrecord.files.reading import read_split, read_table, rows_without_columns
 from dask_tfrecord.files.splits import Split
 from dask_tfrecord.files.storage.listing import FileInfo
 from dask_tfrecord.files.storage.store import Store
@@ -106,6 +108,22 @@ class Partition:
             return rows_without_columns(sum(table.num_rows for table in tables))
         return pa.concat_tables(tables or [pa.Table.from_batches([self.schema.no_rows()])])
 
+    def stream(self, warn: Warn = warn_here) -> Iterator[pa.Table]:
+        """Yield the rows that `read` returns, in tables of a few MiB that are read one after the other.
+
+        What is not consumed is not read. Errors are those of `read`.
+        """
+        if not self._stored_columns.fields:
+            yield self.read(warn)
+            return
+        check_unchanged(self.store, self.pruned_files)
+        losses = Losses(self.options.damage)
+        for split in self.splits:
+            for table in self._decode_stepwise(split, losses):
+                losses.rows += table.num_rows
+                yield self._filter(self._with_partition_values(table))
+        losses.finish(warn)
+
     def _filter(self, table: pa.Table) -> pa.Table:
         if self.filters is None:
             return table
@@ -119,6 +137,9 @@ class Partition:
             losses.rows += table.num_rows
         else:
             table = rows_without_columns(count)
+        return self._with_partition_values(table)
+
+    def _with_partition_values(self, table: pa.Table) -> pa.Table:
         if not self.partition_values:
             return table
         schema = self._all_columns
@@ -144,11 +165,30 @@ class Partition:
         return None if must_check or self._stored_columns.fields else split.records
 
     def _decode(self, split: Split, losses: Losses) -> pa.Table:
+        with self._explained_errors(split):
+            return read_table(
+                self.store,
+                split,
+                self._stored_columns,
+                self.options,
+                known=self.allowed_features,
+                losses=losses,
+            )
+
+    def _decode_stepwise(self, split: Split, losses: Losses) -> Iterator[pa.Table]:
+        schema = self._stored_columns
+        with self._explained_errors(split):
+            for batch in read_split(
+                self.store, split, schema, self.options, known=self.allowed_features, losses=losses
+            ):
+                yield pa.Table.from_batches([batch])
+
+    @contextmanager
+    def _explained_errors(self, split: Split) -> Iterator[None]:
+        """Name the mistake that an error of a column shows, such as a file with other types."""
         schema = self._stored_columns
         try:
-            return read_table(
-                self.store, split, schema, self.options, known=self.allowed_features, losses=losses
-            )
+            yield
         except SchemaError as error:
             place = {"path": error.path, "record": error.record, "offset": error.offset}
             if error.feature in self.partition_values:

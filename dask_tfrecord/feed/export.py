@@ -103,7 +103,11 @@ def export(
         if format == "idx":
             names = _write_indexes(store, snapshot)
         else:
-            texts = _tfds_files(store, snapshot) if format == "tfds" else {"schema.pbtxt": _tfmd(snapshot)}
+            texts = (
+                _tfds_files(store, snapshot)
+                if format == "tfds"
+                else {"schema.pbtxt": metadata_schema(snapshot)}
+            )
             names = [_write(store, name, text) for name, text in texts.items()]
     except TFRecordError as error:
         raise error.located(path=store.public(store.root)) from None
@@ -295,8 +299,8 @@ def _dtype(item: Field) -> str:
 # -- TensorFlow Metadata -------------------------------------------------------------------------------------
 
 
-def _tfmd(snapshot: Snapshot) -> str:
-    """The schema in the text format of protobuf."""
+def metadata_schema(snapshot: Snapshot) -> str:
+    """The schema of TensorFlow Metadata, in the text format of protobuf."""
     _check_examples(snapshot, "schema.pbtxt describes")
     return "".join(_tfmd_feature(snapshot, item) for item in snapshot.schema.fields)
 

@@ -320,12 +320,12 @@ class Schema:
             raise SchemaError(f"the stored schema is not readable: {error}") from error
 
     def __repr__(self) -> str:
-        rows = (f"\n  {item.name}: {item.type} ({_feature_text(item)})" for item in self.fields)
+        rows = (f"\n  {item.name}: {item.type} ({feature_text(item)})" for item in self.fields)
         return f"Schema of {self.record_type} records:{''.join(rows)}"
 
     def _repr_html_(self) -> str:
         rows = [("column", "type", "feature")]
-        rows += [(item.name, str(item.type), _feature_text(item)) for item in self.fields]
+        rows += [(item.name, str(item.type), feature_text(item)) for item in self.fields]
         cells = ("".join(f"<td>{html.escape(text)}</td>" for text in row) for row in rows)
         lines = "".join(f"<tr>{line}</tr>" for line in cells)
         return f"<table><caption>Schema of {self.record_type} records</caption>{lines}</table>"
@@ -337,7 +337,7 @@ class Schema:
         return bytes(sink.getvalue())
 
 
-def _feature_text(item: Field) -> str:
+def feature_text(item: Field) -> str:
     """Return the feature that stores a column, in the words of TensorFlow's proto files."""
     kind = "bytes" if item.kind == "string" else item.kind
     return f"feature list of {kind}_list" if item.depth == 2 else f"{kind}_list"

@@ -11,14 +11,23 @@ from dask_tfrecord.dataset.write.staging import finish_newest, remove_staging
 from dask_tfrecord.files.part_names import is_part, run_of
 from dask_tfrecord.files.storage.listing import list_directory
 from dask_tfrecord.files.storage.paths import name_of
-from dask_tfrecord.files.storage.store import Store
+from dask_tfrecord.files.storage.store import Store, Upload
 
 # Matches the temporary name that a file has until it is complete.
 _TEMPORARY_NAME = re.compile(r"\..*\.[0-9a-f]{32}")
 
 
-def remove_orphans(store: Store, before: datetime) -> list[str]:
+def remove_orphans(store: Store, before: datetime, *, dry_run: bool = False) -> list[str]:
     """Remove the files of interrupted runs that had no activity since ``before``.
+
+    Parameters
+    ----------
+    store : Store
+        The root of the dataset.
+    before : datetime
+        Runs with younger files are kept.
+    dry_run : bool, default False
+        Remove nothing.
 
     Returns
     -------
@@ -26,19 +35,25 @@ def remove_orphans(store: Store, before: datetime) -> list[str]:
         The removed files, relative to the root. For an aborted upload, the path of the file that it would
         have created.
     """
-    finish_newest(store)
+    if not dry_run:
+        finish_newest(store)
     removed: list[str] = []
     for run, unlisted in _unlisted_files(store).items():
         directories = [f"{STAGING}/{name}" for name in open_runs(store) if name.startswith(run)]
         staged = [path for directory in directories for path in _files_in(store, directory)]
         if _last_modified(store, [*unlisted, *staged] or map(store.join, directories)) < before:
-            store.remove(unlisted)
-            for directory in directories:
-                remove_staging(store, name_of(directory))
+            if not dry_run:
+                store.remove(unlisted)
+                for directory in directories:
+                    remove_staging(store, name_of(directory))
             removed += [*unlisted, *staged]
-    removed += _remove_temporary_files(store, before)
-    removed += _remove_offsets(store, before)
-    removed += _abort_uploads(store, before)
+    files = [*_temporary_files(store, before), *_unneeded_offsets(store, before)]
+    uploads = _uploads(store, before)
+    if not dry_run:
+        store.remove(files)
+        for upload in uploads:
+            store.abort(upload)
+    removed += [*files, *(upload.path for upload in uploads)]
     return sorted(set(map(store.relative, removed)))
 
 
@@ -87,30 +102,23 @@ def _last_modified(store: Store, paths: Iterable[str]) -> datetime:
     return max((time if time.tzinfo else time.replace(tzinfo=UTC) for time in times), default=now)
 
 
-def _remove_temporary_files(store: Store, before: datetime) -> list[str]:
-    """Remove incomplete snapshots."""
+def _temporary_files(store: Store, before: datetime) -> list[str]:
+    """Return the incomplete snapshots."""
     names = [name for name in store.names(METADATA_DIRECTORY) if _TEMPORARY_NAME.fullmatch(name)]
     paths = [store.join(f"{METADATA_DIRECTORY}/{name}") for name in names]
-    old = [path for path in paths if _last_modified(store, [path]) < before]
-    store.remove(old)
-    return old
+    return [path for path in paths if _last_modified(store, [path]) < before]
 
 
-def _remove_offsets(store: Store, before: datetime) -> list[str]:
-    """Remove offsets that were stored while an overwrite removed their snapshot."""
+def _unneeded_offsets(store: Store, before: datetime) -> list[str]:
+    """Return offsets that were stored while an overwrite removed their snapshot."""
     found = stored_offsets(store)
     kept = versions(store)  # after listing the offsets, so that their snapshot was there before
     orphans = [store.join(path) for number, path in found.items() if number not in kept]
-    old = [path for path in orphans if _last_modified(store, [path]) < before]
-    store.remove(old)
-    return old
+    return [path for path in orphans if _last_modified(store, [path]) < before]
 
 
-def _abort_uploads(store: Store, before: datetime) -> list[str]:
-    """Abort multipart uploads of data files and metadata that were never completed."""
+def _uploads(store: Store, before: datetime) -> list[Upload]:
+    """Return the multipart uploads of data files and metadata that were never completed."""
     metadata = store.join(f"{METADATA_DIRECTORY}/")
     old = [upload for upload in store.uploads() if upload.started < before]
-    ours = [upload for upload in old if is_part(upload.path) or upload.path.startswith(metadata)]
-    for upload in ours:
-        store.abort(upload)
-    return [upload.path for upload in ours]
+    return [upload for upload in old if is_part(upload.path) or upload.path.startswith(metadata)]

@@ -101,7 +101,7 @@ def _secrets(place: Any, name: str = "", depth: int = 0) -> Iterator[str]:
         yield from _secrets_of_text(place, name)
     elif isinstance(place, Mapping):
         for key, value in place.items():
-            yield from _secrets(value, name or (key if _is_secret(key) else ""), depth + 1)
+            yield from _secrets(value, name or (key if is_secret_name(key) else ""), depth + 1)
     elif isinstance(place, list | tuple | set | frozenset):
         for value in place:
             yield from _secrets(value, name, depth + 1)
@@ -121,7 +121,7 @@ def _secrets(place: Any, name: str = "", depth: int = 0) -> Iterator[str]:
                 yield from _secrets(value, holder if holder in ("login", "password") else "", depth + 1)
 
 
-def _is_secret(key: object) -> bool:
+def is_secret_name(key: object) -> bool:
     return isinstance(key, str) and bool(_SECRET_NAME.search(key))
 
 
@@ -140,7 +140,7 @@ def _secrets_of_text(text: str, name: str) -> Iterator[str]:
             yield from (user, user.partition(":")[2] or user)
         if is_web:
             yield query
-            yield from (value for key, value in parse_qsl(query) if _is_secret(key))
+            yield from (value for key, value in parse_qsl(query) if is_secret_name(key))
 
 
 def _safe(error: BaseException, secrets: frozenset[str]) -> BaseException:

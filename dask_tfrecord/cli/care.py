@@ -1,0 +1,260 @@
+"""`verify`, `index`, `cleanup`, `export` and `serve`: looking after a dataset, and giving it to others."""
+
+import json
+from typing import Any, get_args
+
+import click
+
+import dask_tfrecord
+from dask_tfrecord.cli import options, output
+from dask_tfrecord.cli.compute import Computing, Stopwatch
+from dask_tfrecord.cli.failures import DAMAGED
+from dask_tfrecord.codec import RecordType
+from dask_tfrecord.dataset.snapshot.model import Snapshot
+from dask_tfrecord.feed.export import Format
+from dask_tfrecord.files.storage.listing import list_files
+from dask_tfrecord.inspection import verify
+from dask_tfrecord.schema.model import feature_text
+
+_record_type = click.option(
+    "--record-type",
+    type=click.Choice(["infer", *get_args(RecordType)]),
+    default="infer",
+    show_default=True,
+    help="Message in each record. bytes accepts every payload.",
+)
+
+
+@click.command("verify")
+@options.paths
+@_record_type
+@options.as_json
+@options.storage_options
+@options.computing
+@click.pass_context
+def verify_command(
+    ctx: click.Context,
+    path: Any,
+    record_type: Any,
+    as_json: bool,
+    storage_options: Any,
+    computing: Computing,
+) -> None:
+    """Read all files, and report damage, differences from the snapshot, and features that do not fit.
+
+    The exit code is 3 if anything is wrong, and 0 if all files are intact.
+    """
+    watch = Stopwatch()
+    size = _bytes_of(path, storage_options)
+    with computing.running("Verifying", size=size):
+        report = verify(path, record_type=record_type, storage_options=storage_options)
+    files = json.loads(report.to_json(orient="records"))
+    wrong = [file for file in files if file["damaged"] or file["drift"] or file["agrees"] is False]
+    totals = {
+        "files": len(files),
+        "rows": sum(file["records"] for file in files),
+        "bytes": sum(file["bytes"] for file in files),
+        "files_with_problems": len(wrong),
+    }
+    if as_json:
+        output.print_json({**totals, "problems": wrong})
+    else:
+        for file in wrong:
+            output.print_lines([f"{file['path']}: {'; '.join(_problems(file))}"])
+        output.print_lines([f"{_verdict(totals)}, {_rate(totals, watch)}"])
+    ctx.exit(DAMAGED if wrong else 0)
+
+
+def _problems(file: dict[str, Any]) -> list[str]:
+    """What is wrong with a file, in words."""
+    found = []
+    if file["damaged"]:
+        found.append(
+            f"{file['damaged']:,} damaged, {file['records']:,} intact records; the first damage is at byte "
+            f"{file['offset']:,}: {file['reason']}"
+        )
+    if file["drift"]:
+        found.append(file["drift"])
+    if file["agrees"] is False:
+        found.append(f"differs from the snapshot: {file['differs']}")
+    return found
+
+
+def _verdict(totals: dict[str, int]) -> str:
+    if totals["files_with_problems"]:
+        return f"{totals['files_with_problems']:,} of {totals['files']:,} files have problems"
+    return f"all {totals['files']:,} files are intact"
+
+
+def _rate(totals: dict[str, int], watch: Stopwatch) -> str:
+    rows, size, seconds = totals["rows"], totals["bytes"], watch.seconds
+    return (
+        f"{rows:,} rows, {size:,} bytes in {seconds:.1f} s "
+        f"({rows / seconds:,.0f} rows/s, {size / seconds / 1e6:,.1f} MB/s)"
+    )
+
+
+def _bytes_of(path: Any, storage_options: dict[str, Any] | None) -> int:
+    """The stored bytes of all files, for the progress bar."""
+    return sum(file.size or 0 for file in list_files(path, storage_options).files)
+
+
+@click.command("index")
+@options.path
+@options.types
+@_record_type
+@options.as_json
+@options.storage_options
+@options.computing
+def index_command(
+    path: str, types: Any, record_type: Any, as_json: bool, storage_options: Any, computing: Computing
+) -> None:
+    """Read all files of a directory that another tool wrote, and store a snapshot of their content.
+
+    Reading the directory then needs no inference, and skips files that no filter can match. The data files
+    are not changed. Run the command again after files were added, removed or rewritten.
+    """
+    with computing.running("Indexing", size=_bytes_of(path, storage_options)):
+        snapshot = dask_tfrecord.index(
+            path, schema=types, record_type=record_type, storage_options=storage_options
+        )
+    if as_json:
+        output.print_json({**_totals(snapshot), "columns": _column_types(snapshot)})
+    else:
+        output.print_pairs(_totals(snapshot))
+        output.print_lines([""])
+        rows = [(item.name, str(item.type), feature_text(item)) for item in snapshot.columns.fields]
+        output.print_table(["column", "type", "feature"], rows)
+
+
+def _totals(snapshot: Snapshot) -> dict[str, int]:
+    return {
+        "version": snapshot.number,
+        "files": len(snapshot.files),
+        "rows": snapshot.records,
+        "bytes": snapshot.bytes,
+    }
+
+
+def _column_types(snapshot: Snapshot) -> dict[str, str]:
+    return {item.name: str(item.type) for item in snapshot.columns.fields}
+
+
+@click.command("cleanup")
+@options.path
+@click.option(
+    "--older-than",
+    default="1 day",
+    show_default=True,
+    metavar="DURATION",
+    help='Age of the newest file of a write, such as "12 hours". Younger writes may still be running.',
+)
+@click.option("--dry-run", is_flag=True, help="Print the files, and remove nothing.")
+@options.as_json
+@options.storage_options
+def cleanup_command(path: str, older_than: str, dry_run: bool, as_json: bool, storage_options: Any) -> None:
+    """Remove the files of interrupted writes, for example after the client was killed.
+
+    Files that a snapshot lists, and files of other tools, are kept.
+    """
+    removed = dask_tfrecord.cleanup(
+        path, older_than=older_than, dry_run=dry_run, storage_options=storage_options
+    )
+    if as_json:
+        output.print_json({"removed": removed, "dry_run": dry_run})
+    else:
+        verb = "would be removed" if dry_run else "removed"
+        output.print_lines([*removed, f"{len(removed):,} files {verb}"])
+
+
+@click.command("export")
+@options.path
+@click.option(
+    "--format",
+    type=click.Choice(get_args(Format)),
+    required=True,
+    help="idx: the offsets of the records, for NVIDIA DALI. tfds: for TensorFlow Datasets. tfmd: "
+    "schema.pbtxt, for TFX.",
+)
+@options.as_json
+@options.storage_options
+def export_command(path: str, format: Format, as_json: bool, storage_options: Any) -> None:
+    """Describe a dataset to another library, by files that the library expects beside the data."""
+    files = dask_tfrecord.export(path, format, storage_options=storage_options)
+    if as_json:
+        output.print_json({"files": files})
+    else:
+        output.print_lines(files)
+
+
+@click.command("serve")
+@options.path
+@click.option(
+    "--protocol",
+    type=click.Choice(["stream", "flight"]),
+    default="stream",
+    show_default=True,
+    help="stream: Arrow IPC streams, for TensorFlow I/O and others. flight: Arrow Flight.",
+)
+@click.option(
+    "--to",
+    "address",
+    metavar="ADDRESS",
+    help="Where clients connect, such as tcp://127.0.0.1:9000, unix:///tmp/train.sock or, with --protocol "
+    "flight, grpc://127.0.0.1:9000. Default: a free port of this host. Nothing is encrypted.",
+)
+@options.columns
+@click.option(
+    "--batch-size", type=click.IntRange(1), default=1024, show_default=True, help="Rows of a batch."
+)
+@click.option("--shuffle", type=click.IntRange(0), metavar="SEED", help="Seed of a random order.")
+@click.option("--passes", type=click.IntRange(1), help="End after so many passes. Not with flight.")
+@options.types
+@options.storage_options
+def serve_command(
+    path: str,
+    protocol: str,
+    address: str | None,
+    columns: Any,
+    batch_size: int,
+    shuffle: int | None,
+    passes: int | None,
+    types: Any,
+    storage_options: Any,
+) -> None:
+    """Serve the rows to other processes until the command is interrupted.
+
+    The address is printed first, then code for a client.
+    """
+    how = {
+        "batch_size": batch_size,
+        "columns": columns,
+        "shuffle": shuffle,
+        "schema": types,
+        "storage_options": storage_options,
+    }
+    if protocol == "flight":
+        if passes is not None:
+            raise click.UsageError("--passes is for --protocol stream")
+        _serve_flight(path, address, how)
+    else:
+        _serve_stream(path, address, passes, how)
+
+
+def _serve_stream(path: str, address: str | None, passes: int | None, how: dict[str, Any]) -> None:
+    from dask_tfrecord.feed import stream
+
+    with stream.serve(path, address or "tcp://127.0.0.1:0", **how) as server:
+        output.print_lines([*server.endpoints, server.client_code()])
+        server.wait(passes)
+        if server.errors:
+            raise server.errors[0]
+
+
+def _serve_flight(path: str, address: str | None, how: dict[str, Any]) -> None:
+    from dask_tfrecord.feed import flight  # not all builds of pyarrow have Flight
+
+    with flight.serve(path, address or "grpc://127.0.0.1:0", **how) as server:
+        code = f"pyarrow.flight.connect({server.location!r})"
+        output.print_lines([server.location, code])
+        server.wait()

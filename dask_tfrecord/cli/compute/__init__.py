@@ -1,0 +1,159 @@
+"""Where Dask computes, and how far it is: a cluster, a local cluster or threads, and the progress bar."""
+
+import importlib.util
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import click
+import dask
+from dask.callbacks import Callback
+from rich.console import Console
+from rich.filesize import decimal
+from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn, TimeElapsedColumn
+from rich.text import Text
+
+from dask_tfrecord.cli.compute.measuring import Measure, measure
+
+
+@dataclass(frozen=True)
+class Computing:
+    """Where Dask computes: the options of the command line.
+
+    Attributes
+    ----------
+    scheduler : str, optional
+        The address of a running scheduler.
+    workers : int, optional
+        The number of processes of a local cluster. 0 computes in threads of this process.
+    threads : int, optional
+        The number of threads of each process.
+    memory_limit : str, optional
+        The memory of each process of a local cluster.
+    """
+
+    scheduler: str | None = None
+    workers: int | None = None
+    threads: int | None = None
+    memory_limit: str | None = None
+
+    @contextmanager
+    def running(
+        self, title: str, *, tasks: int | None = None, size: int | None = None, processes: bool = False
+    ) -> Iterator["Meter"]:
+        """Let Dask compute there in the block, and show on a terminal how far it is.
+
+        Parameters
+        ----------
+        title : str
+            What is done, for the progress bar.
+        tasks, size : int, optional
+            The number of tasks, or of stored bytes, at the end.
+        processes : bool, default False
+            Start a local cluster even if no option asks for one, if `distributed` is installed.
+        """
+        with ExitStack() as stack:
+            meter = stack.enter_context(_metered(title, tasks, size))
+            if self._starts_cluster(processes):
+                from dask_tfrecord.cli.compute.clusters import open_client  # `distributed` is optional
+
+                client = open_client(self, stack)
+                if meter.is_shown:
+                    from dask_tfrecord.cli.compute.clusters import report
+
+                    stack.enter_context(report(client, meter.add))
+            else:
+                settings: dict[str, Any] = {"scheduler": "threads"}
+                if self.threads is not None:
+                    settings["num_workers"] = self.threads
+                stack.enter_context(dask.config.set(settings))
+                if meter.is_shown:
+                    stack.enter_context(_TaskCallback(meter))
+            yield meter
+
+    def _starts_cluster(self, processes: bool) -> bool:
+        asked = self.scheduler or self.workers or (self.workers is None and self.memory_limit is not None)
+        if importlib.util.find_spec("distributed") is None:
+            if asked:
+                advice = "pip install 'dask-tfrecord[distributed]'"
+                raise click.ClickException(f"a cluster needs the package distributed: {advice}")
+            return False
+        if self.workers == 0:
+            return False
+        return bool(asked or processes)
+
+
+class Meter:
+    """Counts finished tasks, and their rows and stored bytes. Shows them in a progress bar on a terminal."""
+
+    def __init__(self, progress: Progress | None, task: Any, size: int | None) -> None:
+        self._progress = progress
+        self._task = task
+        self._size = size
+        self._done = Measure(0, 0, 0)
+
+    @property
+    def is_shown(self) -> bool:
+        """True if there is a progress bar."""
+        return self._progress is not None
+
+    def expect(self, tasks: int) -> None:
+        """Set the number of tasks at the end."""
+        if self._progress is not None:
+            self._progress.update(self._task, total=tasks)
+
+    def add(self, more: Measure) -> None:
+        """Add a finished task."""
+        self._done = done = Measure(*map(sum, zip(self._done, more, strict=True)))
+        if self._progress is not None:
+            completed = done.tasks if self._size is None else done.bytes
+            self._progress.update(self._task, completed=completed, rows=done.rows, size=done.bytes)
+
+
+@contextmanager
+def _metered(title: str, tasks: int | None, size: int | None) -> Iterator[Meter]:
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield Meter(None, None, size)
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), _RateColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True) as progress:
+        task = progress.add_task(title, total=size or tasks, rows=0, size=0)
+        yield Meter(progress, task, size)
+
+
+class _RateColumn(ProgressColumn):
+    """The rows and bytes so far, and their rates since the start."""
+
+    def render(self, task: Task) -> Text:
+        rows, size = task.fields["rows"], task.fields["size"]
+        seconds = max(task.elapsed or 0, 1e-3)
+        return Text(
+            f"{rows:,} rows ({rows / seconds:,.0f}/s), {decimal(size)} ({decimal(int(size / seconds))}/s)"
+        )
+
+
+class _TaskCallback(Callback):  # type: ignore[misc]  # Dask has no types, so mypy takes this base for Any
+    """Measures the results of Dask's own schedulers."""
+
+    def __init__(self, meter: Meter) -> None:
+        super().__init__(posttask=self._measure)
+        self._meter = meter
+
+    def _measure(self, key: Any, result: Any, *_: Any) -> None:
+        if found := measure(result):
+            self._meter.add(found)
+
+
+class Stopwatch:
+    """The seconds since it was made."""
+
+    def __init__(self) -> None:
+        self._start = time.perf_counter()
+
+    @property
+    def seconds(self) -> float:
+        """The seconds, at least one millisecond, so that rates are finite."""
+        return max(time.perf_counter() - self._start, 1e-3)

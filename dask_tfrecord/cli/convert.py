@@ -1,0 +1,166 @@
+"""`convert`: TFRecord, Parquet, CSV and JSON lines, either way."""
+
+from typing import Any
+
+import click
+
+from dask_tfrecord import arguments
+from dask_tfrecord.cli import options, output
+from dask_tfrecord.cli.compute import Computing, Stopwatch
+from dask_tfrecord.cli.failures import keep_secret
+from dask_tfrecord.cli.formats.names import FORMATS, Format, format_of_name
+from dask_tfrecord.cli.formats.sources import Selection, open_source
+from dask_tfrecord.cli.formats.targets import Target, plan_write
+from dask_tfrecord.cli.where import parse
+
+
+def _blocksize(ctx: click.Context, param: click.Parameter, value: str | None) -> int | str | None:
+    if value is None or value == "none":
+        return value
+    return arguments.byte_count("--blocksize", value)
+
+
+@click.command("convert")
+@click.argument("source", nargs=-1, required=True, metavar="SRC...")
+@click.argument("target", metavar="DST")
+@click.option(
+    "--from", "source_format", type=click.Choice(FORMATS), help="Format of SRC. Default: its names."
+)
+@click.option(
+    "--to",
+    "target_format",
+    type=click.Choice(FORMATS),
+    help="Format of DST. Default: its suffix, otherwise tfrecord.",
+)
+@options.columns
+@options.where
+@options.types
+@click.option(
+    "--null",
+    "nulls",
+    multiple=True,
+    metavar="TEXT",
+    help="Text that means null in CSV, such as NA. An empty field is always null. Repeatable.",
+)
+@click.option(
+    "--blocksize",
+    metavar="BYTES",
+    callback=_blocksize,
+    help='Bytes of SRC that a task reads, such as "64 MiB", or none to read whole files.',
+)
+@click.option("--append", is_flag=True, help="Add to the data in DST.")
+@click.option(
+    "--overwrite",
+    is_flag=True,
+    help="Replace the data in DST. The old data stays until the new data is complete.",
+)
+@click.option(
+    "--overwrite-partitions",
+    is_flag=True,
+    help="Replace only the directories that are written. For TFRecord.",
+)
+@click.option(
+    "--partition-on",
+    multiple=True,
+    metavar="NAME[,NAME...]",
+    callback=options.split_names,
+    help="Columns that become directories, such as country=CH.",
+)
+@click.option("--colocate", is_flag=True, help="Write one file for each directory. For TFRecord.")
+@click.option(
+    "--compression",
+    metavar="CODEC",
+    help="TFRecord: gzip, zlib, zstd, lz4, bz2, xz. Parquet: snappy (default), gzip, zstd, lz4, brotli. "
+    "Text: gzip, bz2, xz. Or none.",
+)
+@click.option("--shuffle", type=int, metavar="SEED", help="Shuffle all rows. For TFRecord.")
+@click.option(
+    "--npartitions", type=click.IntRange(1), help="Number of partitions, usually of files, to write."
+)
+@click.option(
+    "--lossy",
+    type=click.Choice(["warn", "allow", "raise"]),
+    default="warn",
+    show_default=True,
+    help="What to do if TFRecord rounds 64-bit floats and decimals to 32 bits.",
+)
+@click.option("--dry-run", is_flag=True, help="Print the plan, and write nothing.")
+@options.as_json
+@options.storage_options
+@options.computing
+@click.pass_context
+def convert_command(
+    ctx: click.Context,
+    /,
+    source: tuple[str, ...],
+    target: str,
+    source_format: Format | None,
+    target_format: Format | None,
+    columns: list[str] | None,
+    where: str | None,
+    types: dict[str, Any] | None,
+    nulls: tuple[str, ...],
+    blocksize: int | str | None,
+    storage_options: dict[str, Any] | None,
+    computing: Computing,
+    dry_run: bool,
+    as_json: bool,
+    **how: Any,
+) -> None:
+    """Convert between TFRecord, Parquet, CSV and JSON lines.
+
+    SRC is a directory, a file, a glob, or several of these. DST is a directory, whatever its suffix. The
+    types of CSV and JSON lines are inferred from a sample; a later value of another type is an error.
+
+    The storage options are for both SRC and DST, except for local paths.
+    """
+    keep_secret(ctx, source, target)
+    places = source[0] if len(source) == 1 else list(source)
+    to = target_format or format_of_name(target) or "tfrecord"
+    selection = Selection(columns, None if where is None else parse(where), types, nulls, blocksize)
+    destination = Target(target, to, storage_options=_options_for(target, storage_options), **how)
+    watch = Stopwatch()
+    # Planning may compute, too: the rows of a column without a type, or where the records of a file begin.
+    with computing.running("Converting", processes=not dry_run) as meter:
+        opened = open_source(
+            places,
+            source_format,
+            selection,
+            _options_for(source[0], storage_options),
+            index=None if to == "tfrecord" else False,
+        )
+        write = plan_write(opened, destination)
+        if dry_run:
+            result = write.describe()
+        else:
+            meter.expect(write.partitions)
+            result = _summary(write.run(), watch)
+    if as_json:
+        output.print_json(result)
+    else:
+        output.print_pairs({name.replace("_", " "): _shown(value) for name, value in result.items()})
+
+
+def _options_for(path: str, storage_options: dict[str, Any] | None) -> dict[str, Any] | None:
+    """Return the storage options of a path: a local path has none."""
+    return storage_options if "://" in path and not path.startswith("file://") else None
+
+
+def _summary(written: tuple[int, int, int], watch: Stopwatch) -> dict[str, Any]:
+    files, rows, size = written
+    return {
+        "files": files,
+        "rows": rows,
+        "bytes": size,
+        "seconds": round(watch.seconds, 1),
+        "rows_per_second": round(rows / watch.seconds),
+        "bytes_per_second": round(size / watch.seconds),
+    }
+
+
+def _shown(value: Any) -> Any:
+    if isinstance(value, dict):
+        return ", ".join(f"{name}: {text}" for name, text in value.items())
+    if isinstance(value, list):
+        return ", ".join(map(str, value)) or "nothing"
+    return f"{value:,}" if isinstance(value, int) else value

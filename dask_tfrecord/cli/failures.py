@@ -1,0 +1,96 @@
+"""Errors and warnings of a subcommand -> lines on stderr without secrets, and exit codes."""
+
+import os
+import re
+import sys
+import traceback
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, NoReturn
+
+import click
+
+from dask_tfrecord.errors import TFRecordError
+from dask_tfrecord.files.storage.redaction import hide, secrets_of
+
+DAMAGED = 3  # exit code: the command worked, and found damage
+_BROKEN_PIPE = 141  # exit code of the shell for a program that SIGPIPE ended
+
+_SECRETS = "dask_tfrecord.secrets"
+
+# Keywords in the advice of the library -> options of the command line.
+_OPTIONS = {
+    "append=True": "--append",
+    'overwrite="partitions"': "--overwrite partitions",
+    "overwrite=True": "--overwrite",
+    'lossy="allow"': "--lossy allow",
+    'lossy="raise"': "--lossy raise",
+    "colocate=True": "--colocate",
+    "partition_on=": "--partition-on",
+    "storage_options=": "--storage-options",
+    "filters=": "--where",
+}
+
+
+class ReaderLeftError(Exception):
+    """The program that reads the output has ended, such as `head` in ``dask-tfrecord cat people | head``."""
+
+
+def keep_secret(ctx: click.Context, *places: Any) -> None:
+    """Hide the secrets in paths and storage options from everything that this run prints on stderr."""
+    ctx.meta[_SECRETS] = ctx.meta.get(_SECRETS, frozenset()) | secrets_of(*places)
+
+
+@contextmanager
+def one_line_errors(ctx: click.Context) -> Iterator[None]:
+    """Print the warnings and the error of the block as lines on stderr, and exit with the error's code.
+
+    Errors of click, which are errors of usage, and interrupts pass.
+    """
+
+    def show(message: Warning | str, *_: Any, **__: Any) -> None:
+        click.echo(f"Warning: {_one_line(ctx, str(message))}", err=True)
+
+    with warnings.catch_warnings():
+        warnings.showwarning = show
+        if not sys.warnoptions:
+            warnings.simplefilter("ignore")
+            warnings.simplefilter("default", UserWarning)
+        try:
+            yield
+        except (click.ClickException, click.exceptions.Exit, click.Abort):
+            raise
+        except ReaderLeftError:
+            _leave_quietly(ctx)
+        except Exception as error:  # every error of a store, a codec or the package becomes one line
+            if ctx.meta.get("dask_tfrecord.traceback"):
+                click.echo(hide("".join(traceback.format_exception(error)), _secrets(ctx)), err=True)
+            raise click.ClickException(_one_line(ctx, describe(error))) from None
+
+
+def describe(error: BaseException) -> str:
+    """Return the message of an error. The class is named if its message alone would not be understood."""
+    text = str(error)
+    if isinstance(error, TFRecordError | OSError) and text:
+        return text
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def _one_line(ctx: click.Context, text: str) -> str:
+    text = " ".join(hide(text, _secrets(ctx)).split())
+    for keyword, option in _OPTIONS.items():
+        text = re.sub(rf"(?<![\w.]){re.escape(keyword)}", option, text)
+    return text
+
+
+def _secrets(ctx: click.Context) -> frozenset[str]:
+    secrets: frozenset[str] = ctx.meta.get(_SECRETS, frozenset())
+    return secrets
+
+
+def _leave_quietly(ctx: click.Context) -> NoReturn:
+    """Exit as a program that SIGPIPE ends. Python would print an error when it closes the output."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    ctx.exit(_BROKEN_PIPE)

@@ -1,0 +1,1 @@
+"""The formats that `convert` reads and writes beside TFRecord."""

@@ -1,0 +1,114 @@
+"""`--where`: a condition in Python's syntax -> the value of ``filters=``. Nothing is ever evaluated."""
+
+import ast
+from itertools import pairwise, product
+from typing import Any, NamedTuple
+
+import click
+
+Condition = tuple[str, str, Any]
+Filters = list[list[Condition]]
+
+_OPERATORS: dict[type[ast.cmpop], str] = {
+    ast.Eq: "==",
+    ast.NotEq: "!=",
+    ast.Lt: "<",
+    ast.LtE: "<=",
+    ast.Gt: ">",
+    ast.GtE: ">=",
+    ast.In: "in",
+    ast.NotIn: "not in",
+    ast.Is: "is",
+    ast.IsNot: "is not",
+}
+_OPPOSITE = {"==": "!=", "<": ">=", ">": "<=", "in": "not in", "is": "is not"}
+_OPPOSITE |= {opposite: operator for operator, opposite in _OPPOSITE.items()}
+_MIRRORED = {"<": ">", ">": "<", "<=": ">=", ">=": "<=", "==": "==", "!=": "!="}
+
+# The most lists of conditions of which one must hold: `and` over `or` multiplies them.
+_MOST_ALTERNATIVES = 1000
+
+
+class _Column(NamedTuple):
+    """The name of a column, as opposed to a text."""
+
+    name: str
+
+
+def parse(text: str) -> Filters:
+    """Parse a condition to lists of conditions. A row is selected if it meets all conditions of a list.
+
+    Parameters
+    ----------
+    text : str
+        Comparisons of columns with literals, ``in``, ``is None``, ``and``, ``or``, ``not`` and parentheses.
+        A column is a Python name or ``column('any name')``.
+
+    Raises
+    ------
+    click.UsageError
+        If the text is anything else.
+    """
+    try:
+        return _alternatives(ast.parse(text.strip(), mode="eval").body, False)
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        reason = error.msg if isinstance(error, SyntaxError) else error
+        raise click.UsageError(f"--where {text!r} is not a condition: {reason}") from None
+
+
+def _alternatives(node: ast.expr, negated: bool) -> Filters:
+    """The lists of conditions of an expression, or of its negation."""
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
+        return _alternatives(node.operand, not negated)
+    if isinstance(node, ast.BoolOp):
+        parts = [_alternatives(part, negated) for part in node.values]
+        if isinstance(node.op, ast.Or) != negated:
+            return [group for part in parts for group in part]
+        return _all_of(parts)
+    if isinstance(node, ast.Compare):
+        places = [_operand(side) for side in (node.left, *node.comparators)]
+        conditions = [
+            _condition(left, _OPERATORS[type(operator)], right, negated)
+            for operator, (left, right) in zip(node.ops, pairwise(places), strict=True)
+        ]
+        return [[one] for one in conditions] if negated else [conditions]
+    raise ValueError(f"{ast.unparse(node)!r} is not a comparison")
+
+
+def _all_of(parts: list[Filters]) -> Filters:
+    found: Filters = [[]]
+    for part in parts:
+        if len(found) * len(part) > _MOST_ALTERNATIVES:
+            raise ValueError("it combines too many alternatives")
+        found = [[*one, *other] for one, other in product(found, part)]
+    return found
+
+
+def _operand(node: ast.expr) -> Any:
+    """The column or the value that one side of a comparison stands for."""
+    if isinstance(node, ast.Name):
+        return _Column(node.id)
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "column":
+        names = [argument.value for argument in node.args if isinstance(argument, ast.Constant)]
+        if len(names) == len(node.args) == 1 and isinstance(names[0], str) and not node.keywords:
+            return _Column(names[0])
+    try:
+        return ast.literal_eval(node)
+    except ValueError:
+        raise ValueError(f"{ast.unparse(node)!r} is neither a column nor a value") from None
+
+
+def _condition(left: Any, operator: str, right: Any, negated: bool) -> Condition:
+    if not isinstance(left, _Column):
+        if not isinstance(right, _Column) or operator not in _MIRRORED:
+            raise ValueError("a comparison needs one column")
+        left, operator, right = right, _MIRRORED[operator], left
+    elif isinstance(right, _Column):
+        raise ValueError(f"it compares the columns {left.name!r} and {right.name!r}; compare with values")
+    if right is None and operator in ("==", "!="):
+        operator = "is" if operator == "==" else "is not"
+    if operator in ("in", "not in") and not isinstance(right, list | tuple | set):
+        raise ValueError(f"{operator!r} needs a list, such as {left.name} {operator} ['a', 'b']")
+    if operator in ("is", "is not") and right is not None:
+        raise ValueError(f"{operator!r} needs None")
+    return left.name, _OPPOSITE[operator] if negated else operator, right

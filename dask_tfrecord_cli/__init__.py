@@ -1,0 +1,96 @@
+"""The command `dask-tfrecord`, which is also `dask tfrecord`. Each subcommand is imported when it is used.
+
+Dask imports this module at every start of its own command line, such as that of a worker. That is why the
+module is outside of the package: importing `dask_tfrecord` imports pandas, pyarrow and `dask.dataframe`.
+"""
+
+import importlib
+import importlib.metadata
+from typing import Any
+
+import click
+
+# The module and the first line of the help of each subcommand, in the order of the help.
+COMMANDS = {
+    "inspect": ("look", "Describe a dataset: files, rows, codec, columns, versions, first rows."),
+    "head": ("look", "Print the first rows."),
+    "cat": ("look", "Print all rows."),
+    "count": ("look", "Print the number of rows."),
+    "schema": ("look", "Print the columns and their types."),
+    "verify": ("care", "Read all files, and report damage and differences."),
+    "index": ("care", "Store a snapshot of files that another tool wrote."),
+    "cleanup": ("care", "Remove the files of interrupted writes."),
+    "convert": ("convert", "Convert between TFRecord, Parquet, CSV and JSON lines."),
+    "export": ("care", "Describe a dataset to another library, by files beside the data."),
+    "serve": ("care", "Serve the rows to other processes as Arrow streams."),
+}
+
+_INTERRUPTED = 130  # the exit code of the shell for a program that SIGINT ended
+
+
+class LazyGroup(click.Group):
+    """A group that imports a subcommand when it is used."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the names of the subcommands."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import a subcommand."""
+        if cmd_name not in COMMANDS:
+            return None
+        try:
+            module = importlib.import_module(f"dask_tfrecord.cli.{COMMANDS[cmd_name][0]}")
+        except ModuleNotFoundError as error:
+            if error.name != "rich":
+                raise
+            advice = "pip install 'dask-tfrecord[cli]'"
+            raise click.ClickException(f"the command line needs the package rich: {advice}") from None
+        command: click.Command = getattr(module, f"{cmd_name}_command")
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the list of the subcommands without importing them."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run a subcommand. An error becomes one line on stderr and an exit code."""
+        try:
+            from dask_tfrecord.cli.failures import one_line_errors  # imports the whole package
+
+            with one_line_errors(ctx):
+                return super().invoke(ctx)
+        except KeyboardInterrupt:
+            click.echo("Interrupted.", err=True)
+            ctx.exit(_INTERRUPTED)
+
+
+def _print_version(ctx: click.Context, param: click.Parameter, value: bool) -> None:
+    if value and not ctx.resilient_parsing:
+        click.echo(importlib.metadata.version("dask-tfrecord"))
+        ctx.exit()
+
+
+@click.group(
+    "tfrecord",
+    cls=LazyGroup,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    epilog="Exit codes: 0 done, 1 error, 2 wrong usage, 3 damage found, 130 interrupted.",
+)
+@click.option(
+    "--version",
+    is_flag=True,
+    expose_value=False,
+    is_eager=True,
+    callback=_print_version,
+    help="Print the version and exit.",
+)
+@click.option("--traceback", is_flag=True, help="Print the whole traceback of an error.")
+@click.pass_context
+def main(ctx: click.Context, traceback: bool) -> None:
+    """Look at, check and convert TFRecord datasets.
+
+    PATH is a directory, a file or a glob, on every filesystem that fsspec knows, such as s3://bucket/train.
+    """
+    ctx.meta["dask_tfrecord.traceback"] = traceback
