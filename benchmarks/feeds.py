@@ -1,319 +1,297 @@
 """Batches for training: rows per CPU second and per second, against the loaders that people use today.
 
-Every loader runs in a process of its own, because frameworks keep threads, and reads the same rows in batches
-of the same size. Loaders whose package is not installed are left out. Rows per CPU second are the figure that
-other work on the machine disturbs least. The files are in memory where the system has such a place.
+Each loader runs in a process of its own, because frameworks keep threads. All processes of a dataset read all
+rows once to warm up, and then take turns: in each round, one loader after the other reads all rows. A
+ratio is taken within a round. Other work on the machine disturbs rows per CPU second least. The files are in
+memory if the system has ``/dev/shm``. A loader that is not installed or fails is listed with its error.
 
-    python -m benchmarks.feeds [--rounds 3] [--scale 1.0] [--plot FILE] [tabular vectors wide images ...]
+    python -m benchmarks.feeds [--rounds 5] [--scale 1.0] [--store] [tabular vectors wide images ...]
+    python -m benchmarks.feeds --report
+
+``--store`` adds the figures to ``benchmarks/feeds.json``. ``--report`` makes the tables and the plot of that
+file: ``benchmarks/feeds.md``, ``benchmarks/feeds.svg`` and the table of ``docs/training.md``.
 """
 
 import argparse
+import importlib.metadata
 import importlib.util
 import json
 import os
-import resource
+import platform
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
+from statistics import median
 from typing import Any, NamedTuple
 
 import dask.dataframe as dd
 import numpy as np
 import pandas as pd
+import psutil
 import pyarrow as pa
 
 import dask_tfrecord
-
-os.environ.update(TF_CPP_MIN_LOG_LEVEL="3", TF_ENABLE_ONEDNN_OPTS="0")
+from benchmarks import feed_report
+from benchmarks.feed_loaders import FEATURES, LOADERS, Work, serve
+from benchmarks.feed_report import best_way, errors, ratios
 
 PARTITIONS = 4
+RESULTS = Path(__file__).with_name("feeds.json")
+
+# webdataset takes the longest for each row: it reads a part of the sample.
+TARS = 4
+
+# A loader that takes more CPU seconds than this for one pass takes part in two rounds only.
+SLOW_SECONDS = 4.0
 
 
-class Job(NamedTuple):
-    """A dataset and how it is read."""
+class Table(NamedTuple):
+    """The numbers of rows: of a table, of a sample for loaders that handle each row in Python, of a batch."""
 
     rows: int
+    sample: int
     batch_size: int
-    compression: str | None = None
 
 
-JOBS = {
-    "tabular": Job(1_000_000, 8192),
-    "tabular gzip": Job(1_000_000, 8192, "gzip"),
-    "vectors": Job(200_000, 8192),
-    "wide": Job(50_000, 8192),
-    "images": Job(5_000, 32),
+TABLES = {
+    "tabular": Table(1_000_000, 40_960, 8192),
+    "vectors": Table(200_000, 40_960, 8192),
+    "wide": Table(50_000, 8_192, 8192),
+    "images": Table(5_000, 1_280, 32),
 }
 
-# The features of each dataset for TensorFlow's parser and for vahidk's reader: kind, and values a row.
-FEATURES = {
-    "tabular": {
-        **{f"i{k}": ("int", 1) for k in range(4)},
-        **{f"f{k}": ("float", 1) for k in range(4)},
-        "label": ("int", 1),
-    },
-    "vectors": {"x": ("float", 200), "label": ("int", 1)},
-    "wide": {**{f"c{k:03}": ("float", 1) for k in range(200)}, "label": ("int", 1)},
-    "images": {"image": ("byte", 1), "label": ("int", 1)},
-}
+DATASETS = [name + codec for codec in ("", " gzip") for name in TABLES]
 
 
-def make(name: str, rows: int) -> pd.DataFrame:
-    """Draw the rows of a dataset."""
+# -- Data ----------------------------------------------------------------------------------------------------
+
+
+def make(table: str, rows: int) -> pd.DataFrame:
+    """Draw the rows of a table."""
     random = np.random.default_rng(0)
     columns: dict[str, Any] = {}
-    for feature, (kind, values) in FEATURES[name.split()[0]].items():
+    for feature, (kind, values) in FEATURES[table].items():
         if kind == "byte":
             data = [random.bytes(100_000) for _ in range(rows)]
             columns[feature] = pd.array(data, pd.ArrowDtype(pa.binary()))
         elif values > 1:
             flat = pa.array(random.random(rows * values, dtype=np.float32))
             columns[feature] = pd.arrays.ArrowExtensionArray(pa.FixedSizeListArray.from_arrays(flat, values))
+        elif kind == "int":
+            columns[feature] = random.integers(0, 1000, rows)
         else:
-            columns[feature] = (
-                random.integers(0, 1000, rows) if kind == "int" else random.random(rows, dtype=np.float32)
-            )
+            columns[feature] = random.random(rows, dtype=np.float32)
     return pd.DataFrame(columns)
 
 
-def files_of(path: str) -> list[str]:
-    """The data files of a dataset."""
-    return sorted(map(str, Path(path).glob("part-*")))
+def write(work: Work, rows: int, sample: int) -> None:
+    """Write a table as TFRecord, and in the forms that other loaders read."""
+    frame = make(work.table, rows)
+    parts = {work.path: (frame, PARTITIONS), f"{work.path}.sample": (frame.iloc[:sample], 1)}
+    for path, (part, npartitions) in parts.items():
+        ddf = dd.from_pandas(part, npartitions=npartitions)
+        dask_tfrecord.to_tfrecord(ddf, path, compression=work.codec)
+    dask_tfrecord.export(f"{work.path}.sample", "idx")
+    if work.codec is None:
+        frame.to_parquet(f"{work.path}.parquet")
+    if work.codec is None and importlib.util.find_spec("webdataset"):
+        _write_tars(work, frame.iloc[: sample // TARS])
 
 
-def arrow(name: str, path: str, batch_size: int) -> Iterable[int]:
-    """Our batches as Arrow."""
-    return (batch.num_rows for batch in dask_tfrecord.iter_batches(path, batch_size))
+def _write_tars(work: Work, frame: pd.DataFrame) -> None:
+    import webdataset as wds
+
+    for number, part in enumerate(np.array_split(np.arange(len(frame)), TARS)):
+        with wds.TarWriter(f"{work.path}-{number:03}.tar") as tar:
+            for key, row in zip(part, frame.iloc[part].to_dict("records"), strict=True):
+                tar.write({"__key__": f"{key:08}", **_tar_row(work.table, row)})
 
 
-def ours_tensorflow(name: str, path: str, batch_size: int) -> Iterable[int]:
-    """Our decoder behind tf.data."""
-    from dask_tfrecord.feed.tensorflow import tensorflow_dataset
-
-    return (int(batch["label"].shape[0]) for batch in tensorflow_dataset(path, batch_size, engine="ours"))
-
-
-def native_tensorflow(name: str, path: str, batch_size: int) -> Iterable[int]:
-    """TensorFlow's reader at its best: batches are made and parsed in the interleave."""
-    import tensorflow as tf
-
-    spec = _tensorflow_spec(name)
-    codec = "GZIP" if "gzip" in name else None
-
-    def read(file: Any) -> Any:
-        records = tf.data.TFRecordDataset(file, codec, buffer_size=1 << 22).batch(batch_size)
-        return records.map(lambda batch: tf.io.parse_example(batch, spec))
-
-    found = tf.data.Dataset.from_tensor_slices(files_of(path))
-    found = found.interleave(read, cycle_length=2, num_parallel_calls=2).prefetch(2)
-    return (int(batch["label"].shape[0]) for batch in found)
+def _tar_row(table: str, row: dict[str, Any]) -> dict[str, Any]:
+    if table == "vectors":
+        return {"x.npy": np.asarray(row["x"], np.float32), "cls": int(row["label"])}
+    return {"bin": row["image"], "cls": int(row["label"])} if table == "images" else {"json": row}
 
 
-def usual_tensorflow(name: str, path: str, batch_size: int) -> Iterable[int]:
-    """TensorFlow's reader as most people write it."""
-    import tensorflow as tf
-
-    spec = _tensorflow_spec(name)
-    codec = "GZIP" if "gzip" in name else None
-    found = tf.data.TFRecordDataset(files_of(path), codec, num_parallel_reads=tf.data.AUTOTUNE).batch(
-        batch_size
-    )
-    found = found.map(lambda batch: tf.io.parse_example(batch, spec), tf.data.AUTOTUNE).prefetch(2)
-    return (int(batch["label"].shape[0]) for batch in found)
+# -- Measuring -----------------------------------------------------------------------------------------------
 
 
-def _tensorflow_spec(name: str) -> dict[str, Any]:
-    import tensorflow as tf
+class Worker:
+    """The process of one loader, in one of its ways."""
 
-    types = {"int": tf.int64, "float": tf.float32, "byte": tf.string}
+    def __init__(self, loader: str, way: str, work: Work) -> None:
+        self.loader, self.way = loader, way
+        self._errors = tempfile.TemporaryFile("w+", errors="replace")  # noqa: SIM115 - closed by __exit__
+        arguments = [loader, way, json.dumps(work)]
+        self._process = subprocess.Popen(
+            [sys.executable, "-W", "ignore", "-m", "benchmarks.feeds", "--worker", *arguments],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            text=True,
+        )
+
+    def figures(self) -> dict[str, float]:
+        """The figures of the pass that is under way."""
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line:
+            self._errors.seek(0)
+            raise RuntimeError(_last_error(self._errors.read()))
+        figures: dict[str, float] = json.loads(line)
+        return figures
+
+    def read(self) -> dict[str, float]:
+        """Read all rows once."""
+        assert self._process.stdin is not None
+        self._process.stdin.write("\n")
+        self._process.stdin.flush()
+        return self.figures()
+
+    def __enter__(self) -> "Worker":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.wait()
+        self._errors.close()
+
+
+def _last_error(text: str) -> str:
+    """The last line of a traceback, without paths."""
+    lines = [line for line in text.splitlines() if line and not line.startswith(" ")]
+    return " ".join("..." if "/" in word else word for word in (lines or ["no answer"])[-1].split())[:200]
+
+
+def measure(name: str, scale: float, rounds: int, folder: str | None) -> dict[str, Any]:
+    """Measure all loaders on one dataset."""
+    table, _, codec = name.partition(" ")
+    rows, sample, batch_size = (max(PARTITIONS, int(size * scale)) for size in TABLES[table])
+    batch_size = min(batch_size if scale >= 1 else TABLES[table].batch_size, sample)
+    loaders: dict[str, Any] = {}
+    with _folder(folder) as root, ExitStack() as stack:
+        work = Work(table, codec or None, f"{root}/data", batch_size)
+        write(work, rows, sample)
+        started = []
+        for loader, (package, ways, reads) in LOADERS.items():
+            if codec and reads in ("parquet", "tar"):
+                continue
+            loaders[loader] = {}
+            if package and not importlib.util.find_spec(package):
+                loaders[loader]["error"] = f"{package} is not installed"
+                continue
+            started += [stack.enter_context(Worker(loader, way, work)) for way in ways]
+        workers = []
+        for worker in started:
+            try:
+                first = worker.figures()
+                if first["rows"] not in (rows, sample, sample // TARS):
+                    raise RuntimeError(f"{first['rows']:,} rows of {rows:,} were read")
+            except RuntimeError as error:
+                loaders[worker.loader][worker.way] = {"error": str(error)}
+            else:
+                loaders[worker.loader][worker.way] = {"cpu": [], "wall": []}
+                workers.append((worker, first["cpu"]))
+        with _others() as others:
+            for number in range(rounds):
+                for worker, seconds in workers:
+                    if number < 2 or seconds < SLOW_SECONDS:
+                        figures = worker.read()
+                        others.append(figures["cpu"])
+                        for what in ("cpu", "wall"):
+                            rates = loaders[worker.loader][worker.way][what]
+                            rates.append(round(figures["rows"] / figures[what], 1))
+    return {"rows": rows, "batch_size": batch_size, "loaders": loaders, "others": others[0]}
+
+
+@contextmanager
+def _folder(folder: str | None) -> Iterator[str]:
+    with tempfile.TemporaryDirectory(dir=folder, ignore_cleanup_errors=True) as root:
+        yield root
+
+
+@contextmanager
+def _others() -> Iterator[list[float]]:
+    """Collect CPU seconds; on leaving, replace them by the share of the CPU that all other processes used."""
+    start, busy, used = time.perf_counter(), psutil.cpu_times(), []
+    yield used
+    now = psutil.cpu_times()
+    total = sum(getattr(now, kind) - getattr(busy, kind) for kind in ("user", "system", "nice"))
+    available = (time.perf_counter() - start) * (os.cpu_count() or 1)
+    used[:] = [round(max(0.0, total - sum(used)) / available, 2)]
+
+
+def machine() -> dict[str, str]:
+    """What the figures depend on."""
+    owners = importlib.metadata.packages_distributions()
+    packages = ["tensorflow", "torch", "tfrecord", "datasets", "webdataset", "pyarrow", "numpy"]
+    versions = {
+        package: importlib.metadata.version(owners[package][0]) for package in packages if package in owners
+    }
+    cpu = platform.processor() or platform.machine()
+    if os.path.exists("/proc/cpuinfo"):
+        models = [line for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line]
+        cpu = models[0].partition(":")[2].strip() if models else cpu
     return {
-        feature: tf.io.FixedLenFeature([values] if values > 1 else [], types[kind])
-        for feature, (kind, values) in FEATURES[name.split()[0]].items()
+        "date": f"{datetime.now(UTC):%Y-%m-%d}",
+        "cpu": f"{cpu}, {os.cpu_count()} cores",
+        "system": f"{platform.system()}, Python {platform.python_version()}",
+        "packages": ", ".join(f"{name} {version}" for name, version in versions.items()),
     }
 
 
-def ours_torch(name: str, path: str, batch_size: int) -> Iterable[int]:
-    """Our batches as tensors of PyTorch."""
-    from torch.utils.data import DataLoader
-
-    from dask_tfrecord.feed.torch import TFRecordBatches
-
-    loader = DataLoader(TFRecordBatches(path, batch_size), batch_size=None)
-    return (len(batch["label"]) for batch in loader)
-
-
-def ours_torch_shuffled(name: str, path: str, batch_size: int) -> Iterable[int]:
-    """Our map-style dataset, all rows shuffled."""
-    from torch.utils.data import DataLoader
-
-    from dask_tfrecord.feed.torch import TFRecordTable
-
-    table = TFRecordTable(path)
-    loader = DataLoader(table, batch_size, shuffle=True, collate_fn=table.collate)
-    return (len(batch["label"]) for batch in loader)
-
-
-def vahidk(name: str, path: str, batch_size: int) -> Iterable[int]:
-    """The tfrecord package, which reads records in Python; one file of the dataset."""
-    from tfrecord.torch.dataset import TFRecordDataset
-    from torch.utils.data import DataLoader
-
-    features = {feature: kind for feature, (kind, _) in FEATURES[name.split()[0]].items()}
-    file = files_of(path)[0]
-    found = TFRecordDataset(file, None, features, compression_type="gzip" if "gzip" in name else None)
-    loader = DataLoader(found, batch_size, collate_fn=lambda rows: rows)
-    return (len(batch) for batch in loader)
-
-
-def hugging_face(name: str, path: str, batch_size: int) -> Iterable[int]:
-    """The datasets package on the same rows as Parquet."""
-    import datasets
-    from torch.utils.data import DataLoader
-
-    datasets.disable_progress_bars()
-    found = datasets.load_dataset(
-        "parquet", data_files=f"{path}.parquet", split="train", cache_dir=f"{path}.hf"
-    )
-    loader = DataLoader(found.with_format("torch"), batch_size)
-    return (len(batch["label"]) for batch in loader)
-
-
-def webdataset(name: str, path: str, batch_size: int) -> Iterable[int]:
-    """The webdataset package on the same rows as a tar file of NumPy arrays."""
-    import webdataset as wds
-
-    found = (
-        wds.WebDataset(f"{path}.tar", shardshuffle=False, empty_check=False).decode().to_tuple("x.npy", "cls")
-    )
-    return (len(batch[1]) for batch in found.batched(batch_size))
-
-
-# Each loader: the package that it needs, and the datasets that it reads (all by default).
-LOADERS: dict[str, tuple[Callable[[str, str, int], Iterable[int]], str | None, set[str]]] = {
-    "arrow": (arrow, None, set()),
-    "tensorflow, ours": (ours_tensorflow, "tensorflow", set()),
-    "tensorflow, best native": (native_tensorflow, "tensorflow", set()),
-    "tensorflow, usual": (usual_tensorflow, "tensorflow", set()),
-    "torch, ours": (ours_torch, "torch", set()),
-    "torch, ours, all rows shuffled": (ours_torch_shuffled, "torch", set()),
-    "torch, vahidk": (vahidk, "tfrecord", set()),
-    "torch, HF datasets": (hugging_face, "datasets", {"vectors"}),
-    "torch, webdataset": (webdataset, "webdataset", {"vectors"}),
-}
-
-
-def measure(loader: str, name: str, path: str, batch_size: int) -> dict[str, float]:
-    """Read a dataset twice, and return the figures of the faster time. Runs in a process of its own."""
-    read, *_ = LOADERS[loader]
-    best: dict[str, float] = {}
-    for _ in range(2):
-        start, busy = time.perf_counter(), _cpu()
-        rows = sum(read(name, path, batch_size))
-        figures = {"cpu": rows / (_cpu() - busy), "wall": rows / (time.perf_counter() - start), "rows": rows}
-        best = max(best, figures, key=lambda one: one.get("cpu", 0))
-    return best
-
-
-def _cpu() -> float:
-    used = resource.getrusage(resource.RUSAGE_SELF)
-    return used.ru_utime + used.ru_stime
-
-
-def write(name: str, job: Job, path: str, scale: float) -> None:
-    """Write a dataset, and the forms of it that other loaders read."""
-    frame = make(name, max(PARTITIONS, int(job.rows * scale)))
-    dask_tfrecord.to_tfrecord(
-        dd.from_pandas(frame, npartitions=PARTITIONS), path, compression=job.compression
-    )
-    if name == "vectors" and importlib.util.find_spec("datasets"):
-        frame.to_parquet(f"{path}.parquet")
-    if name == "vectors" and importlib.util.find_spec("webdataset"):
-        import webdataset as wds
-
-        with wds.TarWriter(f"{path}.tar") as tar:
-            for row, (x, label) in enumerate(zip(frame["x"], frame["label"], strict=True)):
-                tar.write({"__key__": f"{row:08}", "x.npy": np.asarray(x, np.float32), "cls": int(label)})
-
-
-def run(name: str, scale: float, rounds: int, folder: str | None) -> dict[str, dict[str, float]]:
-    """Measure all loaders on one dataset, in turns."""
-    job = JOBS[name]
-    batch_size = max(1, min(job.batch_size, int(job.rows * scale)))
-    found: dict[str, dict[str, float]] = {}
-    with tempfile.TemporaryDirectory(dir=folder) as root:
-        path = f"{root}/data"
-        write(name, job, path, scale)
-        usable = [
-            loader
-            for loader, (_, package, names) in LOADERS.items()
-            if (package is None or importlib.util.find_spec(package)) and (not names or name in names)
-        ]
-        for _ in range(rounds):
-            for loader in usable:
-                command = [
-                    sys.executable,
-                    "-m",
-                    "benchmarks.feeds",
-                    "--measure",
-                    loader,
-                    name,
-                    path,
-                    str(batch_size),
-                ]
-                output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-                figures = json.loads(output.splitlines()[-1])
-                found[loader] = max(found.get(loader, figures), figures, key=lambda one: one["cpu"])
-    return found
-
-
-def plot(results: dict[str, dict[str, dict[str, float]]], path: str) -> None:
-    """Draw rows per CPU second as an SVG of bars, on a logarithmic scale."""
-    lines, y = [], 20
-    for name, found in results.items():
-        lines.append(f'<text x="10" y="{y}" font-weight="bold">{name}</text>')
-        for loader, figures in found.items():
-            y += 18
-            width = 60 * np.log10(max(figures["cpu"], 10))
-            colour = "#2a7" if "ours" in loader or loader == "arrow" else "#888"
-            lines.append(f'<text x="20" y="{y}">{loader}</text>')
-            lines.append(f'<rect x="240" y="{y - 11}" width="{width:.0f}" height="13" fill="{colour}"/>')
-            lines.append(f'<text x="{246 + width:.0f}" y="{y}">{figures["cpu"]:,.0f}</text>')
-        y += 30
-    style = 'font-family="sans-serif" font-size="12"'
-    head = f'<svg xmlns="http://www.w3.org/2000/svg" width="800" height="{y}" {style}>'
-    Path(path).write_text("\n".join([head, *lines, "</svg>", ""]))
+def show(name: str, found: dict[str, Any]) -> None:
+    """Print the figures of a dataset."""
+    print(f"{name}: {found['rows']:,} rows; other processes used {found['others']:.0%} of the CPU")
+    for loader, ways in found["loaders"].items():
+        cpu, wall = best_way(ways, "cpu"), best_way(ways, "wall")
+        for error in errors(ways):
+            print(f"  {loader:32}{error}")
+        if cpu:
+            ratio = ratios(found["loaders"], loader)
+            spread = f"   {median(ratio):.2f} ({min(ratio):.2f} to {max(ratio):.2f})" if ratio else ""
+            print(f"  {loader:32}{median(cpu):14,.0f}{median(wall):14,.0f}{spread}")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    known = ", ".join(JOBS)
-    parser.add_argument("datasets", nargs="*", metavar="dataset", help=f"of {known}; default: all")
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument(
+        "datasets", nargs="*", metavar="dataset", help=f"of {', '.join(DATASETS)}; default: all"
+    )
+    parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--scale", type=float, default=1.0, help="of the number of rows")
-    parser.add_argument("--plot", metavar="FILE", help="write the figures as an SVG")
-    parser.add_argument("--measure", nargs=4, help=argparse.SUPPRESS)
+    parser.add_argument("--store", action="store_true", help="add the figures to feeds.json")
+    parser.add_argument("--report", action="store_true", help="make the tables and the plot of feeds.json")
+    parser.add_argument("--worker", nargs=3, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
-    if arguments.measure:
-        loader, name, path, batch_size = arguments.measure
-        print(json.dumps(measure(loader, name, path, int(batch_size))))
+    if arguments.worker:
+        loader, way, work = arguments.worker
+        serve(loader, way, Work(*json.loads(work)))
+        return
+    if arguments.report:
+        feed_report.write(json.loads(RESULTS.read_text()))
         return
     memory = "/dev/shm"
     folder = memory if os.access(memory, os.W_OK) else None
-    print(f"dask-tfrecord {dask_tfrecord.__version__}, best of {arguments.rounds} rounds")
-    print(f"{'':34}{'rows per CPU s':>16}{'rows per s':>14}")
-    results = {}
-    for name in arguments.datasets or JOBS:
-        results[name] = run(name, arguments.scale, arguments.rounds, folder)
-        best = results[name].get("tensorflow, best native")
-        print(name)
-        for loader, figures in results[name].items():
-            ratio = f"   {figures['cpu'] / best['cpu']:.2f} x TensorFlow's best" if best else ""
-            print(f"  {loader:32}{figures['cpu']:16,.0f}{figures['wall']:14,.0f}{ratio}")
-    if arguments.plot:
-        plot(results, arguments.plot)
+    print(f"dask-tfrecord {dask_tfrecord.__version__}, median of {arguments.rounds} rounds")
+    print(f"{'':34}rows per CPU s    rows per s   x TensorFlow's best per CPU s (least to most)")
+    for name in arguments.datasets or DATASETS:
+        found = measure(name, arguments.scale, arguments.rounds, folder)
+        show(name, found)
+        if arguments.store:
+            results = json.loads(RESULTS.read_text()) if RESULTS.exists() else {"datasets": {}}
+            results["machine"] = machine()
+            results["datasets"][name] = found
+            results["datasets"] = {
+                one: results["datasets"][one] for one in DATASETS if one in results["datasets"]
+            }
+            RESULTS.write_text(json.dumps(results, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -1,0 +1,300 @@
+"""The loaders that `benchmarks.feeds` compares, and the process that one of them runs in."""
+
+import json
+import os
+import resource
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import dask_tfrecord
+
+os.environ.update(TF_CPP_MIN_LOG_LEVEL="3", TF_ENABLE_ONEDNN_OPTS="0", HF_HUB_OFFLINE="1")
+
+# The features of each table for TensorFlow's parser and for the tfrecord package: kind, and values a row.
+FEATURES = {
+    "tabular": {
+        **{f"i{k}": ("int", 1) for k in range(4)},
+        **{f"f{k}": ("float", 1) for k in range(4)},
+        "label": ("int", 1),
+    },
+    "vectors": {"x": ("float", 200), "label": ("int", 1)},
+    "wide": {**{f"c{k:03}": ("float", 1) for k in range(200)}, "label": ("int", 1)},
+    "images": {"image": ("byte", 1), "label": ("int", 1)},
+}
+
+
+class Work(NamedTuple):
+    """What a loader reads.
+
+    Attributes
+    ----------
+    table : str
+        A key of `FEATURES`.
+    codec : str or None
+        The compression of the TFRecord files.
+    path : str
+        The directory of the TFRecord files. The files of other loaders have names that start with it.
+    batch_size : int
+        Number of rows of a batch.
+    """
+
+    table: str
+    codec: str | None
+    path: str
+    batch_size: int
+
+    def files(self) -> list[str]:
+        """The TFRecord files."""
+        return sorted(map(str, Path(self.path).glob("part-*")))
+
+
+# One pass over the rows: the number of rows of each batch.
+Epoch = Callable[[], Iterable[int]]
+
+
+# -- This package --------------------------------------------------------------------------------------------
+
+
+def ours_arrow(work: Work) -> Epoch:
+    """Arrow batches."""
+    return lambda: (batch.num_rows for batch in dask_tfrecord.iter_batches(work.path, work.batch_size))
+
+
+def ours_tensorflow(work: Work) -> Epoch:
+    """Our decoder behind tf.data."""
+    from dask_tfrecord.feed.tensorflow import tensorflow_dataset
+
+    return _tensorflow_epoch(tensorflow_dataset(work.path, work.batch_size, engine="ours"))
+
+
+def ours_torch(work: Work) -> Epoch:
+    """Our batches as tensors of PyTorch."""
+    from torch.utils.data import DataLoader
+
+    from dask_tfrecord.feed.torch import TFRecordBatches
+
+    return _torch_epoch(DataLoader(TFRecordBatches(work.path, work.batch_size), batch_size=None))
+
+
+def ours_torch_shuffled(work: Work) -> Epoch:
+    """Our map-style dataset, all rows shuffled."""
+    from torch.utils.data import DataLoader
+
+    from dask_tfrecord.feed.torch import TFRecordTable
+
+    table = TFRecordTable(work.path)
+    return _torch_epoch(DataLoader(table, work.batch_size, shuffle=True, collate_fn=table.collate))
+
+
+# -- TensorFlow ----------------------------------------------------------------------------------------------
+
+
+def tensorflow_interleaved(work: Work) -> Epoch:
+    """Batches are made and parsed inside the interleave, in parallel."""
+    import tensorflow as tf
+
+    files = tf.data.Dataset.from_tensor_slices(work.files())
+    batches = files.interleave(partial(_parsed, work), cycle_length=2, num_parallel_calls=2)
+    return _tensorflow_epoch(batches.prefetch(2))
+
+
+def tensorflow_sequential(work: Work) -> Epoch:
+    """All files one after the other, with one thread: the least overhead."""
+    import tensorflow as tf
+
+    options = tf.data.Options()
+    options.threading.private_threadpool_size = 1
+    options.threading.max_intra_op_parallelism = 1
+    return _tensorflow_epoch(_parsed(work, work.files()).with_options(options))
+
+
+def tensorflow_usual(work: Work) -> Epoch:
+    """What most people write: parallel reads of records, then batches, then the parser."""
+    import tensorflow as tf
+
+    spec = _tensorflow_spec(work.table)
+    records = tf.data.TFRecordDataset(
+        work.files(), _tensorflow_codec(work), num_parallel_reads=tf.data.AUTOTUNE
+    )
+    batches = records.batch(work.batch_size).map(
+        lambda batch: tf.io.parse_example(batch, spec), tf.data.AUTOTUNE
+    )
+    return _tensorflow_epoch(batches.prefetch(tf.data.AUTOTUNE))
+
+
+def _parsed(work: Work, files: Any) -> Any:
+    import tensorflow as tf
+
+    spec = _tensorflow_spec(work.table)
+    records = tf.data.TFRecordDataset(files, _tensorflow_codec(work), buffer_size=1 << 22)
+    return records.batch(work.batch_size).map(lambda batch: tf.io.parse_example(batch, spec))
+
+
+def _tensorflow_spec(table: str) -> dict[str, Any]:
+    import tensorflow as tf
+
+    types = {"int": tf.int64, "float": tf.float32, "byte": tf.string}
+    return {
+        feature: tf.io.FixedLenFeature([values] if values > 1 else [], types[kind])
+        for feature, (kind, values) in FEATURES[table].items()
+    }
+
+
+def _tensorflow_codec(work: Work) -> str | None:
+    return work.codec and work.codec.upper()
+
+
+def _tensorflow_epoch(dataset: Any) -> Epoch:
+    return lambda: (int(batch["label"].shape[0]) for batch in dataset)
+
+
+# -- PyTorch -------------------------------------------------------------------------------------------------
+
+
+def vahidk(work: Work, *, workers: int) -> Epoch:
+    """The tfrecord package, which parses records in Python. Workers share a file by its index."""
+    from tfrecord.torch.dataset import TFRecordDataset
+    from torch.utils.data import DataLoader
+
+    [file] = Path(f"{work.path}.sample").glob("part-*")
+    index = str(file.parent / "_idx" / f"{file.name}.idx") if workers else None
+    features = {feature: kind for feature, (kind, _) in FEATURES[work.table].items()}
+    dataset = TFRecordDataset(str(file), index, features, compression_type=work.codec)
+    return _torch_epoch(DataLoader(dataset, work.batch_size, num_workers=workers, collate_fn=_collated))
+
+
+def _collated(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """Rows of arrays as tensors, in less time than the default collation takes."""
+    import numpy as np
+    import torch
+
+    columns = {name: [row[name] for row in rows] for name in rows[0]}
+    return {
+        name: column if isinstance(column[0], bytes) else torch.from_numpy(np.stack(column))
+        for name, column in columns.items()
+    }
+
+
+def hugging_face(work: Work) -> Epoch:
+    """The datasets package on the same rows as Parquet, which it copies into a memory-mapped cache.
+
+    Its own iteration takes less CPU than a DataLoader, which asks for rows.
+    """
+    import datasets
+
+    datasets.disable_progress_bars()
+    found = datasets.load_dataset(
+        "parquet", data_files=f"{work.path}.parquet", split="train", cache_dir=f"{work.path}.cache"
+    ).with_format("torch")
+    return lambda: (len(batch["label"]) for batch in found.iter(work.batch_size))
+
+
+def webdataset(work: Work, *, workers: int) -> Epoch:
+    """The webdataset package on the same rows as tar files."""
+    import webdataset as wds
+
+    tars = sorted(map(str, Path(work.path).parent.glob(f"{Path(work.path).name}-*.tar")))
+    found = wds.WebDataset(tars, shardshuffle=False, empty_check=False).decode()
+    names = {"vectors": ("x.npy", "cls"), "images": ("bin", "cls")}.get(work.table, ("json",))
+    collate = _collated_rows if names == ("json",) else _collated_pairs
+    batches = found.to_tuple(*names).batched(work.batch_size, collation_fn=collate)
+    return lambda: map(len, _labels(wds.WebLoader(batches, batch_size=None, num_workers=workers)))
+
+
+def _labels(batches: Iterable[Any]) -> Iterator[Any]:
+    for batch in batches:
+        yield batch["label"]
+
+
+def _collated_pairs(rows: list[tuple[Any, int]]) -> dict[str, Any]:
+    import numpy as np
+    import torch
+
+    values, labels = zip(*rows, strict=True)
+    first = list(values) if isinstance(values[0], bytes) else torch.from_numpy(np.stack(values))
+    return {"x": first, "label": torch.tensor(labels)}
+
+
+def _collated_rows(rows: list[tuple[dict[str, Any]]]) -> dict[str, Any]:
+    import torch
+
+    return {name: torch.tensor([row[name] for (row,) in rows]) for name in rows[0][0]}
+
+
+def _torch_epoch(loader: Any) -> Epoch:
+    return lambda: (len(batch["label"]) for batch in loader)
+
+
+# -- All of them ---------------------------------------------------------------------------------------------
+
+
+class Loader(NamedTuple):
+    """A loader, and the ways to use it that are measured.
+
+    Attributes
+    ----------
+    package : str or None
+        The package that it needs besides this one.
+    ways : dict of str to callable
+        The best way counts, for CPU time and for wall time separately.
+    reads : "tfrecord", "sample", "parquet" or "tar"
+        The files that it reads. A sample has fewer rows, for loaders that handle every row in Python.
+    """
+
+    package: str | None
+    ways: dict[str, Callable[[Work], Epoch]]
+    reads: str = "tfrecord"
+
+
+LOADERS = {
+    "arrow, ours": Loader(None, {"threads": ours_arrow}),
+    "tensorflow, ours": Loader("tensorflow", {"threads": ours_tensorflow}),
+    "tensorflow, best native": Loader(
+        "tensorflow",
+        {
+            "interleaved": tensorflow_interleaved,
+            "one thread": tensorflow_sequential,
+        },
+    ),
+    "tensorflow, usual": Loader("tensorflow", {"AUTOTUNE": tensorflow_usual}),
+    "torch, ours": Loader("torch", {"threads": ours_torch}),
+    "torch, ours, all rows shuffled": Loader("torch", {"one thread": ours_torch_shuffled}),
+    "torch, vahidk/tfrecord": Loader(
+        "tfrecord",
+        {"one process": partial(vahidk, workers=0), "2 workers": partial(vahidk, workers=2)},
+        "sample",
+    ),
+    "torch, HF datasets": Loader("datasets", {"iter": hugging_face}, "parquet"),
+    "torch, webdataset": Loader(
+        "webdataset",
+        {"one process": partial(webdataset, workers=0), "2 workers": partial(webdataset, workers=2)},
+        "tar",
+    ),
+}
+
+
+def serve(loader: str, way: str, work: Work) -> None:
+    """Read all rows once, and once more for each line on standard input; print the figures of each pass."""
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # what a package prints is no answer
+    epoch = LOADERS[loader].ways[way](work)
+    _answer(answers, epoch)
+    for _ in sys.stdin:
+        _answer(answers, epoch)
+
+
+def _answer(answers: Any, epoch: Epoch) -> None:
+    start, busy = time.perf_counter(), _cpu()
+    rows = sum(epoch())
+    figures = {"rows": rows, "wall": time.perf_counter() - start, "cpu": _cpu() - busy}
+    print(json.dumps(figures), file=answers, flush=True)
+
+
+def _cpu() -> float:
+    """CPU seconds of this process and of its workers, which end with each pass."""
+    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(one.ru_utime + one.ru_stime for one in used)
