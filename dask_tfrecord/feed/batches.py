@@ -7,9 +7,9 @@ resuming reads only the window that the state names.
 """
 
 from collections import deque
-from collections.abc import Generator, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
+from threading import RLock
 from typing import Any, Literal, NamedTuple, Self, get_args
 
 import pyarrow as pa
@@ -17,7 +17,7 @@ import pyarrow as pa
 from dask_tfrecord import arguments
 from dask_tfrecord.errors import TFRecordError
 from dask_tfrecord.feed.numpy_columns import one_chunk
-from dask_tfrecord.feed.order import Order, Slice, Uneven, checked_shard, order_rows
+from dask_tfrecord.feed.order import Order, Uneven, checked_shard, order_rows, read_slices
 from dask_tfrecord.feed.sources import Source, as_source
 from dask_tfrecord.files.storage.filesystem import Filesystem
 
@@ -26,6 +26,9 @@ BatchMode = Literal["keep", "drop", "auto"]
 # Stored bytes of a piece: large pieces need few requests, small pieces shuffle well.
 _SEQUENTIAL_BYTES = 1 << 24
 _SHUFFLED_BYTES = 1 << 20
+
+# A window that is shuffled ends when it has this many bytes, even if it has fewer rows than the buffer.
+_WINDOW_BYTES = 1 << 29
 
 _STATE_VERSION = 1
 
@@ -73,7 +76,7 @@ def iter_batches(
         Seed of a random order. The blocks of the files are brought into a random order, then the rows of
         each buffer. The order depends on the seed and on ``epoch``. By default the rows keep their order.
     shuffle_buffer : int, default 65536
-        Number of rows that are shuffled together.
+        Number of rows that are shuffled together. Fewer if they take more than 512 MiB.
     epoch : int, default 0
         Number of the epoch. Another epoch has another order.
     shard : tuple of int, default (0, 1)
@@ -221,7 +224,7 @@ class Plan:
 
 
 class Batches:
-    """An iterator of Arrow record batches, which `iter_batches` makes.
+    """An iterator of Arrow record batches, which `iter_batches` makes. Threads may share an iterator.
 
     Attributes
     ----------
@@ -237,7 +240,11 @@ class Batches:
         self._epoch = epoch
         self._share = share
         self._position = (0, 0)
-        self._batches: Generator[pa.Table, None, None] | None = None
+        self._lock = RLock()
+        self._closed = False
+        self._windows: Generator[_Rows, None, None] | None = None
+        self._waiting: deque[_Rows] = deque()
+        self._count = 0  # rows that are waiting
         self.schema: pa.Schema = plan.source.schema.arrow
         lengths = [one.stop - one.start for one in order.slices if one.stop is not None]
         self.rows = sum(lengths) if plan.source.counts is not None else None
@@ -246,13 +253,15 @@ class Batches:
         return self
 
     def __next__(self) -> pa.RecordBatch:
-        position = self._position
-        table = self.next_table()
-        try:
-            return _as_batch(table, self.schema)
-        except BaseException:
-            self._position, self._batches = position, None
-            raise
+        with self._lock:
+            position = self._position
+            table = self.next_table()
+            try:
+                return _as_batch(table, self.schema)
+            except BaseException:  # also an interrupt: the next call returns the same rows
+                self._stop()
+                self._position = position
+                raise
 
     def next_table(self) -> pa.Table:
         """Return the next batch as a table, whose columns may have several chunks.
@@ -264,15 +273,16 @@ class Batches:
         StopIteration
             If there are no more batches.
         """
-        if self._batches is None:
-            self._batches = self._generate()
-        try:
-            return next(self._batches)
-        except StopIteration:
-            raise
-        except BaseException:  # a generator that raised would end, and the end would pass for the last row
-            self._batches = None
-            raise
+        with self._lock:
+            try:
+                size = 0 if self._closed else self._ready()
+                table = self._take(size) if size else None
+            except BaseException:  # also an interrupt: the next call goes on where the last batch ended
+                self._stop()
+                raise
+        if table is None:
+            raise StopIteration
+        return table
 
     def __len__(self) -> int:
         """Number of batches of the whole iteration.
@@ -303,10 +313,13 @@ class Batches:
         }
 
     def close(self) -> None:
-        """Stop reading ahead."""
-        if self._batches is None:
-            self._batches = self._generate()
-        self._batches.close()
+        """Stop reading ahead. The iterator has no more batches then."""
+        self._closed = True
+        if self._lock.acquire(blocking=False):  # never waits: a thread that holds the lock at exit is frozen
+            try:
+                self._stop()
+            finally:
+                self._lock.release()
 
     def __enter__(self) -> Self:
         return self
@@ -336,86 +349,71 @@ class Batches:
             raise TFRecordError(f"start= holds no position of the dataset: window {window}, row {row}")
         self._position = window, row
 
-    def _generate(self) -> Generator[pa.Table, None, None]:
-        size, mode = self._plan.batch_size, self._plan.batch_mode
-        waiting: deque[_Rows] = deque()
-        count = 0
-        windows = self._windows(*self._position)
-        try:
-            for rows in windows:
-                waiting.append(rows)
-                count += rows.table.num_rows
-                while count and (mode == "auto" or count >= size):
-                    taken = count if mode == "auto" else size
-                    yield self._batch(waiting, taken)
-                    count -= taken
-            if count and mode == "keep":
-                yield self._batch(waiting, count)
-        finally:
-            windows.close()
+    def _ready(self) -> int:
+        """Read until the next batch is complete, and return the number of its rows; 0 at the end."""
+        plan = self._plan
+        is_auto = plan.batch_mode == "auto"
+        if self._windows is None:
+            self._windows = _windows(plan.source, self._order, plan.prefetch, *self._position)
+        while self._count < (1 if is_auto else plan.batch_size):
+            rows = next(self._windows, None)
+            if rows is None:
+                return self._count if plan.batch_mode == "keep" else 0
+            self._waiting.append(rows)
+            self._count += rows.table.num_rows
+        return self._count if is_auto else plan.batch_size
 
-    def _batch(self, waiting: "deque[_Rows]", size: int) -> pa.Table:
-        """Take the next ``size`` rows, and move the position behind them."""
+    def _take(self, size: int) -> pa.Table:
+        """Take the next rows, and move the position behind them."""
         taken = []
         window, row, count = 0, 0, 0
+        self._count -= size
         while size:
-            table, window, row = waiting[0]
+            table, window, row = self._waiting[0]
             count = min(size, table.num_rows)
             taken.append(table.slice(0, count))
             size -= count
             if count < table.num_rows:
-                waiting[0] = _Rows(table.slice(count), window, row + count)
+                self._waiting[0] = _Rows(table.slice(count), window, row + count)
             else:
-                waiting.popleft()
+                self._waiting.popleft()
         table = _joined(taken) if len(taken) > 1 else taken[0]
         self._position = window, row + count
         return table
 
-    def _windows(self, first: int, skip: int) -> Generator[_Rows, None, None]:
-        """The windows from a position on, in their final order."""
-        tables: list[pa.Table] = []
-        count, window = 0, first
-        least = self._order.buffer if self._order.seed is not None else 1
-        pieces = self._tables(first)
-        try:
-            for number, table in enumerate(pieces, first):
-                tables.append(table)
-                count += table.num_rows
-                if count >= least:
-                    yield from self._window(tables, window, skip)
-                    tables, count, window, skip = [], 0, number + 1, 0
-            if count:
-                yield from self._window(tables, window, skip)
-        finally:
-            pieces.close()
+    def _stop(self) -> None:
+        """Forget the rows that were read ahead. The position stays."""
+        if self._windows is not None:
+            self._windows.close()
+        self._windows = None
+        self._waiting.clear()
+        self._count = 0
 
-    def _window(self, tables: list[pa.Table], window: int, skip: int) -> Iterator[_Rows]:
-        table = self._order.shuffled(_joined(tables), window)
-        if skip < table.num_rows:
-            yield _Rows(table.slice(skip), window, skip)
 
-    def _tables(self, first: int) -> Generator[pa.Table, None, None]:
-        """The pieces from one on, of which threads read some ahead."""
-        slices = self._order.slices[first:]
-        if not self._plan.prefetch:
-            yield from map(self._read, slices)
-            return
-        ahead: deque[Future[pa.Table]] = deque()
-        with ThreadPoolExecutor(self._plan.prefetch, thread_name_prefix="dask_tfrecord-read") as pool:
-            try:
-                for one in slices:
-                    ahead.append(pool.submit(self._read, one))
-                    if len(ahead) > self._plan.prefetch:
-                        yield ahead.popleft().result()
-                while ahead:
-                    yield ahead.popleft().result()
-            finally:
-                for future in ahead:
-                    future.cancel()
+# No generator refers to its `Batches`: the threads end as soon as an iterator is dropped.
 
-    def _read(self, piece: Slice) -> pa.Table:
-        table = self._plan.source.read(piece.piece)
-        return table if piece.stop is None else table.slice(piece.start, piece.stop - piece.start)
+
+def _windows(
+    source: Source, order: Order, prefetch: int, first: int, skip: int
+) -> Generator[_Rows, None, None]:
+    """The windows from a position on, in their final order."""
+    tables: list[pa.Table] = []
+    count, size, window = 0, 0, first
+    least = order.buffer if order.seed is not None else 1
+    last = len(order.slices) - 1
+    pieces = read_slices(source, order.slices[first:], prefetch)
+    try:
+        for number, table in enumerate(pieces, first):
+            tables.append(table)
+            count += table.num_rows
+            size += table.nbytes
+            if count >= least or size >= _WINDOW_BYTES or number == last:
+                rows = order.shuffled(_joined(tables), window).slice(skip)
+                if rows.num_rows:
+                    yield _Rows(rows, window, skip)
+                tables, count, size, window, skip = [], 0, 0, number + 1, 0
+    finally:
+        pieces.close()
 
 
 def _joined(tables: list[pa.Table]) -> pa.Table:

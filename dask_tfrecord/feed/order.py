@@ -1,6 +1,10 @@
-"""The order of the rows of one epoch, and the range of the order that each shard gets."""
+"""The order of the rows of one epoch, the part of the order that a shard gets, and reading ahead in it."""
 
+from collections import deque
+from collections.abc import Generator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from itertools import accumulate
 from typing import Any, Literal, NamedTuple
 
@@ -32,7 +36,7 @@ class Order:
     seed : tuple of int, optional
         Seed of the order of the rows in a window. None keeps the order of the files.
     buffer : int
-        A window has at least this many rows, if there are so many.
+        A window has at least this many rows, if there are so many and they are not too large.
     """
 
     slices: list[Slice]
@@ -44,7 +48,13 @@ class Order:
         if self.seed is None:
             return table
         order = np.random.default_rng((*self.seed, window)).permutation(table.num_rows)
-        return table.combine_chunks().take(pa.array(order))
+        try:
+            return table.combine_chunks().take(pa.array(order))
+        except pa.ArrowInvalid as error:  # more than 2 GiB of text or bytes in one piece
+            raise TFRecordError(
+                f"{table.num_rows:,} rows cannot be shuffled together: {error}",
+                advice="shuffle with RecordTable, or write the dataset with to_tfrecord, in small blocks",
+            ) from None
 
 
 def order_rows(
@@ -112,3 +122,28 @@ def checked_shard(shard: Any) -> tuple[int, int]:
     raise TFRecordError(
         f"shard={shard!r} is not a shard", advice="pass (number from 0, how many shards), such as (0, 4)"
     )
+
+
+def read_slices(source: Source, slices: Sequence[Slice], prefetch: int) -> Generator[pa.Table, None, None]:
+    """The rows of each slice, of which threads read some ahead."""
+    read = partial(_read, source)
+    if not prefetch:
+        yield from map(read, slices)
+        return
+    ahead: deque[Future[pa.Table]] = deque()
+    with ThreadPoolExecutor(prefetch, thread_name_prefix="dask_tfrecord-read") as pool:
+        try:
+            for one in slices:
+                ahead.append(pool.submit(read, one))
+                if len(ahead) > prefetch:
+                    yield ahead.popleft().result()
+            while ahead:
+                yield ahead.popleft().result()
+        finally:
+            for future in ahead:
+                future.cancel()
+
+
+def _read(source: Source, piece: Slice) -> pa.Table:
+    table = source.read(piece.piece)
+    return table if piece.stop is None else table.slice(piece.start, piece.stop - piece.start)

@@ -2,7 +2,9 @@
 
 import json
 import os
+import threading
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -176,8 +178,6 @@ def test_a_dataset_that_was_overwritten_raises(dataset: str, frame: pd.DataFrame
 
 
 def test_closing_ends_the_threads(dataset: str) -> None:
-    import threading
-
     batches = iter_batches(dataset, 10, prefetch=3)
     next(batches)
     batches.close()
@@ -265,3 +265,25 @@ def test_a_state_of_another_shard_or_batch_size_is_refused(dataset: str) -> None
             iter_batches(dataset, 64, start=batches.state, **({"shard": (0, 2)} | other))
     with pytest.raises(TFRecordError, match="other arguments"):
         iter_batches(dataset, 65, shard=(0, 2), start=batches.state)
+
+
+def test_large_rows_end_a_window_of_the_shuffle(dataset: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_WINDOW_BYTES", 2000)
+    batches = iter_batches(dataset, 10, shuffle=1)
+    found = next(batches)["id"].to_pylist()
+    assert batches._waiting[0].table.num_rows < 200
+    assert sorted(found + ids(batches)) == list(range(ROWS))
+
+
+def test_threads_share_an_iterator(dataset: str) -> None:
+    batches = iter_batches(dataset, 7, columns=["id"], shuffle=1)
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(lambda _: ids(batches), range(4)))
+    assert sorted(number for part in found for number in part) == list(range(ROWS))
+
+
+def test_dropping_an_iterator_ends_its_threads(dataset: str) -> None:
+    batches = iter_batches(dataset, 10, prefetch=3)
+    next(batches)
+    del batches
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("dask_tfrecord-read")]
