@@ -4,6 +4,8 @@
 ``dask.dataframe.read_tfrecord`` and as the method ``DataFrame.to_tfrecord``.
 """
 
+import logging
+
 from dask_tfrecord import accessor
 from dask_tfrecord.dataset.snapshot.model import Snapshot, library_version
 from dask_tfrecord.errors import (
@@ -52,6 +54,7 @@ __all__ = [
     "to_tfrecord",
     "verify",
 ]
+logging.getLogger(__name__).addHandler(logging.NullHandler())  # the application configures the output
 __version__ = library_version()
 
 accessor.install()

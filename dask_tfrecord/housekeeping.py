@@ -1,5 +1,6 @@
 """`exists` and `cleanup`: find out if a path holds data, and remove the files of interrupted writes."""
 
+import logging
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -17,6 +18,8 @@ from dask_tfrecord.files.storage.listing import PathLike
 from dask_tfrecord.files.storage.not_found import check_bucket
 from dask_tfrecord.files.storage.redaction import redact_errors
 from dask_tfrecord.files.storage.store import Store
+
+logger = logging.getLogger(__name__)
 
 
 @redact_errors
@@ -52,7 +55,7 @@ def exists(
     False
     >>> ddf = dd.from_dict({"name": ["Ada", "Alan"]}, npartitions=2)
     >>> dask_tfrecord.to_tfrecord(ddf, "people")
-    Snapshot(2 files, 2 records, 71 bytes)
+    Snapshot(2 files, 2 records, 71 bytes, columns: name)
     >>> dask_tfrecord.exists("people")
     True
     """
@@ -108,14 +111,17 @@ def cleanup(
     >>> from dask import dataframe as dd
     >>> ddf = dd.from_dict({"name": ["Ada", "Alan"]}, npartitions=2)
     >>> dask_tfrecord.to_tfrecord(ddf, "people")
-    Snapshot(2 files, 2 records, 71 bytes)
+    Snapshot(2 files, 2 records, 71 bytes, columns: name)
     >>> dask_tfrecord.cleanup("people", older_than="6 hours")
     []
     """
     store = destination(path, storage_options, filesystem)
     check_bucket(store)
     arguments.flags(dry_run=dry_run)
-    return remove_orphans(store, datetime.now(UTC) - _duration(older_than), dry_run=bool(dry_run))
+    removed = remove_orphans(store, datetime.now(UTC) - _duration(older_than), dry_run=bool(dry_run))
+    action = "would remove" if dry_run else "removed"
+    logger.info("%s: cleanup %s %d files", store.public(store.root), action, len(removed))
+    return removed
 
 
 def _duration(value: str | timedelta) -> timedelta:

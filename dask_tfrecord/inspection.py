@@ -1,9 +1,11 @@
 """`index` and `verify`: read all files once, to store what they contain or to report what is damaged."""
 
+import logging
 import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from datetime import UTC, datetime
 from typing import Any, Literal, get_args
 from uuid import uuid4
 
@@ -40,6 +42,8 @@ from dask_tfrecord.files.storage.redaction import redact_errors
 from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.parallel import compute_each
 from dask_tfrecord.schema.model import Schema
+
+logger = logging.getLogger(__name__)
 
 # Advice of reading errors that does not help in `index`, which accepts only directories and no globs.
 _GLOB_ADVICE = re.compile(
@@ -121,7 +125,7 @@ def index(
     'foreign'
 
     >>> dask_tfrecord.index("foreign")
-    Snapshot(2 files, 2 records, 71 bytes)
+    Snapshot(2 files, 2 records, 71 bytes, columns: name)
     >>> len(dask_tfrecord.read_tfrecord("foreign"))
     2
     """
@@ -156,6 +160,8 @@ def index(
 
 def _create(store: Store, snapshot: Snapshot) -> Snapshot:
     """Store a snapshot exclusively; raise if its number is already taken."""
+    root = store.public(store.root)
+    snapshot = replace(snapshot, mode="index", created=datetime.now(UTC).replace(microsecond=0))
     try:
         store.create_exclusively(
             store.join(snapshot_path(snapshot.number)), to_parquet(snapshot).to_pybytes()
@@ -166,8 +172,8 @@ def _create(store: Store, snapshot: Snapshot) -> Snapshot:
             return snapshot
         if not isinstance(error, FileExistsError):
             raise
-        root = store.public(store.root)
         raise ConcurrentWriteError("another write committed a snapshot here first", path=root) from None
+    logger.info("%s: index stored version %d: %r", root, snapshot.number, snapshot)
     return snapshot
 
 

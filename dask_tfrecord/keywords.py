@@ -30,6 +30,7 @@ class ReadKeywords(TypedDict, total=False):
     use_snapshot: bool
     infer: Infer
     filters: Sequence[Any] | pc.Expression | None
+    version: int | None
     blocksize: SupportsIndex | str | None
     partition_by: str | Sequence[str] | None
     record_type: AnyRecordType
@@ -53,11 +54,11 @@ class ReadKeywords(TypedDict, total=False):
 class WriteKeywords(TypedDict, total=False):
     """Keywords of `to_tfrecord` except ``compute``, which determines the return type."""
 
-    compression: AnyCompression | None
+    compression: AnyCompression | Literal["default"] | None
     compression_level: int | None
     record_type: AnyRecordType
     schema: AnySchema | None
-    lossy: Lossy
+    lossy: Lossy | Literal["default"]
     write_index: bool | None
     append: bool
     overwrite: bool | Literal["partitions"]

@@ -1,7 +1,9 @@
 """`read_tfrecord`: validate the arguments, open the dataset, choose the dtypes, build the collection."""
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, Literal, SupportsIndex, Unpack, get_args, overload
 
 import dask.dataframe as dd
@@ -11,9 +13,11 @@ import pyarrow.compute as pc
 from dask_tfrecord import arguments, expr
 from dask_tfrecord.cluster import check_cluster
 from dask_tfrecord.codec import MAX_RECORD_BYTES, RecordType
+from dask_tfrecord.config import keyword_or_default
 from dask_tfrecord.dataset.discovery import Infer, ReadRequest, open_dataset
 from dask_tfrecord.dataset.plan import Dataset
-from dask_tfrecord.dataset.snapshot.model import Levels, Snapshot
+from dask_tfrecord.dataset.snapshot.metadata import Levels
+from dask_tfrecord.dataset.snapshot.model import Snapshot
 from dask_tfrecord.dataset.write.destination import destination
 from dask_tfrecord.errors import SchemaError, TFRecordError
 from dask_tfrecord.files.damage import DamagePolicy, OnCorrupt, check_policy, check_quarantine_path
@@ -24,6 +28,8 @@ from dask_tfrecord.frames.arrow_to_pandas import numpy_names
 from dask_tfrecord.keywords import AnyCompression, AnyRecordType, AnySchema, DtypeBackend, ReadKeywords
 from dask_tfrecord.parallel import compute_each
 from dask_tfrecord.schema.model import Field, Schema
+
+logger = logging.getLogger(__name__)
 
 
 @overload
@@ -46,7 +52,8 @@ def read_tfrecord(
     use_snapshot: bool = True,
     infer: Infer = "sample",
     filters: Sequence[Any] | pc.Expression | None = None,
-    blocksize: SupportsIndex | str | None = "128 MiB",
+    version: int | None = None,
+    blocksize: SupportsIndex | str | None = "default",
     partition_by: str | Sequence[str] | None = None,
     record_type: AnyRecordType = "infer",
     compression: AnyCompression | Literal["infer"] | None = "infer",
@@ -126,8 +133,13 @@ def read_tfrecord(
 
         A file is not opened if its partition values or the statistics of the snapshot prove that it has no
         such row. A pyarrow expression, such as ``pc.field("year") > 2020``, filters rows but skips no file.
-    blocksize : int, str or None, default "128 MiB"
-        Target size of a partition, in stored bytes. None makes one partition per file.
+    version : int, optional
+        Version of the dataset, as in ``Snapshot.open(path, version)``. By default the newest one.
+        `Snapshot.history` lists the versions. ``append`` keeps the versions before it; ``overwrite``
+        removes them, and with "partitions" too if it replaces a file. `cleanup` removes no version.
+    blocksize : int, str or None, default "default"
+        Target size of a partition, in stored bytes. None makes one partition per file. "default" is
+        ``dask-tfrecord.blocksize`` of Dask's configuration, which is "128 MiB" unless it was changed.
 
         Larger files are split. Files that `to_tfrecord` wrote are split at no cost, even if they are
         compressed. Uncompressed files from other tools are first read once, in parallel, to find their
@@ -216,7 +228,7 @@ def read_tfrecord(
     Raises
     ------
     FileNotFoundError
-        If the path matches no file, or a link is broken.
+        If the path matches no file, a link is broken, or the dataset does not have this ``version``.
     FileChangedError
         If a file is not the file that the snapshot describes. Also raised when a partition is read.
     CorruptRecordError
@@ -236,7 +248,7 @@ def read_tfrecord(
     >>> from dask import dataframe as dd
     >>> people = pd.DataFrame({"name": ["Ada", "Alan", "Grace"], "born": [1815, 1912, 1906]})
     >>> dask_tfrecord.to_tfrecord(dd.from_pandas(people, npartitions=2), "people")
-    Snapshot(2 files, 3 records, 156 bytes)
+    Snapshot(2 files, 3 records, 156 bytes, columns: name, born)
 
     >>> ddf = dask_tfrecord.read_tfrecord("people")
     >>> ddf.compute()
@@ -285,7 +297,8 @@ def read_tfrecord(
         infer=infer,
         filters=None if isinstance(filters, list | tuple) and not filters else filters,
         options=options,
-        blocksize=arguments.byte_count("blocksize", blocksize),
+        version=arguments.count("version", version),
+        blocksize=keyword_or_default("blocksize", blocksize, partial(arguments.byte_count, "blocksize")),
         whole_files=calculate_divisions,
         partition_by=_key_columns(partition_by, calculate_divisions),
         storage_options=storage_options,
@@ -295,6 +308,7 @@ def read_tfrecord(
 
     dataset = open_dataset(path, request, compute_each=compute_each).with_origin_columns()
     check_quarantine_path(damage.quarantine, dataset.store)
+    logger.info("%s: read planned: %s", dataset.store.public(dataset.store.root), dataset.summary)
 
     if categories is not None:
         dataset = replace(dataset, schema=_with_categories(dataset.schema, categories))

@@ -1,8 +1,11 @@
 """`to_tfrecord`: validate the arguments, check the destination, plan the write, build its collection."""
 
+import logging
 import sys
+import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, Literal, Unpack, get_args, overload
 from uuid import uuid4
 
@@ -14,9 +17,10 @@ from dask_tfrecord import arguments, expr
 from dask_tfrecord.cluster import check_cluster
 from dask_tfrecord.codec import RecordType
 from dask_tfrecord.codec.codecs import CODECS, Compression, check_level
+from dask_tfrecord.config import keyword_or_default
 from dask_tfrecord.dataset.shuffling import Shuffle
 from dask_tfrecord.dataset.snapshot.model import Snapshot
-from dask_tfrecord.dataset.write.commit import abandon
+from dask_tfrecord.dataset.write.commit import abandon, log_summary
 from dask_tfrecord.dataset.write.destination import check_destination, destination
 from dask_tfrecord.dataset.write.existing import check_existing_data
 from dask_tfrecord.dataset.write.overwriting import replaceable_files
@@ -27,11 +31,14 @@ from dask_tfrecord.files.options import WriteOptions
 from dask_tfrecord.files.part_names import check_labels
 from dask_tfrecord.files.storage.filesystem import Filesystem
 from dask_tfrecord.files.storage.listing import PathLike
+from dask_tfrecord.files.storage.redaction import hide, secrets_of
 from dask_tfrecord.frames.index_levels import index_levels
 from dask_tfrecord.frames.planning import plan_schema, rounded_columns, text_columns
 from dask_tfrecord.keywords import AnyCompression, AnyRecordType, AnySchema, WriteKeywords
 from dask_tfrecord.schema.model import Lossy, Schema
 from dask_tfrecord.splitting import SPLIT, SPLIT_FIELD, assign_splits, parse_splits
+
+logger = logging.getLogger(__name__)
 
 # Number of times that a failed task on a remote store is repeated, as in Dask's `to_parquet`.
 _RETRIES = 5
@@ -53,11 +60,11 @@ def to_tfrecord(
     ddf: dd.DataFrame,
     path: PathLike,
     *,
-    compression: AnyCompression | None = None,
+    compression: AnyCompression | Literal["default"] | None = "default",
     compression_level: int | None = None,
     record_type: AnyRecordType = "infer",
     schema: AnySchema | None = None,
-    lossy: Lossy = "warn",
+    lossy: Lossy | Literal["default"] = "default",
     write_index: bool | None = None,
     append: bool = False,
     overwrite: bool | Literal["partitions"] = False,
@@ -95,9 +102,10 @@ def to_tfrecord(
     path : str or path-like
         Destination directory. Prepend a protocol such as ``s3://`` for remote storage. A directory that
         holds data raises, unless ``append`` or ``overwrite`` is set.
-    compression : {None, "gzip", "zlib", "zstd", "lz4", "bz2", "xz"}, default None
-        Codec of the files. TensorFlow reads only "gzip" and "zlib". Pass the same codec to TensorFlow, as
-        in ``TFRecordDataset(files, compression_type="GZIP")``.
+    compression : {"default", None, "gzip", "zlib", "zstd", "lz4", "bz2", "xz"}
+        Codec of the files; None writes uncompressed files. "default" is ``dask-tfrecord.compression`` of
+        Dask's configuration, which is None unless it was changed. TensorFlow reads only "gzip" and "zlib".
+        Pass the same codec to TensorFlow, as in ``TFRecordDataset(files, compression_type="GZIP")``.
     compression_level : int, optional
         Level of the codec. A higher level is smaller but slower. The valid range depends on the codec.
     record_type : {"infer", "example", "sequence_example", "bytes"}, default "infer"
@@ -114,10 +122,11 @@ def to_tfrecord(
 
         Without a type, object columns are computed partition by partition until their values show a type.
         A column without any value has the null type.
-    lossy : {"warn", "allow", "raise"}, default "warn"
+    lossy : {"default", "warn", "allow", "raise"}
         Action for values that are rounded, because TFRecord stores only 32-bit floats: float64, decimals,
         and floats that ``schema`` shortens. "warn" warns once per write, "allow" rounds silently, "raise"
         refuses every value that would change. Unchanged columns of `read_tfrecord` cause no warning.
+        "default" is ``dask-tfrecord.lossy`` of Dask's configuration, "warn" unless it was changed.
     write_index : bool, optional
         Write the index as the first columns, which `read_tfrecord` restores as the index. False drops the
         index. By default, an index is written if it has a name or does not hold integers.
@@ -176,8 +185,9 @@ def to_tfrecord(
     compute_kwargs : dict, optional
         Keywords for ``compute``, such as ``{"scheduler": "processes"}``.
     retries : int, optional
-        Number of times that a failed task is repeated before the write fails. The default is 5 on remote
-        stores and 0 on local ones. With ``compute=False``, pass ``retries`` to ``compute`` instead.
+        Number of times that a failed task is repeated before the write fails. The default is
+        ``dask-tfrecord.retries`` of Dask's configuration; without it, 5 on remote stores and 0 on local
+        ones. With ``compute=False``, pass ``retries`` to ``compute`` instead.
     storage_options : dict, optional
         Options for the filesystem, such as credentials.
     filesystem : fsspec.AbstractFileSystem or pyarrow.fs.FileSystem, optional
@@ -211,12 +221,12 @@ def to_tfrecord(
     >>> people = pd.DataFrame({"name": ["Ada", "Alan", "Grace"], "born": [1815, 1912, 1906]})
     >>> ddf = dd.from_pandas(people, npartitions=2)
     >>> dask_tfrecord.to_tfrecord(ddf, "people")
-    Snapshot(2 files, 3 records, 156 bytes)
+    Snapshot(2 files, 3 records, 156 bytes, columns: name, born)
 
     Add rows, then replace everything with one directory per name:
 
     >>> dask_tfrecord.to_tfrecord(ddf, "people", append=True)
-    Snapshot(4 files, 6 records, 312 bytes)
+    Snapshot(4 files, 6 records, 312 bytes, columns: name, born)
     >>> snapshot = dask_tfrecord.to_tfrecord(ddf, "people", overwrite=True, partition_on=["name"])
     >>> snapshot.partitions
     3
@@ -235,7 +245,7 @@ def to_tfrecord(
         arguments.flags(write_index=write_index)
         write_index = bool(write_index)
     arguments.count("max_files_per_task", max_files_per_task)
-    arguments.count("retries", retries, 0)
+    retries = keyword_or_default("retries", retries, partial(arguments.count, "retries", least=0), None)
     options = _write_options(compression, compression_level, lossy, max_rows_per_file, max_bytes_per_file)
     keys = () if partition_on is None else tuple(arguments.names("partition_on", partition_on))
     splits = parse_splits(ddf, split, split_by)
@@ -274,7 +284,7 @@ def to_tfrecord(
     records = planned.select(name for name in planned.names if name not in keys)
     if record_type == "infer":
         records = with_bytes_records(ddf, records)
-    if lossy == "warn":
+    if options.lossy == "warn":
         _warn_of_rounding(ddf, records, bool(levels))
     _warn_of_compression(options.compression)
     if mode in ("append", "partitions"):
@@ -298,6 +308,8 @@ def to_tfrecord(
     if shuffling is None:
         ddf = _repartitioned(ddf, count)
     write_index = bool(levels) or write_index
+    plan = f"{count or ddf.npartitions} partitions, {len(order)} columns, compression {options.compression}"
+    logger.info("%s: planned: mode %s after version %d, %s", run.title, mode, base, plan)
     result = expr.write(ddf, run, write_index=write_index, unverified_text=unverified_text, shuffle=shuffling)
     return _compute(result, run, compute_kwargs, retries) if compute else result
 
@@ -311,14 +323,20 @@ def _check_collection(ddf: Any) -> None:
 
 
 def _write_options(
-    compression: Any, level: int | None, lossy: Lossy, max_rows: int | None, max_bytes: int | None
+    compression: Any, level: int | None, lossy: Any, max_rows: int | None, max_bytes: int | None
 ) -> WriteOptions:
-    codec: Compression | None = arguments.compression(compression)
+    codec: Compression | None = keyword_or_default("compression", compression, arguments.compression)
     check_level(codec, level)
-    arguments.choice("lossy", lossy, get_args(Lossy))
+    lossy = keyword_or_default("lossy", lossy, _lossy)
     max_rows = arguments.count("max_rows_per_file", max_rows)  # integers of NumPy could overflow
     max_bytes = arguments.count("max_bytes_per_file", max_bytes)
     return WriteOptions(codec, level, lossy, max_rows, max_bytes)
+
+
+def _lossy(value: Any) -> Lossy:
+    arguments.choice("lossy", value, get_args(Lossy))
+    choice: Lossy = value
+    return choice
 
 
 def _write_mode(append: bool, overwrite: bool | Literal["partitions"], partition_on: tuple[str, ...]) -> Mode:
@@ -418,10 +436,14 @@ def _compute(result: Any, run: WriteRun, kwargs: dict[str, Any] | None, retries:
         kwargs["retries"] = retries
     elif not run.store.local:
         kwargs.setdefault("retries", _RETRIES)
+    start = time.monotonic()
     try:
         # Dask's compute() alone does not fuse reading, transforming and writing to one task per partition.
         snapshot: Snapshot = result.optimize().compute(**kwargs)
-    except BaseException:  # also KeyboardInterrupt
+    except BaseException as error:  # also KeyboardInterrupt
+        seconds, reason = time.monotonic() - start, hide(repr(error), secrets_of(run.store))
+        logger.error("%s: failed after %.1f s: %s", run.title, seconds, reason)
         abandon(run)
         raise
+    log_summary(run, snapshot, time.monotonic() - start)
     return snapshot

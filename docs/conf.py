@@ -39,6 +39,7 @@ MENU = """
 docs/reading
 docs/writing
 docs/stores
+docs/cluster
 docs/cli
 docs/training
 docs/feeds/streams

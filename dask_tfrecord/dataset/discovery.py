@@ -30,10 +30,11 @@ from dask_tfrecord.dataset.query.filters import names_in, parse_filters
 from dask_tfrecord.dataset.query.predicates import Predicate, outcomes_in_file
 from dask_tfrecord.dataset.requested_columns import GivenHive, GivenSchema, RequestedColumns, snapshot_columns
 from dask_tfrecord.dataset.sampling import sample_all, take_sample
-from dask_tfrecord.dataset.snapshot.model import Levels, Snapshot
+from dask_tfrecord.dataset.snapshot.metadata import Levels
+from dask_tfrecord.dataset.snapshot.model import Snapshot
 from dask_tfrecord.dataset.snapshot.stamps import is_proven
-from dask_tfrecord.dataset.snapshot.visibility import committed_files, newest_snapshot
-from dask_tfrecord.errors import SchemaError
+from dask_tfrecord.dataset.snapshot.visibility import committed_files, newest_snapshot, snapshot_of_version
+from dask_tfrecord.errors import SchemaError, TFRecordError
 from dask_tfrecord.files.boundaries import ComputeEach, index_large_files
 from dask_tfrecord.files.entry import FileEntry
 from dask_tfrecord.files.inference import AskedType, Sample
@@ -59,6 +60,8 @@ class ReadRequest:
     columns : iterable of str, optional
         The only columns that are read; None reads all. Columns that `filters` names are read too. A column
         that is not read causes no error.
+    version : int, optional
+        The version of the dataset; None is the newest.
     schema, hive, use_snapshot, record_type, infer, filters, storage_options, filesystem
         The keywords of `read_tfrecord`.
     options : ReadOptions
@@ -76,6 +79,7 @@ class ReadRequest:
     schema: GivenSchema | None = None
     hive: GivenHive = True
     use_snapshot: bool = True
+    version: int | None = None
     record_type: AskedType = "infer"
     infer: Infer = "sample"
     filters: Any = None
@@ -188,14 +192,22 @@ def open_dataset(
     request = request or ReadRequest()
     places = as_paths(paths)
     is_single = isinstance(paths, str | os.PathLike)
-    newest = None
+    found_snapshot = None
     if request.use_snapshot and is_single:
         store = with_trailing_slash(Store.at(places[0], request.storage_options, request.filesystem))
-        newest = newest_snapshot(store)
-    if newest is None:
+        if request.version is None:
+            found_snapshot = newest_snapshot(store)
+        else:
+            found_snapshot = snapshot_of_version(store, request.version)
+    elif request.version is not None:
+        raise TFRecordError(
+            f"version={request.version} selects a snapshot, which belongs to one directory",
+            advice="pass the directory of the dataset alone, and leave out use_snapshot=False",
+        )
+    if found_snapshot is None:
         found = _discover_by_listing(paths if is_single else places, request, compute_each)
     else:
-        found = _discover_by_snapshot(store, *newest, request, compute_each)
+        found = _discover_by_snapshot(store, *found_snapshot, request, compute_each)
     for text in found.warnings:
         warnings.warn(text, UserWarning, stacklevel=4)
     return plan(found, request, compute_each)

@@ -1,5 +1,6 @@
 """What one task reads, and the reading of it."""
 
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -23,6 +24,8 @@ from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.files.storage.unchanged import check_unchanged
 from dask_tfrecord.schema.model import Field, Schema
 from dask_tfrecord.schema.storage_values import load
+
+logger = logging.getLogger(__name__)
 
 # Ranges of row numbers, each from its first row up to the row after its last one.
 RowRanges: TypeAlias = tuple[tuple[int, int], ...]
@@ -166,7 +169,7 @@ class Partition:
 
     def _decode(self, split: Split, losses: Losses) -> pa.Table:
         with self._explained_errors(split):
-            return read_table(
+            table = read_table(
                 self.store,
                 split,
                 self._stored_columns,
@@ -174,14 +177,22 @@ class Partition:
                 known=self.allowed_features,
                 losses=losses,
             )
+        self._log_rows(split, table.num_rows)
+        return table
 
     def _decode_stepwise(self, split: Split, losses: Losses) -> Iterator[pa.Table]:
-        schema = self._stored_columns
+        schema, rows = self._stored_columns, 0
         with self._explained_errors(split):
             for batch in read_split(
                 self.store, split, schema, self.options, known=self.allowed_features, losses=losses
             ):
+                rows += batch.num_rows
                 yield pa.Table.from_batches([batch])
+        self._log_rows(split, rows)
+
+    def _log_rows(self, split: Split, rows: int) -> None:
+        path, offset = self.store.public(split.file.path), split.start.offset
+        logger.debug("%s: read %d rows from byte %d", path, rows, offset)
 
     @contextmanager
     def _explained_errors(self, split: Split) -> Iterator[None]:

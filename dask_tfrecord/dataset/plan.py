@@ -14,7 +14,8 @@ from dask_tfrecord.dataset.partition import Partition, RowRanges
 from dask_tfrecord.dataset.query.comparison_keys import comparison_key, has_nan, is_comparable
 from dask_tfrecord.dataset.query.predicates import Outcomes, Predicate, outcomes_in_file
 from dask_tfrecord.dataset.requested_columns import origin_clash
-from dask_tfrecord.dataset.snapshot.model import Levels
+from dask_tfrecord.dataset.snapshot.metadata import Levels
+from dask_tfrecord.dataset.snapshot.model import short_list
 from dask_tfrecord.errors import FileChangedError
 from dask_tfrecord.files.entry import ColumnStatistics, FileEntry
 from dask_tfrecord.files.options import ReadOptions
@@ -74,6 +75,21 @@ class Dataset:
     index: Levels = ()
     keys: tuple[range, ...] | None = None
     version: int | None = None
+
+    @property
+    def summary(self) -> str:
+        """The files, rows and bytes that are read, and the partitions, in one line."""
+        files = {split.file.path: split.file for splits in self.partitions for split in splits}
+        counts = [split.records for splits in self.partitions for split in splits]
+        sizes = [file.size for file in files.values()]
+        parts = [f"{len(files):,} files"]
+        if None not in counts and not self.options.damage.skips:
+            before = "" if self.filters is None else " before filters"
+            parts.append(f"{sum(filter(None, counts)):,} rows{before}")
+        parts += [] if None in sizes else [f"{sum(filter(None, sizes)):,} bytes"]
+        parts.append(f"{self.npartitions if self.keys is None else len(self.keys):,} partitions")
+        parts += [] if self.version is None else [f"version {self.version}"]
+        return f"{', '.join(parts)}, columns: {short_list(self.schema.names)}"
 
     @property
     def npartitions(self) -> int:

@@ -26,7 +26,7 @@ from dask.typing import Key
 from dask_tfrecord.cluster import check_cluster, warn_client
 from dask_tfrecord.dataset.partition import Partition
 from dask_tfrecord.dataset.plan import Dataset
-from dask_tfrecord.dataset.snapshot.model import Levels
+from dask_tfrecord.dataset.snapshot.metadata import Levels
 from dask_tfrecord.errors import CorruptRecordWarning, SchemaError
 from dask_tfrecord.expr.rewrites import decision, partitions_per_task
 from dask_tfrecord.files.storage.redaction import redact_errors
@@ -131,6 +131,11 @@ class ReadTFRecord(PartitionsFiltered, BlockwiseIO):
             without_statistics = replace(self.dataset, entries={})
             operands = tuple(without_statistics if one is self.dataset else one for one in operands)
         return make, operands
+
+    def __str__(self) -> str:
+        """The last line that Dask prints of a collection: what the whole dataset holds."""
+        root = self.dataset.store.public(self.dataset.store.root)
+        return f"ReadTFRecord({root}: {self.dataset.summary})"
 
     @property
     def columns(self) -> list[str]:

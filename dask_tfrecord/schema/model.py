@@ -150,13 +150,15 @@ class Schema:
     >>> schema = Schema.from_arrow(pa.schema({"age": pa.int8(), "tags": pa.list_(pa.string())}))
     >>> schema
     Schema of example records:
-      age: int8 (int64_list)
-      tags: list<item: string> (bytes_list)
+      column  type                feature
+      age     int8                int64_list
+      tags    list<item: string>  bytes_list
     >>> schema.names
     ['age', 'tags']
     >>> schema.select(["age"])
     Schema of example records:
-      age: int8 (int64_list)
+      column  type  feature
+      age     int8  int64_list
     """
 
     fields: tuple[Field, ...]
@@ -199,7 +201,8 @@ class Schema:
         >>> from dask_tfrecord import Schema
         >>> Schema.from_arrow(pa.schema({"frames": pa.list_(pa.list_(pa.float32()))}), "sequence_example")
         Schema of sequence_example records:
-          frames: list<item: list<item: float>> (feature list of float_list)
+          column  type                           feature
+          frames  list<item: list<item: float>>  feature list of float_list
         """
         if record_type not in get_args(RecordType):
             raise SchemaError(f"unknown record_type {record_type!r}; known are {_list(get_args(RecordType))}")
@@ -320,15 +323,20 @@ class Schema:
             raise SchemaError(f"the stored schema is not readable: {error}") from error
 
     def __repr__(self) -> str:
-        rows = (f"\n  {item.name}: {item.type} ({feature_text(item)})" for item in self.fields)
-        return f"Schema of {self.record_type} records:{''.join(rows)}"
+        rows = self._rows()
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        lines = ("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)
+        return "\n  ".join([f"Schema of {self.record_type} records:", *lines])
 
     def _repr_html_(self) -> str:
-        rows = [("column", "type", "feature")]
-        rows += [(item.name, str(item.type), feature_text(item)) for item in self.fields]
-        cells = ("".join(f"<td>{html.escape(text)}</td>" for text in row) for row in rows)
+        cells = ("".join(f"<td>{html.escape(text)}</td>" for text in row) for row in self._rows())
         lines = "".join(f"<tr>{line}</tr>" for line in cells)
         return f"<table><caption>Schema of {self.record_type} records</caption>{lines}</table>"
+
+    def _rows(self) -> list[tuple[str, str, str]]:
+        """The rows of the printed table. The first row has the titles."""
+        rows = [(item.name, str(item.type), feature_text(item)) for item in self.fields]
+        return [("column", "type", "feature"), *rows]
 
     def _ipc(self) -> bytes:
         sink = pa.BufferOutputStream()

@@ -175,8 +175,9 @@ class TestPrinting:
         )
         assert repr(schema).splitlines() == [
             "Schema of sequence_example records:",
-            "  a: int8 (int64_list)",
-            "  s: list<item: list<item: string>> (feature list of bytes_list)",
+            "  column  type                            feature",
+            "  a       int8                            int64_list",
+            "  s       list<item: list<item: string>>  feature list of bytes_list",
         ]
 
     def test_a_notebook_shows_a_table_with_escaped_names(self) -> None:

@@ -8,17 +8,21 @@ import json
 import os
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from datetime import datetime
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
+import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from dask_tfrecord.codec.codecs import CODECS, Compression
+from dask_tfrecord.codec.codecs import Compression
 from dask_tfrecord.dataset.partitioning.grouping import group
+from dask_tfrecord.dataset.snapshot.metadata import Levels, parse, strict_json
 from dask_tfrecord.dataset.snapshot.names import METADATA_DIRECTORY, snapshot_path
-from dask_tfrecord.dataset.snapshot.table import check, from_table, to_table, value_columns
+from dask_tfrecord.dataset.snapshot.table import from_table, to_table, value_columns
 from dask_tfrecord.errors import TFRecordError
 from dask_tfrecord.files.entry import FileEntry
 from dask_tfrecord.files.storage.filesystem import Filesystem
@@ -32,11 +36,11 @@ from dask_tfrecord.schema.storage_values import load
 # Increase this when older readers would misunderstand the files that are written from then on.
 FORMAT_VERSION = 1
 
-# The columns that become the index of a DataFrame, each with the name of its level.
-Levels = tuple[tuple[str, str | None], ...]
-
 _METADATA_KEY = b"dask_tfrecord"
 _NAME = re.compile(r"\d{8}\.parquet")
+
+# Most columns that the repr of a snapshot names.
+_MOST_COLUMNS = 12
 
 
 def library_version() -> str:
@@ -80,6 +84,11 @@ class Snapshot:
     index : tuple of (str, str or None), optional
         The columns that were the index of the DataFrame, and the names of the index levels. Empty if the
         index was not written. None if that is unknown, as for files of other tools.
+    mode : str
+        What created the snapshot: "create", "append", "overwrite" or "partitions" for `to_tfrecord`,
+        "index" for `index`. Empty if it is unknown.
+    created : datetime, optional
+        When the snapshot was created, in UTC, by the clock of the process that committed. None if unknown.
 
     Examples
     --------
@@ -89,7 +98,7 @@ class Snapshot:
     >>> people = pd.DataFrame({"name": ["Ada", "Alan", "Grace"], "born": [1815, 1912, 1906]})
     >>> snapshot = dask_tfrecord.to_tfrecord(dd.from_pandas(people, npartitions=2), "people")
     >>> snapshot
-    Snapshot(2 files, 3 records, 156 bytes)
+    Snapshot(2 files, 3 records, 156 bytes, columns: name, born)
     >>> snapshot.columns.arrow.names
     ['name', 'born']
     >>> [file.records for file in snapshot.files]
@@ -107,6 +116,8 @@ class Snapshot:
     order: tuple[str, ...] = ()
     partial: bool = False
     index: Levels | None = None
+    mode: str = ""
+    created: datetime | None = None
 
     def __post_init__(self) -> None:
         if self.partitioning:
@@ -216,26 +227,70 @@ class Snapshot:
         >>> dask_tfrecord.Snapshot.open("ids", version=1).records
         3
         """
-        store = Store.at(path, storage_options, filesystem)
-        kept = versions(store)
-        if not kept:
-            raise nothing_at(store, "the directory has no snapshot")
-        number = kept[-1] if version is None else version
-        if number not in kept:
-            known = ", ".join(map(str, kept))
-            raise FileNotFoundError(
-                f"{store.public(store.root)}: the dataset has no version {version}; it has {known}"
-            )
-        return read_snapshot(store, number)
+        return open_version(Store.at(path, storage_options, filesystem), version)
+
+    @staticmethod
+    @redact_errors
+    def history(
+        path: str | os.PathLike[str],
+        *,
+        storage_options: dict[str, Any] | None = None,
+        filesystem: Filesystem = None,
+    ) -> pd.DataFrame:
+        """List the versions of a dataset that can be read. Does not open the data files.
+
+        Parameters
+        ----------
+        path : str or path-like
+            The directory of the dataset.
+        storage_options : dict, optional
+            Passed to the filesystem, such as credentials.
+        filesystem : fsspec.AbstractFileSystem or pyarrow.fs.FileSystem, optional
+            Filesystem of the path. Pass either this or ``storage_options``.
+
+        Returns
+        -------
+        pandas.DataFrame
+            A row for each version, the newest last, with Arrow-backed columns:
+
+            - version : number of the version, for ``read_tfrecord(path, version=...)``
+            - created : time of the commit in UTC; null if it is unknown
+            - mode : "create", "append", "overwrite", "partitions" or "index"; null if it is unknown
+            - files, records, bytes : totals of the version, not of the write alone
+            - run : id of the write, which begins with the digits in the names of its files
+            - library : version of this package that created the snapshot
+
+        Raises
+        ------
+        FileNotFoundError
+            If the directory has no snapshot.
+
+        Examples
+        --------
+        >>> import dask_tfrecord
+        >>> from dask import dataframe as dd
+        >>> ddf = dd.from_dict({"name": ["Ada", "Alan"]}, npartitions=2)
+        >>> first = dask_tfrecord.to_tfrecord(ddf, "people")
+        >>> second = dask_tfrecord.to_tfrecord(ddf, "people", append=True)
+        >>> history = dask_tfrecord.Snapshot.history("people")
+        >>> history[["version", "mode", "files", "records", "bytes"]]
+           version    mode  files  records  bytes
+        0        1  create      2        2     71
+        1        2  append      4        4    142
+        """
+        return _history(Store.at(path, storage_options, filesystem))
 
     def __repr__(self) -> str:
-        return f"Snapshot({', '.join(f'{value:,} {name}' for name, value in self._totals().items())})"
+        parts = [f"{value:,} {name}" for name, value in self._totals().items()]
+        return f"Snapshot({', '.join(parts)}, columns: {short_list(self.columns.names)})"
 
     def _repr_html_(self) -> str:
         rows = {name: f"{value:,}" for name, value in self._totals().items()}
         rows["version"] = str(self.number)
+        rows["mode"] = self.mode or "unknown"
+        rows["created"] = f"{self.created:%Y-%m-%d %H:%M:%S} UTC" if self.created else "unknown"
         rows["compression"] = str(self.compression)
-        rows["columns"] = ", ".join([*self.schema.names, *self.partition_on])
+        rows["columns"] = ", ".join(self.columns.names)
         cells = (f"<tr><th>{name}</th><td>{html.escape(text)}</td></tr>" for name, text in rows.items())
         return f"<table>{''.join(cells)}</table>"
 
@@ -257,6 +312,32 @@ def _by_directory(files: Sequence[FileEntry]) -> tuple[FileEntry, ...]:
 def versions(store: Store) -> list[int]:
     """Return the numbers of the snapshots in the store's root, the newest last."""
     return sorted(int(name[:8]) for name in store.names(METADATA_DIRECTORY) if _NAME.fullmatch(name))
+
+
+def short_list(names: Sequence[str]) -> str:
+    """Return the names in one line. The line gives only the number of those after the first few."""
+    more = len(names) - _MOST_COLUMNS
+    return ", ".join(names[:_MOST_COLUMNS]) + (f" and {more:,} more" if more > 0 else "")
+
+
+def open_version(store: Store, number: int | None) -> Snapshot:
+    """Return one version of the dataset in the store's root; None is the newest.
+
+    Raises
+    ------
+    FileNotFoundError
+        If there is no snapshot, or not this version.
+    """
+    kept = versions(store)
+    if not kept:
+        raise nothing_at(store, "the directory has no snapshot")
+    if number is not None and number not in kept:
+        raise FileNotFoundError(
+            f"{store.public(store.root)}: the dataset has no version {number}; it has "
+            f"{', '.join(map(str, kept))}. An overwrite removes the versions before it with the files that "
+            "it replaces; appending and dask_tfrecord.cleanup keep them"
+        )
+    return read_snapshot(store, kept[-1] if number is None else number)
 
 
 def find_snapshot(store: Store) -> Snapshot | None:
@@ -291,6 +372,10 @@ def to_parquet(snapshot: Snapshot) -> pa.Buffer:
     }
     if snapshot.partial:
         metadata["partial"] = True
+    if snapshot.mode:
+        metadata["mode"] = snapshot.mode
+    if snapshot.created:
+        metadata["created"] = snapshot.created.isoformat()
     text = json.dumps(metadata, allow_nan=False)
     table = to_table(snapshot.files, snapshot.schema, snapshot.partitioning)
     table = table.replace_schema_metadata({_METADATA_KEY: text.encode()})
@@ -309,7 +394,7 @@ def from_parquet(data: bytes, path: str, number: int = 1) -> Snapshot:
     """
     try:
         table = pq.read_table(pa.BufferReader(data), page_checksum_verification=True)
-        metadata = _strict_json((table.schema.metadata or {})[_METADATA_KEY])
+        metadata = strict_json((table.schema.metadata or {})[_METADATA_KEY])
         format_version = metadata["format_version"]
         if not isinstance(format_version, int) or format_version > FORMAT_VERSION:
             raise TFRecordError(
@@ -318,7 +403,9 @@ def from_parquet(data: bytes, path: str, number: int = 1) -> Snapshot:
                 path=path,
                 advice="upgrade dask-tfrecord",
             )
-        return _snapshot(table, metadata, number)
+        fields = parse(metadata)
+        files = from_table(table, fields["schema"], fields["partitioning"])
+        return Snapshot(files, number=number, **fields)
     except (pa.ArrowException, AttributeError, KeyError, OSError, TypeError, ValueError) as error:
         if isinstance(error, TFRecordError) and error.path:
             raise
@@ -326,48 +413,22 @@ def from_parquet(data: bytes, path: str, number: int = 1) -> Snapshot:
         raise TFRecordError(f"not a valid snapshot ({error})", path=path, advice=advice) from error
 
 
-def _snapshot(table: pa.Table, metadata: dict[str, Any], number: int) -> Snapshot:
-    compression, run, library = (metadata[key] for key in ("compression", "run", "library"))
-    check(compression is None or compression in CODECS, f"unknown compression {compression!r}")
-    check(isinstance(run, str) and isinstance(library, str), "run or library is not a string")
-    schema = Schema.from_json(metadata["schema"])
-    stored = metadata.get("partitioning")
-    partitioning = Schema.from_json(stored).fields if stored else ()
-    custom = metadata.get("custom_metadata", {})
-    check(all(isinstance(value, str) for value in custom.values()), "custom_metadata is not all strings")
-    order = tuple(metadata.get("order", ()))
-    names = sorted(item.name for item in (*schema.fields, *partitioning))
-    check(not order or sorted(order) == names, "order does not name each column once")
-    index = _levels(metadata.get("index"), names)
-    files = from_table(table, schema, partitioning)
-    partial = metadata.get("partial", False) is True
-    return Snapshot(
-        files, schema, compression, run, library, partitioning, number, custom, order, partial, index
-    )
-
-
-def _levels(stored: Any, names: Sequence[str]) -> Levels | None:
-    """Check that the levels of the index are columns."""
-    if stored is None:
-        return None
-    levels = tuple((column, name) for column, name in stored)
-    columns = [column for column, _ in levels]
-    check(all(isinstance(name, str | None) for _, name in levels), "an index name is not a string")
-    distinct = len(set(columns)) == len(columns)
-    check(distinct and set(columns) <= set(names), "index does not name distinct columns")
-    return levels
-
-
-def _strict_json(text: bytes) -> dict[str, Any]:
-    """Parse JSON. Refuse repeated keys, and constants such as NaN."""
-
-    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        names = [name for name, _ in pairs]
-        check(len(set(names)) == len(names), "an object has the same key twice")
-        return dict(pairs)
-
-    def constant(name: str) -> Any:
-        raise ValueError(f"{name} is not JSON")
-
-    value: dict[str, Any] = json.loads(text, object_pairs_hook=unique, parse_constant=constant)
-    return value
+def _history(store: Store) -> pd.DataFrame:
+    """Return the table of `Snapshot.history`."""
+    open_version(store, None)
+    snapshots = []
+    for number in versions(store):
+        with suppress(FileNotFoundError):  # removed by an overwrite just now
+            snapshots.append(read_snapshot(store, number))
+    columns = {
+        "version": pa.array([one.number for one in snapshots], pa.int64()),
+        "created": pa.array([one.created for one in snapshots], pa.timestamp("s", "UTC")),
+        "mode": pa.array([one.mode or None for one in snapshots], pa.string()),
+        "files": pa.array([len(one.files) for one in snapshots], pa.int64()),
+        "records": pa.array([one.records for one in snapshots], pa.int64()),
+        "bytes": pa.array([one.bytes for one in snapshots], pa.int64()),
+        "run": pa.array([one.run for one in snapshots], pa.string()),
+        "library": pa.array([one.library for one in snapshots], pa.string()),
+    }
+    frame: pd.DataFrame = pa.table(columns).to_pandas(types_mapper=pd.ArrowDtype)
+    return frame

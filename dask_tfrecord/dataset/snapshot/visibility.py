@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from dask_tfrecord.dataset.snapshot.model import Snapshot, find_snapshot
+from dask_tfrecord.dataset.snapshot.model import Snapshot, find_snapshot, open_version
 from dask_tfrecord.dataset.snapshot.names import METADATA_DIRECTORY, open_runs, replaced_files
 from dask_tfrecord.errors import CorruptRecordError, TFRecordError
 from dask_tfrecord.files.part_names import PART_NAME, is_part, run_of
@@ -12,6 +12,7 @@ from dask_tfrecord.files.storage.not_found import unfinished_only
 from dask_tfrecord.files.storage.paths import name_of, parent_of, unquoted_path
 from dask_tfrecord.files.storage.store import Store
 
+_MISSING = "the file is missing, but the dataset's snapshot lists it"
 _ADVICE = "pass use_snapshot=False to read all files in the directory without the snapshot"
 
 
@@ -30,20 +31,8 @@ def snapshot_files(store: Store, snapshot: Snapshot) -> tuple[FileInfo, ...]:
     TFRecordError
         If the directory holds files of other tools that the snapshot does not list.
     """
-    present = {unquoted_path(info.path): info for info in list_directory(store)}
-    files = []
-    for entry in snapshot.files:
-        info = present.pop(listed_path(store, entry.path), None)
-        public = store.public(store.join(entry.path))
-        if info is None or (store.local and info.size is None):
-            problem = "the file is missing, but the dataset's snapshot lists it"
-            raise CorruptRecordError(problem, path=public, advice=_ADVICE)
-        if info.size not in (None, entry.bytes):
-            problem = f"the file has {info.size:,} bytes, but {entry.bytes:,} in the dataset's snapshot"
-            index = "" if is_part(entry.path) else "call dask_tfrecord.index again if it was changed, or "
-            raise CorruptRecordError(problem, path=public, advice=index + _ADVICE)
-        files.append(replace(info, crc32c=entry.crc32c))
-    foreign = {path for path in present if not is_part(path)}
+    files, others = _listed_and_others(store, snapshot)
+    foreign = {path for path in others if not is_part(path)}
     if foreign:  # an interrupted overwrite may not have removed them yet
         foreign -= {listed_path(store, path) for path in replaced_files(store, snapshot.run)}
     if foreign:
@@ -52,7 +41,45 @@ def snapshot_files(store: Store, snapshot: Snapshot) -> tuple[FileInfo, ...]:
             path=store.public(min(foreign)),
             advice="move the files elsewhere, or pass use_snapshot=False to read them too",
         )
-    return tuple(files)
+    return files
+
+
+def _listed_and_others(store: Store, snapshot: Snapshot) -> tuple[tuple[FileInfo, ...], set[str]]:
+    """Compare a snapshot with the directory. Return its files, and the paths of all other visible files."""
+    present = {unquoted_path(info.path): info for info in list_directory(store)}
+    files = []
+    for entry in snapshot.files:
+        info = present.pop(listed_path(store, entry.path), None)
+        public = store.public(store.join(entry.path))
+        if info is None or (store.local and info.size is None):
+            raise CorruptRecordError(_MISSING, path=public, advice=_ADVICE)
+        if info.size not in (None, entry.bytes):
+            problem = f"the file has {info.size:,} bytes, but {entry.bytes:,} in the dataset's snapshot"
+            index = "" if is_part(entry.path) else "call dask_tfrecord.index again if it was changed, or "
+            raise CorruptRecordError(problem, path=public, advice=index + _ADVICE)
+        files.append(replace(info, crc32c=entry.crc32c))
+    return tuple(files), set(present)
+
+
+def snapshot_of_version(store: Store, number: int) -> tuple[Snapshot, tuple[FileInfo, ...]]:
+    """Return one version of a dataset with its files. The directory may hold files of other versions.
+
+    Raises
+    ------
+    FileNotFoundError
+        If the dataset does not have this version.
+    CorruptRecordError
+        If a file of the version is missing or has another size.
+    """
+    snapshot = open_version(store, number)
+    try:
+        return snapshot, _listed_and_others(store, snapshot)[0]
+    except CorruptRecordError as error:
+        raise error.replaced(
+            problem=f"{error.problem}, in its version {number}",
+            advice="an overwrite removes the files that it replaces; leave out version= to read the newest "
+            "version",
+        ) from None
 
 
 def newest_snapshot(store: Store) -> tuple[Snapshot, tuple[FileInfo, ...]] | None:

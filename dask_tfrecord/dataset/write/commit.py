@@ -3,6 +3,7 @@
 docs/format.md describes the steps. Each of them may be repeated, also by another process.
 """
 
+import logging
 import warnings
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
@@ -18,6 +19,11 @@ from dask_tfrecord.files.entry import FileEntry
 from dask_tfrecord.files.storage.paths import parent_of
 from dask_tfrecord.files.storage.redaction import hide, secrets_of
 
+logger = logging.getLogger(__name__)
+
+# The number of steps of a commit in docs/format.md.
+_STEPS = 7
+
 
 def commit(run: WriteRun, files: Sequence[FileEntry]) -> Snapshot:
     """Commit the files that the tasks wrote: create the next snapshot, which lists them, and return it.
@@ -30,18 +36,39 @@ def commit(run: WriteRun, files: Sequence[FileEntry]) -> Snapshot:
         If the write keeps existing data, and the columns of that data have changed since the write was
         planned.
     """
+    _log_step(run, 1, "look for an earlier success of this write")
     snapshot = run.committed_snapshot()
     if snapshot is None:
+        _log_step(run, 2, f"check that the newest version is {run.base}, unless the write appends")
         refuse_if_overtaken(run, files)
         try:
+            _log_step(run, 3, "finish the cleanup of the previous commit")
             finish_newest(run.store)
+            _log_step(run, 4, f"publish {len(files)} files")
             publish_files(run, files)
             snapshot = create_snapshot(run, with_stamps(run.store, files))
         except Exception:  # whatever failed, another attempt needs the files in staging
             withdraw_files(run, files)
             raise
+    logger.info("%s: committed version %d", run.title, snapshot.number)
+    _log_step(run, 7, "remove the replaced files and the staging directory")
     remove_replaced(run)
     return snapshot
+
+
+def log_summary(run: WriteRun, snapshot: Snapshot, seconds: float) -> None:
+    """Log what the write added. The snapshot may also list files of earlier writes."""
+    if logger.isEnabledFor(logging.INFO):
+        added = [file for file in snapshot.files if run.owns(file.path)]
+        rows = sum(file.records for file in added)
+        size = sum(file.bytes for file in added)
+        rate = rows / max(seconds, 1e-9)
+        counts = f"{len(added)} files, {rows} rows, {size} bytes in {seconds:.1f} s ({rate:.0f} rows/s)"
+        logger.info("%s: done: version %d, %s", run.title, snapshot.number, counts)
+
+
+def _log_step(run: WriteRun, step: int, action: str) -> None:
+    logger.info("%s: commit step %d of %d: %s", run.title, step, _STEPS, action)
 
 
 def abandon(run: WriteRun) -> None:
@@ -52,6 +79,7 @@ def abandon(run: WriteRun) -> None:
     """
     with suppress(Exception):  # the caller reports the failure of the write
         if run.committed_snapshot() is None:
+            logger.info("%s: remove what the failed write staged", run.title)
             if run.store.renames:
                 remove_staging(run.store, run.run)
             else:
@@ -89,11 +117,14 @@ def create_snapshot(run: WriteRun, files: Sequence[FileEntry]) -> Snapshot:
     If its number is taken, an append tries the next one. The other modes raise.
     """
     while True:
+        _log_step(run, 5, "make the next snapshot")
         try:
             snapshot, replaced = next_snapshot(run, files)
         except TFRecordError:
             _remove_files(run, files)
             raise
+        action = f"create version {snapshot.number}, which lists {len(snapshot.files)} files"
+        _log_step(run, 6, f"{action} and replaces {len(replaced)} files" if replaced else action)
         if replaced:
             note_replaced(run.store, run.run, replaced)
         failure = create_file(run, snapshot)
@@ -113,6 +144,8 @@ def create_file(run: WriteRun, snapshot: Snapshot) -> Exception | None:
     try:
         run.store.create_exclusively(path, bytes(to_parquet(snapshot)))
     except Exception as error:  # the file may exist even so, which the caller finds out
+        reason = hide(repr(error), secrets_of(run.store))
+        logger.info("%s: version %d was not created: %s", run.title, snapshot.number, reason)
         return error
     return None
 

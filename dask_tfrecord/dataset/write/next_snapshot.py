@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from datetime import UTC, datetime
 
 from dask_tfrecord.dataset.snapshot.model import Snapshot, find_snapshot, library_version, versions
 from dask_tfrecord.dataset.snapshot.names import exported_files, snapshot_path, stored_offsets
@@ -39,6 +40,8 @@ def next_snapshot(run: WriteRun, files: Sequence[FileEntry]) -> tuple[Snapshot, 
         custom_metadata=run.custom_metadata,
         order=run.order,
         index=run.index,
+        mode=run.mode,
+        created=datetime.now(UTC).replace(microsecond=0),
     )
     if run.mode == "create":
         return new, []

@@ -1,5 +1,6 @@
 """Find and remove the files that interrupted writes left. Never touches a file that a snapshot lists."""
 
+import logging
 import re
 from collections.abc import Iterable
 from contextlib import suppress
@@ -12,6 +13,8 @@ from dask_tfrecord.files.part_names import is_part, run_of
 from dask_tfrecord.files.storage.listing import list_directory
 from dask_tfrecord.files.storage.paths import name_of
 from dask_tfrecord.files.storage.store import Store, Upload
+
+logger = logging.getLogger(__name__)
 
 # Matches the temporary name that a file has until it is complete.
 _TEMPORARY_NAME = re.compile(r"\..*\.[0-9a-f]{32}")
@@ -43,6 +46,8 @@ def remove_orphans(store: Store, before: datetime, *, dry_run: bool = False) -> 
         staged = [path for directory in directories for path in _files_in(store, directory)]
         if _last_modified(store, [*unlisted, *staged] or map(store.join, directories)) < before:
             if not dry_run:
+                count, root = len(unlisted) + len(staged), store.public(store.root)
+                logger.info("%s: remove %d files of the interrupted write %s", root, count, run)
                 store.remove(unlisted)
                 for directory in directories:
                     remove_staging(store, name_of(directory))

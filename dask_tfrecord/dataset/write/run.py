@@ -1,5 +1,6 @@
 """The plan of one write, which travels to all of its tasks, and the files that the tasks write."""
 
+import logging
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -9,7 +10,8 @@ import pyarrow as pa
 
 from dask_tfrecord.codec.codecs import suffix_of
 from dask_tfrecord.dataset.partitioning.grouping import group_by_directory
-from dask_tfrecord.dataset.snapshot.model import Levels, Snapshot, find_snapshot, read_snapshot, versions
+from dask_tfrecord.dataset.snapshot.metadata import Levels
+from dask_tfrecord.dataset.snapshot.model import Snapshot, find_snapshot, read_snapshot, versions
 from dask_tfrecord.dataset.snapshot.names import snapshot_path, staged
 from dask_tfrecord.files.entry import FileEntry
 from dask_tfrecord.files.options import WriteOptions
@@ -17,6 +19,8 @@ from dask_tfrecord.files.part_names import part_name, run_of
 from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.files.writing import GroupedRows, write_files
 from dask_tfrecord.schema.model import Field, Schema
+
+logger = logging.getLogger(__name__)
 
 # What happens to existing data: refuse to write if there is any; keep all of it; replace all of it; replace
 # the partition directories that are written to.
@@ -80,6 +84,11 @@ class WriteRun:
         return "dask_tfrecord.WriteRun", self.store.__dask_tokenize__(), self.run
 
     @property
+    def title(self) -> str:
+        """The place and the id of the write, without credentials, for log messages."""
+        return f"{self.store.public(self.store.root)}: write {self.run[:8]}"
+
+    @property
     def partition_on(self) -> tuple[str, ...]:
         """The names of the partition columns."""
         return tuple(column.name for column in self.partitioning)
@@ -131,7 +140,10 @@ class WriteRun:
             name = f"{directory}/" * bool(directory) + self.name(index, count, number)
             return self.staged(name) if self.store.renames else self.store.join(name), name
 
-        return tuple(write_files(self.store, place, rows, self.schema, self.options))
+        files = tuple(write_files(self.store, place, rows, self.schema, self.options))
+        for file in files:
+            logger.debug("%s: wrote %s: %d rows, %d bytes", self.title, file.path, file.records, file.bytes)
+        return files
 
     def _mark_started(self) -> bool:
         """Create the marker that hides this run's files from readers.

@@ -1,6 +1,7 @@
 """The staging directory of a run: what it holds between the commit and the end of the cleanup."""
 
 import json
+import logging
 from collections.abc import Sequence
 from contextlib import suppress
 
@@ -15,6 +16,8 @@ from dask_tfrecord.dataset.snapshot.names import (
 )
 from dask_tfrecord.errors import TFRecordError
 from dask_tfrecord.files.storage.store import Store
+
+logger = logging.getLogger(__name__)
 
 
 def note_replaced(store: Store, run: str, paths: Sequence[str]) -> None:
@@ -44,4 +47,6 @@ def finish_newest(store: Store) -> None:
     with suppress(TFRecordError):
         newest = find_snapshot(store)
     if newest is not None and newest.run in open_runs(store):
+        root = store.public(store.root)
+        logger.info("%s: finish the interrupted cleanup of write %s", root, newest.run[:8])
         finish_commit(store, newest.run)

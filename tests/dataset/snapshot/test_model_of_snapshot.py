@@ -105,7 +105,8 @@ def test_no_files_are_a_dataset_too() -> None:
 
 
 def test_it_says_what_there_is() -> None:
-    assert repr(SNAPSHOT) == "Snapshot(2 files, 20 records, 1,000,000 bytes)"
+    columns = ", ".join(SNAPSHOT.columns.names)
+    assert repr(SNAPSHOT) == f"Snapshot(2 files, 20 records, 1,000,000 bytes, columns: {columns})"
     assert (SNAPSHOT.records, SNAPSHOT.bytes) == (20, 1_000_000)
 
 

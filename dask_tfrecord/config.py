@@ -1,0 +1,54 @@
+"""The defaults that a site sets in Dask's configuration, under the keys ``dask-tfrecord.*``.
+
+``dask-tfrecord.yaml`` lists the keys, their meaning and their values without a configuration.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import dask
+import yaml
+
+from dask_tfrecord.errors import TFRecordError
+
+Value = TypeVar("Value")
+
+_NAME = "dask-tfrecord"
+_DEFAULTS = yaml.safe_load(Path(__file__).with_name("dask-tfrecord.yaml").read_text())
+
+dask.config.update_defaults(_DEFAULTS)
+
+
+def keyword_or_default(
+    keyword: str, value: Any, check: Callable[[Any], Value], unset: str | None = "default"
+) -> Value:
+    """Return the caller's value of a keyword, or else the value in the present configuration.
+
+    Parameters
+    ----------
+    keyword : str
+        Name of the keyword, which is also the last part of the key.
+    value : object
+        The caller's value.
+    check : callable
+        Returns the valid form of a value, or raises a `TFRecordError`.
+    unset : str or None, default "default"
+        The value that stands for the one in the configuration.
+
+    Raises
+    ------
+    TFRecordError
+        If ``check`` refuses the value. An error about the configuration names the key.
+    """
+    if not isinstance(value, str | None) or value != unset:
+        return check(value)
+    key = f"{_NAME}.{keyword}"
+    configured = dask.config.get(key, default=_DEFAULTS[_NAME][keyword])
+    try:
+        return check(configured)
+    except TFRecordError as error:
+        raise error.replaced(
+            problem=f"the value {configured!r} of {key!r} in Dask's configuration: {error.problem}",
+            advice=f"change the configuration, or pass {keyword}=",
+        ) from None

@@ -1,0 +1,84 @@
+"""The JSON object in the Parquet file of a snapshot, which is not trusted. docs/format.md lists its keys."""
+
+import json
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from datetime import datetime
+from typing import Any
+
+from dask_tfrecord.codec.codecs import CODECS
+from dask_tfrecord.dataset.snapshot.table import check
+from dask_tfrecord.schema.model import Schema
+
+# The columns that become the index of a DataFrame, each with the name of its level.
+Levels = tuple[tuple[str, str | None], ...]
+
+
+def parse(metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of a snapshot that its metadata holds: all except ``files`` and ``number``.
+
+    Raises
+    ------
+    AttributeError, KeyError, TypeError, ValueError
+        If the metadata is not that of a snapshot.
+    """
+    compression, run, library = (metadata[key] for key in ("compression", "run", "library"))
+    check(compression is None or compression in CODECS, f"unknown compression {compression!r}")
+    check(isinstance(run, str) and isinstance(library, str), "run or library is not a string")
+    schema = Schema.from_json(metadata["schema"])
+    stored = metadata.get("partitioning")
+    partitioning = Schema.from_json(stored).fields if stored else ()
+    custom = metadata.get("custom_metadata", {})
+    check(all(isinstance(value, str) for value in custom.values()), "custom_metadata is not all strings")
+    order = tuple(metadata.get("order", ()))
+    names = sorted(item.name for item in (*schema.fields, *partitioning))
+    check(not order or sorted(order) == names, "order does not name each column once")
+    mode = metadata.get("mode", "")
+    return {
+        "schema": schema,
+        "compression": compression,
+        "run": run,
+        "library": library,
+        "partitioning": partitioning,
+        "custom_metadata": custom,
+        "order": order,
+        "partial": metadata.get("partial", False) is True,
+        "index": _levels(metadata.get("index"), names),
+        "mode": mode if isinstance(mode, str) else "",
+        "created": _time(metadata.get("created")),
+    }
+
+
+def _levels(stored: Any, names: Sequence[str]) -> Levels | None:
+    """Check that the levels of the index are columns."""
+    if stored is None:
+        return None
+    levels = tuple((column, name) for column, name in stored)
+    columns = [column for column, _ in levels]
+    check(all(isinstance(name, str | None) for _, name in levels), "an index name is not a string")
+    distinct = len(set(columns)) == len(columns)
+    check(distinct and set(columns) <= set(names), "index does not name distinct columns")
+    return levels
+
+
+def _time(stored: Any) -> datetime | None:
+    """Return a time with its zone, or None. It is for people, so an invalid time refuses no data."""
+    with suppress(TypeError, ValueError):
+        time = datetime.fromisoformat(stored)
+        return time if time.tzinfo else None
+    return None
+
+
+def strict_json(text: bytes) -> dict[str, Any]:
+    """Parse JSON. Refuse repeated keys, and constants such as NaN."""
+
+    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        names = [name for name, _ in pairs]
+        check(len(set(names)) == len(names), "an object has the same key twice")
+        return dict(pairs)
+
+    def constant(name: str) -> Any:
+        raise ValueError(f"{name} is not JSON")
+
+    value: dict[str, Any] = json.loads(text, object_pairs_hook=unique, parse_constant=constant)
+    return value
