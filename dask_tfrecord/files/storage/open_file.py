@@ -103,7 +103,7 @@ class ExpectedFile:
         try:
             now = self.look()
         except FileNotFoundError:
-            problem = "the file was removed after the dataset was listed"
+            problem = "the file was removed after the dataset was listed; read the dataset again"
             raise FileNotFoundError(f"{self.path}: {problem}") from None
         except Exception:  # the store cannot be reached, which the first error reports
             return
