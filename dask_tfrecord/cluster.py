@@ -16,9 +16,10 @@ from dask_tfrecord.dataset.snapshot.model import library_version
 from dask_tfrecord.errors import TFRecordError
 
 # Evaluated on scheduler and workers, where this package may be missing, so it must not refer to the package.
-# Returns a bool, True if the package can be imported, and the installed versions, the version in use first.
+# Returns a bool, True if the package can be imported, and the installed versions, the version in use first. A
+# directory that an uninstallation left is a namespace package, which has a spec without an origin.
 _PROBE = """(lambda metadata, util: (
-    util.find_spec("dask_tfrecord") is not None,
+    getattr(util.find_spec("dask_tfrecord"), "origin", None) is not None,
     [package.version for package in metadata.distributions(name="dask-tfrecord")],
 ))(__import__("importlib.metadata").metadata, __import__("importlib.util").util)"""
 

@@ -206,3 +206,10 @@ def test_errors_in_the_log_of_a_worker_say_where_and_what_to_do(
     assert str(path) in log
     assert "record 2" in log
     assert "on_corrupt=" in log
+
+
+def test_a_directory_that_an_uninstallation_left_is_not_the_package(tmp_path: Path) -> None:
+    (tmp_path / "dask_tfrecord").mkdir()
+    command = [sys.executable, "-S", "-c", f"print(eval({cluster._PROBE!r}))"]  # -S: no installed packages
+    result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert result.stdout == "(False, [])\n"
