@@ -271,10 +271,13 @@ def keywords(function: Any) -> list[str]:
 
 
 def said(function: Any, *arguments: Any, **options: Any) -> str | None:
-    """Call the function, and return the message of its TFRecordError; None if there is no error."""
+    """Call the function, and return the message of its TFRecordError; None if there is no error.
+
+    A version that the dataset does not have is a FileNotFoundError.
+    """
     try:
         function(*arguments, **options)
-    except TFRecordError as error:
+    except (TFRecordError, FileNotFoundError) as error:
         return str(error)
     return None
 
