@@ -35,7 +35,7 @@ from dask_tfrecord.errors import ConcurrentWriteError, CorruptRecordError, Desti
 from dask_tfrecord.files.options import ReadOptions
 from dask_tfrecord.files.part_names import is_part
 from dask_tfrecord.files.storage.filesystem import Filesystem
-from dask_tfrecord.files.storage.listing import PathLike, list_directory, list_files
+from dask_tfrecord.files.storage.listing import PathLike, list_directory, list_files, with_trailing_slash
 from dask_tfrecord.files.storage.not_found import nothing_at
 from dask_tfrecord.files.storage.paths import unquoted_path
 from dask_tfrecord.files.storage.redaction import redact_errors
@@ -276,7 +276,7 @@ def verify(
     """
     arguments.choice("record_type", record_type, ("infer", *get_args(RecordType)))
     if isinstance(path, str | os.PathLike):
-        store = Store.at(path, storage_options, filesystem)
+        store = with_trailing_slash(Store.at(path, storage_options, filesystem))
         snapshot = find_snapshot(store)
         if snapshot is not None:
             return _verify_snapshot(store, snapshot)

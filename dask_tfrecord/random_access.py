@@ -21,7 +21,7 @@ from dask_tfrecord.files.options import ReadOptions
 from dask_tfrecord.files.reading import count_records
 from dask_tfrecord.files.splits import Split, split_at_blocks
 from dask_tfrecord.files.storage.filesystem import Filesystem
-from dask_tfrecord.files.storage.listing import FileInfo, PathLike
+from dask_tfrecord.files.storage.listing import FileInfo, PathLike, with_trailing_slash
 from dask_tfrecord.files.storage.not_found import nothing_at
 from dask_tfrecord.files.storage.redaction import redact_errors
 from dask_tfrecord.files.storage.store import Store
@@ -126,7 +126,7 @@ def take(
     >>> dask_tfrecord.take("people", [1], columns="born").tolist()
     [1912]
     """
-    store = Store.at(path, storage_options, filesystem)
+    store = with_trailing_slash(Store.at(path, storage_options, filesystem))
     root = store.public(store.root)
     newest = newest_snapshot(store)
     if newest is None:

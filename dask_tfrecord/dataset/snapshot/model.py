@@ -26,6 +26,7 @@ from dask_tfrecord.dataset.snapshot.table import from_table, to_table, value_col
 from dask_tfrecord.errors import TFRecordError
 from dask_tfrecord.files.entry import FileEntry
 from dask_tfrecord.files.storage.filesystem import Filesystem
+from dask_tfrecord.files.storage.listing import with_trailing_slash
 from dask_tfrecord.files.storage.not_found import nothing_at
 from dask_tfrecord.files.storage.paths import parent_of
 from dask_tfrecord.files.storage.redaction import redact_errors
@@ -227,7 +228,8 @@ class Snapshot:
         >>> dask_tfrecord.Snapshot.open("ids", version=1).records
         3
         """
-        return open_version(Store.at(path, storage_options, filesystem), version)
+        store = with_trailing_slash(Store.at(path, storage_options, filesystem))
+        return open_version(store, version)
 
     @staticmethod
     @redact_errors
@@ -278,7 +280,7 @@ class Snapshot:
         0        1  create      2        2     71
         1        2  append      4        4    142
         """
-        return _history(Store.at(path, storage_options, filesystem))
+        return _history(with_trailing_slash(Store.at(path, storage_options, filesystem)))
 
     def __repr__(self) -> str:
         parts = [f"{value:,} {name}" for name, value in self._totals().items()]

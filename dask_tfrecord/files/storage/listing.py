@@ -1,6 +1,7 @@
 """Paths, globs and directories -> the files they stand for. Opens no file."""
 
 import os
+import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -11,6 +12,7 @@ from urllib.parse import quote, urlsplit
 
 from fsspec import AbstractFileSystem
 from fsspec.asyn import AsyncFileSystem
+from fsspec.utils import glob_translate
 
 from dask_tfrecord.errors import TFRecordError
 from dask_tfrecord.files.storage.filesystem import Filesystem, open_path
@@ -236,14 +238,13 @@ def _is_page(info: dict[str, Any]) -> bool:
 def _glob(store: Store, pattern: str) -> list[FileInfo]:
     """List the files that match a glob, and the files below directories that match it."""
     found: dict[str, Any] = {}
-    fs = LinkFollowingDisk() if store.local else store.fs
     patterns = expand_braces(pattern)
     if is_http(pattern):  # pages of links spell some characters as codes, such as "=" as "%3D"
         patterns = list(dict.fromkeys([*patterns, *(quote(one, safe=":/*?[]!%") for one in patterns)]))
     for one in patterns:
         spelled_out = parent_of(one[: glob_start(one)])
         matches: dict[str, Any] = {}
-        for path, info in fs.glob(one, detail=True).items():
+        for path, info in _matches(store, one).items():
             matches |= _find(store, path) if info["type"] == "directory" else {path: info}
         found |= {unquoted_path(path): matches[path] for path in _visible_paths(matches, spelled_out)}
     return [_file(info) for _, info in sorted(without_duplicates(found).items())]
@@ -253,18 +254,59 @@ def _find(store: Store, path: str) -> dict[str, Any]:
     """Find all files below a directory; on a local disk, links are followed."""
     if store.local:
         return without_duplicates(LinkFollowingDisk().find(path, detail=True))
-    kind = type(store.fs)
-    walks = AsyncFileSystem._find if store.fs.async_impl else AbstractFileSystem.find
-    own = kind._find if store.fs.async_impl else kind.find
-    options = {"on_error": _raise_unless_gone} if own is walks else {}
-    found: dict[str, Any] = store.fs.find(path, detail=True, **options)
+    found: dict[str, Any]
+    found = _walk(store.fs, path) if _lists_one_by_one(store.fs) else store.fs.find(path, detail=True)
+    return {path: info for path, info in found.items() if info["type"] != "directory"}
+
+
+def _lists_one_by_one(fs: AbstractFileSystem) -> bool:
+    """Return True if fsspec lists each directory by itself, and leaves out those that fail, silently."""
+    kind = type(fs)
+    return bool(
+        kind._find is AsyncFileSystem._find if fs.async_impl else kind.find is AbstractFileSystem.find
+    )
+
+
+def _walk(fs: AbstractFileSystem, root: str, depth: int | None = None) -> dict[str, Any]:
+    """Find all files and directories below a directory, or only so many levels. Raise if a listing fails."""
+    found: dict[str, Any] = {}
+    level, waiting = 0, [root]
+    while waiting and level != depth:
+        level, below = level + 1, []
+        for directory in waiting:
+            try:
+                infos = fs.ls(directory, detail=True)
+            except FileNotFoundError:
+                if directory == root:
+                    raise
+                continue  # it was removed, or it is a broken link on a page of links
+            for info in infos:
+                path = info["name"]
+                if path in found or (
+                    info["type"] == "directory" and path.rstrip("/") == directory.rstrip("/")
+                ):
+                    continue
+                found[path] = info
+                below += [path] if info["type"] == "directory" else []
+        waiting = below
     return found
 
 
-def _raise_unless_gone(error: OSError) -> None:
-    """Raise for a directory that cannot be listed. By default fsspec would leave it out silently."""
-    if not isinstance(error, FileNotFoundError):
-        raise error
+def _matches(store: Store, pattern: str) -> dict[str, Any]:
+    """List the files and directories that match a glob without braces."""
+    if store.local or not _lists_one_by_one(store.fs):
+        fs = LinkFollowingDisk() if store.local else store.fs
+        matches: dict[str, Any] = fs.glob(pattern, detail=True)
+        return matches
+    root = pattern[: pattern.rfind("/", 0, glob_start(pattern)) + 1]
+    depth = None if "**" in pattern else pattern.count("/", len(root)) + 1
+    matching = re.compile(glob_translate(pattern)).match
+    try:
+        found = _walk(store.fs, root, depth)
+    except FileNotFoundError:
+        return {}
+    end = "/" if pattern.endswith("/") else ""
+    return {path: info for path, info in found.items() if matching(path.rstrip("/") + end)}
 
 
 def _visible(found: dict[str, Any], base: str) -> list[FileInfo]:
