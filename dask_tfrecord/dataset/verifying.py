@@ -10,7 +10,7 @@ from dask_tfrecord.dataset.inferred_schema import infer_schema
 from dask_tfrecord.dataset.sampling import take_sample
 from dask_tfrecord.dataset.schema_drift import find_drift
 from dask_tfrecord.dataset.tasks import merge_by_file
-from dask_tfrecord.errors import CorruptRecordError, TFRecordError
+from dask_tfrecord.errors import CorruptRecordError
 from dask_tfrecord.files.boundaries import ComputeEach
 from dask_tfrecord.files.damage import DamagedRange, DamagePolicy, Losses
 from dask_tfrecord.files.entry import FileEntry
@@ -119,7 +119,7 @@ def _verify_split(store: Store, record_type: RecordType, split: Split) -> FileRe
         _read_the_rest(checked, split)
     except FileNotFoundError:
         return unreadable("the file is gone")
-    except TFRecordError as error:
+    except CorruptRecordError as error:
         return unreadable(error.problem)
     lost = losses.file(store.public(split.file.path))
     total = checked.checksum

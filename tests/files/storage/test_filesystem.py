@@ -106,7 +106,9 @@ def public_callables() -> Iterator[tuple[str, Callable[..., Any]]]:
             continue  # they import optional libraries; their source is checked below
         module = importlib.import_module(found.name)
         for name, value in vars(module).items():
-            if inspect.isfunction(value) or inspect.isclass(value):
+            # Options of the command line are text, which cannot be an object.
+            is_public = not name.startswith("_") and ".cli" not in found.name
+            if is_public and (inspect.isfunction(value) or inspect.isclass(value)):
                 yield f"{found.name}.{name}", value
     yield "Snapshot.open", Snapshot.open
 
