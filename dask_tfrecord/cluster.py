@@ -1,19 +1,23 @@
-"""Check a `distributed` cluster before tasks run on it, and emit warnings of its workers in the client.
+"""Run small tasks on the active scheduler; check a `distributed` cluster before tasks run on it.
 
 `distributed` is optional and never imported here: a process that uses a cluster has imported it already.
 """
 
 import sys
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 from weakref import WeakKeyDictionary
 
+import dask
 from dask.base import get_scheduler
 
 from dask_tfrecord.dataset.snapshot.model import library_version
 from dask_tfrecord.errors import TFRecordError
+
+Argument = TypeVar("Argument")
+Result = TypeVar("Result")
 
 # Evaluated on scheduler and workers, where this package may be missing, so it must not refer to the package.
 # Returns a bool, True if the package can be imported, and the installed versions, the version in use first. A
@@ -41,6 +45,13 @@ class _Client(Protocol):
 
 # For each client: the addresses of workers (and the scheduler) that passed the check.
 _checked: WeakKeyDictionary[Any, set[str]] = WeakKeyDictionary()
+
+
+def compute_each(function: Callable[[Argument], Result], arguments: Iterable[Argument]) -> list[Result]:
+    """Call a function on each argument in a task of its own; return the results in order."""
+    check_cluster()
+    task = dask.delayed(function, pure=False, traverse=False)
+    return list(dask.compute(*map(task, arguments), traverse=False, retries=5))
 
 
 def check_cluster(scheduler: Any = None) -> None:

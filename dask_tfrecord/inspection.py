@@ -13,6 +13,7 @@ import pandas as pd
 import pyarrow as pa
 
 from dask_tfrecord import arguments
+from dask_tfrecord.cluster import compute_each
 from dask_tfrecord.codec import RecordType
 from dask_tfrecord.dataset.discovery import ReadRequest, open_dataset
 from dask_tfrecord.dataset.indexing import create_snapshot, renew_snapshot
@@ -40,7 +41,6 @@ from dask_tfrecord.files.storage.not_found import nothing_at
 from dask_tfrecord.files.storage.paths import unquoted_path
 from dask_tfrecord.files.storage.redaction import redact_errors
 from dask_tfrecord.files.storage.store import Store
-from dask_tfrecord.parallel import compute_each
 from dask_tfrecord.schema.model import Schema
 
 logger = logging.getLogger(__name__)

@@ -10,6 +10,7 @@ import numpy.typing as npt
 import pandas as pd
 import pyarrow as pa
 
+from dask_tfrecord.cluster import compute_each
 from dask_tfrecord.dataset.partitioning.partition_columns import values_from_snapshot
 from dask_tfrecord.dataset.plan import Dataset
 from dask_tfrecord.dataset.snapshot.model import Snapshot
@@ -26,7 +27,6 @@ from dask_tfrecord.files.storage.not_found import nothing_at
 from dask_tfrecord.files.storage.redaction import redact_errors
 from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.frames import arrow_to_pandas
-from dask_tfrecord.parallel import compute_each
 from dask_tfrecord.schema.model import Schema
 
 _Numbers: TypeAlias = npt.NDArray[np.int64]

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dask_tfrecord import arguments, expr
-from dask_tfrecord.cluster import check_cluster
+from dask_tfrecord.cluster import check_cluster, compute_each
 from dask_tfrecord.codec import MAX_RECORD_BYTES, RecordType
 from dask_tfrecord.config import keyword_or_default
 from dask_tfrecord.dataset.discovery import Infer, ReadRequest, open_dataset
@@ -26,7 +26,6 @@ from dask_tfrecord.files.storage.filesystem import Filesystem
 from dask_tfrecord.files.storage.listing import PathLike
 from dask_tfrecord.frames.arrow_to_pandas import numpy_names
 from dask_tfrecord.keywords import AnyCompression, AnyRecordType, AnySchema, DtypeBackend, ReadKeywords
-from dask_tfrecord.parallel import compute_each
 from dask_tfrecord.schema.model import Field, Schema
 
 logger = logging.getLogger(__name__)

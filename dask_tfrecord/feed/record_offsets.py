@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from dask_tfrecord.cluster import compute_each
 from dask_tfrecord.codec import HEADER_BYTES, scan, take_bytes
 from dask_tfrecord.codec.codecs import detect
 from dask_tfrecord.dataset.plan import Dataset
@@ -26,7 +27,6 @@ from dask_tfrecord.files.storage.redaction import redact_errors
 from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.files.storage.unchanged import check_unchanged
 from dask_tfrecord.files.stream import WINDOW_BYTES, open_window
-from dask_tfrecord.parallel import compute_each
 
 # Threads that find the offsets of records.
 _THREADS = 8

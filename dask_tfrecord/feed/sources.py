@@ -14,6 +14,7 @@ import pyarrow as pa
 from dask.base import get_scheduler
 
 from dask_tfrecord import arguments
+from dask_tfrecord.cluster import compute_each
 from dask_tfrecord.dataset.discovery import ReadRequest, open_dataset
 from dask_tfrecord.dataset.plan import Dataset
 from dask_tfrecord.errors import SchemaError, TFRecordError
@@ -23,7 +24,6 @@ from dask_tfrecord.files.storage.filesystem import Filesystem
 from dask_tfrecord.files.storage.listing import PathLike
 from dask_tfrecord.frames import pandas_to_arrow
 from dask_tfrecord.frames.planning import plan_schema
-from dask_tfrecord.parallel import compute_each
 from dask_tfrecord.schema.model import Schema
 
 

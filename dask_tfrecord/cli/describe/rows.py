@@ -6,9 +6,9 @@ from typing import Any
 import pyarrow as pa
 
 from dask_tfrecord.cli.where import parse
+from dask_tfrecord.cluster import compute_each
 from dask_tfrecord.dataset.discovery import ReadRequest, open_dataset
 from dask_tfrecord.dataset.plan import Dataset
-from dask_tfrecord.parallel import compute_each
 
 
 def open_rows(

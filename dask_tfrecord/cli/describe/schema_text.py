@@ -5,10 +5,10 @@ from typing import Any, Literal, get_args
 import click
 import pyarrow as pa
 
+from dask_tfrecord.cluster import compute_each
 from dask_tfrecord.dataset.discovery import ReadRequest, open_dataset
 from dask_tfrecord.dataset.snapshot.model import Snapshot
 from dask_tfrecord.feed.export import metadata_schema
-from dask_tfrecord.parallel import compute_each
 from dask_tfrecord.schema.model import Schema
 
 Form = Literal["arrow", "python", "tensorflow", "pbtxt"]
