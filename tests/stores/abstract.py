@@ -82,6 +82,10 @@ class StoreSuite:
             return []
         return sorted(ddf["n"].compute().tolist())
 
+    def clean(self, place: str) -> list[str]:
+        """Remove the files of all interrupted writes, however young they are."""
+        return cleanup(place, older_than="0s", storage_options=self.options)
+
     def store(self, place: str) -> Store:
         return Store.at(place, self.options)
 
@@ -316,7 +320,7 @@ class StoreSuite:
         self.write(rows(7), here, partition_on="key", overwrite="partitions")
         assert self.read(here) == [0, 2, 3, 7]
         self.abandoned(rows(4), here, partition_on="key", append=True)
-        assert len(cleanup(here, older_than="0s", storage_options=self.options)) >= 1
+        assert len(self.clean(here)) >= 1
         assert self.read(here) == [0, 2, 3, 7]
         self.write(rows(8), here, overwrite=True)
         assert self.read(here) == [8]
@@ -392,7 +396,7 @@ class StoreSuite:
             # A lost answer may leave a file that reads ignore.
             if outcomes[-1] == old and not self.uploads and not after:
                 assert self.files(here) == before
-            cleanup(here, older_than="0s", storage_options=self.options)
+            self.clean(here)
             assert self.read(here) == outcomes[-1]
             if outcomes[-1] == old:
                 assert self.files(here) == before
@@ -432,7 +436,7 @@ class StoreSuite:
             lazy.compute()
         assert self.read(place) == [1]
         assert cleanup(place, storage_options=self.options) == []
-        assert len(cleanup(place, older_than="0s", storage_options=self.options)) >= 2
+        assert len(self.clean(place)) >= 2
         assert self.files(place) == before
         assert self.read(place) == [1]
 

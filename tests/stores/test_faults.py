@@ -1,0 +1,365 @@
+"""Any request of a job may fail: then the job raises and the old data is whole, or the job succeeds.
+
+A proxy spoils the first request of a job, in the next run its second, and so on. By default, a sample of the
+requests is spoiled. ``DASK_TFRECORD_FAULTS=1 pytest -s tests/stores/test_faults.py`` spoils all of them and
+prints a table of what was tried; with 5 in place of 1, every fifth request is spoiled.
+"""
+
+import logging
+import os
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from itertools import count
+from pathlib import Path
+from time import sleep
+from typing import Any
+from unittest.mock import patch
+
+import aiohttp
+import dask.dataframe as dd
+import pandas as pd
+import pytest
+import s3fs
+from fault_proxy import KINDS, FaultProxy, fault_proxy
+from servers import s3_server, web_server
+from swift_server import needs_swift, swift_server
+
+from dask_tfrecord import Snapshot, cleanup, index, read_tfrecord, take, to_tfrecord, verify
+from dask_tfrecord.files.storage.store import Store
+
+pytestmark = [
+    pytest.mark.usefixtures("one_thread"),
+    pytest.mark.filterwarnings("ignore:.*the data is written, but:UserWarning"),
+]
+
+# By default, one of so many requests is spoiled.
+STRIDES = {"S3 (moto)": 23, "S3 (moto), retries": 37, "S3 (Swift)": 37, "HTTP": 13}
+
+# Seconds after which a client gives up if it gets no answer.
+_TIMEOUT = 1.0
+
+_tried: Counter[tuple[str, str, str]] = Counter()
+_places = count()
+
+
+def rows(*numbers: int) -> dd.DataFrame:
+    frame = pd.DataFrame({"n": list(numbers), "key": [n % 3 for n in numbers]})
+    return dd.from_pandas(frame, npartitions=2)
+
+
+@dataclass(frozen=True)
+class Remote:
+    """A store that is reached directly and through a proxy.
+
+    Attributes
+    ----------
+    name : str
+        Name of the store in the printed table.
+    direct, proxied : dict
+        Storage options of the two ways.
+    proxy : FaultProxy
+        The proxy.
+    clock : float, default 0
+        Seconds by which the times of the store's files may be in the future.
+    """
+
+    name: str
+    direct: dict[str, Any]
+    proxied: dict[str, Any]
+    proxy: FaultProxy
+    clock: float = 0
+
+    def new_place(self) -> str:
+        bucket = f"bucket-{next(_places)}"
+        s3fs.S3FileSystem(**self.direct).call_s3("create_bucket", Bucket=bucket)
+        return f"s3://{bucket}"
+
+    def prepare(self, job: "Job", place: str) -> None:
+        job.prepare(place, self.direct)
+
+    def behind_proxy(self, place: str) -> str:
+        """The path of a place through the proxy."""
+        return place
+
+
+@dataclass(frozen=True)
+class RemoteWeb(Remote):
+    """A web server.
+
+    Attributes
+    ----------
+    root : Path
+        The directory that the server shows.
+    """
+
+    root: Path = Path()
+
+    def new_place(self) -> str:
+        return f"{self.proxy.server}/{next(_places)}"
+
+    def prepare(self, job: "Job", place: str) -> None:
+        job.prepare(place.replace(self.proxy.server, str(self.root)), {})
+
+    def behind_proxy(self, place: str) -> str:
+        return place.replace(self.proxy.server, self.proxy.url)
+
+
+@contextmanager
+def remote(name: str, options: dict[str, Any], clock: float = 0) -> Iterator[Remote]:
+    with fault_proxy(options["endpoint_url"]) as proxy:
+        config = {"retries": {"max_attempts": 0}, "read_timeout": _TIMEOUT}
+        proxied = {**options, "endpoint_url": proxy.url, "config_kwargs": config}
+        yield Remote(name, options, proxied, proxy, clock)
+
+
+@pytest.fixture(scope="module")
+def moto() -> Iterator[Remote]:
+    with s3_server() as options, remote("S3 (moto)", options) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def swift(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Remote]:
+    with (
+        swift_server(tmp_path_factory.mktemp("swift")) as options,
+        remote("S3 (Swift)", options, clock=1) as found,
+    ):
+        yield found
+
+
+@pytest.fixture(scope="module")
+def web(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Remote]:
+    root = tmp_path_factory.mktemp("web")
+    with web_server(root) as server, fault_proxy(server.url) as proxy:
+        server.pages = True
+        # The client gives up after a second if it gets no answer.
+        proxied = {"client_kwargs": {"timeout": aiohttp.ClientTimeout(sock_read=_TIMEOUT)}}
+        yield RemoteWeb("HTTP", {}, proxied, proxy, root=root)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _quiet() -> None:
+    """Print no line for each request."""
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _table() -> Iterator[None]:
+    """Print what was tried."""
+    _tried.clear()
+    yield
+    if not _tried:
+        return
+    print("\n\n| store | operation | requests spoiled | raised, old data whole | succeeded |")
+    print("|---|---|--:|--:|--:|")
+    for store, operation in dict.fromkeys(key[:2] for key in _tried):
+        raised, done = (_tried[store, operation, one] for one in ("raised", "done"))
+        print(f"| {store} | {operation} | {raised + done} | {raised} | {done} |")
+    total = Counter(one for _, _, one in _tried.elements())
+    print(f"| all | all | {total.total()} | {total['raised']} | {total['done']} |")
+
+
+# -- Jobs ----------------------------------------------------------------------------------------------------
+
+
+def read(place: str, options: dict[str, Any]) -> list[int]:
+    """The sorted numbers; none if there is no dataset."""
+    try:
+        ddf = read_tfrecord(place, storage_options=options)
+    except FileNotFoundError:
+        return []
+    return sorted(ddf["n"].compute().tolist())
+
+
+def files(place: str, options: dict[str, Any]) -> list[str]:
+    store = Store.at(place, options)
+    return sorted(map(store.relative, store.fs.find(store.root)))
+
+
+@dataclass(frozen=True)
+class Job:
+    """A job whose requests are spoiled.
+
+    Attributes
+    ----------
+    run : callable
+        Does the job, given the place and the storage options, and returns its result.
+    state : callable
+        What a reader of the place sees, given the same.
+    prepare : callable
+        Makes what the job finds, given the same.
+    left : callable
+        What the job must leave if it succeeds, besides the state; given the same.
+    changes : bool
+        False if the job leaves the place as it is, so that all runs can use the same place.
+    """
+
+    run: Callable[[str, dict[str, Any]], Any]
+    state: Callable[[str, dict[str, Any]], Any] = read
+    prepare: Callable[[str, dict[str, Any]], Any] = lambda place, options: None
+    left: Callable[[str, dict[str, Any]], Any] = lambda place, options: None
+    changes: bool = True
+
+
+def writing(**mode: Any) -> Callable[[str, dict[str, Any]], None]:
+    def write(place: str, options: dict[str, Any]) -> None:
+        snapshot = to_tfrecord(rows(3, 5), place, storage_options=options, retries=0, **mode)
+        assert snapshot.records >= 2
+
+    return write
+
+
+def prepare(place: str, options: dict[str, Any]) -> None:
+    to_tfrecord(rows(0, 1, 2), place, partition_on="key", storage_options=options)
+
+
+def prepare_abandoned(place: str, options: dict[str, Any]) -> None:
+    """A dataset and a write that was killed before its commit."""
+    prepare(place, options)
+    with (
+        patch("dask_tfrecord.expr.writing.commit", side_effect=KeyboardInterrupt),
+        patch("dask_tfrecord.writer.abandon"),
+        pytest.raises(KeyboardInterrupt),
+    ):
+        to_tfrecord(rows(7), place, partition_on="key", append=True, storage_options=options)
+
+
+def prepare_foreign(place: str, options: dict[str, Any]) -> None:
+    """Files of another tool."""
+    to_tfrecord(rows(0, 1, 2), place, storage_options=options)
+    store = Store.at(place, options)
+    for number, name in enumerate(files(place, options)):
+        if name.startswith("part-"):
+            store.fs.pipe_file(store.join(f"foreign-{number}.tfrecord"), store.fs.cat_file(store.join(name)))
+        store.fs.rm_file(store.join(name))
+
+
+def clean(place: str, options: dict[str, Any]) -> None:
+    cleanup(place, older_than="0s", storage_options=options)
+
+
+def runs(place: str, options: dict[str, Any]) -> list[str]:
+    """The files that show which runs are open."""
+    return [name for name in files(place, options) if "staging" in name]
+
+
+def version(place: str, options: dict[str, Any]) -> Any:
+    """The rows, and how many of them a snapshot counts."""
+    try:
+        records = Snapshot.open(place, storage_options=options).records
+    except FileNotFoundError:
+        records = None
+    return read(place, options), records
+
+
+def index_all(place: str, options: dict[str, Any]) -> None:
+    index(place, storage_options=options)
+
+
+def checked(place: str, options: dict[str, Any]) -> None:
+    report = verify(place, storage_options=options)
+    assert report["agrees"].tolist() == [True] * 3
+    assert report["records"].sum() == 3
+
+
+def read_all(place: str, options: dict[str, Any]) -> None:
+    assert sorted(read_tfrecord(place, storage_options=options)["n"].compute().tolist()) == [0, 1, 2]
+
+
+def read_listed(place: str, options: dict[str, Any]) -> None:
+    ddf = read_tfrecord(f"{place}/key=*/part*", storage_options=options)
+    assert sorted(ddf["n"].compute().tolist()) == [0, 1, 2]
+
+
+def take_some(place: str, options: dict[str, Any]) -> None:
+    assert take(place, [2, 0], storage_options=options)["n"].tolist() == [2, 0]
+
+
+JOBS = {
+    "write": Job(writing()),
+    "append": Job(writing(append=True, partition_on="key"), prepare=prepare),
+    "overwrite": Job(writing(overwrite=True), prepare=prepare),
+    "overwrite partitions": Job(writing(overwrite="partitions", partition_on="key"), prepare=prepare),
+    "shuffled write": Job(writing(shuffle=1)),
+    "cleanup": Job(clean, prepare=prepare_abandoned, left=runs),
+    "index": Job(index_all, version, prepare_foreign),
+    "read": Job(read_all, prepare=prepare, changes=False),
+    "read a glob": Job(read_listed, prepare=prepare, changes=False),
+    "take": Job(take_some, prepare=prepare, changes=False),
+    "verify": Job(checked, prepare=prepare, changes=False),
+}
+
+
+# -- The sweep -----------------------------------------------------------------------------------------------
+
+
+def sweep(found: Remote, operation: str) -> None:
+    """Spoil a request of the job in every way, then, in new runs, a later request."""
+    job = JOBS[operation]
+    top = found.new_place()
+    original, reference = f"{top}/0", f"{top}/1" if job.changes else f"{top}/0"
+    found.prepare(job, original)
+    before = job.state(original, found.direct)
+    if job.changes:
+        copy(original, reference, found.direct)
+    sleep(found.clock)
+    started = found.proxy.requests
+    job.run(found.behind_proxy(reference), found.proxied)
+    number_of_requests = found.proxy.requests - started
+    after = (job.state(reference, found.direct), job.left(reference, found.direct))
+    stride = int(os.environ.get("DASK_TFRECORD_FAULTS", STRIDES[found.name]))
+    for at, kind in enumerate(KINDS):
+        for number in range((3 * at + len(operation)) % stride, number_of_requests, stride):
+            place = f"{top}/{kind}-{number}" if job.changes else original
+            if job.changes:
+                copy(original, place, found.direct)
+            if operation == "cleanup":
+                sleep(found.clock)
+            found.proxy.arm(kind, number)
+            raised: Exception | None = None
+            try:
+                job.run(found.behind_proxy(place), found.proxied)
+            except AssertionError:
+                raise
+            except Exception as error:
+                raised = error
+            hit = found.proxy.disarm()
+            how = f"{operation} on {found.name}, {kind} at request {number}: {raised!r}"
+            if raised is not None:
+                assert hit, how
+                assert job.state(place, found.direct) == before, how
+                job.run(place, found.direct)
+            assert (job.state(place, found.direct), job.left(place, found.direct)) == after, how
+            if hit:
+                _tried[found.name, operation, "raised" if raised else "done"] += 1
+
+
+def copy(source: str, target: str, options: dict[str, Any]) -> None:
+    """Copy all files below a place. The copies have the same ETags."""
+    store = Store.at(source, options)
+    for name in files(source, options):
+        store.fs.pipe_file(f"{target}/{name}", store.fs.cat_file(f"{source}/{name}"))
+
+
+@pytest.mark.parametrize("operation", JOBS)
+@pytest.mark.parametrize("store", ["moto", pytest.param("swift", marks=needs_swift)])
+def test_any_request_may_fail(request: pytest.FixtureRequest, store: str, operation: str) -> None:
+    """The client does not retry, so the library sees every spoiled request."""
+    with patch.object(s3fs.S3FileSystem, "retries", 1):
+        sweep(request.getfixturevalue(store), operation)
+
+
+@pytest.mark.parametrize("operation", [name for name, job in JOBS.items() if not job.changes])
+def test_any_request_to_a_web_server_may_fail(web: Remote, operation: str) -> None:
+    sweep(web, operation)
+
+
+@pytest.mark.parametrize("operation", ["append", "index"])
+def test_a_client_that_retries_hides_one_failure(moto: Remote, operation: str) -> None:
+    """With the retries that s3fs and botocore make by default, even an exclusive creation succeeds."""
+    proxied = {**moto.proxied, "config_kwargs": {"read_timeout": _TIMEOUT}}
+    retrying = replace(moto, name="S3 (moto), retries", proxied=proxied)
+    sweep(retrying, operation)
+    assert not _tried[retrying.name, operation, "raised"]
