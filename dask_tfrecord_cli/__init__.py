@@ -12,7 +12,7 @@ import click
 
 # The module and the first line of the help of each subcommand, in the order of the help.
 COMMANDS = {
-    "inspect": ("look", "Describe a dataset: files, rows, codec, columns, versions, first rows."),
+    "inspect": ("look", "Describe a dataset: files, rows, codec, columns, version and first rows."),
     "head": ("look", "Print the first rows."),
     "cat": ("look", "Print all rows."),
     "count": ("look", "Print the number of rows."),

@@ -1,6 +1,8 @@
 """`verify`, `index`, `cleanup`, `export` and `serve`: looking after a dataset, and giving it to others."""
 
 import json
+import threading
+from functools import partial
 from typing import Any, get_args
 
 import click
@@ -40,13 +42,13 @@ def verify_command(
     storage_options: Any,
     computing: Computing,
 ) -> None:
-    """Read all files, and report damage, differences from the snapshot, and features that do not fit.
+    """Read all files, and report damage and differences.
 
-    The exit code is 3 if anything is wrong, and 0 if all files are intact.
+    Differences are those from the snapshot, and features that do not fit their columns. The exit code
+    is 3 if anything is wrong, and 0 if all files are intact.
     """
     watch = Stopwatch()
-    size = _bytes_of(path, storage_options)
-    with computing.running("Verifying", size=size):
+    with computing.running("Verifying", size=partial(_bytes_of, path, storage_options)):
         report = verify(path, record_type=record_type, storage_options=storage_options)
     files = json.loads(report.to_json(orient="records"))
     wrong = [file for file in files if file["damaged"] or file["drift"] or file["agrees"] is False]
@@ -109,12 +111,13 @@ def _bytes_of(path: Any, storage_options: dict[str, Any] | None) -> int:
 def index_command(
     path: str, types: Any, record_type: Any, as_json: bool, storage_options: Any, computing: Computing
 ) -> None:
-    """Read all files of a directory that another tool wrote, and store a snapshot of their content.
+    """Store a snapshot of files that another tool wrote.
 
-    Reading the directory then needs no inference, and skips files that no filter can match. The data files
+    The command reads all files of the directory. Reading the directory then needs no inference, and
+    skips files that no filter can match. The data files
     are not changed. Run the command again after files were added, removed or rewritten.
     """
-    with computing.running("Indexing", size=_bytes_of(path, storage_options)):
+    with computing.running("Indexing", size=partial(_bytes_of, path, storage_options)):
         snapshot = dask_tfrecord.index(
             path, schema=types, record_type=record_type, storage_options=storage_options
         )
@@ -153,9 +156,10 @@ def _column_types(snapshot: Snapshot) -> dict[str, str]:
 @options.as_json
 @options.storage_options
 def cleanup_command(path: str, older_than: str, dry_run: bool, as_json: bool, storage_options: Any) -> None:
-    """Remove the files of interrupted writes, for example after the client was killed.
+    """Remove the files of interrupted writes.
 
-    Files that a snapshot lists, and files of other tools, are kept.
+    A client that was killed leaves such files. Files that a snapshot lists, and files of other tools,
+    are kept.
     """
     removed = dask_tfrecord.cleanup(
         path, older_than=older_than, dry_run=dry_run, storage_options=storage_options
@@ -179,7 +183,7 @@ def cleanup_command(path: str, older_than: str, dry_run: bool, as_json: bool, st
 @options.as_json
 @options.storage_options
 def export_command(path: str, format: Format, as_json: bool, storage_options: Any) -> None:
-    """Describe a dataset to another library, by files that the library expects beside the data."""
+    """Describe a dataset to another library, by files beside the data."""
     files = dask_tfrecord.export(path, format, storage_options=storage_options)
     if as_json:
         output.print_json({"files": files})
@@ -222,9 +226,9 @@ def serve_command(
     types: Any,
     storage_options: Any,
 ) -> None:
-    """Serve the rows to other processes until the command is interrupted.
+    """Serve the rows to other processes as Arrow streams.
 
-    The address is printed first, then code for a client.
+    The server runs until the command is interrupted. The address is printed first, then code for a client.
     """
     how = {
         "batch_size": batch_size,
@@ -257,4 +261,4 @@ def _serve_flight(path: str, address: str | None, how: dict[str, Any]) -> None:
     with flight.serve(path, address or "grpc://127.0.0.1:0", **how) as server:
         code = f"pyarrow.flight.connect({server.location!r})"
         output.print_lines([server.location, code])
-        server.wait()
+        threading.Event().wait()  # until an interrupt, which the server's own method would not see

@@ -121,7 +121,7 @@ def convert_command(
     destination = Target(target, to, storage_options=_options_for(target, storage_options), **how)
     watch = Stopwatch()
     # Planning may compute, too: the rows of a column without a type, or where the records of a file begin.
-    with computing.running("Converting", processes=not dry_run) as meter:
+    with computing.running("Converting") as meter:
         opened = open_source(
             places,
             source_format,

@@ -29,9 +29,10 @@ _PAGE = 100
 def head_command(
     path: Any, rows: int, columns: Any, where: str | None, types: Any, as_json: bool, storage_options: Any
 ) -> None:
-    """Print the first rows: a table on a terminal, otherwise JSON lines.
+    """Print the first rows.
 
-    Only the start of the first file is read, and a sample of other files if the types are not known.
+    On a terminal the rows are a table, otherwise JSON lines. Only the start of the first file is read,
+    and a sample of other files if the types are not known.
     """
     table = first_rows(open_rows(path, columns, where, types, storage_options), columns, rows)
     if as_json or not output.is_terminal():
@@ -50,9 +51,10 @@ def head_command(
 def cat_command(
     path: Any, columns: Any, where: str | None, types: Any, as_json: bool, storage_options: Any
 ) -> None:
-    """Print all rows in their order: tables on a terminal, otherwise JSON lines.
+    """Print all rows.
 
-    A few MiB are in memory at a time, whatever the size of the dataset.
+    On a terminal the rows are tables, otherwise JSON lines. A few MiB are in memory at a time, whatever
+    the size of the dataset.
     """
     for table in stream(open_rows(path, columns, where, types, storage_options), columns):
         if as_json or not output.is_terminal():
@@ -126,7 +128,7 @@ def schema_command(path: Any, form: Form, as_json: bool, storage_options: Any) -
 def inspect_command(
     path: Any, rows: int, plot: str | None, types: Any, as_json: bool, storage_options: Any
 ) -> None:
-    """Describe a dataset: files, rows, bytes, codec, columns, versions and the first rows.
+    """Describe a dataset: files, rows, codec, columns, version and first rows.
 
     The numbers come from the snapshot, so a few MiB are read. Without a snapshot, the number of rows, the
     nulls and the ranges are not known: `count` counts the rows, and `index` stores all of them.

@@ -123,10 +123,14 @@ _scheduler = click.option(
 )
 _workers = click.option(
     "--workers",
-    type=click.IntRange(0),
-    help="Number of worker processes of a local cluster. 0 computes in threads of this process.",
+    type=click.IntRange(1),
+    help="Compute in a local cluster of so many processes. Default: in threads of the command.",
 )
-_threads = click.option("--threads", type=click.IntRange(1), help="Number of threads of each worker.")
+_threads = click.option(
+    "--threads", type=click.IntRange(1), help="Number of threads, of each worker if there are any."
+)
 _memory_limit = click.option(
-    "--memory-limit", metavar="BYTES", help='Memory of each worker of a local cluster, such as "4 GB".'
+    "--memory-limit",
+    metavar="BYTES",
+    help='Compute in a local cluster whose workers have this memory each, such as "4 GB".',
 )

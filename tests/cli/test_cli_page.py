@@ -17,6 +17,7 @@ _COMMAND = re.compile(r"^\$ .*\n(?:> .*\n)*", re.MULTILINE)
 _VARIABLE = [
     (re.compile(r"part-[0-9a-f]{8}"), "part-RUN"),
     (re.compile(r"^((?:seconds|rows per second|bytes per second) +).*$", re.MULTILINE), r"\1N"),
+    (re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d"), "TIME"),
     (re.compile(r"in [\d.]+ s \(.*\)"), "in N s"),
     (re.compile(r"crc32c: [\d,]+ instead of [\d,]+"), "crc32c: N"),
     # Compressed sizes depend on the release of zlib.

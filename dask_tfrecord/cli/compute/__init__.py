@@ -2,7 +2,7 @@
 
 import importlib.util
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -22,14 +22,17 @@ from dask_tfrecord.cli.compute.measuring import Measure, measure
 class Computing:
     """Where Dask computes: the options of the command line.
 
+    Threads of this process are the default. Most of the work runs in C++ without Python's lock, so threads
+    need less time than processes, and no time to start.
+
     Attributes
     ----------
     scheduler : str, optional
         The address of a running scheduler.
     workers : int, optional
-        The number of processes of a local cluster. 0 computes in threads of this process.
+        The number of processes of a local cluster.
     threads : int, optional
-        The number of threads of each process.
+        The number of threads, of each process if there is a local cluster.
     memory_limit : str, optional
         The memory of each process of a local cluster.
     """
@@ -40,29 +43,26 @@ class Computing:
     memory_limit: str | None = None
 
     @contextmanager
-    def running(
-        self, title: str, *, tasks: int | None = None, size: int | None = None, processes: bool = False
-    ) -> Iterator["Meter"]:
+    def running(self, title: str, *, size: Callable[[], int] | None = None) -> Iterator["Meter"]:
         """Let Dask compute there in the block, and show on a terminal how far it is.
 
         Parameters
         ----------
         title : str
             What is done, for the progress bar.
-        tasks, size : int, optional
-            The number of tasks, or of stored bytes, at the end.
-        processes : bool, default False
-            Start a local cluster even if no option asks for one, if `distributed` is installed.
+        size : callable, optional
+            Returns the number of stored bytes at the end. It is called if there is a progress bar.
         """
         with ExitStack() as stack:
-            meter = stack.enter_context(_metered(title, tasks, size))
-            if self._starts_cluster(processes):
-                from dask_tfrecord.cli.compute.clusters import open_client  # `distributed` is optional
+            meter = stack.enter_context(_metered(title, size))
+            if self._uses_cluster:
+                from dask_tfrecord.cli.compute.clusters import (  # `distributed` is optional
+                    open_client,
+                    report,
+                )
 
                 client = open_client(self, stack)
                 if meter.is_shown:
-                    from dask_tfrecord.cli.compute.clusters import report
-
                     stack.enter_context(report(client, meter.add))
             else:
                 settings: dict[str, Any] = {"scheduler": "threads"}
@@ -73,25 +73,22 @@ class Computing:
                     stack.enter_context(_TaskCallback(meter))
             yield meter
 
-    def _starts_cluster(self, processes: bool) -> bool:
-        asked = self.scheduler or self.workers or (self.workers is None and self.memory_limit is not None)
-        if importlib.util.find_spec("distributed") is None:
-            if asked:
-                advice = "pip install 'dask-tfrecord[distributed]'"
-                raise click.ClickException(f"a cluster needs the package distributed: {advice}")
-            return False
-        if self.workers == 0:
-            return False
-        return bool(asked or processes)
+    @property
+    def _uses_cluster(self) -> bool:
+        is_asked_for = any((self.scheduler, self.workers, self.memory_limit))
+        if is_asked_for and importlib.util.find_spec("distributed") is None:
+            advice = "pip install 'dask-tfrecord[distributed]'"
+            raise click.ClickException(f"a cluster needs the package distributed: {advice}")
+        return is_asked_for
 
 
 class Meter:
     """Counts finished tasks, and their rows and stored bytes. Shows them in a progress bar on a terminal."""
 
-    def __init__(self, progress: Progress | None, task: Any, size: int | None) -> None:
+    def __init__(self, progress: Progress | None, task: Any, *, counts_bytes: bool = False) -> None:
         self._progress = progress
         self._task = task
-        self._size = size
+        self._counts_bytes = counts_bytes
         self._done = Measure(0, 0, 0)
 
     @property
@@ -108,20 +105,20 @@ class Meter:
         """Add a finished task."""
         self._done = done = Measure(*map(sum, zip(self._done, more, strict=True)))
         if self._progress is not None:
-            completed = done.tasks if self._size is None else done.bytes
+            completed = done.bytes if self._counts_bytes else done.tasks
             self._progress.update(self._task, completed=completed, rows=done.rows, size=done.bytes)
 
 
 @contextmanager
-def _metered(title: str, tasks: int | None, size: int | None) -> Iterator[Meter]:
+def _metered(title: str, size: Callable[[], int] | None) -> Iterator[Meter]:
     console = Console(stderr=True)
     if not console.is_terminal:
-        yield Meter(None, None, size)
+        yield Meter(None, None)
         return
     columns = (TextColumn("{task.description}"), BarColumn(), _RateColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console, transient=True) as progress:
-        task = progress.add_task(title, total=size or tasks, rows=0, size=0)
-        yield Meter(progress, task, size)
+        task = progress.add_task(title, total=None if size is None else size(), rows=0, size=0)
+        yield Meter(progress, task, counts_bytes=size is not None)
 
 
 class _RateColumn(ProgressColumn):

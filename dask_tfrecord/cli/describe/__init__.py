@@ -5,11 +5,13 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
+import pyarrow as pa
+
 from dask_tfrecord.cli import output
 from dask_tfrecord.codec.codecs import detect
 from dask_tfrecord.dataset.plan import Dataset
 from dask_tfrecord.dataset.query.comparison_keys import comparison_key
-from dask_tfrecord.dataset.snapshot.model import Snapshot, find_snapshot
+from dask_tfrecord.dataset.snapshot.model import Snapshot
 from dask_tfrecord.errors import TFRecordError
 from dask_tfrecord.files.entry import ColumnStatistics, FileEntry
 from dask_tfrecord.files.storage.listing import FileInfo
@@ -19,7 +21,7 @@ from dask_tfrecord.schema.model import Field, feature_text
 # The most bytes of a file that show its codec.
 _HEAD_BYTES = 16
 
-# Files whose codec is detected, if no snapshot names it.
+# Files whose codec is detected.
 _DETECTED_FILES = 16
 
 
@@ -62,7 +64,7 @@ class Description:
     rows : int, optional
         The number of rows. None if it is not known.
     codecs : tuple of str
-        The codecs of the files, or of some of them if there is no snapshot.
+        The codecs of some files, which are spread over the dataset.
     record_type : str
         The message in each record.
     columns : tuple of ColumnDescription
@@ -71,8 +73,9 @@ class Description:
         The columns that are in the names of directories.
     directories : int
         The number of partition directories.
-    version : int, optional
-        The number of the newest snapshot. None without a snapshot.
+    versions : tuple of dict
+        The versions of the dataset that can be read, the newest last, as `Snapshot.history` describes them.
+        Empty without a snapshot.
     """
 
     path: str
@@ -83,7 +86,12 @@ class Description:
     columns: tuple[ColumnDescription, ...]
     partition_columns: tuple[str, ...]
     directories: int
-    version: int | None
+    versions: tuple[dict[str, Any], ...]
+
+    @property
+    def version(self) -> int | None:
+        """The number of the newest version. None without a snapshot."""
+        return self.versions[-1]["version"] if self.versions else None
 
     def to_json(self) -> dict[str, Any]:
         """Return the description for scripts."""
@@ -97,6 +105,7 @@ class Description:
             "partition_columns": list(self.partition_columns),
             "partition_directories": self.directories,
             "version": self.version,
+            "versions": list(self.versions),
             "columns": [
                 {
                     "name": column.name,
@@ -113,26 +122,35 @@ class Description:
 
 
 def describe_dataset(path: Any, dataset: Dataset, storage_options: dict[str, Any] | None) -> Description:
-    """Describe an opened dataset. Its data files are not read, except for a few bytes without a snapshot."""
+    """Describe an opened dataset. Only the first bytes of some data files are read."""
     files = list({split.file.path: split.file for splits in dataset.partitions for split in splits}.values())
     entries = [dataset.entries.get(file.path) for file in files]
     known = [entry for entry in entries if entry is not None]
-    snapshot = None
-    if not isinstance(path, list):
-        snapshot = find_snapshot(Store.at(path, storage_options))
-    is_known = len(known) == len(files) and snapshot is not None
+    versions = _versions(path, storage_options)
+    is_known = bool(versions) and len(known) == len(files)
     columns = [_describe_column(item, dataset, known if is_known else None) for item in dataset.schema.fields]
     return Description(
         dataset.store.public(dataset.store.root),
         tuple(file.size or 0 for file in files),
         sum(entry.records for entry in known) if is_known else None,
-        _codecs(dataset.store, files, snapshot),
+        _codecs(dataset.store, files),
         dataset.schema.record_type,
         tuple(columns),
         tuple(dataset.partition_values),
         len(set(zip(*(column.to_pylist() for column in dataset.partition_values.values()), strict=True))),
-        None if snapshot is None else snapshot.number,
+        versions,
     )
+
+
+def _versions(path: Any, storage_options: dict[str, Any] | None) -> tuple[dict[str, Any], ...]:
+    """The versions of a directory with a snapshot."""
+    if isinstance(path, list):
+        return ()
+    try:
+        history = Snapshot.history(path, storage_options=storage_options)
+    except FileNotFoundError:  # a directory without a snapshot, a file or a glob
+        return ()
+    return tuple(pa.Table.from_pandas(history, preserve_index=False).to_pylist())
 
 
 def print_description(described: Description) -> None:
@@ -140,7 +158,7 @@ def print_description(described: Description) -> None:
     sizes = described.sizes
     files = f"{len(sizes):,}"
     if sizes and len(sizes) > 1:
-        files += f", of {min(sizes):,} to {max(sizes):,} bytes"
+        files += f", of {' to '.join(f'{size:,}' for size in sorted({min(sizes), max(sizes)}))} bytes"
     pairs = {
         "path": described.path,
         "version": described.version or "none: no snapshot describes the files",
@@ -170,6 +188,28 @@ def print_description(described: Description) -> None:
         ),
         numbers=["nulls"],
     )
+    _print_versions(described.versions)
+
+
+def _print_versions(versions: Sequence[dict[str, Any]]) -> None:
+    if len(versions) < 2:
+        return
+    output.print_lines([""])
+    output.print_table(
+        ["version", "created", "mode", "files", "rows", "bytes"],
+        (
+            (
+                one["version"],
+                one["created"] and f"{one['created']:%Y-%m-%d %H:%M:%S}",
+                one["mode"],
+                f"{one['files']:,}",
+                f"{one['records']:,}",
+                f"{one['bytes']:,}",
+            )
+            for one in versions
+        ),
+        numbers=["version", "files", "rows", "bytes"],
+    )
 
 
 def _shown(value: Any) -> str | None:
@@ -180,10 +220,8 @@ def _shown(value: Any) -> str | None:
     return None if value is None else str(value)
 
 
-def _codecs(store: Store, files: Sequence[FileInfo], snapshot: Snapshot | None) -> tuple[str, ...]:
-    """The codecs of some files, by their first bytes. The snapshot names only that of the newest files."""
-    if snapshot is not None and snapshot.number == 1:
-        return (snapshot.compression or "none",)
+def _codecs(store: Store, files: Sequence[FileInfo]) -> tuple[str, ...]:
+    """The codecs of some files, by their first bytes. A snapshot names only that of the newest files."""
     step = max(1, len(files) // _DETECTED_FILES)
     ranges = [(file.path, 0, _HEAD_BYTES) for file in files[::step] if file.size]
     return tuple(dict.fromkeys(detect(head) or "none" for head in store.read_ranges(ranges)))

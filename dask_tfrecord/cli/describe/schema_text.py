@@ -65,7 +65,8 @@ def type_code(type_: pa.DataType) -> str:
     if kinds.is_fixed_size_list(type_):
         return f"pa.list_({type_code(type_.value_type)}, {type_.list_size})"
     if kinds.is_list(type_) or kinds.is_large_list(type_):
-        return f"pa.{'large_' * kinds.is_large_list(type_)}list_({type_code(type_.value_type)})"
+        name = "large_list" if kinds.is_large_list(type_) else "list_"
+        return f"pa.{name}({type_code(type_.value_type)})"
     if kinds.is_fixed_size_binary(type_):
         return f"pa.binary({type_.byte_width})"
     if kinds.is_decimal(type_):

@@ -1,7 +1,7 @@
 """The destination of `convert` in Parquet, CSV or JSON lines: a directory with one file for each partition.
 
-Files that are replaced are removed when all new files are complete. If a write fails, the new files are
-removed.
+The files are written to a hidden directory, and moved when all of them are complete. Then the files that they
+replace are removed.
 """
 
 import bz2
@@ -80,6 +80,11 @@ class PartsWrite:
     partition_on: tuple[str, ...]
     replaced: tuple[FileInfo, ...] = ()
 
+    @property
+    def staging(self) -> str:
+        """The directory of the files until all of them are complete. Readers ignore such names."""
+        return f"_part-{self.run}"
+
     def name(self, directory: str, index: int) -> str:
         """The path of the file of a partition, relative to the directory of the write."""
         codec = "" if self.format == "parquet" else _TEXT_CODECS.get(self.compression or "", "")
@@ -143,7 +148,7 @@ def plan_parts(
 
 
 def write_parts(ddf: dd.DataFrame, plan: PartsWrite) -> tuple[FileEntry, ...]:
-    """Write all partitions, then remove the files that they replace."""
+    """Write all partitions, make their files visible, and remove the files that they replace."""
     check_cluster()
     tasks = [
         dask.delayed(_write_partition)(partition, replace(plan, replaced=()), index)
@@ -153,11 +158,14 @@ def write_parts(ddf: dd.DataFrame, plan: PartsWrite) -> tuple[FileEntry, ...]:
         results = dask.compute(*tasks, retries=0 if plan.store.local else 5)
     except BaseException:
         with suppress(Exception):  # the error of the write is the one to see
-            found = [file.path for file in list_directory(plan.store)]
-            plan.store.remove(path for path in found if f"part-{plan.run}-" in path)
+            plan.store.remove_tree(plan.staging)
         raise
+    written = tuple(file for files in results for file in files)
+    for file in written:
+        plan.store.place(plan.store.join(f"{plan.staging}/{file.path}"), plan.store.join(file.path))
+    plan.store.remove_tree(plan.staging)
     plan.store.remove(file.path for file in plan.replaced)
-    return tuple(file for files in results for file in files)
+    return written
 
 
 @redact_errors
@@ -167,11 +175,12 @@ def _write_partition(frame: pd.DataFrame, plan: PartsWrite, index: int) -> tuple
     rows = group_by_directory(table, plan.partition_on, max_directories=_MAX_DIRECTORIES)
     start, files = 0, []
     for group in rows.groups:
-        path = plan.store.join(plan.name(group.directory, index))
+        name = plan.name(group.directory, index)
+        path = plan.store.join(f"{plan.staging}/{name}")
         with plan.store.create(path) as file:
             _WRITERS[plan.format](rows.table.slice(start, group.rows), file, plan.compression)
         size = plan.store.fs.size(path)
-        files.append(FileEntry(plan.store.relative(path), size, group.rows, 0, group.values))
+        files.append(FileEntry(name, size, group.rows, 0, group.values))
         start += group.rows
     return tuple(files)
 

@@ -102,7 +102,7 @@ def open_source(
         ddf = _read_tfrecord(path, selection, storage_options, index)
         files = committed_files(listing, use_snapshot=True)
     elif format == "parquet":
-        ddf = _read_parquet(path, selection, storage_options)
+        ddf = _read_parquet(path, selection, storage_options, index)
     else:
         ddf = _read_text(listing, format, selection)
     if format != "tfrecord":
@@ -144,7 +144,10 @@ def _read_tfrecord(
 
 
 def _read_parquet(
-    path: str | list[str], selection: Selection, storage_options: dict[str, Any] | None
+    path: str | list[str],
+    selection: Selection,
+    storage_options: dict[str, Any] | None,
+    index: Literal[False] | None,
 ) -> dd.DataFrame:
     """Read Parquet with Dask, with exact types: integers with nulls would become floats otherwise."""
     size = {} if selection.blocksize is None else {"blocksize": _number(selection.blocksize)}
@@ -153,6 +156,7 @@ def _read_parquet(
         ddf: dd.DataFrame = dd.read_parquet(
             path,
             columns=_needed(selection),
+            index=index,
             dtype_backend="pyarrow",
             storage_options=storage_options,
             **size,

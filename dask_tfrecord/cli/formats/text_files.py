@@ -121,7 +121,7 @@ def _read(store: Store, block: Block, text: TextFormat) -> pa.Table:
         raise SchemaError(
             f"{getattr(error, 'problem', error)}",
             path=store.public(block.file.path),
-            advice="pass --type COLUMN=TYPE for a column whose type was inferred wrongly"
+            advice="pass --type COLUMN=TYPE for a column that the sample shows wrongly or not at all"
             + ", or --null TEXT for text that means null" * (text.name == "csv"),
         ) from None
 

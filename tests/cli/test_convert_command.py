@@ -1,0 +1,245 @@
+"""`convert`: the rows, their types, and what happens to the destination."""
+
+import datetime
+import json
+from pathlib import Path
+from typing import Any
+
+import dask.dataframe as dd
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from conftest import Run
+
+import dask_tfrecord
+from dask_tfrecord.cli.formats import parts
+
+TABLE = pa.table(
+    {
+        "i": pa.array([1, None, 3, 2**60]),
+        "f": pa.array([0.5, None, float("nan"), -1.0], pa.float32()),
+        "s": pa.array(['a,"b"\n', "", None, "NA"]),
+        "b": pa.array([True, None, False, True]),
+        "d": pa.array([datetime.date(2024, 1, 31), None, datetime.date(1960, 1, 1), datetime.date(1, 1, 1)]),
+        "t": pa.array([1, None, 3, 4], pa.timestamp("us", "UTC")),
+        "l": pa.array([[1], [], None, [2, 3]]),
+        "y": pa.array([b"\x00", b"", None, b"abc"]),
+    }
+)
+# Values that CSV and JSON lines give back with the same types, if the types are stated.
+TYPES = {"t": "timestamp[us, UTC]"}
+
+
+@pytest.fixture
+def dataset(tmp_path: Path) -> Path:
+    frame = TABLE.to_pandas(types_mapper=pd.ArrowDtype)
+    dask_tfrecord.to_tfrecord(dd.from_pandas(frame, npartitions=2, sort=False), tmp_path / "data")
+    return tmp_path / "data"
+
+
+def _table(path: Path, columns: list[str] | None = None) -> pa.Table:
+    frame = dask_tfrecord.read_tfrecord(path, columns=columns).compute(scheduler="sync")
+    return pa.Table.from_pandas(frame, preserve_index=False).replace_schema_metadata()
+
+
+def _same(found: pa.Table, expected: pa.Table) -> None:
+    assert found.schema == expected.schema
+    assert repr(found.to_pylist()) == repr(expected.to_pylist())  # NaN differs from itself
+
+
+def test_parquet_gives_back_every_value_and_type(run: Run, dataset: Path, tmp_path: Path) -> None:
+    run("convert", dataset, tmp_path / "p.parquet")
+    _same(pq.read_table(tmp_path / "p.parquet").replace_schema_metadata(), TABLE)
+    run("convert", tmp_path / "p.parquet", tmp_path / "back")
+    _same(_table(tmp_path / "back"), TABLE)
+
+
+@pytest.mark.parametrize(
+    ("suffix", "compression"), [("jsonl", None), ("csv", None), ("jsonl", "gzip"), ("csv", "xz")]
+)
+def test_text_gives_back_every_value(
+    run: Run, dataset: Path, tmp_path: Path, suffix: str, compression: str | None
+) -> None:
+    names = ["i", "s", "b", "t", *(["d"] if suffix == "csv" else ["l"])]
+    text = tmp_path / f"text.{suffix}"
+    codec = ["--compression", compression] if compression else []
+    run("convert", dataset, text, "--columns", ",".join(names), *codec)
+    types = [part for name, type_ in TYPES.items() for part in ("--type", f"{name}={type_}")]
+    run("convert", text, tmp_path / "back", *types)
+    _same(_table(tmp_path / "back", names), TABLE.select(names))
+
+
+def test_csv_holds_lists_and_bytes_as_json_and_base64(run: Run, dataset: Path, tmp_path: Path) -> None:
+    run("convert", dataset, tmp_path / "out.csv", "--columns", "l,y", "--npartitions", 1)
+    (file,) = (tmp_path / "out.csv").iterdir()
+    assert file.read_text() == '"l","y"\n"[1]","AA=="\n"[]",""\n,\n"[2, 3]","YWJj"\n'
+
+
+@pytest.mark.parametrize("suffix", ["parquet", "csv", "jsonl"])
+@pytest.mark.parametrize("where", ["i > 1", "not (i > 1 or s is None)", "i is None"])
+def test_where_selects_the_same_rows_of_every_format(
+    run: Run, dataset: Path, tmp_path: Path, suffix: str, where: str
+) -> None:
+    run("convert", dataset, tmp_path / f"in.{suffix}", "--columns", "i,s,b")
+    for source, name in ((dataset, "one"), (tmp_path / f"in.{suffix}", "two")):
+        run("convert", source, tmp_path / name, "--where", where, "--columns", "s,b")
+    _same(_table(tmp_path / "two"), _table(tmp_path / "one"))
+
+
+def test_a_float_of_a_text_is_rounded_with_a_warning_or_refused(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("x\n0.1\n")
+    assert "Warning: " in run("convert", tmp_path / "a.csv", tmp_path / "out").stderr
+    assert run("convert", tmp_path / "a.csv", tmp_path / "out2", "--lossy", "allow").stderr == ""
+    run("convert", tmp_path / "a.csv", tmp_path / "out3", "--lossy", "raise", code=1)
+    assert not dask_tfrecord.exists(tmp_path / "out3")
+
+
+def test_partition_directories(run: Run, dataset: Path, tmp_path: Path) -> None:
+    run("convert", dataset, tmp_path / "p.parquet", "--partition-on", "b", "--columns", "i,b")
+    names = {file.parent.name for file in (tmp_path / "p.parquet").rglob("*.parquet")}
+    assert names == {"b=true", "b=false", "b=__HIVE_DEFAULT_PARTITION__"}
+    run("convert", tmp_path / "p.parquet/b=true", tmp_path / "back", "--partition-on", "i", "--colocate")
+    assert sorted(file.parent.name for file in (tmp_path / "back").glob("i=*/*")) == ["i=1", f"i={2**60}"]
+
+
+@pytest.mark.parametrize("suffix", ["parquet", "csv", "jsonl"])
+def test_a_destination_with_data_is_refused_added_to_or_replaced(
+    run: Run, dataset: Path, tmp_path: Path, suffix: str
+) -> None:
+    out = tmp_path / f"out.{suffix}"
+    run("convert", dataset, out, "--columns", "i,s")
+    before = sorted(out.iterdir())
+    error = run("convert", dataset, out, "--columns", "i,s", code=1).stderr
+    assert "pass --append or --overwrite" in error
+    run("convert", dataset, out, "--columns", "i,s", "--append")
+    assert len(list(out.iterdir())) == 2 * len(before)
+    plan = json.loads(run("convert", dataset, out, "--overwrite", "--dry-run", "--json").stdout)
+    assert plan["replaced_files"] == 2 * len(before)
+    assert len(list(out.iterdir())) == 2 * len(before)
+    run("convert", dataset, out, "--columns", "i,s", "--overwrite")
+    assert len(list(out.iterdir())) == len(before)
+    assert set(out.iterdir()).isdisjoint(before)
+
+
+def test_a_directory_with_other_files_is_never_written_to(run: Run, dataset: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out.csv"
+    out.mkdir()
+    (out / "notes.txt").write_text("mine")
+    for mode in ([], ["--append"], ["--overwrite"]):
+        assert "notes.txt" in run("convert", dataset, out, "--columns", "i", *mode, code=1).stderr
+    assert "TFRecord dataset" in run("convert", dataset, dataset, "--to", "csv", "--overwrite", code=1).stderr
+    assert [file.name for file in out.iterdir()] == ["notes.txt"]
+
+
+def test_a_source_is_not_overwritten(run: Run, dataset: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out.jsonl"
+    run("convert", dataset, out, "--columns", "i")
+    before = sorted(out.iterdir())
+    assert "SRC" in run("convert", out, out, "--overwrite", code=1).stderr
+    assert "reads from" in run("convert", dataset, dataset, "--overwrite", code=1).stderr
+    assert sorted(out.iterdir()) == before
+
+
+@pytest.mark.parametrize("suffix", ["parquet", "csv", "jsonl"])
+def test_a_failed_write_keeps_the_old_files_and_none_of_its_own(
+    run: Run, dataset: Path, tmp_path: Path, suffix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / f"out.{suffix}"
+    run("convert", dataset, out, "--columns", "i", "--blocksize", "none")
+    before = sorted(out.iterdir())
+    write = parts._WRITERS[suffix]  # type: ignore[index]  # the parameters are its keys
+
+    def fail_on_the_second(table: pa.Table, file: Any, compression: str | None) -> None:
+        if table["i"].to_pylist() == [3, 2**60]:
+            raise OSError("the disk is full")
+        write(table, file, compression)
+
+    monkeypatch.setitem(parts._WRITERS, suffix, fail_on_the_second)
+    again = ("--columns", "i", "--blocksize", "none", "--overwrite")
+    assert "the disk is full" in run("convert", dataset, out, *again, code=1).stderr
+    assert sorted(file for file in out.iterdir() if not file.name.startswith("_")) == before
+
+
+def test_a_dry_run_writes_nothing(run: Run, dataset: Path, tmp_path: Path) -> None:
+    plan = json.loads(
+        run("convert", dataset, tmp_path / "out", "--dry-run", "--json", "--partition-on", "s").stdout
+    )
+    assert not (tmp_path / "out").exists()
+    assert (plan["source_files"], plan["partitions"], plan["mode"]) == (2, 1, "create")
+    assert plan["source_bytes"] == sum(file.stat().st_size for file in dataset.glob("part-*"))
+    assert plan["schema"]["t"] == "timestamp[us, tz=UTC]"
+    plan = json.loads(
+        run("convert", dataset / "*.tfrecord", tmp_path / "out", "--overwrite", "--dry-run", "--json").stdout
+    )
+    assert (plan["mode"], plan["replaced_files"]) == ("overwrite", 0)
+
+
+def test_a_dry_run_of_an_overwrite_counts_what_would_be_replaced(
+    run: Run, dataset: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    run("convert", dataset, out, "--npartitions", 2)
+    plan = json.loads(run("convert", dataset, out, "--overwrite", "--dry-run", "--json").stdout)
+    assert plan["replaced_files"] == 2
+    assert plan["replaced_bytes"] == sum(file.stat().st_size for file in out.glob("part-*"))
+
+
+def test_the_summary_counts_the_files_of_this_write_alone(run: Run, dataset: Path, tmp_path: Path) -> None:
+    run("convert", dataset, tmp_path / "out")
+    done = json.loads(run("convert", dataset, tmp_path / "out", "--append", "--json").stdout)
+    assert (done["files"], done["rows"]) == (1, 4)
+
+
+def test_an_index_becomes_columns_where_the_format_has_none(run: Run, tmp_path: Path) -> None:
+    frame = pd.DataFrame({"x": [1, 2]}, index=pd.Index([7, 8], name="key"))
+    dask_tfrecord.to_tfrecord(dd.from_pandas(frame, npartitions=1), tmp_path / "data")
+    run("convert", tmp_path / "data", tmp_path / "out.jsonl")
+    (file,) = (tmp_path / "out.jsonl").iterdir()
+    assert [json.loads(line) for line in file.read_text().splitlines()] == [
+        {"key": 7, "x": 1},
+        {"key": 8, "x": 2},
+    ]
+    frame.to_parquet(tmp_path / "in.parquet")
+    run("convert", tmp_path / "in.parquet", tmp_path / "out.csv")
+    (file,) = (tmp_path / "out.csv").iterdir()
+    assert sorted(file.read_text().splitlines()[0].split(",")) == ['"key"', '"x"']
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--to", "csv", "--shuffle", "1"],
+        ["--to", "csv", "--colocate"],
+        ["--to", "csv", "--overwrite-partitions"],
+        ["--append", "--overwrite"],
+        ["--null", "NA"],
+        ["--npartitions", "0"],
+    ],
+)
+def test_options_that_do_not_fit_are_errors_of_usage(run: Run, dataset: Path, arguments: list[str]) -> None:
+    run("convert", dataset, dataset.parent / "out", *arguments, code=2)
+    assert not (dataset.parent / "out").exists()
+
+
+def test_files_of_several_formats_need_a_choice(run: Run, tmp_path: Path) -> None:
+    folder = tmp_path / "mixed"
+    folder.mkdir()
+    (folder / "a.csv").write_text("x\n1\n")
+    (folder / "b.jsonl").write_text('{"x": 2}\n')
+    assert "--from" in run("convert", folder, tmp_path / "out", code=2).stderr
+    run("convert", folder / "*.csv", tmp_path / "out")
+    assert _table(tmp_path / "out")["x"].to_pylist() == [1]
+
+
+def test_several_sources_are_read_in_their_order(run: Run, tmp_path: Path) -> None:
+    for name in "ba":
+        (tmp_path / f"{name}.csv").write_text(f"x\n{name}\n")
+    run("convert", tmp_path / "b.csv", tmp_path / "a.csv", tmp_path / "out")
+    assert _table(tmp_path / "out")["x"].to_pylist() == ["b", "a"]
+
+
+def test_a_size_that_is_none_reads_whole_files(run: Run, dataset: Path, tmp_path: Path) -> None:
+    run("convert", dataset, tmp_path / "out", "--blocksize", "none")
+    run("convert", dataset, tmp_path / "out2", "--blocksize", "1 MiB")
+    run("convert", dataset, tmp_path / "out3", "--blocksize", "many", code=1)

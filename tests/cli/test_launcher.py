@@ -1,0 +1,177 @@
+"""The command itself: light to import, with exit codes and errors of one line."""
+
+import importlib.metadata
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import click
+import dask.dataframe as dd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from click.testing import CliRunner
+from conftest import Run
+
+import dask_tfrecord
+from dask_tfrecord_cli import COMMANDS, main
+
+SCRIPT = Path(sys.executable).parent / "dask-tfrecord"
+
+
+def _python(code: str, **settings: Any) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, check=False, **settings
+    )
+
+
+def test_importing_the_command_imports_neither_the_package_nor_what_it_needs() -> None:
+    heavy = {"dask_tfrecord", "dask.dataframe", "pandas", "pyarrow", "numpy", "fsspec", "rich", "distributed"}
+    code = f"import sys, dask_tfrecord_cli; print(sorted({heavy!r} & set(sys.modules)))"
+    assert _python(code).stdout == "[]\n"
+
+
+def test_help_imports_neither_the_package_nor_what_it_needs() -> None:
+    code = (
+        "import sys; from dask_tfrecord_cli import main\n"
+        "try: main(['--help'])\n"
+        "finally: print('dask_tfrecord' in sys.modules)"
+    )
+    output = _python(code).stdout
+    assert output.endswith("False\n")
+    assert all(f"  {name} " in output for name in COMMANDS)
+
+
+@pytest.mark.parametrize(
+    "imports", ["import dask.dataframe as dd, dask_tfrecord", "import dask_tfrecord, dask.dataframe as dd"]
+)
+def test_the_spellings_exist_after_either_order_of_imports(imports: str) -> None:
+    result = _python(f"{imports}; dd.read_tfrecord, dd.DataFrame.to_tfrecord")
+    assert result.returncode == 0, result.stderr
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_list_of_commands_shows_the_first_line_of_each_help(name: str) -> None:
+    command = main.get_command(click.Context(main), name)
+    assert command is not None
+    assert command.name == name
+    assert (command.help or "").partition("\n\n")[0].replace("\n", " ") == COMMANDS[name][1]
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_option_has_a_help_text(name: str) -> None:
+    command = main.get_command(click.Context(main), name)
+    assert command is not None
+    options = [one for one in command.params if isinstance(one, click.Option)]
+    assert [one.name for one in options if not one.help] == []
+
+
+def test_dask_has_the_command_too(people: Path) -> None:
+    (entry,) = importlib.metadata.entry_points(group="dask_cli", name="tfrecord")
+    assert entry.load() is main
+    command = [sys.executable, "-m", "dask", "tfrecord", "count", str(people)]
+    result = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert result.stdout == "3\n"
+
+
+def test_the_version_is_that_of_the_package(run: Run) -> None:
+    assert run("--version").stdout.strip() == dask_tfrecord.__version__
+
+
+def test_an_error_is_one_line_on_stderr(run: Run, tmp_path: Path) -> None:
+    result = run("count", tmp_path / "nothing", code=1)
+    assert result.stdout == ""
+    assert result.stderr == f"Error: {tmp_path}/nothing: no visible files to read here\n"
+
+
+def test_an_option_shows_the_traceback(run: Run, tmp_path: Path) -> None:
+    assert "Traceback" in run("--traceback", "count", tmp_path / "nothing", code=1).stderr
+
+
+@pytest.mark.parametrize(
+    "arguments", [["count"], ["count", "--nothing", "x"], ["nothing"], ["count", "x", "--where", "y +"]]
+)
+def test_wrong_usage_exits_with_2(run: Run, arguments: list[str]) -> None:
+    run(*arguments, code=2)
+
+
+def test_the_advice_names_options_instead_of_keywords(run: Run, people: Path) -> None:
+    error = run("convert", people, people, code=1).stderr
+    assert "pass --append or --overwrite" in error
+
+
+def test_secrets_are_hidden(run: Run) -> None:
+    options = ["key=AKIAIOSFODNN7EXAMPLE", "secret=wJalrXUtnFEMI/bPxRfiCY", "nothing=wJalrXUtnFEMI/bPxRfiCY"]
+    pairs = [part for option in options for part in ("--storage-options", option)]
+    result = run("--traceback", "count", "memory://AKIAIOSFODNN7EXAMPLE/x", *pairs, code=1)
+    assert "AKIA" not in result.output
+    assert "wJalr" not in result.output
+    result = run("count", "nothing://user:hunter2secret@host/x", code=1)
+    assert "hunter2secret" not in result.output
+
+
+def test_a_storage_option_without_a_value_is_not_repeated_in_the_error(run: Run) -> None:
+    error = run("count", "x", "--storage-options", "hunter2secret", code=2).stderr
+    assert "hunter2secret" not in error
+    assert "KEY=VALUE" in error
+
+
+def test_without_rich_the_error_says_what_to_install(people: Path) -> None:
+    code = "import sys; sys.modules['rich'] = None; from dask_tfrecord_cli import main; main()"
+    command = [sys.executable, "-c", code, "count", str(people)]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert result.returncode == 1
+    advice = "pip install 'dask-tfrecord[cli]'"
+    assert result.stderr == f"Error: the command line needs the package rich: {advice}\n"
+
+
+def test_a_closed_pipe_ends_the_command_quietly(tmp_path: Path) -> None:
+    ddf = dd.from_dict({"x": list(range(200_000))}, npartitions=1)
+    dask_tfrecord.to_tfrecord(ddf, tmp_path / "many")
+    command = f"'{SCRIPT}' cat many | head -n 1; echo ${{PIPESTATUS[0]}}"
+    result = subprocess.run(["bash", "-c", command], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert result.stdout == '{"x": 0}\n141\n'
+    assert result.stderr == ""
+
+
+@pytest.mark.parametrize("where", [[], ["--workers", "1"]], ids=["threads", "cluster"])
+def test_an_interrupt_ends_with_130_and_leaves_no_files(tmp_path: Path, where: list[str]) -> None:
+    """A terminal sends Ctrl-C to all processes of the command."""
+    rows = pa.table({"x": [os.urandom(1_000_000)] * 60})  # xz takes seconds
+    pq.write_table(rows, tmp_path / "random.parquet", row_group_size=1)
+    out = tmp_path / "out"
+    command = [SCRIPT, "convert", tmp_path / "random.parquet", out, "--compression", "xz"]
+    with subprocess.Popen(
+        [*command, *where],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as process:
+        while process.poll() is None and not (out / "_tfrecord" / "staging").exists():
+            time.sleep(0.01)
+        os.killpg(process.pid, signal.SIGINT)
+        output, errors = process.communicate()
+    assert (process.returncode, output) == (130, "")
+    assert errors.endswith("Interrupted.\n")
+    assert "Traceback" not in errors
+    assert not dask_tfrecord.exists(out)
+
+
+def test_warnings_are_lines_on_stderr(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("x\n0.1\n")
+    result = run("convert", tmp_path / "a.csv", tmp_path / "out")
+    (line,) = result.stderr.splitlines()
+    assert line.startswith("Warning: TFRecord has 32-bit floats only, so the values of 'x' are rounded")
+
+
+def test_the_group_runs_inside_another_one() -> None:
+    """The exit codes are the same below Dask's own group."""
+    outer = click.Group("dask", commands={"tfrecord": main})
+    result = CliRunner().invoke(outer, ["tfrecord", "count", "/nothing/here"])
+    assert result.exit_code == 1
+    assert result.stderr == "Error: /nothing/here: no visible files to read here\n"
