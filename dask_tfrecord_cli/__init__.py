@@ -42,7 +42,7 @@ class LazyGroup(click.Group):
         try:
             module = importlib.import_module(f"dask_tfrecord.cli.{COMMANDS[cmd_name][0]}")
         except ModuleNotFoundError as error:
-            if error.name != "rich":
+            if (error.name or "").partition(".")[0] != "rich":
                 raise
             advice = "pip install 'dask-tfrecord[cli]'"
             raise click.ClickException(f"the command line needs the package rich: {advice}") from None
