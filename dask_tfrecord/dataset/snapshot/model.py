@@ -395,8 +395,8 @@ def from_parquet(data: bytes, path: str, number: int = 1) -> Snapshot:
         If the content is not a snapshot, or has a later format version.
     """
     try:
-        # After `pq.read_table`, a thread of Arrow frees the buffer: a process that ends just then aborts.
-        table = pq.ParquetFile(pa.BufferReader(data), page_checksum_verification=True).read()
+        # A thread of Arrow would free the buffer after the call: a process that ends just then aborts.
+        table = pq.ParquetFile(pa.BufferReader(data), page_checksum_verification=True).read(use_threads=False)
         metadata = strict_json((table.schema.metadata or {})[_METADATA_KEY])
         format_version = metadata["format_version"]
         if not isinstance(format_version, int) or format_version > FORMAT_VERSION:

@@ -112,7 +112,11 @@ def read_offsets(store: Store, number: int, entries: Mapping[str, FileEntry]) ->
         file = pq.ParquetFile(pa.BufferReader(data), page_checksum_verification=True)
         found: dict[str, Offsets] = {}
         for group in range(file.num_row_groups):
-            found |= _offsets_of(store, file.read_row_group(group).select(_TABLE.names).cast(_TABLE), entries)
+            found |= _offsets_of(
+                store,
+                file.read_row_group(group, use_threads=False).select(_TABLE.names).cast(_TABLE),
+                entries,
+            )
         return found
     except FileNotFoundError:  # an overwrite has just removed it
         return {}
