@@ -4,6 +4,7 @@ import datetime
 import itertools
 import math
 import operator
+import warnings
 from collections.abc import Callable
 from datetime import UTC, date, time, timedelta
 from decimal import Decimal
@@ -97,6 +98,11 @@ COLUMNS: dict[str, pa.Array] = {
     "list": pa.array([[1], []]),
 }
 
+# NumPy 2.5 deprecates values of no unit. Queries still hold them.
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore", DeprecationWarning)
+    GENERIC: list[Any] = [np.datetime64("NaT"), np.timedelta64("NaT"), np.timedelta64(1)]
+
 VALUES: list[Any] = [
     *(True, False, np.bool_(True)),
     *(0, 1, -1, 2, 100, 300, 2**24, 2**24 + 1, 2**53, 2**53 + 1, 2**63 - 1, 2**63, 2**64, 2**70, -(2**70)),
@@ -118,12 +124,13 @@ VALUES: list[Any] = [
     *(pd.Timestamp("2020-01-02").as_unit("s"), pd.Timestamp("5000-01-01").as_unit("s")),
     *(np.datetime64("2020-01-02"), np.datetime64("2020-01-02T00:00:00"), np.datetime64("2020-01-02", "ns")),
     *(np.datetime64("2020-01"), np.datetime64("2020"), np.datetime64("2020-01-02T12:30")),
-    *(np.datetime64("2020-01-02T00", "h"), np.datetime64("NaT"), np.datetime64(10**6, "ps")),
+    *(np.datetime64("2020-01-02T00", "h"), np.datetime64("NaT", "ns"), np.datetime64(10**6, "ps")),
     *(np.datetime64("5000-01-01"), np.datetime64(10**18, "s")),
     *(timedelta(seconds=1), timedelta(microseconds=1), timedelta(0), pd.Timedelta("1s"), pd.Timedelta(1)),
     *(pd.Timedelta("1s").as_unit("s"), timedelta(days=10**6), np.timedelta64(10**18, "s")),
     *(np.timedelta64(1, "s"), np.timedelta64(1, "D"), np.timedelta64(1, "h"), np.timedelta64(1, "ns")),
-    *(np.timedelta64(1, "M"), np.timedelta64("NaT"), np.timedelta64(1), np.timedelta64(10**6, "ps")),
+    *(np.timedelta64(1, "M"), np.timedelta64("NaT", "ns"), np.timedelta64(10**6, "ps")),
+    *GENERIC,
     *(time(12, 30), time(12, 30, tzinfo=UTC), time(0, 0, 0, 1)),
     *(None, pd.NaT, pd.NA, np.float64("nan")),
     *(pa.scalar(1), pa.scalar(0.1), pa.scalar("2020-01-02"), pa.scalar(date(2020, 1, 2)), pa.scalar(None)),

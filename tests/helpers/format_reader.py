@@ -335,8 +335,8 @@ def read(root: Path, out: Path) -> dict[str, Any]:
             records = [{columns[0]["name"]: [payload]} for payload in found]
         else:
             records = [record(payload, metadata["schema"]["record_type"]) for payload in found]
-        names = {column["name"] for column in columns}
-        check(metadata.get("partial", False) or all(set(one) <= names for one in records), "the features")
+        names = {one["name"] for one in columns}
+        check(metadata.get("partial", False) or all(set(each) <= names for each in records), "the features")
         arrays = {
             one["name"]: column([each.get(one["name"]) for each in records], field.type, one)
             for one, field in zip(columns, schema, strict=True)
