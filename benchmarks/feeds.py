@@ -126,7 +126,7 @@ class Worker:
 
     def __init__(self, loader: str, way: str, work: Work) -> None:
         self.loader, self.way = loader, way
-        self._errors = tempfile.TemporaryFile("w+", errors="replace")  # noqa: SIM115 - closed by __exit__
+        self._errors = tempfile.TemporaryFile("w+", errors="replace")  # noqa: SIM115 - `__exit__` closes it
         arguments = [loader, way, json.dumps(work)]
         self._process = subprocess.Popen(
             [sys.executable, "-W", "ignore", "-m", "benchmarks.feeds", "--worker", *arguments],

@@ -43,10 +43,8 @@ class _BlockRows(NamedTuple):
     rows: _Numbers
 
 
-# A str is also a Sequence[str], so mypy reports that the overloads overlap. Type checkers take the first
-# overload that matches, and that gives a Series for one name, as intended.
 @overload
-def take(  # type: ignore[overload-overlap]  # see above: a str is also a Sequence[str]
+def take(  # type: ignore[overload-overlap]  # a str is a Sequence[str], and the first match counts
     path: PathLike,
     indices: Sequence[int] | npt.ArrayLike,
     columns: str,

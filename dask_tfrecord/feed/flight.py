@@ -87,7 +87,7 @@ def serve(
         ) from None
 
 
-class FlightServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has no types, so mypy takes this base class for Any
+class FlightServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has no types: a base of Any
     """A running Arrow Flight server, which `serve` starts.
 
     Attributes

@@ -8,9 +8,11 @@ from dataclasses import dataclass, field
 from http.client import HTTPConnection, HTTPResponse
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from select import select
-from threading import Lock, Thread
+from threading import Lock
 from typing import Any, Literal, get_args
 from urllib.parse import urlsplit
+
+from servers import serving
 
 # What happens to the request:
 #   reset     the connection is reset before the server gets the request
@@ -167,12 +169,5 @@ def fault_proxy(server: str) -> Iterator[FaultProxy]:
     """A proxy of the server with this URL."""
     proxy = FaultProxy(server)
     handler = type("Handler", (_Handler,), {"proxy": proxy})
-    with _Server(("127.0.0.1", 0), handler) as running:
-        proxy.url = f"http://127.0.0.1:{running.server_port}"
-        thread = Thread(target=running.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
-        try:
-            yield proxy
-        finally:
-            running.shutdown()
-            thread.join()
+    with serving(_Server(("127.0.0.1", 0), handler)) as proxy.url:
+        yield proxy

@@ -91,19 +91,25 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 @contextmanager
+def serving(server: ThreadingHTTPServer) -> Iterator[str]:
+    """Answer requests in a thread. Yields the URL."""
+    with server:
+        thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+@contextmanager
 def web_server(root: Path) -> Iterator[Web]:
     """A server of the files in the directory."""
     web = Web(root)
     handler = type("Handler", (_Handler,), {"web": web})
-    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        web.url = f"http://127.0.0.1:{server.server_port}"
-        thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
-        try:
-            yield web
-        finally:
-            server.shutdown()
-            thread.join()
+    with serving(ThreadingHTTPServer(("127.0.0.1", 0), handler)) as web.url:
+        yield web
 
 
 @contextmanager

@@ -3,23 +3,20 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
-from itertools import count
-from typing import Any, ClassVar
+from typing import Any
 from unittest.mock import patch
 
 import oracle
 import pyarrow as pa
 import pytest
 import s3fs
-from abstract import RemoteSuite, rows
-from faults import Faults, faulty_requests
+from abstract import rows
 from moto.s3.models import s3_backends
+from s3_suite import S3Suite
 from servers import s3_server
 
 from dask_tfrecord import Snapshot, cleanup, exists, index, read_tfrecord, take, to_tfrecord, verify
 from dask_tfrecord.files.storage.listing import list_files
-
-_buckets = count()
 
 
 @pytest.fixture(scope="module")
@@ -42,22 +39,7 @@ def noted_requests() -> Iterator[list[tuple[str, str | None]]]:
         yield requests
 
 
-class TestS3Store(RemoteSuite):
-    options: ClassVar[dict[str, Any]] = {}
-    uploads = True
-
-    @pytest.fixture
-    def place(self, server: dict[str, Any]) -> str:
-        self.options |= server
-        bucket = f"bucket-{next(_buckets)}"
-        s3fs.S3FileSystem(**self.options).call_s3("create_bucket", Bucket=bucket)
-        return f"s3://{bucket}/place"
-
-    @contextmanager
-    def faults(self, faults: Faults) -> Iterator[None]:
-        with faulty_requests(s3fs.S3FileSystem, "_call_s3", faults):
-            yield
-
+class TestS3Store(S3Suite):
     def test_uploads_of_the_dead_are_given_up(self, place: str) -> None:
         self.write(rows(1), place)
         store = self.store(place)

@@ -1,18 +1,12 @@
 """OpenStack Swift, a real object store, by s3fs and Swift's S3 API."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
-from itertools import count
 from time import sleep
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
-import s3fs
-from abstract import RemoteSuite
-from faults import Faults, faulty_requests
+from s3_suite import S3Suite
 from swift_server import needs_swift, swift_server
-
-_buckets = count()
 
 
 @pytest.fixture(scope="module")
@@ -22,22 +16,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]
 
 
 @needs_swift
-class TestSwiftStore(RemoteSuite):
-    options: ClassVar[dict[str, Any]] = {}
-    uploads = True
+class TestSwiftStore(S3Suite):
     stride = 13  # every request takes about 50 ms
-
-    @pytest.fixture
-    def place(self, server: dict[str, Any]) -> str:
-        self.options |= server
-        bucket = f"bucket-{next(_buckets)}"
-        s3fs.S3FileSystem(**self.options).call_s3("create_bucket", Bucket=bucket)
-        return f"s3://{bucket}/place"
-
-    @contextmanager
-    def faults(self, faults: Faults) -> Iterator[None]:
-        with faulty_requests(s3fs.S3FileSystem, "_call_s3", faults):
-            yield
 
     def clean(self, place: str) -> list[str]:
         """Swift rounds times up to full seconds, so the youngest files have times in the future."""

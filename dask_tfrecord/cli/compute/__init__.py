@@ -132,7 +132,7 @@ class _RateColumn(ProgressColumn):
         )
 
 
-class _TaskCallback(Callback):  # type: ignore[misc]  # Dask has no types, so mypy takes this base for Any
+class _TaskCallback(Callback):  # type: ignore[misc]  # Dask has no types: a base of Any
     """Measures the results of Dask's own schedulers."""
 
     def __init__(self, meter: Meter) -> None:

@@ -18,8 +18,7 @@ from dask_tfrecord.files.storage.redaction import without_credentials
 Filesystem: TypeAlias = AbstractFileSystem | pafs.FileSystem | Literal["fsspec"] | None
 
 
-# fsspec has no types, so mypy takes this base class for Any.
-class ArrowFileSystem(ArrowFSWrapper):  # type: ignore[misc]  # see above
+class ArrowFileSystem(ArrowFSWrapper):  # type: ignore[misc]  # fsspec has no types: a base of Any
     """A pyarrow filesystem as an fsspec filesystem.
 
     The argument is the pickle of the pyarrow filesystem. So equal filesystems have equal tokens, and a worker

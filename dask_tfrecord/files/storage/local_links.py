@@ -16,8 +16,7 @@ Info = dict[str, Any]
 _BROKEN_LINK = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
 
 
-# fsspec has no types, so mypy takes this base class for Any.
-class LinkFollowingDisk(LocalFileSystem):  # type: ignore[misc]  # see above
+class LinkFollowingDisk(LocalFileSystem):  # type: ignore[misc]  # fsspec has no types: a base of Any
     """A local filesystem whose `find` and `glob` follow links.
 
     A link to a directory counts as a directory, unless the link lies inside that directory, which would never
