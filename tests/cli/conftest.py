@@ -1,6 +1,7 @@
 """Runs of the command line in this process, and a small dataset."""
 
-from collections.abc import Callable
+import signal
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import dask.dataframe as dd
@@ -25,6 +26,14 @@ def run() -> Run:
         return result
 
     return call
+
+
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """Let child processes receive SIGINT. They would ignore it if a shell runs pytest in the background."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 @pytest.fixture

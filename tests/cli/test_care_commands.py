@@ -120,6 +120,7 @@ def test_serve_prints_its_address_and_ends_after_the_passes(people: Path) -> Non
     assert server.returncode == 0
 
 
+@pytest.mark.usefixtures("interruptible")
 def test_serve_runs_until_an_interrupt(people: Path) -> None:
     command = [SCRIPT, "serve", people, "--protocol", "flight"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as server:

@@ -138,6 +138,7 @@ def test_a_closed_pipe_ends_the_command_quietly(tmp_path: Path) -> None:
     assert result.stderr == ""
 
 
+@pytest.mark.usefixtures("interruptible")
 @pytest.mark.parametrize("where", [[], ["--workers", "1"]], ids=["threads", "cluster"])
 def test_an_interrupt_ends_with_130_and_leaves_no_files(tmp_path: Path, where: list[str]) -> None:
     """A terminal sends Ctrl-C to all processes of the command."""
