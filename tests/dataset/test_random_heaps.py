@@ -70,6 +70,8 @@ def assert_all_values(found: dict[str, list[Any]], records: list[Record], left_o
     for name, is_list in sorted(places):
         if name in left_out:
             assert name not in found
+        elif name not in found:  # a feature that no sampled record has, and no record gives a value
+            assert not _has_values(records, name, is_list)
         elif (name, not is_list) in places and not _has_values(records, name, is_list):
             continue  # the column reads the other map, whose feature this loop also checks
         elif is_list:
