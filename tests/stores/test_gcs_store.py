@@ -29,7 +29,6 @@ def endpoint() -> Iterator[str]:
 class TestGCSStore(RemoteSuite):
     options: ClassVar[dict[str, Any]] = {}
     uploads = True
-    stride = 3  # the emulator is slow
 
     @pytest.fixture
     def place(self, endpoint: str) -> str:
