@@ -1,1 +1,1 @@
-"""The subcommands of `dask-tfrecord`. `dask_tfrecord_cli` has the command itself, and imports them."""
+"""The subcommands of `dask-tfrecord`. The folder `dask_tfrecord_cli` has the command, which imports them."""

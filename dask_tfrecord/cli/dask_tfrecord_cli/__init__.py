@@ -1,7 +1,8 @@
 """The command `dask-tfrecord`, which is also `dask tfrecord`. Each subcommand is imported when it is used.
 
-Dask imports this module at every start of its own command line, such as that of a worker. That is why the
-module is outside of the package: importing `dask_tfrecord` imports pandas, pyarrow and `dask.dataframe`.
+Dask imports this module at every start of its own command line, such as that of a worker. That is why
+`pyproject.toml` installs this folder as a package of its own: importing a module of the package
+`dask_tfrecord` imports pandas, pyarrow and `dask.dataframe`.
 """
 
 import importlib
