@@ -35,6 +35,7 @@ def _blocksize(ctx: click.Context, param: click.Parameter, value: str | None) ->
 @options.columns
 @options.where
 @options.types
+@options.version
 @click.option(
     "--null",
     "nulls",
@@ -71,7 +72,7 @@ def _blocksize(ctx: click.Context, param: click.Parameter, value: str | None) ->
     "--compression",
     metavar="CODEC",
     help="TFRecord: gzip, zlib, zstd, lz4, bz2, xz. Parquet: snappy (default), gzip, zstd, lz4, brotli. "
-    "Text: gzip, bz2, xz. Or none.",
+    "Text: gzip, bz2, xz. Or none. Default for TFRecord: dask-tfrecord.compression of Dask's configuration.",
 )
 @click.option("--shuffle", type=int, metavar="SEED", help="Shuffle all rows. For TFRecord.")
 @click.option(
@@ -80,9 +81,8 @@ def _blocksize(ctx: click.Context, param: click.Parameter, value: str | None) ->
 @click.option(
     "--lossy",
     type=click.Choice(["warn", "allow", "raise"]),
-    default="warn",
-    show_default=True,
-    help="What to do if TFRecord rounds 64-bit floats and decimals to 32 bits.",
+    help="What to do if TFRecord rounds 64-bit floats and decimals to 32 bits. Default: "
+    "dask-tfrecord.lossy of Dask's configuration, which is warn unless it was changed.",
 )
 @click.option("--dry-run", is_flag=True, help="Print the plan, and write nothing.")
 @options.as_json
@@ -99,6 +99,7 @@ def convert_command(
     columns: list[str] | None,
     where: str | None,
     types: dict[str, Any] | None,
+    version: int | None,
     nulls: tuple[str, ...],
     blocksize: int | str | None,
     storage_options: dict[str, Any] | None,
@@ -117,7 +118,7 @@ def convert_command(
     keep_secret(ctx, source, target)
     places = source[0] if len(source) == 1 else list(source)
     to = target_format or format_of_name(target) or "tfrecord"
-    selection = Selection(columns, None if where is None else parse(where), types, nulls, blocksize)
+    selection = Selection(columns, None if where is None else parse(where), types, nulls, blocksize, version)
     destination = Target(target, to, storage_options=_options_for(target, storage_options), **how)
     watch = Stopwatch()
     # Planning may compute, too: the rows of a column without a type, or where the records of a file begin.

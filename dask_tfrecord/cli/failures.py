@@ -2,6 +2,7 @@
 
 import os
 import re
+import shlex
 import sys
 import traceback
 import warnings
@@ -22,7 +23,7 @@ _SECRETS = "dask_tfrecord.secrets"
 # Keywords in the advice of the library -> options of the command line.
 _OPTIONS = {
     "append=True": "--append",
-    'overwrite="partitions"': "--overwrite partitions",
+    'overwrite="partitions"': "--overwrite-partitions",
     "overwrite=True": "--overwrite",
     'lossy="allow"': "--lossy allow",
     'lossy="raise"': "--lossy raise",
@@ -30,7 +31,12 @@ _OPTIONS = {
     "partition_on=": "--partition-on",
     "storage_options=": "--storage-options",
     "filters=": "--where",
+    "version=": "--version",
 }
+
+# Types of columns in the advice of the library, as Python code.
+_SCHEMA = re.compile(r"schema=\{([^{}]+)\}")
+_COLUMN_TYPE = re.compile(r"""(["'])(.+?)\1: (pa\.[\w.()]+?)(?=, ["']|$)""")
 
 
 class ReaderLeftError(Exception):
@@ -81,7 +87,16 @@ def _one_line(ctx: click.Context, text: str) -> str:
     text = " ".join(hide(text, _secrets(ctx)).split())
     for keyword, option in _OPTIONS.items():
         text = re.sub(rf"(?<![\w.]){re.escape(keyword)}", option, text)
-    return text
+    return _SCHEMA.sub(_type_options, text)
+
+
+def _type_options(code: re.Match[str]) -> str:
+    """The options for the types that ``schema={"tags": pa.list_(pa.string())}`` gives."""
+    options = []
+    for _, name, type_ in _COLUMN_TYPE.findall(code[1]):
+        text = type_.replace("()", "").replace("pa.", "").replace("list_(", "list<").replace(")", ">")
+        options.append(f"--type {shlex.quote(f'{name}={text}')}")
+    return " ".join(options) or code[0]
 
 
 def _secrets(ctx: click.Context) -> frozenset[str]:

@@ -24,17 +24,26 @@ _PAGE = 100
 @options.columns
 @options.where
 @options.types
+@options.version
 @options.as_json
 @options.storage_options
 def head_command(
-    path: Any, rows: int, columns: Any, where: str | None, types: Any, as_json: bool, storage_options: Any
+    path: Any,
+    rows: int,
+    columns: Any,
+    where: str | None,
+    types: Any,
+    version: int | None,
+    as_json: bool,
+    storage_options: Any,
 ) -> None:
     """Print the first rows.
 
     On a terminal the rows are a table, otherwise JSON lines. Only the start of the first file is read,
     and a sample of other files if the types are not known.
     """
-    table = first_rows(open_rows(path, columns, where, types, storage_options), columns, rows)
+    dataset = open_rows(path, columns, where, types, storage_options, version)
+    table = first_rows(dataset, columns, rows)
     if as_json or not output.is_terminal():
         output.print_rows(table)
     else:
@@ -46,17 +55,24 @@ def head_command(
 @options.columns
 @options.where
 @options.types
+@options.version
 @options.as_json
 @options.storage_options
 def cat_command(
-    path: Any, columns: Any, where: str | None, types: Any, as_json: bool, storage_options: Any
+    path: Any,
+    columns: Any,
+    where: str | None,
+    types: Any,
+    version: int | None,
+    as_json: bool,
+    storage_options: Any,
 ) -> None:
     """Print all rows.
 
     On a terminal the rows are tables, otherwise JSON lines. A few MiB are in memory at a time, whatever
     the size of the dataset.
     """
-    for table in stream(open_rows(path, columns, where, types, storage_options), columns):
+    for table in stream(open_rows(path, columns, where, types, storage_options, version), columns):
         if as_json or not output.is_terminal():
             output.print_rows(table)
             continue
@@ -68,11 +84,18 @@ def cat_command(
 @options.paths
 @options.where
 @options.types
+@options.version
 @options.as_json
 @options.storage_options
 @options.computing
 def count_command(
-    path: Any, where: str | None, types: Any, as_json: bool, storage_options: Any, computing: Computing
+    path: Any,
+    where: str | None,
+    types: Any,
+    version: int | None,
+    as_json: bool,
+    storage_options: Any,
+    computing: Computing,
 ) -> None:
     """Print the number of rows.
 
@@ -81,7 +104,7 @@ def count_command(
     filters = None if where is None else parse(where)
     with computing.running("Counting"):
         ddf = dask_tfrecord.read_tfrecord(
-            path, filters=filters, schema=types, storage_options=storage_options
+            path, filters=filters, schema=types, version=version, storage_options=storage_options
         )
         rows = len(ddf)
     if as_json:
@@ -101,11 +124,12 @@ def count_command(
     help="arrow: names and types. python: code for schema=. tensorflow: code of the spec for TensorFlow's "
     "parser. pbtxt: the schema of TensorFlow Metadata.",
 )
+@options.version
 @options.as_json
 @options.storage_options
-def schema_command(path: Any, form: Form, as_json: bool, storage_options: Any) -> None:
+def schema_command(path: Any, form: Form, version: int | None, as_json: bool, storage_options: Any) -> None:
     """Print the columns and their types."""
-    text = schema_text(path, form, storage_options)
+    text = schema_text(path, form, version, storage_options)
     if as_json:
         output.print_json({"form": form, "schema": text})
     else:
@@ -123,17 +147,24 @@ def schema_command(path: Any, form: Form, as_json: bool, storage_options: Any) -
     "as out.png or out.svg.",
 )
 @options.types
+@options.version
 @options.as_json
 @options.storage_options
 def inspect_command(
-    path: Any, rows: int, plot: str | None, types: Any, as_json: bool, storage_options: Any
+    path: Any,
+    rows: int,
+    plot: str | None,
+    types: Any,
+    version: int | None,
+    as_json: bool,
+    storage_options: Any,
 ) -> None:
     """Describe a dataset: files, rows, codec, columns, version and first rows.
 
     The numbers come from the snapshot, so a few MiB are read. Without a snapshot, the number of rows, the
     nulls and the ranges are not known: `count` counts the rows, and `index` stores all of them.
     """
-    dataset = open_rows(path, None, None, types, storage_options)
+    dataset = open_rows(path, None, None, types, storage_options, version)
     described = describe_dataset(path, dataset, storage_options)
     table = first_rows(dataset, None, rows)
     if plot is not None:

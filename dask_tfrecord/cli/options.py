@@ -97,6 +97,12 @@ types = click.option(
     callback=_types,
     help="Arrow type of a column, such as age=int8 or tags=list<string>. Default: inferred. Repeatable.",
 )
+version = click.option(
+    "--version",
+    type=click.IntRange(1),
+    metavar="N",
+    help="Version of the dataset to read, as `inspect` lists the versions. Default: the newest.",
+)
 as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON, for scripts.")
 
 

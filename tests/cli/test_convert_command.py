@@ -5,6 +5,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import dask
 import dask.dataframe as dd
 import pandas as pd
 import pyarrow as pa
@@ -159,6 +160,22 @@ def test_a_failed_write_keeps_the_old_files_and_none_of_its_own(
     again = ("--columns", "i", "--blocksize", "none", "--overwrite")
     assert "the disk is full" in run("convert", dataset, out, *again, code=1).stderr
     assert sorted(file for file in out.iterdir() if not file.name.startswith("_")) == before
+
+
+def test_the_configuration_of_a_site_gives_the_defaults_of_options(
+    run: Run, dataset: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "a.csv").write_text("x\n0.1\n")
+    keys = {"compression": "gzip", "lossy": "raise", "blocksize": None}
+    with dask.config.set({f"dask-tfrecord.{name}": value for name, value in keys.items()}):
+        run("convert", dataset, tmp_path / "site")
+        run("convert", dataset, tmp_path / "own", "--compression", "none", "--blocksize", "1 MiB")
+        assert "'x'" in run("convert", tmp_path / "a.csv", tmp_path / "refused", code=1).stderr
+        run("convert", tmp_path / "a.csv", tmp_path / "rounded", "--lossy", "allow")
+        run("convert", dataset, tmp_path / "site.parquet")  # the codec of TFRecord is not that of Parquet
+    site, own = (dask_tfrecord.Snapshot.open(tmp_path / name) for name in ("site", "own"))
+    assert (site.compression, len(site.files)) == ("gzip", 2)
+    assert (own.compression, len(own.files)) == (None, 1)
 
 
 def test_a_dry_run_writes_nothing(run: Run, dataset: Path, tmp_path: Path) -> None:

@@ -73,6 +73,8 @@ class Description:
         The columns that are in the names of directories.
     directories : int
         The number of partition directories.
+    version : int, optional
+        The number of the described version. None without a snapshot.
     versions : tuple of dict
         The versions of the dataset that can be read, the newest last, as `Snapshot.history` describes them.
         Empty without a snapshot.
@@ -86,12 +88,8 @@ class Description:
     columns: tuple[ColumnDescription, ...]
     partition_columns: tuple[str, ...]
     directories: int
+    version: int | None
     versions: tuple[dict[str, Any], ...]
-
-    @property
-    def version(self) -> int | None:
-        """The number of the newest version. None without a snapshot."""
-        return self.versions[-1]["version"] if self.versions else None
 
     def to_json(self) -> dict[str, Any]:
         """Return the description for scripts."""
@@ -138,6 +136,7 @@ def describe_dataset(path: Any, dataset: Dataset, storage_options: dict[str, Any
         tuple(columns),
         tuple(dataset.partition_values),
         len(set(zip(*(column.to_pylist() for column in dataset.partition_values.values()), strict=True))),
+        dataset.version,
         versions,
     )
 

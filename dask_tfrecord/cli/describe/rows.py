@@ -17,11 +17,13 @@ def open_rows(
     condition: str | None,
     types: dict[str, Any] | None,
     storage_options: dict[str, Any] | None,
+    version: int | None,
 ) -> Dataset:
     """Open a dataset to stream it: every partition is a whole file, so no file is searched for records."""
     request = ReadRequest(
         columns,
         types,
+        version=version,
         filters=None if condition is None else parse(condition),
         storage_options=storage_options,
     )

@@ -15,7 +15,7 @@ Form = Literal["arrow", "python", "tensorflow", "pbtxt"]
 FORMS = get_args(Form)
 
 
-def schema_text(path: Any, form: Form, storage_options: dict[str, Any] | None) -> str:
+def schema_text(path: Any, form: Form, version: int | None, storage_options: dict[str, Any] | None) -> str:
     """Return the columns of a path as text.
 
     Parameters
@@ -26,14 +26,18 @@ def schema_text(path: Any, form: Form, storage_options: dict[str, Any] | None) -
         "python" is code of a `pyarrow.Schema` for ``schema=``. "tensorflow" is code of the spec for
         TensorFlow's parser, and needs TensorFlow. "pbtxt" is the schema of TensorFlow Metadata, and needs a
         snapshot.
+    version : int, optional
+        Version of the dataset. By default the newest one.
     storage_options : dict, optional
         Options for the filesystem.
     """
     if form == "pbtxt":
         if isinstance(path, list):
             raise click.UsageError("--as pbtxt needs one directory with a snapshot")
-        return metadata_schema(Snapshot.open(path, storage_options=storage_options))
+        return metadata_schema(Snapshot.open(path, version, storage_options=storage_options))
     if form == "tensorflow":
+        if version is not None:
+            raise click.UsageError("--as tensorflow describes the newest version; leave out --version")
         try:
             from dask_tfrecord.feed.tensorflow import feature_spec  # TensorFlow is optional
         except ModuleNotFoundError as error:
@@ -42,7 +46,7 @@ def schema_text(path: Any, form: Form, storage_options: dict[str, Any] | None) -
             advice = "pip install tensorflow"
             raise click.ClickException(f"--as tensorflow needs the package tensorflow: {advice}") from None
         return feature_spec(path, storage_options=storage_options).code()
-    request = ReadRequest(storage_options=storage_options)
+    request = ReadRequest(version=version, storage_options=storage_options)
     schema = open_dataset(path, request, compute_each=compute_each).schema
     if form == "python":
         return _python(schema)

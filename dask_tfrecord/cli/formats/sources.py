@@ -16,9 +16,10 @@ from dask_tfrecord.cli.formats.text_files import BLOCK_BYTES, TextFormat, read_t
 from dask_tfrecord.cli.where import Filters
 from dask_tfrecord.dataset.query.filters import names_in, parse_filters
 from dask_tfrecord.dataset.query.predicates import Predicate
-from dask_tfrecord.dataset.snapshot.visibility import committed_files
-from dask_tfrecord.files.storage.listing import Listing, list_files
+from dask_tfrecord.dataset.snapshot.visibility import committed_files, snapshot_of_version
+from dask_tfrecord.files.storage.listing import FileInfo, Listing, list_files, with_trailing_slash
 from dask_tfrecord.files.storage.redaction import redact_errors
+from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.frames import pandas_to_arrow
 from dask_tfrecord.frames.planning import plan_schema
 from dask_tfrecord.schema.model import Schema
@@ -40,6 +41,8 @@ class Selection:
         Additional spellings of null in CSV files.
     blocksize : int, "none", optional
         Stored bytes of a partition, or "none" to make a partition of each file.
+    version : int, optional
+        The version of a TFRecord dataset. The newest by default.
     """
 
     columns: list[str] | None = None
@@ -47,6 +50,7 @@ class Selection:
     types: dict[str, Any] | None = None
     nulls: tuple[str, ...] = ()
     blocksize: int | str | None = None
+    version: int | None = None
 
 
 @dataclass(frozen=True)
@@ -100,7 +104,7 @@ def open_source(
     _check_options(selection, format)
     if format == "tfrecord":
         ddf = _read_tfrecord(path, selection, storage_options, index)
-        files = committed_files(listing, use_snapshot=True)
+        files = _files_of_version(listing, path, selection.version, storage_options)
     elif format == "parquet":
         ddf = _read_parquet(path, selection, storage_options, index)
     else:
@@ -121,6 +125,16 @@ def _check_options(selection: Selection, format: Format) -> None:
         raise click.UsageError("--type is not for Parquet, whose files have types")
     if selection.nulls and format != "csv":
         raise click.UsageError("--null is for CSV files")
+    if selection.version is not None and format != "tfrecord":
+        raise click.UsageError(f"--version is for TFRecord, and SRC is {format}")
+
+
+def _files_of_version(
+    listing: Listing, path: Any, version: int | None, storage_options: dict[str, Any] | None
+) -> tuple[FileInfo, ...]:
+    if version is None:
+        return committed_files(listing, use_snapshot=True)
+    return snapshot_of_version(with_trailing_slash(Store.at(path, storage_options)), version)[1]
 
 
 def _read_tfrecord(
@@ -137,6 +151,7 @@ def _read_tfrecord(
         columns=selection.columns,
         filters=selection.filters,
         schema=selection.types,
+        version=selection.version,
         index=index,
         storage_options=storage_options,
         **size,

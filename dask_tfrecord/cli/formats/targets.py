@@ -33,7 +33,7 @@ class Target:
     compression: str | None
     shuffle: int | None
     npartitions: int | None
-    lossy: str
+    lossy: str | None
     storage_options: dict[str, Any] | None
 
     @property
@@ -118,17 +118,17 @@ def _check_not_read(source: Source, plan: PartsWrite) -> None:
 
 
 def _keywords(target: Target) -> dict[str, Any]:
-    """The keywords of `to_tfrecord`."""
+    """The keywords of `to_tfrecord`. Dask's configuration has the defaults of the options."""
     overwrite = {"overwrite": True, "partitions": "partitions"}.get(target.mode, False)
     return {
         "append": target.append,
         "overwrite": overwrite,
         "partition_on": target.partition_on,
         "colocate": target.colocate,
-        "compression": None if target.compression == "none" else target.compression,
+        "compression": None if target.compression == "none" else target.compression or "default",
         "shuffle": target.shuffle,
         "npartitions": target.npartitions,
-        "lossy": target.lossy,
+        "lossy": target.lossy or "default",
         "storage_options": target.storage_options,
     }
 
