@@ -1,16 +1,14 @@
 """The loaders that `benchmarks.feeds` compares, and the process that one of them runs in."""
 
-import json
 import os
-import resource
-import sys
-import time
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import dask_tfrecord
+from benchmarks.peer_jobs.tensorflow import in_interleave, in_one_thread, usual
+from benchmarks.workers import measured, serve
 
 os.environ.update(TF_CPP_MIN_LOG_LEVEL="3", TF_ENABLE_ONEDNN_OPTS="0", HF_HUB_OFFLINE="1")
 
@@ -93,45 +91,10 @@ def ours_torch_shuffled(work: Work) -> Epoch:
 # -- TensorFlow ----------------------------------------------------------------------------------------------
 
 
-def tensorflow_interleaved(work: Work) -> Epoch:
-    """Batches are made and parsed inside the interleave, in parallel."""
-    import tensorflow as tf
-
-    files = tf.data.Dataset.from_tensor_slices(work.files())
-    batches = files.interleave(partial(_parsed, work), cycle_length=2, num_parallel_calls=2)
-    return _tensorflow_epoch(batches.prefetch(2))
-
-
-def tensorflow_sequential(work: Work) -> Epoch:
-    """All files one after the other, with one thread: the least overhead."""
-    import tensorflow as tf
-
-    options = tf.data.Options()
-    options.threading.private_threadpool_size = 1
-    options.threading.max_intra_op_parallelism = 1
-    return _tensorflow_epoch(_parsed(work, work.files()).with_options(options))
-
-
-def tensorflow_usual(work: Work) -> Epoch:
-    """What most people write: parallel reads of records, then batches, then the parser."""
-    import tensorflow as tf
-
-    spec = _tensorflow_spec(work.table)
-    records = tf.data.TFRecordDataset(
-        work.files(), _tensorflow_codec(work), num_parallel_reads=tf.data.AUTOTUNE
-    )
-    batches = records.batch(work.batch_size).map(
-        lambda batch: tf.io.parse_example(batch, spec), tf.data.AUTOTUNE
-    )
-    return _tensorflow_epoch(batches.prefetch(tf.data.AUTOTUNE))
-
-
-def _parsed(work: Work, files: Any) -> Any:
-    import tensorflow as tf
-
-    spec = _tensorflow_spec(work.table)
-    records = tf.data.TFRecordDataset(files, _tensorflow_codec(work), buffer_size=1 << 22)
-    return records.batch(work.batch_size).map(lambda batch: tf.io.parse_example(batch, spec))
+def tensorflow(work: Work, make: Callable[..., Any]) -> Epoch:
+    """TensorFlow's own reader and parser."""
+    codec = work.codec and work.codec.upper()
+    return _tensorflow_epoch(make(work.files(), codec, work.batch_size, _tensorflow_spec(work.table)))
 
 
 def _tensorflow_spec(table: str) -> dict[str, Any]:
@@ -142,10 +105,6 @@ def _tensorflow_spec(table: str) -> dict[str, Any]:
         feature: tf.io.FixedLenFeature([values] if values > 1 else [], types[kind])
         for feature, (kind, values) in FEATURES[table].items()
     }
-
-
-def _tensorflow_codec(work: Work) -> str | None:
-    return work.codec and work.codec.upper()
 
 
 def _tensorflow_epoch(dataset: Any) -> Epoch:
@@ -256,11 +215,11 @@ LOADERS = {
     "tensorflow, best native": Loader(
         "tensorflow",
         {
-            "interleaved": tensorflow_interleaved,
-            "one thread": tensorflow_sequential,
+            "interleaved": partial(tensorflow, make=in_interleave),
+            "one thread": partial(tensorflow, make=in_one_thread),
         },
     ),
-    "tensorflow, usual": Loader("tensorflow", {"AUTOTUNE": tensorflow_usual}),
+    "tensorflow, usual": Loader("tensorflow", {"AUTOTUNE": partial(tensorflow, make=usual)}),
     "torch, ours": Loader("torch", {"threads": ours_torch}),
     "torch, ours, all rows shuffled": Loader("torch", {"one thread": ours_torch_shuffled}),
     "torch, vahidk/tfrecord": Loader(
@@ -277,24 +236,7 @@ LOADERS = {
 }
 
 
-def serve(loader: str, way: str, work: Work) -> None:
-    """Read all rows once, and once more for each line on standard input; print the figures of each pass."""
-    answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what a package prints is no answer
+def serve_loader(loader: str, way: str, work: Work) -> None:
+    """Read all rows once for each question, and answer with the figures of the pass."""
     epoch = LOADERS[loader].ways[way](work)
-    _answer(answers, epoch)
-    for _ in sys.stdin:
-        _answer(answers, epoch)
-
-
-def _answer(answers: Any, epoch: Epoch) -> None:
-    start, busy = time.perf_counter(), _cpu()
-    rows = sum(epoch())
-    figures = {"rows": rows, "wall": time.perf_counter() - start, "cpu": _cpu() - busy}
-    print(json.dumps(figures), file=answers, flush=True)
-
-
-def _cpu() -> float:
-    """CPU seconds of this process and of its workers, which end with each pass."""
-    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    return sum(one.ru_utime + one.ru_stime for one in used)
+    serve(lambda _: measured(lambda: sum(epoch())))

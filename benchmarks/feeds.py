@@ -13,18 +13,12 @@ file: ``benchmarks/feeds.md``, ``benchmarks/feeds.svg`` and the table of ``docs/
 """
 
 import argparse
-import importlib.metadata
 import importlib.util
 import json
-import os
-import platform
-import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from datetime import UTC, datetime
 from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
@@ -32,13 +26,13 @@ from typing import Any, NamedTuple
 import dask.dataframe as dd
 import numpy as np
 import pandas as pd
-import psutil
 import pyarrow as pa
 
 import dask_tfrecord
-from benchmarks import feed_report
-from benchmarks.feed_loaders import FEATURES, LOADERS, Work, serve
-from benchmarks.feed_report import best_way, errors, ratios
+from benchmarks.feed_loaders import FEATURES, LOADERS, Work, serve_loader
+from benchmarks.reports import best_way, errors
+from benchmarks.reports import feeds as report
+from benchmarks.workers import Worker, machine, memory_folder, others, versions
 
 PARTITIONS = 4
 RESULTS = Path(__file__).with_name("feeds.json")
@@ -121,52 +115,10 @@ def _tar_row(table: str, row: dict[str, Any]) -> dict[str, Any]:
 # -- Measuring -----------------------------------------------------------------------------------------------
 
 
-class Worker:
+def worker(loader: str, way: str, work: Work) -> Worker:
     """The process of one loader, in one of its ways."""
-
-    def __init__(self, loader: str, way: str, work: Work) -> None:
-        self.loader, self.way = loader, way
-        self._errors = tempfile.TemporaryFile("w+", errors="replace")  # noqa: SIM115 - `__exit__` closes it
-        arguments = [loader, way, json.dumps(work)]
-        self._process = subprocess.Popen(
-            [sys.executable, "-W", "ignore", "-m", "benchmarks.feeds", "--worker", *arguments],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._errors,
-            text=True,
-        )
-
-    def figures(self) -> dict[str, float]:
-        """The figures of the pass that is under way."""
-        assert self._process.stdout is not None
-        line = self._process.stdout.readline()
-        if not line:
-            self._errors.seek(0)
-            raise RuntimeError(_last_error(self._errors.read()))
-        figures: dict[str, float] = json.loads(line)
-        return figures
-
-    def read(self) -> dict[str, float]:
-        """Read all rows once."""
-        assert self._process.stdin is not None
-        self._process.stdin.write("\n")
-        self._process.stdin.flush()
-        return self.figures()
-
-    def __enter__(self) -> "Worker":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        self._process.wait()
-        self._errors.close()
-
-
-def _last_error(text: str) -> str:
-    """The last line of a traceback, without paths."""
-    lines = [line for line in text.splitlines() if line and not line.startswith(" ")]
-    return " ".join("..." if "/" in word else word for word in (lines or ["no answer"])[-1].split())[:200]
+    arguments = ["-m", "benchmarks.feeds", "--worker", loader, way, json.dumps(work)]
+    return Worker(sys.executable, arguments, {})
 
 
 def measure(name: str, scale: float, rounds: int, folder: str | None) -> dict[str, Any]:
@@ -186,28 +138,27 @@ def measure(name: str, scale: float, rounds: int, folder: str | None) -> dict[st
             if package and not importlib.util.find_spec(package):
                 loaders[loader]["error"] = f"{package} is not installed"
                 continue
-            started += [stack.enter_context(Worker(loader, way, work)) for way in ways]
+            started += [(loader, way, stack.enter_context(worker(loader, way, work))) for way in ways]
         workers = []
-        for worker in started:
+        for loader, way, one in started:
             try:
-                first = worker.figures()
+                first = one.ask("read")
                 if first["rows"] not in (rows, sample, sample // TARS):
                     raise RuntimeError(f"{first['rows']:,} rows of {rows:,} were read")
             except RuntimeError as error:
-                loaders[worker.loader][worker.way] = {"error": str(error)}
+                loaders[loader][way] = {"error": str(error)}
             else:
-                loaders[worker.loader][worker.way] = {"cpu": [], "wall": []}
-                workers.append((worker, first["cpu"]))
-        with _others() as others:
+                loaders[loader][way] = {"cpu": [], "wall": []}
+                workers.append((loaders[loader][way], one, first["cpu"]))
+        with others() as used:
             for number in range(rounds):
-                for worker, seconds in workers:
+                for rates, one, seconds in workers:
                     if number < 2 or seconds < SLOW_SECONDS:
-                        figures = worker.read()
-                        others.append(figures["cpu"])
+                        figures = one.ask("read")
+                        used.append(figures["cpu"])
                         for what in ("cpu", "wall"):
-                            rates = loaders[worker.loader][worker.way][what]
-                            rates.append(round(figures["rows"] / figures[what], 1))
-    return {"rows": rows, "batch_size": batch_size, "loaders": loaders, "others": others[0]}
+                            rates[what].append(round(figures["rows"] / figures[what], 1))
+    return {"rows": rows, "batch_size": batch_size, "loaders": loaders, "others": used[0]}
 
 
 @contextmanager
@@ -216,34 +167,7 @@ def _folder(folder: str | None) -> Iterator[str]:
         yield root
 
 
-@contextmanager
-def _others() -> Iterator[list[float]]:
-    """Collect CPU seconds; on leaving, replace them by the share of the CPU that all other processes used."""
-    start, busy, used = time.perf_counter(), psutil.cpu_times(), []
-    yield used
-    now = psutil.cpu_times()
-    total = sum(getattr(now, kind) - getattr(busy, kind) for kind in ("user", "system", "nice"))
-    available = (time.perf_counter() - start) * (os.cpu_count() or 1)
-    used[:] = [round(max(0.0, total - sum(used)) / available, 2)]
-
-
-def machine() -> dict[str, str]:
-    """What the figures depend on."""
-    owners = importlib.metadata.packages_distributions()
-    packages = ["tensorflow", "torch", "tfrecord", "datasets", "webdataset", "pyarrow", "numpy"]
-    versions = {
-        package: importlib.metadata.version(owners[package][0]) for package in packages if package in owners
-    }
-    cpu = platform.processor() or platform.machine()
-    if os.path.exists("/proc/cpuinfo"):
-        models = [line for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line]
-        cpu = models[0].partition(":")[2].strip() if models else cpu
-    return {
-        "date": f"{datetime.now(UTC):%Y-%m-%d}",
-        "cpu": f"{cpu}, {os.cpu_count()} cores",
-        "system": f"{platform.system()}, Python {platform.python_version()}",
-        "packages": ", ".join(f"{name} {version}" for name, version in versions.items()),
-    }
+PACKAGES = ["tensorflow", "tensorflow-cpu", "torch", "tfrecord", "datasets", "webdataset", "pyarrow", "numpy"]
 
 
 def show(name: str, found: dict[str, Any]) -> None:
@@ -254,7 +178,7 @@ def show(name: str, found: dict[str, Any]) -> None:
         for error in errors(ways):
             print(f"  {loader:32}{error}")
         if cpu:
-            ratio = ratios(found["loaders"], loader)
+            ratio = report.ratios(found["loaders"], loader)
             spread = f"   {median(ratio):.2f} ({min(ratio):.2f} to {max(ratio):.2f})" if ratio else ""
             print(f"  {loader:32}{median(cpu):14,.0f}{median(wall):14,.0f}{spread}")
 
@@ -272,13 +196,12 @@ def main() -> None:
     arguments = parser.parse_args()
     if arguments.worker:
         loader, way, work = arguments.worker
-        serve(loader, way, Work(*json.loads(work)))
+        serve_loader(loader, way, Work(*json.loads(work)))
         return
     if arguments.report:
-        feed_report.write(json.loads(RESULTS.read_text()))
+        report.write(json.loads(RESULTS.read_text()))
         return
-    memory = "/dev/shm"
-    folder = memory if os.access(memory, os.W_OK) else None
+    folder = memory_folder()
     print(f"dask-tfrecord {dask_tfrecord.__version__}, median of {arguments.rounds} rounds")
     print(f"{'':34}rows per CPU s    rows per s   x TensorFlow's best per CPU s (least to most)")
     for name in arguments.datasets or DATASETS:
@@ -286,7 +209,7 @@ def main() -> None:
         show(name, found)
         if arguments.store:
             results = json.loads(RESULTS.read_text()) if RESULTS.exists() else {"datasets": {}}
-            results["machine"] = machine()
+            results["machine"] = machine() | {"packages": versions(PACKAGES)}
             results["datasets"][name] = found
             results["datasets"] = {
                 one: results["datasets"][one] for one in DATASETS if one in results["datasets"]

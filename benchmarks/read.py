@@ -60,9 +60,9 @@ def bare_loop(paths: Sequence[Path], columns: Sequence[Column]) -> None:
     side_by_side(read, len(paths))
 
 
-def compute_and_drop(ddf: dd.DataFrame) -> None:
-    """Compute all partitions, and release each partition as soon as it is computed."""
-    ddf.map_partitions(len, meta=(None, "int64")).compute()
+def compute_and_drop(ddf: dd.DataFrame) -> int:
+    """Compute all partitions, release each partition as soon as it is computed, and return the row count."""
+    return int(ddf.map_partitions(len, meta=(None, "int64")).compute().sum())
 
 
 def measure_table(root: str, name: str, table: Table, rounds: int) -> None:

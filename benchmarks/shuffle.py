@@ -26,6 +26,7 @@ import pyarrow as pa
 from distributed import Client, LocalCluster
 
 import dask_tfrecord
+from benchmarks.workers import forget_peak, peak_bytes
 
 ROW_BYTES = 80
 TEXT_BYTES = 56
@@ -52,16 +53,6 @@ def partition(index: int, rows: int) -> pd.DataFrame:
         "text": pd.arrays.ArrowExtensionArray(text),
     }
     return pd.DataFrame(columns)
-
-
-def peak_bytes() -> int:
-    """Return the peak memory of this process since `forget_peak`."""
-    status = Path("/proc/self/status").read_text()
-    return int(status.split("VmHWM:")[1].split()[0]) * 1024
-
-
-def forget_peak() -> None:
-    Path("/proc/self/clear_refs").write_text("5")
 
 
 def processor_seconds() -> float:

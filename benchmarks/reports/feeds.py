@@ -1,12 +1,27 @@
-"""The figures of `benchmarks.feeds` as Markdown tables and as a plot. Only drawing needs matplotlib."""
+"""The figures of `benchmarks.feeds` as Markdown tables and as a plot."""
 
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-HERE = Path(__file__).parent
-GUIDE = HERE.parent / "docs" / "training.md"
-BEGIN, END = "<!-- made by: python -m benchmarks.feeds --report -->\n", "<!-- end of what was made -->\n"
+from benchmarks.reports import (
+    HERE,
+    OURS_COLOUR,
+    ROOT,
+    THEIR_COLOUR,
+    best_way,
+    errors,
+    panels,
+    ratio_text,
+    ratio_ticks,
+    replace_region,
+    round_ratios,
+    rounded,
+    spread,
+)
+
+GUIDE = ROOT / "docs" / "training.md"
+COMMAND = "python -m benchmarks.feeds --report"
 
 TENSORFLOW = ("tensorflow, best native", "tensorflow, usual")
 OURS, OURS_TORCH = "tensorflow, ours", "torch, ours"
@@ -15,6 +30,8 @@ TORCH_PEERS = ("torch, vahidk/tfrecord", "torch, HF datasets", "torch, webdatase
 # The least ratio to TensorFlow's best that is aimed at, and to each other loader of PyTorch on vectors.
 GOALS = {"tabular": 2.5, "vectors": 2.5, "wide": 2.5, "images": 0.9}
 TORCH_GOAL = 8.0
+
+LEAST = 0.006  # ratio that the plot shows
 
 # The name of a loader in tables and in the plot.
 TITLES = {
@@ -30,32 +47,18 @@ TITLES = {
 }
 
 
-def best_way(ways: dict[str, Any], what: str) -> list[float]:
-    """The rates of the way with the highest median; empty if the loader failed."""
-    found = [way[what] for way in ways.values() if isinstance(way, dict) and way.get(what)]
-    return max(found, key=median, default=[])
-
-
 def ratios(loaders: dict[str, Any], loader: str, others: tuple[str, ...] = TENSORFLOW) -> list[float]:
     """Rows per CPU second of a loader, relative to the best of other loaders: one ratio a round."""
     peers = [best_way(loaders.get(other, {}), "cpu") for other in others]
     best = max(peers, key=lambda rates: median(rates) if rates else 0.0)
     mine = best_way(loaders.get(loader, {}), "cpu")
-    return [one / other for one, other in zip(mine, best, strict=False)]
-
-
-def errors(ways: dict[str, Any]) -> list[str]:
-    """Why a loader, or a way to use it, has no figures."""
-    if "error" in ways:
-        return [ways["error"]]
-    return [f"{way}: {figures['error']}" for way, figures in ways.items() if "error" in figures]
+    return round_ratios(mine, best)
 
 
 def write(results: dict[str, Any]) -> None:
     """Write the tables, the plot, and the table of the guide."""
     (HERE / "feeds.md").write_text(full_tables(results))
-    before, rest = GUIDE.read_text().split(BEGIN)
-    GUIDE.write_text(before + BEGIN + short_table(results) + END + rest.split(END)[1])
+    replace_region(GUIDE, COMMAND, short_table(results))
     draw(results, HERE / "feeds.svg")
 
 
@@ -94,9 +97,8 @@ def _row(loaders: dict[str, Any], loader: str) -> str:
     failed = "; ".join(errors(loaders[loader]))
     if not cpu:
         return f"| {TITLES[loader]} | {failed} | | |"
-    ratio = ratios(loaders, loader)
-    text = f"{_ratio(median(ratio))} ({_ratio(min(ratio))} to {_ratio(max(ratio))})" if ratio else ""
-    return f"| {TITLES[loader]} | {_rounded(median(cpu))} | {_rounded(median(wall))} | {text} |"
+    ratio = spread(ratios(loaders, loader))
+    return f"| {TITLES[loader]} | {rounded(median(cpu))} | {rounded(median(wall))} | {ratio} |"
 
 
 def _goals(datasets: dict[str, Any]) -> list[str]:
@@ -119,7 +121,7 @@ def _goals(datasets: dict[str, Any]) -> list[str]:
     for what, goal, ratio in rows:
         if ratio:
             met = "met" if median(ratio) >= goal else "missed"
-            lines.append(f"| {what} | {goal} | {_ratio(median(ratio))} | {met} |")
+            lines.append(f"| {what} | {goal} | {ratio_text(median(ratio))} | {met} |")
     return lines
 
 
@@ -139,61 +141,25 @@ def _cell(loaders: dict[str, Any], loader: str) -> str:
     if not cpu:
         return "failed" if loader in loaders else "-"
     thousands = f"{median(cpu) / 1000:,.0f}" if median(cpu) >= 1e5 else f"{median(cpu) / 1000:,.1f}"
-    return f"{thousands} k ({_ratio(median(ratio))} x)" if ratio else f"{thousands} k"
-
-
-def _ratio(value: float) -> str:
-    return f"{value:.2g}" if value < 1 else f"{value:.1f}"
-
-
-def _rounded(rate: float) -> str:
-    """A rate with three digits that count."""
-    return f"{float(f'{rate:.3g}'):,.0f}"
+    return f"{thousands} k ({ratio_text(median(ratio))} x)" if ratio else f"{thousands} k"
 
 
 def draw(results: dict[str, Any], path: Path) -> None:
     """Draw the ratios to TensorFlow's best: a panel for each table, a bar for each loader and compression."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    plt.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "feeds", "font.size": 9})
     datasets = results["datasets"]
     tables = [table for table in GOALS if table in datasets or f"{table} gzip" in datasets]
-    loaders = list(TITLES)
-    figure, axes = plt.subplots(
-        1,
-        len(tables),
-        figsize=(2.2 + 2.9 * len(tables), 5.2),
-        sharey=True,
-        squeeze=False,
-        layout="constrained",
-    )
-    for axis, table in zip(axes[0], tables, strict=True):
-        for shift, name in ((-0.19, table), (0.19, f"{table} gzip")):
-            _bars(axis, datasets.get(name), shift, name.endswith("gzip"))
-        axis.set_title(table, fontweight="bold")
-        axis.set_xscale("log")
-        axis.set_xlim(0.006, 90)
-        axis.set_xticks([0.01, 0.1, 1, 10], ["0.01", "0.1", "1", "10"])
-        axis.minorticks_off()
-        axis.axvline(1, color="#333333", linewidth=1, zorder=0)
-        axis.set_axisbelow(True)
-        axis.grid(axis="x", color="#e4e4e4", linewidth=0.7)
-        axis.spines[["top", "right", "left"]].set_visible(False)
-        axis.tick_params(axis="y", length=0)
-    axes[0][0].set_yticks(range(len(loaders)), [TITLES[loader] for loader in loaders])
-    axes[0][0].invert_yaxis()
-    for label, loader in zip(axes[0][0].get_yticklabels(), loaders, strict=True):
-        label.set_fontweight("bold" if "ours" in loader else "normal")
-    figure.supxlabel(
-        "rows per CPU second, as a multiple of TensorFlow's best way (logarithmic). "
-        "Dark: uncompressed, light: gzip. Lines at the ends: least and greatest ratio.",
-        fontsize=9,
-    )
-    figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
-    plt.close(figure)
+    with panels(path, tables, [TITLES[loader] for loader in TITLES], 5.2) as (figure, axes):
+        for axis, table in zip(axes, tables, strict=True):
+            for shift, name in ((-0.19, table), (0.19, f"{table} gzip")):
+                _bars(axis, datasets.get(name), shift, name.endswith("gzip"))
+            ratio_ticks(axis, LEAST, 90)
+        for label, loader in zip(axes[0].get_yticklabels(), TITLES, strict=True):
+            label.set_fontweight("bold" if "ours" in loader else "normal")
+        figure.supxlabel(
+            "rows per CPU second, as a multiple of TensorFlow's best way (logarithmic). "
+            "Dark: uncompressed, light: gzip. Lines at the ends: least and greatest ratio.",
+            fontsize=9,
+        )
 
 
 def _bars(axis: Any, found: dict[str, Any] | None, shift: float, is_light: bool) -> None:
@@ -203,12 +169,12 @@ def _bars(axis: Any, found: dict[str, Any] | None, shift: float, is_light: bool)
         ratio = ratios(found["loaders"], loader)
         if not ratio:
             if loader in found["loaders"]:
-                axis.text(0.0066, place + shift, "failed", va="center", color="#999999", fontsize=8)
+                axis.text(LEAST * 1.1, place + shift, "failed", va="center", color="#999999", fontsize=8)
             continue
-        colour = "#0b7285" if "ours" in loader else "#868e96"
+        colour = OURS_COLOUR if "ours" in loader else THEIR_COLOUR
         value = median(ratio)
         axis.barh(
-            place + shift, value - 0.006, 0.34, left=0.006, color=colour, alpha=0.45 if is_light else 1.0
+            place + shift, value - LEAST, 0.34, left=LEAST, color=colour, alpha=0.45 if is_light else 1.0
         )
         axis.plot([min(ratio), max(ratio)], [place + shift] * 2, color="#212529", linewidth=1)
-        axis.text(max(ratio) * 1.15, place + shift, _ratio(value), va="center", fontsize=8)
+        axis.text(max(ratio) * 1.15, place + shift, ratio_text(value), va="center", fontsize=8)

@@ -1,0 +1,68 @@
+"""The jobs of `benchmarks.peers`, one module for each peer.
+
+A module of a peer is imported by the interpreter of the peer's environment, so the modules share only this
+one, which needs nothing but pyarrow. ``WAYS`` of a module gives, for each way to use the peer, a function for
+each kind of job that the peer can do: it prepares the job, and returns the pass that is measured.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+
+# One pass over the rows of a job. It may write into the given directory, which does not exist yet, and
+# returns the number of rows.
+Pass = Callable[[str], int]
+
+
+class Work(NamedTuple):
+    """A job on one table.
+
+    Attributes
+    ----------
+    root : str
+        The directory with the data: ``source.arrow`` holds the rows to write.
+    files : str
+        The directory, in ``root``, with the TFRecord files to read.
+    codec : "gzip" or None
+        The compression of the files to read or to write.
+    features : dict of str to list
+        The kind ("int", "float" or "byte") and the number of values of each feature of the table: 0 for a
+        scalar, -1 for lists of different lengths.
+    columns : list of str
+        The features to read.
+    rows : int
+        The number of rows of the data.
+    batch_size : int
+        Number of rows of a batch, for peers that read batches.
+    """
+
+    root: str
+    files: str
+    codec: str | None
+    features: dict[str, list[Any]]
+    columns: list[str]
+    rows: int
+    batch_size: int
+
+    def paths(self) -> list[str]:
+        """The TFRecord files to read."""
+        return sorted(map(str, Path(self.root, self.files).glob("part-*")))
+
+    def source(self) -> pa.Table:
+        """The rows to write."""
+        with pa.memory_map(f"{self.root}/source.arrow") as file:
+            return pa.ipc.open_file(file).read_all()
+
+    def python_rows(self) -> list[dict[str, Any]]:
+        """The rows to write as dictionaries, with bytes in place of text."""
+        table = self.source()
+        for name, (kind, _) in self.features.items():
+            if kind == "byte":
+                table = table.set_column(table.column_names.index(name), name, table[name].cast("binary"))
+        return table.to_pylist()
+
+
+# The functions of a peer: for each way to use the peer, the kinds of jobs that it can do.
+Ways = dict[str, dict[str, Callable[[Work], Pass]]]

@@ -1,0 +1,38 @@
+"""The tfrecord package (vahidk/tfrecord), which parses and writes records one by one in Python."""
+
+from benchmarks.peer_jobs import Pass, Ways, Work
+
+
+def read(work: Work) -> Pass:
+    from tfrecord.reader import tfrecord_loader
+
+    kinds = {name: work.features[name][0] for name in work.columns}
+
+    def read_all(_: str) -> int:
+        rows = 0
+        for path in work.paths():
+            rows += len(list(tfrecord_loader(path, None, kinds, compression_type=work.codec)))
+        return rows
+
+    return read_all
+
+
+def write(work: Work) -> Pass:
+    from tfrecord.writer import TFRecordWriter
+
+    if work.codec:
+        raise NotImplementedError("the package cannot write compressed files")
+    rows = work.python_rows()
+    kinds = {name: kind for name, (kind, _) in work.features.items()}
+
+    def write_all(path: str) -> int:
+        writer = TFRecordWriter(path)
+        for row in rows:
+            writer.write({name: (value, kinds[name]) for name, value in row.items()})
+        writer.close()
+        return len(rows)
+
+    return write_all
+
+
+WAYS: Ways = {"": {"read": read, "write": write}}

@@ -1,0 +1,51 @@
+"""``benchmarks/RESULTS.md``: the stored figures of `peers`, `scale` and `memory`."""
+
+import json
+from typing import Any
+
+from benchmarks.reports import HERE, memory, peers, scale
+
+PAGE = HERE / "RESULTS.md"
+ORIGINS = {"peers": peers.sections, "scale": scale.sections, "memory": memory.sections}
+
+INTRODUCTION = """\
+# Measured against other tools
+
+Made by `python -m benchmarks.peers --report` from the figures that `benchmarks.peers`, `benchmarks.scale` and
+`benchmarks.memory` stored. The claim of each table is a ratio, because absolute times depend on the machine.
+
+A ratio is the rows per CPU second of this package, divided by those of the other tool in the same round: the
+median of the rounds, and the least and the greatest in brackets. CPU seconds count all processes of a tool. A
+slow tool gets fewer rows. Peak MB is the most memory of all processes of a tool during a pass, with its
+libraries and its input. Rows per second depend on how much of the processor other processes left over.
+"""
+
+
+def stored(name: str) -> dict[str, Any]:
+    """The figures that a benchmark stored; empty if it stored none."""
+    path = HERE / f"{name}.json"
+    results: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
+    return results
+
+
+def store(name: str, results: dict[str, Any]) -> None:
+    """Store the figures of a benchmark, and report."""
+    (HERE / f"{name}.json").write_text(json.dumps(results, indent=1) + "\n")
+    write()
+
+
+def page() -> str:
+    """The whole page."""
+    found = {name: results for name in ORIGINS if (results := stored(name))}
+    lines = [INTRODUCTION]
+    lines += [f"- `benchmarks.{name}`: {'; '.join(one['machine'].values())}" for name, one in found.items()]
+    for name, results in found.items():
+        lines += ["", *ORIGINS[name](results)]
+    return "\n".join([*lines, ""])
+
+
+def write() -> None:
+    """Write the page, the README's table and the plot."""
+    PAGE.write_text(page())
+    if results := stored("peers"):
+        peers.write(results)

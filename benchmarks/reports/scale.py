@@ -1,0 +1,98 @@
+"""The figures of `benchmarks.scale` as a table."""
+
+import math
+from statistics import median
+from typing import Any
+
+from benchmarks.reports import ratio_text
+
+FORMATS = ("tfrecord", "parquet")
+
+# Each step with its unit, and the divisor that gives the unit.
+STEPS: dict[str, tuple[str, float]] = {
+    "plan a write": ("CPU s", 1),
+    "graph of the write": ("CPU s", 1),
+    "bytes of the write": ("MB", 1e6),
+    "write": ("CPU s", 1),
+    "commit": ("CPU s", 1),
+    "open": ("CPU s", 1),
+    "graph of a read": ("CPU s", 1),
+    "bytes of a read": ("MB", 1e6),
+    "filter one row": ("CPU s", 1),
+    "len": ("CPU s", 1),
+    "append one file": ("CPU s", 1),
+    "peak memory": ("MB", 1e6),
+}
+
+# The most CPU seconds that are aimed at, with 100,000 files.
+GOALS = {"open": 2.0, "graph of a read": 2.0, "filter one row": 1.5, "append one file": 1.0}
+GOAL_COUNT = "100000"
+
+
+def middle(runs: list[dict[str, Any]], step: str) -> float | None:
+    """The median of the rounds; None if the format failed."""
+    found = [run[step] for run in runs if step in run]
+    return median(found) if found else None
+
+
+def exponent(sizes: dict[str, Any], name: str, step: str) -> str:
+    """The power of the number of partitions that a figure grows with, between the two largest sizes."""
+    counts = sorted(sizes, key=int)[-2:]
+    figures = [middle(sizes[count][name], step) for count in counts]
+    if len(counts) < 2 or not all(figures):
+        return ""
+    return f"{math.log(figures[1] / figures[0]) / math.log(int(counts[1]) / int(counts[0])):.2f}"
+
+
+def sections(results: dict[str, Any]) -> list[str]:
+    """The lines of the table, as Markdown."""
+    sizes = results["sizes"]
+    counts = sorted(sizes, key=int)
+    columns = [
+        "step",
+        "",
+        *(f"{int(count):,}" for count in counts),
+        "exponent",
+        f"Parquet, {int(counts[-1]):,}",
+    ]
+    lines = [
+        "## Many files",
+        "",
+        "Partitions of ten rows, a file each; the last two columns compare Dask's Parquet functions.",
+        "",
+        f"| {' | '.join([*columns, 'exponent', 'Parquet / TFRecord'])} |",
+        "|---|---" + "|--:" * (len(columns)) + "|",
+    ]
+    for step, (unit, divisor) in STEPS.items():
+        ours = [middle(sizes[count]["tfrecord"], step) for count in counts]
+        theirs = middle(sizes[counts[-1]]["parquet"], step)
+        cells = [step, unit, *(_text(figure, divisor) for figure in ours), exponent(sizes, "tfrecord", step)]
+        cells += [_text(theirs, divisor), exponent(sizes, "parquet", step)]
+        cells.append(ratio_text(theirs / ours[-1]) if theirs and ours[-1] else "")
+        lines.append(f"| {' | '.join(cells)} |")
+    failed = {
+        f"- {name}, {int(count):,} partitions: {run['error']}"
+        for count, one in sizes.items()
+        for name, runs in one.items()
+        for run in runs
+        if "error" in run
+    }
+    return [*lines, *([""] if failed else []), *sorted(failed), "", *_goals(sizes)]
+
+
+def _text(figure: float | None, divisor: float) -> str:
+    return "failed" if figure is None else f"{float(f'{figure / divisor:.2g}'):,g}"
+
+
+def _goals(sizes: dict[str, Any]) -> list[str]:
+    if GOAL_COUNT not in sizes:
+        return []
+    lines = [
+        f"| CPU seconds with {int(GOAL_COUNT):,} files | goal, at most | measured | |",
+        "|---|--:|--:|---|",
+    ]
+    for step, goal in GOALS.items():
+        found = middle(sizes[GOAL_COUNT]["tfrecord"], step)
+        verdict = "failed" if found is None else "met" if found <= goal else "missed"
+        lines.append(f"| {step} | {goal:g} | {_text(found, 1)} | {verdict} |")
+    return lines

@@ -1,0 +1,215 @@
+"""Processes that measure: a framework gets a process of its own, because it keeps threads and memory.
+
+This module needs only psutil besides the standard library, because processes of other environments import it.
+"""
+
+import importlib.metadata
+import json
+import os
+import platform
+import resource
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+ROOT = Path(__file__).parent.parent
+
+
+class Worker:
+    """A process that answers lines of JSON.
+
+    Parameters
+    ----------
+    python : str or path-like
+        The interpreter.
+    arguments : list of str
+        The arguments of the interpreter.
+    environment : dict of str to str
+        Environment variables that differ from those of this process.
+    """
+
+    def __init__(self, python: str | Path, arguments: list[str], environment: dict[str, str]) -> None:
+        self._errors = tempfile.TemporaryFile("w+", errors="replace")  # noqa: SIM115 - `__exit__` closes it
+        self._process = subprocess.Popen(
+            [str(python), "-W", "ignore", *arguments],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            text=True,
+            cwd=ROOT,
+            env={**os.environ, **environment},
+        )
+
+    def ask(self, question: Any, limit: float | None = None) -> dict[str, Any]:
+        """Return the answer to a question.
+
+        Parameters
+        ----------
+        question : object
+            Anything that JSON can hold.
+        limit : float, optional
+            Seconds after which the process is ended.
+
+        Raises
+        ------
+        RuntimeError
+            If the process ended, with the last line of its error messages.
+        """
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        timer = threading.Timer(limit, self._end) if limit else None
+        if timer:
+            timer.start()
+        try:
+            self._process.stdin.write(json.dumps(question) + "\n")
+            self._process.stdin.flush()
+            line = self._process.stdout.readline()
+        except BrokenPipeError:
+            line = ""
+        finally:
+            is_late = timer is not None and timer.finished.is_set()
+            if timer:
+                timer.cancel()
+        if not line:
+            self._end()
+            self._process.wait()
+            self._errors.seek(0)
+            raise RuntimeError(f"no answer in {limit} s" if is_late else last_error(self._errors.read()))
+        answer: dict[str, Any] = json.loads(line)
+        return answer
+
+    @property
+    def has_ended(self) -> bool:
+        """True if the process can answer no more."""
+        return self._process.poll() is not None
+
+    def _end(self) -> None:
+        with suppress(psutil.NoSuchProcess):
+            for process in _family(psutil.Process(self._process.pid)):
+                with suppress(psutil.NoSuchProcess):
+                    process.kill()
+
+    def __enter__(self) -> "Worker":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        assert self._process.stdin is not None
+        with suppress(BrokenPipeError):
+            self._process.stdin.close()
+        try:
+            self._process.wait(30)
+        except subprocess.TimeoutExpired:
+            self._end()
+            self._process.wait()
+        self._errors.close()
+
+
+def last_error(text: str) -> str:
+    """The last line of a traceback, without paths."""
+    lines = [line for line in text.splitlines() if line and not line.startswith(" ")]
+    return " ".join("..." if "/" in word else word for word in (lines or ["no answer"])[-1].split())[:200]
+
+
+def serve(answer: Callable[[Any], dict[str, Any]]) -> None:
+    """Answer each line of JSON on standard input with a line of JSON on standard output."""
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # what a package prints is no answer
+    for line in sys.stdin:
+        print(json.dumps(answer(json.loads(line))), file=answers, flush=True)
+
+
+# -- Measuring -----------------------------------------------------------------------------------------------
+
+
+def measured(work: Callable[[], int]) -> dict[str, float]:
+    """The rows, wall seconds, CPU seconds and peak bytes of a piece of work, with all child processes.
+
+    The peak is the sum of the peaks of the processes, and contains libraries and inputs. It is 0 on systems
+    other than Linux.
+    """
+    for process in _family(psutil.Process()):
+        forget_peak(process.pid)
+    start, busy = time.perf_counter(), cpu_seconds()
+    rows = work()
+    wall, cpu = time.perf_counter() - start, cpu_seconds() - busy
+    peak = sum(peak_bytes(process.pid) for process in _family(psutil.Process()))
+    return {"rows": rows, "wall": wall, "cpu": cpu, "memory": peak}
+
+
+def cpu_seconds() -> float:
+    """CPU seconds of this process and of its children, whether they still run or have ended."""
+    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    total = sum(one.ru_utime + one.ru_stime for one in used)
+    for process in _family(psutil.Process())[1:]:
+        with suppress(psutil.NoSuchProcess, psutil.AccessDenied):
+            total += sum(process.cpu_times()[:4])  # user, system, and the same of its ended children
+    return total
+
+
+def peak_bytes(pid: int | str = "self") -> int:
+    """The peak memory of a process since `forget_peak`."""
+    with suppress(OSError, IndexError):  # the process has ended, or the system is not Linux
+        return int(Path(f"/proc/{pid}/status").read_text().split("VmHWM:")[1].split()[0]) * 1024
+    return 0
+
+
+def forget_peak(pid: int | str = "self") -> None:
+    """Make the present memory of a process its peak."""
+    with suppress(OSError):  # the process has ended, or the system is not Linux
+        Path(f"/proc/{pid}/clear_refs").write_text("5")
+
+
+def _family(process: psutil.Process) -> list[psutil.Process]:
+    with suppress(psutil.NoSuchProcess):
+        return [process, *process.children(recursive=True)]
+    return []
+
+
+@contextmanager
+def others() -> Iterator[list[float]]:
+    """Collect CPU seconds; on leaving, replace them by the share of the CPU that all other processes used."""
+    start, busy, used = time.perf_counter(), psutil.cpu_times(), []
+    yield used
+    now = psutil.cpu_times()
+    total = sum(getattr(now, kind) - getattr(busy, kind) for kind in ("user", "system", "nice"))
+    available = (time.perf_counter() - start) * (os.cpu_count() or 1)
+    used[:] = [round(max(0.0, total - sum(used)) / available, 2)]
+
+
+# -- What the figures depend on ------------------------------------------------------------------------------
+
+
+def memory_folder() -> str | None:
+    """A directory in memory, if the system has one."""
+    return "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+
+
+def versions(packages: Iterable[str]) -> str:
+    """The versions of the distributions that are installed here."""
+    found = []
+    for package in packages:
+        with suppress(importlib.metadata.PackageNotFoundError):
+            found.append(f"{package} {importlib.metadata.version(package)}")
+    return ", ".join(found)
+
+
+def machine() -> dict[str, str]:
+    """The date, the processor and the system."""
+    cpu = platform.processor() or platform.machine()
+    if os.path.exists("/proc/cpuinfo"):
+        models = [line for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line]
+        cpu = models[0].partition(":")[2].strip() if models else cpu
+    return {
+        "date": f"{datetime.now(UTC):%Y-%m-%d}",
+        "cpu": f"{cpu}, {os.cpu_count()} cores",
+        "system": f"{platform.system()}, Python {platform.python_version()}",
+    }
