@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 
 from dask_tfrecord import arguments
-from dask_tfrecord.dataset.snapshot.model import versions
+from dask_tfrecord.dataset.snapshot.versions import versions
 from dask_tfrecord.dataset.snapshot.visibility import visible_files
 from dask_tfrecord.dataset.write.destination import destination
 from dask_tfrecord.dataset.write.orphans import remove_orphans

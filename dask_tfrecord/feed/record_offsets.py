@@ -14,9 +14,9 @@ from dask_tfrecord.cluster import compute_each
 from dask_tfrecord.codec import HEADER_BYTES, scan, take_bytes
 from dask_tfrecord.codec.codecs import detect
 from dask_tfrecord.dataset.plan import Dataset
-from dask_tfrecord.dataset.snapshot.model import versions
 from dask_tfrecord.dataset.snapshot.names import offsets_path, stored_offsets
 from dask_tfrecord.dataset.snapshot.offsets import Offsets, read_offsets, to_parquet
+from dask_tfrecord.dataset.snapshot.versions import versions
 from dask_tfrecord.errors import ConcurrentWriteError, DestinationError, FileChangedError, TFRecordError
 from dask_tfrecord.files.entry import FileEntry
 from dask_tfrecord.files.options import ReadOptions

@@ -206,12 +206,36 @@ def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def newest(root: Path) -> tuple[int, pa.Table, dict[str, Any]]:
+    """Return the number, all rows and the metadata of the newest snapshot."""
     names = [name for name in os.listdir(root / "_tfrecord") if re.fullmatch(r"\d{8}\.parquet", name)]
-    path = root / "_tfrecord" / max(names)
+    number = int(max(names)[:8])
+    table, metadata = parquet_file(root, number)
+    if metadata.get("base") is not None:
+        base = metadata["base"]["version"]
+        check(metadata["format_version"] >= 2 and base < number, "the base")
+        data = (root / "_tfrecord" / f"{base:08d}.parquet").read_bytes()
+        check(crc32c(data) == metadata["base"]["crc32c"], "the CRC of the base")
+        rows, described = parquet_file(root, base)
+        check(described.get("base") is None, "a base of the base")
+        same = all(described.get(key) == metadata.get(key) for key in ("schema", "partitioning"))
+        check(same, "the columns of the base")
+        table = by_directory(pa.concat_tables([rows, table], promote_options="permissive"))
+        check(len(set(table["path"].to_pylist())) == len(table), "a path twice")
+    return number, table, metadata
+
+
+def by_directory(table: pa.Table) -> pa.Table:
+    directories = [path.rpartition("/")[0] for path in table["path"].to_pylist()]
+    first = {one: at for at, one in reversed(list(enumerate(directories)))}
+    return table.take(sorted(range(len(table)), key=lambda at: first[directories[at]]))
+
+
+def parquet_file(root: Path, number: int) -> tuple[pa.Table, dict[str, Any]]:
+    path = root / "_tfrecord" / f"{number:08d}.parquet"
     table = pq.read_table(path, page_checksum_verification=True)
     metadata = json.loads(table.schema.metadata[b"dask_tfrecord"], object_pairs_hook=unique)
     version = metadata["format_version"]
-    check(isinstance(version, int) and version <= 1, "the format version")
+    check(isinstance(version, int) and version <= 2, "the format version")
     for row in table.to_pylist():
         parts = row["path"].split("/")
         inside = not any(part in ("", ".", "..") for part in parts)
@@ -221,7 +245,7 @@ def newest(root: Path) -> tuple[int, pa.Table, dict[str, Any]]:
             starts = [block[name] for block in row["blocks"]]
             check(starts == sorted(set(starts)), "ascending blocks")
     check(len(set(table["path"].to_pylist())) == len(table), "a path twice")
-    return int(max(names)[:8]), table, metadata
+    return table, metadata
 
 
 def schema_of(stored: dict[str, Any]) -> tuple[pa.Schema, dict[str, pa.Array]]:
@@ -386,7 +410,8 @@ def append(root: Path, numbers: list[int]) -> None:
     number, table, metadata = newest(root)
     row = {"path": path, "bytes": len(data), "records": len(numbers), "crc32c": crc32c(data), "blocks": []}
     added = pa.Table.from_pylist([row], table.schema)
-    metadata.update(run=run, library="another", compression=None)
+    metadata.update(run=run, library="another", compression=None, format_version=1)
+    metadata.pop("base", None)
     table = pa.concat_tables([table, added])
     table = table.replace_schema_metadata({b"dask_tfrecord": json.dumps(metadata).encode()})
     pq.write_table(table, staged.parent / "snapshot", write_page_checksum=True)

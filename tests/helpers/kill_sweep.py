@@ -1,6 +1,7 @@
 """A script that kills a write at its first filesystem operation, then at its second, and so on to the last.
 
-``python kill_sweep.py MODE DIRECTORY`` prints as JSON the rows that were readable after each kill. The
+``python kill_sweep.py MODE DIRECTORY SNAPSHOTS`` prints as JSON the rows that were readable after each kill.
+If SNAPSHOTS is "delta", the write finds a snapshot with a base, and an append adds to the same base. The
 process that forks has started no threads.
 """
 
@@ -15,8 +16,10 @@ from pathlib import Path
 import dask
 import dask.dataframe as dd
 import pandas as pd
+import pyarrow.parquet as pq
 
 import dask_tfrecord
+from dask_tfrecord.dataset.snapshot import file_table
 
 OPERATIONS = {"open", "os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.link", "os.listdir", "os.scandir"}
 
@@ -40,7 +43,14 @@ def prepare(mode: str, place: Path) -> None:
     if mode == "create":
         return
     options = {"partition_on": "key"} if mode == "partitions" else {}
-    dask_tfrecord.to_tfrecord(rows(*range(7)), place, **options)
+    if file_table.DELTA_PART > 1:
+        dask_tfrecord.to_tfrecord(rows(*range(3)), place, **options)
+        dask_tfrecord.to_tfrecord(rows(*range(3, 7)), place, append=True, **options)
+        metadata = pq.read_metadata(place / "_tfrecord" / "00000002.parquet").metadata
+        if b'"base"' not in metadata[b"dask_tfrecord"]:
+            raise RuntimeError("the snapshot has no base")
+    else:
+        dask_tfrecord.to_tfrecord(rows(*range(7)), place, **options)
     if mode == "others":
         shutil.rmtree(place / "_tfrecord")
         for at, path in enumerate(sorted(place.glob("part-*"))):
@@ -100,6 +110,7 @@ def sweep(mode: str, directory: Path) -> list[dict[str, list[int]]]:
 
 
 if __name__ == "__main__":
+    file_table.DELTA_PART = {"full": 0.0, "delta": 1e9}[sys.argv[3]]
     with dask.config.set(scheduler="sync"):
         print(json.dumps(sweep(sys.argv[1], Path(sys.argv[2]))), flush=True)
     # Skip the shutdown of the interpreter: it aborted once, because of threads of libraries after the fork.

@@ -145,6 +145,7 @@ def test_records_of_bytes(tmp_path: Path) -> None:
     assert told["blocks"] > 2
 
 
+@pytest.mark.usefixtures("appended_snapshots")
 def test_appended_and_overwritten_datasets(tmp_path: Path) -> None:
     table = pa.table({"n": range(ROWS)})
     to_tfrecord(collection(table.slice(0, 100)), tmp_path / "a")
@@ -155,6 +156,16 @@ def test_appended_and_overwritten_datasets(tmp_path: Path) -> None:
     to_tfrecord(collection(table.slice(7, 3)), tmp_path / "a", overwrite=True)
     found, told = read(tmp_path / "a")
     assert found["n"].to_pylist() == [7, 8, 9]
+    assert told["number"] == 3
+
+
+@pytest.mark.usefixtures("appended_snapshots")
+def test_appended_partitions_have_the_order_of_the_library(tmp_path: Path) -> None:
+    for numbers in (range(20), range(20, 30), range(30, 60)):
+        table = pa.table({"n": numbers, "key": [f"k{n * 7 % (n % 9 + 1)}" for n in numbers]})
+        to_tfrecord(collection(table), tmp_path / "a", partition_on="key", append=True)
+    found, told = read(tmp_path / "a")
+    assert found["n"].to_pylist() == read_tfrecord(tmp_path / "a")["n"].compute().tolist()
     assert told["number"] == 3
 
 
@@ -176,9 +187,14 @@ def test_files_of_a_write_that_was_killed_are_ignored(
     assert len(told["ignored"]) == 2
 
 
-def test_another_program_appends(tmp_path: Path) -> None:
+@pytest.mark.usefixtures("appended_snapshots")
+@pytest.mark.parametrize("middle", [0, ROWS // 2])
+def test_another_program_appends(tmp_path: Path, middle: int) -> None:
     table = pa.table({"n": range(ROWS)})
-    to_tfrecord(collection(table), tmp_path / "a", compression="gzip", custom_metadata={"who": "me"})
+    for part in (table.slice(0, middle), table.slice(middle)):
+        if len(part):
+            options = {"compression": "gzip", "custom_metadata": {"who": "me"}, "append": True}
+            to_tfrecord(collection(part), tmp_path / "a", **options)
     run("append", tmp_path / "a", 7, 8, 9)
     assert read_tfrecord(tmp_path / "a")["n"].compute().tolist() == [*range(ROWS), 7, 8, 9]
     assert Snapshot.open(tmp_path / "a").custom_metadata == {"who": "me"}
@@ -189,7 +205,7 @@ def test_another_program_appends(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "refused"),
     [
-        ({"format_version": 2}, "the format version"),
+        ({"format_version": 3}, "the format version"),
         ({"format_version": "1"}, "the format version"),
         ({"unknown": [1, {"a": None}]}, None),
     ],

@@ -17,6 +17,7 @@ import pyarrow as pa
 import pytest
 from faults import FaultError, Faults
 from interrupted_creation import interrupt_creations
+from pattern_names import PatternNames, rows
 
 from dask_tfrecord import (
     ConcurrentWriteError,
@@ -25,11 +26,8 @@ from dask_tfrecord import (
     Snapshot,
     cleanup,
     exists,
-    index,
     read_tfrecord,
-    take,
     to_tfrecord,
-    verify,
 )
 from dask_tfrecord.dataset.snapshot.names import open_runs
 from dask_tfrecord.dataset.write.commit import commit
@@ -39,17 +37,9 @@ from dask_tfrecord.files.storage.store import Store
 # For each mode: the rows before, and the rows after a write of 3 and 5.
 MODES = {"append": ([0, 1, 2], [0, 1, 2, 3, 5]), "overwrite": ([0, 1, 2], [3, 5])}
 
-# Names of directories that a shell would take for patterns, and names that these patterns match.
-PATTERNS = ["a[0-9]b", "[!a]", "a**b", "a[b]", "a?b", "a{b,c}", "a[z-a]b"]
-SIBLINGS = ["ab", "a0b", "b", "axb", "ac"]
 
-
-def rows(*numbers: int, npartitions: int = 2) -> dd.DataFrame:
-    frame = pd.DataFrame({"n": list(numbers), "key": [n % 3 for n in numbers]})
-    return dd.from_pandas(frame, npartitions=npartitions)
-
-
-class StoreSuite:
+@pytest.mark.filterwarnings("ignore:.*the data is written, but:UserWarning")
+class StoreSuite(PatternNames):
     """The tests of one store. The fixture ``place`` is the URL of a directory that does not exist yet."""
 
     # Passed to the filesystem.
@@ -74,6 +64,11 @@ class StoreSuite:
 
     def write(self, ddf: dd.DataFrame, place: str, **options: Any) -> Any:
         return to_tfrecord(ddf, place, storage_options=self.options, retries=0, **options)
+
+    def write_twice(self, place: str, first: int, *others: int) -> None:
+        """Write a dataset and append to it, so that the test finds a snapshot that may have a base."""
+        self.write(rows(first, npartitions=1), place)
+        self.write(rows(*others, npartitions=1), place, append=True)
 
     def read(self, place: str) -> list[int]:
         """The sorted numbers of all rows; an empty list if there is no dataset."""
@@ -196,6 +191,7 @@ class StoreSuite:
             self.write(rows(*range(7)), place, shuffle=1)
         assert self.files(place) == []
 
+    @pytest.mark.usefixtures("appended_snapshots")
     def test_modes(self, place: str) -> None:
         self.write(rows(0, 1, 2), place, partition_on="key")
         self.write(rows(3, 4), place, partition_on="key", append=True)
@@ -241,18 +237,20 @@ class StoreSuite:
         assert self.read(place) == [3]
         assert len(self.files(place)) == 3
 
+    @pytest.mark.usefixtures("appended_snapshots")
     def test_concurrent_writes(self, place: str) -> None:
-        self.write(rows(1), place)
+        self.write_twice(place, 0, 1)
         appends = [self.write(rows(n), place, append=True, compute=False) for n in (2, 3)]
         overwrites = [self.write(rows(n), place, overwrite=True, compute=False) for n in (4, 5)]
         for lazy in appends:
             lazy.compute()
-        assert self.read(place) == [1, 2, 3]
+        assert self.read(place) == [0, 1, 2, 3]
         for lazy in overwrites:
             with pytest.raises(ConcurrentWriteError):
                 lazy.compute()
-        assert self.read(place) == [1, 2, 3]
+        assert self.read(place) == [0, 1, 2, 3]
 
+    @pytest.mark.usefixtures("appended_snapshots")
     def test_snapshots_that_are_created_at_once_are_both_kept_or_one_raises(self, place: str) -> None:
         for options in ({"append": True}, {"overwrite": True}):
             others = iter([self.write(rows(1), place, compute=False, **options)])
@@ -303,76 +301,10 @@ class StoreSuite:
             assert lazy.compute() == first
             assert self.read(f"{place}/{name}") == committed
 
-    # -- Names that a shell would take for patterns ----------------------------------------------------------
-
-    @pytest.mark.parametrize("name", PATTERNS)
-    def test_a_root_is_never_taken_for_a_pattern(self, place: str, name: str) -> None:
-        above = self.store(place)
-        beside = [f"{one}/{path}" for one in SIBLINGS for path in ("_SUCCESS", "_tfrecord/staging/x", "part")]
-        for path in beside:
-            above.fs.makedirs(above.join(path).rpartition("/")[0], exist_ok=True)
-            above.fs.pipe_file(above.join(path), b"x")
-        here = f"{place}/{name}"
-        self.write(rows(0, 1, 2), here, partition_on="key")
-        self.write(rows(3), here, partition_on="key", append=True)
-        assert self.read(here) == [0, 1, 2, 3]
-        assert take(here, [0], storage_options=self.options)["n"].tolist() == [0]
-        assert verify(here, storage_options=self.options)["agrees"].all()
-        self.write(rows(7), here, partition_on="key", overwrite="partitions")
-        assert self.read(here) == [0, 2, 3, 7]
-        self.abandoned(rows(4), here, partition_on="key", append=True)
-        assert len(self.clean(here)) >= 1
-        assert self.read(here) == [0, 2, 3, 7]
-        self.write(rows(8), here, overwrite=True)
-        assert self.read(here) == [8]
-        assert len(self.files(here)) == 3
-        found = [path for path in self.files(place) if not path.startswith(f"{name}/")]
-        assert found == sorted(beside)
-
-    def abandoned(self, ddf: dd.DataFrame, place: str, **options: Any) -> None:
-        """A write that is killed before its commit."""
-        with (
-            patch("dask_tfrecord.expr.writing.commit", side_effect=KeyboardInterrupt),
-            patch("dask_tfrecord.writer.abandon"),
-            pytest.raises(KeyboardInterrupt),
-        ):
-            self.write(ddf, place, **options)
-
-    @pytest.mark.parametrize("name", PATTERNS[:3])
-    def test_foreign_files_below_a_root_like_a_pattern_are_indexed_and_replaced(
-        self, place: str, name: str
-    ) -> None:
-        here = f"{place}/{name}"
-        self.write(rows(1), here)
-        store = self.store(here)
-        [part] = [path for path in self.files(here) if path.startswith("part-")]
-        data = store.fs.cat_file(store.join(part))
-        store.remove(store.join(path) for path in self.files(here))
-        store.fs.makedirs(store.join("day=[!a]*"), exist_ok=True)
-        store.fs.pipe_file(store.join("day=[!a]*/b[c]?.tfrecord"), data)
-        assert index(here, storage_options=self.options).records == 1
-        assert self.read(here) == [1]
-        self.write(rows(2), here, overwrite=True)
-        assert self.read(here) == [2]
-        assert len(self.files(here)) == 3
-
-    def test_values_like_patterns_make_directories_that_are_taken_literally(self, place: str) -> None:
-        values = ["a[b]", "ab", "a*", "a?b", "{a,b}", "[!a]", "**", "axb", "b"]
-        frame = pd.DataFrame({"n": range(len(values)), "text": values})
-        ddf = dd.from_pandas(frame, npartitions=1)
-        self.write(ddf, place, partition_on="text")
-        some = ddf[ddf["text"].isin(["a[b]", "a*", "[!a]", "**"])].assign(n=-1)
-        self.write(some, place, partition_on="text", overwrite="partitions")
-        found = read_tfrecord(place, storage_options=self.options).compute()
-        expected = {value: n for n, value in enumerate(values)}
-        expected |= {"a[b]": -1, "a*": -1, "[!a]": -1, "**": -1}
-        assert dict(zip(found["text"], found["n"], strict=True)) == expected
-        assert len(self.files(place)) == len(values) + 2
-
     # -- Failures --------------------------------------------------------------------------------------------
 
     @pytest.mark.parametrize("mode", MODES)
-    @pytest.mark.filterwarnings("ignore:.*the data is written, but:UserWarning")
+    @pytest.mark.usefixtures("appended_snapshots")
     def test_any_operation_may_fail(self, place: str, mode: str) -> None:
         self.sweep(place, mode, after=False)
 
@@ -382,7 +314,7 @@ class StoreSuite:
         outcomes = []
         for number in count(0, self.stride):
             here = f"{place}/{number}"
-            self.write(rows(*old), here)
+            self.write_twice(here, *old)
             before = self.files(here)
             faults = Faults(number, after=after)
             try:
@@ -408,11 +340,11 @@ class StoreSuite:
         assert old in outcomes
         assert outcomes[-1] == new
 
-    @pytest.mark.filterwarnings("ignore:.*the data is written, but:UserWarning")
+    @pytest.mark.usefixtures("appended_snapshots")
     def test_a_write_that_is_tried_again_succeeds_whatever_failed(self, place: str) -> None:
         for number in count(0, self.stride):
             here = f"{place}/{number}"
-            self.write(rows(0, 1, 2), here)
+            self.write_twice(here, 0, 1, 2)
             lazy = self.write(rows(3, 5), here, overwrite=True, compute=False)
             faults = Faults(number)
             for _ in range(2):
@@ -426,8 +358,9 @@ class StoreSuite:
                 break
         assert number > 5
 
+    @pytest.mark.usefixtures("appended_snapshots")
     def test_a_dead_run_is_cleaned_up(self, place: str) -> None:
-        self.write(rows(1), place)
+        self.write_twice(place, 0, 1)
         before = self.files(place)
         lazy = self.write(rows(2, 3), place, append=True, compute=False)
         with (
@@ -435,11 +368,11 @@ class StoreSuite:
             pytest.raises(KeyboardInterrupt),
         ):
             lazy.compute()
-        assert self.read(place) == [1]
+        assert self.read(place) == [0, 1]
         assert cleanup(place, storage_options=self.options) == []
         assert len(self.clean(place)) >= 2
         assert self.files(place) == before
-        assert self.read(place) == [1]
+        assert self.read(place) == [0, 1]
 
 
 class RemoteSuite(StoreSuite):
@@ -449,6 +382,6 @@ class RemoteSuite(StoreSuite):
     stride = int(os.environ.get("DASK_TFRECORD_FAULTS", 3))
 
     @pytest.mark.parametrize("mode", MODES)
-    @pytest.mark.filterwarnings("ignore:.*the data is written, but:UserWarning")
+    @pytest.mark.usefixtures("appended_snapshots")
     def test_any_answer_may_be_lost(self, place: str, mode: str) -> None:
         self.sweep(place, mode, after=True)

@@ -20,6 +20,8 @@ from unittest.mock import patch
 import aiohttp
 import dask.dataframe as dd
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import s3fs
 from fault_proxy import KINDS, FaultProxy, fault_proxy
@@ -27,6 +29,7 @@ from servers import s3_server, web_server
 from swift_server import needs_swift, swift_server
 
 from dask_tfrecord import Snapshot, cleanup, index, read_tfrecord, take, to_tfrecord, verify
+from dask_tfrecord.dataset.snapshot import file_table
 from dask_tfrecord.files.storage.store import Store
 
 pytestmark = [
@@ -215,6 +218,24 @@ def prepare(place: str, options: dict[str, Any]) -> None:
     to_tfrecord(rows(0, 1, 2), place, partition_on="key", storage_options=options)
 
 
+def with_deltas(work: Callable[[str, dict[str, Any]], None]) -> Callable[[str, dict[str, Any]], None]:
+    """Let appends store only the files that they add to their base."""
+
+    def patched(place: str, options: dict[str, Any]) -> None:
+        with patch.object(file_table, "DELTA_PART", 1e9):
+            work(place, options)
+
+    return patched
+
+
+def prepare_deltas(place: str, options: dict[str, Any]) -> None:
+    """A dataset of the same rows whose newest snapshot has a base."""
+    for numbers in ((0, 1), (2,)):
+        to_tfrecord(rows(*numbers), place, partition_on="key", append=True, storage_options=options)
+    data = Store.at(place, options).fs.cat_file(f"{place}/_tfrecord/00000002.parquet")
+    assert pq.read_metadata(pa.BufferReader(data)).metadata[b"dask_tfrecord"].count(b'"base"') == 1
+
+
 def prepare_abandoned(place: str, options: dict[str, Any]) -> None:
     """A dataset and a write that was killed before its commit."""
     prepare(place, options)
@@ -282,10 +303,15 @@ JOBS = {
     "append": Job(writing(append=True, partition_on="key"), prepare=prepare),
     "overwrite": Job(writing(overwrite=True), prepare=prepare),
     "overwrite partitions": Job(writing(overwrite="partitions", partition_on="key"), prepare=prepare),
+    "append to a base": Job(
+        with_deltas(writing(append=True, partition_on="key")), prepare=with_deltas(prepare_deltas)
+    ),
+    "overwrite with a base": Job(writing(overwrite=True), prepare=with_deltas(prepare_deltas)),
     "shuffled write": Job(writing(shuffle=1)),
     "cleanup": Job(clean, prepare=prepare_abandoned, left=runs),
     "index": Job(index_all, version, prepare_foreign),
     "read": Job(read_all, prepare=prepare, changes=False),
+    "read with a base": Job(read_all, prepare=with_deltas(prepare_deltas), changes=False),
     "read a glob": Job(read_listed, prepare=prepare, changes=False),
     "take": Job(take_some, prepare=prepare, changes=False),
     "verify": Job(checked, prepare=prepare, changes=False),

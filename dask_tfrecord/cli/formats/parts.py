@@ -27,7 +27,7 @@ from dask_tfrecord.cli.formats.names import SUFFIXES, Format, format_of_name
 from dask_tfrecord.cli.formats.sources import computed_partitions
 from dask_tfrecord.cluster import check_cluster
 from dask_tfrecord.dataset.partitioning.grouping import group_by_directory
-from dask_tfrecord.dataset.snapshot.model import versions
+from dask_tfrecord.dataset.snapshot.versions import versions
 from dask_tfrecord.dataset.write.destination import destination
 from dask_tfrecord.dataset.write.overwriting import may_be_overwritten
 from dask_tfrecord.errors import DestinationError

@@ -11,11 +11,10 @@ import dask_tfrecord
 from dask_tfrecord.cli.formats.names import Format
 from dask_tfrecord.cli.formats.parts import PartsWrite, plan_parts, write_parts
 from dask_tfrecord.cli.formats.sources import Source
-from dask_tfrecord.dataset.snapshot.model import find_snapshot
+from dask_tfrecord.dataset.snapshot.model import file_table, find_snapshot
 from dask_tfrecord.dataset.write.run import Mode, WriteRun
 from dask_tfrecord.errors import DestinationError
 from dask_tfrecord.files.entry import FileEntry
-from dask_tfrecord.files.part_names import run_of
 from dask_tfrecord.schema.model import Schema
 
 
@@ -135,7 +134,7 @@ def _keywords(target: Target) -> dict[str, Any]:
 
 def _write_tfrecord(source: Source, target: Target) -> tuple[int, int, int]:
     snapshot = dask_tfrecord.to_tfrecord(source.ddf, target.path, **_keywords(target))
-    return _totals(file for file in snapshot.files if run_of(file.path) == snapshot.run[:8])
+    return _totals(file_table(snapshot).of_run(snapshot.run))
 
 
 def _plan_tfrecord(ddf: dd.DataFrame, target: Target) -> tuple[Schema, list[tuple[str, int]]]:

@@ -49,6 +49,28 @@ def parse(metadata: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
+def dump(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the JSON object for the fields of a snapshot: the inverse of `parse`."""
+    partitioning = fields["partitioning"]
+    metadata = {
+        "run": fields["run"],
+        "compression": fields["compression"],
+        "schema": fields["schema"].to_json(),
+        "partitioning": Schema(partitioning).to_json() if partitioning else None,
+        "library": fields["library"],
+        "custom_metadata": fields["custom_metadata"],
+        "order": list(fields["order"]),
+        "index": fields["index"],
+    }
+    if fields["partial"]:
+        metadata["partial"] = True
+    if fields["mode"]:
+        metadata["mode"] = fields["mode"]
+    if fields["created"]:
+        metadata["created"] = fields["created"].isoformat()
+    return metadata
+
+
 def _levels(stored: Any, names: Sequence[str]) -> Levels | None:
     """Check that the levels of the index are columns."""
     if stored is None:

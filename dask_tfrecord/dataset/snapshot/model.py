@@ -4,26 +4,25 @@ Any tool can read the file. It holds relative paths only. Nothing in it is execu
 """
 
 import html
-import json
 import os
-import re
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from dataclasses import fields as dataclass_fields
 from datetime import datetime
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from dask_tfrecord.codec.codecs import Compression
 from dask_tfrecord.dataset.partitioning.grouping import group
-from dask_tfrecord.dataset.snapshot.metadata import Levels, parse, strict_json
-from dask_tfrecord.dataset.snapshot.names import METADATA_DIRECTORY, snapshot_path
-from dask_tfrecord.dataset.snapshot.table import from_table, to_table, value_columns
-from dask_tfrecord.errors import TFRecordError
+from dask_tfrecord.dataset.snapshot.file_table import FileTable, by_directory
+from dask_tfrecord.dataset.snapshot.metadata import Levels
+from dask_tfrecord.dataset.snapshot.part import parse_part
+from dask_tfrecord.dataset.snapshot.part import to_parquet as part_to_parquet
+from dask_tfrecord.dataset.snapshot.versions import Version, assemble, find_newest, read_version, versions
 from dask_tfrecord.files.entry import FileEntry
 from dask_tfrecord.files.storage.filesystem import Filesystem
 from dask_tfrecord.files.storage.listing import with_trailing_slash
@@ -34,11 +33,19 @@ from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.schema.model import Field, Schema
 from dask_tfrecord.schema.storage_values import load
 
-# Increase this when older readers would misunderstand the files that are written from then on.
-FORMAT_VERSION = 1
-
-_METADATA_KEY = b"dask_tfrecord"
-_NAME = re.compile(r"\d{8}\.parquet")
+# The columns of `Snapshot.history`.
+_HISTORY = pa.schema(
+    {
+        "version": pa.int64(),
+        "created": pa.timestamp("s", "UTC"),
+        "mode": pa.string(),
+        "files": pa.int64(),
+        "records": pa.int64(),
+        "bytes": pa.int64(),
+        "run": pa.string(),
+        "library": pa.string(),
+    }
+)
 
 # Most columns that the repr of a snapshot names.
 _MOST_COLUMNS = 12
@@ -50,6 +57,19 @@ def library_version() -> str:
         return version("dask-tfrecord")
     except PackageNotFoundError:  # the sources are used without an installation
         return "unknown"
+
+
+class _Files:
+    """The field `Snapshot.files`. The entries of a stored snapshot are made when they are needed."""
+
+    def __get__(self, snapshot: "Snapshot | None", owner: type) -> tuple[FileEntry, ...]:
+        if snapshot is None:  # dataclass asks for a default; there is none
+            raise AttributeError
+        files: tuple[FileEntry, ...] | FileTable = vars(snapshot)["_files"]
+        return files.entries if isinstance(files, FileTable) else files
+
+    def __set__(self, snapshot: "Snapshot", files: tuple[FileEntry, ...] | FileTable) -> None:
+        vars(snapshot)["_files"] = files
 
 
 @dataclass(frozen=True, repr=False)
@@ -106,7 +126,10 @@ class Snapshot:
     [2, 1]
     """
 
-    files: tuple[FileEntry, ...]
+    if TYPE_CHECKING:
+        files: tuple[FileEntry, ...]
+    else:
+        files: _Files = _Files()
     schema: Schema
     compression: Compression | None
     run: str
@@ -121,8 +144,8 @@ class Snapshot:
     created: datetime | None = None
 
     def __post_init__(self) -> None:
-        if self.partitioning:
-            object.__setattr__(self, "files", _by_directory(self.files))
+        if self.partitioning and not isinstance(vars(self)["_files"], FileTable):
+            object.__setattr__(self, "files", by_directory(self.files))
 
     @property
     def columns(self) -> Schema:
@@ -138,17 +161,20 @@ class Snapshot:
     @property
     def bytes(self) -> int:
         """The stored size of all files."""
-        return sum(file.bytes for file in self.files)
+        return self._total("bytes")
 
     @property
     def records(self) -> int:
         """The number of records in all files."""
-        return sum(file.records for file in self.files)
+        return self._total("records")
 
     @property
     def partitions(self) -> int:
         """The number of partition directories; 0 for a dataset without partition columns."""
-        return len({parent_of(file.path) for file in self.files}) if self.partitioning else 0
+        files = vars(self)["_files"]
+        if isinstance(files, FileTable):
+            return files.partitions
+        return len({parent_of(file.path) for file in files}) if self.partitioning else 0
 
     @property
     def partition_values(self) -> pa.Table:
@@ -175,8 +201,8 @@ class Snapshot:
         """
         if not self.partitioning:
             return pa.table({})
-        keys = pa.table(value_columns(self.files, self.partitioning))
-        if self.files:
+        keys = file_table(self).values
+        if len(keys):
             keys = group(keys, self.partition_on).values
         columns = [
             load(keys[item.name].combine_chunks(), item.type, item.categories) for item in self.partitioning
@@ -296,30 +322,37 @@ class Snapshot:
         cells = (f"<tr><th>{name}</th><td>{html.escape(text)}</td></tr>" for name, text in rows.items())
         return f"<table>{''.join(cells)}</table>"
 
+    def _total(self, name: str) -> int:
+        files = vars(self)["_files"]
+        return (
+            files.total(name) if isinstance(files, FileTable) else sum(getattr(file, name) for file in files)
+        )
+
     def _totals(self) -> dict[str, int]:
-        totals = {"files": len(self.files)}
+        totals = {"files": file_count(self)}
         if self.partitioning:
             totals["partitions"] = self.partitions
         return {**totals, "records": self.records, "bytes": self.bytes}
-
-
-def _by_directory(files: Sequence[FileEntry]) -> tuple[FileEntry, ...]:
-    """Make the files of each directory adjacent, and keep their order otherwise."""
-    by_directory: dict[str, list[FileEntry]] = {}
-    for file in files:
-        by_directory.setdefault(parent_of(file.path), []).append(file)
-    return tuple(file for group in by_directory.values() for file in group)
-
-
-def versions(store: Store) -> list[int]:
-    """Return the numbers of the snapshots in the store's root, the newest last."""
-    return sorted(int(name[:8]) for name in store.names(METADATA_DIRECTORY) if _NAME.fullmatch(name))
 
 
 def short_list(names: Sequence[str]) -> str:
     """Return the names in one line. The line gives only the number of those after the first few."""
     more = len(names) - _MOST_COLUMNS
     return ", ".join(names[:_MOST_COLUMNS]) + (f" and {more:,} more" if more > 0 else "")
+
+
+def file_table(snapshot: Snapshot) -> FileTable:
+    """Return the files of a snapshot as a table, without making the entries of a stored snapshot."""
+    files = vars(snapshot)["_files"]
+    return (
+        files if isinstance(files, FileTable) else FileTable.of(files, snapshot.schema, snapshot.partitioning)
+    )
+
+
+def file_count(snapshot: Snapshot) -> int:
+    """Return the number of files, without making the entries of a stored snapshot."""
+    files = vars(snapshot)["_files"]
+    return len(files.rows if isinstance(files, FileTable) else files)
 
 
 def open_version(store: Store, number: int | None) -> Snapshot:
@@ -331,107 +364,82 @@ def open_version(store: Store, number: int | None) -> Snapshot:
         If there is no snapshot, or not this version.
     """
     kept = versions(store)
+    snapshot = find_snapshot(store) if number is None else None
+    if snapshot is not None:
+        return snapshot
     if not kept:
         raise nothing_at(store, "the directory has no snapshot")
-    if number is not None and number not in kept:
+    if number is None or number not in kept:
         raise FileNotFoundError(
             f"{store.public(store.root)}: the dataset has no version {number}; it has "
             f"{', '.join(map(str, kept))}. An overwrite removes the versions before it with the files that "
             "it replaces; appending and dask_tfrecord.cleanup keep them"
         )
-    return read_snapshot(store, kept[-1] if number is None else number)
+    return read_snapshot(store, number)
 
 
 def find_snapshot(store: Store) -> Snapshot | None:
-    """Return the newest snapshot in the store's root, or None."""
-    while numbers := versions(store):
-        try:
-            return read_snapshot(store, numbers[-1])
-        except FileNotFoundError:  # an overwrite has just removed it, and created a newer one
-            if versions(store) == numbers:
-                raise
-    return None
+    """Return the newest snapshot in the store's root, or None.
+
+    Raises
+    ------
+    TFRecordError
+        If the snapshot is damaged, or if its base is lost.
+    """
+    stored = find_newest(store)
+    return None if stored is None else _snapshot(stored)
 
 
 def read_snapshot(store: Store, number: int) -> Snapshot:
-    """Return one version of the dataset in the store's root."""
-    path = store.join(snapshot_path(number))
-    return from_parquet(store.fs.cat_file(path), store.public(path), number)
-
-
-def to_parquet(snapshot: Snapshot) -> pa.Buffer:
-    """Return the content of the snapshot's file."""
-    metadata = {
-        "format_version": FORMAT_VERSION,
-        "run": snapshot.run,
-        "compression": snapshot.compression,
-        "schema": snapshot.schema.to_json(),
-        "partitioning": Schema(snapshot.partitioning).to_json() if snapshot.partitioning else None,
-        "library": snapshot.library,
-        "custom_metadata": snapshot.custom_metadata,
-        "order": list(snapshot.order),
-        "index": snapshot.index,
-    }
-    if snapshot.partial:
-        metadata["partial"] = True
-    if snapshot.mode:
-        metadata["mode"] = snapshot.mode
-    if snapshot.created:
-        metadata["created"] = snapshot.created.isoformat()
-    text = json.dumps(metadata, allow_nan=False)
-    table = to_table(snapshot.files, snapshot.schema, snapshot.partitioning)
-    table = table.replace_schema_metadata({_METADATA_KEY: text.encode()})
-    sink = pa.BufferOutputStream()
-    pq.write_table(table, sink, write_page_checksum=True)
-    return sink.getvalue()
+    """Return one version of the dataset in the store's root. Raise as `read_version` does."""
+    return _snapshot(read_version(store, number))
 
 
 def from_parquet(data: bytes, path: str, number: int = 1) -> Snapshot:
-    """Read the content of a snapshot's file, which is not trusted. Errors name ``path``.
+    """Read the content of the file of a snapshot without a base, which is not trusted. Errors name ``path``.
 
     Raises
     ------
     TFRecordError
         If the content is not a snapshot, or has a later format version.
     """
-    try:
-        # A thread of Arrow would free the buffer after the call: a process that ends just then aborts.
-        table = pq.ParquetFile(pa.BufferReader(data), page_checksum_verification=True).read(use_threads=False)
-        metadata = strict_json((table.schema.metadata or {})[_METADATA_KEY])
-        format_version = metadata["format_version"]
-        if not isinstance(format_version, int) or format_version > FORMAT_VERSION:
-            raise TFRecordError(
-                f"the snapshot has format version {format_version!r}, "
-                f"this library reads versions up to {FORMAT_VERSION}",
-                path=path,
-                advice="upgrade dask-tfrecord",
-            )
-        fields = parse(metadata)
-        files = from_table(table, fields["schema"], fields["partitioning"])
-        return Snapshot(files, number=number, **fields)
-    except (pa.ArrowException, AttributeError, KeyError, OSError, TypeError, ValueError) as error:
-        if isinstance(error, TFRecordError) and error.path:
-            raise
-        advice = "pass use_snapshot=False to read the data files without it"
-        raise TFRecordError(f"not a valid snapshot ({error})", path=path, advice=advice) from error
+    return _snapshot(assemble(parse_part(data, path, number), None))
+
+
+def _snapshot(stored: Version) -> Snapshot:
+    files: Any = stored.files  # the field takes a table, too
+    return Snapshot(files, number=stored.number, **stored.fields)
+
+
+def to_parquet(snapshot: Snapshot, *, delta: bool = False) -> pa.Buffer:
+    """Return the content of the snapshot's file.
+
+    Parameters
+    ----------
+    snapshot : Snapshot
+        The snapshot.
+    delta : bool, default False
+        Store only the files that the snapshot adds to its base, unless there are too many. The dataset must
+        keep the base.
+    """
+    files = file_table(snapshot)
+    names = {item.name for item in dataclass_fields(snapshot)} - {"files"}
+    fields = {name: getattr(snapshot, name) for name in names}
+    added = files.delta if delta else None
+    if added is None:
+        return part_to_parquet(files.rows, fields, None)
+    return part_to_parquet(added, fields, files.base)
 
 
 def _history(store: Store) -> pd.DataFrame:
     """Return the table of `Snapshot.history`."""
     open_version(store, None)
-    snapshots = []
+    columns: dict[str, list[Any]] = {name: [] for name in _HISTORY.names}
     for number in versions(store):
         with suppress(FileNotFoundError):  # removed by an overwrite just now
-            snapshots.append(read_snapshot(store, number))
-    columns = {
-        "version": pa.array([one.number for one in snapshots], pa.int64()),
-        "created": pa.array([one.created for one in snapshots], pa.timestamp("s", "UTC")),
-        "mode": pa.array([one.mode or None for one in snapshots], pa.string()),
-        "files": pa.array([len(one.files) for one in snapshots], pa.int64()),
-        "records": pa.array([one.records for one in snapshots], pa.int64()),
-        "bytes": pa.array([one.bytes for one in snapshots], pa.int64()),
-        "run": pa.array([one.run for one in snapshots], pa.string()),
-        "library": pa.array([one.library for one in snapshots], pa.string()),
-    }
-    frame: pd.DataFrame = pa.table(columns).to_pandas(types_mapper=pd.ArrowDtype)
+            one = read_snapshot(store, number)
+            row = (number, one.created, one.mode or None, file_count(one), one.records, one.bytes)
+            for column, value in zip(columns.values(), (*row, one.run, one.library), strict=True):
+                column.append(value)
+    frame: pd.DataFrame = pa.table(columns, schema=_HISTORY).to_pandas(types_mapper=pd.ArrowDtype)
     return frame

@@ -1,16 +1,22 @@
-"""The files of a snapshot as an Arrow table with a row per file. docs/format.md specifies the columns."""
+"""The files of a snapshot as an Arrow table with a row per file.
 
-from collections.abc import Sequence
-from itertools import pairwise
+In memory, each partition column and the statistics of each column are columns of the table. Such tables can
+be concatenated. In the Parquet file, which docs/format.md specifies, they are the fields of two structs.
+"""
+
+from collections.abc import Iterable, Sequence
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from dask_tfrecord.files.entry import Block, ColumnStatistics, FileEntry, is_inside
 from dask_tfrecord.schema.model import Field, Schema
 from dask_tfrecord.schema.storage_types import value_type
 
-_BLOCK = pa.struct([pa.field(name, pa.int64(), nullable=False) for name in ("offset", "content", "record")])
+_BLOCK = pa.struct([pa.field(name, pa.int64(), nullable=False) for name in Block._fields])
 
 _TABLE = pa.schema(
     [
@@ -22,24 +28,43 @@ _TABLE = pa.schema(
     ]
 )
 
-
 # Optional columns. Parquet has no struct without fields, so an empty one is left out.
 _STAMP = "stamp"
 _VALUES = "partition"
 _STATISTICS = "statistics"
 
+# Matches each path that is not inside the dataset, and some others.
+_SUSPICIOUS_PATH = r"(^|/)\.{0,2}(/|$)|[\\:\x00]"
 
-def to_table(files: Sequence[FileEntry], schema: Schema, partitioning: Sequence[Field]) -> pa.Table:
+
+def value_name(column: str) -> str:
+    """Return the name of the table's column with the values of a partition column."""
+    return f"{_VALUES}.{column}"
+
+
+def statistics_name(column: str) -> str:
+    """Return the name of the table's column with the statistics of a column of the records."""
+    return f"{_STATISTICS}.{column}"
+
+
+# -- Entries <-> table ---------------------------------------------------------------------------------------
+
+
+def from_entries(files: Sequence[FileEntry], schema: Schema, partitioning: Sequence[Field]) -> pa.Table:
     """Return the table of these files."""
     columns = {name: _column(files, name) for name in ("path", "bytes", "records", "crc32c")}
     columns["blocks"] = _blocks(files)
-    if any(file.stamp for file in files):
-        columns[_STAMP] = pa.array([file.stamp or None for file in files], pa.string())
-    if partitioning:
-        columns[_VALUES] = _partition_values(files, partitioning)
+    columns[_STAMP] = pa.array([file.stamp or None for file in files], pa.string())
+    for file in files:
+        check(len(file.values) == len(partitioning), f"{file.path!r} needs one value per partition column")
+    for name, values in value_columns(files, partitioning).items():
+        columns[value_name(name)] = values
     known = {column.name for file in files for column in file.statistics}
-    if known:
-        columns[_STATISTICS] = _statistics(files, [item for item in schema.fields if item.name in known])
+    found = [{column.name: column for column in file.statistics} for file in files] if known else []
+    for item in schema.fields:
+        if item.name in known:
+            of_files = [of_file.get(item.name) for of_file in found]
+            columns[statistics_name(item.name)] = _column_statistics(of_files, item)
     return pa.table(columns)
 
 
@@ -51,35 +76,37 @@ def value_columns(files: Sequence[FileEntry], partitioning: Sequence[Field]) -> 
     }
 
 
-def from_table(table: pa.Table, schema: Schema, partitioning: Sequence[Field]) -> tuple[FileEntry, ...]:
-    """Return the files of a table, which is not trusted. Unknown columns are ignored.
+def to_entries(table: pa.Table, schema: Schema, partitioning: Sequence[Field]) -> tuple[FileEntry, ...]:
+    """Return the files of a table.
 
     Raises
     ------
-    TypeError, ValueError, KeyError, pyarrow.ArrowException
-        If `to_table` cannot have made the table.
+    OverflowError, TypeError, ValueError, pyarrow.ArrowException
+        If Python cannot hold a value.
     """
-    required = [column.to_pylist() for column in table.select(_TABLE.names).cast(_TABLE)]
-    blocks = [tuple(Block(**block) for block in of_file) for of_file in required.pop()]
-    values = _read_values(table, partitioning)
-    statistics = _read_statistics(table, schema)
-    rows = zip(*required, values, blocks, statistics, _read_stamps(table), strict=True)
-    files = tuple(FileEntry(*row) for row in rows)
-    for file in files:
-        check(is_inside(file.path), f"the path {file.path!r} is not inside the dataset")
-        check(file.bytes >= 0 and file.records >= 0, f"a size of {file.path!r} is negative")
-        check(_is_ascending(file), f"the blocks of {file.path!r} are not in ascending order inside the file")
-    check(len({file.path for file in files}) == len(files), "several files have the same path")
-    return files
-
-
-def _is_ascending(file: FileEntry) -> bool:
-    """Return True if the blocks are inside the file, and each starts after the one before."""
-    ends = [Block(-1, -1, -1), *file.blocks, Block(file.bytes, 1 << 63, file.records + 1)]
-    return all(
-        block.offset < after.offset and block.content < after.content and block.record < after.record
-        for block, after in pairwise(ends)
+    required = [table[name].to_pylist() for name in _TABLE.names[:-1]]
+    stamps = [stamp or "" for stamp in table[_STAMP].to_pylist()]
+    values = [table[value_name(item.name)].to_pylist() for item in partitioning]
+    statistics = [
+        _read_statistics(table[statistics_name(item.name)], item.name)
+        for item in schema.fields
+        if statistics_name(item.name) in table.column_names
+    ]
+    return tuple(
+        FileEntry(*row)
+        for row in zip(
+            *required,
+            _rows(values, len(table)),
+            _read_blocks(table),
+            (tuple(one for one in of_file if one) for of_file in _rows(statistics, len(table))),
+            stamps,
+            strict=True,
+        )
     )
+
+
+def _rows(columns: Sequence[Sequence[Any]], count: int) -> Iterable[tuple[Any, ...]]:
+    return zip(*columns, strict=True) if columns else [()] * count
 
 
 def _column(files: Sequence[FileEntry], name: str) -> pa.Array:
@@ -93,20 +120,25 @@ def _blocks(files: Sequence[FileEntry]) -> pa.Array:
     blocks = [block for file in files for block in file.blocks]
     numbers = [pa.array([block[at] for block in blocks], pa.int64()) for at in range(len(Block._fields))]
     structs = pa.StructArray.from_arrays(numbers, fields=list(_BLOCK))
-    return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), structs)
+    return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), structs).cast(_TABLE.field("blocks").type)
 
 
-def _partition_values(files: Sequence[FileEntry], partitioning: Sequence[Field]) -> pa.Array:
-    for file in files:
-        check(len(file.values) == len(partitioning), f"{file.path!r} needs one value per partition column")
-    columns = value_columns(files, partitioning)
-    return pa.StructArray.from_arrays([*columns.values()], names=[*columns])
+def _read_blocks(table: pa.Table) -> Iterable[tuple[Block, ...]]:
+    numbers, ends = _block_numbers(table)
+    blocks = list(map(Block, *(number.tolist() for number in numbers)))
+    starts = [0, *ends[:-1].tolist()]
+    return (tuple(blocks[start:end]) for start, end in zip(starts, ends.tolist(), strict=False))
 
 
-def _statistics(files: Sequence[FileEntry], columns: Sequence[Field]) -> pa.Array:
-    known = [{column.name: column for column in file.statistics} for file in files]
-    arrays = [_column_statistics([found.get(column.name) for found in known], column) for column in columns]
-    return pa.StructArray.from_arrays(arrays, names=[column.name for column in columns])
+def _block_numbers(
+    table: pa.Table,
+) -> tuple[list[npt.NDArray[np.int64]], npt.NDArray[np.int64]]:
+    """Return the three numbers of each block of all files, and where the blocks of each file end."""
+    lists = table["blocks"].combine_chunks()
+    fields = lists.flatten().flatten()
+    check(not any(field.null_count for field in fields), "a number of a block is null")
+    lengths = pc.list_value_length(lists).to_numpy(zero_copy_only=False)
+    return [field.to_numpy() for field in fields], np.cumsum(lengths, dtype=np.int64)
 
 
 def _column_statistics(found: Sequence[ColumnStatistics | None], column: Field) -> pa.Array:
@@ -128,48 +160,107 @@ def _statistics_fields(column: Field) -> list[pa.Field]:
     return [nulls, pa.field("min", type_), pa.field("max", type_)]
 
 
-def _read_values(table: pa.Table, partitioning: Sequence[Field]) -> list[tuple[Any, ...]]:
-    if not partitioning:
-        return [()] * len(table)
-    found = table[_VALUES].combine_chunks()
-    columns = [found.field(item.name).cast(value_type(item.type)).to_pylist() for item in partitioning]
-    return list(zip(*columns, strict=True))
-
-
-def _read_statistics(table: pa.Table, schema: Schema) -> list[tuple[ColumnStatistics, ...]]:
-    if _STATISTICS not in table.column_names:
-        return [()] * len(table)
-    found = table[_STATISTICS].combine_chunks()
-    columns = [_read_column(found.field(item.name), item) for item in schema.select(_names(found)).fields]
-    return [tuple(one for one in row if one) for row in zip(*columns, strict=True)]
-
-
-def _read_stamps(table: pa.Table) -> list[str]:
-    """Return the stamp of each file; "" if there is none, as in the snapshots of early versions."""
-    if _STAMP not in table.column_names:
-        return [""] * len(table)
-    return [stamp or "" for stamp in table[_STAMP].cast(pa.string()).to_pylist()]
-
-
-def _names(struct: pa.StructArray) -> list[str]:
-    return [item.name for item in struct.type]
-
-
-def _read_column(found: pa.StructArray, column: Field) -> list[ColumnStatistics | None]:
-    expected = pa.struct(_statistics_fields(column))
-    return [one and _column_of(column.name, one) for one in found.cast(expected).to_pylist()]
-
-
-def _column_of(name: str, stored: dict[str, Any]) -> ColumnStatistics:
-    check(isinstance(stored["nulls"], int), f"the statistics of {name!r} have no null count")
-    return ColumnStatistics(
-        name,
-        stored.get("min"),
-        stored.get("max"),
-        stored["nulls"],
-        stored.get("min_length"),
-        stored.get("max_length"),
+def _read_statistics(column: pa.ChunkedArray, name: str) -> list[ColumnStatistics | None]:
+    found = column.combine_chunks()
+    fields = {item.name: found.field(item.name).to_pylist() for item in found.type}
+    nothing = [None] * len(found)
+    rows = zip(
+        *(fields.get(each, nothing) for each in ColumnStatistics._fields[1:]),
+        found.is_valid().to_pylist(),
+        strict=True,
     )
+    return [ColumnStatistics(name, *values) if is_valid else None for *values, is_valid in rows]
+
+
+# -- Table <-> columns of the Parquet file -------------------------------------------------------------------
+
+
+def to_stored(table: pa.Table, schema: Schema, partitioning: Sequence[Field]) -> pa.Table:
+    """Return the columns of the Parquet file."""
+    columns = {name: table[name] for name in _TABLE.names}
+    if table[_STAMP].null_count < len(table):
+        columns[_STAMP] = table[_STAMP]
+    known = {name for name in table.column_names if table[name].null_count < len(table)}
+    structs = {
+        _VALUES: {item.name: value_name(item.name) for item in partitioning},
+        _STATISTICS: {
+            item.name: name for item in schema.fields if (name := statistics_name(item.name)) in known
+        },
+    }
+    for struct, names in structs.items():
+        if names:
+            arrays = [table[name].combine_chunks() for name in names.values()]
+            columns[struct] = pa.StructArray.from_arrays(arrays, names=[*names])
+    return pa.table(columns)
+
+
+def from_stored(stored: pa.Table, schema: Schema, partitioning: Sequence[Field]) -> pa.Table:
+    """Return the table of what a Parquet file holds, which is not trusted. Unknown columns are ignored.
+
+    Raises
+    ------
+    TypeError, ValueError, KeyError, pyarrow.ArrowException
+        If `to_stored` cannot have made the columns.
+    """
+    required = stored.select(_TABLE.names).cast(_TABLE)
+    columns = {name: required[name] for name in _TABLE.names}
+    columns[_STAMP] = pa.chunked_array([pa.nulls(len(stored), pa.string())])
+    if _STAMP in stored.column_names:
+        columns[_STAMP] = stored[_STAMP].cast(pa.string())
+    if partitioning:
+        found = stored[_VALUES].combine_chunks()
+        for item in partitioning:
+            columns[value_name(item.name)] = found.field(item.name).cast(value_type(item.type))
+    if _STATISTICS in stored.column_names:
+        found = stored[_STATISTICS].combine_chunks()
+        for item in schema.select([field.name for field in found.type]).fields:
+            columns[statistics_name(item.name)] = _checked_statistics(found.field(item.name), item)
+    table = pa.table(columns)
+    table.validate(full=True)
+    _check_files(table)
+    return table
+
+
+def _checked_statistics(found: pa.StructArray, column: Field) -> pa.StructArray:
+    statistics = found.cast(pa.struct(_statistics_fields(column)))
+    unknown = pc.and_(statistics.is_valid(), statistics.field("nulls").is_null())
+    check(not pc.any(unknown).as_py(), f"the statistics of {column.name!r} have no null count")
+    return statistics
+
+
+def _check_files(table: pa.Table) -> None:
+    paths = table["path"]
+    for path in paths.filter(pc.match_substring_regex(paths, _SUSPICIOUS_PATH)).to_pylist():
+        check(is_inside(path), f"the path {path!r} is not inside the dataset")
+    check_unique(paths)
+    for name in ("bytes", "records"):
+        sizes = table[name].to_numpy()
+        for at in np.flatnonzero(sizes < 0)[:1].tolist():
+            raise ValueError(f"a size of {paths[at].as_py()!r} is negative")
+    for at in _files_with_bad_blocks(table)[:1].tolist():
+        raise ValueError(f"the blocks of {paths[at].as_py()!r} are not in ascending order inside the file")
+
+
+def check_unique(paths: pa.ChunkedArray) -> None:
+    """Raise a ValueError if several files have the same path."""
+    check(len(paths.unique()) == len(paths), "several files have the same path")
+
+
+def _files_with_bad_blocks(table: pa.Table) -> npt.NDArray[np.intp]:
+    """Return the files with a block outside the file, or a block that does not start after the one before."""
+    numbers, ends = _block_numbers(table)
+    files = np.repeat(np.arange(len(ends)), np.diff(ends, prepend=0))
+    is_last = np.ones(len(files), bool)
+    is_last[:-1] = files[:-1] != files[1:]
+    offsets, _, records = numbers
+    bad = is_last & (
+        (offsets >= table["bytes"].to_numpy()[files]) | (records > table["records"].to_numpy()[files])
+    )
+    for values in numbers:
+        bad |= values < 0
+        bad[:-1] |= ~is_last[:-1] & (values[1:] <= values[:-1])
+    found: npt.NDArray[np.intp] = files[bad]
+    return found
 
 
 def check(valid: bool, problem: str) -> None:

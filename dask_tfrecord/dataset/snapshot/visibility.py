@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from dask_tfrecord.dataset.snapshot.model import Snapshot, find_snapshot, open_version
+from dask_tfrecord.dataset.snapshot.model import Snapshot, file_table, find_snapshot, open_version
 from dask_tfrecord.dataset.snapshot.names import METADATA_DIRECTORY, open_runs, replaced_files
 from dask_tfrecord.errors import CorruptRecordError, TFRecordError
 from dask_tfrecord.files.part_names import PART_NAME, is_part, run_of
@@ -161,7 +161,7 @@ def _dataset_root(store: Store, directory: str, known: dict[str, bool]) -> str |
 def _uncommitted_files(store: Store, files: Sequence[FileInfo], *, use_snapshot: bool) -> list[FileInfo]:
     snapshot = find_snapshot(store) if use_snapshot else None
     if snapshot is not None:
-        listed = {store.join(file.path) for file in snapshot.files}
+        listed = {store.join(path) for path in file_table(snapshot).paths}
         return [file for file in files if file.path not in listed]
     committed = set(_without_open_runs(store, files))
     return [file for file in files if file not in committed]

@@ -8,9 +8,10 @@ import warnings
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 
-from dask_tfrecord.dataset.snapshot.model import Snapshot, find_snapshot, to_parquet, versions
+from dask_tfrecord.dataset.snapshot.model import Snapshot, file_count, file_table, find_snapshot, to_parquet
 from dask_tfrecord.dataset.snapshot.names import snapshot_path
 from dask_tfrecord.dataset.snapshot.stamps import with_stamps
+from dask_tfrecord.dataset.snapshot.versions import versions
 from dask_tfrecord.dataset.write.next_snapshot import next_snapshot
 from dask_tfrecord.dataset.write.run import WriteRun
 from dask_tfrecord.dataset.write.staging import finish_commit, finish_newest, note_replaced, remove_staging
@@ -59,7 +60,7 @@ def commit(run: WriteRun, files: Sequence[FileEntry]) -> Snapshot:
 def log_summary(run: WriteRun, snapshot: Snapshot, seconds: float) -> None:
     """Log what the write added. The snapshot may also list files of earlier writes."""
     if logger.isEnabledFor(logging.INFO):
-        added = [file for file in snapshot.files if run.owns(file.path)]
+        added = file_table(snapshot).of_run(run.run)
         rows = sum(file.records for file in added)
         size = sum(file.bytes for file in added)
         rate = rows / max(seconds, 1e-9)
@@ -123,7 +124,7 @@ def create_snapshot(run: WriteRun, files: Sequence[FileEntry]) -> Snapshot:
         except TFRecordError:
             _remove_files(run, files)
             raise
-        action = f"create version {snapshot.number}, which lists {len(snapshot.files)} files"
+        action = f"create version {snapshot.number}, which lists {file_count(snapshot)} files"
         _log_step(run, 6, f"{action} and replaces {len(replaced)} files" if replaced else action)
         if replaced:
             note_replaced(run.store, run.run, replaced)
@@ -142,7 +143,7 @@ def create_file(run: WriteRun, snapshot: Snapshot) -> Exception | None:
     """Create the snapshot's file unless its number is taken. Return the failure, if there is one."""
     path = run.store.join(snapshot_path(snapshot.number))
     try:
-        run.store.create_exclusively(path, bytes(to_parquet(snapshot)))
+        run.store.create_exclusively(path, bytes(to_parquet(snapshot, delta=run.mode == "append")))
     except Exception as error:  # the file may exist even so, which the caller finds out
         reason = hide(repr(error), secrets_of(run.store))
         logger.info("%s: version %d was not created: %s", run.title, snapshot.number, reason)
@@ -213,7 +214,7 @@ def _unlisted(run: WriteRun, files: Sequence[FileEntry]) -> list[FileEntry]:
     an earlier attempt of this run committed.
     """
     newest = find_snapshot(run.store)
-    listed = {file.path for file in newest.files} if newest else set()
+    listed = set(file_table(newest).paths) if newest else set()
     return [file for file in files if file.path not in listed]
 
 

@@ -3,7 +3,7 @@
 import os
 from typing import Any
 
-from dask_tfrecord.dataset.snapshot.model import versions
+from dask_tfrecord.dataset.snapshot.versions import versions
 from dask_tfrecord.dataset.snapshot.visibility import visible_files
 from dask_tfrecord.dataset.write.overwriting import is_disk_root, may_be_overwritten, refusal
 from dask_tfrecord.dataset.write.run import Mode

@@ -3,9 +3,12 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
+from typing import Any
 
-from dask_tfrecord.dataset.snapshot.model import Snapshot, find_snapshot, library_version, versions
+from dask_tfrecord.dataset.snapshot.file_table import rows_of_run
+from dask_tfrecord.dataset.snapshot.model import Snapshot, file_table, find_snapshot, library_version
 from dask_tfrecord.dataset.snapshot.names import exported_files, snapshot_path, stored_offsets
+from dask_tfrecord.dataset.snapshot.versions import versions
 from dask_tfrecord.dataset.snapshot.visibility import visible_files
 from dask_tfrecord.dataset.write.existing import adopt_foreign_files, check_agreement
 from dask_tfrecord.dataset.write.overwriting import listed_files
@@ -65,8 +68,11 @@ def _merged(run: WriteRun, existing: Snapshot, new: Snapshot) -> tuple[Snapshot,
 
     In the mode "partitions", new directories replace old ones.
     """
-    others = [file for file in existing.files if not run.owns(file.path)]
+    table = file_table(existing)
     replaced: list[str] = []
+    if run.mode == "append" and not len(rows_of_run(table.rows, run.run)):
+        return _with_files(run, existing, new, table.with_added(new.files)), replaced
+    others = [file for file in existing.files if not run.owns(file.path)]
     if run.mode == "partitions":
         directories = {parent_of(file.path) for file in new.files}
         planned = run.replaceable | (listed_files(run.store) if existing.number else frozenset())
@@ -74,9 +80,15 @@ def _merged(run: WriteRun, existing: Snapshot, new: Snapshot) -> tuple[Snapshot,
             file.path for file in others if parent_of(file.path) in directories and file.path in planned
         ]
     lost = set(replaced)
-    merged = replace(
+    files = tuple(file for file in others if file.path not in lost) + new.files
+    return _with_files(run, existing, new, files), (replaced + _descriptions(run)) if replaced else []
+
+
+def _with_files(run: WriteRun, existing: Snapshot, new: Snapshot, files: Any) -> Snapshot:
+    """Return the snapshot with these files, and with what the write keeps of the existing snapshot."""
+    return replace(
         new,
-        files=tuple(file for file in others if file.path not in lost) + new.files,
+        files=files,
         schema=existing.schema,
         partitioning=existing.partitioning,
         number=existing.number + 1 if run.mode == "append" else new.number,
@@ -85,7 +97,6 @@ def _merged(run: WriteRun, existing: Snapshot, new: Snapshot) -> tuple[Snapshot,
         partial=existing.partial,
         index=existing.index if existing.number else run.index,
     )
-    return merged, (replaced + _descriptions(run)) if replaced else []
 
 
 def _overwritten_files(run: WriteRun) -> list[str]:

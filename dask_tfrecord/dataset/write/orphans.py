@@ -6,8 +6,9 @@ from collections.abc import Iterable
 from contextlib import suppress
 from datetime import UTC, datetime
 
-from dask_tfrecord.dataset.snapshot.model import read_snapshot, versions
 from dask_tfrecord.dataset.snapshot.names import METADATA_DIRECTORY, STAGING, open_runs, stored_offsets
+from dask_tfrecord.dataset.snapshot.part import read_part
+from dask_tfrecord.dataset.snapshot.versions import versions
 from dask_tfrecord.dataset.write.staging import finish_newest, remove_staging
 from dask_tfrecord.files.part_names import is_part, run_of
 from dask_tfrecord.files.storage.listing import list_directory
@@ -80,11 +81,14 @@ def _unlisted_files(store: Store) -> dict[str, list[str]]:
 
 
 def _listed_files(store: Store, numbers: Iterable[int]) -> set[str]:
-    """Return all files that are listed in at least one snapshot."""
+    """Return all files that are listed in at least one snapshot.
+
+    The base of a snapshot is a snapshot, too, so the files of its own Parquet file are enough.
+    """
     listed: set[str] = set()
     for number in numbers:
         with suppress(FileNotFoundError):  # removed by an overwrite just now
-            listed |= {store.join(file.path) for file in read_snapshot(store, number).files}
+            listed |= {store.join(path) for path in read_part(store, number).rows["path"].to_pylist()}
     return listed
 
 

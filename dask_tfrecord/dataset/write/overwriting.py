@@ -8,7 +8,7 @@ from contextlib import suppress
 
 from dask_tfrecord.codec import HEADER_BYTES
 from dask_tfrecord.codec.codecs import decompressor, detect, is_frame
-from dask_tfrecord.dataset.snapshot.model import find_snapshot
+from dask_tfrecord.dataset.snapshot.model import file_table, find_snapshot
 from dask_tfrecord.dataset.snapshot.names import METADATA_DIRECTORY, exported_files
 from dask_tfrecord.dataset.snapshot.visibility import visible_files
 from dask_tfrecord.errors import DestinationError, TFRecordError
@@ -76,7 +76,7 @@ def listed_files(store: Store) -> frozenset[str]:
     with suppress(TFRecordError):
         snapshot = find_snapshot(store)
         if snapshot is not None:
-            return frozenset(file.path for file in snapshot.files)
+            return frozenset(file_table(snapshot).paths)
     return frozenset()
 
 

@@ -10,9 +10,12 @@ import pyarrow as pa
 
 from dask_tfrecord.codec.codecs import suffix_of
 from dask_tfrecord.dataset.partitioning.grouping import group_by_directory
+from dask_tfrecord.dataset.snapshot.file_table import rows_of_run
 from dask_tfrecord.dataset.snapshot.metadata import Levels
-from dask_tfrecord.dataset.snapshot.model import Snapshot, find_snapshot, read_snapshot, versions
+from dask_tfrecord.dataset.snapshot.model import Snapshot, file_table, find_snapshot, read_snapshot
 from dask_tfrecord.dataset.snapshot.names import snapshot_path, staged
+from dask_tfrecord.dataset.snapshot.part import Part, read_part
+from dask_tfrecord.dataset.snapshot.versions import versions
 from dask_tfrecord.files.entry import FileEntry
 from dask_tfrecord.files.options import WriteOptions
 from dask_tfrecord.files.part_names import part_name, run_of
@@ -163,22 +166,25 @@ class WriteRun:
         for number in versions(self.store):
             if number > self.base:
                 with suppress(FileNotFoundError):  # removed by an overwrite just now
-                    snapshot = read_snapshot(self.store, number)
-                    if snapshot.run == self.run:
-                        return self._unless_bypassed(snapshot)
+                    part = read_part(self.store, number)
+                    if part.fields["run"] == self.run:
+                        return self._unless_bypassed(part)
         return None
 
-    def _unless_bypassed(self, snapshot: Snapshot) -> Snapshot | None:
-        """Remove this run's snapshot if the newest one was made without knowing it.
+    def _unless_bypassed(self, part: Part) -> Snapshot | None:
+        """Remove this run's snapshot if the newest one was made without knowing it. Else return it.
 
         In this case, the newest snapshot belongs to another run and lists none of this run's files. This can
         happen because an overwrite frees the numbers of the snapshots that it removes.
         """
-        own = {file.path for file in snapshot.files if self.owns(file.path)}
+        own = set(rows_of_run(part.rows, self.run)["path"].to_pylist())
         newest = find_snapshot(self.store)
-        if newest is None or newest.run == self.run or not own:
-            return snapshot
-        if not own.isdisjoint(file.path for file in newest.files):
-            return snapshot
-        self.store.remove([self.store.join(snapshot_path(snapshot.number))])
+        if (
+            newest is None
+            or newest.run == self.run
+            or not own
+            or not own.isdisjoint(file_table(newest).paths)
+        ):
+            return read_snapshot(self.store, part.number)
+        self.store.remove([self.store.join(snapshot_path(part.number))])
         return None

@@ -18,7 +18,7 @@ from dask_tfrecord import (
     to_tfrecord,
 )
 
-pytestmark = pytest.mark.usefixtures("one_thread")
+pytestmark = pytest.mark.usefixtures("one_thread", "appended_snapshots")
 
 
 def rows(*numbers: int) -> dd.DataFrame:

@@ -24,7 +24,7 @@ from dask_tfrecord import (
 from dask_tfrecord.dataset.write import commit as commits
 from dask_tfrecord.files.storage.store import Store
 
-pytestmark = pytest.mark.usefixtures("one_thread")
+pytestmark = pytest.mark.usefixtures("one_thread", "appended_snapshots")
 
 
 def test_append_adds_to_what_is_there(place: str) -> None:

@@ -11,7 +11,7 @@ from dask_tfrecord import (
 )
 from dask_tfrecord.files.storage.store import Store
 
-pytestmark = pytest.mark.usefixtures("one_thread")
+pytestmark = pytest.mark.usefixtures("one_thread", "appended_snapshots")
 
 
 def test_overwrite_replaces_everything(place: str) -> None:

@@ -1,0 +1,104 @@
+"""The stored versions of a dataset: their numbers, and the files of one version, with those of its base."""
+
+import re
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+
+from dask_tfrecord.dataset.snapshot.file_table import Base, FileTable, concatenate, invalid_snapshot
+from dask_tfrecord.dataset.snapshot.names import METADATA_DIRECTORY, snapshot_path
+from dask_tfrecord.dataset.snapshot.part import Part, read_part
+from dask_tfrecord.dataset.snapshot.table import check, check_unique
+from dask_tfrecord.files.storage.store import Store
+
+_NAME = re.compile(r"\d{8}\.parquet")
+
+
+class Version(NamedTuple):
+    """What is stored of one version.
+
+    ``fields`` are the fields of the snapshot that the metadata holds.
+    """
+
+    number: int
+    files: FileTable
+    fields: dict[str, Any]
+
+
+class _LostBaseError(FileNotFoundError):
+    """The base of a version is gone: an overwrite has just removed it, or the dataset is damaged."""
+
+
+def versions(store: Store) -> list[int]:
+    """Return the numbers of the snapshots in the store's root, the newest last."""
+    return sorted(int(name[:8]) for name in store.names(METADATA_DIRECTORY) if _NAME.fullmatch(name))
+
+
+def find_newest(store: Store) -> Version | None:
+    """Return the newest version in the store's root, or None.
+
+    Raises
+    ------
+    TFRecordError
+        If its file or the file of its base is damaged, or if its base is lost.
+    """
+    while numbers := versions(store):
+        try:
+            return read_version(store, numbers[-1])
+        except FileNotFoundError as error:  # an overwrite has just removed it, and created a newer one
+            if versions(store) != numbers:
+                continue
+            if isinstance(error, _LostBaseError):
+                raise invalid_snapshot(error, store.public(store.join(snapshot_path(numbers[-1])))) from error
+            raise
+    return None
+
+
+def read_version(store: Store, number: int) -> Version:
+    """Return one version of the dataset in the store's root.
+
+    Raises
+    ------
+    FileNotFoundError
+        If its file is gone, or the file of its base.
+    TFRecordError
+        If one of the files is damaged.
+    """
+    part = read_part(store, number)
+    return assemble(part, None if part.base is None else _read_base(store, part.base))
+
+
+def _read_base(store: Store, base: Base) -> Part:
+    path = store.public(store.join(snapshot_path(base.version)))
+    try:
+        part = read_part(store, base.version)
+    except FileNotFoundError:
+        raise _LostBaseError(f"{path}: later versions add to this version, and its file is missing") from None
+    if part.crc32c != base.crc32c:
+        raise _LostBaseError(f"{path}: later versions add to this version, and its file is another one")
+    return part
+
+
+def assemble(part: Part, base: Part | None) -> Version:
+    """Return the version that a file and the file of its base describe.
+
+    Raises
+    ------
+    TFRecordError
+        If the two do not belong together.
+    """
+    schema, partitioning = part.fields["schema"], part.fields["partitioning"]
+    rows, added = part.rows, part.rows.slice(0, 0)
+    try:
+        check((part.base is None) == (base is None), "the files of its base are missing")
+        if base is not None:
+            check(base.base is None, "its base adds to another version")
+            for name in ("schema", "partitioning"):
+                check(base.fields[name] == part.fields[name], f"its base has another {name}")
+            rows, added = concatenate([base.rows, part.rows]), part.rows
+            check_unique(rows["path"])
+    except (pa.ArrowException, ValueError) as error:
+        raise invalid_snapshot(error, part.path) from error
+    own = Base(part.number, part.crc32c)
+    files = FileTable(rows, schema, partitioning, part.path, part.base or own, added)
+    return Version(part.number, files, part.fields)
