@@ -2,8 +2,10 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 
 from dask_tfrecord.codec import Column
@@ -100,3 +102,9 @@ TABLES: dict[str, Callable[..., Table]] = {
     "wide": wide,
     "images": images,
 }
+
+
+@cache
+def frame_of(name: str, rows: int) -> pd.DataFrame:
+    """Return a table as a pandas DataFrame. Each process makes it once."""
+    return pa.table(TABLES[name](rows).batch).to_pandas(types_mapper=pd.ArrowDtype)

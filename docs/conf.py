@@ -40,6 +40,7 @@ docs/reading
 docs/writing
 docs/stores
 docs/cluster
+docs/planning
 docs/cli
 docs/training
 docs/feeds/streams
