@@ -117,7 +117,8 @@ def main() -> None:
         )
     if arguments.store:
         about = machine() | {"packages": versions(["dask", "pyarrow", "pandas", "numpy"])}
-        results.store("memory", {"machine": about, "partition": size, "peaks": peaks})
+        results.save("memory", {"machine": about, "partition": size, "peaks": peaks})
+        results.write()
 
 
 if __name__ == "__main__":

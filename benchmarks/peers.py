@@ -18,6 +18,7 @@ and the table of ``README.md``. Spark-TFRecord takes part with ``--spark-jar FIL
 
 import argparse
 import importlib
+import math
 import shutil
 import sys
 import tempfile
@@ -34,9 +35,9 @@ from benchmarks.reports.peers import OURS, ratios
 from benchmarks.tables import TABLES, Table
 from benchmarks.workers import Worker, machine, memory_folder, others, versions
 
-# A peer gets four times the rows while a pass takes fewer CPU seconds than the first number, and at most the
-# second number more than a pass with a quarter of the rows: some peers need time that no row causes.
-LONG_SECONDS, SHORT_SECONDS = 0.8, 0.12
+# A peer gets four times the rows until a pass takes more CPU seconds than the first number, or more than the
+# second and twice those of the pass before. The latter shows that most of the time is spent on rows.
+LONG_SECONDS, SHORT_SECONDS = 1.0, 0.12
 
 # A pass that takes longer is a failure.
 LIMIT_SECONDS = 300
@@ -98,13 +99,12 @@ class Entry:
     def fit(self, works: list[dict[str, Any]], gets_all: bool) -> float:
         """Choose the number of rows, from few to many, and warm up. Return the CPU seconds that it took."""
         self._question["work"] = works[-1] if gets_all else works[0]
-        before = None
-        used = self.run()["cpu"]  # not warm
+        used, before = self.run()["cpu"], math.inf  # this pass is not warm
         for work in works[-1:] if gets_all else works:
             self._question["work"] = work
             took = self.run()["cpu"]
             used += took
-            if took > LONG_SECONDS or (before is not None and took - before > SHORT_SECONDS):
+            if took > LONG_SECONDS or (took > SHORT_SECONDS and took > 2 * before):
                 break
             before = took
         return used
@@ -202,7 +202,7 @@ def show(name: str, table: str, found: dict[str, Any]) -> None:
             print(f"  {peer:20}{numbers}   {ratio}", flush=True)
 
 
-def measure_all(arguments: argparse.Namespace) -> dict[str, Any]:
+def measure_all(arguments: argparse.Namespace) -> None:
     """Measure all jobs on all tables."""
     variables = {spark.JAR: arguments.spark_jar} if arguments.spark_jar else {}
     peers, interpreters = available(arguments.cache, arguments.peers, bool(arguments.spark_jar))
@@ -210,7 +210,9 @@ def measure_all(arguments: argparse.Namespace) -> dict[str, Any]:
         if error:
             print(f"{name}: {error}")
     chosen = [name for name, error in peers.items() if not error]
-    tables: dict[str, Any] = {}
+    pins = [pin for name in interpreters if name != "dask" for pin in environments.pins(name)]
+    packages = [versions(["dask", "pyarrow", "pandas", "numpy"]), *dict.fromkeys(pins)]
+    about = {"machine": machine() | {"packages": ", ".join(packages)}, "peers": peers}
     with Workers(interpreters, variables) as workers:
         for table in arguments.tables or TABLES:
             with tempfile.TemporaryDirectory(dir=memory_folder(), ignore_cleanup_errors=True) as root:
@@ -220,11 +222,20 @@ def measure_all(arguments: argparse.Namespace) -> dict[str, Any]:
                         works = _works(table, made, job, folders)
                         found = measure(workers, chosen, job, works, arguments.rounds)
                         show(name, table, found)
-                        tables.setdefault(table, {})[name] = found
-    pins = [pin for name in interpreters if name != "dask" for pin in environments.pins(name)]
-    packages = [versions(["dask", "pyarrow", "pandas", "numpy"]), *dict.fromkeys(pins)]
-    about = machine() | {"packages": ", ".join(packages)}
-    return {"machine": about, "peers": peers, "tables": tables}
+                        if arguments.store:
+                            results.save("peers", merged(about, table, name, found))
+
+
+def merged(about: dict[str, Any], table: str, job: str, found: dict[str, Any]) -> dict[str, Any]:
+    """The stored figures, with those of one job in place of older ones."""
+    tables = results.stored("peers").get("tables", {})
+    tables.setdefault(table, {})[job] = found
+    ordered = {
+        name: {one: tables[name][one] for one in JOBS if one in tables[name]}
+        for name in TABLES
+        if name in tables
+    }
+    return about | {"tables": ordered}
 
 
 def _works(table: str, made: Table, job: Job, folders: dict[int, str]) -> list[dict[str, Any]]:
@@ -278,9 +289,9 @@ def main() -> None:
     else:
         print(f"dask-tfrecord {dask_tfrecord.__version__}, median of {arguments.rounds} rounds")
         print(f"{'':22}{'rows':>10}{'per CPU s':>13}{'per s':>13}{'peak MB':>8}   ratio (least to greatest)")
-        found = measure_all(arguments)
+        measure_all(arguments)
         if arguments.store:
-            results.store("peers", found)
+            results.write()
 
 
 def install(cache: Path, wanted: list[str] | None) -> None:

@@ -172,7 +172,8 @@ def main() -> None:
     show(sizes)
     if arguments.store:
         packages = versions(["dask", "distributed", "pyarrow", "pandas"])
-        results.store("scale", {"machine": machine() | {"packages": packages}, "sizes": sizes})
+        results.save("scale", {"machine": machine() | {"packages": packages}, "sizes": sizes})
+        results.write()
 
 
 if __name__ == "__main__":

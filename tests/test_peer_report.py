@@ -1,9 +1,9 @@
-"""What the report makes of the figures of a comparison with other tools."""
+"""The README and the page of results show the comparison with other tools that was measured."""
 
 import copy
 from typing import Any
 
-from benchmark_modules import benchmark_module
+from benchmark_modules import ROOT, benchmark_module
 
 RESULTS: dict[str, Any] = {
     "machine": {"date": "2026-01-01"},
@@ -24,6 +24,18 @@ RESULTS: dict[str, Any] = {
 }
 
 
+def test_the_readme_shows_the_stored_figures() -> None:
+    report = benchmark_module("reports.peers")
+    begin, end = benchmark_module("reports").region(report.COMMAND)
+    table = report.short_table(benchmark_module("reports.results").stored("peers"))
+    assert begin + table + end in (ROOT / "README.md").read_text()
+
+
+def test_the_page_of_results_shows_the_stored_figures() -> None:
+    page = benchmark_module("reports.results").page()
+    assert page == (ROOT / "benchmarks" / "RESULTS.md").read_text()
+
+
 def test_a_ratio_compares_rows_per_cpu_second_round_by_round() -> None:
     report = benchmark_module("reports.peers")
     assert report.ratios(RESULTS["tables"]["tabular"]["write"], "parquet") == [4, 6]
@@ -41,7 +53,7 @@ def test_a_missed_goal_is_named_with_its_reason() -> None:
     report = benchmark_module("reports.peers")
     goal = "write, wide: relative to Dask's Parquet functions"
     [line] = [line for line in report.sections(RESULTS) if goal in line]
-    assert "missed" in line
+    assert "| missed: 70% is work in Python" in line
     met = copy.deepcopy(RESULTS)
     met["tables"]["wide"]["write"]["peers"]["dask_tfrecord"]["ours"]["cpu"] = [30, 30]
     [line] = [line for line in report.sections(met) if goal in line]

@@ -28,10 +28,9 @@ def stored(name: str) -> dict[str, Any]:
     return results
 
 
-def store(name: str, results: dict[str, Any]) -> None:
-    """Store the figures of a benchmark, and report."""
+def save(name: str, results: dict[str, Any]) -> None:
+    """Store the figures of a benchmark."""
     (HERE / f"{name}.json").write_text(json.dumps(results, indent=1) + "\n")
-    write()
 
 
 def page() -> str:
