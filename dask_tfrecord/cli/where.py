@@ -1,6 +1,7 @@
 """`--where`: a condition in Python's syntax -> the value of ``filters=``. Nothing is ever evaluated."""
 
 import ast
+import re
 from itertools import pairwise, product
 from typing import Any, NamedTuple
 
@@ -24,6 +25,9 @@ _OPERATORS: dict[type[ast.cmpop], str] = {
 _OPPOSITE = {"==": "!=", "<": ">=", ">": "<=", "in": "not in", "is": "is not"}
 _OPPOSITE |= {opposite: operator for operator, opposite in _OPPOSITE.items()}
 _MIRRORED = {"<": ">", ">": "<", "<=": ">=", ">=": "<=", "==": "==", "!=": "!="}
+
+# What a user of SQL writes for `==`.
+_SINGLE_EQUALS = re.compile(r"[^=!<>]=(?!=)")
 
 # The most lists of conditions of which one must hold: `and` over `or` multiplies them.
 _MOST_ALTERNATIVES = 1000
@@ -53,6 +57,8 @@ def parse(text: str) -> Filters:
         return _alternatives(ast.parse(text.strip(), mode="eval").body, False)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         reason = error.msg if isinstance(error, SyntaxError) else error
+        if isinstance(error, SyntaxError) and _SINGLE_EQUALS.search(text):
+            reason = f"{reason}; write == to compare, as in x == 3"
         raise click.UsageError(f"--where {text!r} is not a condition: {reason}") from None
 
 

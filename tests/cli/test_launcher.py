@@ -2,6 +2,7 @@
 
 import importlib.metadata
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from typing import Any
 
 import click
 import dask.dataframe as dd
+import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -18,6 +20,7 @@ from click.testing import CliRunner
 from conftest import Run
 
 import dask_tfrecord
+from dask_tfrecord.cli.failures import one_line_errors
 from dask_tfrecord_cli import COMMANDS, main
 
 SCRIPT = Path(sys.executable).parent / "dask-tfrecord"
@@ -176,3 +179,38 @@ def test_the_group_runs_inside_another_one() -> None:
     result = CliRunner().invoke(outer, ["tfrecord", "count", "/nothing/here"])
     assert result.exit_code == 1
     assert result.stderr == "Error: /nothing/here: no visible files to read here\n"
+
+
+@pytest.mark.parametrize(
+    ("advice", "expected"),
+    [
+        ('pass schema={"x": pa.float32()} to read it', "pass --type x=float32 to read it"),
+        (
+            'schema={"a b": pa.list_(pa.int64()), "y": pa.string()}',
+            "--type 'a b=list<int64>' --type y=string",
+        ),
+        ('schema={"x": ...}', 'schema={"x": ...}'),
+        ('pass overwrite="partitions"', "pass --overwrite-partitions"),
+        ("leave out version= to read", "leave out --version to read"),
+    ],
+)
+def test_advice_for_python_becomes_advice_for_the_shell(advice: str, expected: str) -> None:
+    group = click.Group("group")
+
+    @group.command()
+    @click.pass_context
+    def fail(ctx: click.Context) -> None:
+        with one_line_errors(ctx):
+            raise dask_tfrecord.TFRecordError("wrong", advice=advice)
+
+    assert CliRunner().invoke(group, ["fail"]).stderr == f"Error: wrong; {expected}\n"
+
+
+def test_the_advice_about_a_type_can_be_followed(run: Run, tmp_path: Path) -> None:
+    for name, values in {"a": [1, 2], "b": [[1, 2], [3]]}.items():
+        frame = pa.table({"x": values}).to_pandas(types_mapper=pd.ArrowDtype)
+        dask_tfrecord.to_tfrecord(dd.from_pandas(frame, npartitions=1), tmp_path / name)
+    (one,), (other,) = ((tmp_path / name).glob("part-*") for name in "ab")
+    error = run("cat", one, other, "--type", "x=int64", code=1).stderr
+    (advice,) = re.findall(r"--type (\S+)", error.replace("'", ""))
+    assert run("cat", one, other, "--type", advice).stdout.count("\n") == 4

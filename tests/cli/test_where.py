@@ -93,3 +93,11 @@ def test_nothing_is_evaluated(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("builtins.eval", refuse)
     monkeypatch.setattr("builtins.exec", refuse)
     assert parse("x > 3") == [[("x", ">", 3)]]
+
+
+def test_an_error_says_how_equality_is_written() -> None:
+    with pytest.raises(click.UsageError, match="write == to compare"):
+        parse("x = 3")
+    with pytest.raises(click.UsageError) as raised:
+        parse("x >= ")
+    assert "==" not in str(raised.value)
