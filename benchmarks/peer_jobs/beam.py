@@ -9,7 +9,10 @@ from benchmarks.peer_jobs.protobuf import example_class, parsed, serialized
 
 logging.disable(logging.WARNING)
 _example_classes: list[Any] = []
-_counts: list[int] = []  # the runner's threads share it with this module
+
+# The runner's threads share these with this module.
+_counts: list[int] = []
+_rows: list[dict[str, Any]] = []
 
 
 def _example() -> Any:
@@ -17,6 +20,10 @@ def _example() -> Any:
     if not _example_classes:
         _example_classes.append(example_class())
     return _example_classes[0]
+
+
+def _source(_: Any) -> list[dict[str, Any]]:
+    return _rows
 
 
 def _serialize(row: dict[str, Any], features: dict[str, list[Any]]) -> bytes:
@@ -70,8 +77,11 @@ def write(work: Work) -> Pass:
     suffix = ".tfrecord.gz" if work.codec else ".tfrecord"
 
     def write_all(path: str) -> int:
+        _rows[:] = rows
         with _pipeline() as pipeline:
-            records = pipeline | beam.Create(rows, reshuffle=False) | beam.Map(step)
+            # Elements of a Create are compressed and sent; these stay where they are.
+            start = pipeline | beam.Create([None], reshuffle=False)
+            records = start | beam.FlatMap(_source) | beam.Map(step)
             records | beam.io.WriteToTFRecord(f"{path}/part", file_name_suffix=suffix)
         return len(rows)
 

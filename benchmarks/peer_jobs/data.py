@@ -17,7 +17,7 @@ ROWS = {"tabular": 1_000_000, "recsys": 200_000, "wide": 50_000, "images": 2_500
 BATCH_ROWS = {"tabular": 8192, "recsys": 8192, "wide": 8192, "images": 32}
 
 # The sizes, as divisors of the number of rows. A peer gets the largest size that it handles in short time.
-DIVISORS = (256, 64, 16, 4, 1)
+DIVISORS = (4096, 1024, 256, 64, 16, 4, 1)
 
 FILES = 8
 SMALL_ROWS = 100  # of each of the 10,000 small files

@@ -1,5 +1,6 @@
 """The figures of `benchmarks.peers`: tables for the results and the README, goals, and a plot."""
 
+import importlib.util
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -92,7 +93,10 @@ def ratios(found: dict[str, Any], peer: str) -> list[float]:
 def write(results: dict[str, Any]) -> None:
     """Write the README's table and draw the plot."""
     replace_region(README, COMMAND, short_table(results))
-    draw(results, PICTURE)
+    if importlib.util.find_spec("matplotlib"):
+        draw(results, PICTURE)
+    else:
+        print(f"{PICTURE.name} is not drawn, because matplotlib is not installed")
 
 
 def short_table(results: dict[str, Any]) -> str:
