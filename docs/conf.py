@@ -65,6 +65,7 @@ docs/glossary
 
 docs/format
 docs/architecture
+docs/kernel
 CONTRIBUTING
 CHANGELOG
 ```

@@ -1,14 +1,16 @@
 // Framed records -> Arrow columns.
 //
-// Records are decoded in blocks that fit the cache. First the frames of a block are checked. Then each record is walked
-// once, and its values are appended to their columns. The usual shape of a feature (one kind, one packed chunk) is
-// recognised by one comparison. Any other shape is read field by field.
+// Records are decoded in blocks that fit the cache. First the frames of a block are checked. Records of the same layout
+// are then decoded many at a time, see decode_alike.hpp. Each other record is walked once, and its values are appended
+// to their columns. The usual shape of a feature (one kind, one packed chunk) is recognised by one comparison. Any
+// other shape is read field by field.
 #pragma once
 
 #include <algorithm>
 #include <tuple>
 
-#include "columns/decoded_column.hpp"
+#include "columns/append.hpp"
+#include "columns/decode_alike.hpp"
 #include "framing/frame.hpp"
 #include "message/foreign_message.hpp"
 #include "message/map_walker.hpp"
@@ -31,6 +33,7 @@ class Decoder {
   Decoder(const std::vector<ColumnSpec>& columns, RecordType type, const FrameRules& rules)
       : type_(type),
         rules_(rules),
+        alike_(columns_, append_, columns),
         features_{*this, false},
         lists_{*this, true},
         feature_map_(features_),
@@ -68,6 +71,7 @@ class Decoder {
     }
     const SharedArena arena = std::make_shared<Arena>(data.size());
     arena_ = arena.get();
+    append_.start(*arena);
     rows_ = 0;
     first_block_ = false;
     for (DecodedColumn& column : columns_) column.start(*arena);
@@ -98,7 +102,9 @@ class Decoder {
   }
 
  private:
-  static constexpr ptrdiff_t kBlockBytes = 64 << 10;
+  // Small enough for the second-level cache. Each block costs a little for each column, so that smaller blocks would be
+  // slower for hundreds of columns.
+  static constexpr ptrdiff_t kBlockBytes = 256 << 10;
   static constexpr size_t kBlockRecords = 512;
   static constexpr const char* kUnknownFeature = "unknown feature";
 
@@ -160,8 +166,8 @@ class Decoder {
         set_float(target, cursor.row, chunk.begin);
       } else if (target.shape == Shape::kScalarBytes) {
         decoder.columns_[static_cast<size_t>(slot)].push_bytes(*decoder.arena_, chunk, chunk.begin + 16);
-      } else if (!decoder.append_chunk(decoder.columns_[static_cast<size_t>(slot)], chunk,
-                                       chunk.begin + (n < 16 ? 16 : n))) {
+      } else if (!decoder.append_.append_chunk(decoder.columns_[static_cast<size_t>(slot)], chunk,
+                                               chunk.begin + (n < 16 ? 16 : n))) {
         return false;
       }
       target.last_row = static_cast<int32_t>(cursor.row);
@@ -186,7 +192,8 @@ class Decoder {
         ++decoder.seen_;
       }
       last_row = static_cast<int32_t>(decoder.rows_);
-      if (lists ? decoder.append_feature_list(column, body, fault) : decoder.append_feature(column, body, limit, fault))
+      if (lists ? decoder.append_.append_feature_list(column, decoder.rows_, body, fault)
+                : decoder.append_.append_feature(column, decoder.rows_, body, limit, fault))
         return true;
       fault.column = slot;
       return fault.reason == kMalformed ? false : decoder.postpone(slot, fault);
@@ -230,12 +237,20 @@ class Decoder {
   const uint8_t* decode_block(const uint8_t* next, Span data, Damage& damage) {
     const int64_t first = rows_;
     Fault fault;
-    for (const Span& record : records_) {
-      if (!decode_record(record, data.end, fault)) {
+    const auto slot_of = [this](const std::string& name) { return features_.slot_of(name); };
+    for (size_t i = 0; i < records_.size(); ++i) {
+      if (type_ == RecordType::kExample) {
+        const size_t alike = alike_.decode(records_.data() + i, records_.size() - i, data.end, rows_);
+        rows_ += static_cast<int64_t>(alike);
+        i += alike;
+        if (i == records_.size()) break;
+      }
+      if (!decode_record(records_[i], data.end, fault)) {
         for (DecodedColumn& column : columns_) column.truncate(static_cast<size_t>(rows_));
         break;
       }
       ++rows_;
+      if (type_ == RecordType::kExample) alike_.learn(records_[i], slot_of);
     }
     int64_t good = rows_;
     for (size_t i = 0; i < columns_.size(); ++i) {
@@ -289,113 +304,6 @@ class Decoder {
     return true;
   }
 
-  // Appends a list that is one chunk, or one bytes value. If it returns false, it has appended nothing.
-  TFR_INLINE bool append_chunk(DecodedColumn& column, Span chunk, const uint8_t* limit) {
-    const size_t n = chunk.size();
-    Arena& arena = *arena_;
-    if (column.spec.kind == Kind::kInt64) {
-      if (!column.spec.depth || !append_packed_ints(chunk, limit, column.ints, arena)) return false;
-      column.rows_at.push(arena, static_cast<int32_t>(column.ints.size));
-    } else if (column.spec.kind == Kind::kFloat) {
-      if (!column.spec.depth || n % 4) return false;
-      if (n) {  // the column may have no memory yet
-        column.floats.reserve(arena, n / 4);
-        std::memcpy(column.floats.data + column.floats.size, chunk.begin, n);
-        column.floats.size += n / 4;
-      }
-      column.rows_at.push(arena, static_cast<int32_t>(column.floats.size));
-    } else {
-      column.push_bytes(arena, chunk, limit);
-      if (column.spec.depth) column.push_row_end(arena);
-    }
-    return true;
-  }
-
-  // Appends a feature of any shape to a column that is not a list of lists.
-  TFR_NOINLINE bool append_feature(DecodedColumn& column, Span body, const uint8_t* limit, Fault& fault) {
-    Span list;
-    if (is_one_list(body, column.content, list)) {
-      if (column.spec.depth && !list.size()) return column.push_row_end(*arena_), true;
-      Span chunk;
-      if (is_one_chunk(list, chunk) && append_chunk(column, chunk, limit)) return true;
-      if (column.spec.depth == 1 && column.content == Content::kBytesList && append_bytes_list(column, list, limit))
-        return true;
-    }
-    if (!values_.read(body)) return fault(kMalformed);
-    if (!fits(column, fault)) return false;
-    if (values_.content == Content::kUnset || (!column.spec.depth && !values_.size())) {
-      column.push_null(*arena_, rows_);
-      return true;
-    }
-    append_values(column);
-    if (column.spec.depth) column.push_row_end(*arena_);
-    return true;
-  }
-
-  // Appends a list that consists of `0A <length> <bytes>` only. If it returns false, it has appended nothing.
-  bool append_bytes_list(DecodedColumn& column, Span list, const uint8_t* limit) {
-    const size_t before = column.values_at.count();
-    for (const uint8_t* p = list.begin; p < list.end;) {
-      Span value;
-      if (*p != tag_of(1, kLen) || !(p = read_span(p + 1, list.end, value))) {
-        column.values_at.truncate(before);
-        column.data.size = column.values_at[before];
-        return false;
-      }
-      column.push_bytes(*arena_, value, limit);
-    }
-    column.push_row_end(*arena_);
-    return true;
-  }
-
-  bool fits(const DecodedColumn& column, Fault& fault) const {
-    static constexpr const char* kNames[] = {"", "bytes", "float", "int64"};
-    if (values_.content != Content::kUnset && values_.content != column.content) {
-      fault.found = kNames[static_cast<int>(values_.content)];
-      return fault("wrong kind");
-    }
-    if (!column.spec.depth && values_.size() > 1) {
-      fault.found = std::to_string(values_.size());
-      return fault("not a scalar");
-    }
-    return true;
-  }
-
-  void append_values(DecodedColumn& column) {
-    Arena& arena = *arena_;
-    if (!column.spec.depth && column.spec.kind == Kind::kInt64) {
-      column.set_int(rows_, values_.ints[0]);
-      return;
-    }
-    if (!column.spec.depth && column.spec.kind == Kind::kFloat) {
-      column.set_float_bits(rows_, load<uint32_t>(values_.floats.data()));
-      return;
-    }
-    for (const int64_t value : values_.ints) column.ints.push(arena, value);
-    for (const float value : values_.floats) column.floats.push(arena, value);
-    for (const Span& value : values_.bytes) column.push_bytes(arena, value, value.end);
-  }
-
-  // Appends FeatureList { repeated Feature feature = 1; } as a list of lists. A Feature without a kind is a null list.
-  TFR_NOINLINE bool append_feature_list(DecodedColumn& column, Span body, Fault& fault) {
-    const bool whole = for_each_field(
-        body,
-        [&](uint32_t tag, Span span) {
-          if (tag != tag_of(1, kLen)) return true;
-          if (!values_.read(span)) return false;
-          if (!fits(column, fault)) return false;
-          append_values(column);
-          if (values_.content == Content::kUnset)
-            column.step_nulls.push_back(static_cast<int64_t>(column.steps_at.count()));
-          column.steps_at.push(*arena_, static_cast<int32_t>(column.values()));
-          return true;
-        },
-        [](uint32_t, Span) { return true; });
-    if (!whole) return fault.reason ? false : fault(kMalformed);
-    column.push_row_end(*arena_);
-    return true;
-  }
-
   ExportNode build() {
     ExportNode root;
     root.format = "+s";
@@ -409,11 +317,12 @@ class Decoder {
   FrameRules rules_;
   std::vector<DecodedColumn> columns_;
   std::vector<Target> targets_;  // by column
+  Appender append_;
+  AlikeDecoder alike_;
   Sink features_;
   Sink lists_;
   MapWalker<Sink> feature_map_;
   MapWalker<Sink> list_map_;
-  Values values_;
   UnknownFeatures unknown_;     // of the current record
   std::vector<Fault> misfits_;  // the values of the current record that do not fit their columns
   std::vector<Span> records_;

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "columns/decode.hpp"
+#include "columns/encode.hpp"
 
 namespace tfr::fuzz {
 
@@ -78,5 +79,28 @@ class Arrow {
   ArrowSchema schema;
   ArrowArray array;
 };
+
+// Encodes the rows of a decoded batch. Returns nothing if they hold a null in a list of lists, which can be read but
+// not written.
+inline std::string encode(const std::vector<ColumnSpec>& columns, RecordType type, const Arrow& arrow) {
+  Encoder encoder(columns, type);
+  int column = 0;
+  require(!encoder.bind(arrow.schema, arrow.array, column), "what was decoded can be bound");
+  const int64_t rows = arrow.array.length;
+  require(encoder.statistics(0, rows).size() == columns.size(), "each column has statistics");
+  std::string out(64, '\0');
+  std::string bytes;
+  for (int64_t row = 0; row < rows;) {
+    const EncodedRows done = encoder.encode(row, rows, reinterpret_cast<uint8_t*>(out.data()), out.size());
+    if (done.fault.reason) return {};
+    if (done.need) {
+      require(done.need > out.size(), "a need is more than there was");
+      out.resize(done.need);
+    }
+    bytes.append(out, 0, done.bytes);
+    row = done.next_row;
+  }
+  return bytes;
+}
 
 }  // namespace tfr::fuzz

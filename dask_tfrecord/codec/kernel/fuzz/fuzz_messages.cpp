@@ -1,31 +1,9 @@
 // Decodes one payload once and three times in a row. The result must not depend on the records before, from which the
 // decoder has learned the keys. Encoding the decoded values and decoding them again must give the same bytes.
-#include "columns/encode.hpp"
 #include "columns/infer.hpp"
 #include "fuzz/fuzz.hpp"
 
 namespace {
-
-std::string encode(const std::vector<tfr::ColumnSpec>& columns, tfr::RecordType type, const tfr::fuzz::Arrow& arrow) {
-  tfr::Encoder encoder(columns, type);
-  int column = 0;
-  tfr::fuzz::require(!encoder.bind(arrow.schema, arrow.array, column), "what was decoded can be bound");
-  const int64_t rows = arrow.array.length;
-  tfr::fuzz::require(encoder.statistics(0, rows).size() == columns.size(), "each column has statistics");
-  std::string out(64, '\0');
-  std::string bytes;
-  for (int64_t row = 0; row < rows;) {
-    const tfr::EncodedRows done = encoder.encode(row, rows, reinterpret_cast<uint8_t*>(out.data()), out.size());
-    if (done.fault.reason) return {};  // a null in a list of lists can be read but not written
-    if (done.need) {
-      tfr::fuzz::require(done.need > out.size(), "a need is more than there was");
-      out.resize(done.need);
-    }
-    bytes.append(out, 0, done.bytes);
-    row = done.next_row;
-  }
-  return bytes;
-}
 
 std::string reason_of(const tfr::DecodedBatch& batch) {
   return batch.damage ? batch.damage.reason : "";
@@ -75,13 +53,13 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const tfr::fuzz::Arrow one(first);
   const tfr::fuzz::Arrow three(again);
   tfr::fuzz::require(one.array.length == 1 && three.array.length == 3, "every record is a row");
-  const std::string bytes = encode(columns, type, one);
-  tfr::fuzz::require(encode(columns, type, three) == bytes + bytes + bytes,
+  const std::string bytes = tfr::fuzz::encode(columns, type, one);
+  tfr::fuzz::require(tfr::fuzz::encode(columns, type, three) == bytes + bytes + bytes,
                      "values do not depend on the records before");
   if (bytes.empty()) return 0;
   const tfr::fuzz::Exact encoded(bytes);
   const tfr::DecodedBatch back = decoder.decode(encoded.span(), true);
   tfr::fuzz::require(!back.damage, "what is encoded decodes");
-  tfr::fuzz::require(encode(columns, type, tfr::fuzz::Arrow(back)) == bytes, "and to the same values");
+  tfr::fuzz::require(tfr::fuzz::encode(columns, type, tfr::fuzz::Arrow(back)) == bytes, "and to the same values");
   return 0;
 }

@@ -1,0 +1,377 @@
+// Records of the same layout -> columns, many records at a time.
+//
+// The walk over one record waits at each entry for the length of the entry before. Here, one step of the layout is
+// therefore taken for all records of a batch before the next step. The records do not depend on each other, the
+// expected bytes and the column stay in registers, and a column is written from one end to the other.
+//
+// This is only a faster way to the same result. It takes a record if all steps match, see message/layout.hpp, and
+// reports no damage: a record that differs in any way, and the records after it, are left as if they had not been
+// tried. The caller decodes the first of them field by field, which finds what is wrong, and goes on here.
+#pragma once
+
+#include <algorithm>
+
+#include "columns/append.hpp"
+#include "message/layout.hpp"
+
+namespace tfr {
+
+// The steps of the loops that have a faster version for some processors. All of them read 32 bytes for each window.
+struct PortableSteps : PortableLoop {
+  // Returns true if the bytes at p are the window's, after n was added to those that `lengths` selects. n < 128.
+  TFR_INLINE static bool matches(const Window& window, const Window& lengths, const uint8_t* p, size_t n) {
+    const uint64_t each = n * 0x0101010101010101u;
+    uint64_t differs = 0;
+    for (int i = 0; i < 4; ++i)
+      differs |= (load<uint64_t>(p + 8 * i) ^ (window.words[i] + (each & lengths.words[i]))) & window.masks[i];
+    return !differs;
+  }
+  // Returns true if the bytes of four records are those of all windows.
+  static bool all_match(const Step& step, const uint8_t* const (&p)[4]) {
+    uint64_t differs = 0;
+    for (size_t w = 0; w < step.windows.size(); ++w) {
+      const Window& window = step.windows[w];
+      for (int i = 0; i < 4; ++i)
+        for (const uint8_t* record : p)
+          differs |= (load<uint64_t>(record + step.window_at[w] + 8 * i) ^ window.words[i]) & window.masks[i];
+    }
+    return !differs;
+  }
+};
+
+#if defined(TFR_X86)
+struct Avx2Steps : Avx2Loop {
+  TFR_AVX2_TARGET static inline __m256i load32(const void* p) {
+    return _mm256_loadu_si256(static_cast<const __m256i*>(p));
+  }
+  TFR_AVX2_TARGET static inline bool matches(const Window& window, const Window& lengths, const uint8_t* p, size_t n) {
+    const __m256i added = _mm256_and_si256(_mm256_set1_epi8(static_cast<char>(n)), load32(lengths.words));
+    const __m256i expected = _mm256_add_epi8(load32(window.words), added);
+    return _mm256_testz_si256(_mm256_xor_si256(load32(p), expected), load32(window.masks));
+  }
+  TFR_AVX2_TARGET static inline bool all_match(const Step& step, const uint8_t* const (&p)[4]) {
+    const Window* const windows = step.windows.data();
+    const uint32_t* const window_at = step.window_at.data();
+    const size_t count = step.windows.size();
+    __m256i differs = _mm256_setzero_si256();
+    for (size_t w = 0; w < count; ++w) {
+      const __m256i words = load32(windows[w].words);
+      const size_t at = window_at[w];
+      const __m256i a = _mm256_xor_si256(load32(p[0] + at), words);
+      const __m256i b = _mm256_xor_si256(load32(p[1] + at), words);
+      const __m256i c = _mm256_xor_si256(load32(p[2] + at), words);
+      const __m256i d = _mm256_xor_si256(load32(p[3] + at), words);
+      const __m256i any = _mm256_or_si256(_mm256_or_si256(a, b), _mm256_or_si256(c, d));
+      differs = _mm256_or_si256(differs, _mm256_and_si256(any, load32(windows[w].masks)));
+    }
+    return _mm256_testz_si256(differs, differs);
+  }
+};
+#endif
+
+// One thread at a time may use the object. The columns and the appender must outlive it.
+class AlikeDecoder {
+ public:
+  AlikeDecoder(std::vector<DecodedColumn>& columns, Appender& append, std::vector<ColumnSpec> specs)
+      : columns_(columns), append_(append), layout_(std::move(specs)) {}
+
+  // Decodes records from the first on, up to the first that differs from the layout, to the rows from `row` on. Returns
+  // their number. The columns have room for the rows of all `count` records, and hold none beyond the rows before.
+  size_t decode(const Span* records, size_t count, const uint8_t* limit, int64_t row) {
+    size_t done = 0;
+    if (pause_) return 0;
+    if (changed_) layout_.compile(), changed_ = false;
+    if (layout_.records() < kLearned || !layout_.wanted()) return 0;
+    while (done < count) {
+      size_t tried = 0;
+      while (tried < batch_ && done + tried < count && limit - records[done + tried].end >= kReach) ++tried;
+      if (!tried) break;
+      const size_t taken = decode_batch(records + done, tried, limit, row + static_cast<int64_t>(done));
+      done += taken;
+      if (taken < tried) {
+        differs_ = true;
+        // Few records in a row: the batches cost more than they save.
+        since_ += taken;
+        backoff_ = since_ < kFew ? std::min(2 * backoff_ + 1, kLongestPause) : 0;
+        since_ = 0;
+        pause_ = backoff_;
+        batch_ = kSmallBatch;
+        break;
+      }
+      since_ += taken;
+      batch_ = std::min(2 * batch_, kBatch);
+    }
+    return done;
+  }
+
+  // Learns from a record that decode() left, and that was accepted field by field.
+  template <class SlotOf>
+  void learn(Span record, const SlotOf& slot_of) {
+    if (!differs_) {
+      if (pause_) --pause_;
+      if (pause_ || layout_.records() >= kLearned) return;
+    }
+    differs_ = false;
+    bool changed = false;
+    if (layout_.learn(record, slot_of, changed)) {
+      misses_ = 0;
+      if (changed) pause_ = 0;
+      changed_ |= changed;
+    } else {
+      pause_ = backoff_ = std::min(2 * backoff_ + 1, kLongestPause);
+      if (++misses_ < kForgotten) return;
+      layout_.forget();
+      misses_ = 0;
+    }
+  }
+
+ private:
+  static constexpr size_t kLearned = 8;          // records before the first batch
+  static constexpr size_t kBatch = 128;          // records of a batch
+  static constexpr size_t kSmallBatch = 8;       // records of a batch after a record that differs
+  static constexpr size_t kFew = 16;             // records between two that differ, below which batches do not pay
+  static constexpr size_t kLongestPause = 1023;  // records without batches
+  static constexpr int kForgotten = 4;           // records of another layout in a row, before the layout is replaced
+  static constexpr size_t kShort = 32;           // bytes that are copied without regard to the size of the value
+  // A step reads so many bytes from its start: a head of two windows, and 32 bytes of values.
+  static constexpr ptrdiff_t kReach = 96;
+
+  // Decodes up to kBatch records. Each has kReach readable bytes after its end.
+  size_t decode_batch(const Span* records, size_t count, const uint8_t* limit, int64_t row) {
+    count_ = 0;
+    row_ = row;
+    limit_ = limit;
+    for (; count_ < count; ++count_) {
+      const Span record = records[count_];
+      Span map;
+      if (!record.size() || *record.begin != tag_of(1, kLen) ||
+          read_span(record.begin + 1, record.end, map) != record.end)
+        break;
+      at_[count_] = map.begin;
+      ends_[count_] = map.end;
+      absent_[count_] = 0;
+    }
+    take_steps();
+    for (size_t i = 0; i < count_; ++i)
+      if (at_[i] != ends_[i]) count_ = i;
+    for (const int32_t slot : layout_.absent())
+      for (size_t i = 0; i < count_; ++i) column(slot).push_null(append_.arena(), row_ + static_cast<int64_t>(i));
+    if (count_ < count)
+      for (DecodedColumn& each : columns_) each.truncate(static_cast<size_t>(row_) + count_);
+    return count_;
+  }
+
+  void take_steps() {
+#if defined(TFR_X86)
+    if (cpu().bmi2) return take_steps_avx2();
+#endif
+    take_steps_by<PortableSteps>();
+  }
+#if defined(TFR_X86)
+  TFR_AVX2_TARGET TFR_NOINLINE void take_steps_avx2() { take_steps_by<Avx2Steps>(); }
+#endif
+
+  // Takes all steps for the records of the batch. A record that differs ends the batch: it lowers count_.
+  template <class Loop>
+  TFR_INLINE void take_steps_by() {
+    for (const Step& step : layout_.steps()) {
+      switch (step.kind) {
+        case StepKind::kRun:
+          take_run<Loop>(step);
+          break;
+        case StepKind::kSkip:
+          skip<Loop>(step);
+          break;
+        case StepKind::kInt:
+          take_numbers<Loop, true>(step);
+          break;
+        case StepKind::kFloat:
+          take_numbers<Loop, false>(step);
+          break;
+        case StepKind::kBytes:
+          take_bytes<Loop>(step);
+          break;
+        case StepKind::kOther:
+          for (size_t i = 0; i < count_ && take_other(step, i);) ++i;
+      }
+    }
+  }
+
+  // Returns true if the entry at p has the step's head, with n bytes after it, before `end`.
+  template <class Loop>
+  TFR_INLINE static bool matches(const Step& step, const uint8_t* p, const uint8_t* end, size_t n) {
+    const Window* const windows = step.windows.data();
+    return n <= step.most && static_cast<ptrdiff_t>(step.head + n) <= end - p &&
+           Loop::matches(windows[0], step.lengths[0], p, n) &&
+           (step.head <= 32 || Loop::matches(windows[1], step.lengths[1], p + 32, n));
+  }
+
+  template <class Loop>
+  TFR_INLINE void skip(const Step& step) {
+    const size_t head = step.head;
+    for (size_t i = 0; i < count_; ++i) {
+      const uint8_t* const p = at_[i];
+      const size_t n = p[head - 1];
+      if (TFR_LIKELY(matches<Loop>(step, p, ends_[i], n))) {
+        at_[i] = p + head + n;
+      } else if (!take_other(step, i)) {
+        return;
+      }
+    }
+  }
+
+  template <class Loop, bool is_int>
+  TFR_INLINE void take_numbers(const Step& step) {
+    const size_t head = step.head;
+    uint8_t* const out = is_int ? reinterpret_cast<uint8_t*>(column(step.slot).ints.data + row_)
+                                : reinterpret_cast<uint8_t*>(column(step.slot).floats.data + row_);
+    for (size_t i = 0; i < count_; ++i) {
+      const uint8_t* const p = at_[i];
+      const size_t n = p[head - 1];
+      bool good = matches<Loop>(step, p, ends_[i], n);
+      if constexpr (is_int) {
+        uint64_t value = 0;
+        good = good && n - 1 < 10 && read_exact_varint<Loop>(p + head, n, value);
+        if (good) store<uint64_t>(out + 8 * i, value);
+      } else {
+        good = good && n == 4;
+        if (good) store<uint32_t>(out + 4 * i, load<uint32_t>(p + head));
+      }
+      if (TFR_LIKELY(good)) {
+        at_[i] = p + head + n;
+      } else if (!take_other(step, i)) {
+        return;
+      }
+    }
+  }
+
+  template <class Loop>
+  TFR_INLINE void take_bytes(const Step& step) {
+    const size_t head = step.head;
+    DecodedColumn& to = column(step.slot);
+    for (size_t i = 0; i < count_;) {
+      // Room for all values of the batch, so that the inner loop need not look for it.
+      to.data.reserve(append_.arena(), (count_ - i) * step.most);
+      to.values_at.reserve(append_.arena(), count_ - i);
+      uint8_t* const data = to.data.data;
+      int32_t* const values_at = to.values_at.data + to.values_at.size;
+      size_t size = to.data.size;
+      const size_t first = i;
+      for (; i < count_; ++i) {
+        const uint8_t* const p = at_[i];
+        const size_t n = p[head - 1];
+        if (!TFR_LIKELY(matches<Loop>(step, p, ends_[i], n))) break;
+        if (TFR_LIKELY(n <= kShort)) {
+          std::memcpy(data + size, p + head, kShort);
+        } else {
+          std::memcpy(data + size, p + head, n);
+        }
+        size += n;
+        values_at[i - first] = static_cast<int32_t>(size);
+        at_[i] = p + head + n;
+      }
+      to.data.size = size;
+      to.values_at.size += i - first;
+      if (i < count_ && !take_other(step, i++)) return;
+    }
+  }
+
+  template <class Loop>
+  TFR_INLINE void take_run(const Step& step) {
+    const auto size = static_cast<ptrdiff_t>(step.size);
+    for (size_t i = 0; i < count_; i += 4) {
+      // A group at the end has its last record more than once.
+      const uint8_t* group[4];
+      bool fits = true;
+      for (size_t k = 0; k < 4; ++k) {
+        const size_t record = std::min(i + k, count_ - 1);
+        group[k] = at_[record];
+        fits &= ends_[record] - at_[record] >= size;
+      }
+      if (TFR_LIKELY(fits && Loop::all_match(step, group))) continue;
+      count_ = first_different(step, i);
+    }
+    for (const Field& field : step.fields) take_field<Loop>(field);
+    for (size_t i = 0; i < count_; ++i) at_[i] += size;
+  }
+
+  // Returns the first record from i on that differs from the run.
+  TFR_NOINLINE size_t first_different(const Step& step, size_t i) const {
+    for (; i < count_ && ends_[i] - at_[i] >= static_cast<ptrdiff_t>(step.size); ++i)
+      if (!PortableSteps::all_match(step, {at_[i], at_[i], at_[i], at_[i]})) break;
+    return i;
+  }
+
+  // Takes the values of one column in a run.
+  template <class Loop>
+  TFR_INLINE void take_field(const Field& field) {
+    DecodedColumn& to = column(field.slot);
+    const size_t at = field.at;
+    const size_t n = field.size;
+    const size_t count = count_;
+    if (!to.spec.depth && to.spec.kind == Kind::kFloat) {
+      auto* const out = reinterpret_cast<uint8_t*>(to.floats.data + row_);
+      for (size_t i = 0; i < count; ++i) store<uint32_t>(out + 4 * i, load<uint32_t>(at_[i] + at));
+    } else if (!to.spec.depth && to.spec.kind == Kind::kInt64) {
+      auto* const out = reinterpret_cast<uint8_t*>(to.ints.data + row_);
+      for (size_t i = 0; i < count; ++i) {
+        uint64_t value = 0;
+        if (!read_exact_varint<Loop>(at_[i] + at, n, value)) return end_batch(i);
+        store<uint64_t>(out + 8 * i, value);
+      }
+    } else {
+      for (size_t i = 0; i < count; ++i)
+        if (!append_.append_chunk(to, {at_[i] + at, at_[i] + at + n}, limit_)) return end_batch(i);
+    }
+  }
+
+  void end_batch(size_t count) { count_ = count; }
+
+  // Takes an entry of any shape with the step's key, or notes that the entry is absent. Otherwise ends the batch before
+  // the record and returns false.
+  TFR_NOINLINE bool take_other(const Step& step, size_t i) {
+    Span entry;
+    Span body;
+    const uint8_t* const p = at_[i];
+    const size_t size = step.text.size();
+    if (p < ends_[i] && *p == tag_of(1, kLen) && read_span(p + 1, ends_[i], entry) && entry.size() > size &&
+        !std::memcmp(entry.begin, step.text.data(), size) &&
+        read_span(entry.begin + size, entry.end, body) == entry.end) {
+      Fault fault;
+      if (step.slot >= 0 &&
+          !append_.append_feature(column(step.slot), row_ + static_cast<int64_t>(i), body, limit_, fault))
+        return end_batch(i), false;
+      at_[i] = entry.end;
+      return true;
+    }
+    if (!step.optional) return end_batch(i), false;
+    if (step.slot < 0) return true;
+    // A record without any value of a column may be a message of another type, which only the caller finds out.
+    if (++absent_[i] == layout_.wanted()) return end_batch(i), false;
+    column(step.slot).push_null(append_.arena(), row_ + static_cast<int64_t>(i));
+    return true;
+  }
+
+  DecodedColumn& column(int32_t slot) const { return columns_[static_cast<size_t>(slot)]; }
+
+  std::vector<DecodedColumn>& columns_;
+  Appender& append_;
+  Layout layout_;
+  bool differs_ = false;        // the record that decode() left differs from the layout
+  bool changed_ = false;        // the steps must be made again
+  size_t batch_ = kSmallBatch;  // the greatest number of records of the next batch
+  size_t since_ = 0;            // the records taken since one differed
+  size_t backoff_ = 0;          // the length of the last pause
+  size_t pause_ = 0;            // the records that are still left to the caller without an attempt
+  int misses_ = 0;              // the records in a row that the layout could not learn
+
+  // The current batch.
+  size_t count_ = 0;  // the records that have matched so far
+  int64_t row_ = 0;   // of the first record
+  const uint8_t* limit_ = nullptr;
+  const uint8_t* at_[kBatch];    // the start of the next entry, by record
+  const uint8_t* ends_[kBatch];  // by record
+  size_t absent_[kBatch];        // the number of columns without a value, by record
+};
+
+}  // namespace tfr

@@ -1,0 +1,280 @@
+"""Many records of one layout decode as each record does by itself.
+
+A decoder learns the layout of records and then decodes many at a time. A decoder that has seen no record
+decodes field by field. The tests compare the two.
+"""
+
+import random
+from typing import Any
+
+import oracle
+import pytest
+from guard import exact
+from hypothesis import given
+from hypothesis import strategies as st
+from oracle import block, bytes_list, entry, example_of, float_list, int64_list, packed, tag, varint
+from wire_messages import ACCEPTED, REFUSED, UNKNOWN
+
+from dask_tfrecord.codec import Column, Decoder, FeatureKey
+
+# The features of the records. A name of 60 characters is longer than the kernel's fast comparisons.
+FEATURES = {
+    "id": ("int64", 0),
+    "small": ("int64", 0),
+    "constant": ("int64", 0),
+    "price": ("float", 0),
+    "name": ("string", 0),
+    "blob": ("bytes", 0),
+    "country": ("string", 0),
+    "feature_of_a_long_name_000": ("float", 0),
+    "f" * 60: ("int64", 0),
+    "ids": ("int64", 1),
+    "vector": ("float", 1),
+    "tags": ("string", 1),
+    "pair": ("int64", 1),
+}
+
+
+def feature(name: str, random_: random.Random) -> bytes:
+    """A Feature with random values, of constant size for some names."""
+    if name == "small":
+        return int64_list(packed(random_.randrange(128)))
+    if name == "constant":
+        return int64_list(packed(random_.randrange(2**56, 2**63)))
+    if name == "pair":
+        return int64_list(packed(*(random_.randrange(128, 2**14) for _ in range(2))))
+    if name == "country":
+        return bytes_list(block(1, bytes(random_.choices(b"abc", k=2))))
+    if name == "vector":
+        return float_list(block(1, random_.randbytes(4 * 40)))
+    kind, depth = FEATURES[name]
+    length = random_.choice([0, 1, 3, 20]) if random_.randrange(20) else 150
+    if kind == "int64" and not depth:
+        return int64_list(
+            packed(random_.getrandbits(random_.randrange(1, 65)) - 2**63 * random_.randrange(2))
+        )
+    if kind == "int64":
+        return int64_list(packed(*(random_.getrandbits(20) for _ in range(length))))
+    if kind == "float":
+        return float_list(block(1, random_.randbytes(4)))
+    if depth:
+        return bytes_list(*(block(1, b"x" * random_.randrange(9)) for _ in range(min(length, 5))))
+    return bytes_list(block(1, bytes(random_.choices(b"xyz", k=length))))
+
+
+def record(names: list[str], random_: random.Random) -> bytes:
+    return example_of(*(entry(name, feature(name, random_)) for name in names))
+
+
+def length_in_two_bytes(size: int) -> bytes:
+    """A length below 128 in one byte more than it needs."""
+    return bytes([size | 0x80, 0]) if size < 128 else varint(size)
+
+
+def spoiled(how: str, names: list[str], random_: random.Random) -> bytes:
+    """A record that differs from the others in one way."""
+    name = random_.choice(names)
+    at = names.index(name)
+    value = feature(name, random_)
+    whole = record(names, random_)
+    if how == "other order":
+        return record(random_.sample(names, len(names)), random_)
+    if how == "absent":
+        return record([n for n in names if n != name], random_)
+    if how == "twice":
+        return record([*names[: at + 1], name, *names[at + 1 :]], random_)
+    if how == "twice, apart":
+        return record([*names, name], random_)
+    if how == "one more":
+        return (
+            record(names[:at], random_) + example_of(entry("one more", value)) + record(names[at:], random_)
+        )
+    if how == "one more inside":
+        parts = [entry(n, feature(n, random_)) for n in names]
+        return example_of(*parts[:at], entry("one more", value), *parts[at:])
+    if how == "cut":
+        return whole[: random_.randrange(len(whole))]
+    if how == "flipped bit":
+        place = random_.randrange(len(whole))
+        return whole[:place] + bytes([whole[place] ^ 1 << random_.randrange(8)]) + whole[place + 1 :]
+    if how == "unknown field":
+        return random_.choice(list(UNKNOWN.values())) + whole
+    if how == "unknown field after":
+        return whole + random_.choice(list(UNKNOWN.values()))
+    replaced = {
+        "no kind": b"",
+        "empty list": int64_list() if FEATURES[name][0] == "int64" else float_list(),
+        "wrong kind": float_list(block(1, bytes(4)))
+        if FEATURES[name][0] != "float"
+        else int64_list(packed(7)),
+        "two values": int64_list(packed(1, 2)),
+        "unpacked": int64_list(tag(1, 0), b"\x05"),
+        "varint too long": int64_list(block(1, b"\x85\x80\x00")),
+        "varint cut": int64_list(block(1, b"\x85\x80")),
+        "not text": bytes_list(block(1, b"\xff\xfe")),
+        "field after the list": value + UNKNOWN["varint"],
+    }
+    parts = [entry(n, feature(n, random_)) for n in names]
+    if how in replaced:
+        parts[at] = entry(name, replaced[how])
+    elif how == "value first":
+        parts[at] = block(1, block(2, value), block(1, name.encode()))
+    elif how == "longer length of the entry":
+        content = block(1, name.encode()) + block(2, value)
+        parts[at] = tag(1, 2) + length_in_two_bytes(len(content)) + content
+    elif how == "longer length of the value":
+        parts[at] = block(1, block(1, name.encode()), tag(2, 2) + length_in_two_bytes(len(value)) + value)
+    elif how == "longer length of the name":
+        parts[at] = block(1, tag(1, 2) + length_in_two_bytes(len(name)) + name.encode(), block(2, value))
+    else:
+        raise AssertionError(how)
+    return example_of(*parts)
+
+
+SPOILED = [
+    "other order",
+    "absent",
+    "twice",
+    "twice, apart",
+    "one more",
+    "one more inside",
+    "cut",
+    "flipped bit",
+    "unknown field",
+    "unknown field after",
+    "no kind",
+    "empty list",
+    "wrong kind",
+    "two values",
+    "unpacked",
+    "varint too long",
+    "varint cut",
+    "not text",
+    "field after the list",
+    "value first",
+    "longer length of the entry",
+    "longer length of the value",
+    "longer length of the name",
+]
+
+
+def one_by_one(payloads: list[bytes], columns: list[Column], known: list[FeatureKey] | None) -> Any:
+    """The rows, and the damage, that a new decoder for each record finds."""
+    rows: list[list[Any]] = [[] for _ in columns]
+    offset = 0
+    for number, payload in enumerate(payloads):
+        decoded = Decoder(columns, "example", known=known).decode(exact(oracle.frame(payload)), final=True)
+        if decoded.damage:
+            return rows, decoded.damage._replace(record=number, offset=offset)
+        for values, column in zip(rows, decoded.batch.columns, strict=True):
+            values += oracle.canonical(column.to_pylist())
+        offset += decoded.consumed
+    return rows, None
+
+
+def at_once(payloads: list[bytes], columns: list[Column], known: list[FeatureKey] | None) -> Any:
+    decoded = Decoder(columns, "example", known=known).decode(
+        exact(oracle.records_file(payloads)), final=True
+    )
+    decoded.batch.validate(full=True)
+    return [oracle.canonical(column.to_pylist()) for column in decoded.batch.columns], decoded.damage
+
+
+def check(payloads: list[bytes], columns: list[Column], known: list[FeatureKey] | None = None) -> None:
+    """Compare the two ways, also for what follows each record that is damaged."""
+    while payloads:
+        expected = one_by_one(payloads, columns, known)
+        assert at_once(payloads, columns, known) == expected
+        if not expected[1]:
+            return
+        payloads = payloads[:9] + payloads[expected[1].record + 1 :] if expected[1].record > 8 else []
+
+
+@st.composite
+def files(draw: st.DrawFn) -> tuple[list[bytes], list[str]]:
+    """The payloads of a file, and the names of their features."""
+    random_ = random.Random(draw(st.integers(0, 2**32)))
+    layouts = draw(
+        st.lists(st.lists(st.sampled_from(sorted(FEATURES)), min_size=1, unique=True), min_size=1, max_size=2)
+    )
+    payloads = []
+    for names in layouts:
+        usual = [record(names, random_) for _ in range(draw(st.integers(10, 60)))]
+        for how, at in draw(st.lists(st.tuples(st.sampled_from(SPOILED), st.integers(0, 59)), max_size=4)):
+            usual.insert(min(at, len(usual)), spoiled(how, names, random_))
+        payloads += usual
+    return payloads, sorted({name for names in layouts for name in names})
+
+
+@given(files(), st.data())
+def test_records_decode_together_as_they_do_alone(
+    file: tuple[list[bytes], list[str]], data: st.DataObject
+) -> None:
+    payloads, names = file
+    wanted = data.draw(st.lists(st.sampled_from([*names, "never there"]), unique=True))
+    columns = [Column(name, *FEATURES.get(name, ("int64", 0))) for name in wanted]  # type: ignore[arg-type] # literals
+    known: list[FeatureKey] | None = data.draw(
+        st.sampled_from([None, [], [(name, False) for name in names]]), label="known"
+    )
+    check(payloads, columns, known)
+
+
+@pytest.mark.parametrize("how", SPOILED)
+@pytest.mark.parametrize("seed", range(6))
+def test_a_record_that_differs_is_decoded_as_if_it_were_alone(how: str, seed: int) -> None:
+    random_ = random.Random(seed)
+    names = random_.sample(sorted(FEATURES), random_.randrange(1, len(FEATURES) + 1))
+    wanted = random_.sample(names, random_.randrange(1, len(names) + 1))
+    columns = [Column(name, *FEATURES[name]) for name in wanted]  # type: ignore[arg-type] # literals
+    payloads = [record(names, random_) for _ in range(60)]
+    for at in (20, 41, 42):
+        payloads[at] = spoiled(how, names, random_)
+    known: list[FeatureKey] | None = None if seed % 2 else [(name, False) for name in names]
+    check(payloads, columns, known)
+
+
+@pytest.mark.parametrize("payload", [*ACCEPTED.values(), *REFUSED.values()], ids=[*ACCEPTED, *REFUSED])
+def test_an_odd_record_among_many_of_one_layout_disturbs_none(payload: bytes) -> None:
+    columns = [Column("a", "int64", 1), Column("f", "float", 1), Column("s", "bytes", 1)]
+    usual = [
+        example_of(
+            entry("a", int64_list(packed(n))),
+            entry("f", float_list(block(1, bytes(4)))),
+            entry("s", bytes_list(block(1, b"q" * (n % 3)))),
+        )
+        for n in range(40)
+    ]
+    check([*usual[:30], payload, *usual], columns)
+
+
+@pytest.mark.parametrize("share", [2, 10, 50])
+def test_records_without_some_of_the_features_are_null_there(share: int) -> None:
+    random_ = random.Random(share)
+    names = sorted(FEATURES)
+    payloads = [record([n for n in names if random_.randrange(share)], random_) for _ in range(700)]
+    check(payloads, [Column(name, *FEATURES[name]) for name in names])  # type: ignore[arg-type] # literals
+
+
+@pytest.mark.parametrize("wanted", [["id", "country"], ["price", "id", "country", "pair", "small"]])
+def test_every_bit_of_an_expected_record_counts(wanted: list[str]) -> None:
+    """A record that differs from its neighbours in one bit decodes as it does alone."""
+    random_ = random.Random(5)
+    names = ["id", "price", "country", "pair", "small"]
+    columns = [Column(name, *FEATURES[name]) for name in wanted]  # type: ignore[arg-type] # literals
+    known: list[FeatureKey] = [(name, False) for name in names]
+    payloads = [record(names, random_) for _ in range(24)]
+    before, after = oracle.records_file(payloads[:20]), oracle.records_file(payloads[20:])
+    for place in range(8 * len(payloads[20])):
+        flipped = bytearray(payloads[20])
+        flipped[place // 8] ^= 1 << place % 8
+        frame = oracle.frame(bytes(flipped))
+        together = Decoder(columns, "example", known=known).decode(exact(before + frame + after), final=True)
+        alone = Decoder(columns, "example", known=known).decode(exact(frame), final=True)
+        if alone.damage is None:
+            assert together.damage is None
+            row = together.batch.slice(20, 1).to_pylist()
+            assert list(map(oracle.canonical, row[0].values())) == list(
+                map(oracle.canonical, alone.batch.to_pylist()[0].values())
+            )
+        else:
+            assert together.damage == alone.damage._replace(record=20, offset=len(before))
