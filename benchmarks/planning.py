@@ -16,11 +16,9 @@ It prints the tables of ``docs/planning.md``. ``--store`` puts them into this pa
 """
 
 import argparse
-import importlib.metadata
 import json
 import logging
 import os
-import platform
 import statistics
 import tempfile
 import time
@@ -36,16 +34,15 @@ import cloudpickle
 import dask
 import dask.dataframe as dd
 import fsspec
-import psutil
 import s3fs
 from distributed import Client, LocalCluster
 from moto.server import ThreadedMotoServer
 
 import dask_tfrecord
-from benchmarks import planning_report
-from benchmarks.feeds import machine
 from benchmarks.read import compute_and_drop
+from benchmarks.reports import planning as report
 from benchmarks.tables import TABLES, frame_of
+from benchmarks.workers import machine, memory_folder, others, versions
 from benchmarks.write import collection, slices, to_pandas
 
 RESULTS = Path(__file__).with_name("planning.json")
@@ -229,37 +226,32 @@ def write(folder: str, rows: int, count: int) -> None:
 
 def measure(rounds: int, scale: float) -> dict[str, Any]:
     """Return all constants."""
-    memory = "/dev/shm"
-    directory = memory if os.access(memory, os.W_OK) else None
     with (
-        tempfile.TemporaryDirectory(dir=directory) as folder,
+        tempfile.TemporaryDirectory(dir=memory_folder()) as folder,
         dask.config.set(scheduler="threads", num_workers=1, **{"dataframe.convert-string": False}),
     ):
-        start, busy, own = time.perf_counter(), _busy_seconds(), time.process_time()
-        rates = measure_rates(folder, rounds, scale)
-        others = _busy_seconds() - busy - (time.process_time() - own)
-        share = max(0.0, others) / ((time.perf_counter() - start) * (os.cpu_count() or 1))
+        with others() as share:
+            own = time.process_time()
+            rates = measure_rates(folder, rounds, scale)
+            share.append(time.process_time() - own)
         graphs = measure_graphs(folder, scale)
         with dask.config.set(num_workers=4):
             stores = measure_stores(folder, scale)
-    with tempfile.TemporaryDirectory(dir=directory) as folder:
+    with tempfile.TemporaryDirectory(dir=memory_folder()) as folder:
         workers = measure_workers(folder, rounds, scale, graphs["graph_seconds"])
-    versions = (f"{name} {importlib.metadata.version(name)}" for name in ("dask", "pandas", "pyarrow"))
-    packages = ", ".join([f"Python {platform.python_version()}", *versions])
     graphs["commit_ms"]["moto"] = stores.pop("commit")
     return {
-        "machine": {**machine(), "cores": os.cpu_count(), "packages": packages, "others": share},
+        "machine": {
+            **machine(),
+            "cores": os.cpu_count(),
+            "packages": versions(["dask", "pandas", "pyarrow"]),
+            "others": share[0],
+        },
         "rates": rates,
         **graphs,
         **stores,
         **workers,
     }
-
-
-def _busy_seconds() -> float:
-    """Return the CPU time of all processes of the machine since its start."""
-    times = psutil.cpu_times()
-    return float(times.user + times.system + times.nice)
 
 
 def main() -> None:
@@ -270,10 +262,10 @@ def main() -> None:
     arguments = parser.parse_args()
     warnings.filterwarnings("ignore", "TensorFlow reads only gzip and zlib")  # zstd is one of the codecs
     found = measure(arguments.rounds, arguments.scale)
-    print(planning_report.tables(found), end="")
+    print(report.tables(found), end="")
     if arguments.store:
         RESULTS.write_text(json.dumps(found, indent=1) + "\n")
-        planning_report.write(found)
+        report.write(found)
 
 
 if __name__ == "__main__":

@@ -1,14 +1,10 @@
 """The prediction of large jobs: its arithmetic, and the tables of the guide."""
 
-import importlib.util
 import json
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
-
-ROOT = Path(__file__).parent.parent
+from benchmark_modules import ROOT, benchmark_module
 
 # A task costs the scheduler 1 ms, and 10,000 tasks cost the client 5 s.
 COSTS = {"graph_seconds": 5.0, "task_ms": 1.0, "commit_ms": {"local": 0.5}}
@@ -16,14 +12,7 @@ COSTS = {"graph_seconds": 5.0, "task_ms": 1.0, "commit_ms": {"local": 0.5}}
 
 @pytest.fixture(scope="module")
 def report() -> Any:
-    name = "planning_report"
-    spec = importlib.util.spec_from_file_location(name, ROOT / "benchmarks" / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # its dataclass looks its module up
-    spec.loader.exec_module(module)
-    return module
+    return benchmark_module("reports.planning")
 
 
 def test_a_write_is_limited_by_the_cores_and_then_by_the_scheduler(report: Any) -> None:
@@ -50,5 +39,5 @@ def test_a_scheduler_keeps_cores_busy_in_proportion_to_the_partition(report: Any
 
 def test_the_guide_shows_the_stored_constants(report: Any) -> None:
     found = json.loads((ROOT / "benchmarks" / "planning.json").read_text())
-    made = report.BEGIN + report.tables(found) + report.END
-    assert made in (ROOT / "docs" / "planning.md").read_text()
+    begin, end = benchmark_module("reports").region(report.COMMAND)
+    assert begin + report.tables(found) + end in (ROOT / "docs" / "planning.md").read_text()

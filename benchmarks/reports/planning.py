@@ -2,12 +2,12 @@
 
 import math
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-HERE = Path(__file__).parent
-GUIDE = HERE.parent / "docs" / "planning.md"
-BEGIN, END = "<!-- made by: python -m benchmarks.planning --store -->\n", "<!-- end of what was made -->\n"
+from benchmarks.reports import ROOT, replace_region
+
+GUIDE = ROOT / "docs" / "planning.md"
+COMMAND = "python -m benchmarks.planning --store"
 
 TOTAL_BYTES = 10e12
 THREADS = 4  # of each worker
@@ -104,16 +104,15 @@ def most_cores(found: dict[str, Any], rate: float, partition: float) -> float:
 
 def write(found: dict[str, Any]) -> None:
     """Put the tables into the guide."""
-    before, rest = GUIDE.read_text().split(BEGIN)
-    GUIDE.write_text(before + BEGIN + tables(found) + END + rest.split(END)[1])
+    replace_region(GUIDE, COMMAND, tables(found))
 
 
 def tables(found: dict[str, Any]) -> str:
     """Return the part of the guide that is made from the constants."""
     machine = found["machine"]
     lines = [
-        f"{machine['cpu']}; {machine['packages']}; {machine['date']}. Other processes used "
-        f"{machine['others']:.0%} of the CPU.{_LOADED if machine['others'] > MOST_OTHERS else ''}",
+        f"{machine['cpu']}; {machine['system']}; {machine['packages']}; {machine['date']}. Other processes "
+        f"used {machine['others']:.0%} of the CPU.{_LOADED if machine['others'] > MOST_OTHERS else ''}",
         "",
         "### Rates of a core",
         "",
