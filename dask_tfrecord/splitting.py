@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from dask_tfrecord import arguments
 from dask_tfrecord.errors import SchemaError, TFRecordError
@@ -72,6 +73,10 @@ def parse_splits(ddf: dd.DataFrame, split: Any, split_by: Any) -> Splits | None:
     split_by = 0 if split_by is None else split_by
     is_seed = isinstance(split_by, int | np.integer) and not isinstance(split_by, bool)
     columns = () if is_seed else tuple(arguments.names("split_by", split_by))
+    if not is_seed and not columns:
+        raise TFRecordError(
+            "split_by= names no column", advice="name one, or pass the seed of a random split"
+        )
     if SPLIT in ddf.columns:
         raise SchemaError(
             "split= adds a partition column of this name",
@@ -124,9 +129,16 @@ def _texts(column: "pd.Series[Any]") -> npt.NDArray[Any]:
         values = values.combine_chunks()
     if pa.types.is_dictionary(values.type):
         values = values.dictionary_decode()
+    if pa.types.is_floating(values.type):
+        values = values.cast(pa.float32()) if pa.types.is_float16(values.type) else values
+        values = pc.add(values, pa.scalar(0, values.type))  # -0.0 equals 0.0 but has another text
     is_binary = pa.types.is_binary(values.type) or pa.types.is_large_binary(values.type)
     try:
         texts = values.fill_null(b"") if is_binary else values.cast(pa.string()).fill_null("")
+        if pa.types.is_temporal(values.type) or pa.types.is_decimal(values.type):
+            # The number of decimals depends on the type. The text may end in the Z of a time zone.
+            texts = pc.replace_substring_regex(texts, r"(\.[0-9]*?)0+(Z?)$", r"\1\2")
+            texts = pc.replace_substring_regex(texts, r"\.(Z?)$", r"\1")
     except pa.ArrowException:
         raise SchemaError(
             f"split_by= cannot use a column of {values.type}",

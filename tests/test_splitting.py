@@ -87,6 +87,33 @@ def test_columns_of_any_scalar_type_split(tmp_path: Path, type_: pa.DataType) ->
     assert (rows.groupby("k", dropna=False)["split"].nunique() == 1).all()
 
 
+@pytest.mark.parametrize("type_", [pa.float64(), pa.float32(), pa.float16()])
+def test_equal_floats_are_in_one_split(tmp_path: Path, type_: pa.DataType) -> None:
+    values = pa.array(np.tile([0.0, -0.0], 20).astype(type_.to_pandas_dtype()))
+    ddf = dd.from_pandas(pd.DataFrame({"k": pd.array(values, pd.ArrowDtype(type_))}), npartitions=2)
+    to_tfrecord(ddf, tmp_path / "d", split={"a": 0.5, "b": 0.5}, split_by="k", lossy="allow")
+    assert read_tfrecord(tmp_path / "d")["split"].nunique().compute() == 1
+
+
+@pytest.mark.parametrize(
+    "types",
+    [[pa.timestamp(unit, zone) for unit in ("s", "ms", "us", "ns")] for zone in (None, "UTC")]
+    + [[pa.time32("s"), pa.time64("us")], [pa.int64(), pa.decimal128(19, 0), pa.decimal128(22, 3)]],
+)
+def test_equal_values_of_other_units_are_in_one_split(tmp_path: Path, types: list[pa.DataType]) -> None:
+    first = pa.array(range(0, 40_000, 100), pa.int32() if pa.types.is_time(types[0]) else pa.int64()).cast(
+        types[0]
+    )
+    found = []
+    for type_ in types:
+        column = pd.array(first.cast(type_), pd.ArrowDtype(type_))
+        ddf = dd.from_pandas(pd.DataFrame({"id": range(400), "k": column}), npartitions=1)
+        to_tfrecord(ddf, tmp_path / "d", split=SHARES, split_by="k", overwrite=True, lossy="allow")
+        found.append(split_of(tmp_path / "d"))
+    assert all(splits == found[0] for splits in found)
+    assert len(set(found[0].values())) == 3
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -96,6 +123,7 @@ def test_columns_of_any_scalar_type_split(tmp_path: Path, type_: pa.DataType) ->
         ({"split": {}}, "sum to 1"),
         ({"split": SHARES, "split_by": "nothing"}, "nothing"),
         ({"split": SHARES, "split_by": 1.5}, "split_by"),
+        ({"split": SHARES, "split_by": []}, "split_by= names no column"),
         ({"split_by": "user"}, "no effect"),
     ],
 )
