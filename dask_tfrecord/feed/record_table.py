@@ -344,6 +344,9 @@ class RecordTable:
 
     def _check_unchanged(self, splits: Sequence[int]) -> None:
         if os.getpid() != self._process:
+            self._lock = (
+                threading.Lock()
+            )  # another thread may have held the lock when this process was forked
             self._dataset, self._process = usable_after_fork(self._dataset), os.getpid()
         check_unchanged(self._dataset.store, [self._splits[split].file for split in splits])
 

@@ -3,6 +3,7 @@
 import os
 import pickle
 import random
+import signal
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -164,8 +165,9 @@ def test_a_file_that_was_rewritten_raises(frame: pd.DataFrame, tmp_path: Path) -
     table = RecordTable(tmp_path / "d")
     assert table[0]["id"] == 0
     dask_tfrecord.to_tfrecord(ddf, tmp_path / "d", overwrite=True, lossy="allow")
-    with pytest.raises(FileNotFoundError):
-        table[0]
+    for key in (0, [0, 1]):
+        with pytest.raises(FileNotFoundError, match="removed after the dataset was listed; read the dataset"):
+            table[key]
 
 
 @pytest.mark.parametrize(
@@ -223,6 +225,19 @@ def test_a_forked_process_opens_the_store_again(
             os._exit(0 if sorted(numbers) == list(range(ROWS)) else 1)
         except BaseException:  # whatever happens, the child must not go on with the tests of its parent
             os._exit(2)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="the system has no fork")
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_process_forked_while_a_thread_reads_can_read(frame: pd.DataFrame, tmp_path: Path) -> None:
+    dask_tfrecord.to_tfrecord(dd.from_pandas(frame, npartitions=2), tmp_path / "d", compression="gzip")
+    table = RecordTable(tmp_path / "d", "id")
+    with table._lock:  # as another thread would hold the lock
+        child = os.fork()
+        if not child:
+            signal.alarm(60)  # ends a child that waits for the lock forever
+            os._exit(0 if table[7] == {"id": 7} else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 

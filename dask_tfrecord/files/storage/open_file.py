@@ -79,6 +79,11 @@ class ExpectedFile:
         problem = f"the file had {self.size:,} bytes when the dataset was listed and has {now} now"
         return FileChangedError(problem, path=self.path, advice=_ADVICE)
 
+    def removed(self) -> FileNotFoundError:
+        """Return the error for a file that is gone."""
+        problem = "the file was removed after the dataset was listed; read the dataset again"
+        return FileNotFoundError(f"{self.path}: {problem}")
+
     @contextmanager
     def explained(self) -> Iterator[None]:
         """Translate store failures into actionable errors; re-raise the others."""
@@ -103,8 +108,7 @@ class ExpectedFile:
         try:
             now = self.look()
         except FileNotFoundError:
-            problem = "the file was removed after the dataset was listed; read the dataset again"
-            raise FileNotFoundError(f"{self.path}: {problem}") from None
+            raise self.removed() from None
         except Exception:  # the store cannot be reached, which the first error reports
             return
         self.check(now)

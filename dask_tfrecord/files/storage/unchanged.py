@@ -45,4 +45,8 @@ def _stamp(file: FileInfo | None) -> str:
 
 def _check(store: Store, file: FileInfo) -> None:
     expected = ExpectedFile(store.public(file.path), file.size, file.stamp, True, dict)
-    expected.check(store.look(file.path))
+    try:
+        now = store.look(file.path)
+    except FileNotFoundError:
+        raise expected.removed() from None
+    expected.check(now)

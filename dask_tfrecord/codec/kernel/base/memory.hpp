@@ -15,6 +15,9 @@
 
 #include "base/bytes.hpp"
 
+#if !defined(_WIN32)
+#include <pthread.h>
+#endif
 #if defined(__linux__)
 #include <sys/mman.h>
 #endif
@@ -75,7 +78,14 @@ class Pool {
   }
 
  private:
-  Pool() { free_.reserve(kPoolBytes / kHugePage); }
+  Pool() {
+    free_.reserve(kPoolBytes / kHugePage);
+#if !defined(_WIN32)
+    // Loaders fork their workers while other threads decode. The lock must be free in the forked process.
+    pthread_atfork([] { instance().mutex_.lock(); }, [] { instance().mutex_.unlock(); },
+                   [] { instance().mutex_.unlock(); });
+#endif
+  }
 
   std::mutex mutex_;
   std::vector<Chunk> free_;
