@@ -346,7 +346,7 @@ class Batches:
         window, row = state["window"], state["row"]
         valid = all(isinstance(one, int) and one >= 0 for one in (window, row))
         if not valid or window > len(self._order.slices):
-            raise TFRecordError(f"start= holds no position of the dataset: window {window}, row {row}")
+            raise _no_position(window, row)
         self._position = window, row
 
     def _ready(self) -> int:
@@ -408,12 +408,19 @@ def _windows(
             count += table.num_rows
             size += table.nbytes
             if count >= least or size >= _WINDOW_BYTES or number == last:
-                rows = order.shuffled(_joined(tables), window).slice(skip)
+                rows = order.shuffled(_joined(tables), window)
+                if skip > rows.num_rows:
+                    raise _no_position(window, skip)
+                rows = rows.slice(skip)
                 if rows.num_rows:
                     yield _Rows(rows, window, skip)
                 tables, count, size, window, skip = [], 0, 0, number + 1, 0
     finally:
         pieces.close()
+
+
+def _no_position(window: Any, row: Any) -> TFRecordError:
+    return TFRecordError(f"start= holds no position of the dataset: window {window}, row {row}")
 
 
 def _joined(tables: list[pa.Table]) -> pa.Table:

@@ -136,7 +136,7 @@ def _check_uncompressed(store: Store, files: Sequence[FileEntry], reader: str) -
 
 
 def _write_indexes(store: Store, snapshot: Snapshot) -> list[str]:
-    _check_uncompressed(store, snapshot.files, "no reader with an index")
+    _check_uncompressed(store, snapshot.files, "a reader with an index")
     names = [f"{_INDEX_DIRECTORY}/{file.path}.idx" for file in snapshot.files]
     record_exports(store, names)
 

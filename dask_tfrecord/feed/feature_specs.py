@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from dask_tfrecord.dataset.plan import Dataset
 from dask_tfrecord.errors import SchemaError
-from dask_tfrecord.feed.numpy_columns import missing_integers
+from dask_tfrecord.feed.numpy_columns import checked_missing, missing_integers
 from dask_tfrecord.feed.sources import open_to_feed, selected_schema
 from dask_tfrecord.files.storage.filesystem import Filesystem
 from dask_tfrecord.files.storage.listing import PathLike
@@ -138,7 +138,8 @@ def feature_spec(
     }
     """
     dataset = open_to_feed(path, columns, storage_options=storage_options, filesystem=filesystem)
-    return spec_of(dataset, selected_schema(dataset, columns), missing or {}, lists)
+    schema = selected_schema(dataset, columns)
+    return spec_of(dataset, schema, checked_missing(missing, schema.names), lists)
 
 
 def spec_of(dataset: Dataset, schema: Schema, missing: Mapping[str, Any], lists: Lists) -> FeatureSpec:

@@ -8,7 +8,7 @@ import numpy as np
 
 from dask_tfrecord import arguments
 from dask_tfrecord.errors import SchemaError
-from dask_tfrecord.feed.numpy_columns import Array, Ragged, numpy_columns
+from dask_tfrecord.feed.numpy_columns import Array, Ragged, checked_missing, numpy_columns
 from dask_tfrecord.feed.record_table import RecordTable
 from dask_tfrecord.files.storage.filesystem import Filesystem
 from dask_tfrecord.files.storage.listing import PathLike
@@ -72,6 +72,7 @@ class TFRecordPyDataset(keras.utils.PyDataset):
     ) -> None:
         super().__init__(**options)
         arguments.count("batch_size", batch_size)
+        arguments.count("shuffle", shuffle, 0)
         names = None if columns is None else arguments.names("columns", columns)
         if names is not None and label is not None and label not in names:
             names.append(label)
@@ -79,7 +80,7 @@ class TFRecordPyDataset(keras.utils.PyDataset):
         self._features = columns
         self._label = label
         self._batch_size = batch_size
-        self._missing = missing
+        self._missing = checked_missing(missing, self.table.schema.names)
         self._seed = shuffle
         self._epoch = -1
         if label is not None and label not in self.table.schema.names:
@@ -90,6 +91,8 @@ class TFRecordPyDataset(keras.utils.PyDataset):
         return -(-len(self.table) // self._batch_size)
 
     def __getitem__(self, index: int) -> Any:
+        if not 0 <= index < len(self):
+            raise IndexError(f"batch {index:,} of {len(self):,} batches")
         first = index * self._batch_size
         columns = numpy_columns(
             self.table.batch(self._order[first : first + self._batch_size]), self._missing

@@ -1,7 +1,7 @@
 """Arrow columns -> NumPy arrays that a tensor can be made of, without a copy where that is possible."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -9,7 +9,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dask_tfrecord.errors import SchemaError
+from dask_tfrecord import arguments
+from dask_tfrecord.dataset.snapshot.model import short_list
+from dask_tfrecord.errors import SchemaError, TFRecordError
 
 Array: TypeAlias = npt.NDArray[Any]
 
@@ -60,6 +62,24 @@ def numpy_columns(
         name: column_to_numpy(name, column, fill.get(name))
         for name, column in zip(batch.schema.names, batch.columns, strict=True)
     }
+
+
+def checked_missing(missing: Any, names: Sequence[str]) -> dict[str, Any]:
+    """Return ``missing=`` as a dict.
+
+    Raises
+    ------
+    TFRecordError
+        If it is not a dict, or names a column that is not read.
+    """
+    arguments.mappings(missing=missing)
+    for name in missing or {}:
+        if name not in names:
+            raise TFRecordError(
+                f"missing= names the column {name!r}, which is not read",
+                advice=f"the columns are {short_list(names)}",
+            )
+    return dict(missing or {})
 
 
 def one_chunk(column: pa.ChunkedArray) -> pa.Array:

@@ -187,7 +187,7 @@ def open_to_feed(
         storage_options=storage_options,
         filesystem=filesystem,
     )
-    return open_dataset(path, request, compute_each=compute_each)
+    return open_dataset(arguments.paths(path), request, compute_each=compute_each)
 
 
 def selected_schema(dataset: Dataset, columns: str | Sequence[str] | None) -> Schema:

@@ -9,9 +9,18 @@ import pyarrow.compute as pc
 import torch
 from torch.utils.data import Dataset, IterableDataset, get_worker_info
 
+from dask_tfrecord import arguments
 from dask_tfrecord.errors import TFRecordError
 from dask_tfrecord.feed.batches import Batches, plan_batches
-from dask_tfrecord.feed.numpy_columns import Array, Ragged, column_to_numpy, fill_value, is_text, one_chunk
+from dask_tfrecord.feed.numpy_columns import (
+    Array,
+    Ragged,
+    checked_missing,
+    column_to_numpy,
+    fill_value,
+    is_text,
+    one_chunk,
+)
 from dask_tfrecord.feed.order import Uneven
 from dask_tfrecord.feed.record_table import RecordTable
 from dask_tfrecord.files.storage.filesystem import Filesystem
@@ -171,6 +180,7 @@ class TFRecordBatches(IterableDataset[Any]):
     ) -> None:
         if (rank is None) != (world_size is None):
             raise TFRecordError("rank= and world_size= belong together", advice="pass both or neither")
+        arguments.flags(drop_last=drop_last)
         self._plan = plan_batches(
             path,
             batch_size,
@@ -184,7 +194,7 @@ class TFRecordBatches(IterableDataset[Any]):
             filesystem=filesystem,
         )
         self._convert = convert
-        self._missing = missing
+        self._missing = checked_missing(missing, self._plan.source.schema.names)
         self._shard = None if rank is None or world_size is None else (rank, world_size)
         # The epoch of the last `set_epoch` and the number of its calls, in memory that workers share.
         self._chosen = torch.zeros(2, dtype=torch.int64).share_memory_()
@@ -207,6 +217,7 @@ class TFRecordBatches(IterableDataset[Any]):
 
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch of the next iteration, which decides the order of a shuffle."""
+        arguments.count("epoch", epoch, 0)
         self._chosen[0] = epoch
         self._chosen[1] += 1
 
@@ -224,12 +235,14 @@ class TFRecordBatches(IterableDataset[Any]):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Let the next iteration go on where `state_dict` was called."""
-        if not isinstance(state, dict) or state.keys() != {"epoch", "batches"}:
+        is_state = isinstance(state, dict) and state.keys() == {"epoch", "batches"}
+        batches = state["batches"] if is_state else None
+        if not is_state or not (batches is None or (isinstance(batches, dict) and "epoch" in batches)):
             raise TFRecordError(
                 "this is not a state of TFRecordBatches", advice="pass the result of state_dict"
             )
         self._follow()
-        self._epoch, self._start = state["epoch"], state["batches"]
+        self._epoch, self._start = state["epoch"], batches
 
     def __iter__(self) -> Iterator[Any]:
         # The epoch advances now and not at the end: a worker that was not stopped before its end, and
@@ -297,7 +310,7 @@ class TFRecordTable(Dataset[Any]):
         filesystem: Filesystem = None,
     ) -> None:
         self.table = RecordTable(path, columns, storage_options=storage_options, filesystem=filesystem)
-        self._missing = missing
+        self._missing = checked_missing(missing, self.table.schema.names)
 
     def __len__(self) -> int:
         return len(self.table)
@@ -308,12 +321,23 @@ class TFRecordTable(Dataset[Any]):
 
     def __getitems__(self, indices: Sequence[int]) -> Tensors:
         """The tensors of a whole batch."""
-        return to_tensors(self.table.batch(indices), self._missing)
+        return _Collated(to_tensors(self.table.batch(indices), self._missing))
 
     @staticmethod
     def collate(batch: Tensors) -> Tensors:
         """Return the batch: `__getitems__` made its tensors."""
-        return batch
+        return dict(batch)
+
+
+class _Collated(dict[str, Any]):
+    """The tensors of a batch. The default collation of PyTorch expects a list of rows instead."""
+
+    def __missing__(self, key: Any) -> Any:
+        if key != 0:
+            raise KeyError(key)
+        raise TFRecordError(
+            "the batch of a TFRecordTable is collated already", advice="pass collate_fn=dataset.collate"
+        )
 
 
 def _distributed_shard() -> tuple[int, int] | None:

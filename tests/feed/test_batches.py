@@ -227,6 +227,19 @@ def test_a_dataset_that_was_rewritten_with_the_same_sizes_raises(dataset: str, f
         list(plan.batches(1))
 
 
+def test_a_state_behind_the_rows_is_refused(dataset: str) -> None:
+    state = iter_batches(dataset, 64).state
+    for position in ({"row": ROWS + 1}, {"row": -1}, {"window": 1000}):
+        with pytest.raises(TFRecordError, match="no position"):
+            list(iter_batches(dataset, 64, start={**state, **position}))
+
+
+@pytest.mark.parametrize("source", ["frame", "snapshot"])
+def test_a_source_that_is_no_path_is_refused(dataset: str, frame: pd.DataFrame, source: str) -> None:
+    with pytest.raises(TFRecordError, match="is not a path"):
+        iter_batches(frame if source == "frame" else dask_tfrecord.Snapshot.open(dataset))
+
+
 def test_rows_after_an_error_are_not_lost(dataset: str, monkeypatch: pytest.MonkeyPatch) -> None:
     batches = iter_batches(dataset, 64, columns=["id"], prefetch=0)
     found = next(batches)["id"].to_pylist() + next(batches)["id"].to_pylist()

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 import dask_tfrecord
-from dask_tfrecord import SchemaError
+from dask_tfrecord import SchemaError, TFRecordError
 from dask_tfrecord.feed.record_table import RecordTable
 
 ROWS = 103
@@ -66,6 +66,35 @@ def test_ragged_lists_are_refused_by_name(dataset: str) -> None:
         TFRecordPyDataset(dataset, 16)[0]
     with pytest.raises(SchemaError, match="label="):
         TFRecordPyDataset(dataset, 16, label="nothing")
+
+
+@pytest.mark.tensorflow
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"shuffle": False}, "shuffle=False"),
+        ({"shuffle": True}, "shuffle=True"),
+        ({"batch_size": 0}, "batch_size=0"),
+        ({"missing": {"ids": -1}}, "missing= names the column 'ids'"),
+        ({"missing": -1}, "missing="),
+    ],
+)
+def test_wrong_arguments_are_named(dataset: str, arguments: dict[str, Any], message: str) -> None:
+    pytest.importorskip("keras")
+    from dask_tfrecord.feed.keras import TFRecordPyDataset
+
+    with pytest.raises(TFRecordError, match=message):
+        TFRecordPyDataset(dataset, **{"batch_size": 10, **arguments})
+
+
+@pytest.mark.tensorflow
+@pytest.mark.parametrize("index", [11, -1])
+def test_a_batch_that_is_not_there_raises(dataset: str, index: int) -> None:
+    pytest.importorskip("keras")
+    from dask_tfrecord.feed.keras import TFRecordPyDataset
+
+    with pytest.raises(IndexError, match="of 11 batches"):
+        TFRecordPyDataset(dataset, 10, "x")[index]
 
 
 def test_grain_shuffles_batches_and_resumes(dataset: str) -> None:

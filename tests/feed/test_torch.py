@@ -235,9 +235,18 @@ def test_a_rank_needs_the_number_of_ranks(dataset: str) -> None:
         TFRecordBatches(dataset, 64, rank=0)
 
 
-def test_a_strange_state_is_refused(dataset: str) -> None:
+@pytest.mark.parametrize(
+    "state", [{"row": 3}, {"epoch": 0, "batches": {"row": 3}}, {"epoch": 0, "batches": "x"}]
+)
+def test_a_strange_state_is_refused(dataset: str, state: Any) -> None:
     with pytest.raises(TFRecordError, match="state_dict"):
-        TFRecordBatches(dataset, 64).load_state_dict({"row": 3})
+        TFRecordBatches(dataset, 64).load_state_dict(state)
+
+
+@pytest.mark.parametrize("epoch", [-1, 1.5, "1"])
+def test_a_strange_epoch_is_refused(dataset: str, epoch: Any) -> None:
+    with pytest.raises(TFRecordError, match="epoch="):
+        TFRecordBatches(dataset, 64).set_epoch(epoch)
 
 
 @pytest.mark.parametrize("persistent", [False, True])
@@ -306,3 +315,17 @@ def test_a_fixed_value_takes_the_place_of_null() -> None:
     assert [bytes(one.tolist()) for one in tensors["sized"]] == [b"", b"cd"]
     assert tensors["price"].tolist() == [0, -0.01]
     assert to_tensors(batch, {"fixed": 0})["price"][0] == 29.99
+
+
+@pytest.mark.parametrize("missing", [{"ids": -1}, -1])
+def test_missing_values_are_checked(dataset: str, missing: Any) -> None:
+    with pytest.raises(TFRecordError, match="missing="):
+        TFRecordBatches(dataset, 10, missing=missing)
+    with pytest.raises(TFRecordError, match="missing="):
+        TFRecordTable(dataset, missing=missing)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_loader_without_the_collation_of_the_table_raises(dataset: str, workers: int) -> None:
+    with pytest.raises(TFRecordError, match="pass collate_fn="):
+        next(iter(DataLoader(TFRecordTable(dataset), 10, num_workers=workers)))
