@@ -1,18 +1,22 @@
 """TensorFlow: `tf.data` datasets of the rows of a dataset, and the specs of its own parser."""
 
+import atexit
+import gc
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import count
 from typing import Any, Literal, get_args
+from weakref import WeakSet
 
 import numpy as np
 import pyarrow as pa
 import tensorflow as tf
 
+from dask_tfrecord import arguments
 from dask_tfrecord.codec import HEADER_BYTES
 from dask_tfrecord.codec.codecs import detect
 from dask_tfrecord.dataset.plan import Dataset
 from dask_tfrecord.errors import SchemaError, TFRecordError
-from dask_tfrecord.feed.batches import plan_batches
+from dask_tfrecord.feed.batches import Batches, plan_batches
 from dask_tfrecord.feed.feature_specs import (
     FeatureSpec,
     Lists,
@@ -22,7 +26,8 @@ from dask_tfrecord.feed.feature_specs import (
     spec_of,
     tensor_type,
 )
-from dask_tfrecord.feed.numpy_columns import Array, Ragged, column_to_numpy, numpy_columns
+from dask_tfrecord.feed.numpy_columns import Array, Ragged, checked_missing, column_to_numpy, numpy_columns
+from dask_tfrecord.feed.order import checked_shard
 from dask_tfrecord.feed.sources import open_to_feed, selected_schema
 from dask_tfrecord.files.storage.filesystem import Filesystem
 from dask_tfrecord.files.storage.listing import PathLike
@@ -32,6 +37,9 @@ Engine = Literal["ours", "native"]
 
 # Records larger than this are mostly bytes, which TensorFlow reads as fast.
 _LARGE_RECORD_BYTES = 1 << 14
+
+# The batches that pipelines of TensorFlow are reading.
+_open: WeakSet[Batches] = WeakSet()
 
 _CODECS = {None: "", "gzip": "GZIP", "zlib": "ZLIB"}
 
@@ -124,6 +132,11 @@ def tensorflow_dataset(
             raise TFRecordError(
                 f"unknown {name} {given!r}", advice=f"known are {', '.join(map(repr, known))}"
             )
+    arguments.count("batch_size", batch_size)
+    arguments.count("shuffle", shuffle, 0)
+    arguments.count("shuffle_buffer", shuffle_buffer)
+    arguments.flags(drop_remainder=drop_remainder)
+    shard = checked_shard(shard)
     names = _with_label(columns, label)
     dataset = open_to_feed(path, names, storage_options=storage_options, filesystem=filesystem)
     schema = selected_schema(dataset, names)
@@ -131,11 +144,10 @@ def tensorflow_dataset(
         tensor_type(item)
     if label is not None and label not in schema.names:
         raise SchemaError("label= names no column", feature=label)
+    missing = checked_missing(missing, schema.names)
     chosen = engine or _best_engine(dataset, schema)
     if chosen == "native":
-        found = _native(
-            dataset, schema, batch_size, shuffle, shuffle_buffer, shard, drop_remainder, missing or {}
-        )
+        found = _native(dataset, schema, batch_size, shuffle, shuffle_buffer, shard, drop_remainder, missing)
     else:
         found = _ours(
             path,
@@ -278,22 +290,23 @@ def _ours(
     shard: tuple[int, int],
     *,
     batch_mode: Any,
-    missing: Mapping[str, Any] | None,
-    **arguments: Any,
+    missing: Mapping[str, Any],
+    **keywords: Any,
 ) -> "tf.data.Dataset":
     """Batches that are decoded here, by a thread that TensorFlow's pipeline pulls from."""
     epochs = count()
-    arguments |= {"columns": schema.names, "batch_mode": batch_mode}
-    plan = plan_batches(path, **arguments)
+    plan = plan_batches(path, columns=schema.names, batch_mode=batch_mode, **keywords)
 
     def generate() -> Iterator[tuple[Tensors, Tensors]]:
         with plan.batches(next(epochs), shard) as batches:
+            _open.add(batches)
             for table in iter(batches.next_table, None):
                 alone = numpy_columns(table.select(singles), missing)
                 yield (
                     {name: _tensor(column, is_eager) for name, column in alone.items()},
-                    {dtype: _stacked(table, names, dtype, missing or {}) for dtype, names in stacks.items()},
+                    {dtype: _stacked(table, names, dtype, missing) for dtype, names in stacks.items()},
                 )
+            _open.discard(batches)
 
     def split(alone: Tensors, stacked: Tensors) -> Tensors:
         found = dict(alone)
@@ -310,6 +323,19 @@ def _ours(
         generate, output_signature=({name: signature[name] for name in singles}, stacked)
     ).map(split)
     return found.apply(tf.data.experimental.assert_cardinality(len(plan.batches(0, shard))))
+
+
+@atexit.register
+def _drop_iterators() -> None:
+    """Drop the iterators that a program leaves before their end.
+
+    The interpreter would drop them when no thread can run Python any more, and so wait forever for the thread
+    of TensorFlow that calls `_ours`.
+    """
+    if _open:
+        for one in gc.get_objects():
+            if issubclass(type(one), tf.data.Iterator):
+                vars(one).clear()
 
 
 def _stacks(signature: Mapping[str, Any]) -> dict[str, list[str]]:

@@ -1,6 +1,8 @@
 """TensorFlow: specs for its own parser, and two engines that yield the same elements."""
 
 import datetime
+import subprocess
+import sys
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -341,3 +343,53 @@ def test_a_dataset_without_rows(tmp_path: Path, engine: Any) -> None:
     elements = tensorflow_dataset(tmp_path / "d", 4, engine=engine)
     assert list(elements) == []
     assert int(elements.cardinality()) == 0
+
+
+@pytest.mark.parametrize("engine", ["ours", "native"])
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"batch_size": 0}, "batch_size=0"),
+        ({"shuffle": False}, "shuffle=False"),
+        ({"shuffle_buffer": 0}, "shuffle_buffer=0"),
+        ({"shard": (2, 2)}, "shard="),
+        ({"drop_remainder": "no"}, "drop_remainder="),
+        ({"missing": {"ids": -1}}, "missing= names the column 'ids'"),
+    ],
+)
+def test_wrong_arguments_are_named(
+    dataset: str, engine: Any, arguments: dict[str, Any], message: str
+) -> None:
+    from dask_tfrecord.feed.tensorflow import tensorflow_dataset
+
+    with pytest.raises(TFRecordError, match=message):
+        tensorflow_dataset(dataset, **{"batch_size": 10, "engine": engine, **arguments})
+
+
+def test_missing_values_of_a_spec_are_checked(dataset: str) -> None:
+    from dask_tfrecord.feed.tensorflow import feature_spec
+
+    with pytest.raises(TFRecordError, match="missing= names the column 'ids'"):
+        feature_spec(dataset, missing={"ids": -1})
+
+
+OPEN_AT_EXIT = """
+import atexit
+import sys
+
+from dask_tfrecord.feed import tensorflow as feed
+
+dataset = feed.tensorflow_dataset(sys.argv[1], 10, engine="ours")
+opened, ended = iter(dataset), iter(dataset)
+next(opened)
+list(ended)
+atexit.unregister(feed._drop_iterators)
+atexit.register(lambda: print(vars(opened), len(feed._open)))
+atexit.register(feed._drop_iterators)
+"""
+
+
+def test_iterators_that_a_program_leaves_open_are_dropped_before_python_ends(dataset: str) -> None:
+    # Otherwise Python waits forever if a thread of TensorFlow is reading when Python ends, which is rare.
+    ended = subprocess.run([sys.executable, "-c", OPEN_AT_EXIT, dataset], stdout=subprocess.PIPE, text=True)
+    assert (ended.stdout, ended.returncode) == ("{} 0\n", 0)
