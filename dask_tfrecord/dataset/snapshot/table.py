@@ -5,6 +5,7 @@ be concatenated. In the Parquet file, which docs/format.md specifies, they are t
 """
 
 from collections.abc import Iterable, Sequence
+from itertools import repeat
 from typing import Any
 
 import numpy as np
@@ -164,12 +165,11 @@ def _read_statistics(column: pa.ChunkedArray, name: str) -> list[ColumnStatistic
     found = column.combine_chunks()
     fields = {item.name: found.field(item.name).to_pylist() for item in found.type}
     nothing = [None] * len(found)
-    rows = zip(
-        *(fields.get(each, nothing) for each in ColumnStatistics._fields[1:]),
-        found.is_valid().to_pylist(),
-        strict=True,
-    )
-    return [ColumnStatistics(name, *values) if is_valid else None for *values, is_valid in rows]
+    columns = [fields.get(each, nothing) for each in ColumnStatistics._fields[1:]]
+    statistics: list[ColumnStatistics | None] = [*map(ColumnStatistics, repeat(name), *columns)]
+    for at in np.flatnonzero(found.is_null().to_numpy(zero_copy_only=False)).tolist():
+        statistics[at] = None
+    return statistics
 
 
 # -- Table <-> columns of the Parquet file -------------------------------------------------------------------

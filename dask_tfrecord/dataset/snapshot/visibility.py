@@ -1,7 +1,6 @@
 """Which files are committed: those in a snapshot, and those of other tools, but none of an open write."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from dask_tfrecord.dataset.snapshot.model import Snapshot, file_table, find_snapshot, open_version
 from dask_tfrecord.dataset.snapshot.names import METADATA_DIRECTORY, open_runs, replaced_files
@@ -48,16 +47,17 @@ def _listed_and_others(store: Store, snapshot: Snapshot) -> tuple[tuple[FileInfo
     """Compare a snapshot with the directory. Return its files, and the paths of all other visible files."""
     present = {unquoted_path(info.path): info for info in list_directory(store)}
     files = []
+    start = listed_path(store, "")
     for entry in snapshot.files:
-        info = present.pop(listed_path(store, entry.path), None)
-        public = store.public(store.join(entry.path))
+        info = present.pop(start + entry.path, None)
         if info is None or (store.local and info.size is None):
-            raise CorruptRecordError(_MISSING, path=public, advice=_ADVICE)
+            raise CorruptRecordError(_MISSING, path=store.public(store.join(entry.path)), advice=_ADVICE)
         if info.size not in (None, entry.bytes):
             problem = f"the file has {info.size:,} bytes, but {entry.bytes:,} in the dataset's snapshot"
             index = "" if is_part(entry.path) else "call dask_tfrecord.index again if it was changed, or "
+            public = store.public(store.join(entry.path))
             raise CorruptRecordError(problem, path=public, advice=index + _ADVICE)
-        files.append(replace(info, crc32c=entry.crc32c))
+        files.append(FileInfo(info.path, info.size, info.stamp, entry.crc32c))
     return tuple(files), set(present)
 
 
