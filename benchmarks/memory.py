@@ -12,7 +12,6 @@ partitions. The benchmark needs Linux.
 
 import argparse
 import gc
-import multiprocessing
 import tempfile
 from concurrent.futures import ProcessPoolExecutor
 from statistics import median
@@ -28,7 +27,7 @@ from benchmarks.read import compute_and_drop
 from benchmarks.reports import results
 from benchmarks.reports.memory import BOUND_FACTOR, BOUND_MIB
 from benchmarks.shuffle import ROW_BYTES, partition
-from benchmarks.workers import forget_peak, machine, peak_bytes, versions
+from benchmarks.workers import forget_peak, machine, new_process, peak_bytes, versions
 from benchmarks.write import collection
 
 ROWS = 1_600_000  # 128 MB
@@ -87,10 +86,11 @@ def measure(job: str, rows: int, root: str) -> int:
 
 def measure_apart(job: str, rows: int) -> int:
     """Measure in a new process, which did not write the files that it reads."""
-    spawn = multiprocessing.get_context("spawn")
     with (
         tempfile.TemporaryDirectory() as root,
-        ProcessPoolExecutor(1, spawn, max_tasks_per_child=1) as process,
+        ProcessPoolExecutor(
+            1, new_process("benchmarks.read", "benchmarks.shuffle"), max_tasks_per_child=1
+        ) as process,
     ):
         if job in READS:
             process.submit(prepare, job, rows, root).result()

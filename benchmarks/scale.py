@@ -10,7 +10,6 @@ peak memory of the process. An exponent compares the two largest datasets: 1 is 
 """
 
 import argparse
-import multiprocessing
 import tempfile
 import time
 from collections.abc import Callable
@@ -30,7 +29,15 @@ from distributed.protocol import serialize, to_serialize
 import dask_tfrecord
 from benchmarks.reports import results
 from benchmarks.reports.scale import FORMATS, STEPS, exponent, middle
-from benchmarks.workers import forget_peak, last_error, machine, memory_folder, peak_bytes, versions
+from benchmarks.workers import (
+    forget_peak,
+    last_error,
+    machine,
+    memory_folder,
+    new_process,
+    peak_bytes,
+    versions,
+)
 
 ROWS = 10  # of a partition
 
@@ -132,8 +139,8 @@ def _check(found: int, expected: int) -> None:
 
 def measure_apart(name: str, count: int) -> dict[str, Any]:
     """Measure in a new process; return the error of a format that fails."""
-    spawn = multiprocessing.get_context("spawn")
-    with tempfile.TemporaryDirectory(dir=memory_folder()) as root, ProcessPoolExecutor(1, spawn) as process:
+    context = new_process("dask_tfrecord", "distributed.protocol")
+    with tempfile.TemporaryDirectory(dir=memory_folder()) as root, ProcessPoolExecutor(1, context) as process:
         try:
             return process.submit(measure, name, count, root).result()
         except Exception as error:  # whatever Parquet raises is a result, and is printed
