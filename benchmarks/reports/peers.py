@@ -119,6 +119,8 @@ def _range(tables: dict[str, Any], job: str, peer: str) -> str:
 def sections(results: dict[str, Any]) -> list[str]:
     """The lines of all tables, as Markdown."""
     lines = [
+        *_conditions(results["tables"]),
+        "",
         "## Goals",
         "",
         *_goals(results["tables"]),
@@ -138,6 +140,18 @@ def sections(results: dict[str, Any]) -> list[str]:
                 _row(job, peer, found) for peer in found["peers"] if fastest(found["peers"][peer], "cpu")
             ]
     return [*lines, "", "## Peers that took no part, or failed", "", *_failures(results)]
+
+
+def _conditions(tables: dict[str, Any]) -> list[str]:
+    """The number of rounds, and how much the machine was disturbed."""
+    jobs = [found for jobs in tables.values() for found in jobs.values()]
+    rounds = {len(best_way(found["peers"].get(OURS, {}), "cpu")) for found in jobs} - {0} or {0}
+    busy = sorted(found["others"] for found in jobs)
+    times = " to ".join(str(count) for count in dict.fromkeys([min(rounds), max(rounds)]))
+    return [
+        f"Each tool did each job {times} times, in turns. Meanwhile processes that do not belong to the",
+        f"benchmark used {busy[0]:.0%} to {busy[-1]:.0%} of the processor.",
+    ]
 
 
 def _row(job: str, peer: str, found: dict[str, Any]) -> str:
