@@ -8,6 +8,7 @@ from typing import NamedTuple
 from dask_tfrecord.codec import Decoder, Encoder, Scanned, crc32c_combine, scan
 from dask_tfrecord.codec.codecs import Compression, detect
 from dask_tfrecord.dataset.plan import Dataset
+from dask_tfrecord.dataset.snapshot.metadata import next_ancestors
 from dask_tfrecord.dataset.snapshot.model import Snapshot, library_version
 from dask_tfrecord.dataset.snapshot.stamps import is_proven
 from dask_tfrecord.dataset.tasks import merge_by_file
@@ -151,7 +152,12 @@ def renew_snapshot(
             entry = replace(entry, **changes, statistics=of_columns)
         entries.append(replace(entry, stamp=file.stamp))
     return replace(
-        snapshot, files=tuple(entries), run=run, library=library_version(), number=snapshot.number + 1
+        snapshot,
+        files=tuple(entries),
+        run=run,
+        library=library_version(),
+        number=snapshot.number + 1,
+        ancestors=next_ancestors(snapshot.ancestors, snapshot.run),
     )
 
 

@@ -410,7 +410,8 @@ def append(root: Path, numbers: list[int]) -> None:
     number, table, metadata = newest(root)
     row = {"path": path, "bytes": len(data), "records": len(numbers), "crc32c": crc32c(data), "blocks": []}
     added = pa.Table.from_pylist([row], table.schema)
-    metadata.update(run=run, library="another", compression=None, format_version=1)
+    ancestors = [*metadata.get("ancestors", []), metadata["run"]][-100:]
+    metadata.update(run=run, library="another", compression=None, format_version=1, ancestors=ancestors)
     metadata.pop("base", None)
     table = pa.concat_tables([table, added])
     table = table.replace_schema_metadata({b"dask_tfrecord": json.dumps(metadata).encode()})

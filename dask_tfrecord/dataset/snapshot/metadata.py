@@ -13,6 +13,9 @@ from dask_tfrecord.schema.model import Schema
 # The columns that become the index of a DataFrame, each with the name of its level.
 Levels = tuple[tuple[str, str | None], ...]
 
+# Writes that a snapshot remembers. A write that is repeated after more other writes is not recognized.
+_MOST_ANCESTORS = 100
+
 
 def parse(metadata: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields of a snapshot that its metadata holds: all except ``files`` and ``number``.
@@ -33,6 +36,9 @@ def parse(metadata: Mapping[str, Any]) -> dict[str, Any]:
     order = tuple(metadata.get("order", ()))
     names = sorted(item.name for item in (*schema.fields, *partitioning))
     check(not order or sorted(order) == names, "order does not name each column once")
+    ancestors = metadata.get("ancestors", [])
+    are_strings = isinstance(ancestors, list) and all(isinstance(one, str) for one in ancestors)
+    check(are_strings, "ancestors is not a list of strings")
     mode = metadata.get("mode", "")
     return {
         "schema": schema,
@@ -46,6 +52,7 @@ def parse(metadata: Mapping[str, Any]) -> dict[str, Any]:
         "index": _levels(metadata.get("index"), names),
         "mode": mode if isinstance(mode, str) else "",
         "created": _time(metadata.get("created")),
+        "ancestors": tuple(ancestors),
     }
 
 
@@ -61,6 +68,7 @@ def dump(fields: Mapping[str, Any]) -> dict[str, Any]:
         "custom_metadata": fields["custom_metadata"],
         "order": list(fields["order"]),
         "index": fields["index"],
+        "ancestors": list(fields["ancestors"]),
     }
     if fields["partial"]:
         metadata["partial"] = True
@@ -69,6 +77,11 @@ def dump(fields: Mapping[str, Any]) -> dict[str, Any]:
     if fields["created"]:
         metadata["created"] = fields["created"].isoformat()
     return metadata
+
+
+def next_ancestors(ancestors: Sequence[str], run: str) -> tuple[str, ...]:
+    """Return the ancestors of the snapshot that follows one with these ancestors and this run."""
+    return (*ancestors, run)[-_MOST_ANCESTORS:]
 
 
 def _levels(stored: Any, names: Sequence[str]) -> Levels | None:

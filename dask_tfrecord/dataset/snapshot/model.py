@@ -110,6 +110,8 @@ class Snapshot:
         "index" for `index`. Empty if it is unknown.
     created : datetime, optional
         When the snapshot was created, in UTC, by the clock of the process that committed. None if unknown.
+    ancestors : tuple of str
+        The ids of the last 100 writes before ``run``, the newest last. Overwritten writes are among them.
 
     Examples
     --------
@@ -142,6 +144,7 @@ class Snapshot:
     index: Levels | None = None
     mode: str = ""
     created: datetime | None = None
+    ancestors: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.partitioning and not isinstance(vars(self)["_files"], FileTable):

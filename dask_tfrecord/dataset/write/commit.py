@@ -29,6 +29,9 @@ _STEPS = 7
 def commit(run: WriteRun, files: Sequence[FileEntry]) -> Snapshot:
     """Commit the files that the tasks wrote: create the next snapshot, which lists them, and return it.
 
+    If an earlier attempt has committed and another write has replaced its snapshot since, change nothing and
+    return the newest snapshot.
+
     Raises
     ------
     ConcurrentWriteError
@@ -51,7 +54,11 @@ def commit(run: WriteRun, files: Sequence[FileEntry]) -> Snapshot:
         except Exception:  # whatever failed, another attempt needs the files in staging
             withdraw_files(run, files)
             raise
-    logger.info("%s: committed version %d", run.title, snapshot.number)
+    if run.run in snapshot.ancestors:
+        logger.info("%s: was committed, and replaced since: version %d", run.title, snapshot.number)
+        run.store.remove(run.store.join(file.path) for file in _unlisted(run, files))
+    else:
+        logger.info("%s: committed version %d", run.title, snapshot.number)
     _log_step(run, 7, "remove the replaced files and the staging directory")
     remove_replaced(run)
     return snapshot
@@ -124,6 +131,8 @@ def create_snapshot(run: WriteRun, files: Sequence[FileEntry]) -> Snapshot:
         except TFRecordError:
             _remove_files(run, files)
             raise
+        if run.run in snapshot.ancestors and (committed := run.committed_snapshot()):
+            return committed  # another attempt at this commit was faster
         action = f"create version {snapshot.number}, which lists {file_count(snapshot)} files"
         _log_step(run, 6, f"{action} and replaces {len(replaced)} files" if replaced else action)
         if replaced:

@@ -6,12 +6,13 @@ from datetime import UTC, datetime
 from typing import Any
 
 from dask_tfrecord.dataset.snapshot.file_table import rows_of_run
+from dask_tfrecord.dataset.snapshot.metadata import next_ancestors
 from dask_tfrecord.dataset.snapshot.model import Snapshot, file_table, find_snapshot, library_version
 from dask_tfrecord.dataset.snapshot.names import exported_files, snapshot_path, stored_offsets
 from dask_tfrecord.dataset.snapshot.versions import versions
 from dask_tfrecord.dataset.snapshot.visibility import visible_files
 from dask_tfrecord.dataset.write.existing import adopt_foreign_files, check_agreement
-from dask_tfrecord.dataset.write.overwriting import listed_files
+from dask_tfrecord.dataset.write.overwriting import intact_snapshot, listed_files
 from dask_tfrecord.dataset.write.run import WriteRun
 from dask_tfrecord.files.entry import FileEntry
 from dask_tfrecord.files.storage.paths import parent_of
@@ -49,7 +50,9 @@ def next_snapshot(run: WriteRun, files: Sequence[FileEntry]) -> tuple[Snapshot, 
     if run.mode == "create":
         return new, []
     if run.mode == "overwrite":
-        return new, _overwritten_files(run) + _descriptions(run)
+        current = intact_snapshot(run.store)
+        new = replace(new, ancestors=_ancestors(current))
+        return new, _overwritten_files(run, current) + _descriptions(run)
     existing = _existing_data(run)
     return (new, []) if existing is None else _merged(run, existing, new)
 
@@ -75,7 +78,7 @@ def _merged(run: WriteRun, existing: Snapshot, new: Snapshot) -> tuple[Snapshot,
     others = [file for file in existing.files if not run.owns(file.path)]
     if run.mode == "partitions":
         directories = {parent_of(file.path) for file in new.files}
-        planned = run.replaceable | (listed_files(run.store) if existing.number else frozenset())
+        planned = run.replaceable | (listed_files(existing) if existing.number else frozenset())
         replaced = [
             file.path for file in others if parent_of(file.path) in directories and file.path in planned
         ]
@@ -96,14 +99,20 @@ def _with_files(run: WriteRun, existing: Snapshot, new: Snapshot, files: Any) ->
         order=existing.order,
         partial=existing.partial,
         index=existing.index if existing.number else run.index,
+        ancestors=_ancestors(existing),
     )
 
 
-def _overwritten_files(run: WriteRun) -> list[str]:
+def _ancestors(current: Snapshot | None) -> tuple[str, ...]:
+    """Return the ancestors of the snapshot after the current one, which may not be stored."""
+    return next_ancestors(current.ancestors, current.run) if current and current.number else ()
+
+
+def _overwritten_files(run: WriteRun, current: Snapshot | None) -> list[str]:
     """Return the existing data files that the overwrite was planned to remove, relative to the root."""
     run.store.fs.invalidate_cache()
     present = [run.store.relative(file.path) for file in visible_files(run.store)]
-    planned = run.replaceable | listed_files(run.store)
+    planned = run.replaceable | listed_files(current)
     return [path for path in present if path in planned and not run.owns(path)]
 
 

@@ -8,7 +8,7 @@ from contextlib import suppress
 
 from dask_tfrecord.codec import HEADER_BYTES
 from dask_tfrecord.codec.codecs import decompressor, detect, is_frame
-from dask_tfrecord.dataset.snapshot.model import file_table, find_snapshot
+from dask_tfrecord.dataset.snapshot.model import Snapshot, file_table, find_snapshot
 from dask_tfrecord.dataset.snapshot.names import METADATA_DIRECTORY, exported_files
 from dask_tfrecord.dataset.snapshot.visibility import visible_files
 from dask_tfrecord.errors import DestinationError, TFRecordError
@@ -51,7 +51,7 @@ def replaceable_files(store: Store) -> frozenset[str]:
     files = visible_files(store)
     if store.local:
         _refuse_links(store)
-    listed = listed_files(store)
+    listed = listed_files(intact_snapshot(store))
     unlisted = [file for file in files if store.relative(file.path) not in listed]
     exported = exported_files(store)
     described = [
@@ -68,16 +68,16 @@ def replaceable_files(store: Store) -> frozenset[str]:
     return frozenset(store.relative(file.path) for file in unlisted)
 
 
-def listed_files(store: Store) -> frozenset[str]:
-    """Return the files that the newest snapshot lists.
-
-    The result is empty if the snapshot is damaged or missing.
-    """
+def intact_snapshot(store: Store) -> Snapshot | None:
+    """Return the newest snapshot, or None if it is damaged or missing."""
     with suppress(TFRecordError):
-        snapshot = find_snapshot(store)
-        if snapshot is not None:
-            return frozenset(file_table(snapshot).paths)
-    return frozenset()
+        return find_snapshot(store)
+    return None
+
+
+def listed_files(snapshot: Snapshot | None) -> frozenset[str]:
+    """Return the files that a snapshot lists."""
+    return frozenset(file_table(snapshot).paths) if snapshot else frozenset()
 
 
 def refusal(store: Store, files: Sequence[FileInfo]) -> DestinationError:

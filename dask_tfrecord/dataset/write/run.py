@@ -162,14 +162,18 @@ class WriteRun:
         return True
 
     def committed_snapshot(self) -> Snapshot | None:
-        """Return the snapshot that an earlier attempt of this run committed, or None."""
-        for number in versions(self.store):
-            if number > self.base:
-                with suppress(FileNotFoundError):  # removed by an overwrite just now
-                    part = read_part(self.store, number)
-                    if part.fields["run"] == self.run:
-                        return self._unless_bypassed(part)
-        return None
+        """Return the snapshot that an earlier attempt of this run committed, or None.
+
+        If another write has replaced that snapshot since, return the newest snapshot.
+        """
+        newer = [number for number in versions(self.store) if number > self.base]
+        for number in newer:
+            with suppress(FileNotFoundError):  # removed by an overwrite just now
+                part = read_part(self.store, number)
+                if part.fields["run"] == self.run:
+                    return self._unless_bypassed(part)
+        newest = find_snapshot(self.store) if newer else None
+        return newest if newest and self.run in newest.ancestors else None
 
     def _unless_bypassed(self, part: Part) -> Snapshot | None:
         """Remove this run's snapshot if the newest one was made without knowing it. Else return it.

@@ -190,6 +190,8 @@ def test_a_path_that_leaves_the_dataset_is_refused(path: str) -> None:
         lambda metadata, columns: metadata.update(partitioning=[1]),
         lambda metadata, columns: metadata.update(custom_metadata={"a": 1}),
         lambda metadata, columns: metadata.update(custom_metadata=["a"]),
+        lambda metadata, columns: metadata.update(ancestors="ab"),
+        lambda metadata, columns: metadata.update(ancestors=[1]),
         lambda metadata, columns: columns.update(stamp=[["a"], None]),
         lambda metadata, columns: columns.update(statistics=[{"other": None}] * 2),
         lambda metadata, columns: columns.update(statistics=[{"flag": {"min": 1}}] * 2),

@@ -18,9 +18,11 @@ from small_frames import by_key, collection, content, keyed, put, values
 from dask_tfrecord import (
     ConcurrentWriteError,
     SchemaError,
+    Snapshot,
     read_tfrecord,
     to_tfrecord,
 )
+from dask_tfrecord.dataset.snapshot.metadata import next_ancestors
 from dask_tfrecord.dataset.write import commit as commits
 from dask_tfrecord.files.storage.store import Store
 
@@ -285,3 +287,59 @@ def test_an_append_that_does_not_fit_any_more_leaves_what_is_there(tmp_path: Pat
     assert values(tmp_path) == ["3"]
     assert content(tmp_path) == ["_SUCCESS", "_tfrecord/00000002.parquet"]
     assert len(list(tmp_path.rglob("part-*"))) == 1
+
+
+@pytest.mark.parametrize("lost", [False, True], ids=["receipts", "all tasks"])
+@pytest.mark.parametrize("later", [{}, {"append": True}, {"overwrite": True}], ids=str)
+def test_an_append_that_runs_again_after_an_overwrite_is_not_added_again(
+    place: str, lost: bool, later: dict[str, bool]
+) -> None:
+    """A worker dies after its commit. Dask repeats the commit, and the writes if the receipts are lost."""
+    to_tfrecord(collection(1), place)
+    run = to_tfrecord(collection(2), place, append=True, compute=False).expr.run
+    table = pa.table({"n": [2]})
+    files = run.write(table, 0, 1)
+    assert commits.commit(run, files).number == 2
+    assert to_tfrecord(collection(3), place, overwrite=True).number == 3
+    if later:
+        to_tfrecord(collection(4), place, **later)
+    before = values(place)
+    if lost:
+        run.write(table, 0, 1)
+    assert commits.commit(run, files).run != run.run
+    assert values(place) == before
+    store = Store.at(place)
+    names = [path.rpartition("/")[2] for path in store.fs.find(store.root)]
+    assert not [name for name in names if name.startswith(f"part-{run.run[:8]}")]
+    assert not store.names("_tfrecord/staging")
+
+
+def test_an_append_whose_twin_is_overwritten_is_not_added_again(
+    place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker that Dask believes dead commits during the second attempt, and an overwrite replaces that."""
+    to_tfrecord(collection(1), place)
+    run = to_tfrecord(collection(2), place, append=True, compute=False).expr.run
+    table = pa.table({"n": [2]})
+    files = run.write(table, 0, 1)
+    work = commits.create_snapshot
+    twins = iter([run])
+
+    def overtaken(*args: Any) -> Any:
+        for twin in twins:
+            commits.commit(twin, files)
+            to_tfrecord(collection(3), place, overwrite=True)
+        return work(*args)
+
+    monkeypatch.setattr(commits, "create_snapshot", overtaken)
+    assert commits.commit(run, files).number == 3
+    assert values(place) == [3]
+    store = Store.at(place)
+    assert len(store.fs.glob(store.join("part-*"))) == 1
+
+
+def test_a_snapshot_names_the_last_writes_before_it(tmp_path: Path) -> None:
+    modes = [{}, {"append": True}, {"overwrite": True}, {"append": True}]
+    snapshots = [to_tfrecord(collection(1), tmp_path, **mode) for mode in modes]
+    assert Snapshot.open(tmp_path).ancestors == tuple(one.run for one in snapshots[:-1])
+    assert next_ancestors([*map(str, range(200))], "last") == (*map(str, range(101, 200)), "last")
