@@ -1,0 +1,150 @@
+"""A client of the soak: a process that writes to the dataset, reads it and cleans it up, in random order.
+
+It reports each operation twice, when it begins and when it has ended.
+"""
+
+import logging
+import random
+import time
+from dataclasses import dataclass, field, replace
+from multiprocessing.connection import Connection
+from typing import Any
+
+import dask.dataframe as dd
+import pandas as pd
+from distributed import Client
+
+import dask_tfrecord
+from benchmarks.soak_model import Chunk, Seen, Write
+
+KEYS = "abcde"
+WEIGHTS = {
+    "append": 6,
+    "overwrite": 2,
+    "partitions": 4,
+    "read": 5,
+    "read version": 3,
+    "verify": 1,
+    "cleanup": 1,
+}
+MODES: dict[str, dict[str, Any]] = {
+    "append": {"append": True},
+    "overwrite": {"overwrite": True},
+    "partitions": {"overwrite": "partitions"},
+}
+# Longer than any write takes, but shorter than the soak, so that it removes what killed writes leave.
+CLEANUP_AGE = "2 minutes"
+
+
+@dataclass(frozen=True)
+class Event:
+    """The begin or the end of an operation.
+
+    Attributes
+    ----------
+    number : int
+        The operation. It is the id of a write.
+    kind : str
+        A key of ``WEIGHTS``.
+    write : Write, optional
+        What a write writes.
+    when : float
+        The time of ``time.monotonic``, in seconds, which all processes share.
+    ended : bool
+        False for the begin.
+    error, message : str
+        The class and the text of the exception that ended the operation; empty if it succeeded.
+    version : int, optional
+        The version that a read asked for.
+    seen : dict, optional
+        The result of a read.
+    """
+
+    number: int
+    kind: str
+    write: Write | None = None
+    when: float = field(default_factory=time.monotonic)
+    ended: bool = False
+    error: str = ""
+    message: str = ""
+    version: int | None = None
+    seen: dict[Chunk, Seen] | None = None
+
+
+def run(address: str, path: str, orders: Connection) -> None:
+    """Do the operations of each order: a seed, the number of the first operation, their count, and rows."""
+    logging.getLogger("distributed").setLevel(logging.CRITICAL)  # it warns of each worker that was killed
+    with Client(address):
+        while True:
+            orders.send("ready")
+            seed, first, count, rows = orders.recv()
+            choices = random.Random(seed)
+            for number in range(first, first + count):
+                event = begin(choices, number, rows)
+                orders.send(event)
+                result = operate(event, choices, path)
+                orders.send(replace(event, ended=True, when=time.monotonic(), **result))
+            orders.send("done")
+
+
+def begin(choices: random.Random, number: int, rows: int) -> Event:
+    (kind,) = choices.choices([*WEIGHTS], [*WEIGHTS.values()])
+    keys = tuple(choices.sample(KEYS, choices.randint(1, len(KEYS))))
+    return Event(number, kind, Write(number, kind, keys, rows) if kind in MODES else None)
+
+
+def operate(event: Event, choices: random.Random, path: str) -> dict[str, Any]:
+    """Do an operation, and return the fields of its result."""
+    result: dict[str, Any] = {}
+    try:
+        if event.write:
+            write_rows(event.write, path, choices)
+        elif event.kind == "verify":
+            dask_tfrecord.verify(path)
+        elif event.kind == "cleanup":
+            dask_tfrecord.cleanup(path, older_than=CLEANUP_AGE)
+        else:
+            if event.kind == "read version":
+                versions = dask_tfrecord.Snapshot.history(path)["version"]
+                result["version"] = choices.choice(versions.tolist())
+            result["seen"] = read_rows(path, result.get("version"))
+    except Exception as failure:  # any failure is an outcome, which the parent judges
+        result |= {"error": type(failure).__name__, "message": str(failure)}
+    return result
+
+
+def write_rows(write: Write, path: str, choices: random.Random) -> None:
+    ddf = dd.from_pandas(frame(write), npartitions=choices.randint(1, 4), sort=False)
+    ddf = ddf.map_partitions(slowly, choices.uniform(0, 0.5), meta=ddf._meta)
+    codec = choices.choice([None, "gzip"])
+    dask_tfrecord.to_tfrecord(ddf, path, partition_on="key", compression=codec, **MODES[write.mode])
+
+
+def slowly(part: pd.DataFrame, seconds: float) -> pd.DataFrame:
+    """Take time, so that faults happen in the middle of a write."""
+    time.sleep(seconds)
+    return part
+
+
+def frame(write: Write) -> pd.DataFrame:
+    """Return the rows of a write. The text of a row repeats its other columns."""
+    numbers = [(key, n) for n in range(write.rows) for key in write.keys]
+    rows = pd.DataFrame(numbers, columns=["key", "n"]).assign(write=write.id)
+    return rows.assign(text=texts(rows))
+
+
+def texts(rows: pd.DataFrame) -> "pd.Series[str]":
+    return rows["write"].astype(str) + "-" + rows["key"].astype(str) + "-" + rows["n"].astype(str)
+
+
+def read_rows(path: str, version: int | None = None, **compute: Any) -> dict[Chunk, Seen]:
+    """Read the dataset and describe its chunks."""
+    rows = dask_tfrecord.read_tfrecord(path, version=version).compute(**compute)
+    rows["key"] = rows["key"].astype(str)
+    rows["changed"] = rows["text"].astype(str) != texts(rows)
+    chunks = rows.groupby(["write", "key"])
+    described = chunks.agg(rows=("n", "size"), distinct=("n", "nunique"), changed=("changed", "sum"))
+    return {
+        (int(write), str(key)): Seen(int(row["rows"]), int(row["distinct"]), int(row["changed"]))
+        for (write, key), row in described.iterrows()
+    }
