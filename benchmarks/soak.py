@@ -287,7 +287,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--directory", help="a local directory, which is kept; default: a temporary one")
     arguments = parser.parse_args()
-    logging.getLogger("distributed").setLevel(logging.CRITICAL)  # it warns of each worker that was killed
+    logging.getLogger("distributed.client").setLevel(logging.CRITICAL)  # it warns of killed workers
     print(f"dask-tfrecord {dask_tfrecord.__version__}, seed {arguments.seed}", flush=True)
     start = time.monotonic()
     rounds = 0

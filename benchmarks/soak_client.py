@@ -73,7 +73,7 @@ class Event:
 
 def run(address: str, path: str, orders: Connection) -> None:
     """Do the operations of each order: a seed, the number of the first operation, their count, and rows."""
-    logging.getLogger("distributed").setLevel(logging.CRITICAL)  # it warns of each worker that was killed
+    logging.getLogger("distributed.client").setLevel(logging.CRITICAL)  # it warns of killed workers
     with Client(address):
         while True:
             orders.send("ready")
