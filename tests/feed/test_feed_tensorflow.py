@@ -389,6 +389,7 @@ atexit.register(feed._drop_iterators)
 """
 
 
+@pytest.mark.parametrize("dataset", ["plain"], indirect=True)
 def test_iterators_that_a_program_leaves_open_are_dropped_before_python_ends(dataset: str) -> None:
     # Otherwise Python waits forever if a thread of TensorFlow is reading when Python ends, which is rare.
     ended = subprocess.run([sys.executable, "-c", OPEN_AT_EXIT, dataset], stdout=subprocess.PIPE, text=True)

@@ -366,13 +366,13 @@ def open_version(store: Store, number: int | None) -> Snapshot:
     FileNotFoundError
         If there is no snapshot, or not this version.
     """
-    kept = versions(store)
-    snapshot = find_snapshot(store) if number is None else None
-    if snapshot is not None:
+    if number is None:
+        if (snapshot := find_snapshot(store)) is None:
+            raise nothing_at(store, "the directory has no snapshot")
         return snapshot
-    if not kept:
+    if not (kept := versions(store)):
         raise nothing_at(store, "the directory has no snapshot")
-    if number is None or number not in kept:
+    if number not in kept:
         raise FileNotFoundError(
             f"{store.public(store.root)}: the dataset has no version {number}; it has "
             f"{', '.join(map(str, kept))}. An overwrite removes the versions before it with the files that "
