@@ -44,7 +44,7 @@ class _BlockRows(NamedTuple):
 
 
 @overload
-def take(  # type: ignore[overload-overlap]  # a str is a Sequence[str], and the first match counts
+def take(  # type: ignore[overload-overlap]  # intended: type checkers take the first match
     path: PathLike,
     indices: Sequence[int] | npt.ArrayLike,
     columns: str,

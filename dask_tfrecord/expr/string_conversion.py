@@ -139,9 +139,7 @@ def _labels(expr: Expr) -> tuple[list[Hashable], list[Hashable]]:
     """The labels of the columns and of the index levels; empty if the expression is not a frame."""
     try:
         meta = expr._meta
-    # Dask raises one of these for `_meta` of expressions that are not frames, such as a delayed value. They
-    # have no labels that text could come from.
-    except (AttributeError, NotImplementedError):
+    except (AttributeError, NotImplementedError):  # Dask's answers for a delayed value, not a frame
         return [], []
     if isinstance(meta, pd.DataFrame):
         return list(meta.columns), list(meta.index.names)

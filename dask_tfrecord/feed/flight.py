@@ -87,7 +87,7 @@ def serve(
         ) from None
 
 
-class FlightServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has no types: a base of Any
+class FlightServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow ships no types for mypy
     """A running Arrow Flight server, which `serve` starts.
 
     Attributes

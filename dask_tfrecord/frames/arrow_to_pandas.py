@@ -117,7 +117,7 @@ def _converts_to_objects(type_: pa.DataType) -> bool:
     # Which types Arrow converts depends on its version, and it has no function to ask, so this tries it.
     try:
         pa.nulls(0, type_).to_pandas()
-    except pa.ArrowNotImplementedError:
+    except pa.ArrowNotImplementedError:  # Arrow's answer for a type that it does not convert
         return False
     return True
 
@@ -175,7 +175,7 @@ def _extension_array(column: pa.ChunkedArray) -> Any:
         # Which types pandas knows depends on its version, and it has no function to ask, so this tries it.
         try:
             pd.ArrowDtype(column.type)
-        except NotImplementedError:
+        except NotImplementedError:  # pandas' answer for a type that it does not know
             column = _storage(column)
     return pd.arrays.ArrowExtensionArray(column)
 

@@ -22,9 +22,12 @@ from dask_tfrecord.schema.storage_values import MisfitError, load, store
 
 Lossy = Literal["warn", "allow", "raise"]
 
-# Raised for values that do not fit a type. Arrow raises ArrowNotImplementedError for two types that it
-# cannot cast to each other; `_error` turns all of them into a SchemaError that names the column.
-_CAST_ERRORS = (MisfitError, pa.ArrowInvalid, pa.ArrowNotImplementedError)
+# Raised for values that do not fit a type. `_error` turns them into a SchemaError that names the column.
+_CAST_ERRORS = (
+    MisfitError,
+    pa.ArrowInvalid,
+    pa.ArrowNotImplementedError,  # Arrow's answer for two types that it cannot cast to each other
+)
 
 
 @dataclass(frozen=True, repr=False)

@@ -149,7 +149,7 @@ def test_a_failed_write_keeps_the_old_files_and_none_of_its_own(
     out = tmp_path / f"out.{suffix}"
     run("convert", dataset, out, "--columns", "i", "--blocksize", "none")
     before = sorted(out.iterdir())
-    write = parts._WRITERS[suffix]  # type: ignore[index]  # mypy takes any str, and the parameters of this test are the keys
+    write = parts._WRITERS[suffix]  # type: ignore[index]  # a str, which is a key here
 
     def fail_on_the_second(table: pa.Table, file: Any, compression: str | None) -> None:
         if table["i"].to_pylist() == [3, 2**60]:

@@ -132,7 +132,7 @@ class _RateColumn(ProgressColumn):
         )
 
 
-class _TaskCallback(Callback):  # type: ignore[misc]  # Dask has no types: a base of Any
+class _TaskCallback(Callback):  # type: ignore[misc]  # Dask ships no types for mypy to check
     """Measures the results of Dask's own schedulers."""
 
     def __init__(self, meter: Meter) -> None:

@@ -104,9 +104,8 @@ def _last_modified(store: Store, paths: Iterable[str]) -> datetime:
     now = datetime.now(UTC)
     try:
         times = [store.fs.modified(path) for path in paths]
-    # Another process may have removed a file since the listing, and fsspec raises NotImplementedError for
-    # filesystems that keep no times. A run of unknown age counts as active, so its files are kept.
-    except (FileNotFoundError, NotImplementedError):
+    # A run of unknown age counts as active, so its files are kept.
+    except (FileNotFoundError, NotImplementedError):  # removed since the listing; fsspec knows no times here
         return now
     return max((time if time.tzinfo else time.replace(tzinfo=UTC) for time in times), default=now)
 

@@ -18,7 +18,7 @@ from dask_tfrecord.files.storage.redaction import without_credentials
 Filesystem: TypeAlias = AbstractFileSystem | pafs.FileSystem | Literal["fsspec"] | None
 
 
-class ArrowFileSystem(ArrowFSWrapper):  # type: ignore[misc]  # fsspec has no types: a base of Any
+class ArrowFileSystem(ArrowFSWrapper):  # type: ignore[misc]  # fsspec ships no types for mypy to check
     """A pyarrow filesystem as an fsspec filesystem.
 
     The argument is the pickle of the pyarrow filesystem. So equal filesystems have equal tokens, and a worker

@@ -16,7 +16,7 @@ Info = dict[str, Any]
 _BROKEN_LINK = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
 
 
-class LinkFollowingDisk(LocalFileSystem):  # type: ignore[misc]  # fsspec has no types: a base of Any
+class LinkFollowingDisk(LocalFileSystem):  # type: ignore[misc]  # fsspec ships no types for mypy to check
     """A local filesystem whose `find` and `glob` follow links.
 
     A link to a directory counts as a directory, unless the link lies inside that directory, which would never

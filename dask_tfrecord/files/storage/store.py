@@ -146,7 +146,7 @@ class Store:
             if error.errno is not None and error.filename is None:  # such as the error of a full disk
                 error.filename = self.public(path)
             raise
-        except NotImplementedError:  # fsspec's own way to say that a filesystem, such as HTTP, is read-only
+        except NotImplementedError:  # fsspec raises it for filesystems that only read, as HTTP
             raise DestinationError(
                 "files cannot be written here: the filesystem is read-only", path=self.public(path)
             ) from None
