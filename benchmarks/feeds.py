@@ -90,8 +90,8 @@ def write(work: Work, rows: int, sample: int) -> None:
     for path, (part, npartitions) in parts.items():
         ddf = dd.from_pandas(part, npartitions=npartitions)
         dask_tfrecord.to_tfrecord(ddf, path, compression=work.codec)
-    dask_tfrecord.export(f"{work.path}.sample", "idx")
     if work.codec is None:
+        dask_tfrecord.export(f"{work.path}.sample", "idx")
         frame.to_parquet(f"{work.path}.parquet")
     if work.codec is None and importlib.util.find_spec("webdataset"):
         _write_tars(work, frame.iloc[: sample // TARS])
@@ -138,6 +138,8 @@ def measure(name: str, scale: float, rounds: int, folder: str | None) -> dict[st
             if package and not importlib.util.find_spec(package):
                 loaders[loader]["error"] = f"{package} is not installed"
                 continue
+            if codec and reads == "sample":  # its workers share a plain file by an index
+                ways = {"one process": ways["one process"]}
             started += [(loader, way, stack.enter_context(worker(loader, way, work))) for way in ways]
         workers = []
         for loader, way, one in started:
