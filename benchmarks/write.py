@@ -6,9 +6,10 @@
 4. Grouping the rows of a partition by 100,000 keys.
 5. 10,000 small partitions, against Dask's ``to_parquet``.
 
-The first two use two threads. The works take turns, after one round that does not count. Rates are of the
-best round, in wall time. Ratios are the median over the rounds, because both works of a round share the load
-of the machine. The files are in memory if the system has ``/dev/shm``.
+Below each write is printed where its CPU time goes. The first two use two threads. The works take turns,
+after one round that does not count. Rates are of the best round, in wall time. Ratios are the median over the
+rounds, because both works of a round share the load of the machine. The files are in memory if the system has
+``/dev/shm``.
 
     python -m benchmarks.write [--rounds 5] [--scale 1.0] [tabular recsys wide images]
 """
@@ -19,8 +20,10 @@ import os
 import statistics
 import tempfile
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import partial
 from itertools import pairwise
 
@@ -31,6 +34,7 @@ import pandas as pd
 import pyarrow as pa
 
 import dask_tfrecord
+from benchmarks.breakdown import WRITE, breakdown, shares
 from benchmarks.tables import TABLES, Table
 from dask_tfrecord.codec import Encoder, codecs
 from dask_tfrecord.dataset.partitioning.grouping import group_by_directory
@@ -54,14 +58,30 @@ def seconds(work: Callable[[], object]) -> float:
 
 def rounds_of(rounds: int, *works: Callable[[str], object]) -> list[list[float]]:
     """Return the times of each work. The works take turns, and each gets a directory that does not exist."""
-    memory = "/dev/shm"
     took: list[list[float]] = [[] for _ in works]
     for _ in range(rounds + 1):
         for times, work in zip(took, works, strict=True):
-            with tempfile.TemporaryDirectory(dir=memory if os.access(memory, os.W_OK) else None) as root:
-                gc.collect()
-                times.append(seconds(partial(work, f"{root}/data")))
+            with fresh_path() as path:
+                times.append(seconds(partial(work, path)))
     return [times[1:] for times in took]
+
+
+@contextmanager
+def fresh_path() -> Iterator[str]:
+    """Yield the path of a directory that does not exist, in memory if the system has ``/dev/shm``."""
+    memory = "/dev/shm"
+    with tempfile.TemporaryDirectory(dir=memory if os.access(memory, os.W_OK) else None) as root:
+        gc.collect()
+        yield f"{root}/data"
+
+
+def show_breakdown(rounds: int, write: Callable[[str], object]) -> None:
+    """Print where the CPU time of a write goes."""
+    spent: Counter[str] = Counter()
+    for _ in range(rounds):
+        with fresh_path() as path:
+            spent.update(breakdown(partial(write, path), WRITE))
+    print(f"  {spent.total() / rounds:.3f} CPU s: {shares(spent)}")
 
 
 def ratio(times: list[float], others: list[float]) -> float:
@@ -116,20 +136,23 @@ def measure_rates(name: str, table: Table, rounds: int) -> None:
         file.add(encoded[index])  # updates the checksum of gzip
         file.compress(encoded[index])
 
+    def write(path: str) -> None:
+        dask_tfrecord.to_tfrecord(ddf, path)
+
+    def write_gzip(path: str) -> None:
+        dask_tfrecord.to_tfrecord(ddf, path, compression="gzip")
+
     plain, loop, zipped, compressor = rounds_of(
-        rounds,
-        lambda path: ddf.to_tfrecord(path),
-        bare_loop,
-        lambda path: ddf.to_tfrecord(path, compression="gzip"),
-        lambda _: side_by_side(compress, len(encoded)),
+        rounds, write, bare_loop, write_gzip, lambda _: side_by_side(compress, len(encoded))
     )
     rows = table.batch.num_rows * REPEATS
-    for job, took, alone, of in (
-        ("plain", plain, loop, "encode and write()"),
-        ("gzip", zipped, compressor, "the compressor"),
+    for job, work, took, alone, of in (
+        ("plain", write, plain, loop, "encode and write()"),
+        ("gzip", write_gzip, zipped, compressor, "the compressor"),
     ):
         best = min(took)
         print(f"{name:9}{job:8}{rows / best:12,.0f}{size / best / 1e9:8.2f}{ratio(alone, took):8.2f} of {of}")
+        show_breakdown(rounds, work)
 
 
 def measure_directories(rounds: int, scale: float) -> None:
@@ -139,12 +162,17 @@ def measure_directories(rounds: int, scale: float) -> None:
     keys = pa.array(np.random.default_rng(5).integers(0, DIRECTORIES, rows))
     keyed = pa.RecordBatch.from_arrays([*table.batch.columns, keys], names=[*table.batch.schema.names, "key"])
     ddf = collection([to_pandas(batch) for batch in slices(keyed, THREADS)])
-    flat, split_up = rounds_of(
-        rounds,
-        lambda path: ddf.to_tfrecord(path),
-        lambda path: ddf.to_tfrecord(path, partition_on="key"),
-    )
+
+    def write_flat(path: str) -> None:
+        dask_tfrecord.to_tfrecord(ddf, path)
+
+    def write_directories(path: str) -> None:
+        dask_tfrecord.to_tfrecord(ddf, path, partition_on="key")
+
+    flat, split_up = rounds_of(rounds, write_flat, write_directories)
+    show_breakdown(rounds, write_flat)
     print(f"{rows:,} rows to {DIRECTORIES} directories: {ratio(split_up, flat):.2f} x the time of one")
+    show_breakdown(rounds, write_directories)
 
 
 def measure_slicing(rounds: int, scale: float) -> None:
@@ -161,15 +189,16 @@ def measure_small_partitions(rounds: int, scale: float) -> None:
     count = max(2, int(SMALL_PARTITIONS * scale))
     frame = to_pandas(TABLES["tabular"](10).batch)
     ddf = collection([frame] * count)
-    ours, parquet = rounds_of(
-        rounds,
-        lambda path: ddf.to_tfrecord(path),
-        lambda path: ddf.to_parquet(path, write_index=False),
-    )
+
+    def write(path: str) -> None:
+        dask_tfrecord.to_tfrecord(ddf, path)
+
+    ours, parquet = rounds_of(rounds, write, lambda path: ddf.to_parquet(path, write_index=False))
     print(
         f"{count:,} partitions of 10 rows: {1e3 * min(ours) / count:.2f} ms each, "
         f"{ratio(ours, parquet):.2f} x the time of to_parquet"
     )
+    show_breakdown(1, write)
 
 
 def main() -> None:

@@ -1,0 +1,108 @@
+"""Where the CPU time of a read or a write goes, by step.
+
+For one run, the functions in which the steps happen are replaced by functions that also take the CPU time of
+their thread. A step that happens inside another step counts only as itself. Time outside of all steps is
+Dask's: the graph and the scheduler. Each call of a step costs about two microseconds more than without the
+measurement.
+"""
+
+import functools
+import pkgutil
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any
+from unittest.mock import patch
+
+# For each step its functions, under the names by which their callers find them.
+Steps = Mapping[str, Sequence[str]]
+
+REST = "Dask"  # what happens outside of all steps: the graph, and the scheduler
+
+WRITE: Steps = {
+    "conversion": (
+        "dask_tfrecord.frames.pandas_to_arrow.to_table",
+        "dask_tfrecord.schema.model.Schema.to_storage",
+    ),
+    "grouping": ("dask_tfrecord.dataset.write.run.group_by_directory",),
+    "encode": ("dask_tfrecord.codec.Encoder.bind", "dask_tfrecord.codec.Encoder.encode_into"),
+    "statistics": (
+        "dask_tfrecord.codec.Encoder.statistics",
+        "dask_tfrecord.files.writing.merge_statistics",
+        "dask_tfrecord.files.writing.file_statistics",
+    ),
+    "compress": (
+        "dask_tfrecord.codec.compressing.DeflateCompressor.add",
+        "dask_tfrecord.codec.compressing.DeflateCompressor.compress",
+    ),
+    "checksum of the file": ("dask_tfrecord.codec._kernel.crc32c",),
+    "write()": ("dask_tfrecord.files.block_writer.BlockWriter._write",),
+    "rest of the tasks": ("dask_tfrecord.expr.writing.write_partition",),
+    "commit": ("dask_tfrecord.expr.writing.commit_files",),
+    "plan": ("dask_tfrecord.to_tfrecord",),
+    REST: ("dask_tfrecord.writer._compute",),
+}
+
+READ: Steps = {
+    "read()": ("dask_tfrecord.files.storage.open_file.FileReader.readinto",),
+    "decode": ("dask_tfrecord.codec.Decoder.decode",),
+    "logical types": ("dask_tfrecord.schema.model.Schema.from_storage",),
+    "to pandas": ("dask_tfrecord.frames.arrow_to_pandas.to_pandas",),
+    "rest of the tasks": ("dask_tfrecord.expr.reading.read_partition",),
+}
+
+
+class _Clock:
+    """The CPU seconds of the steps, over all threads."""
+
+    def __init__(self) -> None:
+        self.seconds: Counter[str] = Counter()
+        self._lock = threading.Lock()
+        self._thread = threading.local()  # `inner`: seconds of the steps inside the present call
+
+    def timed(self, step: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Return the function with a measurement."""
+
+        @functools.wraps(function)
+        def call(*arguments: Any, **keywords: Any) -> Any:
+            outer = getattr(self._thread, "inner", 0.0)
+            self._thread.inner = 0.0
+            start = time.thread_time()
+            try:
+                return function(*arguments, **keywords)
+            finally:
+                took = time.thread_time() - start
+                with self._lock:
+                    self.seconds[step] += took - self._thread.inner
+                self._thread.inner = outer + took
+
+        return call
+
+
+@contextmanager
+def _measured(steps: Steps) -> Iterator[Counter[str]]:
+    clock = _Clock()
+    with ExitStack() as stack:
+        for step, names in steps.items():
+            for name in names:
+                stack.enter_context(patch(name, clock.timed(step, pkgutil.resolve_name(name))))
+        yield clock.seconds
+
+
+def breakdown(work: Callable[[], object], steps: Steps) -> Counter[str]:
+    """Run a piece of work, and return the CPU seconds of each step of it and of the rest."""
+    with _measured(steps) as seconds:
+        start = time.process_time()
+        work()
+        total = time.process_time() - start
+    seconds[REST] += total - seconds.total()
+    return seconds
+
+
+def shares(seconds: Mapping[str, float]) -> str:
+    """Return the shares of the steps in one line, the largest first. Shares below 1 % are left out."""
+    total = sum(seconds.values())
+    ordered = sorted(seconds.items(), key=lambda item: -item[1])
+    return ", ".join(f"{step} {took / total:.0%}" for step, took in ordered if took >= total / 100)
