@@ -12,7 +12,7 @@ from dask_tfrecord.dataset.snapshot.versions import versions
 from dask_tfrecord.dataset.snapshot.visibility import visible_files
 from dask_tfrecord.dataset.write.destination import destination
 from dask_tfrecord.dataset.write.orphans import remove_orphans
-from dask_tfrecord.errors import TFRecordError
+from dask_tfrecord.errors import DestinationError, TFRecordError
 from dask_tfrecord.files.storage.filesystem import Filesystem
 from dask_tfrecord.files.storage.listing import PathLike
 from dask_tfrecord.files.storage.not_found import check_bucket
@@ -97,7 +97,12 @@ def cleanup(
     -------
     list of str
         Removed files, as paths relative to the directory. The files that a committed overwrite left behind
-        are not listed.
+        are not listed. Empty for a directory that does not exist.
+
+    Raises
+    ------
+    DestinationError
+        If ``path`` is a file.
 
     See Also
     --------
@@ -117,6 +122,10 @@ def cleanup(
     """
     store = destination(path, storage_options, filesystem)
     check_bucket(store)
+    if store.fs.isfile(store.root):
+        raise DestinationError(
+            "is a file, not a directory", path=store.public(store.root), advice="pass the dataset's directory"
+        )
     arguments.flags(dry_run=dry_run)
     removed = remove_orphans(store, datetime.now(UTC) - _duration(older_than), dry_run=bool(dry_run))
     action = "would remove" if dry_run else "removed"

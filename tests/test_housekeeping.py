@@ -11,7 +11,7 @@ import dask.dataframe as dd
 import pandas as pd
 import pytest
 
-from dask_tfrecord import TFRecordError, cleanup, exists, read_tfrecord, to_tfrecord
+from dask_tfrecord import DestinationError, TFRecordError, cleanup, exists, read_tfrecord, to_tfrecord
 
 # The steps before which a write is stopped.
 COMMIT = "expr.writing.commit"
@@ -186,6 +186,12 @@ def test_there_may_be_nothing_to_clean(tmp_path: Path) -> None:
     assert cleanup(tmp_path / "nowhere") == []
     to_tfrecord(collection(1), tmp_path)
     assert cleanup(tmp_path, older_than="0s") == []
+
+
+def test_a_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.tfrecord").touch()
+    with pytest.raises(DestinationError, match=r"a\.tfrecord: is a file, not a directory"):
+        cleanup(tmp_path / "a.tfrecord")
 
 
 @pytest.mark.parametrize("duration", ["soon", "", "NaT", "-1 day", 5, None, timedelta(-1)])

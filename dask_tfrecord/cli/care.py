@@ -1,6 +1,8 @@
 """`verify`, `index`, `cleanup`, `export` and `serve`: looking after a dataset, and giving it to others."""
 
 import json
+import os
+import signal
 import threading
 from functools import partial
 from typing import Any, get_args
@@ -15,8 +17,13 @@ from dask_tfrecord.codec import RecordType
 from dask_tfrecord.dataset.snapshot.model import Snapshot
 from dask_tfrecord.feed.export import Format
 from dask_tfrecord.files.storage.listing import list_files
+from dask_tfrecord.files.storage.not_found import nothing_at
+from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.inspection import verify
 from dask_tfrecord.schema.model import feature_text
+
+# Seconds that a Flight server waits for its clients after an interrupt.
+_PATIENCE = 3.0
 
 _record_type = click.option(
     "--record-type",
@@ -164,6 +171,10 @@ def cleanup_command(path: str, older_than: str, dry_run: bool, as_json: bool, st
     removed = dask_tfrecord.cleanup(
         path, older_than=older_than, dry_run=dry_run, storage_options=storage_options
     )
+    store = Store.at(path, storage_options)
+    # An unfinished upload may be all that there is, so the path is checked last.
+    if not removed and not store.fs.exists(store.root):
+        raise nothing_at(store, "no such directory")
     if as_json:
         output.print_json({"removed": removed, "dry_run": dry_run})
     else:
@@ -258,7 +269,20 @@ def _serve_stream(path: str, address: str | None, passes: int | None, how: dict[
 def _serve_flight(path: str, address: str | None, how: dict[str, Any]) -> None:
     from dask_tfrecord.feed import flight  # not all builds of pyarrow have Flight
 
-    with flight.serve(path, address or "grpc://127.0.0.1:0", **how) as server:
+    server = flight.serve(path, address or "grpc://127.0.0.1:0", **how)
+    try:
         code = f"pyarrow.flight.connect({server.location!r})"
         output.print_lines([server.location, code])
         threading.Event().wait()  # until an interrupt, which the server's own method would not see
+    finally:
+        _close_flight(server)
+
+
+def _close_flight(server: Any) -> None:
+    """Close the server, or end this process: pyarrow cannot end the stream of a client that does not read."""
+    closing = threading.Thread(target=server.__exit__, args=(None, None, None), daemon=True)
+    closing.start()
+    closing.join(_PATIENCE)
+    if closing.is_alive():
+        click.echo("Interrupted. A client has not read its stream to the end.", err=True)
+        os._exit(128 + signal.SIGINT)  # as every interrupted command exits

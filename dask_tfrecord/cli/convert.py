@@ -7,7 +7,7 @@ import click
 from dask_tfrecord import arguments
 from dask_tfrecord.cli import options, output
 from dask_tfrecord.cli.compute import Computing, Stopwatch
-from dask_tfrecord.cli.failures import keep_secret
+from dask_tfrecord.cli.failures import note_paths
 from dask_tfrecord.cli.formats.names import FORMATS, Format, format_of_name
 from dask_tfrecord.cli.formats.sources import Selection, open_source
 from dask_tfrecord.cli.formats.targets import Target, plan_write
@@ -115,7 +115,7 @@ def convert_command(
 
     The storage options are for both SRC and DST, except for local paths.
     """
-    keep_secret(ctx, source, target)
+    note_paths(ctx, *source, target)
     places = source[0] if len(source) == 1 else list(source)
     to = target_format or format_of_name(target) or "tfrecord"
     selection = Selection(columns, None if where is None else parse(where), types, nulls, blocksize, version)

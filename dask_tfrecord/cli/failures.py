@@ -6,7 +6,7 @@ import shlex
 import sys
 import traceback
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NoReturn
 
@@ -19,6 +19,7 @@ DAMAGED = 3  # exit code: the command worked, and found damage
 _BROKEN_PIPE = 141  # exit code of the shell for a program that SIGPIPE ended
 
 _SECRETS = "dask_tfrecord.secrets"
+_PATHS = "dask_tfrecord.paths"
 
 # Keywords in the advice of the library -> options of the command line.
 _OPTIONS = {
@@ -48,6 +49,12 @@ def keep_secret(ctx: click.Context, *places: Any) -> None:
     ctx.meta[_SECRETS] = ctx.meta.get(_SECRETS, frozenset()) | secrets_of(*places)
 
 
+def note_paths(ctx: click.Context, *paths: str) -> None:
+    """Hide the secrets in the paths of this run, and name the paths in errors that name none."""
+    keep_secret(ctx, paths)
+    ctx.meta[_PATHS] = paths
+
+
 @contextmanager
 def one_line_errors(ctx: click.Context) -> Iterator[None]:
     """Print the warnings and the error of the block as lines on stderr, and exit with the error's code.
@@ -72,12 +79,26 @@ def one_line_errors(ctx: click.Context) -> Iterator[None]:
         except Exception as error:  # every error of a store, a codec or the package becomes one line
             if ctx.meta.get("dask_tfrecord.traceback"):
                 click.echo(hide("".join(traceback.format_exception(error)), _secrets(ctx)), err=True)
-            raise click.ClickException(_one_line(ctx, describe(error))) from None
+            raise click.ClickException(_one_line(ctx, describe(error, ctx.meta.get(_PATHS, ())))) from None
 
 
-def describe(error: BaseException) -> str:
-    """Return the message of an error. The class is named if its message alone would not be understood."""
+def describe(error: BaseException, paths: Sequence[str] = ()) -> str:
+    """Return the message of an error. The class is named if its message alone would not be understood.
+
+    Parameters
+    ----------
+    error : BaseException
+        The error.
+    paths : sequence of str
+        The paths of the command, for an error of a store that names no path.
+    """
     text = str(error)
+    if isinstance(error, OSError) and error.errno is not None and error.filename is not None:
+        text = f"{error.filename}: {error.strerror}"
+    if isinstance(error, PermissionError):
+        if error.filename is not None:
+            return f"{text}; check the owner and the permissions, or run it as another user"
+        return f"{', '.join(paths)}: {text or 'access denied'}; check the credentials and what they allow"
     if isinstance(error, TFRecordError | OSError) and text:
         return text
     return f"{type(error).__name__}: {text}" if text else type(error).__name__

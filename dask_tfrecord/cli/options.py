@@ -8,19 +8,19 @@ from typing import Any
 import click
 
 from dask_tfrecord.cli.compute import Computing
-from dask_tfrecord.cli.failures import keep_secret
+from dask_tfrecord.cli.failures import keep_secret, note_paths
 from dask_tfrecord.files.storage.redaction import is_secret_name
 from dask_tfrecord.schema.type_names import arrow_type
 
 
 def _paths(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -> str | list[str]:
     """Return one path as it is: a directory in a list is read without its snapshot."""
-    keep_secret(ctx, value)
+    note_paths(ctx, *value)
     return value[0] if len(value) == 1 else list(value)
 
 
 def _path(ctx: click.Context, param: click.Parameter, value: str) -> str:
-    keep_secret(ctx, value)
+    note_paths(ctx, value)
     return value
 
 

@@ -238,6 +238,8 @@ def run_kernel(
                     error = damage.error(columns, -count, window.offset + at)
                     if not lost.skips or isinstance(error, SchemaError):
                         raise error
+                    if error.offset == 0 and (problem := window.other_format()):
+                        damage = damage._replace(reason=problem)
                     at = skipper.skip(data, end, damage)
                     record += 1
                 window.advance(at)

@@ -41,6 +41,10 @@ class Window:
     stop : int, optional
         Decompressed offset in the file at which the bytes end. A record that claims to extend beyond it is
         reported as damage without reading on. None if the end is unknown.
+    stored : bytes, default b""
+        The first `LOOK_BYTES` stored bytes of the file, by which another format can be recognised.
+    codec : str, optional
+        The codec of the stored bytes.
 
     Attributes
     ----------
@@ -48,11 +52,18 @@ class Window:
         Decompressed offset in the file of the first byte in view.
     final : bool
         True once no bytes follow those in view.
-    head : bytes
-        The first `LOOK_BYTES` bytes, by which another format can be recognised.
     """
 
-    def __init__(self, readinto: ReadInto, size: int, offset: int = 0, stop: int | None = None) -> None:
+    def __init__(
+        self,
+        readinto: ReadInto,
+        size: int,
+        offset: int = 0,
+        stop: int | None = None,
+        *,
+        stored: bytes = b"",
+        codec: Compression | None = None,
+    ) -> None:
         self._readinto = readinto
         # One byte more than there is, so that the read that fills the buffer also finds the end.
         self._buffer = _allocate(size if stop is None else min(size, stop - offset + 1))
@@ -61,7 +72,9 @@ class Window:
         self.offset = offset
         self.stop = stop
         self.final = False
-        self.head = b""
+        self._head = b""
+        self._stored = stored
+        self._codec = codec
 
     def __iter__(self) -> Iterator[memoryview]:
         while not self.final:
@@ -73,7 +86,7 @@ class Window:
                 self.fill(size)
             except CorruptRecordError as failure:  # raised after the bytes before it have been consumed
                 self._failure = failure
-            self.head = self.head or bytes(self.data[:LOOK_BYTES])
+            self._head = self._head or bytes(self.data[:LOOK_BYTES])
             yield self.data
             if self._failure:
                 raise self._failure
@@ -92,6 +105,21 @@ class Window:
     def decompression_error(self) -> CorruptRecordError | None:
         """The error that ends the iteration after the view, because the next bytes cannot be decompressed."""
         return None if isinstance(self._failure, FileChangedError) else self._failure
+
+    def other_format(self) -> str | None:
+        """Describe the other format that the file seems to have. Ask only if the first record is damaged.
+
+        Returns
+        -------
+        str or None
+            A problem for an error. None if the file begins with a record, or has no known format.
+        """
+        is_compressed = self._codec is not None and self._head
+        lookalike = looks_like(self._head if is_compressed else self._stored)
+        if lookalike is None or is_frame(self._head[:HEADER_BYTES]):
+            return None
+        compressed = f", compressed with {self._codec}" if is_compressed else ""
+        return f"not a TFRecord file: it looks like {lookalike}{compressed}"
 
     def advance(self, count: int) -> None:
         """Drop the first ``count`` bytes of the view.
@@ -177,29 +205,20 @@ def open_window(store: Store, split: Split, options: ReadOptions, size: int) -> 
                 readinto = _limited(readinto, end - start.content)
         elif stop is None:
             end = reader.size
-        window = Window(readinto, size, start.content, end)
+        window = Window(readinto, size, start.content, end, stored=head, codec=codec)
         try:
             yield window
             if checksum is not None and checksum.crc32c != file.crc32c:
                 raise changed_since_snapshot(store, file.path)
         except CorruptRecordError as error:
-            if error.offset == 0 and (lookalike := _lookalike(window.head, head, codec)):
+            if error.offset == 0 and (problem := window.other_format()):
                 raise CorruptRecordError(
-                    f"not a TFRecord file: it looks like {lookalike}",
+                    problem,
                     record=error.record,
                     offset=0,
                     advice=exclusion_advice(options.globs, store.public(file.path)),
                 ) from None
             raise
-
-
-def _lookalike(decompressed: bytes, stored: bytes, codec: Compression | None) -> str | None:
-    """Return a description of the other format that a file has; None for a record or an unknown format."""
-    is_compressed = codec is not None and decompressed
-    lookalike = looks_like(decompressed if is_compressed else stored)
-    if lookalike is None or is_frame(decompressed[:HEADER_BYTES]):
-        return None
-    return f"{lookalike}, compressed with {codec}" if is_compressed else lookalike
 
 
 def _limited(readinto: ReadInto, count: int) -> ReadInto:

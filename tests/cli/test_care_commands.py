@@ -101,6 +101,22 @@ def test_young_files_are_kept(run: Run, people: Path) -> None:
     assert "duration" in run("cleanup", people, "--older-than", "soon", code=1).stderr
 
 
+@pytest.mark.parametrize("options", [[], ["--dry-run"]])
+def test_a_directory_that_does_not_exist_cannot_be_cleaned(
+    run: Run, tmp_path: Path, options: list[str]
+) -> None:
+    error = run("cleanup", tmp_path / "poeple", *options, code=1).stderr
+    assert error == f"Error: {tmp_path}/poeple: no such directory\n"
+    (tmp_path / "empty").mkdir()
+    assert run("cleanup", tmp_path / "empty").stdout == "0 files removed\n"
+
+
+def test_a_file_of_another_format_is_named(run: Run, people: Path) -> None:
+    (people.parent / "people.csv").write_text("name,born\nAda,1815\n")
+    printed = run("verify", people.parent / "people.csv", code=3).stdout
+    assert "not a TFRecord file: it looks like text such as CSV" in printed
+
+
 def test_export_prints_the_files(run: Run, people: Path) -> None:
     files = run("export", people, "--format", "idx").stdout.splitlines()
     assert len(files) == 2
@@ -133,6 +149,27 @@ def test_serve_runs_until_an_interrupt(people: Path) -> None:
         errors = server.stderr.read()
     assert rows.num_rows == 3
     assert (server.returncode, errors) == (130, "Interrupted.\n")
+
+
+@pytest.mark.usefixtures("interruptible")
+def test_an_interrupt_ends_a_server_whose_client_does_not_read(people: Path) -> None:
+    frame = pd.DataFrame({"x": pd.array([bytes(1 << 20)] * 20, pd.ArrowDtype(pa.binary()))})
+    dask_tfrecord.to_tfrecord(dd.from_pandas(frame, npartitions=1), people.parent / "large")
+    command = [SCRIPT, "serve", people.parent / "large", "--protocol", "flight", "--batch-size", "1"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as server:
+        assert server.stdout is not None
+        assert server.stderr is not None
+        with flight.connect(server.stdout.readline().strip()) as client:
+            info = client.get_flight_info(flight.FlightDescriptor.for_path("large"))
+            stream = client.do_get(info.endpoints[0].ticket)
+            stream.read_chunk()
+            server.send_signal(signal.SIGINT)
+            errors = server.stderr.read()
+            stream.cancel()
+    assert (server.returncode, errors) == (
+        130,
+        "Interrupted. A client has not read its stream to the end.\n",
+    )
 
 
 def test_a_failed_pass_fails_the_command(people: Path) -> None:

@@ -20,7 +20,7 @@ from click.testing import CliRunner
 from conftest import Run
 
 import dask_tfrecord
-from dask_tfrecord.cli.failures import one_line_errors
+from dask_tfrecord.cli.failures import note_paths, one_line_errors
 from dask_tfrecord_cli import COMMANDS, main
 
 SCRIPT = Path(sys.executable).parent / "dask-tfrecord"
@@ -145,7 +145,7 @@ def test_a_closed_pipe_ends_the_command_quietly(tmp_path: Path) -> None:
 @pytest.mark.parametrize("where", [[], ["--workers", "1"]], ids=["threads", "cluster"])
 def test_an_interrupt_ends_with_130_and_leaves_no_files(tmp_path: Path, where: list[str]) -> None:
     """A terminal sends Ctrl-C to all processes of the command."""
-    rows = pa.table({"x": [os.urandom(1_000_000)] * 60})  # xz takes seconds
+    rows = pa.table({"x": [os.urandom(1_000_000)] * 12})  # xz takes seconds
     pq.write_table(rows, tmp_path / "random.parquet", row_group_size=1)
     out = tmp_path / "out"
     command = [SCRIPT, "convert", tmp_path / "random.parquet", out, "--compression", "xz"]
@@ -204,6 +204,34 @@ def test_advice_for_python_becomes_advice_for_the_shell(advice: str, expected: s
             raise dask_tfrecord.TFRecordError("wrong", advice=advice)
 
     assert CliRunner().invoke(group, ["fail"]).stderr == f"Error: wrong; {expected}\n"
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (
+            PermissionError(13, "Permission denied", "/data/x"),
+            "/data/x: Permission denied; check the owner and the permissions, or run it as another user",
+        ),
+        (
+            PermissionError("Forbidden"),
+            "s3://bucket/people: Forbidden; check the credentials and what they allow",
+        ),
+        (OSError(28, "No space left on device", "/data/x"), "/data/x: No space left on device"),
+        (OSError("the store is gone"), "the store is gone"),
+    ],
+)
+def test_errors_of_a_store_name_the_path(error: OSError, expected: str) -> None:
+    group = click.Group("group")
+
+    @group.command()
+    @click.pass_context
+    def fail(ctx: click.Context) -> None:
+        with one_line_errors(ctx):
+            note_paths(ctx, "s3://bucket/people")
+            raise error
+
+    assert CliRunner().invoke(group, ["fail"]).stderr == f"Error: {expected}\n"
 
 
 def test_the_advice_about_a_type_can_be_followed(run: Run, tmp_path: Path) -> None:

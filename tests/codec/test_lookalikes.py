@@ -23,7 +23,7 @@ import pyarrow.orc
 import pyarrow.parquet as pq
 import pytest
 
-from dask_tfrecord import CorruptRecordError, read_tfrecord
+from dask_tfrecord import CorruptRecordError, CorruptRecordWarning, read_tfrecord, verify
 from dask_tfrecord.codec.lookalikes import LOOK_BYTES, looks_like
 
 TABLE = pa.table({"a": [1, 2], "b": ["x", "y"]})
@@ -110,6 +110,27 @@ def test_another_format_is_named(tmp_path: Path, name: str, where: str) -> None:
     assert (error.path, error.record, error.offset) == (str(strange), 0, 0)
     assert f"not a TFRecord file: it looks like {looks}" in str(error)
     assert error.advice is not None
+
+
+@pytest.mark.parametrize(("content", "looks"), [(b"a,b\n1,2\n", "text such as CSV"), (bytes(4096), "zeros")])
+def test_another_format_is_named_where_damage_does_not_raise(
+    tmp_path: Path, content: bytes, looks: str
+) -> None:
+    (tmp_path / "a").write_bytes(GOOD)
+    (tmp_path / "b").write_bytes(content)
+    (tmp_path / "c").write_bytes(gzip.compress(content))
+    expected = f"not a TFRecord file: it looks like {looks}"
+    reasons = verify(tmp_path).set_index("path")["reason"]
+    assert reasons[f"{tmp_path}/b"].startswith(expected)
+    assert reasons[f"{tmp_path}/c"].startswith(expected)
+    assert reasons[f"{tmp_path}/c"].endswith(", compressed with gzip")
+    kept = tmp_path / "_kept"
+    ddf = read_tfrecord(
+        tmp_path, schema=pa.schema({"a": pa.int64()}), on_corrupt="quarantine", quarantine_path=kept
+    )
+    with pytest.warns(CorruptRecordWarning):
+        assert len(ddf.compute()) == len(read_tfrecord(tmp_path / "a").compute())
+    assert set(pq.read_table(kept)["reason"].to_pylist()) == set(reasons.dropna())
 
 
 def test_what_hadoop_compressed_is_named(data: Path) -> None:

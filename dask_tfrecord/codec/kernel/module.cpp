@@ -5,8 +5,10 @@
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
+#include <chrono>
 #include <memory>
 #include <mutex>
+#include <thread>
 
 #include "columns/decode.hpp"
 #include "columns/encode.hpp"
@@ -49,6 +51,27 @@ class OneCall {
 
  private:
   std::unique_lock<std::mutex> lock_;
+};
+
+// Releases the GIL in its scope. A daemon thread that asks for the GIL while the interpreter ends does not get it.
+// Before 3.14, Python calls pthread_exit instead, and glibc unwinds the stack like an exception. The unwinding would
+// abort the process, because nanobind does not rethrow what it catches. Here the thread sleeps until the process has
+// ended, as it does in Python 3.14.
+class WithoutGil {
+ public:
+  WithoutGil() : state_(PyEval_SaveThread()) {}
+  WithoutGil(const WithoutGil&) = delete;
+  WithoutGil& operator=(const WithoutGil&) = delete;
+  ~WithoutGil() {
+    try {
+      PyEval_RestoreThread(state_);
+    } catch (...) {
+      for (;;) std::this_thread::sleep_for(std::chrono::hours(1));
+    }
+  }
+
+ private:
+  PyThreadState* state_;
 };
 
 tfr::Kind parse_kind(const std::string& name) {
@@ -157,7 +180,7 @@ class PyDecoder {
     const OneCall call(mutex_);
     const Bytes bytes(data);
     tfr::DecodedBatch batch = [&] {
-      const nb::gil_scoped_release no_gil;
+      const WithoutGil no_gil;
       return decoder_.decode(bytes.span(), final);
     }();
     return nb::make_tuple(python_batch(std::move(batch.root), std::move(batch.arena)), batch.consumed,
@@ -213,7 +236,7 @@ class PyEncoder {
     const int64_t last = end.value_or(encoder_.rows());
     check_rows(row, last);
     const tfr::EncodedRows done = [&] {
-      const nb::gil_scoped_release no_gil;
+      const WithoutGil no_gil;
       return encoder_.encode(row, last, room.data(), room.size());
     }();
     if (done.fault.reason) fail(done.fault.row, done.fault.column, done.fault.reason);
@@ -224,7 +247,7 @@ class PyEncoder {
     const OneCall call(mutex_);
     check_rows(row, end);
     const std::vector<tfr::ColumnStatistics> columns = [&] {
-      const nb::gil_scoped_release no_gil;
+      const WithoutGil no_gil;
       return encoder_.statistics(row, end);
     }();
     nb::list all;
@@ -277,7 +300,7 @@ class PyInference {
     int64_t records = 0;
     tfr::Damage damage;
     const uint64_t consumed = [&] {
-      const nb::gil_scoped_release no_gil;
+      const WithoutGil no_gil;
       return inference_.feed(bytes.span(), final, records, damage);
     }();
     return nb::make_tuple(records, consumed, damage_tuple(damage));
@@ -321,7 +344,7 @@ nb::tuple scan(nb::handle data, bool final, bool verify_crc, uint64_t max_record
   const tfr::SharedArena arena = std::make_shared<tfr::Arena>(4096);
   const tfr::FrameRules rules{verify_crc, std::min(max_record_bytes, tfr::kMaxRecordBytes), final};
   const tfr::Scanned scanned = [&] {
-    const nb::gil_scoped_release no_gil;
+    const WithoutGil no_gil;
     return tfr::scan(bytes.span(), rules, {offsets || every, every}, *arena);
   }();
   const auto array = [&](bool wanted, const tfr::Growing<int64_t>& values) -> nb::object {
@@ -341,7 +364,7 @@ nb::tuple find_record(nb::handle data, uint64_t start, bool final, uint64_t max_
   if (start > bytes.size()) throw nb::index_error("start is outside the data");
   const tfr::FrameRules rules{true, std::min(max_record_bytes, tfr::kMaxRecordBytes), final};
   const tfr::Located found = [&] {
-    const nb::gil_scoped_release no_gil;
+    const WithoutGil no_gil;
     return tfr::Locator(bytes.span(), rules, lenient).find(bytes.data() + start);
   }();
   return nb::make_tuple(found.offset, found.size, found.proven);
@@ -361,7 +384,7 @@ nb::object take_bytes(nb::handle column, nb::handle rows) {
   tfr::ExportNode node;
   node.format = format;
   const char* wrong = [&] {
-    const nb::gil_scoped_release no_gil;
+    const WithoutGil no_gil;
     const auto gather = format == "z" || format == "u" ? tfr::gather_bytes<int32_t> : tfr::gather_bytes<int64_t>;
     return gather(view, imported.array().length, first, count, *arena, node);
   }();
@@ -373,7 +396,7 @@ uint32_t crc32c_of(nb::handle data, uint32_t value, const std::string& implement
   const Bytes bytes(data);
   for (const tfr::crc32c::Implementation& candidate : tfr::crc32c::implementations()) {
     if (!candidate.name || (implementation != "best" && implementation != candidate.name)) continue;
-    const nb::gil_scoped_release no_gil;
+    const WithoutGil no_gil;
     return candidate.function(bytes.data(), bytes.size(), value);
   }
   throw nb::value_error(("not available here: " + implementation).c_str());
