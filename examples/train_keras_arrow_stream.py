@@ -1,7 +1,7 @@
 """Scale CSV files with Dask, stream the rows to another process as Arrow, and train a Keras model there.
 
-Run it with ``python examples/train_keras_arrow_stream.py [DIRECTORY]``. The training process needs TensorFlow
-I/O, which works with an old TensorFlow only. Make a virtual environment of its own for it with
+Run it with ``python examples/train_keras_arrow_stream.py [NEW_DIRECTORY]``. The training process needs
+TensorFlow I/O, which works with an old TensorFlow only. Make a virtual environment of its own for it with
 ``pip install tensorflow-io==0.37.1 tensorflow-cpu==2.16.2 numpy==1.26.4``, and name its Python in the
 environment variable ``DASK_TFRECORD_TFIO_PYTHON``.
 """

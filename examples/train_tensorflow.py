@@ -1,6 +1,7 @@
 """Train a Keras model on TFRecord in three ways, and compare its accuracy with NumPy arrays in memory.
 
-Run it with ``python examples/train_tensorflow.py [DIRECTORY]``.
+Run it with ``python examples/train_tensorflow.py [NEW_DIRECTORY]``. It needs TensorFlow, and scikit-learn,
+which the extra ``examples`` installs.
 """
 
 import os

@@ -1,6 +1,7 @@
 """Train a PyTorch model on TFRecord in two ways, and compare its accuracy with tensors in memory.
 
-Run it with ``python examples/train_torch.py [DIRECTORY]``. PyTorch is large, so no extra installs it.
+Run it with ``python examples/train_torch.py [NEW_DIRECTORY]``. It needs PyTorch, and scikit-learn, which
+the extra ``examples`` installs. PyTorch is large, so no extra installs it.
 """
 
 import importlib.util
