@@ -33,7 +33,12 @@ _OPTIONS = {
     "storage_options=": "--storage-options",
     "filters=": "--where",
     "version=": "--version",
+    "columns=": "--columns",
+    "older_than=": "--older-than",
 }
+
+# The values of an option, as Python code: --older-than'soon', --partition-on['year', 'month']
+_VALUES = re.compile(r"(--[a-z-]+)(\[[^\[\]]*\]|'[^']*')")
 
 # Types of columns in the advice of the library, as Python code.
 _SCHEMA = re.compile(r"schema=\{([^{}]+)\}")
@@ -108,6 +113,7 @@ def _one_line(ctx: click.Context, text: str) -> str:
     text = " ".join(hide(text, _secrets(ctx)).split())
     for keyword, option in _OPTIONS.items():
         text = re.sub(rf"(?<![\w.]){re.escape(keyword)}", option, text)
+    text = _VALUES.sub(lambda found: f"{found[1]} {found[2].strip('[]').replace(', ', ',')}", text)
     return _SCHEMA.sub(_type_options, text)
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import click
+from dask.utils import parse_bytes
 
 from dask_tfrecord.cli.compute import Computing
 from dask_tfrecord.cli.failures import keep_secret, note_paths
@@ -124,6 +125,16 @@ def computing(command: Callable[..., Any]) -> Callable[..., Any]:
     return run
 
 
+def _memory_limit_text(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
+    """Return the text as it is, because `distributed` also takes "auto" and fractions of the memory."""
+    if value is not None and value != "auto":
+        try:
+            parse_bytes(value)
+        except ValueError:
+            raise click.BadParameter(f'{value!r} is not a size, such as "4 GB"') from None
+    return value
+
+
 _scheduler = click.option(
     "--scheduler", metavar="ADDRESS", help="Address of a Dask scheduler, such as tcp://host:8786."
 )
@@ -138,5 +149,6 @@ _threads = click.option(
 _memory_limit = click.option(
     "--memory-limit",
     metavar="BYTES",
+    callback=_memory_limit_text,
     help='Compute in a local cluster whose workers have this memory each, such as "4 GB".',
 )

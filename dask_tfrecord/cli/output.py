@@ -125,3 +125,6 @@ def write_bytes(data: memoryview) -> None:
         sys.stdout.buffer.flush()
     except BrokenPipeError:
         raise ReaderLeftError from None
+    except OSError as error:
+        error.filename = "the output"  # which may be on a full disk
+        raise

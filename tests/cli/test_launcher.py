@@ -88,7 +88,7 @@ def test_the_version_is_that_of_the_package(run: Run) -> None:
 def test_an_error_is_one_line_on_stderr(run: Run, tmp_path: Path) -> None:
     result = run("count", tmp_path / "nothing", code=1)
     assert result.stdout == ""
-    assert result.stderr == f"Error: {tmp_path}/nothing: no visible files to read here\n"
+    assert result.stderr == f"Error: {tmp_path}/nothing: no such file or directory\n"
 
 
 def test_an_option_shows_the_traceback(run: Run, tmp_path: Path) -> None:
@@ -96,7 +96,14 @@ def test_an_option_shows_the_traceback(run: Run, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "arguments", [["count"], ["count", "--nothing", "x"], ["nothing"], ["count", "x", "--where", "y +"]]
+    "arguments",
+    [
+        ["count"],
+        ["count", "--nothing", "x"],
+        ["nothing"],
+        ["count", "x", "--where", "y +"],
+        ["count", "x", "--memory-limit", "much"],
+    ],
 )
 def test_wrong_usage_exits_with_2(run: Run, arguments: list[str]) -> None:
     run(*arguments, code=2)
@@ -178,7 +185,7 @@ def test_the_group_runs_inside_another_one() -> None:
     outer = click.Group("dask", commands={"tfrecord": main})
     result = CliRunner().invoke(outer, ["tfrecord", "count", "/nothing/here"])
     assert result.exit_code == 1
-    assert result.stderr == "Error: /nothing/here: no visible files to read here\n"
+    assert result.stderr == "Error: /nothing/here: no such file or directory\n"
 
 
 @pytest.mark.parametrize(
@@ -192,6 +199,8 @@ def test_the_group_runs_inside_another_one() -> None:
         ('schema={"x": ...}', 'schema={"x": ...}'),
         ('pass overwrite="partitions"', "pass --overwrite-partitions"),
         ("leave out version= to read", "leave out --version to read"),
+        ("pass partition_on=['day', 'a b']", "pass --partition-on 'day','a b'"),
+        ("older_than='soon' is no duration", "--older-than 'soon' is no duration"),
     ],
 )
 def test_advice_for_python_becomes_advice_for_the_shell(advice: str, expected: str) -> None:

@@ -358,8 +358,8 @@ def test_a_port_in_use_is_refused_and_the_other_endpoints_are_closed(dataset: st
     ("arguments", "message"),
     [
         ({"endpoints": "http://127.0.0.1:0"}, "is not an endpoint.*unix://path"),
-        ({"endpoints": "127.0.0.1"}, "no number of a port"),
-        ({"endpoints": "127.0.0.1:http"}, "no number of a port"),
+        ({"endpoints": "127.0.0.1"}, "no port number"),
+        ({"endpoints": "127.0.0.1:http"}, "no port number"),
         ({"endpoints": "[::1]:0"}, "IPv6"),
         ({"endpoints": "fd://many"}, "not an open file descriptor"),
         ({"endpoints": "fd://99999"}, "not an open file descriptor"),

@@ -358,6 +358,9 @@ def file_count(snapshot: Snapshot) -> int:
     return len(files.rows if isinstance(files, FileTable) else files)
 
 
+_NO_SNAPSHOT = "the directory has no snapshot; check the path, or make a snapshot with dask_tfrecord.index"
+
+
 def open_version(store: Store, number: int | None) -> Snapshot:
     """Return one version of the dataset in the store's root; None is the newest.
 
@@ -368,10 +371,10 @@ def open_version(store: Store, number: int | None) -> Snapshot:
     """
     if number is None:
         if (snapshot := find_snapshot(store)) is None:
-            raise nothing_at(store, "the directory has no snapshot")
+            raise nothing_at(store, _NO_SNAPSHOT)
         return snapshot
     if not (kept := versions(store)):
-        raise nothing_at(store, "the directory has no snapshot")
+        raise nothing_at(store, _NO_SNAPSHOT)
     if number not in kept:
         raise FileNotFoundError(
             f"{store.public(store.root)}: the dataset has no version {number}; it has "

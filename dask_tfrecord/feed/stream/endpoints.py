@@ -148,7 +148,9 @@ def open_endpoint(endpoint: str) -> Listener | DescriptorSink:
 def _tcp_socket(endpoint: str, place: str) -> socket.socket:
     host, colon, port = place.rpartition(":")
     if not colon or not port.isdecimal() or int(port) > 65_535:
-        raise TFRecordError(f"{endpoint!r} has no number of a port", advice="pass 'tcp://host:port'")
+        raise TFRecordError(
+            f"{endpoint!r} has no port number from 0 to 65535", advice="pass 'tcp://host:port'"
+        )
     if ":" in host:
         raise TFRecordError(
             f"{endpoint!r} has an IPv6 address, which TensorFlow I/O cannot reach",

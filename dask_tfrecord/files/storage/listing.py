@@ -91,7 +91,7 @@ class _Match(NamedTuple):
     """The files that one path stands for."""
 
     files: list[FileInfo]
-    kind: str  # "directory", "file" or "glob"
+    kind: str  # "directory", "file", "glob", or "missing" for a path without a glob that stands for nothing
 
 
 def list_files(
@@ -130,7 +130,9 @@ def list_files(
         if not match.files:
             start = glob_start(path)
             root = path if start == len(path) else parent_of(path[:start])
-            raise nothing_at(Store(store.fs, root), "no visible files to read here", path)
+            is_missing = match.kind == "missing"
+            reason = "no such file or directory" if is_missing else "no visible files to read here"
+            raise nothing_at(Store(store.fs, root), reason, path)
         for file in match.files:
             if store.local and file.size is None:
                 raise FileNotFoundError(f"{file.path}: the target of the link does not exist")
@@ -221,7 +223,7 @@ def _expand(store: Store, path: str) -> _Match:
         if failure is not None:
             raise failure from None
         magic = glob_start(path) < len(path)
-        return _Match(_glob(store, path) if magic else [], "glob")
+        return _Match(_glob(store, path), "glob") if magic else _Match([], "missing")
     if store.local and info["type"] == "other":
         advice = "copy its output to a regular file and read that file"
         raise TFRecordError("is a pipe, a socket or a device, not a regular file", path=path, advice=advice)
