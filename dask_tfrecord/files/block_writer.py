@@ -12,6 +12,8 @@ from functools import cache
 from threading import Lock
 from typing import BinaryIO, NamedTuple
 
+import numpy as np
+
 from dask_tfrecord.codec import SPARE_BYTES, _kernel
 from dask_tfrecord.codec.codecs import compressor
 from dask_tfrecord.files.entry import BLOCK_BYTES, Block
@@ -29,7 +31,8 @@ class Buffers:
 
     def take(self) -> memoryview:
         """A buffer with room for a block."""
-        return self._free.pop() if self._free else memoryview(bytearray(BLOCK_BYTES + SPARE_BYTES))
+        # NumPy does not fill the memory with zeros, so that a small file touches little of it.
+        return self._free.pop() if self._free else np.empty(BLOCK_BYTES + SPARE_BYTES, np.uint8).data
 
     def give_back(self, buffer: memoryview) -> None:
         """Make a buffer available again. A larger one, allocated for a long record, is freed instead."""

@@ -20,6 +20,9 @@ Columns = Sequence[Statistics]
 # A longer string or bytes value is not kept as a bound.
 _LONGEST_BOUND = 64
 
+# The types of scalars whose stored bounds are plain values already.
+_PLAIN_TYPES = (pa.int64(), pa.float32())
+
 # What Arrow raises for a value that Python cannot represent.
 _NOT_PLAIN = (ValueError, OverflowError, pa.ArrowException)
 
@@ -52,6 +55,8 @@ def _merge(one: Statistics, other: Statistics) -> Statistics:
 
 def _column_statistics(column: Field, files: Sequence[Statistics]) -> list[ColumnStatistics]:
     """Return the statistics of one column in each file."""
+    if column.type in _PLAIN_TYPES:
+        return [ColumnStatistics(column.name, least, greatest, nulls) for nulls, least, greatest in files]
     nulls, least, greatest = zip(*files, strict=True)
     name, nothing = repeat(column.name), repeat(None)
     if column.depth:

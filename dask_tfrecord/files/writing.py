@@ -22,7 +22,7 @@ from dask_tfrecord.files.reading import locate_error
 from dask_tfrecord.files.statistics import Columns, empty_statistics, file_statistics, merge_statistics
 from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.schema.model import Lossy, Schema
-from dask_tfrecord.schema.storage_values import is_stored, storage_bytes
+from dask_tfrecord.schema.storage_values import storage_bytes
 
 # The most that is converted to storage types at a time.
 _CHUNK_ROWS = 1 << 16
@@ -227,7 +227,7 @@ class _RecordStream:
         self._count()
         index = bisect_right(self._batch_starts, self.row) - 1
         batch = self._batches[index].slice(self.row - self._batch_starts[index])
-        if not all(map(is_stored, batch.columns)):
+        if not self._schema.is_stored(batch):
             batch = batch.slice(0, _CHUNK_ROWS)
             while batch.num_rows > 1 and (size := sum(map(storage_bytes, batch.columns))) > _CHUNK_BYTES:
                 batch = batch.slice(0, max(1, batch.num_rows * _CHUNK_BYTES // size - 1))

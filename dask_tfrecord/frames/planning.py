@@ -75,10 +75,10 @@ def plan_schema(
     _check_partition_on(partition_on, list(meta.columns))
     given = _given_types_of_columns(schema, meta)
     _warn_of_converted_text(meta, given)
-    given = {**(known or {}), **given}
+    given = {**_arrow_types(meta), **(known or {}), **given}
     typed = _typed_columns({name: meta[name] for name in meta.columns if name not in given}, sample)
     types = {name: given[name] if name in given else type_of(typed[name]) for name in meta.columns}
-    categories = _shared_categories({**dict(meta.items()), **typed}, types, meta)
+    categories = _shared_categories(typed, types, meta)
     keys = {
         name: _partition_field(Field(name, canonical_type(types[name]), categories.get(name)))
         for name in partition_on
@@ -96,7 +96,19 @@ def rounded_columns(meta: pd.DataFrame, schema: Schema, *, write_index: bool) ->
     """
     if write_index:
         meta = index_to_columns(meta)
-    return [item.name for item in schema.fields if item.lossy or _is_rounded(meta[item.name], item.type)]
+    known = _arrow_types(meta)
+    return [
+        item.name
+        for item in schema.fields
+        if item.lossy or (known.get(item.name) != item.type and _is_rounded(meta[item.name], item.type))
+    ]
+
+
+def _arrow_types(meta: pd.DataFrame) -> dict[str, pa.DataType]:
+    """The types of the Arrow-backed columns that show a type. Their dtypes are cheaper than the columns."""
+    found = zip(meta.columns.tolist(), meta.dtypes, strict=True)
+    types = {name: dtype.pyarrow_dtype for name, dtype in found if isinstance(dtype, pd.ArrowDtype)}
+    return {name: type_ for name, type_ in types.items() if not is_untyped(type_)}
 
 
 def _is_rounded(column: "pd.Series[Any]", type_: pa.DataType) -> bool:
@@ -261,13 +273,14 @@ def _is_null_column(column: "pd.Series[Any]") -> bool:
     return isinstance(column.dtype, pd.ArrowDtype) and bool(pa.types.is_null(column.dtype.pyarrow_dtype))
 
 
-def _shared_categories(columns: Mapping[Any, "pd.Series[Any]"], types: Types, meta: pd.DataFrame) -> Types:
+def _shared_categories(typed: Mapping[str, "pd.Series[Any]"], types: Types, meta: pd.DataFrame) -> Types:
     """The known categories, which all partitions share. Ordered categories must be known."""
     categories = {}
     for name, type_ in types.items():
         if not pa.types.is_dictionary(type_):
             continue
-        dtype = columns[name].dtype if type_.ordered else meta[name].dtype
+        column = typed[name] if type_.ordered and name in typed else meta[name]
+        dtype = column.dtype
         known = category_array(dtype) if isinstance(dtype, pd.CategoricalDtype) else pa.nulls(0)
         if len(known):
             categories[name] = _converted_categories(known, type_, name)

@@ -95,8 +95,10 @@ def check_text(strings: list[str], name: str) -> None:
     SchemaError
         With a string that can only be a printed object.
     """
+    if not all(_LITERAL.fullmatch(text) or _ARRAY.fullmatch(text) for text in strings):
+        return
     certain = next((string for string in strings if _is_printed_object(string)), None)
-    if certain is None or not all(_LITERAL.fullmatch(text) or _ARRAY.fullmatch(text) for text in strings):
+    if certain is None:
         return
     raise SchemaError(
         f"the text of this column looks like printed objects, such as {_shortened(certain)}",

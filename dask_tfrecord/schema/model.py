@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from dask_tfrecord.codec import Column, Kind, RecordType
 from dask_tfrecord.errors import SchemaError
 from dask_tfrecord.schema.storage_types import canonical_type, is_lossy, kind_and_depth
-from dask_tfrecord.schema.storage_values import MisfitError, load, store
+from dask_tfrecord.schema.storage_values import STORAGE_TYPES, MisfitError, is_stored, load, store
 
 Lossy = Literal["warn", "allow", "raise"]
 
@@ -252,6 +252,15 @@ class Schema:
         """Return an empty batch. Its dictionaries have the known categories."""
         return pa.RecordBatch.from_arrays([item.no_rows() for item in self.fields], schema=self.arrow)
 
+    def is_stored(self, batch: pa.RecordBatch) -> bool:
+        """Return True if the kernel can encode the batch as it is, so that `to_storage` returns it."""
+        return batch.schema.equals(self.arrow) and all(is_stored(batch.column(at)) for at in self._undecided)
+
+    @cached_property
+    def _undecided(self) -> tuple[int, ...]:
+        """The numbers of the columns whose type alone does not show that the kernel can encode them."""
+        return tuple(at for at, item in enumerate(self.fields) if item.type not in STORAGE_TYPES)
+
     def to_storage(self, batch: pa.RecordBatch, *, lossy: Lossy) -> pa.RecordBatch:
         """Convert a batch to types that the kernel encodes, without a copy where possible.
 
@@ -267,6 +276,8 @@ class Schema:
         SchemaError
             For a value that cannot be stored, with the row of the batch and the column.
         """
+        if self.is_stored(batch):  # a new batch of many columns costs as much as encoding it
+            return batch
         if batch.schema.names != self.names:
             raise SchemaError(f"the columns are {_list(batch.schema.names)} instead of {_list(self.names)}")
         pairs = zip(self.fields, batch.columns, strict=True)

@@ -1,6 +1,7 @@
 """Arrow types and the features that store them. Knows types, no values."""
 
 from collections.abc import Callable
+from functools import lru_cache
 
 import pyarrow as pa
 from pyarrow import types
@@ -35,6 +36,7 @@ _ADVICE: tuple[tuple[Callable[[pa.DataType], bool], str], ...] = (
 )
 
 
+@lru_cache(maxsize=1024)  # the columns of a dataset share few types
 def kind_and_depth(type_: pa.DataType) -> tuple[Kind, int]:
     """Return the kind of the feature that stores a type, and the depth of its lists.
 

@@ -17,7 +17,9 @@ from dask_tfrecord.schema.storage_types import is_large_list, is_list, is_list_v
 
 Offsets = npt.NDArray[np.int64]
 INT64_MAX = 2**63 - 1
-_STORAGE_TYPES = (pa.int64(), pa.float32(), pa.binary(), pa.large_binary(), pa.string(), pa.large_string())
+
+# The types of scalars that the kernel encodes.
+STORAGE_TYPES = (pa.int64(), pa.float32(), pa.binary(), pa.large_binary(), pa.string(), pa.large_string())
 _DAY = {"s": 86_400, "ms": 86_400_000, "us": 86_400_000_000, "ns": 86_400_000_000_000}
 
 
@@ -87,7 +89,7 @@ def store(array: pa.Array, *, exact: bool) -> pa.Array:
 
 def is_stored(array: pa.Array) -> bool:
     """Return True if the kernel can encode the array as it is, so that `store` copies nothing."""
-    return array.type in _STORAGE_TYPES or (_is_encodable(array.type) and not _has_null_elements(array))
+    return array.type in STORAGE_TYPES or (_is_encodable(array.type) and not _has_null_elements(array))
 
 
 def storage_bytes(array: pa.Array) -> int:
@@ -150,7 +152,7 @@ def load(array: pa.Array, type_: pa.DataType, categories: pa.Array | None = None
 
 def _is_encodable(type_: pa.DataType) -> bool:
     """Return True for the types that the kernel encodes."""
-    if type_ in _STORAGE_TYPES:
+    if type_ in STORAGE_TYPES:
         return True
     return is_list(type_) and not is_list_view(type_) and _is_encodable(type_.value_type)
 

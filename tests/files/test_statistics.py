@@ -45,6 +45,7 @@ def of(array: pa.Array, record_type: RecordType = "example") -> ColumnStatistics
     [
         (pa.bool_(), [True, None, False, True], False, True),
         (pa.int8(), [3, None, -4, 5], -4, 5),
+        (pa.int64(), [3, None, -(2**63), 5], -(2**63), 5),
         (pa.uint64(), [3, 2**63 - 1, None, 5], 3, 2**63 - 1),
         (pa.float16(), [np.float16(1.5), None, np.float16(-2), np.float16(0)], -2.0, 1.5),
         (pa.float32(), [1.5, None, math.nan, -0.25], -0.25, 1.5),

@@ -188,3 +188,34 @@ class TestPrinting:
     def test_a_field_prints_its_categories(self) -> None:
         type_ = pa.dictionary(pa.int32(), pa.string())
         assert repr(Field("c", type_, pa.array(["x", "y"]))).endswith("categories=['x', 'y'])")
+
+
+def test_a_batch_that_the_kernel_encodes_as_it_is_is_not_copied() -> None:
+    arrays = {
+        "id": pa.array([1, None]),
+        "tags": pa.array([["a"], None]),
+        "x": pa.array([0.5, -0.0], pa.float32()),
+    }
+    batch = pa.record_batch(arrays)
+    schema = Schema.from_arrow(batch.schema)
+    assert schema.to_storage(batch, lossy="raise") is batch
+
+
+@pytest.mark.parametrize(
+    "array",
+    [
+        pa.array([[1], [None]]),
+        pa.array([1.5]),
+        pa.array([1], pa.int8()),
+        pa.array(["a"]).dictionary_encode(),
+        pa.nulls(1),
+    ],
+    ids=lambda array: str(array.type),
+)
+def test_a_batch_with_a_column_to_convert_or_to_check_is_not_stored(array: pa.Array) -> None:
+    batch = pa.record_batch({"id": pa.array([1] * len(array)), "x": array})
+    assert not Schema.from_arrow(batch.schema).is_stored(batch)
+
+
+def test_a_batch_with_another_type_is_not_stored() -> None:
+    assert not schema_of(pa.string()).is_stored(batch_of(pa.array([1])))

@@ -10,6 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from dataclasses import fields as dataclass_fields
 from datetime import datetime
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
@@ -51,6 +52,7 @@ _HISTORY = pa.schema(
 _MOST_COLUMNS = 12
 
 
+@cache  # the metadata of the installation takes milliseconds to read
 def library_version() -> str:
     """Return the installed version of this package, or "unknown"."""
     try:

@@ -130,7 +130,7 @@ def to_parquet(rows: pa.Table, fields: Mapping[str, Any], base: Base | None) -> 
     text = json.dumps(metadata, allow_nan=False)
     table = to_stored(rows, fields["schema"], fields["partitioning"])
     sink = pa.BufferOutputStream()
-    pq.write_table(
-        table.replace_schema_metadata({_METADATA_KEY: text.encode()}), sink, write_page_checksum=True
-    )
+    table = table.replace_schema_metadata({_METADATA_KEY: text.encode()})
+    # Readers read the whole file, so that Parquet's own statistics of its columns would only cost time.
+    pq.write_table(table, sink, write_page_checksum=True, write_statistics=False)
     return sink.getvalue()

@@ -5,6 +5,7 @@ be concatenated. In the Parquet file, which docs/format.md specifies, they are t
 """
 
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from itertools import repeat
 from typing import Any
 
@@ -33,6 +34,12 @@ _TABLE = pa.schema(
 _STAMP = "stamp"
 _VALUES = "partition"
 _STATISTICS = "statistics"
+
+_NULLS = pa.field("nulls", pa.int64())
+_LENGTH_FIELDS = [_NULLS, pa.field("min_length", pa.int64()), pa.field("max_length", pa.int64())]
+
+# In place of the statistics of a file that has none.
+_NO_STATISTICS: tuple[Any, ...] = (None,) * len(ColumnStatistics._fields)
 
 # Matches each path that is not inside the dataset, and some others.
 _SUSPICIOUS_PATH = r"(^|/)\.{0,2}(/|$)|[\\:\x00]"
@@ -145,20 +152,21 @@ def _block_numbers(
 def _column_statistics(found: Sequence[ColumnStatistics | None], column: Field) -> pa.Array:
     """Return the statistics of one column in each file; null for a file without statistics."""
     fields = _statistics_fields(column)
-    values = zip(*(one or [None] * len(ColumnStatistics._fields) for one in found), strict=True)
-    by_name = dict(zip(ColumnStatistics._fields, values, strict=True))
-    arrays = [pa.array(by_name[item.name], item.type) for item in fields]
-    missing = pa.array([one is None for one in found])
-    return pa.StructArray.from_arrays(arrays, fields=fields, mask=missing)
+    mask = pa.array([one is None for one in found]) if None in found else None
+    known = zip(*(one or _NO_STATISTICS for one in found), strict=True)
+    values = dict(zip(ColumnStatistics._fields, known, strict=True))
+    arrays = [pa.array(values[item.name], item.type) for item in fields]
+    return pa.StructArray.from_arrays(arrays, fields=fields, mask=mask)
 
 
 def _statistics_fields(column: Field) -> list[pa.Field]:
     """Return the fields of a column's statistics: bounds of scalar values, or of the lengths of lists."""
-    nulls = pa.field("nulls", pa.int64())
-    if column.depth:
-        return [nulls, pa.field("min_length", pa.int64()), pa.field("max_length", pa.int64())]
-    type_ = value_type(column.type)
-    return [nulls, pa.field("min", type_), pa.field("max", type_)]
+    return _LENGTH_FIELDS if column.depth else _bound_fields(value_type(column.type))
+
+
+@lru_cache(maxsize=64)
+def _bound_fields(type_: pa.DataType) -> list[pa.Field]:
+    return [_NULLS, pa.field("min", type_), pa.field("max", type_)]
 
 
 def _read_statistics(column: pa.ChunkedArray, name: str) -> list[ColumnStatistics | None]:

@@ -4,6 +4,7 @@ import logging
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Literal
 
 import pyarrow as pa
@@ -96,7 +97,7 @@ class WriteRun:
         """The names of the partition columns."""
         return tuple(column.name for column in self.partitioning)
 
-    @property
+    @cached_property
     def columns(self) -> Schema:
         """The columns of the records and of the directories, in the order in which readers return them."""
         every = Schema((*self.schema.fields, *self.partitioning), self.schema.record_type)
