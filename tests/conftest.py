@@ -28,6 +28,9 @@ settings.register_profile(
 )
 settings.load_profile("default")
 
+# The directories whose single tests take longest.
+SLOW = ("cli", "stores")
+
 # The platforms for which tensorflow-cpu has a wheel; the `test` extra installs it only there.
 TENSORFLOW = sys.platform == "linux" and platform.machine() == "x86_64"
 
@@ -37,6 +40,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    # Long tests come first, so that no process of pytest-xdist waits for one at the end.
+    items.sort(key=lambda item: item.path.parent.name not in SLOW)
     if TENSORFLOW:
         return
     # Everything but TensorFlow works on these platforms, so the other tests still run.

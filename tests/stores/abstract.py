@@ -379,7 +379,7 @@ class RemoteSuite(StoreSuite):
     """The tests of a remote store, where an operation may succeed and its answer be lost."""
 
     # Servers are slow. ``DASK_TFRECORD_FAULTS=1`` lets every operation fail.
-    stride = int(os.environ.get("DASK_TFRECORD_FAULTS", 6))
+    stride = int(os.environ.get("DASK_TFRECORD_FAULTS", 10))
 
     @pytest.mark.parametrize("mode", MODES)
     @pytest.mark.usefixtures("appended_snapshots")
