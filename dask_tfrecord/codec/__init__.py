@@ -39,6 +39,7 @@ __all__ = [
     "Encoder",
     "Feature",
     "FeatureKey",
+    "Fed",
     "FoundRecord",
     "Inference",
     "Kind",
@@ -100,6 +101,14 @@ class Decoded(NamedTuple):
         """Number of records in the batch."""
         count: int = self.batch.num_rows
         return count
+
+
+class Fed(NamedTuple):
+    """The result of feeding records: their number, the bytes used, and the damage that ended the call."""
+
+    records: int
+    consumed: int
+    damage: Damage | None
 
 
 class Statistics(NamedTuple):
@@ -229,11 +238,34 @@ class Decoder:
         If ``final`` is False, an incomplete last record is not decoded. The next call must get this record
         from its start.
         """
-        exported, consumed, damage = self._kernel.decode(data, final=final)
+        fed = self.feed(data, final=final)
+        return Decoded(self.take(), fed.consumed, fed.damage)
+
+    def feed(self, data: Buffer, *, final: bool, more: int = 0) -> Fed:
+        """Decode the whole records at the start of ``data``, and add them to the batch that `take` returns.
+
+        Parameters
+        ----------
+        data, final
+            As for `decode`.
+        more : int, default 0
+            Number of bytes that will probably be fed before `take` is called. Memory for their records is
+            reserved at once.
+
+        Raises
+        ------
+        ValueError
+            If the batch has records and would exceed 2 GiB. Call `take` before.
+        """
+        records, consumed, damage = self._kernel.feed(data, final=final, more=more)
+        return Fed(records, consumed, _damage(damage))
+
+    def take(self) -> pa.RecordBatch:
+        """Return the records that were fed since the last call."""
+        exported = self._kernel.take()
         # pa.record_batch(exported) would build the schema again, which takes longer than importing the
         # columns.
-        batch = pa.RecordBatch._import_from_c(exported.array_address(), self._schema)
-        return Decoded(batch, consumed, _damage(damage))
+        return pa.RecordBatch._import_from_c(exported.array_address(), self._schema)
 
 
 class Feature(NamedTuple):
@@ -283,10 +315,10 @@ class Inference:
             max_records=max_records,
         )
 
-    def feed(self, data: Buffer, *, final: bool) -> tuple[int, int, Damage | None]:
-        """Add the whole records at the start of ``data``. Return (records, bytes used, damage)."""
+    def feed(self, data: Buffer, *, final: bool) -> Fed:
+        """Add the whole records at the start of ``data``."""
         records, consumed, damage = self._kernel.feed(data, final=final)
-        return records, consumed, _damage(damage)
+        return Fed(records, consumed, _damage(damage))
 
     def features(self) -> list[Feature]:
         """Return the features of all records so far, in the order of their first occurrence."""

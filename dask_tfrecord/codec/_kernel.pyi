@@ -84,12 +84,17 @@ class Decoder:
         max_record_bytes: int = 2147483647,
         known: Sequence[tuple[str, bool]] | None = None,
     ) -> None: ...
-    def decode(self, data: Buffer, *, final: bool) -> tuple[Batch, int, Damage | None]:
-        """Decode the whole records at the start of ``data``: (batch, bytes used, damage).
+    def feed(self, data: Buffer, *, final: bool, more: int = 0) -> tuple[int, int, Damage | None]:
+        """Decode the whole records at the start of ``data``: (records of this call, bytes used, damage).
 
-        Unless ``final``, an incomplete last record is left to the next call, which must get it from its
-        start. Damage ends the batch before the damaged record.
+        The records are added to a batch. Unless ``final``, an incomplete last record is left to the next
+        call, which must get it from its start. Damage ends the call before the damaged record. Memory is
+        reserved for about ``more`` bytes of records that later calls add to the same batch. If the batch has
+        records, and these and the data exceed 2 GiB, the call raises ValueError: take the batch first.
         """
+
+    def take(self) -> Batch:
+        """Return the batch of the records that were added since the last call."""
 
 class Inference:
     """Finds which features records hold. ``record_type`` is "example" or "sequence_example"."""

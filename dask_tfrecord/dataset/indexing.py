@@ -15,10 +15,11 @@ from dask_tfrecord.dataset.tasks import merge_by_file
 from dask_tfrecord.errors import TFRecordError
 from dask_tfrecord.files import statistics
 from dask_tfrecord.files.boundaries import ComputeEach
+from dask_tfrecord.files.damage import locate_error
 from dask_tfrecord.files.entry import BLOCK_BYTES, Block, FileEntry
 from dask_tfrecord.files.options import ReadOptions
 from dask_tfrecord.files.part_names import is_part
-from dask_tfrecord.files.reading import locate_error, run_kernel
+from dask_tfrecord.files.reading import run_kernel
 from dask_tfrecord.files.splits import Split
 from dask_tfrecord.files.storage.checksum import ChecksumStore
 from dask_tfrecord.files.storage.listing import FileInfo

@@ -18,9 +18,9 @@ from dask_tfrecord.dataset.snapshot.names import offsets_path, stored_offsets
 from dask_tfrecord.dataset.snapshot.offsets import Offsets, read_offsets, to_parquet
 from dask_tfrecord.dataset.snapshot.versions import versions
 from dask_tfrecord.errors import ConcurrentWriteError, DestinationError, FileChangedError, TFRecordError
+from dask_tfrecord.files.damage import locate_error
 from dask_tfrecord.files.entry import FileEntry
 from dask_tfrecord.files.options import ReadOptions
-from dask_tfrecord.files.reading import locate_error
 from dask_tfrecord.files.splits import Split
 from dask_tfrecord.files.storage.not_found import nothing_at
 from dask_tfrecord.files.storage.redaction import redact_errors

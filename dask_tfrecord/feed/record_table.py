@@ -21,7 +21,7 @@ from dask_tfrecord.dataset.plan import Dataset
 from dask_tfrecord.errors import FileChangedError, TFRecordError
 from dask_tfrecord.feed.record_offsets import Records, find_offsets, read_block, store_offsets
 from dask_tfrecord.feed.sources import count_rows, open_to_feed, selected_schema, usable_after_fork
-from dask_tfrecord.files.reading import locate_error
+from dask_tfrecord.files.damage import locate_error
 from dask_tfrecord.files.splits import Split
 from dask_tfrecord.files.storage.filesystem import Filesystem
 from dask_tfrecord.files.storage.listing import PathLike

@@ -1,4 +1,4 @@
-"""Damage that a reader skips: the policy, what was skipped, and the quarantine that keeps its bytes."""
+"""Damage: the policy, what was skipped, the quarantine that keeps its bytes, and the advice in errors."""
 
 import hashlib
 import warnings
@@ -10,7 +10,9 @@ from typing import Literal, NamedTuple
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from dask_tfrecord.errors import CorruptRecordError, CorruptRecordWarning, TFRecordError
+from dask_tfrecord.codec import PAYLOAD_PROBLEM
+from dask_tfrecord.errors import CorruptRecordError, CorruptRecordWarning, FileChangedError, TFRecordError
+from dask_tfrecord.files.storage.glob_advice import NO_GLOBS, SuggestedGlobs, exclusion_advice
 from dask_tfrecord.files.storage.store import Store
 
 OnCorrupt = Literal["raise", "skip", "quarantine"]
@@ -22,6 +24,10 @@ _LISTED = 10
 # A row group of a quarantine file is written once it has this many rows, or about this many bytes.
 _WAITING_ROWS = 1 << 14
 _WAITING_BYTES = 1 << 22
+
+_ADVICE_AT_START = "check that it is a TFRecord file, uncompressed or compressed with a supported codec"
+_ADVICE_AS_BYTES = 'pass record_type="bytes" to read the payload of every record as bytes'
+_ADVICE_ON_DAMAGE = 'pass on_corrupt="skip" to read_tfrecord to skip it and read all other records'
 
 LOG = pa.schema(
     [
@@ -272,3 +278,40 @@ class _Log:
         arrays = [pa.array(values, item.type) for values, item in zip(columns, LOG, strict=True)]
         self._writer.write_table(pa.Table.from_arrays(arrays, schema=LOG))
         self._rows, self._bytes = [], 0
+
+
+def locate_error(
+    error: TFRecordError, path: str, first: int, globs: SuggestedGlobs = NO_GLOBS
+) -> TFRecordError:
+    """Return the error with its file, its record number in the file, and advice.
+
+    Parameters
+    ----------
+    error : TFRecordError
+        The error. Its record number, if any, counts from ``first``.
+    path : str
+        The file, without credentials.
+    first : int
+        Number in the file of the first record that was read.
+    globs : SuggestedGlobs
+        Globs for the advice, which may match the other files.
+    """
+    damaged = isinstance(error, CorruptRecordError) and not isinstance(error, FileChangedError)
+    if error.record is not None or damaged:
+        error = error.replaced(record=first + (error.record or 0))
+    return error.located(path=path, advice=_advice(error, path, globs))
+
+
+def _advice(error: TFRecordError, path: str, globs: SuggestedGlobs) -> str | None:
+    """Return the advice for an error about damage; None for other errors."""
+    if not isinstance(error, CorruptRecordError) or isinstance(error, FileChangedError):
+        return None
+    if "max_record_bytes" in error.problem:
+        return f"pass a larger max_record_bytes=; if it is damaged, {_ADVICE_ON_DAMAGE}"
+    if error.problem.startswith(PAYLOAD_PROBLEM):
+        rest = _ADVICE_ON_DAMAGE if error.record else exclusion_advice(globs, path)
+        return f"{_ADVICE_AS_BYTES}, or {rest.removeprefix('pass ')}"
+    if error.offset or "record data" in error.problem:
+        return _ADVICE_ON_DAMAGE
+    rest = exclusion_advice(globs, path)
+    return f"{_ADVICE_AT_START}, or {rest}" if "with the glob" in rest else _ADVICE_AT_START

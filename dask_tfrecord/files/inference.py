@@ -5,7 +5,16 @@ from dataclasses import dataclass, replace
 from operator import itemgetter
 from typing import Literal, NamedTuple, TypeAlias
 
-from dask_tfrecord.codec import FRAME_BYTES, NOT_AN_EXAMPLE, Damage, Feature, Inference, RecordType, scan
+from dask_tfrecord.codec import (
+    FRAME_BYTES,
+    NOT_AN_EXAMPLE,
+    Damage,
+    Feature,
+    Fed,
+    Inference,
+    RecordType,
+    scan,
+)
 from dask_tfrecord.errors import CorruptRecordError, TFRecordError
 from dask_tfrecord.files.damage import DamagePolicy, Losses
 from dask_tfrecord.files.options import ReadOptions
@@ -191,12 +200,6 @@ def sample_split(
     return Sample(record_type, features, records, payload, non_message, reason_for_bytes)
 
 
-class _Fed(NamedTuple):
-    records: int
-    consumed: int
-    damage: Damage | None
-
-
 class _Feed:
     """A kernel function that feeds records to an inference.
 
@@ -215,8 +218,8 @@ class _Feed:
         self.other: int | None = None
         self._records = 0
 
-    def __call__(self, data: memoryview, *, final: bool) -> _Fed:
-        fed = _Fed(*self._inference.feed(data, final=final))
+    def __call__(self, data: memoryview, *, final: bool) -> Fed:
+        fed = self._inference.feed(data, final=final)
         self._records += fed.records
         if fed.damage and fed.damage.reason == NOT_AN_EXAMPLE:
             self.other = self._records if self.other is None else self.other

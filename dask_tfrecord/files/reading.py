@@ -1,32 +1,31 @@
 """Splits of TFRecord files -> Arrow batches, in bounded memory. Knows no directories and no datasets."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, NamedTuple, Protocol, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from dask_tfrecord.codec import (
     FRAME_BYTES,
-    PAYLOAD_PROBLEM,
     Column,
     Damage,
-    Decoded,
     Decoder,
     FeatureKey,
+    Fed,
     FoundRecord,
     Inference,
     RecordType,
     find_record,
     scan,
 )
-from dask_tfrecord.errors import CorruptRecordError, FileChangedError, SchemaError, TFRecordError
-from dask_tfrecord.files.damage import Losses, SplitLosses
+from dask_tfrecord.codec.codecs import codec_of_suffix
+from dask_tfrecord.errors import SchemaError, TFRecordError
+from dask_tfrecord.files.damage import Losses, SplitLosses, locate_error
 from dask_tfrecord.files.options import ReadOptions
 from dask_tfrecord.files.splits import Split
-from dask_tfrecord.files.storage.glob_advice import NO_GLOBS, SuggestedGlobs, exclusion_advice
 from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.files.stream import WINDOW_BYTES, Window, open_window
 from dask_tfrecord.schema.model import Schema
@@ -34,9 +33,12 @@ from dask_tfrecord.schema.model import Schema
 # The type of the path column.
 PATH_TYPE = pa.dictionary(pa.int32(), pa.string())
 
-_ADVICE_AT_START = "check that it is a TFRecord file, uncompressed or compressed with a supported codec"
-_ADVICE_AS_BYTES = 'pass record_type="bytes" to read the payload of every record as bytes'
-_ADVICE_ON_DAMAGE = 'pass on_corrupt="skip" to read_tfrecord to skip it and read all other records'
+# Decompressed bytes of the records of one batch: of a table, and of a stream, whose reader waits for a batch.
+_TABLE_BYTES = 1 << 25
+_STREAM_BYTES = 1 << 22
+
+# A compressed file is assumed to hold this many times its size, unless a snapshot says more.
+_EXPANSION = 4
 
 
 def read_split(
@@ -47,6 +49,7 @@ def read_split(
     *,
     known: Sequence[FeatureKey] | None = None,
     losses: Losses | None = None,
+    batch_bytes: int = _STREAM_BYTES,
 ) -> Iterator[pa.RecordBatch]:
     """Yield the records of a split as batches of the schema's columns. Other features are skipped unparsed.
 
@@ -65,36 +68,45 @@ def read_split(
         None allows every feature.
     losses : Losses, optional
         Collects the damage that is skipped.
+    batch_bytes : int, default 4 MiB
+        The most decompressed bytes of the records of a batch. A longer record is a batch of its own.
 
     Raises
     ------
     CorruptRecordError
-        If the split is damaged and the options do not skip damage. The batches before it are yielded first.
+        If the split is damaged and the options do not skip damage. The records before it are yielded first.
     SchemaError
         If a value does not fit its column.
     """
-    stored = schema.select(name for name in schema.names if name not in options.origin_columns)
+    stored = schema
+    if options.origin_columns:
+        stored = schema.select(name for name in schema.names if name not in options.origin_columns)
     path = store.public(split.file.path)
     # An Example is a SequenceExample without feature lists. If the record type was inferred from a sample,
     # a feature list that shows up later is an unknown feature, not damage.
     inferred = options.is_type_inferred and schema.record_type == "example"
     record_type = "sequence_example" if inferred else schema.record_type
+    columns = stored.columns
     decoder = Decoder(
-        stored.columns,
+        columns,
         record_type,
         verify_crc=options.verify_crc,
         max_record_bytes=options.max_record_bytes,
         known=known,
     )
-    kernel = decoder.decode
+    feed = decoder.feed
     if options.damage.skips and schema.record_type != "bytes":
-        kernel = _decode_after_parsing(decoder, record_type, options)
-    for step in run_kernel(store, split, options, kernel, stored.columns, losses):
+        feed = _feed_after_parsing(decoder, record_type, options)
+    wants_offsets = options.offset_column in schema.names
+    gathered = _Batches(feed, decoder.take, _content_bytes(split), batch_bytes, wants_offsets)
+
+    steps = run_kernel(store, split, options, gathered.feed, columns, losses)
+    for one in gathered.batches(steps):
         try:
-            batch = stored.from_storage(step.result.batch)
+            batch = stored.from_storage(one.batch)
         except TFRecordError as error:
-            raise locate_error(error, path, step.record) from None
-        yield batch if stored == schema else _with_origin(batch, schema, options, path, step)
+            raise locate_error(error, path, one.record) from None
+        yield batch if stored == schema else _with_origin(batch, schema, options, path, one.offsets)
 
 
 def read_table(
@@ -113,7 +125,7 @@ def read_table(
     must_parse = options.damage.skips and schema.record_type != "bytes"
     if not schema.fields and not must_parse and known is None:
         return rows_without_columns(count_records(store, split, options, losses))
-    batches = read_split(store, split, schema, options, known=known, losses=losses)
+    batches = read_split(store, split, schema, options, known=known, losses=losses, batch_bytes=_TABLE_BYTES)
     if not schema.fields:
         return rows_without_columns(sum(batch.num_rows for batch in batches))
     return pa.Table.from_batches(batches, schema.arrow)
@@ -130,10 +142,10 @@ def count_records(store: Store, split: Split, options: ReadOptions, losses: Loss
     return sum(step.result.records for step in run_kernel(store, split, options, scan_all, losses=losses))
 
 
-def _decode_after_parsing(
+def _feed_after_parsing(
     decoder: Decoder, record_type: RecordType, options: ReadOptions
-) -> Callable[..., Decoded]:
-    """Return a decoder that parses all features first.
+) -> Callable[..., Fed]:
+    """Return the `feed` of a decoder that parses all features first.
 
     It skips the same damaged records whichever columns are read.
     """
@@ -141,14 +153,100 @@ def _decode_after_parsing(
         record_type, verify_crc=options.verify_crc, max_record_bytes=options.max_record_bytes
     )
 
-    def decode(data: memoryview, *, final: bool) -> Decoded:
+    def feed(data: memoryview, *, final: bool, more: int) -> Fed:
         _, consumed, damage = inference.feed(data, final=final)
-        decoded = decoder.decode(data[:consumed], final=True)
-        if decoded.damage or decoded.consumed < consumed:  # a column exceeded 2 GiB: the rest is decoded next
-            return decoded
-        return decoded._replace(damage=damage)
+        fed = decoder.feed(data[:consumed], final=True, more=more)
+        if fed.damage or fed.consumed < consumed:  # a column exceeded 2 GiB: the rest is decoded next
+            return fed
+        return fed._replace(damage=damage)
 
-    return decode
+    return feed
+
+
+def _content_bytes(split: Split) -> int:
+    """Return about how many decompressed bytes a split has, 0 if that is unknown."""
+    if split.stop is not None:
+        return split.stop.content - split.start.content
+    stored = (split.file.size or 0) - split.start.offset
+    return stored * _EXPANSION if codec_of_suffix(f".{split.file.path.rpartition('.')[2]}") else stored
+
+
+class _Batch(NamedTuple):
+    """A decoded batch, the number of its first record in the file, and the offsets of records if wanted."""
+
+    batch: pa.RecordBatch
+    record: int
+    offsets: list[pa.Array]
+
+
+class _Batches:
+    """Decodes windows of records, and gathers the records of many windows in a batch.
+
+    The records of a batch follow each other in the file: damage ends a batch.
+    """
+
+    def __init__(
+        self,
+        feed: Callable[..., Fed],
+        take: Callable[[], pa.RecordBatch],
+        content_bytes: int,
+        batch_bytes: int,
+        wants_offsets: bool,
+    ) -> None:
+        self._feed = feed
+        self._take = take
+        self._left = content_bytes  # about so many bytes of the split were not decoded yet
+        self._batch_bytes = batch_bytes
+        self._wants_offsets = wants_offsets
+        self._bytes = self._records = self._first = 0  # of the batch
+        self._offsets: list[pa.Array] = []
+        self._done: list[_Batch] = []
+
+    def feed(self, data: memoryview, *, final: bool) -> Fed:
+        """Decode the whole records at the start of the data. This is the kernel function of `run_kernel`."""
+        size = len(data)
+        if self._bytes and self._bytes + size > self._batch_bytes:  # the window has grown for a long record
+            self._end()
+        more = min(self._left, self._batch_bytes - self._bytes) - size
+        fed = self._feed(data, final=final, more=max(0, more))
+        self._bytes += fed.consumed
+        self._left -= fed.consumed
+        return fed
+
+    def batches(self, steps: "Iterable[Step[Fed]]") -> Iterator[_Batch]:
+        """Yield batches of what `feed` decodes in the steps. The records before an error come first."""
+        try:
+            for step in steps:
+                self._add(step)
+                yield from self._ended()
+        except TFRecordError:
+            self._end()
+            yield from self._ended()
+            raise
+        self._end()
+        yield from self._ended()
+
+    def _add(self, step: "Step[Fed]") -> None:
+        if not self._records:
+            self._first = step.record
+        self._records += step.result.records
+        if self._wants_offsets:
+            found = scan(step.data, final=True, offsets=True, verify_crc=False).offsets
+            self._offsets.append(pc.add(found, step.offset))
+        if step.damage or self._bytes + WINDOW_BYTES > self._batch_bytes:
+            self._end()
+
+    def _end(self) -> None:
+        """End the batch."""
+        if self._records:
+            self._done.append(_Batch(self._take(), self._first, self._offsets))
+        self._bytes = self._records = 0
+        self._offsets = []
+
+    def _ended(self) -> Iterator[_Batch]:
+        """Yield the batches that have ended, each once."""
+        while self._done:
+            yield self._done.pop(0)
 
 
 class Result(Protocol):
@@ -179,12 +277,15 @@ class Step(Generic[_R]):
         Decompressed offset of these bytes in the file.
     record : int
         Number of their first record in the file.
+    damage : Damage, optional
+        The damage after these bytes.
     """
 
     result: _R
     data: memoryview
     offset: int
     record: int
+    damage: Damage | None
 
 
 def run_kernel(
@@ -226,10 +327,10 @@ def run_kernel(
                 while at < len(data) and not skipper.reason:
                     result = kernel(data[at:], final=window.final)
                     end = at + result.consumed
-                    yield Step(result, data[at:end], window.offset + at, record)
                     count = result.records
-                    record += count
                     damage = result.damage or window.overrun(count, at, end)
+                    yield Step(result, data[at:end], window.offset + at, record, damage)
+                    record += count
                     if damage is None:
                         at = end
                         if window.final and count:  # a decoder stops before a column exceeds 2 GiB
@@ -306,7 +407,7 @@ class _DamageSkipper:
 
 
 def _with_origin(
-    batch: pa.RecordBatch, schema: Schema, options: ReadOptions, path: str, step: Step[Decoded]
+    batch: pa.RecordBatch, schema: Schema, options: ReadOptions, path: str, offsets: list[pa.Array]
 ) -> pa.RecordBatch:
     """Add the path column and the offset column to a batch."""
     columns = dict(zip(batch.schema.names, batch.columns, strict=True))
@@ -314,43 +415,5 @@ def _with_origin(
         codes = pa.repeat(pa.scalar(0, pa.int32()), batch.num_rows)
         columns[options.path_column] = pa.DictionaryArray.from_arrays(codes, pa.array([path], pa.string()))
     if options.offset_column in schema.names:
-        frames = scan(step.data, final=True, offsets=True, verify_crc=False)
-        columns[options.offset_column] = pc.add(frames.offsets, step.offset)
+        columns[options.offset_column] = pa.concat_arrays(offsets)
     return pa.RecordBatch.from_arrays([columns[name] for name in schema.names], schema=schema.arrow)
-
-
-def locate_error(
-    error: TFRecordError, path: str, first: int, globs: SuggestedGlobs = NO_GLOBS
-) -> TFRecordError:
-    """Return the error with its file, its record number in the file, and advice.
-
-    Parameters
-    ----------
-    error : TFRecordError
-        The error. Its record number, if any, counts from ``first``.
-    path : str
-        The file, without credentials.
-    first : int
-        Number in the file of the first record that was read.
-    globs : SuggestedGlobs
-        Globs for the advice, which may match the other files.
-    """
-    damaged = isinstance(error, CorruptRecordError) and not isinstance(error, FileChangedError)
-    if error.record is not None or damaged:
-        error = error.replaced(record=first + (error.record or 0))
-    return error.located(path=path, advice=_advice(error, path, globs))
-
-
-def _advice(error: TFRecordError, path: str, globs: SuggestedGlobs) -> str | None:
-    """Return the advice for an error about damage; None for other errors."""
-    if not isinstance(error, CorruptRecordError) or isinstance(error, FileChangedError):
-        return None
-    if "max_record_bytes" in error.problem:
-        return f"pass a larger max_record_bytes=; if it is damaged, {_ADVICE_ON_DAMAGE}"
-    if error.problem.startswith(PAYLOAD_PROBLEM):
-        rest = _ADVICE_ON_DAMAGE if error.record else exclusion_advice(globs, path)
-        return f"{_ADVICE_AS_BYTES}, or {rest.removeprefix('pass ')}"
-    if error.offset or "record data" in error.problem:
-        return _ADVICE_ON_DAMAGE
-    rest = exclusion_advice(globs, path)
-    return f"{_ADVICE_AT_START}, or {rest}" if "with the glob" in rest else _ADVICE_AT_START

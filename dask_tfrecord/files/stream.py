@@ -21,6 +21,9 @@ ReadInto = Callable[[memoryview], int]
 # The size of a window's buffer. The buffer grows only for a longer record.
 WINDOW_BYTES = 1 << 22
 
+# The system copies a file's bytes to addresses that are multiples of this number in 4/5 of the time.
+_ALIGNMENT = 64
+
 
 class Window:
     """A view of bounded size that moves forward over the decompressed bytes of a file.
@@ -66,7 +69,8 @@ class Window:
     ) -> None:
         self._readinto = readinto
         # One byte more than there is, so that the read that fills the buffer also finds the end.
-        self._buffer = _allocate(size if stop is None else min(size, stop - offset + 1))
+        self._size = size if stop is None else min(size, stop - offset + 1)
+        self._buffer = _allocate(self._size)
         self._start = self._end = 0
         self._failure: CorruptRecordError | None = None
         self.offset = offset
@@ -78,12 +82,11 @@ class Window:
 
     def __iter__(self) -> Iterator[memoryview]:
         while not self.final:
-            size = len(self._buffer)
-            if len(self.data) == size:
+            if len(self.data) >= self._size:
                 self._check_first_length()
-                size *= 2
+                self._size *= 2
             try:
-                self.fill(size)
+                self.fill(self._size)
             except CorruptRecordError as failure:  # raised after the bytes before it have been consumed
                 self._failure = failure
             self._head = self._head or bytes(self.data[:LOOK_BYTES])
@@ -137,10 +140,12 @@ class Window:
         rest = self.data
         if len(rest) >= count:
             return
-        buffer = self._buffer if count <= len(self._buffer) else _allocate(count)
-        buffer[: len(rest)] = rest
-        self._buffer, self._start, self._end = buffer, 0, len(rest)
-        while self._end < count and not self.final:
+        buffer = self._buffer if count + _ALIGNMENT <= len(self._buffer) else _allocate(count)
+        start = -len(rest) % _ALIGNMENT
+        end = start + len(rest)
+        buffer[start:end] = rest
+        self._buffer, self._start, self._end = buffer, start, end
+        while len(self.data) < count and not self.final:
             read = self._readinto(buffer[self._end :])
             self._end += read
             self.final = read == 0
@@ -158,7 +163,7 @@ class Window:
         return None if claimed <= left else Damage(record, end - start, 0, _overrun(claimed, left), -1, "")
 
     def _check_first_length(self) -> None:
-        claimed = frame_size(self._buffer)
+        claimed = frame_size(self.data)
         if self.stop is not None and self.offset + claimed > self.stop:
             raise CorruptRecordError(_overrun(claimed, self.stop - self.offset), offset=self.offset)
 
@@ -168,8 +173,8 @@ def _overrun(claimed: int, left: int) -> str:
 
 
 def _allocate(size: int) -> memoryview:
-    """Return memory that occupies pages only once they are written to."""
-    return memoryview(pa.allocate_buffer(size)).cast("B")
+    """Return memory for a window of this size. It occupies pages only once they are written to."""
+    return memoryview(pa.allocate_buffer((size // _ALIGNMENT + 2) * _ALIGNMENT)).cast("B")
 
 
 @contextmanager

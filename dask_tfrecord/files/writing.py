@@ -16,9 +16,9 @@ import pyarrow as pa
 from dask_tfrecord.codec import SPARE_BYTES, Encoder
 from dask_tfrecord.errors import SchemaError, TFRecordError
 from dask_tfrecord.files.block_writer import BlockWriter, Buffers, spare_threads
+from dask_tfrecord.files.damage import locate_error
 from dask_tfrecord.files.entry import BLOCK_BYTES, Block, FileEntry
 from dask_tfrecord.files.options import WriteOptions
-from dask_tfrecord.files.reading import locate_error
 from dask_tfrecord.files.statistics import Columns, empty_statistics, file_statistics, merge_statistics
 from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.schema.model import Lossy, Schema

@@ -174,8 +174,9 @@ def test_the_kernel_reads_what_protobuf_writes(table: Table, random_: random.Ran
 def test_any_arrow_library_gets_the_batch_that_the_decoder_gives(table: Table) -> None:
     """The batch is passed as Arrow capsules with their schema. A name ends there at its first NUL."""
     file = oracle.records_file([oracle.serialize(record, table.record_type) for record in table.records()])
-    exported, _, _ = _kernel.Decoder(table.columns, table.record_type).decode(file, final=True)
-    batch, ours = pa.record_batch(exported), decode(table.columns, table.record_type, file)
+    decoder = _kernel.Decoder(table.columns, table.record_type)
+    decoder.feed(file, final=True)
+    batch, ours = pa.record_batch(decoder.take()), decode(table.columns, table.record_type, file)
     assert batch.schema.names == [name.split("\0")[0] for name in ours.schema.names]
     assert batch.schema.types == ours.schema.types
     assert [values_of(array) for array in batch.columns] == [values_of(array) for array in ours.columns]

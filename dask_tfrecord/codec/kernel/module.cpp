@@ -1,14 +1,13 @@
-// The binding of the kernel, and the only file that uses Python. The contract of each call is in ../_kernel.pyi.
+// The binding of the kernel. Only this file and without_gil.hpp use Python. The contract of each call is in
+// ../_kernel.pyi.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
-#include <chrono>
 #include <memory>
 #include <mutex>
-#include <thread>
 
 #include "columns/decode.hpp"
 #include "columns/encode.hpp"
@@ -16,6 +15,7 @@
 #include "columns/infer.hpp"
 #include "framing/locate.hpp"
 #include "framing/scan.hpp"
+#include "without_gil.hpp"
 
 namespace nb = nanobind;
 
@@ -51,27 +51,6 @@ class OneCall {
 
  private:
   std::unique_lock<std::mutex> lock_;
-};
-
-// Releases the GIL in its scope. A daemon thread that asks for the GIL while the interpreter ends does not get it.
-// Before 3.14, Python calls pthread_exit instead, and glibc unwinds the stack like an exception. The unwinding would
-// abort the process, because nanobind does not rethrow what it catches. Here the thread sleeps until the process has
-// ended, as it does in Python 3.14.
-class WithoutGil {
- public:
-  WithoutGil() : state_(PyEval_SaveThread()) {}
-  WithoutGil(const WithoutGil&) = delete;
-  WithoutGil& operator=(const WithoutGil&) = delete;
-  ~WithoutGil() {
-    try {
-      PyEval_RestoreThread(state_);
-    } catch (...) {
-      for (;;) std::this_thread::sleep_for(std::chrono::hours(1));
-    }
-  }
-
- private:
-  PyThreadState* state_;
 };
 
 tfr::Kind parse_kind(const std::string& name) {
@@ -176,15 +155,24 @@ class PyDecoder {
     if (known) decoder_.expect_only(*known);
   }
 
-  nb::tuple decode(nb::handle data, bool final) {
+  nb::tuple feed(nb::handle data, bool final, uint64_t more) {
     const OneCall call(mutex_);
     const Bytes bytes(data);
+    if (!decoder_.has_room(bytes.size())) throw nb::value_error("the batch is full: take it first");
+    const tfr::Fed fed = [&] {
+      const WithoutGil no_gil;
+      return decoder_.feed(bytes.span(), final, more);
+    }();
+    return nb::make_tuple(fed.records, fed.consumed, damage_tuple(fed.damage));
+  }
+
+  nb::object take() {
+    const OneCall call(mutex_);
     tfr::DecodedBatch batch = [&] {
       const WithoutGil no_gil;
-      return decoder_.decode(bytes.span(), final);
+      return decoder_.take();
     }();
-    return nb::make_tuple(python_batch(std::move(batch.root), std::move(batch.arena)), batch.consumed,
-                          damage_tuple(batch.damage));
+    return python_batch(std::move(batch.root), std::move(batch.arena));
   }
 
  private:
@@ -434,7 +422,8 @@ NB_MODULE(_kernel, m) {
                     const std::optional<KnownFeatures>&>(),
            "columns"_a, "record_type"_a, nb::kw_only(), "verify_crc"_a = true,
            "max_record_bytes"_a = tfr::kMaxRecordBytes, "known"_a = nb::none())
-      .def("decode", &PyDecoder::decode, "data"_a, nb::kw_only(), "final"_a);
+      .def("feed", &PyDecoder::feed, "data"_a, nb::kw_only(), "final"_a, "more"_a = 0)
+      .def("take", &PyDecoder::take);
   nb::class_<PyInference>(m, "Inference")
       .def(nb::init<const std::string&, bool, uint64_t, int64_t>(), "record_type"_a, nb::kw_only(),
            "verify_crc"_a = true, "max_record_bytes"_a = tfr::kMaxRecordBytes, "max_records"_a = -1)

@@ -1,6 +1,8 @@
 """The kernel with many records, large values and threads, and batches that outlive their decoder."""
 
 import gc
+import itertools
+import mmap
 import random
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -9,10 +11,11 @@ from typing import Any
 import oracle
 import pyarrow as pa
 import pytest
+from guard import exact
 from memory import growth
 from oracle import Feature, Record
 
-from dask_tfrecord.codec import Column, Decoder, Encoder, Inference, RecordType, scan
+from dask_tfrecord.codec import Column, Damage, Decoder, Encoder, Inference, RecordType, scan
 
 ROWS = 3_000  # more than one of the kernel's blocks, in records and in bytes
 
@@ -97,6 +100,77 @@ def test_many_records_read_as_protobuf_wrote_them(many: Any, window: int) -> Non
         position += decoded.consumed
         batches.append(decoded.batch)
     _assert_holds(batches, columns, records)
+
+
+def _feed(decoder: Decoder, file: bytes, window: int, more: int) -> tuple[int, int, Damage | None]:
+    """Feed a file in windows as a reader does: the records, the bytes used, and the damage that ended it."""
+    records, position, size = 0, 0, window
+    while position < len(file):
+        final = position + size >= len(file)
+        fed = decoder.feed(exact(file[position : position + size]), final=final, more=more)
+        damage = fed.damage
+        if damage:
+            damage = damage._replace(record=records + damage.record, offset=position + damage.offset)
+        records, position = records + fed.records, position + fed.consumed
+        if damage:
+            return records, position, damage
+        size = window if fed.consumed else 2 * size
+    return records, position, None
+
+
+@pytest.mark.parametrize("window", [1 << 12, 1 << 16, 1 << 18])
+@pytest.mark.parametrize("more", [0, 1 << 16, 1 << 24, 1 << 63])
+def test_windows_that_are_fed_become_one_batch(many: Any, window: int, more: int) -> None:
+    """How many bytes are announced changes only the memory that is reserved."""
+    record_type, columns, records, file = many
+    decoder = Decoder(columns, record_type)
+    for _ in range(2):  # the second batch begins with what the decoder has learned
+        assert _feed(decoder, file, window, more) == (ROWS, len(file), None)
+        batch = decoder.take()
+        batch.validate(full=True)
+        _assert_holds([batch], columns, records)
+    assert decoder.take().num_rows == 0
+
+
+def test_a_batch_ends_where_it_is_taken(many: Any) -> None:
+    record_type, columns, records, file = many
+    starts = scan(file, final=True, offsets=True).offsets.to_pylist()
+    cuts = [0, *(starts[at] for at in (1, 2, 600, 601, 2500)), len(file)]
+    decoder = Decoder(columns, record_type)
+    batches = []
+    for start, stop in itertools.pairwise(cuts):
+        decoder.feed(file[start:stop], final=stop == len(file), more=len(file) - stop)
+        batches.append(decoder.take())
+    assert [batch.num_rows for batch in batches] == [1, 1, 598, 1, 1899, ROWS - 2500]
+    _assert_holds(batches, columns, records)
+
+
+@pytest.mark.parametrize("window", [1 << 12, 1 << 18])
+@pytest.mark.parametrize("record", [0, 1, 511, 512, 1700, ROWS - 1])
+@pytest.mark.parametrize("byte", [8, 12, 13, 20])
+def test_damage_is_counted_from_the_data_that_was_fed(many: Any, window: int, record: int, byte: int) -> None:
+    """The bytes are in the checksum of the length, and in the payload, whose checksum is not verified."""
+    record_type, columns, _, file = many
+    start = scan(file, final=True, offsets=True).offsets.to_pylist()[record]
+    damaged = bytearray(file)
+    damaged[start + byte] ^= 0x85
+    options: Any = {"verify_crc": False, "known": []}
+    whole = Decoder(columns, record_type, **options).decode(bytes(damaged), final=True)
+    decoder = Decoder(columns, record_type, **options)
+    fed = _feed(decoder, bytes(damaged), window, 1 << 24)
+    assert fed == (whole.records, whole.consumed, whole.damage)
+    batch = decoder.take()
+    batch.validate(full=True)
+    assert batch.equals(whole.batch)
+
+
+def test_a_batch_that_is_full_must_be_taken_first(many: Any) -> None:
+    record_type, columns, records, file = many
+    decoder = Decoder(columns, record_type)
+    decoder.feed(file, final=True)
+    with mmap.mmap(-1, 2**31) as large, pytest.raises(ValueError, match="the batch is full"):
+        decoder.feed(large, final=True)
+    _assert_holds([decoder.take()], columns, records)
 
 
 @pytest.mark.parametrize("buffer_bytes", [1 << 12, 1 << 16, 1 << 20])

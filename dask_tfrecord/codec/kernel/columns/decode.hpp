@@ -18,12 +18,19 @@
 
 namespace tfr {
 
-// The records of one call: the columns, the number of bytes that were used, and the damage that ended the batch, if
-// any.
+// What one call has decoded: the records, the number of bytes that were used, and the damage that ended the call, if
+// any. The damage is counted from the start of the call's data.
+struct Fed {
+  int64_t records = 0;
+  uint64_t consumed = 0;
+  Damage damage;
+};
+
+// The records of one or more calls. `consumed` and `damage` are set by decode().
 struct DecodedBatch {
   ExportNode root;
   SharedArena arena;  // of the buffers in `root`
-  uint64_t consumed;
+  uint64_t consumed = 0;
   Damage damage;
 };
 
@@ -58,47 +65,53 @@ class Decoder {
     for (const DecodedColumn& column : columns_) unknown_.allow(column.spec.name, column.spec.depth == 2);
   }
 
-  // Decodes the whole records at the start of `data`. Unless `final`, an incomplete last record is left to the next
-  // call, which must get it from its start. Damage ends the batch before the damaged record. The batch keeps no
-  // pointers into `data`. Throws std::bad_alloc.
-  DecodedBatch decode(Span data, bool final) {
+  // Decodes the whole records at the start of `data`, and appends them to the batch that take() returns. Unless
+  // `final`, an incomplete last record is left to the next call, which must get it from its start. Damage ends the call
+  // before the damaged record. About `more` bytes of records are expected in later calls for the same batch, so that
+  // memory for them is reserved at once. The batch keeps no pointers into `data`. Throws std::bad_alloc, and drops the
+  // batch then.
+  Fed feed(Span data, bool final, uint64_t more) {
     FrameRules rules = rules_;
     rules.final = final;
     // Offsets in a batch have 32 bits. Data beyond that is left to the next call.
-    if (data.size() > kMaxRecordBytes + kFrameBytes) {
-      data.end = data.begin + kMaxRecordBytes + kFrameBytes;
+    if (data.size() > kBatchBytes - fed_) {
+      data.end = data.begin + (kBatchBytes - fed_);
       rules.final = false;
     }
-    const SharedArena arena = std::make_shared<Arena>(data.size());
-    arena_ = arena.get();
-    append_.start(*arena);
-    rows_ = 0;
-    first_block_ = false;
-    for (DecodedColumn& column : columns_) column.start(*arena);
-    for (Target& target : targets_) target.last_row = -1;
-    Damage damage;
-    const uint8_t* p = data.begin;
-    bool more = true;
-    while (more && !damage) {
-      records_.clear();
-      const uint8_t* const block_end = data.end - p > kBlockBytes ? p + kBlockBytes : data.end;
-      while (p < block_end && records_.size() < kBlockRecords) {
-        const Span payload = next_frame(p, data.end, rules, crc32c::best(), damage);
-        if (!payload.begin) {
-          more = false;
-          break;
-        }
-        records_.push_back(payload);
-        p = payload.end + kFooterBytes;
-      }
-      more = more && p < data.end;
-      damage.record = rows_ + static_cast<int64_t>(records_.size());
-      damage.offset = static_cast<uint64_t>(p - data.begin);
-      reserve_rows(data, p);
-      p = decode_block(p, data, damage);
+    try {
+      if (!arena_) start_batch(data.size() + std::min(more, kBatchBytes));
+      return append(data, rules, std::min(more, kBatchBytes));
+    } catch (...) {
+      drop_batch();
+      throw;
     }
-    ExportNode root = build();
-    return {std::move(root), arena, static_cast<uint64_t>(p - data.begin), damage};
+  }
+
+  // True if feed() uses so much data as far as it has whole records. An empty batch has room for any data.
+  bool has_room(size_t size) const { return !fed_ || size <= kBatchBytes - fed_; }
+
+  // Returns the records of all calls of feed() since the last call of take(). Throws std::bad_alloc, and drops the
+  // batch then.
+  DecodedBatch take() {
+    try {
+      if (!arena_) start_batch(0);
+      DecodedBatch batch{build(), arena_, 0, {}};
+      drop_batch();
+      return batch;
+    } catch (...) {
+      drop_batch();
+      throw;
+    }
+  }
+
+  // Decodes the whole records at the start of `data` to a batch of their own.
+  DecodedBatch decode(Span data, bool final) {
+    drop_batch();
+    Fed fed = feed(data, final, 0);
+    DecodedBatch batch = take();
+    batch.consumed = fed.consumed;
+    batch.damage = std::move(fed.damage);
+    return batch;
   }
 
  private:
@@ -106,6 +119,7 @@ class Decoder {
   // slower for hundreds of columns.
   static constexpr ptrdiff_t kBlockBytes = 256 << 10;
   static constexpr size_t kBlockRecords = 512;
+  static constexpr uint64_t kBatchBytes = kMaxRecordBytes + kFrameBytes;
   static constexpr const char* kUnknownFeature = "unknown feature";
 
   enum class Shape : uint8_t { kScalarInt, kScalarFloat, kScalarBytes, kList };
@@ -218,19 +232,73 @@ class Decoder {
         misfits_.end());
   }
 
-  // Makes room for the rows of the block. After the first two blocks, also makes room for the rest of the data.
-  void reserve_rows(Span data, const uint8_t* p) {
-    const double followed_by = static_cast<double>(data.end - p) / static_cast<double>(p - data.begin + 1) * 1.05;
-    const auto known = static_cast<double>(static_cast<size_t>(rows_) + records_.size());
-    const size_t likely = rows_ ? 0 : static_cast<size_t>(known * followed_by);
+  void start_batch(uint64_t expected) {
+    arena_ = std::make_shared<Arena>(expected);
+    append_.start(*arena_);
+    for (DecodedColumn& column : columns_) column.start(*arena_);
+    for (Target& target : targets_) target.last_row = -1;
+  }
+  void drop_batch() {
+    arena_ = nullptr;
+    rows_ = 0;
+    fed_ = 0;
+    blocks_ = 0;
+  }
+
+  Fed append(Span data, const FrameRules& rules, uint64_t more) {
+    Fed fed;
+    Damage& damage = fed.damage;
+    first_row_ = rows_;
+    const uint8_t* p = data.begin;
+    bool goes_on = true;
+    while (goes_on && !damage) {
+      records_.clear();
+      const uint8_t* const block = p;
+      const uint8_t* const block_end = data.end - p > kBlockBytes ? p + kBlockBytes : data.end;
+      while (p < block_end && records_.size() < kBlockRecords) {
+        const Span payload = next_frame(p, data.end, rules, crc32c::best(), damage);
+        if (!payload.begin) {
+          goes_on = false;
+          break;
+        }
+        records_.push_back(payload);
+        p = payload.end + kFooterBytes;
+      }
+      goes_on = goes_on && p < data.end;
+      damage.record = rows_ - first_row_ + static_cast<int64_t>(records_.size());
+      damage.offset = static_cast<uint64_t>(p - data.begin);
+      const auto before = fed_ + static_cast<uint64_t>(block - data.begin);
+      const auto size = static_cast<uint64_t>(p - block);
+      reserve(before, size, static_cast<uint64_t>(data.end - p) + more);
+      p = decode_block(p, data, damage);
+    }
+    fed.records = rows_ - first_row_;
+    fed.consumed = static_cast<uint64_t>(p - data.begin);
+    fed_ += fed.consumed;
+    return fed;
+  }
+
+  // Makes room for the rows of the block. The first block of a batch shows how many rows follow, and the second block
+  // how much content: `before`, `size` and `after` are the numbers of bytes before the block, in it, and after it.
+  void reserve(uint64_t before, uint64_t size, uint64_t after) {
+    if (records_.empty()) return;
+    constexpr double kSlack = 1.05;
+    size_t likely = 0;
+    if (!blocks_ && !columns_.empty()) {
+      const double rows =
+          static_cast<double>(records_.size()) * static_cast<double>(after) / static_cast<double>(size) * kSlack;
+      // If the first records are much smaller than the others, most of this memory would not be used.
+      likely = std::min(static_cast<size_t>(rows), static_cast<size_t>(after / columns_.size()));
+    }
     for (size_t i = 0; i < columns_.size(); ++i) {
       DecodedColumn& column = columns_[i];
       column.reserve_rows(*arena_, static_cast<size_t>(rows_), records_.size() + likely);
-      if (first_block_) column.reserve_contents(*arena_, followed_by);
+      if (blocks_ == 1 && before)
+        column.reserve_contents(*arena_, static_cast<double>(size + after) / static_cast<double>(before) * kSlack);
       targets_[i].numbers = column.spec.kind == Kind::kInt64 ? reinterpret_cast<uint8_t*>(column.ints.data)
                                                              : reinterpret_cast<uint8_t*>(column.floats.data);
     }
-    first_block_ = rows_ == 0;
+    ++blocks_;
   }
 
   // Decodes records_. Returns the start of the next block, which is the start of the damaged record if there is one.
@@ -267,7 +335,7 @@ class Decoder {
       for (DecodedColumn& column : columns_) column.truncate(static_cast<size_t>(good));
     rows_ = good;
     const Span& bad = records_[static_cast<size_t>(good - first)];
-    damage.record = good;
+    damage.record = good - first_row_;
     damage.offset = static_cast<uint64_t>(bad.begin - kHeaderBytes - data.begin);
     damage.size = bad.size() + kFrameBytes;
     damage.reason = fault.reason;
@@ -326,10 +394,14 @@ class Decoder {
   UnknownFeatures unknown_;     // of the current record
   std::vector<Fault> misfits_;  // the values of the current record that do not fit their columns
   std::vector<Span> records_;
-  Arena* arena_ = nullptr;
-  int64_t rows_ = 0;
   size_t seen_ = 0;
-  bool first_block_ = false;  // the previous block was the first
+
+  // The batch.
+  SharedArena arena_;      // null if no batch was started
+  int64_t rows_ = 0;       // the rows so far
+  int64_t first_row_ = 0;  // the rows before this call of feed()
+  uint64_t fed_ = 0;       // the bytes that earlier calls of feed() used
+  size_t blocks_ = 0;      // the blocks with records so far
 };
 
 }  // namespace tfr

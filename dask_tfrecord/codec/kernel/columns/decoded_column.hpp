@@ -6,6 +6,7 @@
 
 #include <algorithm>
 
+#include "base/copy.hpp"
 #include "base/utf8.hpp"
 #include "columns/arrow.hpp"
 #include "message/feature.hpp"
@@ -94,6 +95,8 @@ struct DecodedColumn {
     data.reserve(arena, n);
     if (TFR_LIKELY(n <= 16 && limit - value.begin >= 16)) {
       copy16(data.data + data.size, value.begin);
+    } else if (n >= kLongBytes) {
+      copy_long(data.data + data.size, value.begin, n);
     } else if (n) {
       std::memcpy(data.data + data.size, value.begin, n);
     }

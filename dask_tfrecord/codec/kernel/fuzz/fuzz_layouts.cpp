@@ -1,5 +1,6 @@
 // Decodes many records of one layout, with some that differ. The result, and the damage, must be those of a decoder
 // that gets each record in a call of its own. Such a call decodes field by field, because nothing follows the record.
+// The same must come from a decoder that is fed windows, which end anywhere.
 #include <random>
 
 #include "fuzz/fuzz.hpp"
@@ -84,6 +85,41 @@ void spoil(std::string& record, Input& input) {
   }
 }
 
+// What the decoder gets from windows of a file of records. A window begins where the last one left off.
+tfr::DecodedBatch fed(tfr::Decoder& decoder, const std::string& file, Input& input) {
+  tfr::Damage damage;
+  int64_t rows = 0;
+  size_t at = 0;
+  size_t end = 0;
+  while (end < file.size() && !damage) {
+    end = std::min(file.size(), end + 1 + (input.take() | static_cast<size_t>(input.take() % 16) << 8));
+    const tfr::fuzz::Exact window(file.substr(at, end - at));
+    tfr::Fed fed = decoder.feed(window.span(), end == file.size(), static_cast<uint64_t>(input.take()) << 10);
+    damage = fed.damage;
+    damage.record += rows;
+    damage.offset += at;
+    rows += fed.records;
+    at += fed.consumed;
+  }
+  tfr::DecodedBatch batch = decoder.take();
+  require(batch.root.length == rows, "each record that was fed is a row");
+  batch.consumed = at;
+  batch.damage = damage;
+  return batch;
+}
+
+void require_same(const tfr::DecodedBatch& batch, const tfr::DecodedBatch& other) {
+  const tfr::Damage& one = batch.damage;
+  const tfr::Damage& two = other.damage;
+  require(static_cast<bool>(one) == static_cast<bool>(two), "the same record is damaged");
+  require(batch.consumed == other.consumed, "damage is found where it is");
+  if (!one) return;
+  require(one.record == two.record && one.offset == two.offset, "damage is found in the same record");
+  require(std::string(one.reason) == two.reason && one.column == two.column && one.found == two.found &&
+              one.size == two.size,
+          "the damage is the same");
+}
+
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
@@ -111,26 +147,27 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   tfr::Decoder alone(columns, tfr::RecordType::kExample, {});
   if (strict) alone.expect_only({{"ua", false}, {"ud", false}});
   std::string expected;
-  tfr::Damage damage;
-  int64_t rows = 0;
-  uint64_t offset = 0;
-  for (; rows < static_cast<int64_t>(records.size()) && !damage; ++rows) {
-    const tfr::fuzz::Exact record(tfr::fuzz::frame(records[static_cast<size_t>(rows)]));
+  tfr::DecodedBatch last;  // with the damage of a record, as if the decoder had got all records
+  for (const std::string& payload : records) {
+    const tfr::fuzz::Exact record(tfr::fuzz::frame(payload));
     const tfr::DecodedBatch one = alone.decode(record.span(), true);
-    damage = one.damage;
-    if (damage) break;
+    if (one.damage) {
+      last.damage = one.damage;
+      last.damage.record = last.root.length;
+      last.damage.offset = last.consumed;
+      break;
+    }
     expected += tfr::fuzz::encode(columns, tfr::RecordType::kExample, tfr::fuzz::Arrow(one));
-    offset += record.span().size();
+    last.consumed += record.span().size();
+    ++last.root.length;
   }
-  require(static_cast<bool>(batch.damage) == static_cast<bool>(damage), "the same record is damaged");
-  require(batch.consumed == offset, "damage is found where it is");
-  if (damage) {
-    require(batch.damage.record == rows && batch.damage.offset == offset, "damage is found in the same record");
-    require(std::string(damage.reason) == batch.damage.reason && damage.column == batch.damage.column &&
-                damage.found == batch.damage.found && damage.size == batch.damage.size,
-            "the damage is the same");
-  }
+  require_same(batch, last);
   require(tfr::fuzz::encode(columns, tfr::RecordType::kExample, tfr::fuzz::Arrow(batch)) == expected,
           "the values are the same");
+
+  const tfr::DecodedBatch windows = fed(decoder, all, input);
+  require_same(windows, last);
+  require(tfr::fuzz::encode(columns, tfr::RecordType::kExample, tfr::fuzz::Arrow(windows)) == expected,
+          "the values are the same in windows");
   return 0;
 }
