@@ -55,7 +55,8 @@ def main() -> None:
 
     print(f"What verify() reports about each file in {damaged}:\n")
     report = dask_tfrecord.verify(damaged)
-    print(report[["records", "damaged", "offset", "reason"]].to_string(), "\n")
+    files = [str(Path(path).relative_to(damaged)) for path in report["path"]]
+    print(report[["records", "damaged", "offset", "reason"]].set_index(pd.Index(files)).to_string(), "\n")
 
     ddf = dask_tfrecord.read_tfrecord(
         damaged, on_corrupt="quarantine", quarantine_path=quarantine, max_corrupt=0.01

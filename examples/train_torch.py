@@ -18,7 +18,7 @@ EPOCHS = 8
 def main() -> None:
     """Write the digits and train on them."""
     if not importlib.util.find_spec("torch"):
-        print("PyTorch is not installed, so there is nothing to train.")
+        print("PyTorch is not installed, so there is nothing to train: pip install torch")
         return
     import torch
     from torch.utils.data import DataLoader

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
 _PROGRAM = """
 import threading, time
@@ -23,6 +24,7 @@ print("end")
 """
 
 
-def test_a_program_that_ends_while_daemon_threads_decode_is_not_aborted() -> None:
-    result = subprocess.run([sys.executable, "-c", _PROGRAM], capture_output=True, text=True, check=False)
+def test_a_program_that_ends_while_daemon_threads_decode_is_not_aborted(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", _PROGRAM]
+    result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert (result.returncode, result.stdout, result.stderr) == (0, "end\n", "")
