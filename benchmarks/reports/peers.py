@@ -76,10 +76,10 @@ REASONS = {
         "write",
         "images",
     ): "half is write() itself, and 30% is the plan, the graph and the snapshot of any write",
-    ("read", "tabular"): "half is the plan, the graph and the pandas objects of any read",
-    ("read", "recsys"): "40% is the plan, the graph and the pandas objects of any read",
-    ("read", "wide"): "80% is work in Python for each of the 200 columns of each partition",
-    ("read", "images"): "40% is the system's copy of the files, and 30% the plan and the graph of any read",
+    ("read", "tabular"): "a third is the plan, the graph and the pandas objects of any read",
+    ("read", "recsys"): "a third is the plan, the graph and the pandas objects of any read",
+    ("read", "wide"): "40% is the snapshot with the statistics of 200 columns of each file",
+    ("read", "images"): "45% is the system's copy of the files, and 30% the plan and the graph of any read",
     ("read few columns", "tabular"): "every byte is read and checksummed, whatever columns are needed",
 }
 
