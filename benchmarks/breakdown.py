@@ -47,7 +47,7 @@ WRITE: Steps = {
 
 READ: Steps = {
     "read()": ("dask_tfrecord.files.storage.open_file.FileReader.readinto",),
-    "decode": ("dask_tfrecord.codec.Decoder.decode",),
+    "decode": ("dask_tfrecord.codec.Decoder.feed", "dask_tfrecord.codec.Decoder.take"),
     "logical types": ("dask_tfrecord.schema.model.Schema.from_storage",),
     "to pandas": ("dask_tfrecord.frames.arrow_to_pandas.to_pandas",),
     "rest of the tasks": ("dask_tfrecord.expr.reading.read_partition",),

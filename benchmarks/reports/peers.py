@@ -66,16 +66,13 @@ REASONS = {
     (
         "write",
         "tabular",
-    ): "40% is write() itself, and 30% is the plan, the graph and the snapshot of any write",
+    ): "40% is write() itself, 30% is encoding, and 15% is the plan, the graph and the commit",
     (
         "write",
         "recsys",
-    ): "30% is write() itself, and 40% is the plan, the graph and the snapshot of any write",
-    ("write", "wide"): "70% is work in Python for each of the 200 columns of each partition",
-    (
-        "write",
-        "images",
-    ): "half is write() itself, and 30% is the plan, the graph and the snapshot of any write",
+    ): "30% is write() itself, 30% is encoding, and 25% is the plan, the graph and the commit",
+    ("write", "wide"): "25% is write() itself, and 25% is the snapshot with the statistics of 200 columns",
+    ("write", "images"): "half is write() itself, and 30% is the plan, the graph, the tasks and the commit",
     ("read", "tabular"): "a third is the plan, the graph and the pandas objects of any read",
     ("read", "recsys"): "a third is the plan, the graph and the pandas objects of any read",
     ("read", "wide"): "40% is the snapshot with the statistics of 200 columns of each file",

@@ -5,7 +5,7 @@ This module does not know what the files contain. Its messages contain no creden
 
 import io
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from datetime import datetime
 from functools import cached_property
 from glob import has_magic
 from threading import Lock
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO, NamedTuple, TypeVar
 from uuid import uuid4
 
 from fsspec import AbstractFileSystem
@@ -31,6 +31,8 @@ from dask_tfrecord.files.storage.filesystem import (
 from dask_tfrecord.files.storage.open_file import REQUEST_BYTES, ExpectedFile, FileReader
 from dask_tfrecord.files.storage.paths import check_url, name_of, parent_of
 from dask_tfrecord.files.storage.redaction import without_credentials
+
+_T = TypeVar("_T")
 
 # Stores where a rename is a copy, and where an upload becomes visible as a whole when it is completed. On all
 # other stores a new file is written under a temporary name in its directory and then renamed.
@@ -154,10 +156,9 @@ class Store:
     @contextmanager
     def _create_by_rename(self, path: str, durable: bool) -> Iterator[BinaryIO]:
         parent, _, name = path.rpartition("/")
-        self.fs.makedirs(parent, exist_ok=True)
         temporary = f"{parent}/.{name}.{uuid4().hex}"
         try:
-            with self.fs.open(temporary, "wb") as file:
+            with self._in_directory(parent, lambda: self.fs.open(temporary, "wb")) as file:
                 yield file
                 if self.local and durable:
                     file.flush()
@@ -245,12 +246,22 @@ class Store:
     def place(self, source: str, target: str) -> None:
         """Rename a file into a directory, which may not exist yet or may be removed while it is empty."""
         while True:
-            self.fs.makedirs(parent_of(target), exist_ok=True)
             try:
-                return self.move(source, target)
+                return self._in_directory(parent_of(target), lambda: self.move(source, target))
             except FileNotFoundError:
                 if not self.fs.exists(source):
                     raise
+
+    def _in_directory(self, directory: str, create: Callable[[], _T]) -> _T:
+        """Call a function that creates a file in a directory, and make the directory if it does not exist.
+
+        On the local disk, the function is tried first, because most directories exist.
+        """
+        if self.local:
+            with suppress(FileNotFoundError):
+                return create()
+        self.fs.makedirs(directory, exist_ok=True)
+        return create()
 
     def sync_directory(self, path: str) -> None:
         """Make renames into a local directory survive a power cut. Does nothing on other filesystems."""
