@@ -11,6 +11,7 @@ from uuid import uuid4
 
 import pandas as pd
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from dask_tfrecord import arguments
 from dask_tfrecord.cluster import compute_each
@@ -18,10 +19,10 @@ from dask_tfrecord.codec import RecordType
 from dask_tfrecord.dataset.discovery import ReadRequest, open_dataset
 from dask_tfrecord.dataset.indexing import create_snapshot, renew_snapshot
 from dask_tfrecord.dataset.requested_columns import GivenHive, GivenSchema
-from dask_tfrecord.dataset.snapshot.model import Snapshot, find_snapshot, to_parquet
+from dask_tfrecord.dataset.snapshot.model import Snapshot, file_table, find_snapshot, to_parquet
 from dask_tfrecord.dataset.snapshot.names import snapshot_path
-from dask_tfrecord.dataset.snapshot.stamps import is_proven
-from dask_tfrecord.dataset.snapshot.visibility import listed_path, snapshot_files
+from dask_tfrecord.dataset.snapshot.stamps import are_proven
+from dask_tfrecord.dataset.snapshot.visibility import listed_and_others, listed_path, snapshot_files
 from dask_tfrecord.dataset.verifying import (
     FileReport,
     describe_changes,
@@ -179,22 +180,24 @@ def _create(store: Store, snapshot: Snapshot) -> Snapshot:
 
 def _is_outdated(store: Store, snapshot: Snapshot) -> bool:
     """True if the listing shows other files than the snapshot describes."""
-    listed = {file.path: file for file in list_directory(store)}
-    entries = {store.join(entry.path): entry for entry in snapshot.files}
-    if listed.keys() != entries.keys():
+    try:
+        files, others = listed_and_others(store, snapshot)
+    except CorruptRecordError:  # a file is missing or has another size
         return True
-    return not all(
-        file.size in (None, entries[path].bytes) and is_proven(file, entries[path])
-        for path, file in listed.items()
-    )
+    return bool(others) or not _all_proven(files, snapshot)
 
 
 def _renewed(store: Store, before: Snapshot) -> Snapshot:
     """The next snapshot of a dataset that `to_tfrecord` wrote, after a copy or new files."""
     files = snapshot_files(store, before)
-    if all(map(is_proven, files, before.files)):
+    if _all_proven(files, before):
         raise _up_to_date(store.public(store.root))
     return renew_snapshot(store, before, files, compute_each, uuid4().hex)
+
+
+def _all_proven(files: pa.Table, snapshot: Snapshot) -> bool:
+    proven = are_proven(files, file_table(snapshot).rows)
+    return bool(pc.all(proven, min_count=0).as_py())
 
 
 def _up_to_date(root: str) -> DestinationError:

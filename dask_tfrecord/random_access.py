@@ -9,20 +9,21 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from dask_tfrecord.cluster import compute_each
 from dask_tfrecord.dataset.partitioning.partition_columns import values_from_snapshot
 from dask_tfrecord.dataset.plan import Dataset
-from dask_tfrecord.dataset.snapshot.model import Snapshot
-from dask_tfrecord.dataset.snapshot.stamps import is_proven
+from dask_tfrecord.dataset.snapshot.model import Snapshot, file_table
+from dask_tfrecord.dataset.snapshot.stamps import are_proven
 from dask_tfrecord.dataset.snapshot.visibility import newest_snapshot
 from dask_tfrecord.errors import SchemaError
 from dask_tfrecord.files.entry import FileEntry
 from dask_tfrecord.files.options import ReadOptions
 from dask_tfrecord.files.reading import count_records
-from dask_tfrecord.files.splits import Split, split_at_blocks
+from dask_tfrecord.files.splits import Partitions, Split, split_at_blocks
 from dask_tfrecord.files.storage.filesystem import Filesystem
-from dask_tfrecord.files.storage.listing import FileInfo, PathLike, with_trailing_slash
+from dask_tfrecord.files.storage.listing import FileInfo, PathLike, table_infos, with_trailing_slash
 from dask_tfrecord.files.storage.not_found import nothing_at
 from dask_tfrecord.files.storage.redaction import redact_errors
 from dask_tfrecord.files.storage.store import Store
@@ -136,7 +137,7 @@ def take(
     if not schema.fields:
         return pd.DataFrame(index=pd.RangeIndex(order.size))
     _check_changed_files(store, snapshot, files)
-    blocks = list(_locate(files, snapshot, numbers))
+    blocks = list(_locate(table_infos(files), snapshot, numbers))
     table = _read(_dataset(store, snapshot, schema, blocks), blocks)
     rows = arrow_to_pandas.to_pandas(_ordered(table, order.reshape(-1)), schema)
     return rows[columns] if isinstance(columns, str) else rows
@@ -172,10 +173,10 @@ def _row_numbers(indices: Any, count: int, root: str) -> _Numbers:
     return np.where(numbers < 0, numbers + count, numbers)
 
 
-def _check_changed_files(store: Store, snapshot: Snapshot, files: Sequence[FileInfo]) -> None:
+def _check_changed_files(store: Store, snapshot: Snapshot, files: pa.Table) -> None:
     """Count the records of files that may have changed: they determine the numbers of all later rows."""
-    pairs = zip(files, snapshot.files, strict=True)
-    unproven = [Split(file) for file, entry in pairs if not is_proven(file, entry)]
+    changed = pc.invert(are_proven(files, file_table(snapshot).rows))
+    unproven = [Split(file) for file in table_infos(files.filter(changed))]
     if unproven:
         compute_each(partial(count_records, store, options=ReadOptions()), unproven)
 
@@ -211,7 +212,8 @@ def _dataset(store: Store, snapshot: Snapshot, schema: Schema, blocks: Sequence[
     values = {name: column.take(files) for name, column in values_from_snapshot(snapshot, schema).items()}
     whole = len(schema.fields) == len(snapshot.columns.fields)
     options = ReadOptions(extra="raise" if whole else "ignore")
-    return Dataset(store, tuple((block.split,) for block in blocks), schema, options, values)
+    partitions = Partitions.of([block.split] for block in blocks)
+    return Dataset(store, partitions, schema, options, values)
 
 
 def _read(dataset: Dataset, blocks: Sequence[_BlockRows]) -> pa.Table:

@@ -307,7 +307,8 @@ def read_tfrecord(
 
     dataset = open_dataset(path, request, compute_each=compute_each).with_origin_columns()
     check_quarantine_path(damage.quarantine, dataset.store)
-    logger.info("%s: read planned: %s", dataset.store.public(dataset.store.root), dataset.summary)
+    if logger.isEnabledFor(logging.INFO):  # the summary looks at all files
+        logger.info("%s: read planned: %s", dataset.store.public(dataset.store.root), dataset.summary)
 
     if categories is not None:
         dataset = replace(dataset, schema=_with_categories(dataset.schema, categories))

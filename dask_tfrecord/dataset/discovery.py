@@ -11,8 +11,10 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from itertools import pairwise, starmap
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -27,12 +29,14 @@ from dask_tfrecord.dataset.partitioning.partition_columns import (
 )
 from dask_tfrecord.dataset.plan import Dataset
 from dask_tfrecord.dataset.query.filters import names_in, parse_filters
-from dask_tfrecord.dataset.query.predicates import Predicate, outcomes_in_file
+from dask_tfrecord.dataset.query.predicates import Predicate, possible_outcomes
+from dask_tfrecord.dataset.query.ranges import Mask, file_ranges
 from dask_tfrecord.dataset.requested_columns import GivenHive, GivenSchema, RequestedColumns, snapshot_columns
 from dask_tfrecord.dataset.sampling import sample_all, take_sample
 from dask_tfrecord.dataset.snapshot.metadata import Levels
-from dask_tfrecord.dataset.snapshot.model import Snapshot
-from dask_tfrecord.dataset.snapshot.stamps import is_proven
+from dask_tfrecord.dataset.snapshot.model import Snapshot, file_table
+from dask_tfrecord.dataset.snapshot.stamps import are_proven
+from dask_tfrecord.dataset.snapshot.table import read_blocks, statistics_name
 from dask_tfrecord.dataset.snapshot.visibility import committed_files, newest_snapshot, snapshot_of_version
 from dask_tfrecord.errors import SchemaError, TFRecordError
 from dask_tfrecord.files.boundaries import ComputeEach, index_large_files
@@ -43,12 +47,24 @@ from dask_tfrecord.files.part_names import is_part
 from dask_tfrecord.files.splits import BlockIndex
 from dask_tfrecord.files.storage.filesystem import Filesystem
 from dask_tfrecord.files.storage.glob_advice import suggest_globs
-from dask_tfrecord.files.storage.listing import FileInfo, PathLike, as_paths, list_files, with_trailing_slash
+from dask_tfrecord.files.storage.listing import (
+    INFO_SCHEMA,
+    FileInfo,
+    PathLike,
+    as_paths,
+    column_paths,
+    info_table,
+    list_files,
+    table_infos,
+    with_trailing_slash,
+)
 from dask_tfrecord.files.storage.redaction import redact_errors
 from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.schema.model import Schema
 
 Infer = Literal["sample", "all"]
+
+Positions: TypeAlias = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -121,11 +137,10 @@ class Discovered:
     ----------
     store : Store
         The place of the files.
-    files : sequence of FileInfo
-        The data files, in the order of their rows.
-    known : sequence of FileEntry, BlockIndex or None
-        What is known of each file before it is read. A FileEntry of a snapshot is proven to describe the
-        present content. A BlockIndex gives blocks at which the file may be split.
+    files : pyarrow.Table
+        The data files in the order of their rows, as `info_table` returns files. With a snapshot, the other
+        columns are what it says of the files, as in a `FileTable`, but ``records`` is null if nothing proves
+        that the snapshot describes the present content. Only the blocks of such a file may be used.
     partition_values : dict of str to pyarrow.Array
         The partition columns: a value for each file.
     schema : Schema
@@ -145,8 +160,7 @@ class Discovered:
     """
 
     store: Store
-    files: Sequence[FileInfo]
-    known: Sequence[FileEntry | BlockIndex | None]
+    files: pa.Table
     partition_values: dict[str, pa.Array]
     schema: Schema
     options: ReadOptions
@@ -233,8 +247,7 @@ def _discover_by_listing(
     )
     return Discovered(
         listing.store,
-        files,
-        [None] * len(files),
+        info_table(files),
         values,
         with_partition_columns(columns.schema, partition_fields(values, requested), requested),
         replace(options, evidence=columns.evidence),
@@ -247,7 +260,7 @@ def _discover_by_listing(
 def _discover_by_snapshot(
     store: Store,
     snapshot: Snapshot,
-    files: Sequence[FileInfo],
+    files: pa.Table,
     request: ReadRequest,
     compute_each: ComputeEach,
 ) -> Discovered:
@@ -259,7 +272,7 @@ def _discover_by_snapshot(
     options = replace(request.options, extra="ignore") if snapshot.partial else request.options
     ignored = requested.excluded
     texts: tuple[str, ...] = ()
-    if request.known_record_type in ("infer", snapshot.schema.record_type) or not files:
+    if request.known_record_type in ("infer", snapshot.schema.record_type) or not len(files):
         schema = snapshot_columns(snapshot, requested)
     else:
         fields = [item for item in snapshot.partitioning if requested.hive]
@@ -267,21 +280,16 @@ def _discover_by_snapshot(
             requested,
             [item.name for item in fields],
             request.known_record_type,
-            partial(_sample, store, files, request.options, request, compute_each),
+            partial(_sample, store, table_infos(files), request.options, request, compute_each),
             certain=request.infer == "all",
         )
         fields = [item for item in fields if item.name not in requested.excluded]
         schema = with_partition_columns(columns.schema, fields, requested)
         ignored, texts = columns.ignored_features, columns.warnings
         options = replace(options, evidence=columns.evidence)
-    entries = _with_valid_statistics(snapshot, schema)
     return Discovered(
         store,
-        files,
-        [
-            entry if is_proven(file, entry) else _unproven(entry)
-            for file, entry in zip(files, entries, strict=True)
-        ],
+        _described(files, snapshot, schema),
         values_from_snapshot(snapshot, schema),
         schema,
         options,
@@ -299,26 +307,20 @@ def plan(found: Discovered, request: ReadRequest, compute_each: ComputeEach) -> 
     files can be split. Small files are packed together.
     """
     predicate = None if request.filters is None else parse_filters(request.filters, found.schema)
-    entries = [known if isinstance(known, FileEntry) else None for known in found.known]
-    kept = _matching_files(predicate, found, entries)
-    pruned: Iterable[int] = ()
-    if any(entries):  # statistics hold only while the files stay unchanged, which the tasks check
-        pruned = sorted({*_matching_files(predicate, found, [None] * len(entries))}.difference(kept))
+    may_match = _may_match(predicate, found, found.files)
+    kept = np.flatnonzero(may_match)
+    pruned = kept[:0]
+    if len(kept) < len(may_match):
+        pruned = np.flatnonzero(_may_match(predicate, found, None) & ~may_match)
     keys, blocksize = None, request.blocksize
     if request.partition_by:
         kept, keys = _sort_by_key(found, kept, request.partition_by)
         blocksize = None
-    files = [found.files[at] for at in kept]
-    known = [found.known[at] for at in kept]
-    if request.whole_files and None not in known:
-        known = [one and replace(one, blocks=()) for one in known]
-    else:
-        known = index_large_files(found.store, files, known, request.options, blocksize, compute_each)
-    rows = pa.array(kept, pa.int64())
+    files = _taken(found.files, kept)
     partitions, values = plan_partitions(
-        files,
-        known,
-        {name: column.take(rows) for name, column in found.partition_values.items()},
+        files.select([name for name in files.column_names if name != "blocks"]),
+        _blocks_of_large(found, files, request, blocksize, compute_each),
+        {name: _taken(column, kept) for name, column in found.partition_values.items()},
         blocksize=blocksize,
     )
     return Dataset(
@@ -327,10 +329,9 @@ def plan(found: Discovered, request: ReadRequest, compute_each: ComputeEach) -> 
         found.schema,
         found.options,
         values,
-        {found.files[at].path: replace(entry, blocks=()) for at in kept if (entry := entries[at])},
         predicate,
         found.refused_features,
-        tuple(found.files[at] for at in pruned),
+        _taken(found.files.select(INFO_SCHEMA.names), pruned),  # the statistics hold while they are unchanged
         found.ignored_features,
         found.index,
         keys,
@@ -338,9 +339,46 @@ def plan(found: Discovered, request: ReadRequest, compute_each: ComputeEach) -> 
     )
 
 
+def _taken(data: Any, positions: Positions) -> Any:
+    """Return the rows of a table or an array at these ascending or rearranged positions."""
+    if not len(positions):
+        return data[:0]
+    is_all = np.array_equal(positions, np.arange(len(data)))
+    return data if is_all else data.take(pa.array(positions, pa.int64()))
+
+
+def _blocks_of_large(
+    found: Discovered,
+    files: pa.Table,
+    request: ReadRequest,
+    blocksize: int | None,
+    compute_each: ComputeEach,
+) -> dict[int, FileEntry | BlockIndex]:
+    """Return the blocks of the files that are larger than a partition, by the numbers of the files."""
+    is_described = "blocks" in files.column_names
+    if blocksize is None or (is_described and request.whole_files):
+        return {}
+    large = np.flatnonzero(pc.fill_null(files["size"], 0).to_numpy() > blocksize)
+    if not len(large):
+        return {}
+    rows = files.take(pa.array(large))
+    known: list[FileEntry | BlockIndex | None] = [None] * len(rows)
+    if is_described:
+        known = [
+            # No other content ever gets the name of a file that this library wrote, and the checksums of the
+            # records at the blocks would reveal it. So its blocks are used even if its stamp has changed.
+            BlockIndex(records, blocks if records is not None or is_part(path) else ())
+            for path, records, blocks in zip(
+                column_paths(rows["path"]), rows["records"].to_pylist(), read_blocks(rows), strict=True
+            )
+        ]
+    known = index_large_files(found.store, table_infos(rows), known, found.options, blocksize, compute_each)
+    return {at: blocks for at, blocks in zip(large.tolist(), known, strict=True) if blocks is not None}
+
+
 def _sort_by_key(
-    found: Discovered, kept: Sequence[int], names: Sequence[str]
-) -> tuple[list[int], tuple[range, ...]]:
+    found: Discovered, kept: Positions, names: Sequence[str]
+) -> tuple[Positions, tuple[range, ...]]:
     """Make the files of each key adjacent. Return the positions of the files, and the range of each key."""
     unknown = [name for name in names if name not in found.partition_values]
     if unknown:
@@ -350,31 +388,25 @@ def _sort_by_key(
             feature=unknown[0],
             advice=f"write the dataset with partition_on={[*names]!r}",
         )
-    if not kept:
-        return [], (range(1),)
-    positions = pa.array(kept, pa.int64())
-    columns = {name: found.partition_values[name].take(positions) for name in names}
+    if not len(kept):
+        return kept, (range(1),)
+    columns = {name: _taken(found.partition_values[name], kept) for name in names}
     groups = group(pa.table(columns), names)
-    order = range(len(kept)) if groups.order is None else groups.order.tolist()
-    return [kept[at] for at in order], tuple(starmap(range, pairwise(groups.starts.tolist())))
+    order = slice(None) if groups.order is None else groups.order
+    return kept[order], tuple(starmap(range, pairwise(groups.starts.tolist())))
 
 
-def _matching_files(
-    predicate: Predicate | None, found: Discovered, entries: Sequence[FileEntry | None]
-) -> list[int]:
-    """Return the positions of the files that may hold a row for which the predicate is true."""
+def _may_match(predicate: Predicate | None, found: Discovered, described: pa.Table | None) -> Mask:
+    """Return, for each file, True if it may hold a row for which the predicate is true.
+
+    Without ``described``, the statistics in the snapshot are not used.
+    """
+    count = len(found.files)
     if predicate is None:
-        return list(range(len(entries)))
+        return np.ones(count, bool)
     fields = [item for item in found.schema.fields if item.name in predicate.columns()]
-    names = [item.name for item in fields if item.name in found.partition_values]
-    return [
-        at
-        for at, entry in enumerate(entries)
-        if True
-        in outcomes_in_file(
-            predicate, fields, entry, {name: found.partition_values[name][at] for name in names}
-        )
-    ]
+    ranges = file_ranges(fields, count, found.partition_values, described)
+    return possible_outcomes(predicate, ranges).true
 
 
 def _sample(
@@ -391,24 +423,19 @@ def _sample(
     return sample_all(store, files, record_type=record_type, options=options, compute_each=compute_each)
 
 
-def _with_valid_statistics(snapshot: Snapshot, schema: Schema) -> Sequence[FileEntry]:
-    """Return the entries of a snapshot without the statistics of columns that are read as another type."""
-    # With different record types, a payload column may have the name of another column.
-    is_same = schema.record_type == snapshot.schema.record_type
-    names = {item.name for item in set(snapshot.schema.fields) & set(schema.fields) if is_same}
-    if names == set(snapshot.schema.names):
-        return snapshot.files
-    return [
-        replace(entry, statistics=tuple(column for column in entry.statistics if column.name in names))
-        for entry in snapshot.files
-    ]
+def _described(files: pa.Table, snapshot: Snapshot, schema: Schema) -> pa.Table:
+    """Add the columns of a snapshot that are known to describe the files.
 
-
-def _unproven(entry: FileEntry) -> BlockIndex:
-    """Return the blocks of a file that may have changed since the snapshot was written.
-
-    The statistics and the number of records could leave out rows, so they are not used. The blocks of files
-    that this library wrote are used: no other content ever gets such a name, and the checksums of the records
-    at the blocks would reveal it.
+    If a file may have changed since the snapshot was written, the statistics and the number of records could
+    leave out rows. For such a file, the number of records is null.
     """
-    return BlockIndex(None, entry.blocks if is_part(entry.path) else ())
+    rows = file_table(snapshot).rows
+    records = pc.if_else(are_proven(files, rows), rows["records"], pa.scalar(None, pa.int64()))
+    columns = {"bytes": rows["bytes"], "blocks": rows["blocks"], "records": records, "file_records": records}
+    # Statistics do not hold for a column that is read as another type. With different record types, a payload
+    # column may have the name of another column.
+    if schema.record_type == snapshot.schema.record_type:
+        same = {*snapshot.schema.fields} & {*schema.fields}
+        names = [statistics_name(item.name) for item in schema.fields if item in same]
+        columns |= {name: rows[name] for name in names if name in rows.column_names}
+    return pa.table({**{name: files[name] for name in INFO_SCHEMA.names}, **columns})

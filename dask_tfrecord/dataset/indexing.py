@@ -5,12 +5,15 @@ from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from dask_tfrecord.codec import Decoder, Encoder, Scanned, crc32c_combine, scan
 from dask_tfrecord.codec.codecs import Compression, detect
 from dask_tfrecord.dataset.plan import Dataset
 from dask_tfrecord.dataset.snapshot.metadata import next_ancestors
-from dask_tfrecord.dataset.snapshot.model import Snapshot, library_version
-from dask_tfrecord.dataset.snapshot.stamps import is_proven
+from dask_tfrecord.dataset.snapshot.model import Snapshot, file_table, library_version
+from dask_tfrecord.dataset.snapshot.stamps import are_proven
 from dask_tfrecord.dataset.tasks import merge_by_file
 from dask_tfrecord.errors import TFRecordError
 from dask_tfrecord.files import statistics
@@ -22,7 +25,7 @@ from dask_tfrecord.files.part_names import is_part
 from dask_tfrecord.files.reading import run_kernel
 from dask_tfrecord.files.splits import Split
 from dask_tfrecord.files.storage.checksum import ChecksumStore
-from dask_tfrecord.files.storage.listing import FileInfo
+from dask_tfrecord.files.storage.listing import FileInfo, table_infos
 from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.files.stream import changed_since_snapshot
 from dask_tfrecord.schema.model import Schema
@@ -102,7 +105,7 @@ def create_snapshot(dataset: Dataset, compute_each: ComputeEach, run: str) -> Sn
 
 
 def renew_snapshot(
-    store: Store, snapshot: Snapshot, files: Sequence[FileInfo], compute_each: ComputeEach, run: str
+    store: Store, snapshot: Snapshot, files: pa.Table, compute_each: ComputeEach, run: str
 ) -> Snapshot:
     """Build the next snapshot of a dataset, some files of which may have been rewritten or copied.
 
@@ -114,8 +117,8 @@ def renew_snapshot(
         The place of the dataset.
     snapshot : Snapshot
         The newest snapshot.
-    files : sequence of FileInfo
-        The files of the snapshot, as they are listed now.
+    files : pyarrow.Table
+        The files of the snapshot, as `snapshot_files` returns them now.
     compute_each : callable
         Runs the tasks that read the files.
     run : str
@@ -135,8 +138,9 @@ def renew_snapshot(
     SchemaError
         For a value that does not fit the snapshot's columns.
     """
-    listed = list(zip(files, snapshot.files, strict=True))
-    unproven = [replace(file, crc32c=None) for file, entry in listed if not is_proven(file, entry)]
+    listed = list(zip(table_infos(files), snapshot.files, strict=True))
+    changed = pc.invert(are_proven(files, file_table(snapshot).rows))
+    unproven = [replace(file, crc32c=None) for file in table_infos(files.filter(changed))]
     contents = _read_files(store, unproven, snapshot.schema, ReadOptions(), compute_each)
     columns = statistics.file_statistics(snapshot.schema, [content.columns for content in contents])
     read = {

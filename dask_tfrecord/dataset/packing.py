@@ -1,33 +1,37 @@
 """Divide files into partitions: split large files, and pack small ones together."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from dask_tfrecord.dataset.partitioning.grouping import comparable
 from dask_tfrecord.files.entry import FileEntry
-from dask_tfrecord.files.splits import BlockIndex, Split, split_file
-from dask_tfrecord.files.storage.listing import FileInfo
+from dask_tfrecord.files.splits import BlockIndex, Partitions, Split, split_file, with_ranges
+from dask_tfrecord.files.storage.listing import table_infos
 
 # At most this many files share a partition, since opening a file takes time, too.
 _MOST_FILES = 256
 
 
 def plan_partitions(
-    files: Sequence[FileInfo],
-    entries: Sequence[FileEntry | BlockIndex | None] | None = None,
+    files: pa.Table,
+    blocks: Mapping[int, FileEntry | BlockIndex] | None = None,
     values: Mapping[str, pa.Array] | None = None,
     *,
     blocksize: int | None,
-) -> tuple[tuple[tuple[Split, ...], ...], dict[str, pa.Array]]:
+) -> tuple[Partitions, dict[str, pa.Array]]:
     """Divide files into partitions, in the order of the files.
 
     Parameters
     ----------
-    files : sequence of FileInfo
-        The files to read.
-    entries : sequence of FileEntry, BlockIndex or None, optional
-        What is known of each file. A file that is larger than a partition is split if its blocks are known.
+    files : pyarrow.Table
+        The files to read, as `info_table` returns them. The column ``records``, if there is one, is the
+        number of records of each file, null if unknown. The splits of a file get its other columns, too.
+    blocks : mapping of int to FileEntry or BlockIndex, optional
+        What is known of files, by their numbers. A file that is larger than a partition is split if its
+        blocks are known.
     values : mapping of str to pyarrow.Array, optional
         The partition columns: a value for each file. Only files with the same values share a partition.
     blocksize : int or None
@@ -36,50 +40,68 @@ def plan_partitions(
 
     Returns
     -------
-    tuple of tuple of Split
+    Partitions
         The splits of each partition. There is at least one partition.
     dict of str to pyarrow.Array
         The partition columns: a value for each partition.
     """
     columns = dict(values or {})
-    known = entries if entries is not None else [None] * len(files)
-    splits = [split_file(file, entry, blocksize) for file, entry in zip(files, known, strict=True)]
-    partitions: list[tuple[Split, ...]] = []
-    firsts: list[int] = []
-    for first, stop in _packed(files, _changes(columns, len(files)), blocksize):
-        found = [split for index in range(first, stop) for split in splits[index]]
-        parts = [tuple(found)] if stop - first > 1 else [(split,) for split in found]
-        partitions += parts
-        firsts += [first] * len(parts)
-    taken = pa.array(firsts, pa.int64())
-    return tuple(partitions) or ((),), {name: column.take(taken) for name, column in columns.items()}
+    if "records" not in files.column_names:
+        files = files.append_column("records", pa.nulls(len(files), pa.int64()))
+    rows, file_of, starts = files, np.arange(len(files)), _packed(files, columns, blocksize)
+    splits = _split(files, blocks, blocksize) if blocks else {}
+    if splits:  # such a file fills a partition, so it shares none
+        counts = np.ones(len(files), np.int64)
+        counts[[*splits]] = [len(of_file) for of_file in splits.values()]
+        firsts, file_of = np.cumsum(counts) - counts, np.repeat(file_of, counts)
+        is_start = np.isin(file_of, [*splits])
+        is_start[firsts[starts]] = True
+        starts = np.flatnonzero(is_start)
+        rows = with_ranges(
+            files.take(pa.array(file_of)),
+            {row: split for at, of_file in splits.items() for row, split in enumerate(of_file, firsts[at])},
+        )
+    taken = pa.array(file_of[starts], pa.int64())
+    partitions = Partitions(rows, np.append(starts, [len(rows)] if len(rows) else [0, 0]).astype(np.int64))
+    return partitions, {name: column.take(taken) for name, column in columns.items()}
+
+
+def _split(
+    files: pa.Table, blocks: Mapping[int, FileEntry | BlockIndex], blocksize: int | None
+) -> dict[int, tuple[Split, ...]]:
+    """Return the splits of the files that are split, by the number of the file."""
+    infos = table_infos(files.take(pa.array([*blocks], pa.int64())))
+    pairs = zip(infos, blocks.items(), strict=True)
+    splits = {at: split_file(file, known, blocksize) for file, (at, known) in pairs}
+    return {at: of_file for at, of_file in splits.items() if len(of_file) > 1}
+
+
+def _packed(files: pa.Table, values: Mapping[str, pa.Array], blocksize: int | None) -> npt.NDArray[np.int64]:
+    """Return the first file of each partition, as if no file was split."""
+    if blocksize is None:
+        return np.arange(len(files))
+    starts, size = [], 0
+    pairs = zip(_weights(files, blocksize), _changes(values, len(files)), strict=True)
+    for number, (weight, is_other) in enumerate(pairs):
+        if not number or is_other or size + weight > blocksize:
+            starts.append(number)
+            size = 0
+        size += weight
+    return np.array(starts, np.int64)
+
+
+def _weights(files: pa.Table, blocksize: int) -> list[int]:
+    """Return the bytes that each file takes of a partition: all, if its size is unknown."""
+    sizes = files["size"].to_pylist()
+    least = -(-blocksize // _MOST_FILES)
+    return [blocksize if size is None else max(size, least) for size in sizes]
 
 
 def _changes(values: Mapping[str, pa.Array], count: int) -> list[bool]:
     """Return, for each file, True if its partition values differ from those of the file before."""
-    changes = [False] * count
+    changes = np.zeros(count, bool)
     for column in values.values():
-        codes = comparable(column).dictionary_encode(null_encoding="encode").indices.to_pylist()
-        for index in range(1, count):
-            changes[index] |= codes[index] != codes[index - 1]
-    return changes
-
-
-def _packed(
-    files: Sequence[FileInfo], changes: Sequence[bool], blocksize: int | None
-) -> Iterator[tuple[int, int]]:
-    """Yield ranges of files that fit a partition, each from its first file up to the file after its last."""
-    first = size = 0
-    for index, file in enumerate(files):
-        more = _weight(file, blocksize) if blocksize is not None else 0
-        if index > first and (blocksize is None or changes[index] or size + more > blocksize):
-            yield first, index
-            first, size = index, 0
-        size += more
-    if files:
-        yield first, len(files)
-
-
-def _weight(file: FileInfo, blocksize: int) -> int:
-    """Return the bytes that a file takes of a partition: all, if its size is unknown."""
-    return blocksize if file.size is None else max(file.size, -(-blocksize // _MOST_FILES))
+        codes = comparable(column).dictionary_encode(null_encoding="encode").indices.to_numpy()
+        changes[1:] |= codes[1:] != codes[:-1]
+    found: list[bool] = changes.tolist()
+    return found

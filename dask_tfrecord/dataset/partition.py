@@ -56,9 +56,9 @@ class Partition:
     allowed_features : tuple of (str, bool), optional
         All features that records may have, each with True for a feature list. Another feature is an error.
         None allows every feature.
-    pruned_files : tuple of FileInfo
+    pruned_files : tuple of FileInfo or pyarrow.Table
         Files that are left out because of the statistics in a snapshot. The task checks that these files are
-        unchanged, since otherwise the statistics prove nothing.
+        unchanged, since otherwise the statistics prove nothing. A table is one that `info_table` made.
     """
 
     store: Store
@@ -70,7 +70,7 @@ class Partition:
     filter_fields: tuple[Field, ...] = ()
     row_ranges: RowRanges | None = None
     allowed_features: tuple[FeatureKey, ...] | None = None
-    pruned_files: tuple[FileInfo, ...] = ()
+    pruned_files: tuple[FileInfo, ...] | pa.Table = ()
 
     def __repr__(self) -> str:
         return f"Partition({self.file_names or 'no files'})"
@@ -103,7 +103,8 @@ class Partition:
             For a value that does not fit its column, or a feature that is not allowed.
         """
         counted = [split.file for split in self.splits if self._count(split) is not None]
-        check_unchanged(self.store, [*self.pruned_files, *counted])
+        for files in (self.pruned_files, counted):
+            check_unchanged(self.store, files)
         losses = Losses(self.options.damage)
         tables = [self._filter(self._read_split(split, losses)) for split in self.splits]
         losses.finish(warn)

@@ -9,7 +9,7 @@ from dask_tfrecord.files.boundaries import ComputeEach, find_blocks
 from dask_tfrecord.files.entry import BLOCK_BYTES
 from dask_tfrecord.files.options import ReadOptions
 from dask_tfrecord.files.splits import Split
-from dask_tfrecord.files.storage.listing import FileInfo
+from dask_tfrecord.files.storage.listing import FileInfo, info_table
 from dask_tfrecord.files.storage.redaction import redact_errors
 from dask_tfrecord.files.storage.store import Store
 
@@ -54,7 +54,8 @@ def merge_by_file(
     files = list({file.path: file for file in files}.values())
     large = [file for file in files if (file.size or 0) > TASK_BYTES]
     blocks = find_blocks(store, large, options, compute_each, task_bytes=TASK_BYTES, block_bytes=BLOCK_BYTES)
-    partitions, _ = plan_partitions(files, [blocks.get(file.path) for file in files], blocksize=TASK_BYTES)
+    known = {at: blocks[file.path] for at, file in enumerate(files) if file.path in blocks}
+    partitions, _ = plan_partitions(info_table(files), known, blocksize=TASK_BYTES)
     results = compute_each(partial(_call_each, function), partitions)
     merged: dict[str, Result] = {}
     for splits, of_splits in zip(partitions, results, strict=True):
@@ -75,7 +76,7 @@ def merge_all(
 
     The tasks merge the results of their own files, so that little travels back.
     """
-    partitions, _ = plan_partitions(files, blocksize=TASK_BYTES)
+    partitions, _ = plan_partitions(info_table(files), blocksize=TASK_BYTES)
     results = compute_each(partial(_call_and_merge, function, merge, initial), partitions)
     return reduce(merge, results, initial)
 

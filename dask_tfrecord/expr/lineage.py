@@ -27,6 +27,7 @@ from fsspec import AbstractFileSystem
 from dask_tfrecord.dataset.plan import Dataset
 from dask_tfrecord.errors import DestinationError
 from dask_tfrecord.expr.reading import ReadTFRecord
+from dask_tfrecord.files.storage.listing import column_paths
 from dask_tfrecord.files.storage.paths import name_of, parent_of
 from dask_tfrecord.files.storage.store import Store
 
@@ -118,9 +119,10 @@ def _paths_on(dataset: Dataset, store: Store) -> Iterator[str]:
     source = _uncached(dataset.store)
     if type(source.fs) is not type(_uncached(store).fs):
         return
-    files = [*(split.file for partition in dataset.partitions for split in partition), *dataset.pruned_files]
+    tables = (dataset.partitions.rows, dataset.pruned_files)
+    paths = [path for table in tables for path in column_paths(table["path"])]
     real: dict[str, str] = {}
-    for path in dict.fromkeys(file.path for file in files):
+    for path in dict.fromkeys(paths):
         if not source.local:
             yield path
             continue

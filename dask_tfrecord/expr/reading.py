@@ -1,6 +1,6 @@
 """The expression of a read, and its tasks. `rewrites` decides what the optimizer may change in it."""
 
-from dataclasses import replace
+from collections.abc import Callable
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -128,7 +128,7 @@ class ReadTFRecord(PartitionsFiltered, BlockwiseIO):
         """Pickle without the statistics of the files if no predicate needs them."""
         make, operands = super().__reduce__()
         if self.predicate is None and self.dataset.filters is None:
-            without_statistics = replace(self.dataset, entries={})
+            without_statistics = self.dataset.without_statistics()
             operands = tuple(without_statistics if one is self.dataset else one for one in operands)
         return make, operands
 
@@ -146,6 +146,12 @@ class ReadTFRecord(PartitionsFiltered, BlockwiseIO):
     def index_columns(self) -> list[str]:
         """The columns that become the index."""
         return [column for column, _ in self.operand("index")]
+
+    @cached_property
+    def dataset(self) -> Dataset:
+        """The plan of the read. Dask finds an operand by its name much more slowly."""
+        dataset: Dataset = self.operand("dataset")
+        return dataset
 
     @cached_property
     def _schema(self) -> Schema:
@@ -180,7 +186,7 @@ class ReadTFRecord(PartitionsFiltered, BlockwiseIO):
             return Task(name, read_key, found, *self.task_arguments, _data_producer=True)
         return Task(name, read_partition, found[0], *self.task_arguments, _data_producer=True)
 
-    @property
+    @cached_property
     def task_arguments(self) -> tuple[Any, ...]:
         """The arguments that all tasks share."""
         return self._numpy_columns, self.operand("index"), self._has_divisions
@@ -192,13 +198,18 @@ class ReadTFRecord(PartitionsFiltered, BlockwiseIO):
     def partitions_at(self, index: int) -> list[Partition]:
         """The partitions of the dataset that the task with this number reads, as it reads them."""
         numbers = self._numbers(index)
-        partitions = [self.dataset.partition(one, self._schema, self.predicate) for one in numbers]
-        if self.predicate is not None and len(numbers) > 1 and any(one.splits for one in partitions):
+        partitions = [*map(self._partitioner, numbers)]
+        if len(numbers) > 1 and self.predicate is not None and any(one.splits for one in partitions):
             # Without some of the files, the other rows of the key would get other numbers in the index.
-            partitions = [self.dataset.partition(one, self._schema) for one in numbers]
+            partitions = [*map(self.dataset.partitioner(self._schema), numbers)]
         if self._has_divisions and index == self._partitions[0]:
             partitions = [self.dataset.with_file_checks(partitions[0], self._partitions)]
         return partitions
+
+    @cached_property
+    def _partitioner(self) -> Callable[[int], Partition]:
+        """What one task reads, by the number of the partition in the dataset."""
+        return self.dataset.partitioner(self._schema, self.predicate)
 
     def _numbers(self, *indices: int) -> list[int]:
         """The numbers of the partitions of the dataset that some tasks read."""
@@ -228,7 +239,7 @@ class ReadTFRecord(PartitionsFiltered, BlockwiseIO):
         counts = [[self.dataset.count(one) for one in self._numbers(index)] for index in self._partitions]
         is_known = not any(None in of_task for of_task in counts)
         if is_known and self.dataset.is_unchanged(self._numbers(*self._partitions)):
-            sums = tuple(map(sum, counts))
+            sums = tuple(sum(filter(None, of_task)) for of_task in counts)
             return Literal(sums if isinstance(parent, Lengths) else sum(sums))
         if not self._schema.fields:
             return None

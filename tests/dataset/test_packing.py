@@ -16,7 +16,7 @@ from dask_tfrecord.dataset.packing import plan_partitions
 from dask_tfrecord.files import writing
 from dask_tfrecord.files.entry import Block, FileEntry
 from dask_tfrecord.files.splits import Split
-from dask_tfrecord.files.storage.listing import FileInfo
+from dask_tfrecord.files.storage.listing import FileInfo, info_table
 from dask_tfrecord.files.storage.store import Store
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -24,6 +24,10 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 def infos(*sizes: int | None) -> list[FileInfo]:
     return [FileInfo(f"/data/{n:06d}.tfrecord", size) for n, size in enumerate(sizes)]
+
+
+def files(*sizes: int | None) -> pa.Table:
+    return info_table(infos(*sizes))
 
 
 def sizes(partitions: Any) -> list[list[int | None]]:
@@ -45,7 +49,7 @@ def sizes(partitions: Any) -> list[list[int | None]]:
 def test_neighbouring_files_share_a_partition_up_to_its_size(
     found: list[int | None], blocksize: int | None, expected: list[list[int]]
 ) -> None:
-    partitions, _ = plan_partitions(infos(*found), blocksize=blocksize)
+    partitions, _ = plan_partitions(files(*found), blocksize=blocksize)
     assert sizes(partitions) == expected
 
 
@@ -55,7 +59,7 @@ def test_files_of_different_partition_values_never_share() -> None:
         "key": pa.array(["a", "a", None, None, "b", "b"]),
         "x": pa.array([1.0, 1.0, 1.0, 1.0, nan, nan]),
     }
-    partitions, found = plan_partitions(infos(*range(1, 7)), values=values, blocksize=1000)
+    partitions, found = plan_partitions(files(*range(1, 7)), values=values, blocksize=1000)
     assert sizes(partitions) == [[1, 2], [3, 4], [5, 6]]
     assert found["key"].to_pylist() == ["a", None, "b"]
     assert str(found["x"].to_pylist()) == "[1.0, 1.0, nan]"
@@ -65,22 +69,22 @@ def test_partition_values_are_those_of_the_partition_where_files_are_split() -> 
     blocks = tuple(Block(n, n, n) for n in range(0, 100, 10))
     entries = [FileEntry(f"{n}", 100, 100, 0, blocks=blocks) for n in range(2)]
     values = {"key": pa.array(["a", "b"])}
-    partitions, found = plan_partitions(infos(100, 100), entries, values, blocksize=50)
+    partitions, found = plan_partitions(files(100, 100), dict(enumerate(entries)), values, blocksize=50)
     assert found["key"].to_pylist() == ["a", "a", "b", "b"]
     assert [[split.records for split in partition] for partition in partitions] == [[50]] * 4
 
 
 def test_more_files_than_a_task_should_open_do_not_share_a_partition() -> None:
-    partitions, _ = plan_partitions(infos(*[0] * 1000), blocksize=1 << 27)
+    partitions, _ = plan_partitions(files(*[0] * 1000), blocksize=1 << 27)
     assert [len(partition) for partition in partitions] == [256, 256, 256, 232]
 
 
 def test_a_file_is_cut_at_its_blocks_into_stretches_of_about_the_same_size() -> None:
     blocks = tuple(Block(n * 10, n * 10, n) for n in range(100))
     [entry] = [FileEntry("f", 1000, 100, 0, blocks=blocks)]
-    partitions, _ = plan_partitions(infos(1000), [entry], blocksize=300)
+    partitions, _ = plan_partitions(files(1000), {0: entry}, blocksize=300)
     [info] = infos(1000)
-    assert partitions == (
+    assert tuple(partitions) == (
         (Split(info, Block(0, 0, 0), Block(250, 250, 25), 25),),
         (Split(info, Block(250, 250, 25), Block(500, 500, 50), 25),),
         (Split(info, Block(500, 500, 50), Block(750, 750, 75), 25),),
@@ -162,7 +166,7 @@ def test_what_is_no_size_is_refused(blocksize: Any, tmp_path: Path) -> None:
 def test_a_task_carries_no_splits_but_its_own(frame: pd.DataFrame, tmp_path: Path) -> None:
     blocks = tuple(Block(n * 10, n * 10, n) for n in range(100_000))
     entry = FileEntry("f", 1_000_000, 100_000, 0, blocks=blocks)
-    partitions, _ = plan_partitions(infos(1_000_000), [entry], blocksize=1000)
+    partitions, _ = plan_partitions(files(1_000_000), {0: entry}, blocksize=1000)
     assert len(partitions) == 1000
     assert max(len(pickle.dumps(partition)) for partition in partitions) < 500
 
@@ -171,7 +175,9 @@ def test_a_hundred_thousand_files_of_many_values_are_each_planned_once() -> None
     count = 100_000
     values = {"key": pa.array([n // 100 for n in range(count)])}
     entries = [FileEntry(f"{n}", 10, 1, 0, blocks=(Block(0, 0, 0),)) for n in range(count)]
-    partitions, found = plan_partitions(infos(*[10] * count), entries, values, blocksize=1 << 20)
+    partitions, found = plan_partitions(
+        files(*[10] * count), dict(enumerate(entries)), values, blocksize=1 << 20
+    )
     assert found["key"].to_pylist() == list(range(1000))
     assert [split.file.path for partition in partitions for split in partition] == [
         info.path for info in infos(*[10] * count)

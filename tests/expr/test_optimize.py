@@ -14,14 +14,15 @@ import pyarrow as pa
 import pytest
 from dask.base import tokenize
 
-from dask_tfrecord import expr, read_tfrecord, to_tfrecord
+from dask_tfrecord import Snapshot, TFRecordError, expr, read_tfrecord, to_tfrecord
 from dask_tfrecord.codec import Decoder
 from dask_tfrecord.dataset.packing import plan_partitions
 from dask_tfrecord.dataset.plan import Dataset
+from dask_tfrecord.dataset.snapshot import file_table
 from dask_tfrecord.dataset.write.run import WriteRun
 from dask_tfrecord.files import reading as files
 from dask_tfrecord.files.options import ReadOptions
-from dask_tfrecord.files.storage.listing import FileInfo
+from dask_tfrecord.files.storage.listing import FileInfo, info_table
 from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.schema.model import Schema
 
@@ -133,26 +134,26 @@ def test_a_length_decodes_nothing_and_opens_nothing_where_it_is_known(
 ) -> None:
     run, expected = LENGTHS[query]
     assert run(ddf) == expected
-    known = bool(ddf.expr.dataset.entries)
+    known = bool(ddf.expr.dataset.is_described)
     assert cost.decoded == []
     assert cost.files == (0 if known else FILES)
 
 
 def test_the_length_of_some_partitions_counts_in_their_files_only(ddf: Any, cost: Cost) -> None:
     assert len(ddf.partitions[1:3]) == 8
-    assert (cost.files, cost.decoded) == (0 if ddf.expr.dataset.entries else 2, [])
+    assert (cost.files, cost.decoded) == (0 if ddf.expr.dataset.is_described else 2, [])
 
 
 @pytest.mark.parametrize("query", [lambda d: d.index, lambda d: d[[]]])
 def test_rows_without_columns_open_nothing_where_they_are_counted(query: Any, ddf: Any, cost: Cost) -> None:
     assert query(ddf).compute().shape[0] == 20
-    assert (cost.files, cost.decoded) == (0 if ddf.expr.dataset.entries else FILES, [])
+    assert (cost.files, cost.decoded) == (0 if ddf.expr.dataset.is_described else FILES, [])
 
 
 def test_the_length_of_a_filter_reads_its_columns_only(ddf: Any, cost: Cost) -> None:
     assert len(ddf[ddf.x > 3]) == 16
     assert cost.decoded == ["x"]
-    assert len(cost.opened) == (FILES - 1 if ddf.expr.dataset.entries else FILES)
+    assert len(cost.opened) == (FILES - 1 if ddf.expr.dataset.is_described else FILES)
 
 
 def test_a_write_and_a_sum_share_their_reading(ddf: Any, cost: Cost, tmp_path: Path) -> None:
@@ -177,8 +178,8 @@ def test_the_same_files_have_the_same_keys_until_one_is_rewritten(root: Path, tm
 def many(count: int) -> Dataset:
     """A dataset whose files do not exist."""
     schema = Schema.from_arrow(pa.schema({f"c{n}": pa.int64() for n in range(50)}))
-    infos = tuple(FileInfo(f"/nowhere/part-{n:06d}.tfrecord", n) for n in range(count))
-    partitions, values = plan_partitions(infos, blocksize=None)
+    infos = [FileInfo(f"/nowhere/part-{n:06d}.tfrecord", n) for n in range(count)]
+    partitions, values = plan_partitions(info_table(infos), blocksize=None)
     return Dataset(Store.at("/nowhere"), partitions, schema, ReadOptions(), values)
 
 
@@ -188,11 +189,21 @@ def test_a_task_carries_its_own_file_and_not_the_others() -> None:
     assert max(len(cloudpickle.dumps(task)) for task in graph.values()) < 2500
 
 
+def test_a_read_makes_no_entries_of_the_snapshot(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = len(read_tfrecord(root, use_snapshot=False, filters=[("x", ">", 3)]))
+    monkeypatch.setattr(file_table, "to_entries", None)
+    ddf = read_tfrecord(root, filters=[("x", ">", 3)])
+    assert ddf.expr.dataset.is_described
+    assert len(ddf) == len(ddf.compute()) == expected
+    with pytest.raises(TFRecordError, match="not a valid snapshot"):
+        assert not Snapshot.open(root).files
+
+
 def test_statistics_travel_only_where_they_are_needed(root: Path) -> None:
     ddf = read_tfrecord(root, blocksize=None)
-    assert ddf.expr.dataset.entries
-    assert b"ColumnStatistics" not in cloudpickle.dumps(ddf[["x"]].optimize())
-    assert b"ColumnStatistics" in cloudpickle.dumps(ddf[ddf.x > 3].optimize())
+    assert ddf.expr.dataset.is_described
+    assert b"statistics.x" not in cloudpickle.dumps(ddf[["x"]].optimize())
+    assert b"statistics.x" in cloudpickle.dumps(ddf[ddf.x > 3].optimize())
 
 
 def test_a_plan_of_very_many_files_is_one_task_a_file_and_the_commit() -> None:

@@ -17,7 +17,13 @@ from dask_tfrecord.cli.where import Filters
 from dask_tfrecord.dataset.query.filters import names_in, parse_filters
 from dask_tfrecord.dataset.query.predicates import Predicate
 from dask_tfrecord.dataset.snapshot.visibility import committed_files, snapshot_of_version
-from dask_tfrecord.files.storage.listing import FileInfo, Listing, list_files, with_trailing_slash
+from dask_tfrecord.files.storage.listing import (
+    FileInfo,
+    Listing,
+    list_files,
+    table_infos,
+    with_trailing_slash,
+)
 from dask_tfrecord.files.storage.redaction import redact_errors
 from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.frames import pandas_to_arrow
@@ -134,7 +140,8 @@ def _files_of_version(
 ) -> tuple[FileInfo, ...]:
     if version is None:
         return committed_files(listing, use_snapshot=True)
-    return snapshot_of_version(with_trailing_slash(Store.at(path, storage_options)), version)[1]
+    _, files = snapshot_of_version(with_trailing_slash(Store.at(path, storage_options)), version)
+    return tuple(table_infos(files))
 
 
 def _read_tfrecord(

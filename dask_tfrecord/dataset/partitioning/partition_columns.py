@@ -6,8 +6,7 @@ import pyarrow as pa
 
 from dask_tfrecord.dataset.partitioning import hive
 from dask_tfrecord.dataset.requested_columns import RequestedColumns, unknown_column
-from dask_tfrecord.dataset.snapshot.model import Snapshot
-from dask_tfrecord.dataset.snapshot.table import value_columns
+from dask_tfrecord.dataset.snapshot.model import Snapshot, file_table
 from dask_tfrecord.errors import SchemaError
 from dask_tfrecord.files.storage.listing import Listing
 from dask_tfrecord.files.storage.paths import parent_of, unquoted_path
@@ -66,9 +65,11 @@ def values_from_snapshot(snapshot: Snapshot, schema: Schema) -> dict[str, pa.Arr
     """
     types = {item.name: value_type(item.type) for item in schema.fields}
     columns = {}
-    for name, values in value_columns(snapshot.files, snapshot.partitioning).items():
+    stored = file_table(snapshot).values
+    for name in stored.column_names:
         if name not in types:
             continue
+        values = stored[name].combine_chunks()
         try:
             columns[name] = convert(values, types[name])
         except (MisfitError, pa.ArrowException) as error:

@@ -7,6 +7,7 @@ keys here, whatever their own Python type is.
 
 import datetime
 import math
+import re
 from decimal import Decimal
 from fractions import Fraction
 from typing import Any, TypeAlias
@@ -22,6 +23,7 @@ ComparisonKey: TypeAlias = int | float | str | bytes
 _TICKS = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 _EPOCH = datetime.datetime(1970, 1, 1)
 _DAY = 86_400
+_SURROGATE = re.compile("[\ud800-\udfff]")
 _INFINITE = (math.inf, -math.inf)  # `math.isinf` fails for an integer larger than all floats
 
 
@@ -56,7 +58,9 @@ def comparison_key(value: Any, type_: pa.DataType) -> ComparisonKey | Fraction:
     type_ = value_type(type_)
     value = value.as_py() if isinstance(value, pa.Scalar) else value
     if is_text(type_):
-        return str(_check(value, isinstance(value, str), "a string", type_))
+        text = str(_check(value, isinstance(value, str), "a string", type_))
+        _check(text, not _SURROGATE.search(text), "valid Unicode", type_)
+        return text
     if is_binary(type_):
         _check(value, isinstance(value, bytes | bytearray | memoryview), "bytes", type_)
         return bytes(value)

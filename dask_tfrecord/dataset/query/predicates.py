@@ -3,46 +3,54 @@
 For one row, the outcome of a predicate is true, false or null, as in SQL. A filter keeps the rows for which
 it is true. For a file that has not been read, the partition values and the statistics of a snapshot restrict
 the outcomes of its rows: with a minimum of 5, ``x < 3`` can only be false. The *possible outcomes* of a file
-are the set of all outcomes that some row might have. A file is not read if true is not a possible outcome.
+are all outcomes that some row might have. A file is not read if true is not a possible outcome. The possible
+outcomes of all files are computed at once, from columns of minima and maxima.
 
-The set must never lack an outcome. If true is missing, the file is skipped and its rows are lost, without any
-error. If false or null is missing, a negation lacks true, or a filter is dropped because it seems to be true
-for all rows: rows are lost or added. A set with too many outcomes only costs time. So a predicate returns all
-outcomes where something is unknown: no statistics, NaN (which minimum and maximum ignore), or an expression
-that only Arrow can evaluate.
+No outcome may be missing. If true is missing, the file is skipped and its rows are lost, without any error.
+If false or null is missing, a negation lacks true, or a filter is dropped because it seems to be true for all
+rows: rows are lost or added. Too many outcomes only cost time. So a predicate returns all outcomes where
+something is unknown: no statistics, NaN (which minimum and maximum ignore), or an expression that only Arrow
+can evaluate.
 """
 
 import operator
 import pickle
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from fractions import Fraction
+from functools import reduce
 from hashlib import sha256
-from itertools import product
-from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias
+from typing import Any, ClassVar, Literal, NamedTuple
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow.dataset import dataset
 
-from dask_tfrecord.dataset.query.comparison_keys import (
-    ComparisonKey,
-    WrongTypeError,
-    comparison_key,
-    has_nan,
-    is_comparable,
-    scalar_from_key,
-)
-from dask_tfrecord.files.entry import ColumnStatistics, FileEntry
-from dask_tfrecord.schema.model import Field
-from dask_tfrecord.schema.storage_types import value_type
+from dask_tfrecord.dataset.query.comparison_keys import ComparisonKey, scalar_from_key
+from dask_tfrecord.dataset.query.ranges import ColumnRange, FileRanges, Mask, comparable_values
 
 Operator = Literal["==", "!=", "<", "<=", ">", ">="]
-Outcomes: TypeAlias = frozenset[bool | None]
 
-# The outcomes of a predicate about which nothing is known.
-ANY: Outcomes = frozenset((True, False, None))
+
+class Outcomes(NamedTuple):
+    """The possible outcomes of a predicate in each of some files.
+
+    Attributes
+    ----------
+    true, false, null : numpy.ndarray of bool
+        True if some row of the file might have this outcome.
+    """
+
+    true: Mask
+    false: Mask
+    null: Mask
+
+    @property
+    def only_true(self) -> Mask:
+        """True if the predicate is true for all rows of the file."""
+        return ~(self.false | self.null)
+
 
 COMPARE: dict[str, Callable[[Any, Any], bool]] = {
     "==": operator.eq,
@@ -62,28 +70,6 @@ _ARROW = {
 }
 
 
-class ColumnRange(NamedTuple):
-    """The known limits of the values of a column in one file.
-
-    Attributes
-    ----------
-    low, high : comparison key, optional
-        No value is less than `low` or greater than `high`, NaN aside. None if unknown.
-    may_have_values, may_have_nulls, may_have_nan : bool
-        False if it is known that the column has no values, no nulls, or no NaN.
-    """
-
-    low: ComparisonKey | None = None
-    high: ComparisonKey | None = None
-    may_have_values: bool = True
-    may_have_nulls: bool = True
-    may_have_nan: bool = True
-
-
-# By column name. Nothing is known about a column that is not in it.
-ColumnRanges: TypeAlias = Mapping[str, ColumnRange]
-
-
 class Predicate(ABC):
     """A condition on a row."""
 
@@ -92,8 +78,8 @@ class Predicate(ABC):
         """Return the names of the columns in the condition."""
 
     @abstractmethod
-    def outcomes(self, ranges: ColumnRanges) -> Outcomes:
-        """Return all possible outcomes for the rows of a file, given what is known about its columns."""
+    def outcomes(self, ranges: FileRanges) -> Outcomes:
+        """Return all possible outcomes for the rows of each file, given what is known about its columns."""
 
     @abstractmethod
     def mask(self, table: pa.Table) -> pa.ChunkedArray:
@@ -111,25 +97,18 @@ class Compare(Predicate):
     def columns(self) -> set[str]:
         return {self.name}
 
-    def outcomes(self, ranges: ColumnRanges) -> Outcomes:
-        column = ranges.get(self.name, ColumnRange())
-        outcomes: set[bool | None] = set()
-        if column.may_have_values:
-            outcomes |= {
-                answer for answer in (True, False) if _can_be(self.operator, column, self.key, answer)
-            }
-        if column.may_have_nulls or column.may_have_nan:
-            # A null of Arrow gives null. A null of numpy is NaN, which differs from every value.
-            outcomes |= {None, self.operator == "!="}
-        return frozenset(outcomes)
+    def outcomes(self, ranges: FileRanges) -> Outcomes:
+        column = ranges.column(self.name)
+        true = column.may_have_values & _can_be(self.operator, column, self.key, True)
+        false = column.may_have_values & _can_be(self.operator, column, self.key, False)
+        # A null of Arrow gives null. A null of numpy is NaN, which differs from every value.
+        missing = column.may_have_nulls | column.may_have_nan
+        if self.operator == "!=":
+            return Outcomes(true | missing, false, missing)
+        return Outcomes(true, false | missing, missing)
 
     def mask(self, table: pa.Table) -> pa.ChunkedArray:
-        column = _values(table, self.name)
-        scalar = scalar_from_key(self.key, column.type)
-        if scalar is None:  # the key is greater or less than all values of the type
-            answer = COMPARE[self.operator](0, self.key)
-            return pc.if_else(column.is_valid(), answer, pa.scalar(None, pa.bool_()))
-        return _ARROW[self.operator](column, scalar)
+        return _compare(comparable_values(table[self.name]), self.operator, self.key)
 
 
 @dataclass(frozen=True)
@@ -143,21 +122,23 @@ class IsIn(Predicate):
     def columns(self) -> set[str]:
         return {self.name}
 
-    def outcomes(self, ranges: ColumnRanges) -> Outcomes:
-        column = ranges.get(self.name, ColumnRange())
-        outcomes: set[bool | None] = set()
-        if column.may_have_values:
-            may_match = any(_can_be("==", column, key, True) for key in self.keys)
-            must_match = any(not _can_be("==", column, key, False) for key in self.keys)
-            outcomes |= {answer for answer, may in ((True, may_match), (False, not must_match)) if may}
-        if column.may_have_nulls:
-            outcomes.add(self.matches_null)
-        if column.may_have_nan:
-            outcomes |= {False, any(key != key for key in self.keys)}
-        return frozenset(outcomes)
+    def outcomes(self, ranges: FileRanges) -> Outcomes:
+        column = ranges.column(self.name)
+        nothing = np.zeros(len(ranges.may_have_rows), bool)
+        may_match = reduce(np.logical_or, (_can_be("==", column, key, True) for key in self.keys), nothing)
+        may_differ = reduce(
+            np.logical_and, (_can_be("==", column, key, False) for key in self.keys), ~nothing
+        )
+        true, false = column.may_have_values & may_match, column.may_have_values & may_differ
+        false |= column.may_have_nan
+        if any(key != key for key in self.keys):
+            true |= column.may_have_nan
+        if self.matches_null:
+            return Outcomes(true | column.may_have_nulls, false, nothing)
+        return Outcomes(true, false | column.may_have_nulls, nothing)
 
     def mask(self, table: pa.Table) -> pa.ChunkedArray:
-        column = _values(table, self.name)
+        column = comparable_values(table[self.name])
         keys = [*self.keys, *(-key for key in self.keys if key == 0)]  # -0.0 and 0.0 differ in Arrow
         scalars = [scalar_from_key(key, column.type) for key in keys]
         values = [_arrow_value(scalar) for scalar in scalars if scalar is not None]
@@ -177,25 +158,13 @@ class IsNull(Predicate):
     def columns(self) -> set[str]:
         return {self.name}
 
-    def outcomes(self, ranges: ColumnRanges) -> Outcomes:
-        column = ranges.get(self.name, ColumnRange())
-        answers = ((True, column.may_have_nulls or column.may_have_nan), (False, column.may_have_values))
-        return frozenset(answer for answer, may in answers if may)
+    def outcomes(self, ranges: FileRanges) -> Outcomes:
+        column = ranges.column(self.name)
+        nothing = np.zeros(len(ranges.may_have_rows), bool)
+        return Outcomes(column.may_have_nulls | column.may_have_nan, column.may_have_values, nothing)
 
     def mask(self, table: pa.Table) -> pa.ChunkedArray:
         return table[self.name].is_null()
-
-
-def _both(left: bool | None, right: bool | None) -> bool | None:
-    if left is False or right is False:
-        return False
-    return None if left is None or right is None else True
-
-
-def _either(left: bool | None, right: bool | None) -> bool | None:
-    if left is True or right is True:
-        return True
-    return None if left is None or right is None else False
 
 
 @dataclass(frozen=True)
@@ -205,15 +174,10 @@ class _Pair(Predicate):
     left: Predicate
     right: Predicate
 
-    _combine: ClassVar["staticmethod[[bool | None, bool | None], bool | None]"]
     _combine_masks: ClassVar["staticmethod[[pa.ChunkedArray, pa.ChunkedArray], pa.ChunkedArray]"]
 
     def columns(self) -> set[str]:
         return self.left.columns() | self.right.columns()
-
-    def outcomes(self, ranges: ColumnRanges) -> Outcomes:
-        pairs = product(self.left.outcomes(ranges), self.right.outcomes(ranges))
-        return frozenset(self._combine(*pair) for pair in pairs)
 
     def mask(self, table: pa.Table) -> pa.ChunkedArray:
         return self._combine_masks(self.left.mask(table), self.right.mask(table))
@@ -222,15 +186,32 @@ class _Pair(Predicate):
 class And(_Pair):
     """The conjunction of two predicates."""
 
-    _combine = staticmethod(_both)
     _combine_masks = staticmethod(pc.and_kleene)
+
+    def outcomes(self, ranges: FileRanges) -> Outcomes:
+        return _conjunction(self.left.outcomes(ranges), self.right.outcomes(ranges))
 
 
 class Or(_Pair):
     """The disjunction of two predicates."""
 
-    _combine = staticmethod(_either)
     _combine_masks = staticmethod(pc.or_kleene)
+
+    def outcomes(self, ranges: FileRanges) -> Outcomes:
+        left, right = _negation(self.left.outcomes(ranges)), _negation(self.right.outcomes(ranges))
+        return _negation(_conjunction(left, right))
+
+
+def _conjunction(left: Outcomes, right: Outcomes) -> Outcomes:
+    """Return the outcomes of a conjunction, whose operands may have any pair of their possible outcomes."""
+    true = left.true & right.true
+    false = (left.false & (right.true | right.false | right.null)) | (right.false & (left.true | left.null))
+    null = (left.null & (right.true | right.null)) | (left.true & right.null)
+    return Outcomes(true, false, null)
+
+
+def _negation(outcomes: Outcomes) -> Outcomes:
+    return Outcomes(outcomes.false, outcomes.true, outcomes.null)
 
 
 @dataclass(frozen=True)
@@ -242,8 +223,8 @@ class Not(Predicate):
     def columns(self) -> set[str]:
         return self.operand.columns()
 
-    def outcomes(self, ranges: ColumnRanges) -> Outcomes:
-        return frozenset(None if answer is None else not answer for answer in self.operand.outcomes(ranges))
+    def outcomes(self, ranges: FileRanges) -> Outcomes:
+        return _negation(self.operand.outcomes(ranges))
 
     def mask(self, table: pa.Table) -> pa.ChunkedArray:
         return pc.invert(self.operand.mask(table))
@@ -262,10 +243,11 @@ class Ambiguous(Predicate):
     def columns(self) -> set[str]:
         return {name for candidate in self.candidates for name in candidate.columns()}
 
-    def outcomes(self, ranges: ColumnRanges) -> Outcomes:
+    def outcomes(self, ranges: FileRanges) -> Outcomes:
         if not self.candidates:
-            return ANY
-        return frozenset().union(*(candidate.outcomes(ranges) for candidate in self.candidates))
+            return _any(ranges)
+        found = zip(*(candidate.outcomes(ranges) for candidate in self.candidates), strict=True)
+        return Outcomes(*(reduce(np.logical_or, masks) for masks in found))
 
     def mask(self, table: pa.Table) -> pa.ChunkedArray:
         raise TypeError("the filter has no mask: it is unknown which of the predicates is equivalent to it")
@@ -281,8 +263,8 @@ class ArrowExpression(Predicate):
     def columns(self) -> set[str]:
         return set(self.names)
 
-    def outcomes(self, ranges: ColumnRanges) -> Outcomes:
-        return ANY
+    def outcomes(self, ranges: FileRanges) -> Outcomes:
+        return _any(ranges)
 
     def mask(self, table: pa.Table) -> pa.ChunkedArray:
         rows = dataset(table.select(self.names))
@@ -293,90 +275,51 @@ class ArrowExpression(Predicate):
         return f"ArrowExpression({sha256(pickle.dumps(self.expression)).hexdigest()}, {self.names})"
 
 
-def outcomes_in_file(
-    predicate: Predicate, fields: Iterable[Field], entry: FileEntry | None, values: Mapping[str, pa.Scalar]
-) -> Outcomes:
-    """Return the possible outcomes of a predicate for the rows of one file.
-
-    Parameters
-    ----------
-    predicate : Predicate
-        The predicate.
-    fields : iterable of Field
-        The columns of the predicate.
-    entry : FileEntry, optional
-        The entry of the file in a snapshot.
-    values : mapping of str to pyarrow.Scalar
-        The partition columns: the one value that all rows have.
-    """
-    if entry is not None and not entry.records:
-        return frozenset()
-    by_name = {field.name: field for field in fields}
-    ranges = {name: range_of_value(by_name[name], value.as_py()) for name, value in values.items()}
-    if entry is not None:
-        for column in entry.statistics:
-            if column.name in by_name and column.name not in ranges:
-                ranges[column.name] = range_of_statistics(by_name[column.name], column, entry.records)
-    return predicate.outcomes(ranges)
+def possible_outcomes(predicate: Predicate, ranges: FileRanges) -> Outcomes:
+    """Return all possible outcomes for the rows of each file. A file without rows has none."""
+    return Outcomes(*(mask & ranges.may_have_rows for mask in predicate.outcomes(ranges)))
 
 
-def range_of_statistics(field: Field, statistics: ColumnStatistics, records: int) -> ColumnRange:
-    """Return what the statistics of a file prove about a column."""
-    may_have_values, may_have_nulls = statistics.nulls < records, statistics.nulls > 0
-    if not is_comparable(field.type):
-        return ColumnRange(None, None, may_have_values, may_have_nulls, False)
-    low, high = (
-        None if bound is None else _bound(bound, field) for bound in (statistics.min, statistics.max)
-    )
-    return ColumnRange(low, high, may_have_values, may_have_nulls, may_have_values and has_nan(field.type))
+def _any(ranges: FileRanges) -> Outcomes:
+    """Return the outcomes of a predicate about which nothing is known."""
+    anything = np.ones(len(ranges.may_have_rows), bool)
+    return Outcomes(anything, anything, anything)
 
 
-def range_of_value(field: Field, value: Any) -> ColumnRange:
-    """Return what is known about a column that has the same value in all rows."""
-    if value is None:
-        return ColumnRange(None, None, False, True, False)
-    key = _bound(value, field)
-    if key != key:
-        return ColumnRange(None, None, True, False, True)
-    return ColumnRange(key, key, True, False, False)
-
-
-def _can_be(symbol: Operator, column: ColumnRange, key: Any, answer: bool) -> bool:
-    """Return True if comparing some value in the range with the key can give this answer."""
-    low: Any = column.low  # `Any`, because types cannot express that the keys of one column are comparable
-    high: Any = column.high
+def _can_be(symbol: Operator, column: ColumnRange, key: Any, answer: bool) -> Mask:
+    """Return, for each file, True if comparing some value in the range with the key can give this answer."""
     if symbol in ("!=", "<=", ">="):
         opposite: dict[str, Operator] = {"!=": "==", "<=": ">", ">=": "<"}
         if key != key:  # a comparison with NaN is false
-            return answer == (symbol == "!=")
+            return np.full(len(column.may_have_values), answer == (symbol == "!="))
         return _can_be(opposite[symbol], column, key, not answer)
     if symbol == "==":
-        inside = (low is None or low <= key) and (high is None or key <= high)
-        return bool(inside) if answer else not (low == key == high)
-    nearest = low if (symbol == "<") == answer else high
-    return nearest is None or COMPARE[symbol](nearest, key) == answer
+        if answer:
+            return _test(column, "low", "<=", key, True) & _test(column, "high", ">=", key, True)
+        return ~(_test(column, "low", "==", key, False) & _test(column, "high", "==", key, False))
+    nearest: Literal["low", "high"] = "low" if (symbol == "<") == answer else "high"
+    test = _test(column, nearest, symbol, key, answer)
+    return test if answer else ~test
 
 
-def _bound(value: Any, field: Field) -> ComparisonKey | None:
-    """Return the comparison key of a bound; None if there is none."""
-    try:
-        key = comparison_key(value, field.type)
-    except WrongTypeError:
-        return None
-    return None if isinstance(key, Fraction) else key
+def _test(
+    column: ColumnRange, bound: Literal["low", "high"], symbol: Operator, key: Any, unknown: bool
+) -> Mask:
+    """Return, for each file, the comparison of a bound with the key; ``unknown`` if the bound is unknown."""
+    bounds = column.low if bound == "low" else column.high
+    if bounds is None:
+        return np.full(len(column.may_have_values), unknown)
+    mask: Mask = pc.fill_null(_compare(bounds, symbol, key), unknown).to_numpy(zero_copy_only=False)
+    return mask
 
 
-def _values(table: pa.Table, name: str) -> pa.ChunkedArray:
-    """Convert a column to a type for which Arrow's comparisons give the same results as comparison keys."""
-    column = table[name]
-    type_ = value_type(column.type)
-    if pa.types.is_floating(type_):  # float64 compares without rounding the key
-        return (
-            column.cast(pa.float32()).cast(pa.float64())
-            if pa.types.is_float16(type_)
-            else column.cast(pa.float64())
-        )
-    return column.cast(pa.binary() if pa.types.is_fixed_size_binary(type_) else type_)
+def _compare(values: Any, symbol: Operator, key: ComparisonKey) -> Any:
+    """Compare comparable values with a key. The result is null where the value is null."""
+    scalar = scalar_from_key(key, values.type)
+    if scalar is None:  # the key is greater or less than all values of the type
+        answer = COMPARE[symbol](0, key)
+        return pc.if_else(values.is_valid(), answer, pa.scalar(None, pa.bool_()))
+    return _ARROW[symbol](values, scalar)
 
 
 def _arrow_value(scalar: pa.Scalar) -> Any:

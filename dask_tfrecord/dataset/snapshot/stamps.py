@@ -3,19 +3,30 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from dask_tfrecord.files.entry import FileEntry
-from dask_tfrecord.files.storage.listing import FileInfo, list_directory
+from dask_tfrecord.files.storage.listing import list_directory
 from dask_tfrecord.files.storage.open_file import stamp_of
 from dask_tfrecord.files.storage.store import Store
 
 
-def is_proven(file: FileInfo, entry: FileEntry) -> bool:
-    """Return True if the stamp of a listed file is equal to the stamp in the snapshot.
+def are_proven(files: pa.Table, rows: pa.Table) -> pa.ChunkedArray:
+    """Return, for each file of a snapshot, True if the listed stamp is equal to the stamp in the snapshot.
 
-    The result is also True for entries without a stamp, which early versions of this library wrote. For such
-    files, only the size can be compared.
+    The result is also True for files without a stamp in the snapshot, which early versions of this library
+    wrote. For such files, only the size can be compared.
+
+    Parameters
+    ----------
+    files : pyarrow.Table
+        The files as `snapshot_files` returns them.
+    rows : pyarrow.Table
+        The same files as the rows of a `FileTable`.
     """
-    return not entry.stamp or file.stamp == entry.stamp
+    stamps = pc.fill_null(rows["stamp"], "")
+    return pc.or_(pc.equal(stamps, ""), pc.equal(stamps, files["stamp"]))
 
 
 def with_stamps(store: Store, files: Sequence[FileEntry]) -> list[FileEntry]:

@@ -33,7 +33,7 @@ _TABLE = pa.schema(
 # Optional columns. Parquet has no struct without fields, so an empty one is left out.
 _STAMP = "stamp"
 _VALUES = "partition"
-_STATISTICS = "statistics"
+STATISTICS = "statistics"
 
 _NULLS = pa.field("nulls", pa.int64())
 _LENGTH_FIELDS = [_NULLS, pa.field("min_length", pa.int64()), pa.field("max_length", pa.int64())]
@@ -52,7 +52,7 @@ def value_name(column: str) -> str:
 
 def statistics_name(column: str) -> str:
     """Return the name of the table's column with the statistics of a column of the records."""
-    return f"{_STATISTICS}.{column}"
+    return f"{STATISTICS}.{column}"
 
 
 # -- Entries <-> table ---------------------------------------------------------------------------------------
@@ -65,8 +65,9 @@ def from_entries(files: Sequence[FileEntry], schema: Schema, partitioning: Seque
     columns[_STAMP] = pa.array([file.stamp or None for file in files], pa.string())
     for file in files:
         check(len(file.values) == len(partitioning), f"{file.path!r} needs one value per partition column")
-    for name, values in value_columns(files, partitioning).items():
-        columns[value_name(name)] = values
+    for at, item in enumerate(partitioning):
+        values = [file.values[at] for file in files]
+        columns[value_name(item.name)] = pa.array(values, value_type(item.type))
     known = {column.name for file in files for column in file.statistics}
     found = [{column.name: column for column in file.statistics} for file in files] if known else []
     for item in schema.fields:
@@ -74,14 +75,6 @@ def from_entries(files: Sequence[FileEntry], schema: Schema, partitioning: Seque
             of_files = [of_file.get(item.name) for of_file in found]
             columns[statistics_name(item.name)] = _column_statistics(of_files, item)
     return pa.table(columns)
-
-
-def value_columns(files: Sequence[FileEntry], partitioning: Sequence[Field]) -> dict[str, pa.Array]:
-    """Return the values of the partition columns, one for each file. Categories become their values."""
-    return {
-        column.name: pa.array([file.values[at] for file in files], value_type(column.type))
-        for at, column in enumerate(partitioning)
-    }
 
 
 def to_entries(table: pa.Table, schema: Schema, partitioning: Sequence[Field]) -> tuple[FileEntry, ...]:
@@ -95,22 +88,27 @@ def to_entries(table: pa.Table, schema: Schema, partitioning: Sequence[Field]) -
     required = [table[name].to_pylist() for name in _TABLE.names[:-1]]
     stamps = [stamp or "" for stamp in table[_STAMP].to_pylist()]
     values = [table[value_name(item.name)].to_pylist() for item in partitioning]
-    statistics = [
-        _read_statistics(table[statistics_name(item.name)], item.name)
-        for item in schema.fields
-        if statistics_name(item.name) in table.column_names
-    ]
     return tuple(
         FileEntry(*row)
         for row in zip(
             *required,
             _rows(values, len(table)),
-            _read_blocks(table),
-            (tuple(one for one in of_file if one) for of_file in _rows(statistics, len(table))),
+            read_blocks(table),
+            read_statistics(table, schema),
             stamps,
             strict=True,
         )
     )
+
+
+def read_statistics(table: pa.Table, schema: Schema) -> Iterable[tuple[ColumnStatistics, ...]]:
+    """Return the statistics of each file."""
+    statistics = [
+        _read_statistics(table[statistics_name(item.name)], item.name)
+        for item in schema.fields
+        if statistics_name(item.name) in table.column_names
+    ]
+    return (tuple(one for one in of_file if one) for of_file in _rows(statistics, len(table)))
 
 
 def _rows(columns: Sequence[Sequence[Any]], count: int) -> Iterable[tuple[Any, ...]]:
@@ -131,7 +129,8 @@ def _blocks(files: Sequence[FileEntry]) -> pa.Array:
     return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), structs).cast(_TABLE.field("blocks").type)
 
 
-def _read_blocks(table: pa.Table) -> Iterable[tuple[Block, ...]]:
+def read_blocks(table: pa.Table) -> Iterable[tuple[Block, ...]]:
+    """Return the blocks of each file."""
     numbers, ends = _block_numbers(table)
     blocks = list(map(Block, *(number.tolist() for number in numbers)))
     starts = [0, *ends[:-1].tolist()]
@@ -191,7 +190,7 @@ def to_stored(table: pa.Table, schema: Schema, partitioning: Sequence[Field]) ->
     known = {name for name in table.column_names if table[name].null_count < len(table)}
     structs = {
         _VALUES: {item.name: value_name(item.name) for item in partitioning},
-        _STATISTICS: {
+        STATISTICS: {
             item.name: name for item in schema.fields if (name := statistics_name(item.name)) in known
         },
     }
@@ -219,8 +218,8 @@ def from_stored(stored: pa.Table, schema: Schema, partitioning: Sequence[Field])
         found = stored[_VALUES].combine_chunks()
         for item in partitioning:
             columns[value_name(item.name)] = found.field(item.name).cast(value_type(item.type))
-    if _STATISTICS in stored.column_names:
-        found = stored[_STATISTICS].combine_chunks()
+    if STATISTICS in stored.column_names:
+        found = stored[STATISTICS].combine_chunks()
         for item in schema.select([field.name for field in found.type]).fields:
             columns[statistics_name(item.name)] = _checked_statistics(found.field(item.name), item)
     table = pa.table(columns)

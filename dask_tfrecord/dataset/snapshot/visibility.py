@@ -2,11 +2,21 @@
 
 from collections.abc import Sequence
 
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from dask_tfrecord.dataset.snapshot.model import Snapshot, file_table, find_snapshot, open_version
 from dask_tfrecord.dataset.snapshot.names import METADATA_DIRECTORY, open_runs, replaced_files
 from dask_tfrecord.errors import CorruptRecordError, TFRecordError
 from dask_tfrecord.files.part_names import PART_NAME, is_part, run_of
-from dask_tfrecord.files.storage.listing import FileInfo, Listing, list_directory
+from dask_tfrecord.files.storage.listing import (
+    FileInfo,
+    Listing,
+    column_paths,
+    directory_table,
+    list_directory,
+    unquoted_column,
+)
 from dask_tfrecord.files.storage.not_found import unfinished_only
 from dask_tfrecord.files.storage.paths import name_of, parent_of, unquoted_path
 from dask_tfrecord.files.storage.store import Store
@@ -20,8 +30,13 @@ def listed_path(store: Store, name: str) -> str:
     return f"{unquoted_path(store.join(''))}{name}"
 
 
-def snapshot_files(store: Store, snapshot: Snapshot) -> tuple[FileInfo, ...]:
+def snapshot_files(store: Store, snapshot: Snapshot) -> pa.Table:
     """Compare a snapshot with the directory, and return its files with their checksums.
+
+    Returns
+    -------
+    pyarrow.Table
+        The files in the order of the snapshot, as `info_table` returns files.
 
     Raises
     ------
@@ -30,7 +45,7 @@ def snapshot_files(store: Store, snapshot: Snapshot) -> tuple[FileInfo, ...]:
     TFRecordError
         If the directory holds files of other tools that the snapshot does not list.
     """
-    files, others = _listed_and_others(store, snapshot)
+    files, others = listed_and_others(store, snapshot)
     foreign = {path for path in others if not is_part(path)}
     if foreign:  # an interrupted overwrite may not have removed them yet
         foreign -= {listed_path(store, path) for path in replaced_files(store, snapshot.run)}
@@ -43,25 +58,43 @@ def snapshot_files(store: Store, snapshot: Snapshot) -> tuple[FileInfo, ...]:
     return files
 
 
-def _listed_and_others(store: Store, snapshot: Snapshot) -> tuple[tuple[FileInfo, ...], set[str]]:
-    """Compare a snapshot with the directory. Return its files, and the paths of all other visible files."""
-    present = {unquoted_path(info.path): info for info in list_directory(store)}
-    files = []
-    start = listed_path(store, "")
-    for entry in snapshot.files:
-        info = present.pop(start + entry.path, None)
-        if info is None or (store.local and info.size is None):
-            raise CorruptRecordError(_MISSING, path=store.public(store.join(entry.path)), advice=_ADVICE)
-        if info.size not in (None, entry.bytes):
-            problem = f"the file has {info.size:,} bytes, but {entry.bytes:,} in the dataset's snapshot"
-            index = "" if is_part(entry.path) else "call dask_tfrecord.index again if it was changed, or "
-            public = store.public(store.join(entry.path))
-            raise CorruptRecordError(problem, path=public, advice=index + _ADVICE)
-        files.append(FileInfo(info.path, info.size, info.stamp, entry.crc32c))
-    return tuple(files), set(present)
+def listed_and_others(store: Store, snapshot: Snapshot) -> tuple[pa.Table, list[str]]:
+    """Compare a snapshot with the directory. Return its files, and the paths of all other visible files.
+
+    Raises
+    ------
+    CorruptRecordError
+        If a file is missing or has another size.
+    """
+    present, rows = directory_table(store), file_table(snapshot).rows
+    present_paths = unquoted_column(present["path"])
+    paths = pc.binary_join_element_wise(listed_path(store, ""), rows["path"], "").cast(pa.binary())
+    files = present.take(pc.index_in(paths, present_paths))
+    if not files["size"].equals(rows["bytes"]):  # for remote files, some sizes may be unknown
+        is_missing = files["size" if store.local else "path"].is_null()
+        is_resized = pc.fill_null(pc.not_equal(files["size"], rows["bytes"]), False)
+        first = pc.index(pc.or_(is_missing, is_resized), True).as_py()
+        if first >= 0:
+            entry = (rows["path"], rows["bytes"], files["size"])
+            raise _lost_file(store, *(column[first].as_py() for column in entry))
+    others = present_paths[:0]
+    if len(present) > len(files):
+        others = present_paths.filter(pc.invert(pc.is_in(present_paths, paths)))
+    columns = [*files.drop_columns(["crc32c"]).columns, rows["crc32c"]]
+    return pa.table(columns, schema=files.schema), column_paths(others)
 
 
-def snapshot_of_version(store: Store, number: int) -> tuple[Snapshot, tuple[FileInfo, ...]]:
+def _lost_file(store: Store, path: str, recorded: int, size: int | None) -> CorruptRecordError:
+    """Return the error for a file of a snapshot that is missing or has another size."""
+    public = store.public(store.join(path))
+    if size is None:
+        return CorruptRecordError(_MISSING, path=public, advice=_ADVICE)
+    problem = f"the file has {size:,} bytes, but {recorded:,} in the dataset's snapshot"
+    index = "" if is_part(path) else "call dask_tfrecord.index again if it was changed, or "
+    return CorruptRecordError(problem, path=public, advice=index + _ADVICE)
+
+
+def snapshot_of_version(store: Store, number: int) -> tuple[Snapshot, pa.Table]:
     """Return one version of a dataset with its files. The directory may hold files of other versions.
 
     Raises
@@ -73,7 +106,7 @@ def snapshot_of_version(store: Store, number: int) -> tuple[Snapshot, tuple[File
     """
     snapshot = open_version(store, number)
     try:
-        return snapshot, _listed_and_others(store, snapshot)[0]
+        return snapshot, listed_and_others(store, snapshot)[0]
     except CorruptRecordError as error:
         raise error.replaced(
             problem=f"{error.problem}, in its version {number}",
@@ -82,7 +115,7 @@ def snapshot_of_version(store: Store, number: int) -> tuple[Snapshot, tuple[File
         ) from None
 
 
-def newest_snapshot(store: Store) -> tuple[Snapshot, tuple[FileInfo, ...]] | None:
+def newest_snapshot(store: Store) -> tuple[Snapshot, pa.Table] | None:
     """Return the newest snapshot with its files; None if the store's root has no snapshot.
 
     If an overwrite replaces the files in the meantime, its snapshot is used.

@@ -3,13 +3,14 @@
 import os
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 from urllib.parse import quote, urlsplit
 
+import pyarrow as pa
 from fsspec import AbstractFileSystem
 from fsspec.asyn import AsyncFileSystem
 from fsspec.utils import glob_translate
@@ -63,6 +64,42 @@ class FileInfo:
     def __repr__(self) -> str:
         path = self.path.partition("?")[0] if is_http(self.path) else self.path
         return f"FileInfo({without_credentials(path)!r}, {self.size}, {self.stamp!r})"
+
+
+# The attributes of a `FileInfo` as columns of a table. Names of files need not be valid Unicode.
+INFO_SCHEMA = pa.schema(
+    {"path": pa.binary(), "size": pa.int64(), "stamp": pa.string(), "crc32c": pa.uint32()}
+)
+
+
+def info_table(files: Iterable[FileInfo]) -> pa.Table:
+    """Return a table with a row for each file, and the attributes of `FileInfo` as columns."""
+    rows = [(file.path, file.size, file.stamp, file.crc32c) for file in files]
+    paths, *others = zip(*rows, strict=True) if rows else [()] * len(INFO_SCHEMA)
+    return pa.table([path_column(paths), *map(list, others)], schema=INFO_SCHEMA)
+
+
+def table_infos(table: pa.Table) -> list[FileInfo]:
+    """Return the files of a table that `info_table` or `directory_table` made."""
+    others = (table[name].to_pylist() for name in INFO_SCHEMA.names[1:])
+    return list(map(FileInfo, column_paths(table["path"]), *others))
+
+
+def path_column(paths: Iterable[str]) -> pa.Array:
+    """Return paths as the column of a table."""
+    return pa.array([path.encode(errors="surrogateescape") for path in paths], pa.binary())
+
+
+def column_paths(column: pa.Array | pa.ChunkedArray) -> list[str]:
+    """Return the paths in the column of a table."""
+    return [path.decode(errors="surrogateescape") for path in column.to_pylist()]
+
+
+def unquoted_column(paths: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Do as `unquoted_path` with all paths in the column of a table."""
+    if not len(paths) or not is_http(column_paths(paths[:1])[0]):
+        return paths
+    return pa.chunked_array([path_column(map(unquoted_path, column_paths(paths)))])
 
 
 class Listing(NamedTuple):
@@ -176,10 +213,23 @@ def with_trailing_slash(store: Store) -> Store:
 
 def list_directory(store: Store) -> list[FileInfo]:
     """List the visible files below the store's root, sorted by path; none if the directory does not exist."""
+    return table_infos(directory_table(store))
+
+
+def directory_table(store: Store) -> pa.Table:
+    """Do as `list_directory`, and return a table as `info_table` does, without an object for each file."""
     try:
-        return _visible(_find(store, store.root), store.root)
+        found = _find(store, store.root)
     except FileNotFoundError:
-        return []
+        return INFO_SCHEMA.empty_table()
+    infos = [found[path] for path in _visible_paths(found, store.root)]
+    columns = [
+        path_column(info["name"] for info in infos),
+        [info.get("size") for info in infos],
+        [stamp_of(info) for info in infos],
+        [None] * len(infos),
+    ]
+    return pa.table(columns, schema=INFO_SCHEMA)
 
 
 def _without_protocol(
@@ -309,10 +359,6 @@ def _matches(store: Store, pattern: str) -> dict[str, Any]:
         return {}
     end = "/" if pattern.endswith("/") else ""
     return {path: info for path, info in found.items() if matching(path.rstrip("/") + end)}
-
-
-def _visible(found: dict[str, Any], base: str) -> list[FileInfo]:
-    return [_file(found[path]) for path in _visible_paths(found, base)]
 
 
 def _visible_paths(found: dict[str, Any], base: str) -> list[str]:

@@ -1,12 +1,20 @@
 """The check that files are still those that were listed. Opens no file."""
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
-from dask_tfrecord.files.storage.listing import FileInfo, list_directory
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dask_tfrecord.files.storage.listing import (
+    FileInfo,
+    directory_table,
+    info_table,
+    table_infos,
+    unquoted_column,
+)
 from dask_tfrecord.files.storage.open_file import ExpectedFile
-from dask_tfrecord.files.storage.paths import unquoted_path
 from dask_tfrecord.files.storage.store import Store
 
 # More files than this are compared by one listing of the dataset instead of one request per file.
@@ -16,8 +24,15 @@ _FEW = 256
 _THREADS = 16
 
 
-def check_unchanged(store: Store, files: Iterable[FileInfo]) -> None:
+def check_unchanged(store: Store, files: Sequence[FileInfo] | pa.Table) -> None:
     """Raise if a file changed since it was listed. Files without a stamp are not checked.
+
+    Parameters
+    ----------
+    store : Store
+        The place of the files.
+    files : sequence of FileInfo or pyarrow.Table
+        The files. A table is one that `info_table` made.
 
     Raises
     ------
@@ -26,11 +41,10 @@ def check_unchanged(store: Store, files: Iterable[FileInfo]) -> None:
     FileNotFoundError
         If a file is gone.
     """
-    stamped = list({file.path: file for file in files if file.stamp}.values())
-    if not store.local and len(stamped) > _FEW:
-        store.fs.invalidate_cache()
-        found = {unquoted_path(info.path): info for info in list_directory(store)}
-        stamped = [file for file in stamped if _stamp(found.get(unquoted_path(file.path))) != file.stamp]
+    if len(files) > _FEW:
+        files = _without_unchanged(store, files if isinstance(files, pa.Table) else info_table(files))
+    infos = table_infos(files) if isinstance(files, pa.Table) else files
+    stamped = list({file.path: file for file in infos if file.stamp}.values())
     if store.local or len(stamped) < 2:
         for file in stamped:
             _check(store, file)
@@ -39,8 +53,16 @@ def check_unchanged(store: Store, files: Iterable[FileInfo]) -> None:
             list(pool.map(partial(_check, store), stamped))
 
 
-def _stamp(file: FileInfo | None) -> str:
-    return "" if file is None else file.stamp
+def _without_unchanged(store: Store, files: pa.Table) -> pa.Table:
+    """Return the files that a new listing of the dataset does not show to be unchanged."""
+    store.fs.invalidate_cache()
+    listed = directory_table(store)
+    found = listed.take(pc.index_in(unquoted_column(files["path"]), unquoted_column(listed["path"])))
+    is_same = pc.and_(
+        pc.equal(found["stamp"], files["stamp"]),
+        pc.or_kleene(pc.equal(found["size"], files["size"]), files["size"].is_null()),
+    )
+    return files.filter(pc.invert(pc.fill_null(is_same, False)))
 
 
 def _check(store: Store, file: FileInfo) -> None:

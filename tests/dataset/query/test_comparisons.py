@@ -13,21 +13,24 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 from comparables import COLUMNS, OPERATORS, VALUES, moment
+from possible import as_sets
 
 from dask_tfrecord.dataset.query.filters import compare_in_pandas, is_in_pandas
-from dask_tfrecord.dataset.query.predicates import Ambiguous, ColumnRange, Predicate, range_of_value
+from dask_tfrecord.dataset.query.predicates import Ambiguous, Predicate, possible_outcomes
+from dask_tfrecord.dataset.query.ranges import ColumnRange, FileRanges, range_of_values
 from dask_tfrecord.frames import arrow_to_pandas
 from dask_tfrecord.schema.model import Field, Schema
 
 
-def columns(array: pa.Array) -> Iterator[tuple[Field, list[ColumnRange], Any]]:
+def columns(array: pa.Array) -> Iterator[tuple[Field, ColumnRange, Any]]:
     """Yield the column in pandas, in both backends, as values and as an index, with the range of each row."""
     ordered = pa.types.is_dictionary(array.type) and array.type.ordered
     field = Field("x", array.type, array.dictionary if ordered else None)
     schema = Schema((field,))
     missing = pa.concat_arrays([array, pa.nulls(1, array.type)])
     for values, complete in ((array, {"x"}), (missing, set())):
-        range_ = [_range(field, values[row]) for row in range(len(values))]
+        plain = values.dictionary_decode() if pa.types.is_dictionary(values.type) else values
+        range_ = range_of_values(field, plain)
         for numpy in {(), tuple(arrow_to_pandas.numpy_names(schema, complete))}:
             found = arrow_to_pandas.to_pandas(pa.table({"x": values}), schema, numpy=numpy)["x"]
             yield field, range_, found
@@ -35,16 +38,8 @@ def columns(array: pa.Array) -> Iterator[tuple[Field, list[ColumnRange], Any]]:
                 yield field, range_, pd.Index(found)
 
 
-def _range(field: Field, value: pa.Scalar) -> ColumnRange:
-    if value.is_valid and pa.types.is_temporal(field.type):  # Python cannot hold the value
-        return ColumnRange(
-            value.value, value.value, may_have_values=True, may_have_nulls=False, may_have_nan=False
-        )
-    return range_of_value(field, value.as_py())
-
-
 def disagreements(
-    predicate: Predicate, range_: list[ColumnRange], ask: Callable[..., Any], *arguments: Any
+    predicate: Predicate, range_: ColumnRange, ask: Callable[..., Any], *arguments: Any
 ) -> list[Any]:
     """The rows that the predicate skips although pandas selects them."""
     try:
@@ -53,8 +48,13 @@ def disagreements(
             answers = [None if answer is pd.NA or answer is None else bool(answer) for answer in found]
     except Exception:  # pandas raises for all rows, and so does the computation
         return []
-    rows = zip(answers, range_, strict=True)
-    return [(fact.low, answer) for answer, fact in rows if answer not in predicate.outcomes({"x": fact})]
+    rows = FileRanges(np.ones(len(answers), bool), {"x": range_})
+    possible = as_sets(possible_outcomes(predicate, rows))
+    return [
+        (row, answer)
+        for row, (answer, of_row) in enumerate(zip(answers, possible, strict=True))
+        if answer not in of_row
+    ]
 
 
 def decided(make: Callable[..., Predicate], *arguments: Any) -> Predicate | None:

@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from possible import in_one_file, of_statistics, of_value
 
 from dask_tfrecord.codec import Encoder
 from dask_tfrecord.dataset.query.comparison_keys import WrongTypeError
@@ -22,16 +23,14 @@ from dask_tfrecord.dataset.query.filters import compare, is_in, parse_filters
 from dask_tfrecord.dataset.query.predicates import (
     Ambiguous,
     And,
-    ColumnRange,
     Compare,
     IsNull,
     Not,
     Operator,
     Or,
     Predicate,
-    range_of_statistics,
-    range_of_value,
 )
+from dask_tfrecord.dataset.query.ranges import ColumnRange
 from dask_tfrecord.errors import SchemaError
 from dask_tfrecord.files.entry import ColumnStatistics
 from dask_tfrecord.files.statistics import file_statistics
@@ -156,7 +155,8 @@ def test_pruning_and_filtering_gives_what_pandas_gives(name: str, data: st.DataO
     for part in parts:
         array, statistics = stored(pa.array(part, type_))
         whole += [array]
-        outcomes = predicate.outcomes({"x": range_of_statistics(field, statistics, len(array))})
+        known = {"x": of_statistics(field, statistics, len(array))}
+        outcomes = in_one_file(predicate, known, rows=bool(part))
         table = pa.table({"x": array})
         wanted = table.filter(predicate.mask(table))
         assert outcomes or not part
@@ -177,7 +177,7 @@ def test_one_value_for_a_whole_file_leaves_one_outcome(name: str, data: st.DataO
     type_, values, others = TYPES[name]
     value = stored(pa.array([data.draw(values | st.none())], type_))[0].to_pylist()[0]
     predicate, _ = data.draw(trees(leaves(Field("x", type_), others)))
-    outcomes = predicate.outcomes({"x": range_of_value(Field("x", type_), value)})
+    outcomes = in_one_file(predicate, {"x": of_value(Field("x", type_), value)})
     [answer] = predicate.mask(pa.table({"x": pa.array([value], type_)})).to_pylist()
     assert answer in outcomes
     if value is not None and value == value:
@@ -196,43 +196,40 @@ ANSWERS = [True, False, None]
 
 @pytest.mark.parametrize(("left", "right"), list(itertools.product(ANSWERS, ANSWERS)))
 def test_outcomes_combine_as_arrow_combines_rows(left: bool | None, right: bool | None) -> None:
-    known = {
-        name: range_of_value(Field(name, pa.bool_()), answer) for name, answer in (("l", left), ("r", right))
-    }
+    known = {name: of_value(Field(name, pa.bool_()), answer) for name, answer in (("l", left), ("r", right))}
     for name, answer in (
         ("l", left),
         ("r", right),
     ):  # a value of a row, before numpy can change a null
-        assert answer in Compare(name, "==", 1).outcomes(known)
+        assert answer in in_one_file(Compare(name, "==", 1), known)
     for combine, arrow in ((And, pc.and_kleene), (Or, pc.or_kleene)):
         predicate = combine(Compare("l", "==", 1), Compare("r", "==", 1))
         expected = arrow(pa.scalar(left, pa.bool_()), pa.scalar(right, pa.bool_())).as_py()
-        assert expected in predicate.outcomes(known)
+        assert expected in in_one_file(predicate, known)
         if left is not None and right is not None:
-            assert predicate.outcomes(known) == {expected}
+            assert in_one_file(predicate, known) == {expected}
 
 
 def test_a_file_without_rows_has_no_outcome() -> None:
-    range_ = range_of_statistics(Field("x", pa.int64()), ColumnStatistics("x", None, None, 0), 0)
-    assert Compare("x", "!=", 3).outcomes({"x": range_}) == frozenset()
-    assert Not(IsNull("x")).outcomes({"x": range_}) == frozenset()
+    known = {"x": of_statistics(Field("x", pa.int64()), ColumnStatistics("x", None, None, 0), 0)}
+    assert in_one_file(Compare("x", "!=", 3), known) == frozenset()
+    assert in_one_file(Not(IsNull("x")), known) == frozenset()
+    assert in_one_file(Ambiguous(), {}, rows=False) == frozenset()
 
 
 def test_nothing_is_ruled_out_where_nothing_is_known() -> None:
     every = {True, False, None}
-    assert Compare("x", "==", 3).outcomes({}) == Ambiguous().outcomes({}) == every
-    assert Compare("x", "<", "b").outcomes({"x": ColumnRange(None, None, True, False, False)}) == {
-        True,
-        False,
-    }
+    assert in_one_file(Compare("x", "==", 3), {}) == in_one_file(Ambiguous(), {}) == every
+    no_bounds = ColumnRange(None, None, np.array([True]), np.array([False]), np.array([False]))
+    assert in_one_file(Compare("x", "<", "b"), {"x": no_bounds}) == {True, False}
 
 
 def test_unsure_has_the_outcomes_of_all_it_may_be() -> None:
-    known = {"x": ColumnRange(0.1, 0.1, True, False, False)}
+    known = {"x": of_value(Field("x", pa.float64()), 0.1)}
     low, high = Compare("x", "==", 0.1), Compare("x", "==", 0.2)
-    assert low.outcomes(known) == {True}
-    assert high.outcomes(known) == {False}
-    assert Ambiguous((low, high)).outcomes(known) == {True, False}
+    assert in_one_file(low, known) == {True}
+    assert in_one_file(high, known) == {False}
+    assert in_one_file(Ambiguous((low, high)), known) == {True, False}
 
 
 SCHEMA = Schema.from_arrow(

@@ -12,10 +12,10 @@ import dask.dataframe as dd
 import oracle
 import pandas as pd
 import pytest
-from fsspec.implementations.local import LocalFileSystem
 
 import dask_tfrecord
 from dask_tfrecord import DestinationError, TFRecordError, exists, read_tfrecord, to_tfrecord
+from dask_tfrecord.files.storage.local_links import LinkFollowingDisk
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -185,14 +185,14 @@ def test_a_directory_that_cannot_be_listed_raises(
     root: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     """Otherwise its files would be missing silently."""
-    listing = LocalFileSystem.ls
+    listing = LinkFollowingDisk.ls
 
     def denied(fs: Any, path: str, *args: Any, **options: Any) -> Any:
         if str(path).endswith("/deep"):
             raise PermissionError(errno.EACCES, "Permission denied", str(path))
         return listing(fs, path, *args, **options)
 
-    monkeypatch.setattr(LocalFileSystem, "ls", denied)
+    monkeypatch.setattr(LinkFollowingDisk, "ls", denied)
     for function in (read_tfrecord, dask_tfrecord.verify):
         with pytest.raises(PermissionError, match="sub/deep"):
             function(f"{root}{name}")
