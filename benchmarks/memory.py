@@ -3,7 +3,8 @@
 Each job runs in a process of its own, with Dask's scheduler without threads, so that the process does one
 task at a time. A partition has rows of 80 bytes, as in `benchmarks.shuffle`. The peak includes the partition,
 and excludes what the process holds after it did the job once with few rows. Shuffled jobs have four
-partitions. The benchmark needs Linux.
+partitions, which are the same object. The tasks that merge shuffled rows do not use it, but the process holds
+it. The rows of the most frequent key are 3.6 partitions. The benchmark needs Linux.
 
     python -m benchmarks.memory [--rounds 3] [--scale 1.0] [--store] [write shuffle ...]
 

@@ -3,9 +3,9 @@
 Two workers with a memory limit of 1 GB each make partitions of 48 MB, move their rows and write them. A
 partition has 600,000 rows of 80 bytes: two int64, one int32, one float32 and a text of 56 letters. For each
 size of the data, the table shows the wall time, the processor time of both workers, the most bytes in the
-staging directory, and the peak growth of a worker's memory. The bound of the growth is four times the
-partition plus 128 MiB. ``colocate=True`` distributes keys by their hashes, so some of its partitions are
-larger. The benchmark needs Linux.
+staging directory, and the peak growth of a worker's memory. The bound of the growth is that of
+`benchmarks.memory`. ``colocate=True`` distributes keys by their hashes, so some of its partitions are larger.
+The benchmark needs Linux.
 
     python -m benchmarks.shuffle [--rounds 1] [--scale 1.0] [0.5 1 2 4 8]
 """
@@ -26,6 +26,7 @@ import pyarrow as pa
 from distributed import Client, LocalCluster
 
 import dask_tfrecord
+from benchmarks.reports.memory import BOUND_FACTOR, BOUND_MIB
 from benchmarks.workers import forget_peak, peak_bytes
 
 ROW_BYTES = 80
@@ -105,7 +106,7 @@ def measure_sizes(client: Client, job: str, sizes: list[float], rounds: int, dir
             with tempfile.TemporaryDirectory(dir=directory) as place:
                 found.append(measure(client, job, partitions, rows, Path(place, "data")))
         seconds, processor, temporary, growth = zip(*found, strict=True)
-        bound = 4 * rows * ROW_BYTES + (128 << 20)
+        bound = BOUND_FACTOR * rows * ROW_BYTES + (BOUND_MIB << 20)
         print(
             f"{job:10}{size:7.3f}{partitions:7}{rows * ROW_BYTES / 1e6:9.1f}{min(seconds):8.1f}"
             f"{min(processor):8.1f}{max(temporary) / 1e6:9.0f}{max(growth) / 1e6:10.0f}{bound / 1e6:8.0f}",

@@ -1,16 +1,16 @@
 """Move rows to other partitions before they are written. Knows Arrow and the store, no Dask.
 
-Every source partition becomes a spill file in the staging directory of the write. A spill file holds Arrow
-IPC streams: for each target partition, the rows that go there. A target partition reads its rows from all
-spill files. A task therefore holds one partition, however large the data is.
+Every source partition becomes a spill file in the staging directory of the write. A spill file has a section
+for each target partition, with its rows in the order in which the target writes them, and an index. A target
+partition merges its sections from all spill files (`dask_tfrecord.dataset.merging`).
 """
 
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import suppress
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 from uuid import uuid4
 
 import numpy as np
@@ -19,28 +19,20 @@ import pyarrow as pa
 
 from dask_tfrecord.codec import _kernel
 from dask_tfrecord.dataset.partitioning import hive
-from dask_tfrecord.dataset.partitioning.grouping import (
-    BYTES,
-    directory_groups,
-    group,
-    group_by_directory,
-    sorted_rows,
-    sorting,
-)
+from dask_tfrecord.dataset.partitioning.grouping import BYTES, group, sorted_rows, sorting
 from dask_tfrecord.dataset.snapshot.names import staged
 from dask_tfrecord.dataset.write.run import WriteRun
-from dask_tfrecord.errors import TFRecordError
-from dask_tfrecord.files.entry import FileEntry
-from dask_tfrecord.files.storage.store import Store
-from dask_tfrecord.files.writing import DirectoryGroup, GroupedRows
 from dask_tfrecord.schema.model import Schema
-from dask_tfrecord.schema.storage_values import load
 
 Numbers = npt.NDArray[np.uint64]
 Positions = npt.NDArray[np.int64]
+Unsigned = npt.NDArray[np.unsignedinteger[Any]]
 
 # The name of the column of row ids in spill files. No other column has an empty name.
-_ROW_ID = ""
+ROW_ID = ""
+
+# The name of the column of row counts in an index. No partition column has an empty name.
+ROWS = ""
 
 # The id of a row is the number of its source partition, shifted by this, plus its number in that partition.
 _ROW_BITS = 40
@@ -49,8 +41,9 @@ _ROW_BITS = 40
 _PIECE_ROWS = 1 << 16
 _PIECE_BYTES = 1 << 24
 
-# Tables up to this size are combined to one Arrow array per column: taking rows from it is fastest.
-_COMBINED_BYTES = 1 << 30
+# A merge may read this much at a time, and pieces of spill files are not cut smaller than that.
+_LEAST_PASS_BYTES = 1 << 25
+_LEAST_PIECE_BYTES = 1 << 14
 
 
 class Shuffle(NamedTuple):
@@ -74,23 +67,29 @@ class Shuffle(NamedTuple):
 class Spill(NamedTuple):
     """The rows of one source partition, in a file.
 
+    A section holds the rows for one target partition: Arrow IPC streams, the *pieces*, and then the index of
+    the section. A section without rows is empty.
+
     Attributes
     ----------
     path : str
         The file, below the dataset's root.
     starts : numpy.ndarray
-        The first byte of the rows of each target partition, and the end of the file.
+        The first byte of each section, and the end of the file.
+    indexes : numpy.ndarray
+        The first byte of the index of each section.
     checksums : numpy.ndarray
-        CRC-32C of the bytes of each target partition.
+        CRC-32C of the index of each section.
     """
 
     path: str
     starts: Positions
+    indexes: Positions
     checksums: Positions
 
 
-def spill(run: WriteRun, table: pa.Table, index: int, shuffle: Shuffle) -> Spill:
-    """Write the spill file of source partition ``index``, unless an earlier call has written it.
+def spill(run: WriteRun, table: pa.Table, index: int, count: int, shuffle: Shuffle) -> Spill:
+    """Write the spill file of source partition ``index`` of ``count``, unless an earlier call has written it.
 
     Only the first of several calls counts. If a worker is lost and the partition is computed again, it may
     have other rows, or another order of rows. All target partitions still read the same rows.
@@ -98,7 +97,7 @@ def spill(run: WriteRun, table: pa.Table, index: int, shuffle: Shuffle) -> Spill
     receipt = run.store.join(staged(run.run, f"rows/{index:05d}.json"))
     with suppress(FileNotFoundError):
         return _from_json(run.store.fs.cat_file(receipt))
-    written = _write_spill(run, table, index, shuffle)
+    written = _write_spill(run, table, index, count, shuffle)
     try:
         run.store.create_exclusively(receipt, _to_json(written))
     except FileExistsError:
@@ -107,50 +106,129 @@ def spill(run: WriteRun, table: pa.Table, index: int, shuffle: Shuffle) -> Spill
     return written
 
 
-def _write_spill(run: WriteRun, table: pa.Table, index: int, shuffle: Shuffle) -> Spill:
+def _write_spill(run: WriteRun, table: pa.Table, index: int, count: int, shuffle: Shuffle) -> Spill:
     """Write a spill file under a unique name."""
-    targets = _targets(table, index, shuffle)
-    bounds = np.cumsum(np.bincount(targets, minlength=shuffle.npartitions))
-    order = sorting(targets)
-    del targets
-    batches = _Batches(table)
+    directories = Directories.of(table, run.partition_on)
+    order, bounds, keys = _sort(directories, index, shuffle)
+    batches = Batches(table.select(run.schema.names))
+    step = batches.rows_of(max(_LEAST_PIECE_BYTES, pass_bytes(table.nbytes) // (4 * count)))
     path = staged(run.run, f"rows/{index:05d}-{uuid4().hex}")
-    starts, checksums = [0], []
+    starts, indexes, checksums = [0], [], []
     with run.store.create(run.store.join(path), durable=False) as file:
-        for first, last in pairwise([0, *bounds.tolist()]):
-            size = checksum = 0
-            for rows in batches.pieces(order[first:last]):
-                data = _to_ipc(_row_ids(index, rows), batches.take(rows), run.columns)
-                file.write(data)
-                size, checksum = size + len(data), _kernel.crc32c(data, checksum)
-            starts.append(starts[-1] + size)
-            checksums.append(checksum)
-    return Spill(path, np.array(starts), np.array(checksums))
+        for target, (first, last) in enumerate(pairwise(bounds)):
+            size, described = 0, b""
+            if first < last:
+                size, pieces = _write_pieces(file, run.schema, batches, order[first:last], index, step)
+                counted = directories.counted(keys[first:last], target)
+                described = b"".join([_to_stream(pieces), _to_stream(counted)])
+                file.write(described)
+            indexes.append(starts[-1] + size)
+            starts.append(indexes[-1] + len(described))
+            checksums.append(_kernel.crc32c(described, 0))
+    return Spill(path, *map(np.array, (starts, indexes, checksums)))
+
+
+def pass_bytes(partition_bytes: int) -> int:
+    """What one pass of a merge may take for what it reads, with source partitions of this size."""
+    return max(_LEAST_PASS_BYTES, partition_bytes // 2)
+
+
+def _write_pieces(
+    file: BinaryIO, schema: Schema, batches: "Batches", order: Positions, index: int, step: int
+) -> tuple[int, pa.Table]:
+    """Write rows in pieces of at most ``step`` rows. Return their bytes, and a description of each piece."""
+    pieces = []
+    for rows in batches.pieces(order):
+        ids, taken = _row_ids(index, rows), batches.take(rows)
+        for at in range(0, len(rows), step):
+            data = _to_ipc(ids[at : at + step], taken.slice(at, step), schema)
+            file.write(data)
+            pieces.append((len(data), _kernel.crc32c(data, 0), len(ids[at : at + step]), ids[at]))
+    columns = [pa.array(column, pa.uint64()) for column in zip(*pieces, strict=True)]
+    described = pa.table(columns, names=["bytes", "checksum", "rows", "first_id"])
+    return sum(size for size, *_ in pieces), described
+
+
+class Directories(NamedTuple):
+    """The partition directories of a table, sorted by their names.
+
+    Attributes
+    ----------
+    names : list of str
+        The names; one empty name for a dataset without partition columns.
+    values : pyarrow.Table
+        The partition values of each directory.
+    of_rows : numpy.ndarray
+        The number of the directory of each row.
+    """
+
+    names: list[str]
+    values: pa.Table
+    of_rows: Unsigned
+
+    @classmethod
+    def of(cls, table: pa.Table, partition_on: tuple[str, ...]) -> "Directories":
+        """Group the rows of a table."""
+        if not partition_on or not table.num_rows:
+            return cls([""], table.select([]), np.zeros(table.num_rows, np.uint8))
+        groups = group(table, partition_on)
+        names, firsts, numbers = np.unique(
+            np.array(hive.directories(groups.values), object), return_index=True, return_inverse=True
+        )
+        of_rows = np.repeat(numbers.astype(np.min_scalar_type(len(names))), np.diff(groups.starts))
+        if groups.order is not None:
+            of_rows[groups.order] = of_rows.copy()
+        return cls(names.tolist(), groups.values.take(pa.array(firsts)), of_rows)
+
+    def counted(self, keys: Unsigned, target: int) -> pa.Table:
+        """Return the values and row counts of the directories of a section, which has the keys of `_sort`."""
+        found, counts = np.unique(keys, return_counts=True)
+        values = self.values.take(pa.array(found.astype(np.int64) - target * len(self.names)))
+        return pa.table([*values.columns, pa.array(counts)], names=[*values.column_names, ROWS])
+
+
+def _sort(directories: Directories, index: int, shuffle: Shuffle) -> tuple[Positions, list[int], Unsigned]:
+    """Sort rows by target partition, directory, and then as the seed decides.
+
+    Returns
+    -------
+    order : numpy.ndarray
+        The positions of the rows in the table.
+    bounds : list of int
+        The first sorted row of each target partition, and the number of rows.
+    keys : numpy.ndarray
+        For each sorted row: target partition x number of directories + directory.
+    """
+    names, _, of_rows = directories
+    row_ids = _row_ids(index, np.arange(len(of_rows)))
+    if shuffle.together:
+        digests = [hashlib.blake2b(name.encode(), digest_size=8).digest() for name in names]
+        targets = (np.frombuffer(b"".join(digests), "<u8") % np.uint64(shuffle.npartitions))[of_rows]
+    else:
+        targets = sort_keys(row_ids, shuffle.seed) % np.uint64(shuffle.npartitions)
+    targets = targets.astype(np.int64)
+    bounds = np.cumsum(np.bincount(targets, minlength=shuffle.npartitions))
+    targets *= len(names)
+    targets += of_rows
+    keys = targets.astype(np.min_scalar_type(shuffle.npartitions * len(names)))
+    del targets
+    if shuffle.seed is None:
+        order = sorting(keys)
+    else:
+        order = np.argsort(sort_keys(row_ids, shuffle.seed))
+        order = order[sorting(keys[order])]
+    return order, [0, *bounds.tolist()], keys[order]
 
 
 def _to_json(spill: Spill) -> bytes:
     """The content of the file that describes a spill file."""
-    numbers = {"starts": spill.starts.tolist(), "checksums": spill.checksums.tolist()}
-    return json.dumps({"path": spill.path, **numbers}).encode()
+    _, *numbers = spill
+    return json.dumps([spill.path, *(array.tolist() for array in numbers)]).encode()
 
 
 def _from_json(receipt: bytes) -> Spill:
-    fields = json.loads(receipt)
-    return Spill(fields["path"], np.array(fields["starts"]), np.array(fields["checksums"]))
-
-
-def write_target(
-    run: WriteRun, spills: Sequence[Spill], index: int, shuffle: Shuffle
-) -> tuple[FileEntry, ...]:
-    """Write the files of target partition ``index``.
-
-    Raises
-    ------
-    TFRecordError
-        If a spill file is missing or damaged, or if a value cannot be stored. The ``record`` of the latter
-        error is a row id; `source_of` splits it.
-    """
-    return run.write_grouped(_collect(run, spills, index, shuffle), index, shuffle.npartitions)
+    path, *numbers = json.loads(receipt)
+    return Spill(path, *map(np.array, numbers))
 
 
 def source_of(row_id: int) -> tuple[int, int]:
@@ -158,13 +236,18 @@ def source_of(row_id: int) -> tuple[int, int]:
     return divmod(row_id, 1 << _ROW_BITS)
 
 
-class _Batches:
+class Batches:
     """Takes rows of a table by position, in pieces of bounded size."""
 
     def __init__(self, table: pa.Table) -> None:
         self._batches = table.to_batches()
         self._bounds = np.cumsum([0, *(batch.num_rows for batch in self._batches)])
-        self._step = min(_PIECE_ROWS, max(1, table.num_rows * _PIECE_BYTES // max(1, table.nbytes)))
+        self._row_bytes = table.nbytes / max(1, table.num_rows)
+        self._step = self.rows_of(_PIECE_BYTES)
+
+    def rows_of(self, size: int) -> int:
+        """How many rows have about so many bytes: at least one row, and not more than a piece may have."""
+        return max(1, min(_PIECE_ROWS, int(size / max(1.0, self._row_bytes))))
 
     def pieces(self, rows: Positions) -> Iterator[Positions]:
         """Cut positions into pieces that `take` can copy cheaply."""
@@ -193,69 +276,28 @@ class _Batches:
         return sorted_rows(pa.concat_tables(taken).combine_chunks(), back)
 
 
-def _collect(run: WriteRun, spills: Sequence[Spill], index: int, shuffle: Shuffle) -> GroupedRows:
-    """Read the rows of a target partition, and sort them for writing."""
-    received = list(_read(run.store, spills, index))
-    if not received:
-        return group_by_directory(
-            run.columns.arrow.empty_table(), run.partition_on, max_directories=run.max_directories
-        )
-    table = pa.Table.from_batches(received)
-    del received
-    if table.nbytes < _COMBINED_BYTES:
-        table = table.combine_chunks()
-    row_ids = table[_ROW_ID].to_numpy()
-    order = np.argsort(_sort_keys(row_ids, shuffle.seed))
-    groups = [DirectoryGroup("", (), len(order))]
-    if run.partition_on:
-        groups, order = _by_directory(run, _Batches(table.select(run.partition_on)), order)
-    batches = _Batches(table.select(run.schema.names))
-    pieces = [_encode_categories(batches.take(rows), run.schema) for rows in batches.pieces(order)]
-    return GroupedRows(pa.concat_tables(pieces), groups, row_ids[order].view(np.int64))
+def _to_ipc(row_ids: Numbers, table: pa.Table, schema: Schema) -> pa.Buffer:
+    """Serialize rows and their ids as an Arrow IPC stream."""
+    return _to_stream(compact(table.add_column(0, ROW_ID, pa.array(row_ids)), schema))
 
 
-def _by_directory(run: WriteRun, keys: _Batches, order: Positions) -> tuple[list[DirectoryGroup], Positions]:
-    """Group the rows by partition directory; returns the groups, and the order sorted by directory."""
-    ordered = pa.concat_tables([keys.take(rows) for rows in keys.pieces(order)])
-    by_key = group(ordered, run.partition_on)
-    groups = directory_groups(by_key, run.partition_on, max_directories=run.max_directories)
-    return groups, order if by_key.order is None else order[by_key.order]
-
-
-def _read(store: Store, spills: Sequence[Spill], index: int) -> Iterator[pa.RecordBatch]:
-    """Read the rows for target partition ``index``; the first column is the row id."""
-    bounds = [(spill, int(spill.starts[index]), int(spill.starts[index + 1])) for spill in spills]
-    filled = [(spill, start, stop) for spill, start, stop in bounds if start < stop]
-    try:
-        ranges = store.read_ranges([(store.join(spill.path), start, stop) for spill, start, stop in filled])
-    except FileNotFoundError:
-        raise TFRecordError(
-            "a temporary file with shuffled rows was removed during the write",
-            advice="write again, and do not run dask_tfrecord.cleanup with a short older_than= meanwhile",
-        ) from None
-    for (spill, start, stop), data in zip(filled, ranges, strict=True):
-        if len(data) != stop - start or _kernel.crc32c(data) != spill.checksums[index]:
-            raise TFRecordError(
-                "the shuffled rows in this temporary file are damaged",
-                path=store.public(store.join(spill.path)),
-                advice="check the disk or the store, then write again",
-            )
-        reader = pa.BufferReader(data)
-        while reader.tell() < len(data):
-            yield from pa.ipc.open_stream(reader)
-
-
-def _to_ipc(row_ids: Numbers, table: pa.Table, schema: Schema) -> memoryview:
-    """Serialize rows and their ids as an Arrow IPC stream; the values of a category are stored once."""
-    columns = [
-        column.combine_chunks().dictionary_encode() if _is_category_of_text(item.type) else column
-        for item, column in zip(schema.fields, table.columns, strict=True)
-    ]
-    rows = pa.table([pa.array(row_ids), *columns], names=[_ROW_ID, *table.column_names])
+def _to_stream(table: pa.Table) -> pa.Buffer:
+    """Serialize a table as an Arrow IPC stream."""
     sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, rows.schema) as writer:
-        writer.write_table(rows)
-    return memoryview(sink.getvalue())
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    return sink.getvalue()
+
+
+def compact(table: pa.Table, schema: Schema) -> pa.Table:
+    """Store the text of each category once. The table has the row ids, and what `Batches.take` returned."""
+    columns = [
+        table[item.name].combine_chunks().dictionary_encode()
+        if _is_category_of_text(item.type)
+        else table[item.name]
+        for item in schema.fields
+    ]
+    return pa.table([table[ROW_ID], *columns], names=[ROW_ID, *schema.names])
 
 
 def _is_category_of_text(type_: pa.DataType) -> bool:
@@ -271,40 +313,12 @@ def _decode_categories(table: pa.Table) -> pa.Table:
     return pa.table(columns, names=table.column_names)
 
 
-def _encode_categories(table: pa.Table, schema: Schema) -> pa.Table:
-    """Undo `_decode_categories`."""
-    columns = [
-        load(column.combine_chunks(), item.type, item.categories)
-        if pa.types.is_dictionary(item.type)
-        else column
-        for item, column in zip(schema.fields, table.columns, strict=True)
-    ]
-    return pa.Table.from_arrays(columns, schema=schema.arrow)
-
-
 def _row_ids(index: int, rows: Positions) -> Numbers:
     """The ids of rows of source partition ``index``."""
     return rows.astype(np.uint64) + np.uint64(index << _ROW_BITS)
 
 
-def _targets(table: pa.Table, index: int, shuffle: Shuffle) -> npt.NDArray[np.uint32]:
-    """The target partition of each row."""
-    count = np.uint64(shuffle.npartitions)
-    if not shuffle.together or not table.num_rows:
-        row_ids = _row_ids(index, np.arange(table.num_rows))
-        return (_sort_keys(row_ids, shuffle.seed) % count).astype(np.uint32)
-    keys, order, starts = group(table, shuffle.together)
-    digests = [hashlib.blake2b(name.encode(), digest_size=8).digest() for name in hive.directories(keys)]
-    of_keys = (np.frombuffer(b"".join(digests), "<u8") % count).astype(np.uint32)
-    of_rows = np.repeat(of_keys, np.diff(starts))
-    if order is None:
-        return of_rows
-    targets = np.empty_like(of_rows)
-    targets[order] = of_rows
-    return targets
-
-
-def _sort_keys(row_ids: Numbers, seed: int | None) -> Numbers:
+def sort_keys(row_ids: Numbers, seed: int | None) -> Numbers:
     """Keys that sort the rows: distinct pseudo-random numbers, or without a seed the row ids themselves."""
     if seed is None:
         return row_ids

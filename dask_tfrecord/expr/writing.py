@@ -13,7 +13,8 @@ from dask.dataframe.dask_expr._expr import Blockwise, Expr
 from dask.typing import Key
 
 from dask_tfrecord.cluster import check_cluster, warn_client
-from dask_tfrecord.dataset.shuffling import Shuffle, Spill, source_of, spill, write_target
+from dask_tfrecord.dataset.merging import write_target
+from dask_tfrecord.dataset.shuffling import Shuffle, Spill, source_of, spill
 from dask_tfrecord.dataset.snapshot.model import Snapshot
 from dask_tfrecord.dataset.write.commit import commit
 from dask_tfrecord.dataset.write.run import WriteRun
@@ -50,7 +51,7 @@ def write_partition(
     try:
         if shuffle is None:
             return run.write(_to_table(partition, run, write_index, unverified_text), index, count)
-        return spill(run, _to_table(partition, run, write_index, unverified_text), index, shuffle)
+        return spill(run, _to_table(partition, run, write_index, unverified_text), index, count, shuffle)
     except TFRecordError as error:
         raise error.located(path=_partition_path(run, index, count)) from None
     finally:

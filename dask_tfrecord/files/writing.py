@@ -3,10 +3,8 @@
 Blocks end where the records determine it, so the same rows give the same bytes, whatever the machine.
 """
 
-from bisect import bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
-from itertools import accumulate
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -67,11 +65,32 @@ class GroupedRows(NamedTuple):
     groups: list[DirectoryGroup]
     order: RowNumbers | None = None
 
+    @property
+    def pieces(self) -> "Iterable[tuple[pa.Table, RowNumbers | None]]":
+        """All rows and their numbers, as in `GroupedPieces`."""
+        return [(self.table, self.order)]
+
+
+class GroupedPieces(NamedTuple):
+    """Rows as in `GroupedRows` that are not in memory at the same time.
+
+    Attributes
+    ----------
+    pieces : iterable of (pyarrow.Table, numpy.ndarray or None)
+        Tables with the sorted rows, which are made one after the other, and for each row the number that
+        errors give it. None if the rows were numbered in this order.
+    groups : list of DirectoryGroup
+        The groups in the order of the rows.
+    """
+
+    pieces: Iterable[tuple[pa.Table, RowNumbers | None]]
+    groups: list[DirectoryGroup]
+
 
 def write_files(
     store: Store,
     place: Callable[[str, int], tuple[str, str]],
-    rows: GroupedRows,
+    rows: GroupedRows | GroupedPieces,
     schema: Schema,
     options: WriteOptions,
     *,
@@ -86,7 +105,7 @@ def write_files(
     place : callable
         Returns two paths for a partition directory and the number of a file in it (from 0): the path in the
         store, and the path relative to the dataset's root, which entries and error messages use.
-    rows : GroupedRows
+    rows : GroupedRows or GroupedPieces
         The rows. A group without rows gets one empty file.
     schema : Schema
         The table's columns.
@@ -107,7 +126,7 @@ def write_files(
         If a value cannot be stored. The error names the column and the row of the table before it was
         sorted. The file with the value does not exist then; the files before it do.
     """
-    records = _RecordStream(rows, schema, options.lossy)
+    records = _RecordStream(rows.pieces, schema, options.lossy)
     spare = spare_threads(threads)
     buffers = Buffers()
     files: list[FileEntry] = []
@@ -129,6 +148,7 @@ def write_files(
                 files.append(FileEntry(name, writer.bytes, count, writer.crc32c, group.values, starts))
                 statistics.append(records.statistics())
                 number += 1
+    records.check_end()
     described = file_statistics(schema, statistics)
     return [replace(file, statistics=columns) for file, columns in zip(files, described, strict=True)]
 
@@ -168,10 +188,13 @@ class _RecordStream:
         The next row to encode.
     """
 
-    def __init__(self, rows: GroupedRows, schema: Schema, lossy: Lossy) -> None:
-        self._order = rows.order
-        self._batches = rows.table.to_batches()
-        self._batch_starts = list(accumulate((batch.num_rows for batch in self._batches), initial=0))
+    def __init__(
+        self, pieces: Iterable[tuple[pa.Table, RowNumbers | None]], schema: Schema, lossy: Lossy
+    ) -> None:
+        self._batches = _batches(pieces)
+        self._batch = pa.record_batch([], [])
+        self._order: RowNumbers | None = None
+        self._batch_start = self._batch_end = 0
         self._schema = schema
         self._lossy: Lossy = lossy
         self._encoder = Encoder(schema.columns, schema.record_type, buffer_bytes=0)
@@ -185,7 +208,7 @@ class _RecordStream:
         error = locate_error(error, path, self._bound_start)
         if error.record is None or self._order is None:
             return error
-        return error.replaced(record=int(self._order[error.record]))
+        return error.replaced(record=int(self._order[error.record - self._batch_start]))
 
     def take(self, out: memoryview, end: int) -> tuple[int, int]:
         """Fill ``out`` with the next whole records, up to row ``end``.
@@ -208,6 +231,11 @@ class _RecordStream:
                 return size, 0 if size else need
         return size, 0
 
+    def check_end(self) -> None:
+        """Raise if there are more rows, which would be lost."""
+        if self.row < self._batch_end or next(self._batches, None):
+            raise RuntimeError(f"there are more rows than the {self.row:,} of the groups")
+
     def statistics(self) -> Columns:
         """Return the statistics of the rows encoded since the last call."""
         self._count()
@@ -225,8 +253,10 @@ class _RecordStream:
     def _bind(self, end: int) -> None:
         """Convert the next rows to storage types for the encoder; the file ends at row ``end``."""
         self._count()
-        index = bisect_right(self._batch_starts, self.row) - 1
-        batch = self._batches[index].slice(self.row - self._batch_starts[index])
+        if self.row == self._batch_end:
+            self._batch, self._order = next(self._batches)
+            self._batch_start, self._batch_end = self.row, self.row + self._batch.num_rows
+        batch = self._batch.slice(self.row - self._batch_start)
         if not self._schema.is_stored(batch):
             batch = batch.slice(0, _CHUNK_ROWS)
             while batch.num_rows > 1 and (size := sum(map(storage_bytes, batch.columns))) > _CHUNK_BYTES:
@@ -238,3 +268,16 @@ class _RecordStream:
             storage = self._schema.to_storage(batch.slice(0, end - self.row), lossy=self._lossy)
         self._bound_end = self.row + storage.num_rows
         self._encoder.bind(storage)
+
+
+def _batches(
+    pieces: Iterable[tuple[pa.Table, RowNumbers | None]],
+) -> Iterator[tuple[pa.RecordBatch, RowNumbers | None]]:
+    """Yield the batches of all pieces that have rows, with the numbers of their rows."""
+    for table, order in pieces:
+        start = 0
+        for batch in table.to_batches():
+            end = start + batch.num_rows
+            if batch.num_rows:
+                yield batch, None if order is None else order[start:end]
+            start = end
