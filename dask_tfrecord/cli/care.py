@@ -273,7 +273,10 @@ def _serve_flight(path: str, address: str | None, how: dict[str, Any]) -> None:
     try:
         code = f"pyarrow.flight.connect({server.location!r})"
         output.print_lines([server.location, code])
-        threading.Event().wait()  # until an interrupt, which the server's own method would not see
+        # Until an interrupt, which the server's own method would not see. A wait without a limit would not
+        # see an interrupt that comes just before it.
+        while not threading.Event().wait(1):
+            pass
     finally:
         _close_flight(server)
 

@@ -133,8 +133,14 @@ class StreamServer:
         passes : int, optional
             How many passes to wait for. By default the method waits until the server is closed.
         """
+
+        def is_over() -> bool:
+            return self._closing or (passes is not None and self._ended() >= passes)
+
         with self._changed:
-            self._changed.wait_for(lambda: self._closing or (passes is not None and self._ended() >= passes))
+            # A wait without a limit would not see an interrupt that comes just before it.
+            while not self._changed.wait_for(is_over, 1):
+                pass
 
     def close(self) -> None:
         """Refuse further clients. Passes end after their current batch, and their clients raise."""
