@@ -7,7 +7,8 @@
 import logging
 
 from dask_tfrecord import accessor
-from dask_tfrecord.dataset.snapshot.model import Snapshot, library_version
+from dask_tfrecord.dataset.snapshot.metadata import library_version
+from dask_tfrecord.dataset.snapshot.model import Snapshot
 from dask_tfrecord.errors import (
     ConcurrentWriteError,
     CorruptRecordError,

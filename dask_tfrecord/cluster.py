@@ -13,7 +13,7 @@ from weakref import WeakKeyDictionary
 import dask
 from dask.base import get_scheduler
 
-from dask_tfrecord.dataset.snapshot.model import library_version
+from dask_tfrecord.dataset.snapshot.metadata import library_version
 from dask_tfrecord.errors import TFRecordError
 
 Argument = TypeVar("Argument")

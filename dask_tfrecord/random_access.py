@@ -45,7 +45,7 @@ class _BlockRows(NamedTuple):
 
 
 @overload
-def take(  # type: ignore[overload-overlap]  # intended: type checkers take the first match
+def take(  # type: ignore[overload-overlap]  # a str is a Sequence[str], too
     path: PathLike,
     indices: Sequence[int] | npt.ArrayLike,
     columns: str,

@@ -11,8 +11,8 @@ import pyarrow.compute as pc
 from dask_tfrecord.codec import Decoder, Encoder, Scanned, crc32c_combine, scan
 from dask_tfrecord.codec.codecs import Compression, detect
 from dask_tfrecord.dataset.plan import Dataset
-from dask_tfrecord.dataset.snapshot.metadata import next_ancestors
-from dask_tfrecord.dataset.snapshot.model import Snapshot, file_table, library_version
+from dask_tfrecord.dataset.snapshot.metadata import library_version, next_ancestors
+from dask_tfrecord.dataset.snapshot.model import Snapshot, file_table
 from dask_tfrecord.dataset.snapshot.stamps import are_proven
 from dask_tfrecord.dataset.tasks import merge_by_file
 from dask_tfrecord.errors import TFRecordError

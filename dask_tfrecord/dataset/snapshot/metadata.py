@@ -4,6 +4,8 @@ import json
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from dask_tfrecord.codec.codecs import CODECS
@@ -15,6 +17,15 @@ Levels = tuple[tuple[str, str | None], ...]
 
 # Writes that a snapshot remembers. A write that is repeated after more other writes is not recognized.
 _MOST_ANCESTORS = 100
+
+
+@cache  # the metadata of the installation takes milliseconds to read
+def library_version() -> str:
+    """Return the installed version of this package, or "unknown"."""
+    try:
+        return version("dask-tfrecord")
+    except PackageNotFoundError:  # the sources are used without an installation
+        return "unknown"
 
 
 def parse(metadata: Mapping[str, Any]) -> dict[str, Any]:

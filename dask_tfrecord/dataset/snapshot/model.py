@@ -10,8 +10,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from dataclasses import fields as dataclass_fields
 from datetime import datetime
-from functools import cache
-from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
@@ -50,15 +48,6 @@ _HISTORY = pa.schema(
 
 # Most columns that the repr of a snapshot names.
 _MOST_COLUMNS = 12
-
-
-@cache  # the metadata of the installation takes milliseconds to read
-def library_version() -> str:
-    """Return the installed version of this package, or "unknown"."""
-    try:
-        return version("dask-tfrecord")
-    except PackageNotFoundError:  # the sources are used without an installation
-        return "unknown"
 
 
 class _Files:

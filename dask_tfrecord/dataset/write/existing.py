@@ -10,8 +10,8 @@ import pyarrow as pa
 from dask_tfrecord.dataset.inferred_schema import infer_schema
 from dask_tfrecord.dataset.partitioning import hive
 from dask_tfrecord.dataset.sampling import take_sample
-from dask_tfrecord.dataset.snapshot.metadata import Levels
-from dask_tfrecord.dataset.snapshot.model import Snapshot, find_snapshot, library_version
+from dask_tfrecord.dataset.snapshot.metadata import Levels, library_version
+from dask_tfrecord.dataset.snapshot.model import Snapshot, find_snapshot
 from dask_tfrecord.dataset.snapshot.visibility import visible_files
 from dask_tfrecord.errors import SchemaError
 from dask_tfrecord.files.entry import FileEntry

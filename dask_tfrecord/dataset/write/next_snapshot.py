@@ -6,8 +6,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 from dask_tfrecord.dataset.snapshot.file_table import rows_of_run
-from dask_tfrecord.dataset.snapshot.metadata import next_ancestors
-from dask_tfrecord.dataset.snapshot.model import Snapshot, file_table, find_snapshot, library_version
+from dask_tfrecord.dataset.snapshot.metadata import library_version, next_ancestors
+from dask_tfrecord.dataset.snapshot.model import Snapshot, file_table, find_snapshot
 from dask_tfrecord.dataset.snapshot.names import exported_files, snapshot_path, stored_offsets
 from dask_tfrecord.dataset.snapshot.versions import versions
 from dask_tfrecord.dataset.snapshot.visibility import visible_files

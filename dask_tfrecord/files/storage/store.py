@@ -148,7 +148,7 @@ class Store:
             if error.errno is not None and error.filename is None:  # such as the error of a full disk
                 error.filename = self.public(path)
             raise
-        except NotImplementedError:  # fsspec raises it for filesystems that only read, as HTTP
+        except NotImplementedError:  # fsspec's open() of HTTP and other read-only filesystems
             raise DestinationError(
                 "files cannot be written here: the filesystem is read-only", path=self.public(path)
             ) from None

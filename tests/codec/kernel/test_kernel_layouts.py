@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from oracle import block, bytes_list, entry, example_of, float_list, int64_list, packed, tag, varint
 from wire_messages import ACCEPTED, REFUSED, UNKNOWN
 
-from dask_tfrecord.codec import Column, Decoder, FeatureKey
+from dask_tfrecord.codec import Column, Decoder, FeatureKey, Kind
 
 # The features of the records. A name of 60 characters is longer than the kernel's fast comparisons.
-FEATURES = {
+FEATURES: dict[str, tuple[Kind, int]] = {
     "id": ("int64", 0),
     "small": ("int64", 0),
     "constant": ("int64", 0),
@@ -212,7 +212,7 @@ def test_records_decode_together_as_they_do_alone(
 ) -> None:
     payloads, names = file
     wanted = data.draw(st.lists(st.sampled_from([*names, "never there"]), unique=True))
-    columns = [Column(name, *FEATURES.get(name, ("int64", 0))) for name in wanted]  # type: ignore[arg-type] # literals
+    columns = [Column(name, *FEATURES.get(name, ("int64", 0))) for name in wanted]
     known: list[FeatureKey] | None = data.draw(
         st.sampled_from([None, [], [(name, False) for name in names]]), label="known"
     )
@@ -225,7 +225,7 @@ def test_a_record_that_differs_is_decoded_as_if_it_were_alone(how: str, seed: in
     random_ = random.Random(seed)
     names = random_.sample(sorted(FEATURES), random_.randrange(1, len(FEATURES) + 1))
     wanted = random_.sample(names, random_.randrange(1, len(names) + 1))
-    columns = [Column(name, *FEATURES[name]) for name in wanted]  # type: ignore[arg-type] # literals
+    columns = [Column(name, *FEATURES[name]) for name in wanted]
     payloads = [record(names, random_) for _ in range(60)]
     for at in (20, 41, 42):
         payloads[at] = spoiled(how, names, random_)
@@ -252,7 +252,7 @@ def test_records_without_some_of_the_features_are_null_there(share: int) -> None
     random_ = random.Random(share)
     names = sorted(FEATURES)
     payloads = [record([n for n in names if random_.randrange(share)], random_) for _ in range(700)]
-    check(payloads, [Column(name, *FEATURES[name]) for name in names])  # type: ignore[arg-type] # literals
+    check(payloads, [Column(name, *FEATURES[name]) for name in names])
 
 
 @pytest.mark.parametrize("wanted", [["id", "country"], ["price", "id", "country", "pair", "small"]])
@@ -260,7 +260,7 @@ def test_every_bit_of_an_expected_record_counts(wanted: list[str]) -> None:
     """A record that differs from its neighbours in one bit decodes as it does alone."""
     random_ = random.Random(5)
     names = ["id", "price", "country", "pair", "small"]
-    columns = [Column(name, *FEATURES[name]) for name in wanted]  # type: ignore[arg-type] # literals
+    columns = [Column(name, *FEATURES[name]) for name in wanted]
     known: list[FeatureKey] = [(name, False) for name in names]
     payloads = [record(names, random_) for _ in range(24)]
     before, after = oracle.records_file(payloads[:20]), oracle.records_file(payloads[20:])
