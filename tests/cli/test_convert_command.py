@@ -144,12 +144,12 @@ def test_a_source_is_not_overwritten(run: Run, dataset: Path, tmp_path: Path) ->
 
 @pytest.mark.parametrize("suffix", ["parquet", "csv", "jsonl"])
 def test_a_failed_write_keeps_the_old_files_and_none_of_its_own(
-    run: Run, dataset: Path, tmp_path: Path, suffix: str, monkeypatch: pytest.MonkeyPatch
+    run: Run, dataset: Path, tmp_path: Path, suffix: parts.Format, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out = tmp_path / f"out.{suffix}"
     run("convert", dataset, out, "--columns", "i", "--blocksize", "none")
     before = sorted(out.iterdir())
-    write = parts._WRITERS[suffix]  # type: ignore[index]  # a str, which is a key here
+    write = parts._WRITERS[suffix]
 
     def fail_on_the_second(table: pa.Table, file: Any, compression: str | None) -> None:
         if table["i"].to_pylist() == [3, 2**60]:

@@ -188,6 +188,20 @@ def test_the_group_runs_inside_another_one() -> None:
     assert result.stderr == "Error: /nothing/here: no such file or directory\n"
 
 
+def message_of(error: Exception) -> str:
+    """What a command prints that fails with this error."""
+    group = click.Group("group")
+
+    @group.command()
+    @click.pass_context
+    def fail(ctx: click.Context) -> None:
+        with one_line_errors(ctx):
+            note_paths(ctx, "s3://bucket/people")
+            raise error
+
+    return CliRunner().invoke(group, ["fail"]).stderr
+
+
 @pytest.mark.parametrize(
     ("advice", "expected"),
     [
@@ -204,15 +218,7 @@ def test_the_group_runs_inside_another_one() -> None:
     ],
 )
 def test_advice_for_python_becomes_advice_for_the_shell(advice: str, expected: str) -> None:
-    group = click.Group("group")
-
-    @group.command()
-    @click.pass_context
-    def fail(ctx: click.Context) -> None:
-        with one_line_errors(ctx):
-            raise dask_tfrecord.TFRecordError("wrong", advice=advice)
-
-    assert CliRunner().invoke(group, ["fail"]).stderr == f"Error: wrong; {expected}\n"
+    assert message_of(dask_tfrecord.TFRecordError("wrong", advice=advice)) == f"Error: wrong; {expected}\n"
 
 
 @pytest.mark.parametrize(
@@ -231,16 +237,7 @@ def test_advice_for_python_becomes_advice_for_the_shell(advice: str, expected: s
     ],
 )
 def test_errors_of_a_store_name_the_path(error: OSError, expected: str) -> None:
-    group = click.Group("group")
-
-    @group.command()
-    @click.pass_context
-    def fail(ctx: click.Context) -> None:
-        with one_line_errors(ctx):
-            note_paths(ctx, "s3://bucket/people")
-            raise error
-
-    assert CliRunner().invoke(group, ["fail"]).stderr == f"Error: {expected}\n"
+    assert message_of(error) == f"Error: {expected}\n"
 
 
 def test_the_advice_about_a_type_can_be_followed(run: Run, tmp_path: Path) -> None:
