@@ -35,6 +35,8 @@ class Drift(NamedTuple):
         The kind that the column reads. None for a null column, or if there is no column.
     is_in_other_map : bool
         True if the column reads the context and the feature is a feature list, or the reverse.
+    has_two_maps : bool
+        True if some records have the feature in the context, and some have a feature list of this name.
     """
 
     name: str
@@ -43,12 +45,14 @@ class Drift(NamedTuple):
     kinds: tuple[str, ...]
     expected: str | None
     is_in_other_map: bool
+    has_two_maps: bool
 
 
 def find_drift(sample: Sample, schema: Schema, allowed: Iterable[FeatureKey] = ()) -> list[Drift]:
     """Return how the sampled features differ from the columns; ``allowed`` features need no column."""
     columns = {item.name: item for item in schema.fields}
     allowed = set(allowed)
+    maps = Counter(feature.name for feature in sample.features if feature.kinds)
     drifts = []
     for feature in sample.features:
         column = columns.get(feature.name)
@@ -57,8 +61,8 @@ def find_drift(sample: Sample, schema: Schema, allowed: Iterable[FeatureKey] = (
             continue
         if problem := _no_column(feature) if column is None else _problem(feature, column):
             kind = None if column is None or pa.types.is_null(column.type) else _kind(column)
-            type_, kinds = type_of(feature), tuple(feature.kinds)
-            drifts.append(Drift(feature.name, problem, type_, kinds, kind, in_other_map))
+            found = (feature.name, problem, type_of(feature), tuple(feature.kinds), kind, in_other_map)
+            drifts.append(Drift(*found, has_two_maps=maps[feature.name] > 1))
     return drifts
 
 
@@ -136,7 +140,7 @@ def _is_unreadable(drift: Drift, evidence: SchemaEvidence | None) -> bool:
 
     The reason is that the feature has two kinds, or is both in the context and in the feature lists.
     """
-    if drift.is_in_other_map and drift.expected is not None:
+    if drift.has_two_maps or (drift.is_in_other_map and drift.expected is not None):
         return True
     sampled: tuple[str | None, ...] = ()
     if evidence is not None and drift.name not in evidence.untyped:

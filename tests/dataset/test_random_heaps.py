@@ -6,7 +6,7 @@ from typing import Any
 
 import oracle
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from oracle import Feature, Record
 from strangers import advised, heap, read
@@ -92,6 +92,8 @@ def _has_values(records: list[Record], name: str, is_list: bool) -> bool:
 
 @pytest.mark.usefixtures("one_thread")
 @pytest.mark.filterwarnings("ignore:the records do not look like Examples")
+# Empty values of a feature in the context, and a feature list of the same name.
+@example(chance=random.Random(1_635_929_196), compression=None)
 @given(chance=st.integers(0, 2**32).map(random.Random), compression=st.sampled_from([None, "gzip"]))
 @pytest.mark.parametrize("more_bytes", [0, 1 << 26], ids=["a small sample", "a sample that may grow"])
 def test_all_values_are_read_by_defaults_or_in_one_step(
