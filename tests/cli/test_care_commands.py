@@ -153,7 +153,7 @@ def test_serve_runs_until_an_interrupt(people: Path) -> None:
 
 @pytest.mark.usefixtures("interruptible")
 def test_an_interrupt_ends_a_server_whose_client_does_not_read(people: Path) -> None:
-    frame = pd.DataFrame({"x": pd.array([bytes(1 << 20)] * 20, pd.ArrowDtype(pa.binary()))})
+    frame = pd.DataFrame({"x": pd.array([bytes(1 << 20)] * 100, pd.ArrowDtype(pa.binary()))})
     dask_tfrecord.to_tfrecord(dd.from_pandas(frame, npartitions=1), people.parent / "large")
     command = [SCRIPT, "serve", people.parent / "large", "--protocol", "flight", "--batch-size", "1"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as server:
