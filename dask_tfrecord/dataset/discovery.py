@@ -436,6 +436,7 @@ def _described(files: pa.Table, snapshot: Snapshot, schema: Schema) -> pa.Table:
     # column may have the name of another column.
     if schema.record_type == snapshot.schema.record_type:
         same = {*snapshot.schema.fields} & {*schema.fields}
-        names = [statistics_name(item.name) for item in schema.fields if item in same]
-        columns |= {name: rows[name] for name in names if name in rows.column_names}
+        names = {statistics_name(item.name) for item in same}
+        statistics = rows.select([name for name in rows.column_names if name in names])
+        columns |= dict(zip(statistics.column_names, statistics.columns, strict=True))
     return pa.table({**{name: files[name] for name in INFO_SCHEMA.names}, **columns})

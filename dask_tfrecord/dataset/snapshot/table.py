@@ -103,10 +103,11 @@ def to_entries(table: pa.Table, schema: Schema, partitioning: Sequence[Field]) -
 
 def read_statistics(table: pa.Table, schema: Schema) -> Iterable[tuple[ColumnStatistics, ...]]:
     """Return the statistics of each file."""
+    names = {statistics_name(item.name): item.name for item in schema.fields}
+    found = table.select([name for name in names if name in {*table.column_names}])
     statistics = [
-        _read_statistics(table[statistics_name(item.name)], item.name)
-        for item in schema.fields
-        if statistics_name(item.name) in table.column_names
+        _read_statistics(column, names[name])
+        for name, column in zip(found.column_names, found.columns, strict=True)
     ]
     return (tuple(one for one in of_file if one) for of_file in _rows(statistics, len(table)))
 
@@ -220,8 +221,9 @@ def from_stored(stored: pa.Table, schema: Schema, partitioning: Sequence[Field])
             columns[value_name(item.name)] = found.field(item.name).cast(value_type(item.type))
     if STATISTICS in stored.column_names:
         found = stored[STATISTICS].combine_chunks()
-        for item in schema.select([field.name for field in found.type]).fields:
-            columns[statistics_name(item.name)] = _checked_statistics(found.field(item.name), item)
+        items = schema.select([field.name for field in found.type]).fields
+        for at, item in enumerate(items):
+            columns[statistics_name(item.name)] = _checked_statistics(found.field(at), item)
     table = pa.table(columns)
     table.validate(full=True)
     _check_files(table)
@@ -229,9 +231,11 @@ def from_stored(stored: pa.Table, schema: Schema, partitioning: Sequence[Field])
 
 
 def _checked_statistics(found: pa.StructArray, column: Field) -> pa.StructArray:
-    statistics = found.cast(pa.struct(_statistics_fields(column)))
-    unknown = pc.and_(statistics.is_valid(), statistics.field("nulls").is_null())
-    check(not pc.any(unknown).as_py(), f"the statistics of {column.name!r} have no null count")
+    type_ = pa.struct(_statistics_fields(column))
+    statistics = found if found.type == type_ else found.cast(type_)
+    if statistics.field("nulls").null_count:
+        unknown = pc.and_(statistics.is_valid(), statistics.field("nulls").is_null())
+        check(not pc.any(unknown).as_py(), f"the statistics of {column.name!r} have no null count")
     return statistics
 
 

@@ -47,7 +47,7 @@ def commit(run: WriteRun, files: Sequence[FileEntry]) -> Snapshot:
         refuse_if_overtaken(run, files)
         try:
             _log_step(run, 3, "finish the cleanup of the previous commit")
-            finish_newest(run.store)
+            finish_newest(run.store, running=run.run)
             _log_step(run, 4, f"publish {len(files)} files")
             publish_files(run, files)
             snapshot = create_snapshot(run, with_stamps(run.store, files))

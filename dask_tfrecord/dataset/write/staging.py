@@ -38,15 +38,18 @@ def finish_commit(store: Store, run: str) -> None:
     remove_staging(store, run)
 
 
-def finish_newest(store: Store) -> None:
+def finish_newest(store: Store, *, running: str = "") -> None:
     """Finish the newest commit, if it was interrupted after its snapshot was created.
 
-    Does nothing if the newest snapshot is damaged.
+    Does nothing if the newest snapshot is damaged. ``running`` is the run of the caller, if it writes.
     """
+    runs = {*open_runs(store)} - {running}
+    if not runs:  # a snapshot of many files takes long to parse
+        return
     newest = None
     with suppress(TFRecordError):
         newest = find_snapshot(store)
-    if newest is not None and newest.run in open_runs(store):
+    if newest is not None and newest.run in runs:
         root = store.public(store.root)
         logger.info("%s: finish the interrupted cleanup of write %s", root, newest.run[:8])
         finish_commit(store, newest.run)
