@@ -46,7 +46,9 @@ WRITE: Steps = {
 }
 
 READ: Steps = {
+    "open": ("dask_tfrecord.read_tfrecord",),
     "read()": ("dask_tfrecord.files.storage.open_file.FileReader.readinto",),
+    "decompress": ("dask_tfrecord.codec.decompressing.StreamDecompressor.readinto",),
     "decode": ("dask_tfrecord.codec.Decoder.feed", "dask_tfrecord.codec.Decoder.take"),
     "logical types": ("dask_tfrecord.schema.model.Schema.from_storage",),
     "to pandas": ("dask_tfrecord.frames.arrow_to_pandas.to_pandas",),
@@ -101,8 +103,12 @@ def breakdown(work: Callable[[], object], steps: Steps) -> Counter[str]:
     return seconds
 
 
-def shares(seconds: Mapping[str, float]) -> str:
-    """Return the shares of the steps in one line, the largest first. Shares below 1 % are left out."""
-    total = sum(seconds.values())
-    ordered = sorted(seconds.items(), key=lambda item: -item[1])
-    return ", ".join(f"{step} {took / total:.0%}" for step, took in ordered if took >= total / 100)
+def show(spent: Sequence[Mapping[str, float]]) -> None:
+    """Print the seconds of a run and the shares of the steps, the largest first, but those below 1 %.
+
+    ``spent`` has what `breakdown` returned for each run.
+    """
+    seconds = sum((Counter(one) for one in spent), Counter[str]())
+    total = seconds.total()
+    shares = [f"{step} {took / total:.0%}" for step, took in seconds.most_common() if took >= total / 100]
+    print(f"  {total / len(spent):.3f} CPU s: {', '.join(shares)}")

@@ -5,8 +5,8 @@
 2. One large file, uncompressed and with gzip, read block by block on one thread and on two threads.
 3. The number of files that ``len`` opens.
 
-Each figure is the best round, in wall time, on two threads. The files are in memory if the system has
-``/dev/shm``.
+Each figure is the best round, in wall time, on two threads. Below each read is printed where its CPU time
+goes, with the opening of the dataset. The files are in memory if the system has ``/dev/shm``.
 
     python -m benchmarks.read [--rounds 3] [--scale 1.0] [tabular recsys wide images]
 """
@@ -16,6 +16,7 @@ import os
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 from unittest.mock import patch
 
 import dask
@@ -25,6 +26,7 @@ import pyarrow as pa
 from fsspec.implementations.local import LocalFileSystem
 
 import dask_tfrecord
+from benchmarks.breakdown import READ, breakdown, show
 from benchmarks.tables import TABLES, Table
 from benchmarks.write import PARTITIONS, THREADS, collection, seconds, side_by_side, slices, to_pandas
 from dask_tfrecord.codec import Column, Decoder
@@ -65,6 +67,15 @@ def compute_and_drop(ddf: dd.DataFrame) -> int:
     return int(ddf.map_partitions(len, meta=(None, "int64")).compute().sum())
 
 
+def show_breakdown(rounds: int, root: str, **options: Any) -> None:
+    """Print where the CPU time goes if the dataset is opened and read."""
+
+    def read() -> None:
+        compute_and_drop(dask_tfrecord.read_tfrecord(root, **options))
+
+    show([breakdown(read, READ) for _ in range(rounds)])
+
+
 def measure_table(root: str, name: str, table: Table, rounds: int) -> None:
     """Measure reads of all columns, and of a projection."""
     ddf = collection([to_pandas(batch) for batch in slices(table.batch, PARTITIONS)] * REPEATS)
@@ -72,8 +83,9 @@ def measure_table(root: str, name: str, table: Table, rounds: int) -> None:
     paths = sorted(Path(root).glob("part-*"))
     size = sum(path.stat().st_size for path in paths)
     columns = [column for column in table.columns if column.name in table.projection]
+    names = list(table.projection)
     whole = dask_tfrecord.read_tfrecord(root, blocksize=None)
-    projected = dask_tfrecord.read_tfrecord(root, blocksize=None, columns=list(table.projection))
+    projected = dask_tfrecord.read_tfrecord(root, blocksize=None, columns=names)
     ours, loop, ours_projected, loop_projected = best(
         rounds,
         lambda: compute_and_drop(whole),
@@ -83,11 +95,13 @@ def measure_table(root: str, name: str, table: Table, rounds: int) -> None:
     )
     rows = table.batch.num_rows * REPEATS
     print(f"{name:9}{'all':6}{rows / ours:12,.0f}{size / ours / 1e9:8.2f}{loop / ours:8.2f} of the bare loop")
+    show_breakdown(rounds, root, blocksize=None)
     print(
         f"{'':9}{len(columns):<6}{rows / ours_projected:12,.0f}{size / ours_projected / 1e9:8.2f}"
         f"{loop_projected / ours_projected:8.2f} of the bare loop, "
         f"{ours / ours_projected:.2f} x the rate of all columns"
     )
+    show_breakdown(rounds, root, blocksize=None, columns=names)
 
 
 def measure_large(root: str, compression: str | None, rounds: int, scale: float) -> None:
@@ -97,7 +111,8 @@ def measure_large(root: str, compression: str | None, rounds: int, scale: float)
     frame = pa.Table.from_batches([table.batch] * times).to_pandas(types_mapper=pd.ArrowDtype)
     collection([frame]).to_tfrecord(root, compression=compression)
     [path] = Path(root).glob("part-*")
-    ddf = dask_tfrecord.read_tfrecord(root, blocksize=max(1 << 20, int(path.stat().st_size / 16)))
+    blocksize = max(1 << 20, int(path.stat().st_size / 16))
+    ddf = dask_tfrecord.read_tfrecord(root, blocksize=blocksize)
 
     def on(threads: int) -> None:
         with dask.config.set(num_workers=threads):
@@ -109,6 +124,7 @@ def measure_large(root: str, compression: str | None, rounds: int, scale: float)
         f"one {compression or 'plain'} file of {size / 1e9:.2f} GB in {ddf.npartitions} partitions: "
         f"{one / two:.2f} x as fast on 2 threads, {size / two / 1e9:.2f} GB/s"
     )
+    show_breakdown(1, root, blocksize=blocksize)
 
 
 def measure_opens(root: str, scale: float) -> None:

@@ -20,7 +20,6 @@ import os
 import statistics
 import tempfile
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -34,7 +33,7 @@ import pandas as pd
 import pyarrow as pa
 
 import dask_tfrecord
-from benchmarks.breakdown import WRITE, breakdown, shares
+from benchmarks.breakdown import WRITE, breakdown, show
 from benchmarks.tables import TABLES, Table
 from dask_tfrecord.codec import Encoder, codecs
 from dask_tfrecord.dataset.partitioning.grouping import group_by_directory
@@ -77,11 +76,11 @@ def fresh_path() -> Iterator[str]:
 
 def show_breakdown(rounds: int, write: Callable[[str], object]) -> None:
     """Print where the CPU time of a write goes."""
-    spent: Counter[str] = Counter()
+    spent = []
     for _ in range(rounds):
         with fresh_path() as path:
-            spent.update(breakdown(partial(write, path), WRITE))
-    print(f"  {spent.total() / rounds:.3f} CPU s: {shares(spent)}")
+            spent.append(breakdown(partial(write, path), WRITE))
+    show(spent)
 
 
 def ratio(times: list[float], others: list[float]) -> float:
