@@ -213,9 +213,7 @@ class Dataset:
             return None
         not_stored = {*self.partition_values, *self.options.origin_columns}
         features = [item.column.feature for item in self.schema.fields if item.name not in not_stored]
-        if (
-            self.is_described and not features
-        ):  # the writer of the snapshot has checked that records hold none
+        if self.is_described and not features:  # the snapshot's writer has checked that records hold none
             return None
         names = (self.partition_values.keys() - self.refused_features) | self.ignored_features
         return (*features, *((name, is_list) for name in sorted(names) for is_list in (False, True)))
