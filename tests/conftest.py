@@ -20,13 +20,16 @@ from dask_tfrecord.files.storage.store import Store
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
 
-settings.register_profile(
-    "default",
-    deadline=None,
-    max_examples=int(os.environ.get("DASK_TFRECORD_EXAMPLES", "100")),
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
-)
-settings.load_profile("default")
+# A run fails only because of a change. ``--hypothesis-profile=random`` tries other examples in every run.
+for profile, is_repeatable in (("repeatable", True), ("random", False)):
+    settings.register_profile(
+        profile,
+        deadline=None,
+        derandomize=is_repeatable,
+        max_examples=int(os.environ.get("DASK_TFRECORD_EXAMPLES", "100")),
+        suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+    )
+settings.load_profile("repeatable")
 
 # The directories whose single tests take longest.
 SLOW = ("cli", "stores")
