@@ -1,8 +1,10 @@
-"""A script that kills a write at its first filesystem operation, then at its second, and so on to the last.
+"""A script that kills a write at one of its filesystem operations, then, in a new run, at another.
 
-``python kill_sweep.py MODE DIRECTORY SNAPSHOTS`` prints as JSON the rows that were readable after each kill.
-If SNAPSHOTS is "delta", the write finds a snapshot with a base, and an append adds to the same base. The
-process that forks has started no threads.
+Each line of its input is a JSON list: the mode of the write, an empty directory, "full" or "delta", and the
+stride. If "delta", the write finds a snapshot with a base, and an append adds to the same base. The script
+kills at every operation whose number is a multiple of the stride, and at those around the operation that
+makes the new rows visible. For each line it prints, as JSON, the number of operations and what
+was readable after each kill. The process that forks has started no threads.
 """
 
 import json
@@ -10,8 +12,10 @@ import os
 import shutil
 import signal
 import sys
+import traceback
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import dask
 import dask.dataframe as dd
@@ -70,48 +74,85 @@ def read(place: Path) -> list[int]:
         return []
 
 
-def kill_at(number: int, place: Path, work: Callable[[], None]) -> bool:
-    """Kill the work before its operation ``number`` on the place; return False if the work ended first."""
+def kill_at(number: int, place: Path, work: Callable[[], None]) -> int | None:
+    """Kill the work before its operation ``number``; return the number of operations if the work ended."""
+    total = place.with_suffix(".operations")
     child = os.fork()
     if child == 0:
-        left = [number]
+        done = [0]
 
         def count(event: str, arguments: tuple[object, ...]) -> None:
             if event in OPERATIONS and str(place) in str(arguments[0]):
-                left[0] -= 1
-                if left[0] < 0:
+                if done[0] == number:
                     os.kill(os.getpid(), signal.SIGKILL)
+                done[0] += 1
 
         sys.addaudithook(count)
-        work()
+        try:
+            work()
+            total.write_text(str(done[0]))
+        except BaseException:
+            traceback.print_exc()
+            os._exit(1)
         os._exit(0)
     status = os.waitpid(child, 0)[1]
-    if not os.WIFSIGNALED(status) and status != 0:
+    if os.WIFSIGNALED(status):
+        return None
+    if status != 0:
         raise RuntimeError(f"the write failed at operation {number}")
-    return os.WIFSIGNALED(status)
+    return int(total.read_text())
 
 
-def sweep(mode: str, directory: Path) -> list[dict[str, list[int]]]:
-    found = []
-    killed = True
-    while killed:
-        place = directory / str(len(found))
-        prepare(mode, place)
-        killed = kill_at(len(found), place, lambda place=place: write(mode, place))
-        seen = {"killed": read(place)}
+def sweep(mode: str, directory: Path, stride: int) -> dict[str, Any]:
+    """What readers see after kills; the last is the write that was not killed."""
+    start = directory / "start"
+    prepare(mode, start)
+    found: dict[int, dict[str, Any]] = {}
+
+    def visit(number: int) -> int | None:
+        place = directory / str(number)
+        if start.exists():
+            shutil.copytree(start, place)
+        total = kill_at(number, place, lambda: write(mode, place))
+        seen: dict[str, Any] = {"killed": read(place)}
         dask_tfrecord.cleanup(place, older_than="0s")
         seen["cleaned"] = read(place)
         seen["files"] = len([path for path in place.rglob("*") if path.is_file()])
         write("overwrite" if mode == "create" else mode, place)
         seen["written"] = read(place)
-        found.append(seen)
         shutil.rmtree(place)
-    return found
+        found[number if total is None else total] = seen
+        return total
+
+    total = visit(sys.maxsize)
+    assert total is not None
+    for number in range(0, total, stride):
+        visit(number)
+    # The switch is between the last instant that shows the old rows and the first that shows others.
+    before = max(number for number in found if found[number]["killed"] == found[0]["killed"])
+    after = min(number for number in found if number > before)
+    while after - before > 1:
+        middle = (before + after) // 2
+        visit(middle)
+        if found[middle]["killed"] == found[0]["killed"]:
+            before = middle
+        else:
+            after = middle
+    for number in range(before - 1, after + 2):
+        if 0 <= number < total and number not in found:
+            visit(number)
+    return {"operations": total, "found": dict(sorted(found.items()))}
 
 
 if __name__ == "__main__":
-    file_table.DELTA_PART = {"full": 0.0, "delta": 1e9}[sys.argv[3]]
     with dask.config.set(scheduler="sync"):
-        print(json.dumps(sweep(sys.argv[1], Path(sys.argv[2]))), flush=True)
+        for line in sys.stdin:
+            mode, directory, snapshots, stride = json.loads(line)
+            file_table.DELTA_PART = {"full": 0.0, "delta": 1e9}[snapshots]
+            try:
+                answer = sweep(mode, Path(directory), stride)
+            except Exception:
+                answer = {"error": traceback.format_exc()}
+            print(json.dumps(answer), flush=True)
     # Skip the shutdown of the interpreter: it aborted once, because of threads of libraries after the fork.
     os._exit(0)

@@ -12,7 +12,8 @@ from typing import Any
 from urllib.parse import quote, unquote
 
 import pytest
-from moto.server import ThreadedMotoServer
+from moto.moto_server.werkzeug_app import MotoRequestHandler, create_backend_app
+from werkzeug.serving import make_server
 
 
 @dataclass
@@ -137,18 +138,26 @@ def page_server(root: Path, status: Mapping[str, int] | None = None) -> Iterator
             thread.join()
 
 
+class _S3Handler(MotoRequestHandler):
+    def log_request(self, *args: Any) -> None:
+        """Say nothing."""
+
+
 @contextmanager
 def s3_server() -> Iterator[dict[str, Any]]:
-    """The storage options of an S3 server in this process."""
+    """The storage options of an S3 server in this process.
+
+    The server runs the application for S3 only. `moto.server.ThreadedMotoServer` looks for the service of
+    each request among all services of moto.
+    """
     with pytest.MonkeyPatch.context() as patched:
         patched.setenv("AWS_EC2_METADATA_DISABLED", "true")
-        server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-        server.start()
-        host, port = server.get_host_and_port()
-        yield {
-            "key": "nobody",
-            "secret": "hunter2",
-            "endpoint_url": f"http://{host}:{port}",
-            "client_kwargs": {"region_name": "us-east-1"},
-        }
-        server.stop()
+        application = create_backend_app("s3")
+        server = make_server("127.0.0.1", 0, application, threaded=True, request_handler=_S3Handler)
+        with serving(server) as url:
+            yield {
+                "key": "nobody",
+                "secret": "hunter2",
+                "endpoint_url": url,
+                "client_kwargs": {"region_name": "us-east-1"},
+            }

@@ -11,6 +11,7 @@ from unittest.mock import patch
 from gcp_storage_emulator import server
 from gcp_storage_emulator.exceptions import NotFound
 from gcp_storage_emulator.handlers import objects
+from gcp_storage_emulator.storage import Storage
 
 _UPLOADS = ["_media_upload", "_multipart_upload", "_create_resumable_upload"]
 
@@ -25,6 +26,7 @@ def emulator() -> Iterator[str]:
     with (
         patch.multiple(objects, **{name: _checked(getattr(objects, name)) for name in _UPLOADS}),
         patch.dict(uploads, {server.DELETE: _give_up}),
+        patch.object(Storage, "_write_config_to_file"),  # of all objects, at every change; nothing reads it
         patch.object(BaseServer, "handle_error"),  # otherwise the server prints every closed connection
         server.create_server("127.0.0.1", 0, in_memory=True) as running,
     ):

@@ -24,6 +24,9 @@ class PatternNames:
 
     @pytest.mark.parametrize("name", PATTERNS)
     def test_a_root_is_never_taken_for_a_pattern(self, place: str, name: str) -> None:
+        self.check_root(place, name)
+
+    def check_root(self, place: str, name: str) -> None:
         above = self.store(place)
         beside = [f"{one}/{path}" for one in SIBLINGS for path in ("_SUCCESS", "_tfrecord/staging/x", "part")]
         for path in beside:

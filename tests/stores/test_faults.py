@@ -1,8 +1,8 @@
 """Any request of a job may fail: then the job raises and the old data is whole, or the job succeeds.
 
-A proxy spoils the first request of a job, in the next run its second, and so on. By default, a sample of the
-requests is spoiled. ``DASK_TFRECORD_FAULTS=1 pytest -s tests/stores/test_faults.py`` spoils all of them and
-prints a table of what was tried; with 5 in place of 1, every fifth request is spoiled.
+A proxy spoils the first request of a job, in the next run its second, and so on, each in several ways. By
+default, a sample is tried. ``DASK_TFRECORD_FAULTS=1 pytest -s tests/stores/test_faults.py`` spoils every
+request in every way and prints a table of what was tried; 7 in place of 1 tries a seventh of them.
 """
 
 import logging
@@ -24,7 +24,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import s3fs
-from fault_proxy import KINDS, FaultProxy, fault_proxy
+from fault_proxy import KINDS, FaultProxy, Kind, fault_proxy
 from servers import s3_server, web_server
 from swift_server import needs_swift, swift_server
 
@@ -37,8 +37,9 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:.*the data is written, but:UserWarning"),
 ]
 
-# By default, one of so many requests is spoiled.
-STRIDES = {"S3 (moto)": 23, "S3 (moto), retries": 37, "S3 (Swift)": 37, "HTTP": 13}
+# By default, one of so many pairs of a request and a way to spoil it is tried: for jobs that only read, and
+# for others, which take longer. With these numbers, the ways alternate.
+STRIDES = {"S3 (moto)": (22, 61), "S3 (moto), retries": (61, 61), "S3 (Swift)": (61, 97), "HTTP": (22, 22)}
 
 # Seconds after which a client gives up if it gets no answer.
 _TIMEOUT = 1.0
@@ -321,52 +322,60 @@ JOBS = {
 # -- The sweep -----------------------------------------------------------------------------------------------
 
 
+def pairs(requests: int, stride: int, start: int) -> Iterator[tuple[int, Kind]]:
+    """Every ``stride``-th pair of the number of a request and a way to spoil it; at least one."""
+    total = requests * len(KINDS)
+    for pair in range(start % min(stride, total), total, stride):
+        number = pair // len(KINDS)
+        yield number, KINDS[(pair + number) % len(KINDS)]
+
+
 def sweep(found: Remote, operation: str) -> None:
-    """Spoil a request of the job in every way, then, in new runs, a later request."""
+    """Spoil a request of the job in one way, then, in new runs, other requests in other ways."""
     job = JOBS[operation]
     top = found.new_place()
     original, reference = f"{top}/0", f"{top}/1" if job.changes else f"{top}/0"
     found.prepare(job, original)
     before = job.state(original, found.direct)
+    contents: dict[str, bytes] = {}
     if job.changes:
-        copy(original, reference, found.direct)
+        store = Store.at(original, found.direct)
+        contents = {name: store.fs.cat_file(f"{original}/{name}") for name in files(original, found.direct)}
+        create(contents, reference, found.direct)
     sleep(found.clock)
     started = found.proxy.requests
     job.run(found.behind_proxy(reference), found.proxied)
     number_of_requests = found.proxy.requests - started
     after = (job.state(reference, found.direct), job.left(reference, found.direct))
-    stride = int(os.environ.get("DASK_TFRECORD_FAULTS", STRIDES[found.name]))
-    for at, kind in enumerate(KINDS):
-        for number in range((3 * at + len(operation)) % stride, number_of_requests, stride):
-            place = f"{top}/{kind}-{number}" if job.changes else original
-            if job.changes:
-                copy(original, place, found.direct)
-            if operation == "cleanup":
-                sleep(found.clock)
-            found.proxy.arm(kind, number)
-            raised: Exception | None = None
-            try:
-                job.run(found.behind_proxy(place), found.proxied)
-            except AssertionError:
-                raise
-            except Exception as error:
-                raised = error
-            hit = found.proxy.disarm()
-            how = f"{operation} on {found.name}, {kind} at request {number}: {raised!r}"
-            if raised is not None:
-                assert hit, how
-                assert job.state(place, found.direct) == before, how
-                job.run(place, found.direct)
-            assert (job.state(place, found.direct), job.left(place, found.direct)) == after, how
-            if hit:
-                _tried[found.name, operation, "raised" if raised else "done"] += 1
+    stride = int(os.environ.get("DASK_TFRECORD_FAULTS", STRIDES[found.name][job.changes]))
+    for number, kind in pairs(number_of_requests, stride, start=3 * len(operation)):
+        place = f"{top}/{kind}-{number}" if job.changes else original
+        if job.changes:
+            create(contents, place, found.direct)
+        if operation == "cleanup":
+            sleep(found.clock)
+        found.proxy.arm(kind, number)
+        raised: Exception | None = None
+        try:
+            job.run(found.behind_proxy(place), found.proxied)
+        except AssertionError:
+            raise
+        except Exception as error:
+            raised = error
+        hit = found.proxy.disarm()
+        how = f"{operation} on {found.name}, {kind} at request {number}: {raised!r}"
+        if raised is not None:
+            assert hit, how
+            assert job.state(place, found.direct) == before, how
+            job.run(place, found.direct)
+        assert (job.state(place, found.direct), job.left(place, found.direct)) == after, how
+        if hit:
+            _tried[found.name, operation, "raised" if raised else "done"] += 1
 
 
-def copy(source: str, target: str, options: dict[str, Any]) -> None:
-    """Copy all files below a place. The copies have the same ETags."""
-    store = Store.at(source, options)
-    for name in files(source, options):
-        store.fs.pipe_file(f"{target}/{name}", store.fs.cat_file(f"{source}/{name}"))
+def create(contents: dict[str, bytes], place: str, options: dict[str, Any]) -> None:
+    """Create files with these contents. Files of the same content have the same ETag."""
+    Store.at(place, options).fs.pipe({f"{place}/{name}": content for name, content in contents.items()})
 
 
 @pytest.mark.parametrize("operation", JOBS)

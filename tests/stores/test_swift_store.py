@@ -17,8 +17,6 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]
 
 @needs_swift
 class TestSwiftStore(S3Suite):
-    stride = 13  # every request takes about 50 ms
-
     def clean(self, place: str) -> list[str]:
         """Swift rounds times up to full seconds, so the youngest files have times in the future."""
         sleep(1)

@@ -1,17 +1,23 @@
-"""A writer that is killed at any operation: readers see all old rows or all new rows."""
+"""A writer that is killed at any operation: readers see all old rows or all new rows.
+
+By default, the writer is killed at a sample of its operations, and at all around the one that makes the new
+rows visible. ``DASK_TFRECORD_FAULTS=1 pytest tests/dataset/write/test_kills.py`` kills it at every operation.
+"""
 
 import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 OLD = list(range(7))
 NEW = [11, 12, 13]
 
-# The rows before and after, and the least number of operations; replacing data takes more.
+# The rows before and after, and the least number of instants; replacing data takes more.
 CASES = {
     "create": ([], NEW, 20),
     "append": (OLD, OLD + NEW, 30),
@@ -24,6 +30,30 @@ CASES = {
 # Writes before which there is no snapshot, so none with a base.
 ALIKE = {("create", "delta"), ("others", "delta")}
 
+# One of so many operations is killed.
+STRIDE = int(os.environ.get("DASK_TFRECORD_FAULTS", 10))
+
+Sweep = Callable[..., dict[str, Any]]
+
+
+@pytest.fixture(scope="module")
+def sweep() -> Iterator[Sweep]:
+    """Run a sweep in a process that has no threads, and that imports the library once for all sweeps."""
+    script = Path(__file__).parents[2] / "helpers" / "kill_sweep.py"
+    with subprocess.Popen(
+        [sys.executable, str(script)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+
+        def ask(*arguments: object) -> dict[str, Any]:
+            assert process.stdin is not None
+            assert process.stdout is not None
+            print(json.dumps(arguments), file=process.stdin, flush=True)
+            answer: dict[str, Any] = json.loads(process.stdout.readline())
+            assert "error" not in answer, answer["error"]
+            return answer
+
+        yield ask
+
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="the sweep kills forks of a writer; Windows has no fork")
 @pytest.mark.parametrize(
@@ -31,19 +61,18 @@ ALIKE = {("create", "delta"), ("others", "delta")}
     [(mode, kind) for kind in ("full", "delta") for mode in CASES if (mode, kind) not in ALIKE],
 )
 def test_a_kill_at_any_instant_leaves_the_old_rows_or_the_new(
-    tmp_path: Path, mode: str, snapshots: str
+    tmp_path: Path, sweep: Sweep, mode: str, snapshots: str
 ) -> None:
     old, new, instants = CASES[mode]
-    script = Path(__file__).parents[2] / "helpers" / "kill_sweep.py"
-    command = [sys.executable, str(script), mode, str(tmp_path), snapshots]
-    result = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert result.returncode == 0, result.stderr
-    found = json.loads(result.stdout)
-    assert len(found) >= instants
+    answer = sweep(mode, str(tmp_path), snapshots, STRIDE)
+    assert answer["operations"] + 1 >= instants  # the last instant is after all operations
+    numbers, found = [int(number) for number in answer["found"]], list(answer["found"].values())
+    assert {*range(0, answer["operations"], STRIDE), answer["operations"]} <= set(numbers)
     readable = [seen["killed"] for seen in found]
     switch = readable.index(new)
     assert readable == [old] * switch + [new] * (len(found) - switch)
     assert 0 < switch < len(found) - 1
+    assert numbers[switch] == numbers[switch - 1] + 1
     assert [seen["cleaned"] for seen in found] == readable
     # The files of invisible rows are removed, and the next write succeeds.
     assert {seen["files"] for seen in found[:switch]} <= {found[0]["files"], found[0]["files"] - 1}
