@@ -1,4 +1,8 @@
-"""The commands in docs/cli.md print what the page shows, apart from times, rates and the ids of runs."""
+"""The commands in docs/cli.md print what the page shows, apart from times, rates and the ids of runs.
+
+The commands run in forks of one process, which has imported the library. Tests of the launcher start the
+command itself.
+"""
 
 import importlib.metadata
 import os
@@ -6,7 +10,11 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+
+import pytest
 
 PAGE = Path(__file__).parents[2] / "docs" / "cli.md"
 
@@ -43,14 +51,28 @@ def normalised(text: str) -> str:
     return text
 
 
-def run(commands: list[str], folder: Path) -> list[str]:
+@contextmanager
+def command_server(folder: Path) -> Iterator[Path]:
+    """A directory with a `dask-tfrecord` that starts quickly."""
+    server = Path(__file__).parents[1] / "helpers" / "command_server.py"
+    command = [sys.executable, server, folder / "socket", folder / "dask-tfrecord"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "ready\n"
+            yield folder
+        finally:
+            process.terminate()
+
+
+def run(commands: list[str], folder: Path, programs: Path) -> list[str]:
     """Run commands one after the other in one shell, and return the output of each."""
     mark = "=== end of a command ==="
     script = "".join(
         f"{re.sub('^[$>] ', '', command, flags=re.MULTILINE)}status=$?; echo '{mark}'; (exit $status)\n"
         for command in commands
     )
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    path = os.pathsep.join([str(programs), str(Path(sys.executable).parent), os.environ["PATH"]])
     result = subprocess.run(
         ["bash", "-c", script],
         cwd=folder,
@@ -69,10 +91,13 @@ def copy_weather(folder: Path) -> None:
     shutil.copy(str(data), folder)
 
 
-def test_the_commands_print_what_the_page_shows(tmp_path: Path) -> None:
+def test_the_commands_print_what_the_page_shows(
+    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
     copy_weather(tmp_path)
     shown = sessions(PAGE.read_text())
-    printed = run([command for command, _ in shown], tmp_path)
+    with command_server(tmp_path_factory.mktemp("commands")) as programs:
+        printed = run([command for command, _ in shown], tmp_path, programs)
     assert len(printed) == len(shown)
     for (command, expected), output in zip(shown, printed, strict=True):
         assert normalised(output) == normalised(expected), command
