@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -95,8 +95,8 @@ def read_split(
         known=known,
     )
     feed = decoder.feed
-    if options.damage.skips and schema.record_type != "bytes":
-        feed = _feed_after_parsing(decoder, record_type, options)
+    if options.damage.skips:
+        feed = _feed_after_checking(decoder, record_type, options)
     wants_offsets = options.offset_column in schema.names
     gathered = _Batches(feed, decoder.take, _content_bytes(split), batch_bytes, wants_offsets)
 
@@ -142,23 +142,26 @@ def count_records(store: Store, split: Split, options: ReadOptions, losses: Loss
     return sum(step.result.records for step in run_kernel(store, split, options, scan_all, losses=losses))
 
 
-def _feed_after_parsing(
+def _feed_after_checking(
     decoder: Decoder, record_type: RecordType, options: ReadOptions
 ) -> Callable[..., Fed]:
-    """Return the `feed` of a decoder that parses all features first.
+    """Return the `feed` of a decoder that finds the damage first. It parses all features for that.
 
-    It skips the same damaged records whichever columns are read.
+    It skips the same damaged records whichever columns are read. A batch that ends at damage gets memory for
+    its own records only: a file of many damaged records has as many batches.
     """
-    inference = Inference(
-        record_type, verify_crc=options.verify_crc, max_record_bytes=options.max_record_bytes
-    )
+    rules: dict[str, Any] = {"verify_crc": options.verify_crc, "max_record_bytes": options.max_record_bytes}
+    check: Callable[..., Result] = partial(scan, **rules)
+    if record_type != "bytes":
+        check = Inference(record_type, **rules).feed
 
     def feed(data: memoryview, *, final: bool, more: int) -> Fed:
-        _, consumed, damage = inference.feed(data, final=final)
-        fed = decoder.feed(data[:consumed], final=True, more=more)
-        if fed.damage or fed.consumed < consumed:  # a column exceeded 2 GiB: the rest is decoded next
+        checked = check(data, final=final)
+        whole = data[: checked.consumed]
+        fed = decoder.feed(whole, final=True, more=0 if checked.damage else more)
+        if fed.damage or fed.consumed < len(whole):  # a column exceeded 2 GiB: the rest is decoded next
             return fed
-        return fed._replace(damage=damage)
+        return fed._replace(damage=checked.damage)
 
     return feed
 

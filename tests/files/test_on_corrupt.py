@@ -225,6 +225,44 @@ print(peak_kib() - normal)
 """
 
 
+MEASURE_MANY = """
+import sys
+import pyarrow as pa
+from damaged_files import framed_number
+from memory import peak_kib
+from dask_tfrecord.files.damage import DamagePolicy, Losses
+from dask_tfrecord.files.options import ReadOptions
+from dask_tfrecord.files.reading import read_table
+from dask_tfrecord.files.splits import Split
+from dask_tfrecord.files.storage.listing import list_files
+from dask_tfrecord.schema.model import Schema
+
+def read(path):
+    store, [file], *_ = list_files(path)
+    options = ReadOptions(damage=DamagePolicy("skip"))
+    types = {"bytes": {"record": pa.binary()}}.get(sys.argv[1], {"n": pa.int64()})
+    schema = Schema.from_arrow(pa.schema(types), record_type=sys.argv[1])
+    losses = Losses(options.damage)
+    return read_table(store, Split(file), schema, options, losses=losses).num_rows, losses.count
+
+good = framed_number(1)
+bad = good[:-1] + bytes([good[-1] ^ 1])
+for name, times in [("few", 1), ("many", 500)]:
+    with open(name, "wb") as file:
+        file.write((10 * good + bad) * times + 200_000 * good)
+assert read("few") == (200_010, 1)
+normal = peak_kib()
+assert read("many") == (205_000, 500)
+print(peak_kib() - normal)
+"""
+
+
+@pytest.mark.parametrize("record_type", ["example", "sequence_example", "bytes"])
+def test_many_damaged_records_take_little_memory(tmp_path: Path, record_type: str) -> None:
+    """Each of the batches between them is small, and so is its memory."""
+    assert growth(MEASURE_MANY, tmp_path, record_type) < 32 * 1024
+
+
 @pytest.mark.parametrize("quarantine", ["", "yes"])
 @pytest.mark.parametrize("compression", [None, "gzip"])
 def test_a_huge_damaged_stretch_takes_little_memory(
