@@ -172,9 +172,17 @@ def check(root: Path, kind: str | None, write: str, **options: Any) -> Snapshot:
     return snapshot
 
 
-@pytest.mark.parametrize("write", ["shuffle", "colocate", "both"])
-@pytest.mark.parametrize("kind", list(KEYS))
+@pytest.mark.parametrize(
+    ("passes", "kind", "write"),
+    [
+        (list(PASSES)[(at + number) % len(PASSES)], kind, write)
+        for at, kind in enumerate(KEYS)
+        for number, write in enumerate(["shuffle", "colocate", "both"])
+    ],
+    indirect=["passes"],
+)
 def test_every_file_has_the_rows_of_the_model(tmp_path: Path, passes: str, kind: str, write: str) -> None:
+    """Each of the passes is tested with every kind of key, and with every way to write."""
     check(tmp_path, kind, write)
 
 

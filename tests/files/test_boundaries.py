@@ -182,7 +182,7 @@ def test_each_partition_alone_holds_exactly_its_rows(blocksize: int, tmp_path: P
     assert lengths == ([len(part) for part in parts] if ddf.npartitions > 1 else [None])
 
 
-@settings(max_examples=30)
+@settings(max_examples=max(10, settings().max_examples * 3 // 10))
 @given(
     st.recursive(
         st.binary(max_size=30),
@@ -282,7 +282,7 @@ def test_a_file_that_a_server_sends_as_a_whole_only_is_one_partition(
 
 
 @pytest.mark.filterwarnings("ignore::dask_tfrecord.CorruptRecordWarning")
-@settings(max_examples=60)
+@settings(max_examples=max(10, settings().max_examples * 6 // 10))
 @given(damaged_files().filter(len), st.integers(1, 100))
 def test_damage_is_passed_over_in_partitions_as_in_the_whole_file(data: bytes, blocksize: int) -> None:
     Store.at("memory://located").fs.pipe_file("/located/file", data)
