@@ -72,16 +72,19 @@ def expected_keys(data: pd.DataFrame, names: Sequence[str]) -> list[tuple[Any, .
     return sorted((key, len(ids), sum(ids)) for key, ids in sums.items())
 
 
-@pytest.mark.parametrize("options", [{}, {"compression": "gzip", "max_rows_per_file": 3}])
+MANY_FILES = {"compression": "gzip", "max_rows_per_file": 3}
+
+
 @pytest.mark.parametrize(
-    ("on", "by"),
+    ("on", "by", "options"),
     [
-        (["entity"], ["entity"]),
-        (["name"], ["name"]),
-        (["share"], ["share"]),
-        (["kind", "day"], ["kind", "day"]),
-        (["day", "entity"], ["entity"]),
-        (["day", "name", "kind"], ["kind", "name"]),
+        (["entity"], ["entity"], {}),
+        (["name"], ["name"], MANY_FILES),
+        (["share"], ["share"], {}),
+        (["kind", "day"], ["kind", "day"], MANY_FILES),
+        (["day", "entity"], ["entity"], {}),
+        (["day", "entity"], ["entity"], MANY_FILES),
+        (["day", "name", "kind"], ["kind", "name"], {}),
     ],
 )
 def test_each_key_is_one_partition_with_all_its_rows(

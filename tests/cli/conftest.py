@@ -1,6 +1,8 @@
 """Runs of the command line in this process, and a small dataset."""
 
 import signal
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -26,6 +28,22 @@ def run() -> Run:
         return result
 
     return call
+
+
+@pytest.fixture(scope="session")
+def quick(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A script `dask-tfrecord` that starts quickly, because it runs in a fork of one process."""
+    folder = tmp_path_factory.mktemp("commands")
+    server = Path(__file__).parents[1] / "helpers" / "command_server.py"
+    script = folder / "dask-tfrecord"
+    command = [sys.executable, server, folder / "socket", script]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "ready\n"
+            yield script
+        finally:
+            process.terminate()
 
 
 @pytest.fixture

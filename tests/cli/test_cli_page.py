@@ -10,11 +10,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-
-import pytest
 
 PAGE = Path(__file__).parents[2] / "docs" / "cli.md"
 
@@ -51,20 +47,6 @@ def normalised(text: str) -> str:
     return text
 
 
-@contextmanager
-def command_server(folder: Path) -> Iterator[Path]:
-    """A directory with a `dask-tfrecord` that starts quickly."""
-    server = Path(__file__).parents[1] / "helpers" / "command_server.py"
-    command = [sys.executable, server, folder / "socket", folder / "dask-tfrecord"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        try:
-            assert process.stdout is not None
-            assert process.stdout.readline() == "ready\n"
-            yield folder
-        finally:
-            process.terminate()
-
-
 def run(commands: list[str], folder: Path, programs: Path) -> list[str]:
     """Run commands one after the other in one shell, and return the output of each."""
     mark = "=== end of a command ==="
@@ -91,13 +73,10 @@ def copy_weather(folder: Path) -> None:
     shutil.copy(str(data), folder)
 
 
-def test_the_commands_print_what_the_page_shows(
-    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
-) -> None:
+def test_the_commands_print_what_the_page_shows(tmp_path: Path, quick: Path) -> None:
     copy_weather(tmp_path)
     shown = sessions(PAGE.read_text())
-    with command_server(tmp_path_factory.mktemp("commands")) as programs:
-        printed = run([command for command, _ in shown], tmp_path, programs)
+    printed = run([command for command, _ in shown], tmp_path, quick.parent)
     assert len(printed) == len(shown)
     for (command, expected), output in zip(shown, printed, strict=True):
         assert normalised(output) == normalised(expected), command

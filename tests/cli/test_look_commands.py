@@ -198,8 +198,8 @@ def test_the_tensorflow_schema_is_code(run: Run, people: Path) -> None:
 
 
 @pytest.mark.parametrize("command", [["head"], ["cat"], ["inspect"]])
-def test_rows_are_a_table_on_a_terminal(people: Path, command: list[str]) -> None:
-    text = _on_a_terminal([SCRIPT, *command, people])
+def test_rows_are_a_table_on_a_terminal(people: Path, quick: Path, command: list[str]) -> None:
+    text = _on_a_terminal([quick, *command, people])
     assert ["Ada", "1815", '["a"]'] in [line.split() for line in text.splitlines()]
 
 

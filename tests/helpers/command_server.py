@@ -1,8 +1,8 @@
 """A process that runs the command line in forks of itself, so that commands share one import of the library.
 
 ``python command_server.py SOCKET SCRIPT`` writes an executable script, which takes the place of
-`dask-tfrecord`. The script sends its arguments, directory, stdin, stdout and stderr to the process, and ends
-with the exit code of the command. The process that forks has started no threads.
+`dask-tfrecord`. The script sends its arguments, directory, environment, stdin, stdout and stderr to the
+process, and ends with the exit code of the command. The process that forks has started no threads.
 """
 
 import json
@@ -18,7 +18,7 @@ _SCRIPT = """#!{python} -IS
 import json, os, socket, sys
 with socket.socket(socket.AF_UNIX) as server:
     server.connect({address!r})
-    socket.send_fds(server, [json.dumps([os.getcwd(), sys.argv[1:]]).encode()], [0, 1, 2])
+    socket.send_fds(server, [json.dumps([os.getcwd(), dict(os.environ), sys.argv[1:]]).encode()], [0, 1, 2])
     server.shutdown(socket.SHUT_WR)
     code = server.recv(1)
 sys.exit(code[0] if code else "the command was killed")
@@ -28,11 +28,13 @@ sys.exit(code[0] if code else "the command was killed")
 def run(connection: socket.socket) -> NoReturn:
     """Run one command, and end this process."""
     message, descriptors, _, _ = socket.recv_fds(connection, 1 << 16, 3)
-    directory, arguments = json.loads(message)
+    directory, environment, arguments = json.loads(message)
     for target, descriptor in enumerate(descriptors):
         os.dup2(descriptor, target)
         os.close(descriptor)
     os.chdir(directory)
+    os.environ.clear()
+    os.environ.update(environment)
     sys.argv = ["dask-tfrecord", *arguments]
     code: object = 1
     try:
