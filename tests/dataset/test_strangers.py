@@ -123,14 +123,22 @@ OTHERS = {
 }
 
 
-@pytest.mark.parametrize("where", ["", "logs/", "zzz/deep/"])
+NAMES = ["train-{:02d}.tfrecord", "part-{:05d}", "{:02d}", "x.tfrecord-{:05d}-of-00040", "{:02d}.gz"]
+FOLDERS = ["", "logs/", "zzz/deep/"]
+
+
 @pytest.mark.parametrize(
-    "names", ["train-{:02d}.tfrecord", "part-{:05d}", "{:02d}", "x.tfrecord-{:05d}-of-00040", "{:02d}.gz"]
+    ("other", "names", "where"),
+    [
+        (other, names, FOLDERS[(first + second) % len(FOLDERS)])
+        for first, other in enumerate(OTHERS)
+        for second, names in enumerate(NAMES)
+    ],
 )
-@pytest.mark.parametrize("other", OTHERS)
 def test_another_file_beside_examples_is_named_with_a_glob_that_reads_the_rest(
     tmp_path: Path, other: str, names: str, where: str
 ) -> None:
+    """Each kind of file is beside every kind of names, and in every folder."""
     name, content = OTHERS[other]
     heap(tmp_path, {names.format(n): ONE for n in range(40)} | {where + name: content})
     with pytest.raises(CorruptRecordError) as caught:

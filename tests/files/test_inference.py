@@ -39,13 +39,15 @@ def test_a_features_type(
     assert schema.record_type == "example"
 
 
-@pytest.mark.parametrize("at", [0, 1, 7, 8, 15, 16, 40])
 @pytest.mark.parametrize("sign", range(129))
-def test_values_with_control_characters_are_binary(tmp_path: Path, sign: int, at: int) -> None:
+def test_values_with_control_characters_are_binary(tmp_path: Path, sign: int) -> None:
     """Packed numbers have control characters, and are often valid UTF-8."""
-    text = ("a" * at + chr(sign) + "é" * (at % 3)).encode()
-    type_ = pa.string() if oracle.is_text(text) else pa.binary()
-    assert types(infer(tmp_path, file_of({"a": ("bytes", [b"x" * 9, text])}))) == {"a": pa.list_(type_)}
+    places = [0, 1, 7, 8, 15, 16, 40]
+    texts = {f"at {at}": ("a" * at + chr(sign) + "é" * (at % 3)).encode() for at in places}
+    found = types(infer(tmp_path, file_of({at: ("bytes", [b"x" * 9, text]) for at, text in texts.items()})))
+    assert found == {
+        at: pa.list_(pa.string() if oracle.is_text(text) else pa.binary()) for at, text in texts.items()
+    }
 
 
 @pytest.mark.parametrize("values", [[1, 2, 3], [7], [0.0, 1.0], [2.5]])
