@@ -29,7 +29,7 @@ def test_every_step_of_a_write_happens(ddf: dd.DataFrame, tmp_path: Path) -> Non
 
 
 def test_every_step_of_a_read_happens(ddf: dd.DataFrame, tmp_path: Path) -> None:
-    dask_tfrecord.to_tfrecord(ddf, tmp_path)
+    dask_tfrecord.to_tfrecord(ddf, tmp_path, compression="gzip")
     with dask.config.set(scheduler="threads"):
         spent = breakdown.breakdown(lambda: dask_tfrecord.read_tfrecord(tmp_path).compute(), breakdown.READ)
     assert set(spent) == {*breakdown.READ, breakdown.REST}
@@ -46,5 +46,7 @@ def test_a_step_inside_another_step_counts_as_itself(monkeypatch: pytest.MonkeyP
     assert spent == {"outer": 2, "inner": 1, breakdown.REST: 4}
 
 
-def test_shares_are_sorted_and_small_ones_are_left_out() -> None:
-    assert breakdown.shares({"plan": 1.0, "encode": 99.5, "commit": 0.1}) == "encode 99%"
+def test_shares_are_sorted_and_small_ones_are_left_out(capsys: pytest.CaptureFixture[str]) -> None:
+    runs = [{"plan": 0.0, "encode": 99.5, "commit": 0.1}, {"plan": 3.0, "encode": 97.0, "commit": 0.4}]
+    breakdown.show(runs)
+    assert capsys.readouterr().out == "  100.000 CPU s: encode 98%, plan 2%\n"
