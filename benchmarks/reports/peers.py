@@ -61,22 +61,16 @@ GOALS = [
     ("read few columns", "tabular", "parquet", 0.59),
 ]
 
-# Where the time goes, if a goal is missed. The shares of CPU time come from a profile.
+# Where the time goes, if a goal is missed: shares of the CPU time, by `benchmarks.breakdown`.
 REASONS = {
-    (
-        "write",
-        "tabular",
-    ): "40% is write() itself, 30% is encoding, and 15% is the plan, the graph and the commit",
-    (
-        "write",
-        "recsys",
-    ): "30% is write() itself, 30% is encoding, and 25% is the plan, the graph and the commit",
-    ("write", "wide"): "25% is write() itself, and 25% is the snapshot with the statistics of 200 columns",
-    ("write", "images"): "half is write() itself, and 30% is the plan, the graph, the tasks and the commit",
-    ("read", "tabular"): "a third is the plan, the graph and the pandas objects of any read",
-    ("read", "recsys"): "a third is the plan, the graph and the pandas objects of any read",
-    ("read", "wide"): "40% is the snapshot with the statistics of 200 columns of each file",
-    ("read", "images"): "45% is the system's copy of the files, and 30% the plan and the graph of any read",
+    ("write", "tabular"): "half is write() itself, and 30% is encoding",
+    ("write", "recsys"): "40% is encoding, and 40% is write() itself",
+    ("write", "wide"): "half is write() itself, 20% is encoding, and 8% is the commit",
+    ("write", "images"): "70% is write() itself, and 20% is encoding",
+    ("read", "tabular"): "40% is the system's copy of the files, and 40% is decoding",
+    ("read", "recsys"): "65% is decoding, and 15% is the system's copy of the files",
+    ("read", "wide"): "40% is the system's copy of the files, 20% is decoding, and 15% are pandas objects",
+    ("read", "images"): "40% is the system's copy of the files, and 40% is decoding",
     ("read few columns", "tabular"): "every byte is read and checksummed, whatever columns are needed",
 }
 
