@@ -81,7 +81,7 @@ class Measured:
         return sum(memoryview(frame).nbytes for frame in frames)
 
 
-class LastTask(Callback):  # type: ignore[misc]  # Dask ships no types for mypy to check
+class LastTask(Callback):
     """The CPU seconds of the last task, which is the commit of a write."""
 
     seconds = 0.0

@@ -70,7 +70,7 @@ class Computing:
                     settings["num_workers"] = self.threads
                 stack.enter_context(dask.config.set(settings))
                 if meter.is_shown:
-                    stack.enter_context(_TaskCallback(meter))
+                    stack.enter_context(_task_callback(meter))
             yield meter
 
     @property
@@ -132,16 +132,14 @@ class _RateColumn(ProgressColumn):
         )
 
 
-class _TaskCallback(Callback):  # type: ignore[misc]  # Dask ships no types for mypy to check
-    """Measures the results of Dask's own schedulers."""
+def _task_callback(meter: Meter) -> Callback:
+    """Return a callback of Dask's own schedulers that measures the results of tasks."""
 
-    def __init__(self, meter: Meter) -> None:
-        super().__init__(posttask=self._measure)
-        self._meter = meter
-
-    def _measure(self, key: Any, result: Any, *_: Any) -> None:
+    def add(key: Any, result: Any, *_: Any) -> None:
         if found := measure(result):
-            self._meter.add(found)
+            meter.add(found)
+
+    return Callback(posttask=add)
 
 
 class Stopwatch:

@@ -68,7 +68,7 @@ def report(client: Client, add: Callable[[Measure], None]) -> Iterator[None]:
             client.unsubscribe_topic(name)
 
 
-class _Reporter(WorkerPlugin):  # type: ignore[misc]  # distributed ships no types for mypy
+class _Reporter(WorkerPlugin):  # type: ignore[misc]  # mypy skips distributed, which is optional
     """Sends the measure of each finished task to the client."""
 
     def __init__(self, topic: str) -> None:

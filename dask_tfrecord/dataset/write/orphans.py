@@ -105,7 +105,7 @@ def _last_modified(store: Store, paths: Iterable[str]) -> datetime:
     try:
         times = [store.fs.modified(path) for path in paths]
     # A run of unknown age counts as active, so its files are kept.
-    except (FileNotFoundError, NotImplementedError):  # removed since the listing; fsspec knows no times here
+    except (FileNotFoundError, NotImplementedError):  # removed meanwhile, or a store without times
         return now
     return max((time if time.tzinfo else time.replace(tzinfo=UTC) for time in times), default=now)
 
