@@ -88,9 +88,10 @@ class Decoder:
         """Decode the whole records at the start of ``data``: (records of this call, bytes used, damage).
 
         The records are added to a batch. Unless ``final``, an incomplete last record is left to the next
-        call, which must get it from its start. Damage ends the call before the damaged record. Memory is
-        reserved for about ``more`` bytes of records that later calls add to the same batch. If the batch has
-        records, and these and the data exceed 2 GiB, the call raises ValueError: take the batch first.
+        call, which must get it from its start. Damage ends the call before the damaged record. The next call
+        may add the records after it to the same batch. Memory is reserved for about ``more`` bytes of records
+        that later calls add to the same batch. If the batch has records, and these and the data exceed 2 GiB,
+        the call raises ValueError: take the batch first.
         """
 
     def take(self) -> Batch:

@@ -67,9 +67,9 @@ class Decoder {
 
   // Decodes the whole records at the start of `data`, and appends them to the batch that take() returns. Unless
   // `final`, an incomplete last record is left to the next call, which must get it from its start. Damage ends the call
-  // before the damaged record. About `more` bytes of records are expected in later calls for the same batch, so that
-  // memory for them is reserved at once. The batch keeps no pointers into `data`. Throws std::bad_alloc, and drops the
-  // batch then.
+  // before the damaged record. The next call may go on after it with the same batch. About `more` bytes of records are
+  // expected in later calls for the same batch, so that memory for them is reserved at once. The batch keeps no
+  // pointers into `data`. Throws std::bad_alloc, and drops the batch then.
   Fed feed(Span data, bool final, uint64_t more) {
     FrameRules rules = rules_;
     rules.final = final;
@@ -236,6 +236,11 @@ class Decoder {
     arena_ = std::make_shared<Arena>(expected);
     append_.start(*arena_);
     for (DecodedColumn& column : columns_) column.start(*arena_);
+    forget_rows();
+    misfits_.clear();
+  }
+  // Forgets which columns the last rows have set, because the next record becomes one of these rows.
+  void forget_rows() {
     for (Target& target : targets_) target.last_row = -1;
   }
   void drop_batch() {
@@ -334,6 +339,7 @@ class Decoder {
     if (good < rows_)
       for (DecodedColumn& column : columns_) column.truncate(static_cast<size_t>(good));
     rows_ = good;
+    forget_rows();
     const Span& bad = records_[static_cast<size_t>(good - first)];
     damage.record = good - first_row_;
     damage.offset = static_cast<uint64_t>(bad.begin - kHeaderBytes - data.begin);
