@@ -3,12 +3,51 @@
 An error states what is wrong, where, and what to do. The code that detects the problem gives the parts of the
 place that it knows. Its callers add the others with :meth:`TFRecordError.located`. An error that a worker
 raises reaches the client with all of its fields.
+
+If an argument solves the problem, the error has it as a :class:`Remedy`. An error that leaves a public
+function (`surface`) or a command shows the remedies that this function or command accepts, and says which
+function accepts the others.
 """
 
-from functools import partial
-from typing import Any, Self
+import json
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial, wraps
+from inspect import signature
+from itertools import chain
+from typing import Any, Literal, NamedTuple, ParamSpec, Self, TypeVar
 
-_FIELDS = ("problem", "path", "record", "offset", "feature", "advice")
+import pyarrow as pa
+
+Parameters = ParamSpec("Parameters")
+Result = TypeVar("Result")
+
+_PLACE = ("problem", "path", "record", "offset", "feature", "advice")
+_REMEDIES = ("remedies", "other_remedies", "function", "called", "reason")
+_FIELDS = (*_PLACE, *_REMEDIES)
+
+
+class Remedy(NamedTuple):
+    """An argument that avoids an error.
+
+    Parameters
+    ----------
+    keyword : str
+        The keyword, such as ``"on_corrupt"``.
+    value : object
+        The value, such as ``"skip"``.
+    effect : str
+        What the argument does, as an infinitive, such as ``"read all other records"``. If the effect is empty
+        and another remedy follows, both are to be passed together.
+    """
+
+    keyword: str
+    value: Any
+    effect: str = ""
+
+    def __str__(self) -> str:
+        """Return the argument as Python code."""
+        return f"{self.keyword}={literal(self.value)}"
 
 
 class TFRecordError(ValueError):
@@ -29,7 +68,18 @@ class TFRecordError(ValueError):
     feature : str, optional
         Name of the feature or column.
     advice : str, optional
-        What to do, usually the keyword that solves the problem.
+        What to do, other than passing an argument.
+    remedies : sequence of Remedy
+        The arguments that avoid the error: keyword, value and effect. The function that raised the error
+        accepts each of them.
+    other_remedies : sequence of Remedy
+        Further remedies, which the function that raised the error does not accept.
+    function : {"read_tfrecord", "to_tfrecord"}
+        The function that accepts all remedies.
+    called : str, optional
+        The public function that raised the error. None for an error of a task.
+    reason : str, optional
+        The kind of damage, as a constant text that code may compare.
 
     Examples
     --------
@@ -37,6 +87,15 @@ class TFRecordError(ValueError):
     >>> error = SchemaError("holds 3 values, the column is a scalar", record=17, feature="age")
     >>> print(error.located(path="train/part-0.tfrecord"))
     train/part-0.tfrecord, record 17: feature 'age': holds 3 values, the column is a scalar
+
+    The remedies are arguments:
+
+    >>> from dask_tfrecord.errors import CorruptRecordError, Remedy
+    >>> error = CorruptRecordError("is damaged", remedies=[Remedy("on_corrupt", "skip", "read the others")])
+    >>> print(error)
+    is damaged; pass on_corrupt="skip" to read_tfrecord to read the others
+    >>> {remedy.keyword: remedy.value for remedy in error.remedies}
+    {'on_corrupt': 'skip'}
     """
 
     problem: str
@@ -45,6 +104,11 @@ class TFRecordError(ValueError):
     offset: int | None
     feature: str | None
     advice: str | None
+    remedies: tuple[Remedy, ...]
+    other_remedies: tuple[Remedy, ...]
+    function: Literal["read_tfrecord", "to_tfrecord"]
+    called: str | None
+    reason: str | None
 
     def __init__(
         self,
@@ -55,10 +119,22 @@ class TFRecordError(ValueError):
         offset: int | None = None,
         feature: str | None = None,
         advice: str | None = None,
+        remedies: Sequence[Remedy] = (),
+        other_remedies: Sequence[Remedy] = (),
+        function: Literal["read_tfrecord", "to_tfrecord"] = "read_tfrecord",
+        called: str | None = None,
+        reason: str | None = None,
     ) -> None:
         super().__init__(problem)
         self.__dict__.update(
             problem=problem, path=path, record=record, offset=offset, feature=feature, advice=advice
+        )
+        self.__dict__.update(
+            remedies=tuple(remedies),
+            other_remedies=tuple(other_remedies),
+            function=function,
+            called=called,
+            reason=reason,
         )
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -75,6 +151,10 @@ class TFRecordError(ValueError):
             raise AttributeError(f"{name!r} of an error is read-only; use replaced({name}=...) for a copy")
 
     def __str__(self) -> str:
+        return self.message()
+
+    def message(self, argument: Callable[[Remedy], str] = str) -> str:
+        """Return the message. ``argument`` formats each of the `remedies`, by default as Python code."""
         where = []
         if self.path is not None:
             where.append(self.path)
@@ -84,8 +164,16 @@ class TFRecordError(ValueError):
         if self.offset is not None:
             place = f"{place} (byte {self.offset:,})" if place else f"byte {self.offset:,}"
         feature = f"feature {self.feature!r}: " if self.feature is not None else ""
-        advice = f"; {self.advice}" if self.advice else ""
-        return f"{place}: {feature}{self.problem}{advice}" if place else f"{feature}{self.problem}{advice}"
+        actions = [self.advice] if self.advice else []
+        if self.remedies:
+            # The function is not obvious where tasks raise: in compute(), not in read_tfrecord().
+            to = " to read_tfrecord" if self.called is None and self.function == "read_tfrecord" else ""
+            actions.append(f"pass {_sentence(self.remedies, argument, to)}")
+        parts = [f"{place}: {feature}{self.problem}" if place else f"{feature}{self.problem}"]
+        parts += [", or ".join(actions)] if actions else []
+        if self.other_remedies:
+            parts.append(f"{self.function} takes {_sentence(self.other_remedies)}")
+        return "; ".join(parts)
 
     def __repr__(self) -> str:
         """Return the class and the message, because the logs of workers show the repr of an error."""
@@ -105,6 +193,91 @@ class TFRecordError(ValueError):
     def located(self, **place: Any) -> Self:
         """Return a copy in which the given values fill the fields that are None."""
         return self.replaced(**{name: value for name, value in place.items() if getattr(self, name) is None})
+
+    def called_as(self, name: str, accepts: Callable[[Remedy], bool]) -> Self:
+        """Set the public function or command that raises this error, and return the error.
+
+        Parameters
+        ----------
+        name : str
+            Name of the function or command.
+        accepts : callable
+            Returns True for a remedy that the function or command accepts.
+        """
+        groups = [*_groups(self.remedies), *_groups(self.other_remedies)]
+        own = [group for group in groups if all(map(accepts, group))]
+        others = [group for group in groups if group not in own]
+        self.__dict__.update(called=name, remedies=tuple(chain(*own)), other_remedies=tuple(chain(*others)))
+        return self
+
+
+def surface(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
+    """Decorate a public function so that its errors show the remedies that it accepts.
+
+    A method ``__init__`` stands for its class.
+    """
+    name = function.__qualname__.removesuffix(".__init__")
+    keywords = frozenset(signature(function).parameters)
+
+    @wraps(function)
+    def call(*args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
+        with calling(name, keywords):
+            return function(*args, **kwargs)
+
+    return call
+
+
+@contextmanager
+def calling(name: str, keywords: Collection[str]) -> Iterator[None]:
+    """Let the errors of the block show the remedies that a public function with these keywords accepts."""
+    try:
+        yield
+    except TFRecordError as error:
+        is_one = (error.function == "to_tfrecord") == (name == "to_tfrecord")
+        error.called_as(name, lambda remedy: is_one and remedy.keyword in keywords)
+        raise
+
+
+def _groups(remedies: Sequence[Remedy]) -> list[list[Remedy]]:
+    """Group the remedies that are to be passed together."""
+    groups: list[list[Remedy]] = [[]]
+    for remedy in remedies:
+        groups[-1].append(remedy)
+        if remedy.effect:
+            groups.append([])
+    return [group for group in groups if group]
+
+
+def _sentence(remedies: Sequence[Remedy], argument: Callable[[Remedy], str] = str, to: str = "") -> str:
+    """Return ``x=1 to do this, or y=2 and z=3 to do that``. The text ``to`` follows the first arguments."""
+    texts = []
+    for group in _groups(remedies):
+        effect = f" to {group[-1].effect}" if group[-1].effect else ""
+        texts.append(f"{' and '.join(map(argument, group))}{to}{effect}")
+        to = ""
+    return ", or ".join(texts)
+
+
+def literal(value: Any) -> str:
+    """Return the Python source of a value of a remedy."""
+    if isinstance(value, pa.DataType):
+        return _type_literal(value)
+    if isinstance(value, str):
+        return json.dumps(value, ensure_ascii=False)
+    if isinstance(value, Mapping):
+        return f"{{{', '.join(f'{literal(key)}: {literal(item)}' for key, item in value.items())}}}"
+    if isinstance(value, list):
+        return f"[{', '.join(map(literal, value))}]"
+    return repr(value)
+
+
+def _type_literal(type_: pa.DataType) -> str:
+    if pa.types.is_list(type_):
+        return f"pa.list_({literal(type_.value_type)})"
+    name, _, arguments = str(type_).removesuffix("]").partition("[")
+    name = {"float": "float32", "double": "float64", "halffloat": "float16", "bool": "bool_"}.get(name, name)
+    values = [literal(text.removeprefix("tz=")) for text in arguments.split(", ")] if arguments else []
+    return f"pa.{name}" if name.endswith(")") else f"pa.{name}({', '.join(values)})"
 
 
 class CorruptRecordError(TFRecordError):

@@ -11,8 +11,9 @@ from contextlib import contextmanager
 from typing import Any, NoReturn
 
 import click
+import pyarrow as pa
 
-from dask_tfrecord.errors import TFRecordError
+from dask_tfrecord.errors import Remedy, TFRecordError
 from dask_tfrecord.files.storage.redaction import hide, secrets_of
 
 DAMAGED = 3  # exit code: the command worked, and found damage
@@ -36,6 +37,9 @@ _OPTIONS = {
     "columns=": "--columns",
     "older_than=": "--older-than",
 }
+
+# Options whose names are not those of the keywords.
+_OPTION_NAMES = {"filters": "where", "quarantine_path": "quarantine"}
 
 # The values of an option, as Python code: --older-than'soon', --partition-on['year', 'month']
 _VALUES = re.compile(r"(--[a-z-]+)(\[[^\[\]]*\]|'[^']*')")
@@ -84,7 +88,9 @@ def one_line_errors(ctx: click.Context) -> Iterator[None]:
         except Exception as error:  # every error of a store, a codec or the package becomes one line
             if ctx.meta.get("dask_tfrecord.traceback"):
                 click.echo(hide("".join(traceback.format_exception(error)), _secrets(ctx)), err=True)
-            raise click.ClickException(_one_line(ctx, describe(error, ctx.meta.get(_PATHS, ())))) from None
+            raise click.ClickException(
+                _one_line(ctx, describe(_as_command(ctx, error), ctx.meta.get(_PATHS, ())))
+            ) from None
 
 
 def describe(error: BaseException, paths: Sequence[str] = ()) -> str:
@@ -104,9 +110,51 @@ def describe(error: BaseException, paths: Sequence[str] = ()) -> str:
         if error.filename is not None:
             return f"{text}; check the owner and the permissions, or run it as another user"
         return f"{', '.join(paths)}: {text or 'access denied'}; check the credentials and what they allow"
-    if isinstance(error, TFRecordError | OSError) and text:
+    if isinstance(error, TFRecordError):
+        return error.message(option)
+    if isinstance(error, OSError) and text:
         return text
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def _as_command(ctx: click.Context, error: Exception) -> Exception:
+    """Let an error of the library show the remedies that the subcommand accepts as options."""
+    group, name = ctx.command, ctx.invoked_subcommand
+    command = group.get_command(ctx, name) if isinstance(group, click.Group) and name else None
+    if not isinstance(error, TFRecordError) or command is None:
+        return error
+    params = {text: param for param in command.params for text in (*param.opts, *param.secondary_opts)}
+
+    def accepts(remedy: Remedy) -> bool:
+        name, *values = option(remedy).split(" ", 1)
+        if name not in params or (remedy.keyword == "schema" and None in remedy.value.values()):
+            return False
+        kind = params[name].type
+        return not isinstance(kind, click.Choice) or {*values} <= {*kind.choices}
+
+    return error.called_as(name or "", accepts)
+
+
+def option(remedy: Remedy) -> str:
+    """Return the argument of the library as an option of the command line."""
+    name, value = remedy.keyword, remedy.value
+    if name == "schema":
+        return " ".join(
+            f"--type {shlex.quote(f'{column}={_type_name(type_)}')}" for column, type_ in value.items()
+        )
+    if (name, value) == ("overwrite", "partitions"):
+        return "--overwrite-partitions"
+    if value is False:
+        return f"--no-{name.removeprefix('use_')}".replace("_", "-")
+    texts = [] if value is True else [shlex.quote(",".join(value) if isinstance(value, list) else str(value))]
+    return " ".join([f"--{_OPTION_NAMES.get(name, name)}".replace("_", "-"), *texts])
+
+
+def _type_name(type_: pa.DataType) -> str:
+    """Return the name of a type for ``--type``."""
+    if pa.types.is_list(type_):
+        return f"list<{_type_name(type_.value_type)}>"
+    return {"float": "float32", "double": "float64", "halffloat": "float16"}.get(str(type_), str(type_))
 
 
 def _one_line(ctx: click.Context, text: str) -> str:
