@@ -15,6 +15,7 @@ from dask_tfrecord.errors import (
     CorruptRecordWarning,
     DestinationError,
     FileChangedError,
+    KeywordError,
     SchemaError,
     TFRecordError,
 )
@@ -40,6 +41,7 @@ __all__ = [
     "Field",
     "FileChangedError",
     "FileEntry",
+    "KeywordError",
     "RecordTable",
     "Schema",
     "SchemaError",

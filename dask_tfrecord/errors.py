@@ -296,6 +296,10 @@ class SchemaError(TFRecordError):
     """Values do not fit the type of their column, or TFRecord cannot hold the type."""
 
 
+class KeywordError(TFRecordError, TypeError):
+    """The called function does not have a keyword."""
+
+
 class DestinationError(TFRecordError):
     """The destination cannot be written as requested, for example because it already holds data."""
 

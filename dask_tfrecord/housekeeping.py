@@ -18,10 +18,12 @@ from dask_tfrecord.files.storage.listing import PathLike
 from dask_tfrecord.files.storage.not_found import check_bucket
 from dask_tfrecord.files.storage.redaction import redact_errors
 from dask_tfrecord.files.storage.store import Store
+from dask_tfrecord.foreign_keywords import explain_keywords
 
 logger = logging.getLogger(__name__)
 
 
+@explain_keywords
 @redact_errors
 def exists(
     path: PathLike, *, storage_options: dict[str, Any] | None = None, filesystem: Filesystem = None
@@ -63,6 +65,7 @@ def exists(
     return bool(versions(store) or visible_files(store) or store.fs.isfile(store.root))
 
 
+@explain_keywords
 @redact_errors
 def cleanup(
     path: PathLike,

@@ -42,6 +42,7 @@ from dask_tfrecord.files.storage.not_found import nothing_at
 from dask_tfrecord.files.storage.paths import unquoted_path
 from dask_tfrecord.files.storage.redaction import redact_errors
 from dask_tfrecord.files.storage.store import Store
+from dask_tfrecord.foreign_keywords import explain_keywords
 from dask_tfrecord.schema.model import Schema
 
 logger = logging.getLogger(__name__)
@@ -54,6 +55,7 @@ _GLOB_ADVICE = re.compile(
 _HIDE_ADVICE = 'move the file elsewhere, or give it a name that begins with "_" or "."'
 
 
+@explain_keywords
 @redact_errors
 def index(
     path: str | os.PathLike[str],
@@ -208,6 +210,7 @@ def _up_to_date(root: str) -> DestinationError:
     )
 
 
+@explain_keywords
 @redact_errors
 def verify(
     path: PathLike | Sequence[PathLike],

@@ -27,6 +27,7 @@ from dask_tfrecord.files.storage.listing import FileInfo, PathLike, table_infos,
 from dask_tfrecord.files.storage.not_found import nothing_at
 from dask_tfrecord.files.storage.redaction import redact_errors
 from dask_tfrecord.files.storage.store import Store
+from dask_tfrecord.foreign_keywords import explain_keywords
 from dask_tfrecord.frames import arrow_to_pandas
 from dask_tfrecord.schema.model import Schema
 
@@ -62,6 +63,7 @@ def take(
     storage_options: dict[str, Any] | None = None,
     filesystem: Filesystem = None,
 ) -> pd.DataFrame: ...
+@explain_keywords
 @redact_errors
 def take(
     path: PathLike,

@@ -24,6 +24,7 @@ from dask_tfrecord.files.damage import DamagePolicy, OnCorrupt, check_policy, ch
 from dask_tfrecord.files.options import Extra, ReadOptions
 from dask_tfrecord.files.storage.filesystem import Filesystem
 from dask_tfrecord.files.storage.listing import PathLike
+from dask_tfrecord.foreign_keywords import explain_keywords
 from dask_tfrecord.frames.arrow_to_pandas import numpy_names
 from dask_tfrecord.keywords import AnyCompression, AnyRecordType, AnySchema, DtypeBackend, ReadKeywords
 from dask_tfrecord.schema.model import Field, Schema
@@ -42,6 +43,7 @@ def read_tfrecord(
     columns: Sequence[str] | None = None,
     **keywords: Unpack[ReadKeywords],
 ) -> dd.DataFrame: ...
+@explain_keywords
 def read_tfrecord(
     path: PathLike | Sequence[PathLike],
     *,

@@ -32,6 +32,7 @@ from dask_tfrecord.files.part_names import check_labels
 from dask_tfrecord.files.storage.filesystem import Filesystem
 from dask_tfrecord.files.storage.listing import PathLike
 from dask_tfrecord.files.storage.redaction import hide, secrets_of
+from dask_tfrecord.foreign_keywords import explain_keywords
 from dask_tfrecord.frames.index_levels import index_levels
 from dask_tfrecord.frames.planning import plan_schema, rounded_columns, text_columns
 from dask_tfrecord.keywords import AnyCompression, AnyRecordType, AnySchema, WriteKeywords
@@ -56,6 +57,7 @@ def to_tfrecord(
 def to_tfrecord(
     ddf: dd.DataFrame, path: PathLike, *, compute: bool, **keywords: Unpack[WriteKeywords]
 ) -> Snapshot | dd.Scalar: ...
+@explain_keywords
 def to_tfrecord(
     ddf: dd.DataFrame,
     path: PathLike,
@@ -409,7 +411,7 @@ def _warn_of_rounding(ddf: dd.DataFrame, records: Schema, write_index: bool) -> 
             f"TFRecord has 32-bit floats only, so the values of {columns} are rounded; "
             'pass lossy="allow" to accept this, or lossy="raise" to refuse values that would change.',
             UserWarning,
-            stacklevel=3,
+            stacklevel=4,
         )
 
 
@@ -418,7 +420,7 @@ def _warn_of_compression(codec: Compression | None) -> None:
         warnings.warn(
             f"TensorFlow reads only gzip and zlib, so it cannot read files that are compressed with {codec}.",
             UserWarning,
-            stacklevel=3,
+            stacklevel=4,
         )
 
 

@@ -223,7 +223,7 @@ def open_dataset(
     else:
         found = _discover_by_snapshot(store, *found_snapshot, request, compute_each)
     for text in found.warnings:
-        warnings.warn(text, UserWarning, stacklevel=4)
+        warnings.warn(text, UserWarning, stacklevel=5)
     return plan(found, request, compute_each)
 
 

@@ -38,6 +38,6 @@ def with_bytes_records(ddf: dd.DataFrame, records: Schema) -> Schema:
                 f'Example; pass record_type="bytes" and ddf[[{item.name!r}]] to write whole records, or '
                 'record_type="example" to write features.',
                 UserWarning,
-                stacklevel=3,
+                stacklevel=4,
             )
     return records

@@ -20,6 +20,7 @@ from dask_tfrecord.feed.numpy_columns import one_chunk
 from dask_tfrecord.feed.order import Order, Uneven, checked_shard, order_rows, read_slices
 from dask_tfrecord.feed.sources import Source, as_source
 from dask_tfrecord.files.storage.filesystem import Filesystem
+from dask_tfrecord.foreign_keywords import explain_keywords
 
 BatchMode = Literal["keep", "drop", "auto"]
 
@@ -41,6 +42,7 @@ class _Rows(NamedTuple):
     row: int
 
 
+@explain_keywords
 def iter_batches(
     source: Any,
     batch_size: int = 1024,

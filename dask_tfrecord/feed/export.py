@@ -21,6 +21,7 @@ from dask_tfrecord.files.entry import FileEntry
 from dask_tfrecord.files.storage.filesystem import Filesystem
 from dask_tfrecord.files.storage.redaction import redact_errors
 from dask_tfrecord.files.storage.store import Store
+from dask_tfrecord.foreign_keywords import explain_keywords
 from dask_tfrecord.schema.model import Field
 from dask_tfrecord.schema.storage_types import innermost
 
@@ -44,6 +45,7 @@ _PLAIN = frozenset(range(32, 127)) - frozenset(b'"\\')
 _FEATURES = "tensorflow_datasets.core.features"
 
 
+@explain_keywords
 @redact_errors
 def export(
     path: Any, format: Format, *, storage_options: dict[str, Any] | None = None, filesystem: Filesystem = None

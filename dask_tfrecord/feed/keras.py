@@ -12,6 +12,7 @@ from dask_tfrecord.feed.numpy_columns import Array, Ragged, checked_missing, num
 from dask_tfrecord.feed.record_table import RecordTable
 from dask_tfrecord.files.storage.filesystem import Filesystem
 from dask_tfrecord.files.storage.listing import PathLike
+from dask_tfrecord.foreign_keywords import explain_keywords
 
 
 class TFRecordPyDataset(keras.utils.PyDataset):
@@ -57,6 +58,7 @@ class TFRecordPyDataset(keras.utils.PyDataset):
     3
     """
 
+    @explain_keywords
     def __init__(
         self,
         path: PathLike | Sequence[PathLike],

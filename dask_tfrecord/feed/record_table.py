@@ -27,6 +27,7 @@ from dask_tfrecord.files.storage.filesystem import Filesystem
 from dask_tfrecord.files.storage.listing import PathLike
 from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.files.storage.unchanged import check_unchanged
+from dask_tfrecord.foreign_keywords import explain_keywords
 from dask_tfrecord.schema.storage_values import load
 
 # Blocks of a dataset: what is decompressed for one record of a compressed file.
@@ -84,6 +85,7 @@ class RecordTable:
     {'x': [3, 1], 'y': ['c', 'a']}
     """
 
+    @explain_keywords
     def __init__(
         self,
         path: PathLike | Sequence[PathLike],

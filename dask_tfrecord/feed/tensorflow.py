@@ -31,6 +31,7 @@ from dask_tfrecord.feed.order import checked_shard
 from dask_tfrecord.feed.sources import open_to_feed, selected_schema
 from dask_tfrecord.files.storage.filesystem import Filesystem
 from dask_tfrecord.files.storage.listing import PathLike
+from dask_tfrecord.foreign_keywords import explain_keywords
 from dask_tfrecord.schema.model import Field, Schema
 
 Engine = Literal["ours", "native"]
@@ -44,6 +45,7 @@ _open: WeakSet[Batches] = WeakSet()
 _CODECS = {None: "", "gzip": "GZIP", "zlib": "ZLIB"}
 
 
+@explain_keywords
 def tensorflow_dataset(
     path: PathLike | Sequence[PathLike],
     batch_size: int,

@@ -25,6 +25,7 @@ from dask_tfrecord.feed.order import Uneven
 from dask_tfrecord.feed.record_table import RecordTable
 from dask_tfrecord.files.storage.filesystem import Filesystem
 from dask_tfrecord.files.storage.listing import PathLike
+from dask_tfrecord.foreign_keywords import explain_keywords
 
 Tensors: TypeAlias = dict[str, Any]
 
@@ -160,6 +161,7 @@ class TFRecordBatches(IterableDataset[Any]):
     [[1, 2], [3]]
     """
 
+    @explain_keywords
     def __init__(
         self,
         path: PathLike | Sequence[PathLike],
@@ -300,6 +302,7 @@ class TFRecordTable(Dataset[Any]):
     [1, 2, 3]
     """
 
+    @explain_keywords
     def __init__(
         self,
         path: PathLike | Sequence[PathLike],

@@ -235,7 +235,7 @@ def _warn_of_converted_text(meta: pd.DataFrame, given: Types) -> None:
             f"schema= gives {columns} a bytes or list type, but Dask loaded text, perhaps due to its option "
             f"dataframe.convert-string; {stringified.advice(text[0])}.",
             UserWarning,
-            stacklevel=4,
+            stacklevel=5,
         )
 
 

@@ -13,6 +13,7 @@ from dask_tfrecord.feed.stream.server import Pass, StreamServer, sent_batches
 from dask_tfrecord.feed.stream.tensorflow_io import Client
 from dask_tfrecord.files.storage.filesystem import Filesystem
 from dask_tfrecord.files.storage.store import Store
+from dask_tfrecord.foreign_keywords import explain_keywords
 
 __all__ = ["FeatherFile", "Pass", "StreamServer", "serve", "write_feather"]
 
@@ -20,6 +21,7 @@ __all__ = ["FeatherFile", "Pass", "StreamServer", "serve", "write_feather"]
 _ROWS = 1024
 
 
+@explain_keywords
 def serve(
     source: Any,
     endpoints: str | Sequence[str] = "tcp://127.0.0.1:0",
@@ -129,6 +131,7 @@ def serve(
     return StreamServer(open_batches, places, client)
 
 
+@explain_keywords
 def write_feather(
     source: Any,
     path: str | os.PathLike[str],
