@@ -1,5 +1,6 @@
 """PyTorch: iterable and map-style datasets over the records of a dataset."""
 
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
@@ -28,6 +29,9 @@ from dask_tfrecord.files.storage.listing import PathLike
 from dask_tfrecord.foreign_keywords import explain_keywords
 
 Tensors: TypeAlias = dict[str, Any]
+
+# An epoch, and a state of its `Batches`, or None for its start.
+_Position: TypeAlias = tuple[int, dict[str, Any] | None]
 
 
 def to_tensors(batch: pa.RecordBatch | pa.Table, missing: Mapping[str, Any] | None = None) -> Tensors:
@@ -141,12 +145,14 @@ class TFRecordBatches(IterableDataset[Any]):
 
     Notes
     -----
-    The dataset has ``state_dict`` and ``load_state_dict``, so that `torchdata.stateful_dataloader` resumes an
-    epoch exactly. The files are listed once, when the dataset is made: rows that are appended later are not
-    read, and an overwrite raises.
+    The dataset has ``state_dict`` and ``load_state_dict``, so that `torchdata.stateful_dataloader` resumes a
+    run exactly, in the middle and at the end of an epoch. The files are listed once, when the dataset is
+    made: rows that are appended later are not read, and an overwrite raises.
 
     `set_epoch` chooses the epoch. Without `set_epoch`, every iteration is the next epoch, except that worker
-    processes which end with each epoch (``persistent_workers=False``) always begin with the epoch 0.
+    processes which end with each epoch (``persistent_workers=False``) always begin with the epoch 0. An
+    iteration of which no batch was taken does not count. An iteration that goes on after a loaded state keeps
+    its epoch. If `set_epoch` chose another epoch, that is the epoch of the iteration after it.
 
     Examples
     --------
@@ -198,12 +204,18 @@ class TFRecordBatches(IterableDataset[Any]):
         self._convert = convert
         self._missing = checked_missing(missing, self._plan.source.schema.names)
         self._shard = None if rank is None or world_size is None else (rank, world_size)
-        # The epoch of the last `set_epoch` and the number of its calls, in memory that workers share.
-        self._chosen = torch.zeros(2, dtype=torch.int64).share_memory_()
+        # In memory that workers share: the epoch of the last `set_epoch`, the number of its calls, and the
+        # number of iterations that began in workers.
+        self._shared = torch.zeros(3, dtype=torch.int64).share_memory_()
         self._seen = 0  # calls of `set_epoch` that this process has followed
+        self._chosen: int | None = None  # the epoch of the last of these calls
+        self._elsewhere = 0  # iterations in workers that began before the last one in this process
         self._epoch = 0  # of the next iteration in this process
-        self._start: dict[str, Any] | None = None
-        self._batches: Batches | None = None
+        self._batches: Batches | None = None  # of the newest iteration
+        self._ended = False  # the newest iteration has returned all batches
+        self._unused: _Position | None = None  # where it began, until its first batch is taken
+        self._loaded: dict[str, Any] | None = None  # the state where the next iteration goes on
+        self._loader = os.getpid()  # the process that loaded the state
         len(self)  # a wrong argument raises here, and not in a worker
 
     def __getstate__(self) -> dict[str, Any]:
@@ -220,45 +232,97 @@ class TFRecordBatches(IterableDataset[Any]):
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch of the next iteration, which decides the order of a shuffle."""
         arguments.count("epoch", epoch, 0)
-        self._chosen[0] = epoch
-        self._chosen[1] += 1
+        self._shared[0] = epoch
+        self._shared[1] += 1
 
     def _follow(self) -> None:
         """Take over the epoch of the last `set_epoch`, which may have been called in another process."""
-        epoch, calls = self._chosen.tolist()
+        epoch, calls, _ = self._shared.tolist()
         if calls != self._seen:
-            self._epoch, self._seen = epoch, calls
+            self._epoch, self._chosen, self._seen, self._unused = epoch, epoch, calls, None
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the current iteration is, as a dict that JSON can hold."""
-        self._follow()
-        state = self._start if self._batches is None else self._batches.state
-        return {"epoch": self._epoch, "batches": state}
+        """Return where the newest iteration is, as a dict that JSON can hold.
+
+        Raises
+        ------
+        TFRecordError
+            If worker processes iterate over the dataset: this process does not know their positions.
+        """
+        if self._loaded is not None:
+            return self._loaded
+        if get_worker_info() is None:  # workers would see a call of `set_epoch` at different batches
+            if self._elsewhere != self._shared[2]:
+                raise TFRecordError(
+                    "the workers of a DataLoader read the dataset, and only they know their positions",
+                    advice="call the state_dict of torchdata's StatefulDataLoader, or pass num_workers=0",
+                )
+            self._follow()
+        position = None if self._batches is None else self._batches.state
+        return {"epoch": self._epoch, "batches": position, "ended": self._ended, "chosen": self._chosen}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Let the next iteration go on where `state_dict` was called."""
-        is_state = isinstance(state, dict) and state.keys() == {"epoch", "batches"}
-        batches = state["batches"] if is_state else None
-        if not is_state or not (batches is None or (isinstance(batches, dict) and "epoch" in batches)):
+        """Let the next iteration go on where `state_dict` was called.
+
+        If that iteration had ended, the next iteration is the epoch after it.
+        """
+        is_state = isinstance(state, dict) and state.keys() == {"epoch", "batches", "ended", "chosen"}
+        position = state["batches"] if is_state else None
+        if not is_state or not (position is None or (isinstance(position, dict) and "epoch" in position)):
             raise TFRecordError(
                 "this is not a state of TFRecordBatches", advice="pass the result of state_dict"
             )
-        self._follow()
-        self._epoch, self._start = state["epoch"], batches
+        self._epoch, self._chosen = state["epoch"], state["chosen"]
+        self._batches, self._ended, self._unused = None, False, None
+        self._loaded, self._loader = None if position is None else state, os.getpid()
+        self._elsewhere = int(self._shared[2])
 
     def __iter__(self) -> Iterator[Any]:
-        # The epoch advances now and not at the end: a worker that was not stopped before its end, and
-        # another that was, would be in different epochs afterwards.
-        self._follow()
         info = get_worker_info()
         part = (info.id, info.num_workers) if info else (0, 1)
-        start, self._start = self._start, None
-        batches = self._open(self._epoch if start is None else start["epoch"], part, start)
-        self._batches = batches
-        self._epoch += 1
+        begin = self._resumed(part, info is not None)
+        if begin is None:
+            self._follow()
+            begin = self._unused if info is None else None  # StatefulDataLoader calls `iter` twice at an end
+        if begin is None:
+            # The epoch advances now and not at the end: a worker that was not stopped before its end, and
+            # another that was, would be in different epochs afterwards.
+            begin = self._epoch, None
+            self._epoch += 1
+        epoch, start = begin
+        batches = self._open(epoch, part, start)
+        self._batches, self._ended, self._unused, self._loaded = batches, False, begin, None
+        if info is not None:
+            self._shared[2] += 1
+        else:
+            self._elsewhere = int(self._shared[2])
         return self._elements(batches)
 
+    def _resumed(self, part: tuple[int, int], is_worker: bool) -> _Position | None:
+        """Where the iteration of the loaded state goes on; None if another iteration begins."""
+        if self._loaded is None:
+            return None
+        if is_worker and self._loader != os.getpid():
+            raise TFRecordError(
+                "the state of one process was loaded, and the workers of a DataLoader iterate",
+                advice="load the state into torchdata's StatefulDataLoader, or pass num_workers=0",
+            )
+        position, last = self._loaded["batches"], self._loaded["chosen"]
+        epoch, calls, _ = self._shared.tolist()
+        # A worker that had ended must not begin the next epoch before the other workers have ended.
+        goes_on = is_worker or not self._loaded["ended"]
+        # A program that is started again calls `set_epoch` again for this epoch, or for the first of its run.
+        of_run, of_this = epoch == last, epoch == position["epoch"]
+        if calls != self._seen and (of_run or of_this if goes_on else of_run and not of_this):
+            self._chosen, self._seen = epoch, calls
+        if goes_on:
+            return position["epoch"], position
+        self._open(position["epoch"], part, position)  # raises for a state of another dataset
+        return None
+
     def _elements(self, batches: Batches) -> Iterator[Any]:
+        if self._batches is batches:
+            self._unused = None
         with batches:
             if self._convert is None:
                 for table in iter(batches.next_table, None):
@@ -266,7 +330,7 @@ class TFRecordBatches(IterableDataset[Any]):
             else:
                 yield from map(self._convert, batches)
         if self._batches is batches:
-            self._batches = None
+            self._ended = True
 
 
 class TFRecordTable(Dataset[Any]):

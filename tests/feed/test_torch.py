@@ -1,7 +1,9 @@
 """PyTorch: every row once across workers and ranks, exact resuming, tensors of the column values."""
 
 import json
+import random
 from decimal import Decimal
+from types import SimpleNamespace
 from typing import Any
 
 import dask.dataframe as dd
@@ -127,6 +129,132 @@ def test_a_stateful_loader_resumes_exactly(dataset: str, workers: int) -> None:
         assert [batch["id"].tolist() for batch in resumed] == expected[count:]
 
 
+Run = list[list[list[int]]]  # the numbers of the rows of each batch of each epoch
+
+
+@pytest.fixture(scope="module")
+def rows_of_50(tmp_path_factory: pytest.TempPathFactory) -> str:
+    path = str(tmp_path_factory.mktemp("torch") / "small")
+    frame = pd.DataFrame({"id": np.arange(50)})
+    dask_tfrecord.to_tfrecord(dd.from_pandas(frame, npartitions=3), path)
+    return path
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_a_resumed_run_is_the_uninterrupted_run(rows_of_50: str, seed: int) -> None:
+    stateful = pytest.importorskip("torchdata.stateful_dataloader", reason="torchdata is not installed")
+    draw = random.Random(seed)
+    workers, epochs = [0, 3, 3, 4][seed % 4], 3
+    options = {"num_workers": workers, "persistent_workers": workers > 0 and draw.random() < 0.5}
+    options["snapshot_every_n_steps"] = draw.choice([1, 1, 3])
+    arguments: dict[str, Any] = {"shuffle": draw.choice([None, 7]), "shuffle_buffer": draw.choice([15, 1000])}
+    arguments |= {"drop_last": draw.random() < 0.3, "uneven": draw.choice(["drop", "keep", "pad"])}
+    arguments |= draw.choice([{}, {"rank": 1, "world_size": 2}])
+    size, calls_set_epoch = draw.choice([5, 7, 10]), draw.random() < 0.5
+
+    def loader() -> Any:
+        batches = TFRecordBatches(rows_of_50, size, ["id"], **arguments)
+        return stateful.StatefulDataLoader(batches, batch_size=None, **options)
+
+    def run(loader: Any, first: int, states: dict[tuple[int, int], str] | None = None) -> Run:
+        found: Run = []
+        for epoch in range(first, epochs):
+            if calls_set_epoch:
+                loader.dataset.set_epoch(epoch)
+            found.append([])
+            for batch in loader:
+                found[-1].append(batch["id"].tolist())
+                if states is not None:
+                    states[epoch, len(found[-1])] = json.dumps(loader.state_dict())
+            if states is not None:
+                states[epoch + 1, 0] = json.dumps(loader.state_dict())
+        return found
+
+    states: dict[tuple[int, int], str] = {}
+    expected = run(loader(), 0, states)
+    ends = [point for point in states if point[1] == 0]
+    for epoch, batch in [*draw.sample(sorted(states), 3), draw.choice(ends)]:
+        resumed = loader()
+        for _ in range(draw.choice([1, 2])):
+            resumed.load_state_dict(json.loads(states[epoch, batch]))
+        left = [found[batch if number == epoch else 0 :] for number, found in enumerate(expected)]
+        assert run(resumed, epoch) == left[epoch:], (epoch, batch, options, arguments)
+
+
+@pytest.fixture
+def as_worker(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A function that makes this process the first of three workers of a DataLoader, or none."""
+
+    def become(is_worker: bool) -> None:
+        info = SimpleNamespace(id=0, num_workers=3) if is_worker else None
+        monkeypatch.setattr("dask_tfrecord.feed.torch.get_worker_info", lambda: info)
+
+    return become
+
+
+def test_a_worker_that_had_ended_goes_on_with_the_next_epoch(rows_of_50: str, as_worker: Any) -> None:
+    as_worker(True)
+    batches = TFRecordBatches(rows_of_50, 10, ["id"], shuffle=7)
+    epochs = [ids(batches) for _ in range(3)]
+    again = TFRecordBatches(rows_of_50, 10, ["id"], shuffle=7)
+    iterator = iter(again)
+    begun = again.state_dict()
+    list(iterator)
+    ended = again.state_dict()
+    for state, first in ((begun, epochs[0]), (ended, [])):
+        resumed = TFRecordBatches(rows_of_50, 10, ["id"], shuffle=7)
+        resumed.load_state_dict(json.loads(json.dumps(state)))
+        assert [ids(resumed) for _ in range(3)] == [first, *epochs[1:]]
+
+
+def test_a_state_of_an_end_begins_the_next_epoch(rows_of_50: str) -> None:
+    batches = TFRecordBatches(rows_of_50, 10, ["id"], shuffle=7)
+    first = ids(batches)
+    state = batches.state_dict()
+    expected = [ids(batches), ids(batches)]
+    resumed = TFRecordBatches(rows_of_50, 10, ["id"], shuffle=7)
+    resumed.load_state_dict(state)
+    iter(resumed)  # no batch was taken, so this is no epoch
+    assert [ids(resumed), ids(resumed)] == expected
+    resumed.load_state_dict(state)
+    resumed.set_epoch(0)
+    assert [ids(resumed), ids(resumed)] == [first, expected[0]]
+
+
+def test_a_loaded_state_keeps_its_epoch(rows_of_50: str) -> None:
+    batches = TFRecordBatches(rows_of_50, 10, ["id"], shuffle=7)
+    batches.set_epoch(4)
+    iterator = iter(batches)
+    next(iterator)
+    state = batches.state_dict()
+    expected = [ids(iterator), ids(batches)]
+    for chosen, is_before in ((4, False), (4, True), (6, False), (6, True)):
+        resumed = TFRecordBatches(rows_of_50, 10, ["id"], shuffle=7)
+        if is_before:
+            resumed.set_epoch(chosen)
+        resumed.load_state_dict(state)
+        if not is_before:
+            resumed.set_epoch(chosen)
+        assert ids(resumed) == expected[0]
+        second = ids(resumed)
+        assert second == expected[1] if chosen == 4 else second != expected[1]
+
+
+def test_positions_of_workers_are_not_guessed(rows_of_50: str, as_worker: Any) -> None:
+    batches = TFRecordBatches(rows_of_50, 10, ["id"])
+    next(iter(DataLoader(batches, batch_size=None, num_workers=1)))
+    with pytest.raises(TFRecordError, match="StatefulDataLoader"):
+        batches.state_dict()
+    iterator = iter(batches)
+    next(iterator)
+    state = batches.state_dict()
+    iterator.close()
+    batches.load_state_dict(state)
+    with pytest.raises(TFRecordError, match="StatefulDataLoader"):
+        ids(DataLoader(batches, batch_size=None, num_workers=1))
+    assert ids(batches) == list(range(10, 50))
+
+
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_loader_shuffles_all_rows_of_a_table(dataset: str, workers: int) -> None:
     table = TFRecordTable(dataset)
@@ -236,7 +364,13 @@ def test_a_rank_needs_the_number_of_ranks(dataset: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "state", [{"row": 3}, {"epoch": 0, "batches": {"row": 3}}, {"epoch": 0, "batches": "x"}]
+    "state",
+    [
+        {"row": 3},
+        {"epoch": 0, "batches": None},
+        {"epoch": 0, "batches": {"row": 3}, "ended": False, "chosen": None},
+        {"epoch": 0, "batches": "x", "ended": False, "chosen": None},
+    ],
 )
 def test_a_strange_state_is_refused(dataset: str, state: Any) -> None:
     with pytest.raises(TFRecordError, match="state_dict"):
