@@ -134,7 +134,7 @@ def index_command(
         output.print_pairs(_totals(snapshot))
         output.print_lines([""])
         rows = [(item.name, str(item.type), feature_text(item)) for item in snapshot.columns.fields]
-        output.print_table(["column", "type", "feature"], rows)
+        output.print_table(["column", "type", "feature"], rows, cut="type")
 
 
 def _totals(snapshot: Snapshot) -> dict[str, int]:
@@ -260,7 +260,7 @@ def _serve_stream(path: str, address: str | None, passes: int | None, how: dict[
     from dask_tfrecord.feed import stream
 
     with stream.serve(path, address or "tcp://127.0.0.1:0", **how) as server:
-        output.print_lines([*server.endpoints, server.client_code()])
+        output.print_lines([*server.endpoints, *server.client_code().split("\n")])
         server.wait(passes)
         if server.errors:
             raise server.errors[0]

@@ -8,7 +8,7 @@ from dask_tfrecord import arguments
 from dask_tfrecord.cli import options, output
 from dask_tfrecord.cli.compute import Computing, Stopwatch
 from dask_tfrecord.cli.failures import note_paths
-from dask_tfrecord.cli.formats.names import FORMATS, Format, format_of_name
+from dask_tfrecord.cli.formats.names import FORMATS, Format, format_of_target
 from dask_tfrecord.cli.formats.sources import Selection, open_source
 from dask_tfrecord.cli.formats.targets import Target, plan_write
 from dask_tfrecord.cli.where import parse
@@ -30,7 +30,7 @@ def _blocksize(ctx: click.Context, param: click.Parameter, value: str | None) ->
     "--to",
     "target_format",
     type=click.Choice(FORMATS),
-    help="Format of DST. Default: its suffix, otherwise tfrecord.",
+    help="Format of DST. Default: its suffix, or tfrecord for a name without a suffix.",
 )
 @options.columns
 @options.where
@@ -117,7 +117,7 @@ def convert_command(
     """
     note_paths(ctx, *source, target)
     places = source[0] if len(source) == 1 else list(source)
-    to = target_format or format_of_name(target) or "tfrecord"
+    to = target_format or format_of_target(target)
     selection = Selection(columns, None if where is None else parse(where), types, nulls, blocksize, version)
     destination = Target(target, to, storage_options=_options_for(target, storage_options), **how)
     watch = Stopwatch()

@@ -13,6 +13,7 @@ from typing import Any, NoReturn
 import click
 import pyarrow as pa
 
+from dask_tfrecord.cli.escapes import printable
 from dask_tfrecord.errors import Remedy, TFRecordError
 from dask_tfrecord.files.storage.redaction import hide, secrets_of
 
@@ -87,7 +88,9 @@ def one_line_errors(ctx: click.Context) -> Iterator[None]:
             _leave_quietly(ctx)
         except Exception as error:  # every error of a store, a codec or the package becomes one line
             if ctx.meta.get("dask_tfrecord.traceback"):
-                click.echo(hide("".join(traceback.format_exception(error)), _secrets(ctx)), err=True)
+                lines = "".join(traceback.format_exception(error)).rstrip("\n").split("\n")
+                for line in lines:
+                    click.echo(printable(hide(line, _secrets(ctx))), err=True)
             raise click.ClickException(
                 _one_line(ctx, describe(_as_command(ctx, error), ctx.meta.get(_PATHS, ())))
             ) from None
@@ -162,7 +165,7 @@ def _one_line(ctx: click.Context, text: str) -> str:
     for keyword, option in _OPTIONS.items():
         text = re.sub(rf"(?<![\w.]){re.escape(keyword)}", option, text)
     text = _VALUES.sub(lambda found: f"{found[1]} {found[2].strip('[]').replace(', ', ',')}", text)
-    return _SCHEMA.sub(_type_options, text)
+    return printable(_SCHEMA.sub(_type_options, text))
 
 
 def _type_options(code: re.Match[str]) -> str:

@@ -133,7 +133,7 @@ def schema_command(path: Any, form: Form, version: int | None, as_json: bool, st
     if as_json:
         output.print_json({"form": form, "schema": text})
     else:
-        output.print_lines([text.rstrip("\n")])
+        output.print_lines(text.rstrip("\n").split("\n"))
 
 
 @click.command("inspect")

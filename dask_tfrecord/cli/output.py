@@ -1,23 +1,29 @@
-"""What subcommands print: tables on a terminal, JSON for scripts, and lines that a pipe may stop reading."""
+"""What subcommands print: tables on a terminal, JSON for scripts, and lines that a pipe may stop reading.
+
+Names and values come from data that nobody has checked. Text goes through `print_lines` and JSON through
+`json_lines` or `print_json`; all of them escape the characters that control a terminal.
+"""
 
 import json
+import shutil
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
 from typing import Any
 
 import pyarrow as pa
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
+from rich.cells import cell_len, set_cell_size
 
+from dask_tfrecord.cli.escapes import escaped_json, printable
 from dask_tfrecord.cli.failures import ReaderLeftError
 from dask_tfrecord.cli.formats.json_text import json_lines, json_values
 
-# The width of tables that are not printed on a terminal.
+# The width of tables if neither a terminal nor the variable COLUMNS gives one.
 _WIDTH = 120
 
-# The most characters of a cell.
+# The most characters of a cell with text, and the fewest of a cell that is cut to fit the table.
 _CELL = 40
+_SHORT_CELL = 12
 
 
 def is_terminal() -> bool:
@@ -26,30 +32,48 @@ def is_terminal() -> bool:
 
 
 def print_json(value: Any) -> None:
-    """Print a value as indented JSON. Values that JSON lacks, such as dates, are printed as text."""
-    write(json.dumps(value, indent=2, default=str, ensure_ascii=False) + "\n")
+    """Print a value as indented JSON. Values that JSON lacks are printed as in JSON lines."""
+    text = json.dumps(_plain(value), indent=2, allow_nan=False, ensure_ascii=False)
+    _write(f"{escaped_json(text)}\n".encode())
+
+
+def _plain(value: Any) -> Any:
+    """Return the value with bytes, times and numbers that are not finite replaced by text."""
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    if value is None or isinstance(value, str | int):
+        return value
+    if isinstance(value, datetime):
+        return value.isoformat().replace("+00:00", "Z")
+    return json.loads(json_values(pa.array([value]))[0].as_py())
 
 
 def print_lines(lines: Iterable[str]) -> None:
-    """Print lines of text."""
-    write("".join(f"{line}\n" for line in lines))
+    """Print lines of text. A line break inside of a line is escaped."""
+    _write("".join(f"{printable(line)}\n" for line in lines).encode())
 
 
 def print_rows(table: pa.Table) -> None:
     """Print the rows of an Arrow table as JSON lines."""
-    write_bytes(json_lines(table))
+    _write(json_lines(table))
 
 
 def print_pairs(pairs: Mapping[str, Any]) -> None:
     """Print names and values, one pair per line."""
     width = max(map(len, pairs), default=0)
-    print_lines(f"{name:<{width}}  {value}".rstrip() for name, value in pairs.items())
+    print_lines(f"{name:<{width}}  {printable(str(value))}" for name, value in pairs.items())
 
 
 def print_table(
-    columns: Sequence[str], rows: Iterable[Sequence[Any]], *, numbers: Sequence[str] = ()
+    columns: Sequence[str],
+    rows: Iterable[Sequence[Any]],
+    *,
+    numbers: Sequence[str] = (),
+    cut: str = "",
 ) -> None:
-    """Print a table.
+    """Print a table, or a block of lines for each row if the table is too wide. Empty columns are left out.
 
     Parameters
     ----------
@@ -59,25 +83,59 @@ def print_table(
         The cells of each row. None is an empty cell.
     numbers : sequence of str
         The columns that are aligned to the right.
+    cut : str, default ""
+        The column whose cells may be cut. All others are printed in full.
     """
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    for name in columns:
-        table.add_column(Text(name), justify="right" if name in numbers else "left", no_wrap=True)
-    for row in rows:
-        table.add_row(*(Text("" if cell is None else str(cell)) for cell in row))
-    console = Console(file=sys.stdout, width=None if is_terminal() else _WIDTH, highlight=False)
-    with console.capture() as captured:
-        console.print(table)
-    write("".join(f"{line.rstrip()}\n" for line in captured.get().splitlines()))
+    lines = [[printable("" if cell is None else str(cell)) for cell in row] for row in (columns, *rows)]
+    filled = [at for at in range(len(columns)) if len(lines) == 1 or any(line[at] for line in lines[1:])]
+    lines = [[line[at] for at in filled] for line in lines]
+    widths = [max(cell_len(line[at]) for line in lines) for at in range(len(filled))]
+    width = _width()
+    excess = sum(widths) + 2 * (len(widths) - 1) - width
+    if excess > 0 and cut in lines[0]:
+        at = lines[0].index(cut)
+        kept = max(min(widths[at], _SHORT_CELL), widths[at] - excess)
+        excess -= widths[at] - kept
+        widths[at] = kept
+    if excess > 0 and len(widths) > 1:
+        _print_blocks(lines, width)
+        return
+    is_right = [columns[at] in numbers for at in filled]
+    print_lines("  ".join(map(_aligned, line, widths, is_right)).rstrip() for line in lines)
+
+
+def _print_blocks(lines: Sequence[Sequence[str]], width: int) -> None:
+    """Print the first cell of each row on a line, and below it the other cells with their titles."""
+    (_, *titles), *rows = lines
+    for first, *cells in rows:
+        block = [first, " "]
+        for text in (f"{title} {cell}" for title, cell in zip(titles, cells, strict=True) if cell):
+            if cell_len(block[-1]) + cell_len(text) >= width and block[-1].strip():
+                block.append(" ")
+            block[-1] += f" {text}" if block[-1] == " " else f"  {text}"
+        print_lines(block)
+
+
+def _width() -> int:
+    """Return the characters of a line: those of the variable COLUMNS or of the terminal, if there is one."""
+    return shutil.get_terminal_size((_WIDTH, 24)).columns
+
+
+def _aligned(text: str, width: int, is_right: bool) -> str:
+    """Return the text with spaces, or cut to the width."""
+    space = width - cell_len(text)
+    if space < 0:
+        return f"{set_cell_size(text, width - 1)}…"
+    return " " * space + text if is_right else text + " " * space
 
 
 def print_frame(table: pa.Table) -> None:
     """Print the rows of an Arrow table as a table for people. Long values are cut, and columns left out."""
-    space = Console(file=sys.stdout).width if is_terminal() else _WIDTH
+    space = _width()
     shown: dict[str, list[str]] = {}
     for name, column in zip(table.column_names, table.columns, strict=True):
         cells = _cells(column)
-        space -= max(map(len, [name, *cells])) + 2
+        space -= max(cell_len(printable(text)) for text in (name, *cells)) + 2
         if space < -2 and shown:
             break
         shown[name] = cells
@@ -92,26 +150,22 @@ def _cells(column: pa.ChunkedArray) -> list[str]:
         column = column.cast(pa.float32(), safe=False)
     is_text = pa.types.is_string(column.type) or pa.types.is_large_string(column.type)
     texts = column.cast(pa.large_string()) if is_text else json_values(column)
-    return [_shortened(text) for text in texts.to_pylist()]
+    most = None if _is_number(column.type) else _CELL
+    return [_shortened(text, most) for text in texts.to_pylist()]
 
 
-def _shortened(text: str | None) -> str:
+def _shortened(text: str | None, most: int | None) -> str:
     if text is None:
         return "null"
-    shown = text if len(text) <= _CELL else f"{text[: _CELL - 1]}…"
-    return "".join(sign if sign.isprintable() else "�" for sign in shown)
+    text = printable(text)
+    return text if most is None or len(text) <= most else f"{text[: most - 1]}…"
 
 
 def _is_number(type_: pa.DataType) -> bool:
     return bool(pa.types.is_integer(type_) or pa.types.is_floating(type_) or pa.types.is_decimal(type_))
 
 
-def write(text: str) -> None:
-    """Write text to the output."""
-    write_bytes(memoryview(text.encode(errors="surrogateescape")))
-
-
-def write_bytes(data: memoryview) -> None:
+def _write(data: bytes | memoryview) -> None:
     """Write bytes to the output.
 
     Raises

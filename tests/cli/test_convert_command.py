@@ -260,3 +260,15 @@ def test_a_size_that_is_none_reads_whole_files(run: Run, dataset: Path, tmp_path
     run("convert", dataset, tmp_path / "out", "--blocksize", "none")
     run("convert", dataset, tmp_path / "out2", "--blocksize", "1 MiB")
     run("convert", dataset, tmp_path / "out3", "--blocksize", "many", code=1)
+
+
+@pytest.mark.parametrize(
+    "name", ["out.avro", "out.parqet", "out.csvv", "out.tfrecrod", "out.jsonl.gzz", "out.gz"]
+)
+def test_an_unknown_suffix_is_refused_unless_the_format_is_stated(
+    run: Run, dataset: Path, tmp_path: Path, name: str
+) -> None:
+    assert "--to" in run("convert", dataset, tmp_path / name, code=2).stderr
+    assert not (tmp_path / name).exists()
+    run("convert", dataset, tmp_path / name, "--to", "tfrecord")
+    _same(_table(tmp_path / name), TABLE)

@@ -7,6 +7,8 @@ Dask imports this module at every start of its own command line, such as that of
 
 import importlib
 import importlib.metadata
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import click
@@ -55,16 +57,37 @@ class LazyGroup(click.Group):
         with formatter.section("Commands"):
             formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse the options before the name of the subcommand."""
+        if not args:  # click prints the help
+            return super().parse_args(ctx, args)
+        with _printable_errors():
+            return super().parse_args(ctx, args)
+
     def invoke(self, ctx: click.Context) -> Any:
         """Run a subcommand. An error becomes one line on stderr and an exit code."""
         try:
             from dask_tfrecord.cli.failures import one_line_errors  # imports the whole package
 
-            with one_line_errors(ctx):
+            with _printable_errors(), one_line_errors(ctx):
                 return super().invoke(ctx)
         except KeyboardInterrupt:
             click.echo("Interrupted.", err=True)
             ctx.exit(_INTERRUPTED)
+
+
+@contextmanager
+def _printable_errors() -> Iterator[None]:
+    """Escape the characters of file names and other arguments that would control the terminal."""
+    try:
+        yield
+    except click.ClickException as error:
+        from dask_tfrecord.cli.escapes import printable  # imports the whole package
+
+        text = printable(error.format_message())
+        if isinstance(error, click.UsageError):
+            raise click.UsageError(text, error.ctx) from None
+        raise click.ClickException(text) from None
 
 
 def _print_version(ctx: click.Context, param: click.Parameter, value: bool) -> None:

@@ -186,6 +186,7 @@ def print_description(described: Description) -> None:
             for column in described.columns
         ),
         numbers=["nulls"],
+        cut="type",
     )
     _print_versions(described.versions)
 

@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 
 from dask_tfrecord.cli.describe import Description
 from dask_tfrecord.cli.describe.rows import sample_rows
+from dask_tfrecord.cli.escapes import printable
 from dask_tfrecord.dataset.plan import Dataset
 from dask_tfrecord.schema.storage_types import innermost, is_list, value_type
 
@@ -41,10 +42,11 @@ def draw(target: str, dataset: Dataset, described: Description) -> None:
     )
     note = f", {hidden:,} more panels left out" if hidden > 0 else ""
     name = PurePath(described.path).name
-    figure.suptitle(f"{name}: a sample of {rows.num_rows:,} rows{note}", fontsize=11)
+    title = printable(f"{name}: a sample of {rows.num_rows:,} rows{note}")
+    figure.suptitle(title, fontsize=11, parse_math=False)
     grid = figure.subplots(lines, min(_PER_LINE, len(panels)), squeeze=False).flat
     for axes, (title, draw_panel) in zip(grid, panels, strict=False):
-        axes.set_title(title[:40], fontsize=9)
+        axes.set_title(printable(title)[:40], fontsize=9, parse_math=False)
         axes.tick_params(labelsize=7)
         axes.spines[["top", "right"]].set_visible(False)
         draw_panel(axes)
@@ -119,9 +121,9 @@ def _most_frequent(values: Any, axes: Any) -> None:
     counts = pc.value_counts(values)
     order = pc.sort_indices(counts.field("counts"), sort_keys=[("", "descending")])[:_BARS]
     top = counts.take(order).to_pylist()[::-1]
-    labels = [one["values"].replace("$", r"\$")[:18] for one in top]
+    labels = [printable(one["values"])[:18] for one in top]
     axes.barh(range(len(top)), [one["counts"] for one in top], color=_COLOUR)
-    axes.set_yticks(range(len(top)), labels)
+    axes.set_yticks(range(len(top)), labels, parse_math=False)
     distinct = len(counts)
     if distinct > len(top):
         axes.set_xlabel(f"the {len(top)} most frequent of {distinct:,} values", fontsize=7)

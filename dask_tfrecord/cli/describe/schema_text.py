@@ -5,6 +5,7 @@ from typing import Any, Literal, get_args
 import click
 import pyarrow as pa
 
+from dask_tfrecord.cli.escapes import printable
 from dask_tfrecord.cluster import compute_each
 from dask_tfrecord.dataset.discovery import ReadRequest, open_dataset
 from dask_tfrecord.dataset.snapshot.model import Snapshot
@@ -50,7 +51,7 @@ def schema_text(path: Any, form: Form, version: int | None, storage_options: dic
     schema = open_dataset(path, request, compute_each=compute_each).schema
     if form == "python":
         return _python(schema)
-    return "\n".join(f"{item.name}: {item.type}" for item in schema.fields)
+    return "\n".join(f"{printable(item.name)}: {item.type}" for item in schema.fields)
 
 
 def _python(schema: Schema) -> str:

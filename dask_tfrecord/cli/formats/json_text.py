@@ -13,11 +13,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import types
 
+from dask_tfrecord.cli.escapes import UNSAFE, escaped_json
+
 _TEXT = pa.large_string()
 
-# Characters that JSON escapes: quotes, backslashes and control characters.
-_ESCAPED = {chr(code): json.dumps(chr(code))[1:-1] for code in range(32)}
-_SPECIAL = r'[\x00-\x1f"\\]'
+# Finds texts with a character that is escaped, and some others: Arrow has another syntax than Python.
+_MAYBE_SPECIAL = (
+    r'[\x00-\x1f"\\\x7f-\x{9f}\x{ad}\x{61c}\x{180e}\x{200b}-\x{206f}\x{feff}-\x{fffb}\x{e0000}-\x{e007f}]'
+)
 
 _NOT_FINITE = {"nan": '"NaN"', "inf": '"Infinity"', "-inf": '"-Infinity"'}
 
@@ -30,7 +33,7 @@ def json_lines(table: pa.Table) -> memoryview:
         return memoryview(b"")
     parts: list[Any] = []
     for number, name in enumerate(table.column_names):
-        key = json.dumps(name, ensure_ascii=False)
+        key = escaped_json(json.dumps(name, ensure_ascii=False))
         parts += [pa.scalar(f"{', ' if number else '{'}{key}: ", _TEXT), json_values(table[name])]
     if not parts:
         return memoryview(b"{}\n" * table.num_rows)
@@ -93,12 +96,12 @@ def _floats(array: pa.Array) -> pa.Array:
 
 
 def _escaped(array: pa.Array) -> pa.Array:
-    if not pc.any(pc.match_substring_regex(array, _SPECIAL)).as_py():
+    special = array.filter(pc.match_substring_regex(array, _MAYBE_SPECIAL))
+    if not len(special):
         return array
     array = pc.replace_substring(pc.replace_substring(array, "\\", "\\\\"), '"', '\\"')
-    for sign, escape in _ESCAPED.items():
-        if pc.any(pc.match_substring(array, sign)).as_py():
-            array = pc.replace_substring(array, sign, escape)
+    for character in set(UNSAFE.findall(str(special.buffers()[2], "utf-8"))):
+        array = pc.replace_substring(array, character, json.dumps(character)[1:-1])
     return array
 
 

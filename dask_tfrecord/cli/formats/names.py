@@ -1,6 +1,7 @@
 """The formats of `convert`, and how a path shows its format."""
 
 import re
+from pathlib import PurePath
 from typing import Literal, get_args
 
 import click
@@ -27,6 +28,22 @@ def format_of_name(path: str) -> Format | None:
     """Return the format that the suffix of a name shows; None if it shows none."""
     name = name_of(path.rstrip("/")).lower()
     return next((format for format, suffix in _SUFFIXES.items() if suffix.fullmatch(name)), None)
+
+
+def format_of_target(path: str) -> Format:
+    """Return the format of a destination by its name, which is TFRecord for a name without a suffix.
+
+    Raises
+    ------
+    click.UsageError
+        If the suffix is not known.
+    """
+    found = format_of_name(path)
+    suffix = PurePath(name_of(path.rstrip("/"))).suffix
+    if found is None and suffix:
+        known = ", ".join(f".{name}" for name in FORMATS)
+        raise click.UsageError(f"the suffix {suffix!r} of DST is none of {known}; pass --to with the format")
+    return found or "tfrecord"
 
 
 def format_of_files(files: tuple[FileInfo, ...], place: str) -> Format:
