@@ -378,8 +378,8 @@ class FoundRecord(NamedTuple):
     """The result of a search for the first record in some data.
 
     If ``proven``, a record starts at ``offset``, and ``size`` is the size of its whole frame. Otherwise no
-    record starts before ``offset``. In that case, a ``size`` other than 0 means that a record of this size
-    may start there. To decide, the data must reach to 12 bytes after its end.
+    record starts before ``offset``. In that case, a ``size`` other than 0 means that a record may start
+    there. To decide, ``size`` bytes and 12 more are needed from there on.
     """
 
     offset: int
@@ -394,15 +394,19 @@ def find_record(
     final: bool,
     lenient: bool = False,
     max_record_bytes: int = MAX_RECORD_BYTES,
+    limit: int | None = None,
 ) -> FoundRecord:
     """Find the first record from ``start`` on in data that may begin anywhere.
 
-    A proven record has two correct checksums. A length with a correct checksum follows it, or the data ends
-    with the record and is ``final``. After damage, pass ``lenient=True``: then either the payload or the
-    bytes after the record may be damaged. See ``_kernel.pyi``.
+    A proven record has two correct checksums. A length with a correct checksum follows it, or the file ends
+    with the record: after ``limit`` bytes of the data, or with data that is ``final``. After damage, pass
+    ``lenient=True``: then either the payload or the bytes after the record may be damaged. See
+    ``_kernel.pyi``.
     """
     return FoundRecord(
-        *_kernel.find_record(data, start, final=final, lenient=lenient, max_record_bytes=max_record_bytes)
+        *_kernel.find_record(
+            data, start, final=final, lenient=lenient, max_record_bytes=max_record_bytes, limit=limit
+        )
     )
 
 

@@ -149,18 +149,24 @@ def find_record(
     final: bool,
     max_record_bytes: int = 2147483647,
     lenient: bool = False,
+    limit: int | None = None,
 ) -> tuple[int, int, bool]:
     """Find the first proven record from ``start`` on: (offset, size of its frame, True).
 
     A record is proven if three conditions hold. The checksum of its length is correct. The checksum of its
-    payload is correct. A length with a correct checksum follows, or the record ends with the data and that is
-    ``final``. If ``lenient``, one of the last two conditions is enough.
+    payload is correct. A length with a correct checksum follows, or the record ends where the file ends.
+
+    If ``lenient``, the last condition need not hold. The second need not hold either if the last one does,
+    and if no intact record begins inside the record and ends after its payload. Such a record would show
+    that bytes are missing, so that the length is not that of the bytes that are there.
+
+    The file ends after ``limit`` bytes of the data. If ``final``, it ends with the data.
 
     Without a proven record the result is (offset, size, False), and no record starts before ``offset``. If
     ``size`` is not 0, a record may start at ``offset``. To decide, the data must have ``size`` bytes from
-    there, and 12 more unless the file ends there. That is at most ``max_record_bytes`` + 28 bytes. If
-    ``size`` is 0, there is no record. Unless ``final``, the bytes from ``offset`` on, at most 11, may be the
-    start of one. If ``final``, ``offset`` is the end of the data.
+    there, and 12 more unless the file ends there. That is at most ``max_record_bytes`` + 28 bytes, or twice
+    as many if ``lenient``. If ``size`` is 0, there is no record. Unless ``final``, the bytes from ``offset``
+    on, at most 11, may be the start of one. If ``final``, ``offset`` is the end of the data.
     """
 
 def take_bytes(column: ArrowArray, rows: Buffer) -> ArrowArray:

@@ -4,8 +4,9 @@ A range of a file may begin inside a record, and the payload of that record may 
 result of scanning a range is therefore only a claim: the position of its first record, and the position at
 which the walk from that record ended. The claims are then checked in the order of the file, from its start: a
 claim holds if its walk starts where the walk before it ended. A false claim is replaced by a new walk from
-the right place. A walk verifies the lengths of records and the checksums of the lengths. After a damaged
-length, a walk continues at the record at which a reader with ``on_corrupt="skip"`` continues.
+the right place. A walk verifies the lengths of records and their checksums. After damage, it continues at the
+record at which a reader with ``on_corrupt="skip"`` continues. For any other reader, a walk does not read the
+payloads of records that are longer than a window or end after the range: such a reader raises for damage.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -33,7 +34,10 @@ TASK_BYTES = 1 << 24
 
 
 class _Range(NamedTuple):
-    """The bytes from ``start`` to ``stop`` of a file of ``size`` bytes, which one task scans for blocks."""
+    """The bytes from ``start`` to ``stop`` of a file of ``size`` bytes, which one task scans for blocks.
+
+    With ``reads_all``, the payloads of all records are read and verified.
+    """
 
     file: FileInfo
     size: int
@@ -41,13 +45,15 @@ class _Range(NamedTuple):
     stop: int
     block_bytes: int
     max_record_bytes: int
+    verify_crc: bool
+    reads_all: bool
 
 
 class _Walk(NamedTuple):
     """The result of a walk from the record at ``start`` to the first record at or after a range's end.
 
     ``blocks`` holds the offsets of some records and their numbers, counted from the record at ``start``.
-    ``damaged`` holds the offsets of damaged lengths.
+    ``damaged`` holds the offsets of damaged records and ranges. Each of them counts as one record.
     """
 
     start: int
@@ -141,8 +147,18 @@ def _is_plain(store: Store, file: FileInfo) -> bool:
 
 def _ranges(file: FileInfo, task_bytes: int, block_bytes: int, options: ReadOptions) -> list[_Range]:
     size = file.size or 0
+    whole = _Range(
+        file,
+        size,
+        0,
+        size,
+        block_bytes,
+        options.max_record_bytes,
+        options.verify_crc,
+        options.verify_crc and options.damage.skips,
+    )
     return [
-        _Range(file, size, start, min(start + task_bytes, size), block_bytes, options.max_record_bytes)
+        whole._replace(start=start, stop=min(start + task_bytes, size))
         for start in range(0, size, task_bytes)
     ]
 
@@ -186,33 +202,42 @@ def _walk(window: "_FileWindow", part: _Range) -> _Walk:
     records = 0
     blocks: list[tuple[int, int]] = []
     damaged: list[int] = []
+    scan_frames = partial(
+        scan, final=False, verify_crc=part.verify_crc, max_record_bytes=part.max_record_bytes
+    )
     while window.offset < part.stop:
         window.fill(HEADER_BYTES)
-        scanned = scan(
-            window.data[: part.stop - window.offset],
-            final=False,
-            verify_crc=False,
-            every=part.block_bytes,
-            max_record_bytes=part.max_record_bytes,
-        )
+        scanned = scan_frames(window.data[: part.stop - window.offset], every=part.block_bytes)
         if scanned.offsets and scanned.numbers:
             offsets, numbers = scanned.offsets.to_pylist(), scanned.numbers.to_pylist()
             blocks += [(window.offset + at, records + n) for at, n in zip(offsets, numbers, strict=True)]
             records += scanned.records
             window.advance(scanned.consumed)
             continue
-        length = _frame_size_at(window, part)
+        length = 0 if scanned.damage else _frame_size_at(window, part)
         if len(window.data) < length <= min(WINDOW_BYTES, part.stop - window.offset):
             window.fill(length)
-        elif length:  # the record is longer than the window, or ends after the range: skip it unread
+            continue
+        if length and part.reads_all:
+            window.fill(length)
+            if scan_frames(window.data[:length]).damage:
+                length = 0
+        if length:  # the record is longer than the window, or ends after the range
             blocks.append((window.offset, records))
-            records += 1
             window.advance(length)
         else:
             damaged.append(window.offset)
-            window.advance(1)
-            _seek(window, part, lenient=True)
+            _skip_damage(window, part)
+        records += 1
     return _Walk(start, window.offset, records, blocks, damaged)
+
+
+def _skip_damage(window: "_FileWindow", part: _Range) -> None:
+    """Move the window from a damaged record to the next record."""
+    start = window.offset
+    _seek(window, part, lenient=True)
+    if window.offset == start:  # the length of the damaged record is believed
+        window.advance(frame_size(window.data))
 
 
 def _frame_size_at(window: "_FileWindow", part: _Range) -> int:
@@ -232,13 +257,13 @@ def _seek(window: "_FileWindow", part: _Range, *, lenient: bool) -> bool:
     A lenient search may go on to the end of the file, a strict one ends with the range.
     """
     while window.offset < (part.size if lenient else part.stop):
-        left = part.size - window.offset
         found = find_record(
             window.data,
             0,
             final=window.end == part.size,
             lenient=lenient,
-            max_record_bytes=min(part.max_record_bytes, left),
+            max_record_bytes=part.max_record_bytes,
+            limit=part.size - window.offset,
         )
         window.advance(found.offset)
         if found.proven:

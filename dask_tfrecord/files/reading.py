@@ -9,13 +9,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dask_tfrecord.codec import (
-    FRAME_BYTES,
     Column,
     Damage,
     Decoder,
     FeatureKey,
     Fed,
-    FoundRecord,
     Inference,
     RecordType,
     find_record,
@@ -352,7 +350,7 @@ def run_kernel(
                         window.offset,
                         data[at:],
                         window.decompression_error.problem,
-                        more=bool(skipper.reason),
+                        more=skipper.is_noted,
                     )
     except TFRecordError as error:
         raise locate_error(error, path, record, options.globs) from None
@@ -361,10 +359,15 @@ def run_kernel(
 class _DamageSkipper:
     """Skips damage by searching for the next record, in several windows if necessary.
 
+    The length of a damaged record is believed only if `find_record` proves it. Otherwise bytes may be
+    missing, and intact records may begin inside the length that the damaged record claims.
+
     Attributes
     ----------
     reason : str
         The reason of the damage whose end is being searched for. Empty if no search is under way.
+    is_noted : bool
+        True if the first bytes of this damage have been noted as lost.
     """
 
     def __init__(self, window: Window, lost: SplitLosses, max_record_bytes: int) -> None:
@@ -372,41 +375,40 @@ class _DamageSkipper:
         self._lost = lost
         self._max_record_bytes = max_record_bytes
         self.reason = ""
+        self.is_noted = False
 
     def skip(self, data: memoryview, at: int, damage: Damage) -> int:
         """Return where the next record begins in the data.
 
         If `reason` is set, no record was found: the result is where the next window has to begin.
         """
-        if damage.size:
-            self._lost.add(self._window.offset + at, data[at : at + damage.size], damage.reason)
-            return at + damage.size
         self.reason = damage.reason
-        return self._seek(data, at, more=False)
+        return self._seek(data, at)
 
     def resume(self, data: memoryview) -> int:
         """Continue a search in the next window, with the result of `skip`; 0 if no search is under way."""
-        return self._seek(data, 0, more=True) if self.reason else 0
+        return self._seek(data, 0) if self.reason else 0
 
-    def _seek(self, data: memoryview, start: int, *, more: bool) -> int:
-        found = self._find(data, start)
-        self._lost.add(self._window.offset + start, data[start : found.offset], self.reason, more=more)
+    def _seek(self, data: memoryview, start: int) -> int:
+        window = self._window
+        found = find_record(
+            data,
+            start,
+            final=window.final,
+            lenient=True,
+            max_record_bytes=self._max_record_bytes,
+            limit=None if window.stop is None else window.stop - window.offset,
+        )
+        end = found.offset
+        if end == start and not self.is_noted:  # the damaged record itself
+            if not found.proven:
+                return end
+            end += found.size
+        self._lost.add(window.offset + start, data[start:end], self.reason, more=self.is_noted)
+        self.is_noted = not found.proven
         if found.proven:
             self.reason = ""
-        return found.offset
-
-    def _find(self, data: memoryview, start: int) -> FoundRecord:
-        """Find the next record that ends within the split."""
-        window = self._window
-        while True:
-            most = self._max_record_bytes
-            if window.stop is not None:
-                most = min(most, max(0, window.stop - window.offset - start - FRAME_BYTES))
-            found = find_record(data, start, final=window.final, lenient=True, max_record_bytes=most)
-            end = window.offset + found.offset + found.size
-            if found.proven or window.stop is None or end <= window.stop:
-                return found
-            start = found.offset + 1
+        return end
 
 
 def _with_origin(

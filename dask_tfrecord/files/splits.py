@@ -165,11 +165,11 @@ class BlockIndex:
     Attributes
     ----------
     records : int, optional
-        Number of records, without those lost to damage. None if they were not counted.
+        Number of records. Each damaged record or range counts as one. None if they were not counted.
     blocks : tuple of Block
         The blocks. The first one begins at the start of the file.
     damaged : tuple of int
-        Offsets in the file of damaged lengths.
+        Offsets in the file of damaged records and ranges.
     """
 
     records: int | None

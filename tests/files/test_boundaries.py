@@ -9,7 +9,7 @@ import dask
 import fsspec
 import oracle
 import pytest
-from damaged_files import damaged_files, first_record
+from damaged_files import damaged_files, kept_records
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from servers import s3_server, web_server
@@ -20,6 +20,7 @@ from dask_tfrecord.dataset.discovery import one_by_one
 from dask_tfrecord.files import boundaries as module
 from dask_tfrecord.files import stream as content
 from dask_tfrecord.files.boundaries import find_blocks
+from dask_tfrecord.files.damage import DamagePolicy
 from dask_tfrecord.files.entry import Block
 from dask_tfrecord.files.options import ReadOptions
 from dask_tfrecord.files.splits import BlockIndex
@@ -27,22 +28,6 @@ from dask_tfrecord.files.storage.listing import FileInfo
 from dask_tfrecord.files.storage.store import Store
 
 pytestmark = pytest.mark.usefixtures("one_thread")
-
-
-def walked(data: bytes, limit: int = MAX_RECORD_BYTES) -> tuple[list[int], list[int]]:
-    """The reference: the offsets of records when every record is read in turn, and the damaged ranges."""
-    starts, damaged, at = [], [], 0
-    while at < len(data):
-        header, left = data[at : at + 12], len(data) - at
-        length = int.from_bytes(header[:8], "little")
-        intact = len(header) == 12 and header[8:] == oracle.masked_crc(header[:8]).to_bytes(4, "little")
-        if intact and length <= limit and length + 16 <= left:
-            starts.append(at)
-            at += length + 16
-        else:
-            damaged.append(at)
-            at, _, _ = first_record(data, at + 1, lenient=True, max_record_bytes=limit)
-    return starts, damaged
 
 
 def located(data: bytes, stretch: int, every: int = 1, **options: Any) -> BlockIndex | None:
@@ -57,11 +42,14 @@ def located(data: bytes, stretch: int, every: int = 1, **options: Any) -> BlockI
 
 
 def check(data: bytes, stretch: int, limit: int = MAX_RECORD_BYTES) -> None:
-    found = located(data, stretch, compression=None, max_record_bytes=limit)
-    starts, damaged = walked(data, limit)
+    options = {"compression": None, "max_record_bytes": limit, "damage": DamagePolicy("skip")}
+    found = located(data, stretch, **options)
+    kept, lost = kept_records(data, limit)
+    starts = [at for at, _ in kept]
+    damaged = [at for at, _ in lost]
     assert found is not None
-    assert found.records == len(starts)
-    blocks = [Block(at, at, number) for number, at in enumerate(starts)]
+    assert found.records == len(starts) + len(damaged)
+    blocks = [Block(at, at, number) for number, at in enumerate(sorted(starts + damaged)) if at in starts]
     assert list(found.blocks) == (blocks if starts[:1] == [0] else [Block(0, 0, 0), *blocks])
     assert list(found.damaged) == damaged
 
@@ -104,7 +92,7 @@ def test_blocks_are_as_far_apart_as_asked_for() -> None:
     data = oracle.records_file([b"x" * (n % 50) for n in range(200)])
     found = located(data, 1000, every=300)
     assert found is not None
-    starts, _ = walked(data)
+    starts = [at for at, _ in kept_records(data)[0]]
     assert all(starts[block.record] == block.offset == block.content for block in found.blocks)
     gaps = [b.offset - a.offset for a, b in zip(found.blocks, found.blocks[1:], strict=False)]
     assert min(gaps) >= 300
@@ -136,7 +124,7 @@ def test_a_task_reads_its_stretch_and_little_more(monkeypatch: pytest.MonkeyPatc
 
 def test_a_record_longer_than_the_window_is_passed_over_unread(monkeypatch: pytest.MonkeyPatch) -> None:
     data = oracle.records_file([b"a", b"x" * 1_000_000, b"b"])
-    starts, _ = walked(data)
+    starts = [at for at, _ in kept_records(data)[0]]
     read: list[int] = []
     opening = Store.open
 
@@ -155,7 +143,7 @@ def _stretch(data: bytes) -> tuple[Store, Any]:
     store = Store.at("memory://located")
     store.fs.pipe_file("/located/file", data)
     info = FileInfo("/located/file", len(data))
-    return store, module._Range(info, len(data), 0, len(data), 1, MAX_RECORD_BYTES)
+    return store, module._Range(info, len(data), 0, len(data), 1, MAX_RECORD_BYTES, True, reads_all=False)
 
 
 # --- read_tfrecord ------------------------------------------------------------------------------------------

@@ -206,10 +206,7 @@ SHAPES: dict[str, tuple[list[Any], list[int]]] = {
     "a cut payload last": ([1, 2, framed_number(3)[:-5]], [2]),
     "a cut length last": ([1, 2, framed_number(3)[:7]], [2]),
     "a head missing": ([framed_number(1)[9:], 2, 3], [0]),
-    "a middle missing, and a record that its length claims": (
-        [1, framed_number(2)[:20] + framed_number(3), 4],
-        [1],
-    ),
+    "a middle missing, and a record that its length claims": ([1, framed_number(2)[:20], 3, 4], [1]),
     "a long garbage": ([1, GARBAGE * 100, 2], [1]),
     "nothing but garbage": ([GARBAGE], [0]),
     "nothing but zeros": ([bytes(100)], [0]),

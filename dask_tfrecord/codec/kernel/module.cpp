@@ -347,13 +347,14 @@ nb::tuple scan(nb::handle data, bool final, bool verify_crc, uint64_t max_record
                         array(offsets || every, scanned.offsets), array(every, scanned.numbers));
 }
 
-nb::tuple find_record(nb::handle data, uint64_t start, bool final, uint64_t max_record_bytes, bool lenient) {
+nb::tuple find_record(nb::handle data, uint64_t start, bool final, uint64_t max_record_bytes, bool lenient,
+                      std::optional<uint64_t> limit) {
   const Bytes bytes(data);
   if (start > bytes.size()) throw nb::index_error("start is outside the data");
   const tfr::FrameRules rules{true, std::min(max_record_bytes, tfr::kMaxRecordBytes), final};
   const tfr::Located found = [&] {
     const WithoutGil no_gil;
-    return tfr::Locator(bytes.span(), rules, lenient).find(bytes.data() + start);
+    return tfr::Locator(bytes.span(), rules, lenient, limit.value_or(UINT64_MAX)).find(bytes.data() + start);
   }();
   return nb::make_tuple(found.offset, found.size, found.proven);
 }
@@ -432,7 +433,7 @@ NB_MODULE(_kernel, m) {
   m.def("scan", &scan, "data"_a, nb::kw_only(), "final"_a, "verify_crc"_a = true,
         "max_record_bytes"_a = tfr::kMaxRecordBytes, "offsets"_a = false, "every"_a = 0);
   m.def("find_record", &find_record, "data"_a, "start"_a, nb::kw_only(), "final"_a,
-        "max_record_bytes"_a = tfr::kMaxRecordBytes, "lenient"_a = false);
+        "max_record_bytes"_a = tfr::kMaxRecordBytes, "lenient"_a = false, "limit"_a = nb::none());
   m.def("take_bytes", &take_bytes, "column"_a, "rows"_a);
   m.def("crc32c", &crc32c_of, "data"_a, "value"_a = 0, "implementation"_a = "best");
   m.def("crc32c_combine", &crc32c_combine, "crc1"_a, "crc2"_a, "size2"_a);

@@ -67,7 +67,7 @@ def test_windows_find_the_same_record_as_the_whole(data: bytes, step: int, lenie
             break
         begin += found.offset
         wanted = found.size + 12 if found.size else end - begin + step
-        assert wanted <= limit + 28 or not found.size
+        assert wanted <= (limit + 28) * (1 + lenient) or not found.size
         assert begin + wanted > end
         end = min(begin + wanted, len(data))
     expected = first_record(data, 0, lenient=lenient, max_record_bytes=limit)
@@ -118,12 +118,48 @@ def test_a_start_outside_the_data_is_refused() -> None:
         find_record(b"abc", 4, final=True)
 
 
-def test_headers_in_headers_take_time_by_the_size_of_the_data() -> None:
-    """Each header claims a record up to another header. Checking every claimed payload would read 800 GB."""
+@pytest.mark.parametrize("lenient", [False, True])
+def test_headers_in_headers_take_time_by_the_size_of_the_data(lenient: bool) -> None:
+    """Each header claims a record up to another header. Checking every claimed payload would read 800 GB.
+
+    The same holds for a search of each payload for records that end after it.
+    """
     size = 16 << 20
     data = bytearray()
     for at in range(0, size, 160):  # every length ends at the same place
         data += header(size - at - 16) + b"\xff" * 148
-    data = data[: size - 4] + b"nope" + oracle.frame(b"x")
-    found = find_record(data, 0, final=True)
-    assert found == FoundRecord(size, 17, True)
+    last = oracle.frame(b"first")  # it ends where all lengths end
+    data = data[: size - len(last)] + last + oracle.frame(b"x")
+    found = find_record(data, 0, final=True, lenient=lenient)
+    assert found == FoundRecord(size - len(last), len(last), True)
+
+
+@pytest.mark.parametrize("offset", range(-30, 31))
+def test_a_length_is_not_believed_if_an_intact_record_ends_after_the_payload(offset: int) -> None:
+    """The record lacks the rest of its payload. The length ends near the end of the record after it."""
+    after = oracle.frame(b"after") + oracle.frame(oracle.records_file([b"", b"inner", b""]))
+    last = oracle.frame(b"last")
+    start = header(len(after) + offset) + b"start of the payload"
+    data = start + after + last
+    found = find_record(exact(data), 0, final=True, lenient=True)
+    assert found == FoundRecord(len(start), len(oracle.frame(b"after")), True)
+    assert found == first_record(data, 0, lenient=True, max_record_bytes=MAX_RECORD_BYTES)
+
+
+def test_records_inside_a_payload_leave_the_length_believed() -> None:
+    inner = oracle.records_file([b"", b"inner", b"last"])
+    for payload in (inner, inner + b"?", inner[:-1], b"?" + inner):
+        damaged = bytearray(oracle.frame(payload))
+        damaged[-1] ^= 1
+        for rest in (b"", oracle.frame(b"next")):
+            found = find_record(exact(bytes(damaged) + rest), 0, final=True, lenient=True)
+            assert found == FoundRecord(0, len(damaged), True)
+
+
+def test_no_record_ends_after_the_limit() -> None:
+    data = oracle.frame(b"x" * 50) + oracle.frame(b"second")
+    for lenient in (False, True):
+        found = find_record(exact(data[:66]), 0, final=False, lenient=lenient, limit=66)
+        assert found == FoundRecord(0, 66, True)  # the end follows
+        found = find_record(exact(data[:40]), 0, final=False, lenient=lenient, limit=65)
+        assert (found.size, found.proven) == (0, False)

@@ -1,14 +1,15 @@
 // Finds the first record in data that may begin anywhere: inside a record, or after damage.
 #pragma once
 
+#include <algorithm>
 #include <vector>
 
 #include "framing/frame.hpp"
 
 namespace tfr {
 
-// If `proven`, a record starts at `offset`. Otherwise no record starts before `offset`. If `size` is not 0, a frame of
-// this size may start there, and more data is needed to decide.
+// If `proven`, a record of this size starts at `offset`. Otherwise no record starts before `offset`. If `size` is not
+// 0, a record may start there, and as many bytes and a header more are needed to decide.
 struct Located {
   uint64_t offset;
   uint64_t size;
@@ -26,6 +27,7 @@ class PartCrcs {
   // No part may begin before the first part that this was called with.
   uint32_t of(Span part) {
     if (!base_) base_ = part.begin;
+    if (part.size() <= kStep) return crc_(part.begin, part.size(), 0);
     // Combining is an exclusive or, so that the prefix can be removed as it would be added.
     return crc32c::combine(up_to(part.begin), up_to(part.end), part.size());
   }
@@ -45,21 +47,29 @@ class PartCrcs {
   std::vector<uint32_t> kept_{0};
 };
 
-// The data must outlive the locator.
+// The data must outlive the locator. Searches must go forward: none may start before the one before it did.
 class Locator {
  public:
-  // After damage be lenient, because the record itself or the next one may be damaged too. See find().
-  Locator(Span data, const FrameRules& rules, bool lenient)
-      : data_(data), rules_(rules), lenient_(lenient), crcs_(crc32c::best()) {}
+  // After damage be lenient, because the record itself or the next one may be damaged too. See find(). No record ends
+  // after byte `limit` of the data: the file, or what is read of it, ends there.
+  Locator(Span data, const FrameRules& rules, bool lenient, uint64_t limit = UINT64_MAX)
+      : data_(data),
+        rules_(rules),
+        lenient_(lenient),
+        limit_(rules.final ? std::min<uint64_t>(limit, data.size()) : limit),
+        crcs_(crc32c::best()) {}
 
   // Finds the first proven record from p on. The checksum of its length holds, its payload is intact, and it is
-  // followed by the header of a record or by the final end. If lenient, either an intact payload or what follows is
-  // enough. Stops at a record that cannot be decided without more data.
+  // followed by the header of a record or by the end. If lenient, an intact payload is enough. A record with a damaged
+  // payload is also enough if it is followed, and no intact record begins inside it and ends after its payload. Such a
+  // record shows that bytes are missing, and that the length is that of the bytes that were there. Stops at a record
+  // that cannot be decided without more data.
   Located find(const uint8_t* p) {
     while (seek_header(p)) {
-      const uint64_t size = load<uint64_t>(p) + kFrameBytes;
+      need_ = load<uint64_t>(p) + kFrameBytes;
+      const uint64_t size = need_;
       const Answer answer = is_record(p, size);
-      if (answer != Answer::kNo) return {offset_of(p), size, answer == Answer::kYes};
+      if (answer != Answer::kNo) return {offset_of(p), need_, answer == Answer::kYes};
       ++p;
     }
     return {rules_.final ? data_.size() : offset_of(p), 0, false};
@@ -89,28 +99,61 @@ class Locator {
   }
 
   Answer is_record(const uint8_t* p, uint64_t size) {
-    if (size > left(p)) return rules_.final ? Answer::kNo : Answer::kMoreData;
+    if (!fits(p, size)) return Answer::kNo;
+    const Answer intact = is_intact(p, size);
+    if (intact == Answer::kMoreData || intact == (lenient_ ? Answer::kYes : Answer::kNo)) return intact;
     const Answer followed = is_followed(p + size);
-    if (followed == (lenient_ ? Answer::kYes : Answer::kNo)) return followed;
+    return lenient_ && followed == Answer::kYes ? is_not_crossed(p, p + size) : followed;
+  }
+
+  bool fits(const uint8_t* p, uint64_t size) const { return size <= limit_ && offset_of(p) <= limit_ - size; }
+
+  Answer is_intact(const uint8_t* p, uint64_t size) {
+    if (!fits(p, size)) return Answer::kNo;
+    if (size > left(p)) return Answer::kMoreData;
     const Span payload{p + kHeaderBytes, p + size - kFooterBytes};
-    const bool intact = crc32c::masked(crcs_.of(payload)) == load<uint32_t>(payload.end);
-    if (lenient_) return intact ? Answer::kYes : followed;
-    return intact ? followed : Answer::kNo;
+    return answer(crc32c::masked(crcs_.of(payload)) == load<uint32_t>(payload.end));
   }
 
   Answer is_followed(const uint8_t* p) const {
-    if (p == data_.end && rules_.final) return Answer::kYes;
-    if (left(p) < kHeaderBytes) return rules_.final ? Answer::kNo : Answer::kMoreData;
-    return length_is_intact(p) ? Answer::kYes : Answer::kNo;
+    const uint64_t rest = limit_ - offset_of(p);
+    if (rest < kHeaderBytes) return answer(!rest);
+    if (left(p) < kHeaderBytes) return Answer::kMoreData;
+    return answer(length_is_intact(p));
   }
 
+  // Returns kNo if an intact record begins inside the frame [frame, end) and ends after its payload. Each byte is
+  // searched once, whatever the number of frames that enclose it.
+  Answer is_not_crossed(const uint8_t* frame, const uint8_t* end) {
+    searched_ = std::max(searched_, frame + 1);
+    while (searched_ < end && seek_header(searched_) && searched_ < end) {
+      const uint64_t size = load<uint64_t>(searched_) + kFrameBytes;
+      const Answer intact = is_intact(searched_, size);
+      if (intact == Answer::kMoreData) {
+        need_ = static_cast<uint64_t>(searched_ - frame) + size;
+        return intact;
+      }
+      if (intact == Answer::kYes) intact_.push_back({searched_, searched_ + size});
+      searched_ += intact == Answer::kYes ? size : 1;  // records inside an intact record end before it does
+    }
+    const auto after = std::partition_point(intact_.begin(), intact_.end(), [&](Span one) { return one.begin < end; });
+    if (after == intact_.begin()) return Answer::kYes;
+    const Span last = after[-1];
+    return answer(last.begin <= frame || last.end <= end - kFooterBytes);
+  }
+
+  static Answer answer(bool holds) { return holds ? Answer::kYes : Answer::kNo; }
   size_t left(const uint8_t* p) const { return static_cast<size_t>(data_.end - p); }
   uint64_t offset_of(const uint8_t* p) const { return static_cast<uint64_t>(p - data_.begin); }
 
   Span data_;
   FrameRules rules_;
   bool lenient_;
+  uint64_t limit_;
   PartCrcs crcs_;
+  uint64_t need_ = 0;                  // see Located::size
+  std::vector<Span> intact_;           // the records that is_not_crossed() found, without those inside them
+  const uint8_t* searched_ = nullptr;  // where is_not_crossed() goes on
 };
 
 }  // namespace tfr

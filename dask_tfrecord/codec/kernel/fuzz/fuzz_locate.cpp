@@ -10,14 +10,24 @@ bool is_record(tfr::Span data, size_t at, bool lenient, uint64_t max_record_byte
   const auto header_at = [&](size_t from) {
     return from <= size && size - from >= tfr::kHeaderBytes && tfr::length_is_intact(data.begin + from);
   };
-  if (!header_at(at)) return false;
-  const auto n = tfr::load<uint64_t>(data.begin + at);
-  if (n > max_record_bytes || n + tfr::kFrameBytes > size - at) return false;
-  const uint8_t* const payload = data.begin + at + tfr::kHeaderBytes;
-  const bool intact = tfr::crc32c::masked(tfr::crc32c::by_table(payload, n, 0)) == tfr::load<uint32_t>(payload + n);
-  const size_t end = at + n + tfr::kFrameBytes;
+  const auto end_of = [&](size_t from) -> size_t {
+    if (!header_at(from)) return 0;
+    const auto n = tfr::load<uint64_t>(data.begin + from);
+    return n > max_record_bytes || n + tfr::kFrameBytes > size - from ? 0 : from + n + tfr::kFrameBytes;
+  };
+  const auto is_intact = [&](size_t from) {
+    const uint8_t* const payload = data.begin + from + tfr::kHeaderBytes;
+    const size_t n = end_of(from) - from - tfr::kFrameBytes;
+    return tfr::crc32c::masked(tfr::crc32c::by_table(payload, n, 0)) == tfr::load<uint32_t>(payload + n);
+  };
+  const size_t end = end_of(at);
+  if (!end) return false;
   const bool followed = end == size || header_at(end);
-  return lenient ? intact || followed : intact && followed;
+  if (!lenient) return is_intact(at) && followed;
+  if (is_intact(at) || !followed) return is_intact(at);
+  for (size_t from = at + 1; from < end; ++from)
+    if (end_of(from) > end - tfr::kFooterBytes && is_intact(from)) return false;
+  return true;
 }
 
 }  // namespace
