@@ -11,6 +11,7 @@ from dask_tfrecord import arguments
 from dask_tfrecord.dataset.snapshot.versions import versions
 from dask_tfrecord.dataset.snapshot.visibility import visible_files
 from dask_tfrecord.dataset.write.destination import destination
+from dask_tfrecord.dataset.write.neighbours import refuse_inside_dataset
 from dask_tfrecord.dataset.write.orphans import remove_orphans
 from dask_tfrecord.errors import DestinationError, TFRecordError
 from dask_tfrecord.files.storage.filesystem import Filesystem
@@ -105,7 +106,7 @@ def cleanup(
     Raises
     ------
     DestinationError
-        If ``path`` is a file.
+        If ``path`` is a file, or lies inside another dataset.
 
     See Also
     --------
@@ -130,6 +131,7 @@ def cleanup(
             "is a file, not a directory", path=store.public(store.root), advice="pass the dataset's directory"
         )
     arguments.flags(dry_run=dry_run)
+    refuse_inside_dataset(store, "dask_tfrecord.cleanup")
     removed = remove_orphans(store, datetime.now(UTC) - _duration(older_than), dry_run=bool(dry_run))
     action = "would remove" if dry_run else "removed"
     logger.info("%s: cleanup %s %d files", store.public(store.root), action, len(removed))

@@ -32,6 +32,7 @@ from dask_tfrecord.dataset.verifying import (
     verify_files,
 )
 from dask_tfrecord.dataset.write.destination import check_destination, destination
+from dask_tfrecord.dataset.write.neighbours import refuse_datasets_below, refuse_inside_dataset
 from dask_tfrecord.dataset.write.staging import finish_newest
 from dask_tfrecord.errors import ConcurrentWriteError, CorruptRecordError, DestinationError
 from dask_tfrecord.files.options import ReadOptions
@@ -102,7 +103,8 @@ def index(
     FileNotFoundError
         If there are no files to read.
     DestinationError
-        If the directory already has a snapshot that is up to date, or if the path is not a directory.
+        If the directory already has a snapshot that is up to date, lies inside another dataset or contains
+        one, or if the path is not a directory.
     FileChangedError
         If the content of a file that `to_tfrecord` wrote has changed.
     CorruptRecordError
@@ -134,6 +136,7 @@ def index(
     """
     store = destination(path, storage_options, filesystem)
     root = store.public(store.root)
+    refuse_inside_dataset(store, "dask_tfrecord.index")
     check_destination(store, "append")
     finish_newest(store)
     before = find_snapshot(store)
@@ -143,6 +146,7 @@ def index(
         raise _up_to_date(root)
     if not store.fs.isdir(store.root):
         raise nothing_at(store, "no such directory")
+    refuse_datasets_below(store, "whose files the snapshot would list, too")
     try:
         request = ReadRequest(
             schema=schema,

@@ -19,6 +19,7 @@ from dask_tfrecord.dataset.plan import Dataset
 from dask_tfrecord.dataset.snapshot.metadata import Levels
 from dask_tfrecord.dataset.snapshot.model import Snapshot
 from dask_tfrecord.dataset.write.destination import destination
+from dask_tfrecord.dataset.write.neighbours import refuse_other_files
 from dask_tfrecord.errors import SchemaError, TFRecordError
 from dask_tfrecord.files.damage import DamagePolicy, OnCorrupt, check_policy, check_quarantine_path
 from dask_tfrecord.files.options import Extra, ReadOptions
@@ -308,7 +309,9 @@ def read_tfrecord(
     check_cluster()
 
     dataset = open_dataset(path, request, compute_each=compute_each).with_origin_columns()
-    check_quarantine_path(damage.quarantine, dataset.store)
+    if damage.quarantine is not None:
+        check_quarantine_path(damage.quarantine, dataset.store)
+        refuse_other_files(damage.quarantine)
     if logger.isEnabledFor(logging.INFO):  # the summary looks at all files
         logger.info("%s: read planned: %s", dataset.store.public(dataset.store.root), dataset.summary)
 

@@ -23,6 +23,7 @@ from dask_tfrecord.dataset.snapshot.model import Snapshot
 from dask_tfrecord.dataset.write.commit import abandon, log_summary
 from dask_tfrecord.dataset.write.destination import check_destination, destination
 from dask_tfrecord.dataset.write.existing import check_existing_data
+from dask_tfrecord.dataset.write.neighbours import refuse_write_inside
 from dask_tfrecord.dataset.write.overwriting import replaceable_files
 from dask_tfrecord.dataset.write.run import Mode, WriteRun
 from dask_tfrecord.errors import TFRecordError
@@ -204,8 +205,8 @@ def to_tfrecord(
     Raises
     ------
     DestinationError
-        If the directory holds visible data, if ``ddf`` reads from the directory to overwrite, or if an
-        overwrite would remove files that are not TFRecord.
+        If the directory holds visible data or lies inside another dataset, if ``ddf`` reads from the
+        directory to overwrite, or if an overwrite would remove files that are not TFRecord.
     ConcurrentWriteError
         If another write was committed since this write was planned. Appends do not raise it.
     SchemaError
@@ -264,6 +265,7 @@ def to_tfrecord(
     replaces = mode in ("overwrite", "partitions")
     if replaces:
         expr.check_not_read(ddf, store)
+    refuse_write_inside(store, mode)
     base = check_destination(store, mode)
     replaceable = replaceable_files(store) if replaces else frozenset()
 

@@ -136,10 +136,12 @@ def test_files_of_others_beside_a_dataset_are_left_alone(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("name", ["train", "deep/test", "day=1"])
 def test_a_dataset_below_another_one_is_left_alone(tmp_path: Path, name: str) -> None:
-    to_tfrecord(collection(1), tmp_path)
-    to_tfrecord(collection(2), tmp_path / name)
+    to_tfrecord(collection(1), tmp_path / "outer")
+    to_tfrecord(collection(2), tmp_path / "inner")
+    (tmp_path / "outer" / name).parent.mkdir(exist_ok=True)
+    (tmp_path / "inner").rename(tmp_path / "outer" / name)  # a write of it there would be refused
     before = content(tmp_path)
-    assert cleanup(tmp_path, older_than="0s") == []
+    assert cleanup(tmp_path / "outer", older_than="0s") == []
     assert content(tmp_path) == before
 
 

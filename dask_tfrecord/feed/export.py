@@ -16,6 +16,7 @@ from dask_tfrecord.codec import HEADER_BYTES, scan
 from dask_tfrecord.codec.codecs import detect
 from dask_tfrecord.dataset.snapshot.model import Snapshot
 from dask_tfrecord.dataset.snapshot.names import record_exports
+from dask_tfrecord.dataset.write.neighbours import refuse_inside_dataset
 from dask_tfrecord.errors import SchemaError, TFRecordError
 from dask_tfrecord.files.entry import FileEntry
 from dask_tfrecord.files.storage.filesystem import Filesystem
@@ -80,6 +81,8 @@ def export(
     ------
     FileNotFoundError
         If there is no snapshot.
+    DestinationError
+        If the path lies inside another dataset.
     SchemaError
         For a column that the format cannot express, for example with nulls in "tfds".
     TFRecordError
@@ -99,8 +102,9 @@ def export(
     if format not in get_args(Format):
         known = ", ".join(map(repr, get_args(Format)))
         raise TFRecordError(f"unknown format {format!r}", advice=f"known are {known}")
-    snapshot = Snapshot.open(path, storage_options=storage_options, filesystem=filesystem)
     store = Store.at(path, storage_options, filesystem)
+    refuse_inside_dataset(store, "dask_tfrecord.export")
+    snapshot = Snapshot.open(path, storage_options=storage_options, filesystem=filesystem)
     try:
         if format == "idx":
             names = _write_indexes(store, snapshot)

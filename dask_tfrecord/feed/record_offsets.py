@@ -17,6 +17,7 @@ from dask_tfrecord.dataset.plan import Dataset
 from dask_tfrecord.dataset.snapshot.names import offsets_path, stored_offsets
 from dask_tfrecord.dataset.snapshot.offsets import Offsets, read_offsets, to_parquet
 from dask_tfrecord.dataset.snapshot.versions import versions
+from dask_tfrecord.dataset.write.neighbours import refuse_inside_dataset
 from dask_tfrecord.errors import ConcurrentWriteError, DestinationError, FileChangedError, TFRecordError
 from dask_tfrecord.files.damage import locate_error
 from dask_tfrecord.files.entry import FileEntry
@@ -150,6 +151,7 @@ def store_offsets(dataset: Dataset, splits: Sequence[Split], offsets: Sequence[O
         As `RecordTable.store_offsets` does.
     """
     store, version = dataset.store, dataset.version
+    refuse_inside_dataset(store, "RecordTable")
     if version is None:
         raise nothing_at(
             store,

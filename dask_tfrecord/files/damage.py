@@ -1,6 +1,7 @@
 """Damage: the policy, what was skipped, the quarantine that keeps its bytes, and the advice in errors."""
 
 import hashlib
+import os
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -97,17 +98,26 @@ def check_policy(policy: DamagePolicy) -> None:
         )
 
 
-def check_quarantine_path(quarantine: Store | None, store: Store) -> None:
+def check_quarantine_path(quarantine: Store, store: Store) -> None:
     """Reject a quarantine inside the dataset: later reads would treat its files as data."""
-    if quarantine is None or quarantine.fs != store.fs:
-        return
-    inside = quarantine.join("").removeprefix(store.join(""))
-    if inside != quarantine.join("") and not inside.startswith(("_", ".")):
+    if quarantine.fs == store.fs and (
+        _is_inside(quarantine, store) or _is_inside(*map(_real, (quarantine, store)))
+    ):
         raise TFRecordError(
             "the quarantine is inside the dataset that is read, so later reads would treat its files as data",
             path=quarantine.public(quarantine.root),
             advice=f"pass a quarantine_path= outside of it, or {store.public(store.join('_quarantine'))}",
         )
+
+
+def _is_inside(quarantine: Store, store: Store) -> bool:
+    inside = quarantine.join("").removeprefix(store.join(""))
+    return inside != quarantine.join("") and not inside.startswith(("_", "."))
+
+
+def _real(store: Store) -> Store:
+    """Return the store with the path without links."""
+    return Store(store.fs, os.path.realpath(store.root)) if store.local else store
 
 
 class DamagedRange(NamedTuple):

@@ -27,8 +27,8 @@ from dask_tfrecord.cli.formats.names import SUFFIXES, Format, format_of_name
 from dask_tfrecord.cli.formats.sources import computed_partitions
 from dask_tfrecord.cluster import check_cluster
 from dask_tfrecord.dataset.partitioning.grouping import group_by_directory
-from dask_tfrecord.dataset.snapshot.versions import versions
 from dask_tfrecord.dataset.write.destination import destination
+from dask_tfrecord.dataset.write.neighbours import refuse_other_files
 from dask_tfrecord.dataset.write.overwriting import may_be_overwritten
 from dask_tfrecord.errors import DestinationError
 from dask_tfrecord.files.entry import FileEntry
@@ -114,11 +114,12 @@ def plan_parts(
     root = store.public(store.root)
     if store.fs.isfile(store.root):
         raise DestinationError("is a file, not a directory", path=root, advice="pass a directory")
+    refuse_other_files(store)
     codec = _codec(format, compression)
     files = tuple(list_directory(store))
     others = [file.path for file in files if format_of_name(file.path) != format]
-    if versions(store) or (files and others):
-        held = "a TFRecord dataset" if versions(store) else f"other files, such as {store.public(others[0])}"
+    if files and others:
+        held = f"other files, such as {store.public(others[0])}"
         raise DestinationError(f"the directory holds {held}", path=root, advice="choose another directory")
     if files and mode == "create":
         raise DestinationError(

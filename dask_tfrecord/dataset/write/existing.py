@@ -13,6 +13,7 @@ from dask_tfrecord.dataset.sampling import take_sample
 from dask_tfrecord.dataset.snapshot.metadata import Levels, library_version
 from dask_tfrecord.dataset.snapshot.model import Snapshot, find_snapshot
 from dask_tfrecord.dataset.snapshot.visibility import visible_files
+from dask_tfrecord.dataset.write.neighbours import refuse_datasets_below
 from dask_tfrecord.errors import SchemaError
 from dask_tfrecord.files.entry import FileEntry
 from dask_tfrecord.files.options import ReadOptions
@@ -45,6 +46,7 @@ def check_existing_data(
     if snapshot is not None:
         check_agreement(snapshot, schema, partitioning, store, index)
     elif files := visible_files(store):
+        refuse_datasets_below(store, "whose files would belong to both")
         _partition_values(store, files, partitioning)
         _foreign_schema(store, files, schema)
 

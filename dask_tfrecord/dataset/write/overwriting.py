@@ -11,10 +11,11 @@ from dask_tfrecord.codec.codecs import decompressor, detect, is_frame
 from dask_tfrecord.dataset.snapshot.model import Snapshot, file_table, find_snapshot
 from dask_tfrecord.dataset.snapshot.names import METADATA_DIRECTORY, exported_files
 from dask_tfrecord.dataset.snapshot.visibility import visible_files
+from dask_tfrecord.dataset.write.neighbours import refuse_datasets_below
 from dask_tfrecord.errors import DestinationError, TFRecordError
 from dask_tfrecord.files.storage.listing import SIDE_FILES, FileInfo
 from dask_tfrecord.files.storage.local_links import linked_directories
-from dask_tfrecord.files.storage.paths import name_of, parent_of
+from dask_tfrecord.files.storage.paths import name_of
 from dask_tfrecord.files.storage.redaction import redact_errors
 from dask_tfrecord.files.storage.store import Store
 
@@ -64,7 +65,7 @@ def replaceable_files(store: Store) -> frozenset[str]:
             path=store.public(store.root),
             advice="move the other files elsewhere, or write to another directory",
         )
-    _refuse_datasets_below(store, unlisted)
+    refuse_datasets_below(store, "which the overwrite would remove")
     return frozenset(store.relative(file.path) for file in unlisted)
 
 
@@ -200,26 +201,6 @@ def _refuse_links(store: Store) -> None:
             path=store.public(store.root),
             advice="remove the link first",
         )
-
-
-def _refuse_datasets_below(store: Store, files: Sequence[FileInfo]) -> None:
-    """Raise for a directory that has another dataset with a snapshot in a subdirectory."""
-    directories: set[str] = set()
-    for file in files:
-        directory = parent_of(store.relative(file.path))
-        while directory and directory not in directories:
-            directories.add(directory)
-            directory = parent_of(directory)
-    ordered = sorted(directories)
-    with ThreadPoolExecutor(_THREADS) as pool:
-        metadata = list(pool.map(lambda one: store.names(f"{one}/{METADATA_DIRECTORY}"), ordered))
-    for directory, names in zip(ordered, metadata, strict=True):
-        if names:
-            raise DestinationError(
-                f"the directory holds another dataset, {directory!r}, which the overwrite would remove",
-                path=store.public(store.root),
-                advice="write to another directory, or remove that dataset first",
-            )
 
 
 def _names(paths: Sequence[str]) -> str:

@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
+from dask_tfrecord.dataset.write.neighbours import refuse_other_files
 from dask_tfrecord.errors import TFRecordError
 from dask_tfrecord.feed.batches import Batches, BatchMode, iter_batches, plan_batches
 from dask_tfrecord.feed.stream.server import Pass, StreamServer, sent_batches
@@ -214,6 +215,7 @@ def write_feather(
     )
     client = Client(batches.schema, batch_size, mode, dict(fill_nulls or {}))
     store = Store.at(path, storage_options, filesystem)
+    refuse_other_files(store)
     options = pa.ipc.IpcWriteOptions(compression=compression)
     rows = 0
     with (

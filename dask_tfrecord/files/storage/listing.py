@@ -232,6 +232,21 @@ def directory_table(store: Store) -> pa.Table:
     return pa.table(columns, schema=INFO_SCHEMA)
 
 
+def directories_holding(store: Store, name: str) -> list[str]:
+    """Return the visible directories below the store's root that hold an entry of this name.
+
+    The entry may be hidden. The result is relative to the root.
+    """
+    try:
+        disk = LinkFollowingDisk()  # finds hidden directories, and does not look into them
+        found = disk.find(store.root, withdirs=True) if store.local else _find(store, store.root)
+    except FileNotFoundError:
+        return []
+    split = (f"{store.relative(path)}/".partition(f"/{name}/") for path in found)
+    directories = {directory for directory, is_found, _ in split if is_found}
+    return sorted(one for one in directories if not any(map(is_hidden, one.split("/"))))
+
+
 def _without_protocol(
     store: Store, paths: Sequence[PathLike], options: dict[str, Any] | None, filesystem: Filesystem
 ) -> Iterator[str]:

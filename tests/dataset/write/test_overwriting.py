@@ -176,16 +176,6 @@ def test_a_directory_of_datasets_is_not_overwritten(place: str) -> None:
     assert numbers(f"{place}/train") == numbers(f"{place}/deep/test") == [1]
 
 
-@pytest.mark.parametrize("dataset", [False, True])
-def test_a_dataset_that_is_named_like_a_partition_is_not_overwritten(place: str, dataset: bool) -> None:
-    if dataset:
-        to_tfrecord(collection(2), place)
-    to_tfrecord(collection(1), f"{place}/day=1")
-    with pytest.raises(DestinationError, match="holds another dataset, 'day=1'"):
-        to_tfrecord(uncomputable(), place, overwrite=True)
-    assert numbers(f"{place}/day=1") == [1]
-
-
 def test_the_snapshot_of_another_dataset_behind_a_link_is_not_removed(tmp_path: Path) -> None:
     to_tfrecord(collection(1), tmp_path / "other")
     (tmp_path / "place").mkdir()

@@ -1,0 +1,146 @@
+"""The datasets above and below a directory. A directory belongs to one dataset.
+
+Readers of a dataset do not see what is written inside the dataset by another path, and an overwrite there
+removes files that its snapshot lists.
+"""
+
+import os
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+
+from dask_tfrecord.dataset.snapshot.model import file_table, find_snapshot
+from dask_tfrecord.dataset.snapshot.names import METADATA_DIRECTORY
+from dask_tfrecord.dataset.snapshot.versions import versions
+from dask_tfrecord.dataset.write.run import Mode
+from dask_tfrecord.errors import DestinationError, TFRecordError
+from dask_tfrecord.files.storage.listing import directories_holding
+from dask_tfrecord.files.storage.local_links import is_hidden
+from dask_tfrecord.files.storage.store import Store
+
+# Concurrent requests.
+_THREADS = 16
+
+
+def parent_dataset(store: Store) -> Store | None:
+    """Return the dataset in whose directory the store's root lies, or None.
+
+    A hidden directory of a dataset, such as ``_quarantine``, does not belong to the dataset. Neither does a
+    directory that has a snapshot of its own, unless the snapshot of the dataset above lists files in it.
+    """
+    # Several paths may lead to a local directory. The datasets on two of them are known: the path that the
+    # caller passed, and the path without links.
+    paths = [store.root, os.path.realpath(store.root)] if store.local else [store.root]
+    above = dict(one for path in paths for one in _above(store, path))
+    with ThreadPoolExecutor(_THREADS) as pool:
+        found = list(pool.map(lambda root: _has_metadata(Store(store.fs, root)), above))
+    for (root, below), is_found in zip(above.items(), found, strict=True):
+        parent = Store(store.fs, root)
+        if is_found and versions(parent) and (not versions(store) or _lists_below(parent, below)):
+            return parent
+    return None
+
+
+def _above(store: Store, path: str) -> Iterator[tuple[str, str]]:
+    """Yield the directories above a path, the nearest first, and the path relative to each of them."""
+    root, below = path.rstrip("/"), ""
+    while root:
+        root, _, name = root.rpartition("/")
+        root, below = root.rstrip("/"), f"{name}/{below}"
+        if is_hidden(name) and name != METADATA_DIRECTORY:
+            return
+        if root or store.renames:  # the root of an object store holds only buckets
+            yield root, below
+
+
+def _has_metadata(store: Store) -> bool:
+    try:
+        # On S3, this is one request. Listing a directory that does not exist would also list its parent.
+        return bool(store.fs.isdir(store.join(METADATA_DIRECTORY)))
+    except PermissionError:  # many users of a bucket may only look at their own directories
+        return False
+
+
+def _lists_below(parent: Store, below: str) -> bool:
+    try:
+        snapshot = find_snapshot(parent)
+    except TFRecordError:  # a damaged snapshot may list any file
+        return True
+    return snapshot is not None and any(path.startswith(below) for path in file_table(snapshot).paths)
+
+
+def refuse_inside_dataset(store: Store, call: str) -> None:
+    """Raise for a directory inside another dataset.
+
+    Parameters
+    ----------
+    store : Store
+        The directory, which need not exist.
+    call : str
+        What to call with the directory of the other dataset instead, such as ``index``.
+
+    Raises
+    ------
+    DestinationError
+    """
+    if (parent := parent_dataset(store)) is not None:
+        raise _inside(store, parent, f"call {call} with {parent.public(parent.root)!r}")
+
+
+def refuse_write_inside(store: Store, mode: Mode) -> None:
+    """Raise for a write of rows to a directory inside another dataset. The error names the write to call.
+
+    Raises
+    ------
+    DestinationError
+    """
+    if (parent := parent_dataset(store)) is None:
+        return
+    keys: list[str] = []
+    with suppress(TFRecordError):
+        snapshot = find_snapshot(parent)
+        keys = [*snapshot.partition_on] if snapshot is not None else []
+    keyword = f"partition_on={keys} and " if keys else ""
+    add = "append=True to add the rows"
+    replace = 'overwrite="partitions" to replace the partitions' if keys else "overwrite=True to replace all"
+    choices = {"append": add, "overwrite": replace, "partitions": replace}.get(mode, f"{add} or {replace}")
+    raise _inside(store, parent, f"write to {parent.public(parent.root)!r} with {keyword}{choices}")
+
+
+def refuse_other_files(store: Store) -> None:
+    """Raise for a path that is a dataset or lies inside one, for files that are no part of a dataset.
+
+    Raises
+    ------
+    DestinationError
+    """
+    parent = store if versions(store) else parent_dataset(store)
+    if parent is not None:
+        hidden = parent.public(parent.join("_files"))
+        raise _inside(store, parent, f"choose a hidden directory, such as {hidden!r}")
+
+
+def _inside(store: Store, parent: Store, advice: str) -> DestinationError:
+    inside = f"lies inside the dataset {parent.public(parent.root)!r}"
+    return DestinationError(
+        "the directory holds a TFRecord dataset" if parent is store else f"the path {inside}",
+        path=store.public(store.root),
+        advice=f"{advice}, or choose a path outside of the dataset",
+    )
+
+
+def refuse_datasets_below(store: Store, harm: str) -> None:
+    """Raise for a directory that has another dataset in a subdirectory.
+
+    Raises
+    ------
+    DestinationError
+    """
+    for directory in directories_holding(store, METADATA_DIRECTORY):
+        if store.names(f"{directory}/{METADATA_DIRECTORY}"):
+            raise DestinationError(
+                f"the directory holds another dataset, {directory!r}, {harm}",
+                path=store.public(store.root),
+                advice="choose another directory, or remove that dataset first; remove only "
+                f"{directory}/{METADATA_DIRECTORY} if its files belong to this directory",
+            )
