@@ -274,6 +274,17 @@ def literal(value: Any) -> str:
 def _type_literal(type_: pa.DataType) -> str:
     if pa.types.is_list(type_):
         return f"pa.list_({literal(type_.value_type)})"
+    if pa.types.is_large_list(type_):
+        return f"pa.large_list({literal(type_.value_type)})"
+    if pa.types.is_fixed_size_list(type_):
+        return f"pa.list_({literal(type_.value_type)}, {type_.list_size})"
+    if pa.types.is_fixed_size_binary(type_):
+        return f"pa.binary({type_.byte_width})"
+    if pa.types.is_dictionary(type_):
+        ordered = ", ordered=True" if type_.ordered else ""
+        return f"pa.dictionary({literal(type_.index_type)}, {literal(type_.value_type)}{ordered})"
+    if pa.types.is_date(type_):
+        return f"pa.date{type_.bit_width}()"
     name, _, arguments = str(type_).removesuffix("]").partition("[")
     name = {"float": "float32", "double": "float64", "halffloat": "float16", "bool": "bool_"}.get(name, name)
     values = [literal(text.removeprefix("tz=")) for text in arguments.split(", ")] if arguments else []

@@ -2,14 +2,19 @@
 
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pyarrow as pa
 from dask.dataframe.utils import UNKNOWN_CATEGORIES
+from pandas.api.types import infer_dtype
 
-from dask_tfrecord.errors import SchemaError
+from dask_tfrecord.errors import SchemaError, literal
 from dask_tfrecord.frames import object_columns
 from dask_tfrecord.schema.storage_types import BINARY, innermost, is_any, is_list, value_type
 from dask_tfrecord.schema.storage_values import MisfitError
+
+# Objects whose text shows Python's notation, not the value.
+_UNPRINTABLE = (list, tuple, set, dict, bytes, bytearray, np.ndarray, np.void)
 
 # What conversions to Arrow raise for values that do not fit.
 CONVERSION_ERRORS = (MisfitError, pa.ArrowException, ValueError, TypeError, OverflowError)
@@ -25,8 +30,11 @@ def type_of(column: "pd.Series[Any]") -> pa.DataType:
     """
     dtype = column.dtype
     try:
+        check_dtype(dtype)
         if isinstance(dtype, pd.ArrowDtype):
             return dtype.pyarrow_dtype
+        if isinstance(dtype, pd.SparseDtype):
+            return type_of(dense(column))
         if isinstance(dtype, pd.CategoricalDtype):
             return pa.dictionary(
                 pa.int32(), _without_large_strings(category_array(dtype).type), bool(dtype.ordered)
@@ -38,8 +46,43 @@ def type_of(column: "pd.Series[Any]") -> pa.DataType:
         raise SchemaError(
             f"the dtype {dtype} shows no single type: {first_line(error)}",
             feature=str(column.name),
-            advice=f'convert the column, or pass its type as schema={{"{column.name}": ...}}',
+            advice=conversion_of(column),
         ) from None
+
+
+def dense(column: "pd.Series[Any]") -> "pd.Series[Any]":
+    """Return a sparse column with all of its values."""
+    return pd.Series(column.array.to_dense(), column.index, name=column.name)
+
+
+def check_dtype(dtype: Any) -> None:
+    """Raise TypeError for complex numbers, long doubles, periods and intervals."""
+    if isinstance(dtype, pd.CategoricalDtype) and dtype.categories is not None:
+        dtype = dtype.categories.dtype
+    is_long_float = isinstance(dtype, np.dtype) and dtype.kind == "f" and dtype.itemsize > 8
+    # Arrow converts periods to numbers without a unit.
+    if isinstance(dtype, pd.PeriodDtype | pd.IntervalDtype) or dtype.kind == "c" or is_long_float:
+        raise TypeError("no feature holds such values")
+
+
+def conversion_of(column: "pd.Series[Any]") -> str:
+    """Return the advice for a column whose values no type holds: an expression that converts the column."""
+    name = literal(str(column.name))
+    values, dtype = f"ddf[{name}]", column.dtype
+    objects = column[column.notna()] if is_object(dtype) else column.iloc[:0]
+    kind = infer_dtype(objects) if is_object(dtype) else getattr(dtype, "kind", "")
+    if isinstance(dtype, pd.PeriodDtype):
+        return f"convert the column to timestamps, with {values}.dt.to_timestamp()"
+    if kind in ("c", "complex"):
+        real = f'{values}.apply(numpy.real, meta=({name}, "float64"))'
+        return f"make the real and the imaginary parts two columns, the first with {real}"
+    if kind == "f":
+        return f'convert the column, with {values}.astype("float64")'
+    if any(isinstance(value, np.ndarray) and value.ndim > 1 for value in objects):
+        return f'flatten the arrays, with {values}.apply(numpy.ravel, meta=({name}, "object"))'
+    if any(isinstance(value, _UNPRINTABLE) for value in objects):
+        return f"give all values of the column one type, or leave it out, with ddf.drop(columns=[{name}])"
+    return f"convert the column to text, with {values}.astype(str)"
 
 
 def _without_large_strings(type_: pa.DataType) -> pa.DataType:
@@ -87,4 +130,6 @@ def category_values(dtype: pd.CategoricalDtype) -> pa.Array:
 
 def first_line(error: BaseException) -> str:
     """The first line of an error's message."""
+    if isinstance(error, OverflowError):
+        return "TFRecord holds integers from -2^63 to 2^63-1, in uint64 columns too"
     return str(error).partition("\n")[0]

@@ -12,14 +12,18 @@ from dask_tfrecord.frames import object_columns, stringified
 from dask_tfrecord.frames.column_types import (
     CONVERSION_ERRORS,
     category_values,
+    check_dtype,
+    dense,
     first_line,
     is_bytes_or_list,
     is_object,
     is_text,
+    type_of,
 )
 from dask_tfrecord.frames.index_levels import index_to_columns
 from dask_tfrecord.schema.conversion import RoundedError, convert
 from dask_tfrecord.schema.model import Field, Lossy, Schema
+from dask_tfrecord.schema.storage_types import kind_and_depth
 from dask_tfrecord.schema.storage_values import MisfitError
 
 
@@ -81,10 +85,15 @@ def _to_arrow(array: Any, frame: pd.DataFrame, item: Field, lossy: Lossy) -> pa.
 
 
 def _convert_or_raise(column: "pd.Series[Any]", item: Field, lossy: Lossy) -> pa.Array | pa.ChunkedArray:
+    advice: str | None
     try:
         return _convert(column, item.type, lossy)
     except CONVERSION_ERRORS as error:
-        advice = f'pass schema={{"{item.name}": ...}} with a type that holds all values of the column'
+        try:
+            kind_and_depth(type_of(column))
+            advice = f'pass schema={{"{item.name}": ...}} with a type that holds all values of the column'
+        except SchemaError as refusal:  # no type holds them
+            advice = refusal.advice
         if isinstance(error, MisfitError) and error.advice:
             advice = error.advice
         if is_text(column.dtype) and is_bytes_or_list(item.type):
@@ -100,6 +109,9 @@ def _convert_or_raise(column: "pd.Series[Any]", item: Field, lossy: Lossy) -> pa
 def _convert(column: "pd.Series[Any]", type_: pa.DataType, lossy: Lossy) -> pa.Array | pa.ChunkedArray:
     """Convert a column to a type. Floats are rounded unless ``lossy`` is "raise"."""
     rounded = lossy != "raise"
+    if isinstance(column.dtype, pd.SparseDtype):
+        return _convert(dense(column), type_, lossy)
+    check_dtype(column.dtype)
     if isinstance(column.dtype, pd.ArrowDtype):
         array = column.array.__arrow_array__()  # 50 times as fast as pa.array()
     elif is_object(column.dtype):

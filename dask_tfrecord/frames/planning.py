@@ -8,7 +8,7 @@ import pandas as pd
 import pyarrow as pa
 
 from dask_tfrecord.codec import RecordType
-from dask_tfrecord.errors import SchemaError
+from dask_tfrecord.errors import SchemaError, literal
 from dask_tfrecord.frames import stringified
 from dask_tfrecord.frames.column_types import (
     category_array,
@@ -22,7 +22,7 @@ from dask_tfrecord.frames.column_types import (
 from dask_tfrecord.frames.index_levels import index_to_columns
 from dask_tfrecord.schema.conversion import convert
 from dask_tfrecord.schema.model import Field, Schema, check_names
-from dask_tfrecord.schema.storage_types import canonical_type, innermost, is_lossy, kind_and_depth
+from dask_tfrecord.schema.storage_types import canonical_type, innermost, is_list, is_lossy, kind_and_depth
 from dask_tfrecord.schema.storage_values import MisfitError
 from dask_tfrecord.schema.type_names import arrow_type
 
@@ -179,7 +179,7 @@ def _given_type(name: str, given: Any) -> pa.DataType:
     raise SchemaError(
         f"schema= has no valid type for the column: {problem}",
         feature=str(name),
-        advice=f'pass a type, such as {{"{name}": pa.int64()}}',
+        advice=f"pass a type, such as {literal({name: pa.int64()})}",
     )
 
 
@@ -261,10 +261,12 @@ def _typed_columns(
     untyped = [name for name in untyped if not pa.types.is_null(type_of(typed[name]))]
     if not untyped:
         return typed
+    name = untyped[0]
+    example = pa.list_(pa.string()) if is_list(type_of(typed[name])) else pa.string()
     raise SchemaError(
         "no partition has a value that shows the type of the column",
-        feature=untyped[0],
-        advice=f'pass schema={{"{untyped[0]}": pa.string()}} or another type, or drop the column',
+        feature=name,
+        advice=f"pass schema={literal({name: example})} or another type, or drop the column",
     )
 
 
@@ -285,10 +287,11 @@ def _shared_categories(typed: Mapping[str, "pd.Series[Any]"], types: Types, meta
         if len(known):
             categories[name] = _converted_categories(known, type_, name)
         elif type_.ordered:
+            known_type = literal({name: type_.value_type})
             raise SchemaError(
                 "the categories are ordered, but unknown",
                 feature=name,
-                advice=f'pass schema={{"{name}": {type_.value_type}}}, or use ddf.categorize(["{name}"])',
+                advice=f"pass schema={known_type}, or use ddf.categorize({literal([name])})",
             )
     return categories
 
@@ -300,5 +303,5 @@ def _converted_categories(known: pa.Array, type_: pa.DataType, name: str) -> pa.
         raise SchemaError(
             f"the categories are {known.type}, which does not fit {type_.value_type}: {first_line(error)}",
             feature=name,
-            advice=f'pass schema={{"{name}": {known.type}}} or leave it out',
+            advice=f"pass schema={literal({name: known.type})} or leave it out",
         ) from None

@@ -9,7 +9,8 @@ from typing import Any
 import pandas as pd
 import pyarrow as pa
 
-from dask_tfrecord.errors import SchemaError
+from dask_tfrecord.errors import SchemaError, literal
+from dask_tfrecord.frames.object_columns import to_arrow
 from dask_tfrecord.schema.storage_types import TEXT, is_any
 
 # Number of rows of a partition that are sampled, and most strings that are taken from these rows.
@@ -29,10 +30,6 @@ _LITERAL = re.compile(
 )
 # A printed list, tuple, dict or set. Text that starts like JSON is left out, because it may be intended.
 _COLLECTION = re.compile(r"\[([^\"].*)?\]|\(.*\)|\{([^\"].*)?\}|set\(\)", re.DOTALL)
-
-# The Arrow type to recommend for each Python type.
-_ARROW_TYPES = {"bytes": "pa.binary()", "bool": "pa.bool_()", "date": "pa.date32()"}
-_ARROW_TYPES |= dict.fromkeys(("list", "tuple", "ndarray"), "pa.list_(pa.float32())")
 
 
 def holds_text(dtype: Any) -> bool:
@@ -69,8 +66,16 @@ def check_objects(values: "pd.Series[Any] | pd.Index[Any]", name: str) -> None:
     raise SchemaError(
         f"Dask's option dataframe.convert-string converts the {kind} objects of this column to text",
         feature=name,
-        advice=advice(name, _ARROW_TYPES.get(kind, "pa.binary()")),
+        advice=advice(name, _arrow_type(values)),
     )
+
+
+def _arrow_type(values: "pd.Series[Any] | pd.Index[Any]") -> str:
+    """Return the Arrow type of objects as Python code; "..." if they have no common type."""
+    try:
+        return literal(to_arrow(pd.Series(values), None, rounded=False).type)
+    except (ValueError, TypeError, OverflowError, pa.ArrowException):
+        return "..."
 
 
 def sample_strings(column: pa.ChunkedArray) -> list[str]:

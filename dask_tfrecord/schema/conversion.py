@@ -42,6 +42,8 @@ def convert(array: pa.Array, type_: pa.DataType, *, rounded: bool = False) -> pa
         return array
     if isinstance(array.type, pa.BaseExtensionType):
         return convert(array.storage, type_, rounded=rounded)
+    if types.is_run_end_encoded(array.type):
+        return convert(pc.run_end_decode(array), type_, rounded=rounded)
     if isinstance(type_, pa.BaseExtensionType):
         return pa.ExtensionArray.from_storage(type_, convert(array, type_.storage_type, rounded=rounded))
     if types.is_dictionary(type_):

@@ -7,7 +7,7 @@ import pyarrow as pa
 from pyarrow import types
 
 from dask_tfrecord.codec import Kind
-from dask_tfrecord.errors import SchemaError
+from dask_tfrecord.errors import SchemaError, literal
 
 _Tests = tuple[Callable[[pa.DataType], bool], ...]
 
@@ -33,6 +33,7 @@ _ADVICE: tuple[tuple[Callable[[pa.DataType], bool], str], ...] = (
     (types.is_null, "name the type of its values with schema="),
     (types.is_struct, "make each of its fields a column"),
     (types.is_map, "make its keys and its values two list columns"),
+    (types.is_interval, "make its months, days and nanoseconds three columns"),
 )
 
 
@@ -45,22 +46,56 @@ def kind_and_depth(type_: pa.DataType) -> tuple[Kind, int]:
     SchemaError
         For a type that no feature can hold. The error has no column name.
     """
+    found = _find(type_)
+    if isinstance(found, pa.DataType):
+        raise SchemaError(f"TFRecord has no feature for the type {found}", advice=_advice(type_, found))
+    return found
+
+
+def _find(type_: pa.DataType) -> tuple[Kind, int] | pa.DataType:
+    """Return the kind and the depth, or the type in this type that no feature can hold."""
     if isinstance(type_, pa.FixedShapeTensorType):
-        return kind_and_depth(type_.storage_type)
-    usable = not _is_unsupported(type_)
-    if is_list(type_) and usable:
-        kind, depth = kind_and_depth(type_.value_type)
-        return kind, depth + 1
-    if types.is_dictionary(type_) and usable:
-        kind, depth = kind_and_depth(type_.value_type)
-        if not depth:
+        return _find(type_.storage_type)
+    if _is_unsupported(type_):
+        return type_
+    if is_list(type_) or types.is_dictionary(type_):
+        found = _find(type_.value_type)
+        if isinstance(found, pa.DataType):
+            return found
+        kind, depth = found
+        if is_list(type_):
+            return kind, depth + 1
+        return type_ if depth else (kind, 0)
+    for kind, tests in _KINDS.items():
+        if is_any(type_, tests):
             return kind, 0
-    if usable:
-        for kind, tests in _KINDS.items():
-            if is_any(type_, tests):
-                return kind, 0
-    advice = next((text for test, text in _ADVICE if test(type_)), "convert it or leave the column out")
-    raise SchemaError(f"TFRecord has no feature for the type {type_}", advice=advice)
+    return type_
+
+
+def _advice(type_: pa.DataType, unsupported: pa.DataType) -> str:
+    for test, text in _ADVICE:
+        if test(unsupported):
+            return text
+    instead = _storable(type_)
+    return f"pass {literal(instead)} for the column in schema=" if instead else "leave the column out"
+
+
+def _storable(type_: pa.DataType) -> pa.DataType | None:
+    """Return a type that a feature can hold and that holds the values of the given type, or None."""
+    if not isinstance(_find(type_), pa.DataType):
+        return type_
+    if isinstance(type_, pa.BaseExtensionType):
+        return pa.bool_() if isinstance(type_, pa.Bool8Type) else _storable(type_.storage_type)
+    if types.is_fixed_size_binary(type_):
+        return pa.binary()
+    if types.is_decimal(type_):
+        digits = type_.precision - type_.scale
+        return pa.decimal128(digits, 0) if digits <= 38 else pa.float64()
+    if is_list(type_):
+        item = _storable(type_.value_type)
+        return pa.list_(item) if item else None
+    is_encoded = types.is_dictionary(type_) or types.is_run_end_encoded(type_)
+    return _storable(type_.value_type) if is_encoded else None
 
 
 def is_any(type_: pa.DataType, tests: _Tests) -> bool:

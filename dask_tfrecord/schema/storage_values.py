@@ -211,8 +211,10 @@ def _store_uint64(array: pa.Array) -> pa.Array:
     stored = array.view(pa.int64())
     _raise_at_first(
         pc.less(stored, 0),
-        lambda row: f"{array[row]} is above 2^63-1, the largest integer that TFRecord holds",
-        "store it as a string or as bytes",
+        lambda row: (
+            f"{array[row]} is above 2^63-1, the largest integer that TFRecord holds, in uint64 columns too"
+        ),
+        "store the column as text, for example with .astype(str)",
     )
     return stored
 

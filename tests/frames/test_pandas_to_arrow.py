@@ -125,7 +125,7 @@ class TestToTable:
     def test_a_value_that_does_not_fit_is_named_with_its_row(
         self, frame: pd.DataFrame, type_: pa.DataType
     ) -> None:
-        with pytest.raises(SchemaError, match=r"a value does not fit .*pass schema=\{\"x\"") as caught:
+        with pytest.raises(SchemaError, match="a value does not fit") as caught:
             convert(frame, type_)
         assert (caught.value.record, caught.value.feature) == (2, "x")
 

@@ -1,0 +1,244 @@
+"""The advice of every refusal of a column is followed literally, and then the write succeeds."""
+
+import datetime as dt
+import decimal
+import re
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import dask
+import dask.dataframe as dd
+import numpy
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+from dask_tfrecord import SchemaError, read_tfrecord, to_tfrecord
+
+
+@pytest.fixture(autouse=True)
+def _objects_stay() -> Iterator[None]:
+    with dask.config.set({"dataframe.convert-string": False}):
+        yield
+
+
+def collection(values: Any, dtype: Any = None) -> dd.DataFrame:
+    if isinstance(values, pa.Array):
+        values = pd.arrays.ArrowExtensionArray(pa.chunked_array([values]))
+    column = pd.Series(values, dtype=dtype)
+    return dd.from_pandas(pd.DataFrame({"x": column, "other": range(len(column))}), npartitions=1)
+
+
+def refused(ddf: dd.DataFrame, path: Path, **keywords: Any) -> str:
+    with pytest.raises(SchemaError) as caught:
+        to_tfrecord(ddf, path, lossy="allow", **keywords)
+    assert caught.value.feature == "x"
+    return str(caught.value)
+
+
+def written(ddf: dd.DataFrame, path: Path, **keywords: Any) -> list[Any]:
+    to_tfrecord(ddf, path, lossy="allow", **keywords)
+    result: list[Any] = read_tfrecord(path)["x"].compute().array.__arrow_array__().to_pylist()
+    return result
+
+
+BIG = 2**63
+LIMIT = r"2\^63-1.*uint64"
+PERIODS = pd.period_range("2020-01", periods=2, freq="M")
+STORAGE = pa.array([b"0123456789abcdef"], pa.binary(16))
+CASES: list[tuple[Any, Any, dict[str, Any], str, list[Any]]] = [
+    # values, dtype, keywords of the write, part of the message, what is read back
+    ([1 + 2j, 3], complex, {}, "no feature holds such values", [1.0, 3.0]),
+    ([1 + 2j, 3j], object, {}, "complex", [1.0, 0.0]),
+    ([1 + 2j, 3j], complex, {"schema": {"x": pa.float32()}}, "does not fit float", [1.0, 0.0]),
+    (pd.Categorical([1j]), None, {}, "no feature holds such values", ["1j"]),
+    ([1.5], np.longdouble, {}, "no feature holds such values", [1.5]),
+    ([1.5], np.longdouble, {"schema": {"x": pa.float32()}}, "does not fit", [1.5]),
+    ([BIG, 1], object, {}, LIMIT, [str(BIG), "1"]),
+    ([BIG, -1], object, {}, LIMIT, [str(BIG), "-1"]),
+    ([2 * BIG, 1], object, {"schema": {"x": pa.uint64()}}, LIMIT, [str(2 * BIG), "1"]),
+    ([BIG, 1], object, {"schema": {"x": pa.uint64()}}, LIMIT, [str(BIG), "1"]),
+    ([BIG, 1], "uint64", {}, LIMIT, [str(BIG), "1"]),
+    ([BIG, 1], "UInt64", {}, LIMIT, [str(BIG), "1"]),
+    (PERIODS, None, {}, "no feature holds such values", [dt.datetime(2020, 1, 1), dt.datetime(2020, 2, 1)]),
+    (
+        PERIODS,
+        None,
+        {"schema": {"x": pa.timestamp("s")}},
+        "no feature holds such values",
+        [dt.datetime(2020, 1, 1), dt.datetime(2020, 2, 1)],
+    ),
+    (pd.interval_range(0, 1), None, {}, "no feature holds such values", ["(0, 1]"]),
+    (pd.cut([1.0], [0, 1]), None, {}, "no feature holds such values", ["(0, 1]"]),
+    (
+        pd.Categorical(PERIODS),
+        None,
+        {"schema": {"x": pa.timestamp("s")}},
+        "such values",
+        ["2020-01", "2020-02"],
+    ),
+    ([1, "a"], object, {}, "shows no single type", ["1", "a"]),
+    ([1, "a"], object, {"schema": {"x": pa.string()}}, "does not fit string", ["1", "a"]),
+    ([1, "a"], object, {"schema": {"x": pa.int64()}}, "does not fit int64", ["1", "a"]),
+    ([np.ones((2, 1))], object, {}, "shows no single type", [[1.0, 1.0]]),
+    ([uuid.UUID(int=5)], object, {}, "extension<arrow.uuid>", [uuid.UUID(int=5).bytes]),
+    ([[], []], object, {}, "no partition has a value", [[], []]),
+    (pa.array([[], None], pa.list_(pa.int64(), 0)), None, {}, r"list<item: int64>\[0\]", [[], None]),
+    (pa.array([b"", None], pa.binary(0)), None, {}, r"fixed_size_binary\[0\]", [b"", None]),
+    (pa.array([decimal.Decimal("1.2E3")], pa.decimal128(5, -2)), None, {}, "decimal128", [1200]),
+    (pc.run_end_encode(pa.array([1, 1, 2])), None, {}, "run_end_encoded", [1, 1, 2]),
+    (pa.ExtensionArray.from_storage(pa.uuid(), STORAGE), None, {}, "arrow.uuid", [b"0123456789abcdef"]),
+    (
+        pa.ExtensionArray.from_storage(pa.bool8(), pa.array([1, 0], pa.int8())),
+        None,
+        {},
+        "arrow.bool8",
+        [True, False],
+    ),
+    (
+        pa.DictionaryArray.from_arrays(pa.array([0, 0]), pa.array([[1, 2]])),
+        None,
+        {},
+        "dictionary<values=list",
+        [[1, 2], [1, 2]],
+    ),
+    (
+        pa.DictionaryArray.from_arrays(pa.array([0]), pa.array([decimal.Decimal("1.5")], pa.decimal32(3, 1))),
+        None,
+        {},
+        "dictionary<values=decimal32",
+        [decimal.Decimal("1.5")],
+    ),
+    (
+        pa.ListArray.from_arrays(
+            [0, 2], pa.ExtensionArray.from_storage(pa.bool8(), pa.array([1, 0], pa.int8()))
+        ),
+        None,
+        {},
+        "arrow.bool8",
+        [[True, False]],
+    ),
+    (pa.array([[[1], []]]), None, {"record_type": "example"}, "nests lists deeper", [[[1], []]]),
+    (
+        pd.Categorical([300]),
+        None,
+        {"schema": {"x": pa.dictionary(pa.int32(), pa.int8())}},
+        "categories",
+        [300],
+    ),
+]
+
+
+def followed(message: str, ddf: dd.DataFrame) -> tuple[dd.DataFrame, dict[str, Any]]:
+    """The collection and the keywords after the advice of a message, which is Python code."""
+    names = {"ddf": ddf, "pa": pa, "numpy": numpy}
+    advice = message.rpartition("; ")[2]
+    if expression := re.search(r"with (ddf\[.*)", advice):
+        return ddf.assign(x=eval(expression[1], names)), {}
+    if method := re.search(r"with (\.\w+\(\w+\))", advice):
+        return ddf.assign(x=eval(f'ddf["x"]{method[1]}', names)), {}
+    if type_ := re.fullmatch(r"pass (.*) for the column in schema=", advice):
+        return ddf, {"schema": {"x": eval(type_[1], names)}}
+    call = re.match(r"pass (\w+=(?:\{.*?\}|\S+))", advice)
+    assert call, advice
+    keywords: dict[str, Any] = eval(f"dict({call[1]})", names)
+    return ddf, keywords
+
+
+@pytest.mark.parametrize(("values", "dtype", "keywords", "problem", "expected"), CASES)
+def test_following_the_advice_writes_the_column(
+    tmp_path: Path, values: Any, dtype: Any, keywords: dict[str, Any], problem: str, expected: list[Any]
+) -> None:
+    ddf = collection(values, dtype)
+    message = refused(ddf, tmp_path / "refused", **keywords)
+    assert re.search(problem, message), message
+    converted, remedy = followed(message, ddf)
+    assert written(converted, tmp_path / "written", **remedy) == expected
+
+
+@pytest.mark.parametrize(
+    ("type_", "value", "parts"),
+    [
+        (pa.struct([("a", pa.int64())]), {"a": 5}, {"a": lambda column: column.struct.field("a")}),
+        (
+            pa.map_(pa.string(), pa.int64()),
+            [("k", 5)],
+            {"keys": lambda column: column.map(lambda pairs: [key for key, _ in pairs])},
+        ),
+        (
+            pa.month_day_nano_interval(),
+            (1, 2, 3),
+            {
+                "months": lambda column: pd.Series(
+                    [value.as_py().months for value in column.array.__arrow_array__()]
+                )
+            },
+        ),
+    ],
+)
+def test_a_nested_column_becomes_columns_of_its_parts(
+    tmp_path: Path, type_: pa.DataType, value: Any, parts: dict[str, Callable[[Any], Any]]
+) -> None:
+    ddf = collection(pa.array([value], type_))
+    assert "column" in refused(ddf, tmp_path / "refused")
+    columns = {name: ddf["x"].map_partitions(part, meta=(name, object)) for name, part in parts.items()}
+    assert to_tfrecord(ddf[["other"]].assign(**columns), tmp_path / "written").records == 1
+
+
+def test_values_of_several_kinds_can_be_left_out(tmp_path: Path) -> None:
+    ddf = collection([b"a", "b"], object)
+    message = refused(ddf, tmp_path / "refused")
+    assert message.endswith(
+        'give all values of the column one type, or leave it out, with ddf.drop(columns=["x"])'
+    )
+    assert to_tfrecord(ddf.drop(columns=["x"]), tmp_path / "written").records == 2
+
+
+@pytest.mark.parametrize("schema", [None, {"x": pa.float32()}])
+@pytest.mark.parametrize("values", [[0, 0, 1], [0.5, np.nan, 0.0]])
+def test_sparse_columns_are_written(tmp_path: Path, values: list[Any], schema: Any) -> None:
+    dense = pd.Series(values)
+    sparse = collection(pd.arrays.SparseArray(values))
+    expected = written(collection(dense), tmp_path / "dense", schema=schema)
+    assert written(sparse, tmp_path / "sparse", schema=schema) == expected
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        [5, None],
+        [b"a"],
+        [True],
+        [dt.date(2020, 1, 1)],
+        [decimal.Decimal("1.5")],
+        [[1, 2]],
+        [[b"a"]],
+        [np.ones(2)],
+    ],
+    ids=str,
+)
+def test_objects_that_dask_would_convert_to_text_get_the_type_of_the_advice(
+    tmp_path: Path, values: list[Any]
+) -> None:
+    frame = pd.DataFrame({"x": pd.Series(values, dtype=object)})
+    with dask.config.set({"dataframe.convert-string": True}):
+        message = refused(dd.from_pandas(frame, npartitions=1), tmp_path / "refused")
+        call = re.search(r"\.astype\(.*?\)}\)", message)
+        assert call, message
+        typed = eval(f"frame{call[0]}", {"frame": frame, "pa": pa, "pd": pd})
+        assert len(written(dd.from_pandas(typed, npartitions=1), tmp_path / "written")) == len(values)
+
+
+def test_unknown_ordered_categories_become_known(tmp_path: Path) -> None:
+    ddf = collection(pd.Categorical(["a"], ordered=True))
+    ddf = ddf.assign(x=ddf["x"].cat.as_unknown())
+    ordered = pa.dictionary(pa.int32(), pa.string(), ordered=True)
+    message = refused(ddf, tmp_path / "refused", schema={"x": ordered})
+    _, remedy = followed(message, ddf)
+    assert written(ddf, tmp_path / "schema", **remedy) == ["a"]
+    expression = message.partition("or use ")[2]
+    assert to_tfrecord(eval(expression, {"ddf": ddf}), tmp_path / "categorized").records == 1
