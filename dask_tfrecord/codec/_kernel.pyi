@@ -72,7 +72,8 @@ class Decoder:
     column nor known is damage. A known feature is its name, and True if it is a feature list. A feature of
     the context and a feature list of the same name are two features. A record that is a message of another
     type is damage. Such a record is not empty but has no field of an Example, or it has a map entry without a
-    value and with control characters in its name.
+    value and with control characters in its name, or it has unknown fields or malformed features and no
+    feature with a kind. This depends on the bytes of the record only, and is the same for an `Inference`.
     """
 
     def __init__(
@@ -98,7 +99,10 @@ class Decoder:
         """Return the batch of the records that were added since the last call."""
 
 class Inference:
-    """Finds which features records hold. ``record_type`` is "example" or "sequence_example"."""
+    """Finds which features records hold. ``record_type`` is "example" or "sequence_example".
+
+    All features are parsed, so that a malformed one is damage.
+    """
 
     def __init__(
         self,

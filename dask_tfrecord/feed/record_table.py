@@ -308,7 +308,8 @@ class RecordTable:
     def _decode(self, data: "memoryview | bytes", splits: _Numbers, rows: _Numbers) -> pa.RecordBatch:
         decoder = getattr(self._local, "decoder", None)
         if decoder is None:  # a decoder serves one thread
-            decoder = Decoder(self._stored.columns, self._stored.record_type, known=self._allowed)
+            record_type = self._dataset.options.decoded_type(self._stored.record_type)
+            decoder = Decoder(self._stored.columns, record_type, known=self._allowed)
             self._local.decoder = decoder
         decoded = decoder.decode(data, final=True)
         if decoded.damage is not None:

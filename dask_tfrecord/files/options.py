@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Literal
 
-from dask_tfrecord.codec import MAX_RECORD_BYTES
+from dask_tfrecord.codec import MAX_RECORD_BYTES, RecordType
 from dask_tfrecord.codec.codecs import Compression
 from dask_tfrecord.files.damage import RAISE, DamagePolicy
 from dask_tfrecord.files.storage.glob_advice import NO_GLOBS, SuggestedGlobs
@@ -70,6 +70,15 @@ class ReadOptions:
     def origin_columns(self) -> tuple[str, ...]:
         """The names of the path column and the offset column, if the options request them."""
         return tuple(filter(None, (self.path_column, self.offset_column)))
+
+    def decoded_type(self, record_type: RecordType) -> RecordType:
+        """Return the type as which records of a dataset of this type are decoded.
+
+        An Example is a SequenceExample without feature lists. If the type was inferred from a sample, a
+        feature list that shows up later is an unknown feature, and not damage.
+        """
+        inferred = self.is_type_inferred and record_type == "example"
+        return "sequence_example" if inferred else record_type
 
 
 @dataclass(frozen=True)

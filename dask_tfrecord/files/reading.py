@@ -80,10 +80,7 @@ def read_split(
     if options.origin_columns:
         stored = schema.select(name for name in schema.names if name not in options.origin_columns)
     path = store.public(split.file.path)
-    # An Example is a SequenceExample without feature lists. If the record type was inferred from a sample,
-    # a feature list that shows up later is an unknown feature, not damage.
-    inferred = options.is_type_inferred and schema.record_type == "example"
-    record_type = "sequence_example" if inferred else schema.record_type
+    record_type = options.decoded_type(schema.record_type)
     columns = stored.columns
     decoder = Decoder(
         columns,

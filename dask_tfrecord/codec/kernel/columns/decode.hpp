@@ -152,7 +152,10 @@ class Decoder {
       size_t seen;
     };
     TFR_INLINE Cursor cursor() const { return {decoder.rows_, decoder.targets_.data(), 0}; }
-    TFR_INLINE void done(const Cursor& cursor) const { decoder.seen_ += cursor.seen; }
+    TFR_INLINE void done(const Cursor& cursor) const {
+      decoder.seen_ += cursor.seen;
+      decoder.is_example_ |= cursor.seen != 0;
+    }
 
     bool one_float(int slot) const { return decoder.targets_[static_cast<size_t>(slot)].shape == Shape::kScalarFloat; }
 
@@ -207,8 +210,10 @@ class Decoder {
       }
       last_row = static_cast<int32_t>(decoder.rows_);
       if (lists ? decoder.append_.append_feature_list(column, decoder.rows_, body, fault)
-                : decoder.append_.append_feature(column, decoder.rows_, body, limit, fault))
+                : decoder.append_.append_feature(column, decoder.rows_, body, limit, fault)) {
+        decoder.is_example_ |= column.has_value(decoder.rows_);
         return true;
+      }
       fault.column = slot;
       return fault.reason == kMalformed ? false : decoder.postpone(slot, fault);
     }
@@ -357,6 +362,7 @@ class Decoder {
       return true;
     }
     seen_ = 0;
+    is_example_ = false;
     unknown_.clear();
     const bool good = walk_record(
         record, type_ == RecordType::kSequenceExample, fault,
@@ -369,9 +375,7 @@ class Decoder {
     }
     if (!good) return false;
     if (unknown_.any()) return fault(kUnknownFeature);
-    const auto is_named = [&](const std::string& name, bool list) { return unknown_.is_named(name, list); };
-    if (!seen_ && record.size() && is_foreign_message(record, type_ == RecordType::kSequenceExample, is_named))
-      return fault(kNotAnExample);
+    if (!is_example_ && is_foreign_message(record, type_ == RecordType::kSequenceExample)) return fault(kNotAnExample);
     if (seen_ != columns_.size())
       for (size_t i = 0; i < columns_.size(); ++i)
         if (targets_[i].last_row != rows_) columns_[i].push_null(*arena_, rows_);
@@ -400,7 +404,8 @@ class Decoder {
   UnknownFeatures unknown_;     // of the current record
   std::vector<Fault> misfits_;  // the values of the current record that do not fit their columns
   std::vector<Span> records_;
-  size_t seen_ = 0;
+  size_t seen_ = 0;          // the columns that the current record has set
+  bool is_example_ = false;  // the current record has a feature with a kind
 
   // The batch.
   SharedArena arena_;      // null if no batch was started

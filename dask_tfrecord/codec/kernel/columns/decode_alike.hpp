@@ -12,6 +12,7 @@
 #include <algorithm>
 
 #include "columns/append.hpp"
+#include "message/foreign_message.hpp"
 #include "message/layout.hpp"
 
 namespace tfr {
@@ -138,6 +139,7 @@ class AlikeDecoder {
 
   // Decodes up to kBatch records. Each has kReach readable bytes after its end.
   size_t decode_batch(const Span* records, size_t count, const uint8_t* limit, int64_t row) {
+    records_ = records;
     count_ = 0;
     row_ = row;
     limit_ = limit;
@@ -342,14 +344,19 @@ class AlikeDecoder {
           !append_.append_feature(column(step.slot), row_ + static_cast<int64_t>(i), body, limit_, fault))
         return end_batch(i), false;
       at_[i] = entry.end;
-      return true;
+      return step.slot < 0 || column(step.slot).has_value(row_ + static_cast<int64_t>(i)) || note_absent(i);
     }
     if (!step.optional) return end_batch(i), false;
     if (step.slot < 0) return true;
-    // A record without any value of a column may be a message of another type, which only the caller finds out.
-    if (++absent_[i] == layout_.wanted()) return end_batch(i), false;
     column(step.slot).push_null(append_.arena(), row_ + static_cast<int64_t>(i));
-    return true;
+    return note_absent(i);
+  }
+
+  // Notes that a record has no value of a column. If it has no value of any column, and is a message of another type,
+  // it ends the batch, and the function returns false.
+  bool note_absent(size_t i) {
+    if (++absent_[i] < layout_.wanted() || !is_foreign_message(records_[i], false)) return true;
+    return end_batch(i), false;
   }
 
   DecodedColumn& column(int32_t slot) const { return columns_[static_cast<size_t>(slot)]; }
@@ -366,6 +373,7 @@ class AlikeDecoder {
   int misses_ = 0;              // the records in a row that the layout could not learn
 
   // The current batch.
+  const Span* records_ = nullptr;
   size_t count_ = 0;  // the records that have matched so far
   int64_t row_ = 0;   // of the first record
   const uint8_t* limit_ = nullptr;

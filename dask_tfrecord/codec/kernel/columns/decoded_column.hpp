@@ -121,6 +121,12 @@ struct DecodedColumn {
     rows_at.push(arena, static_cast<int32_t>(spec.depth == 2 ? steps_at.count() : values()));
   }
 
+  // Returns true if the last row, which is `row`, has a value of the column's kind, and not only the key of one.
+  bool has_value(int64_t row) const {
+    if (spec.depth == 2) return values() > values_before(static_cast<size_t>(row));
+    return nulls.empty() || nulls.back() != row;
+  }
+
   // Removes all rows from `rows` on.
   void truncate(size_t rows) {
     const auto drop = [](std::vector<int64_t>& list, size_t count) {

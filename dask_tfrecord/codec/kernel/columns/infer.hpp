@@ -46,20 +46,15 @@ class Inference {
     rules.final = final;
     const uint8_t* p = data.begin;
     const int64_t first = record_;
-    const auto is_known = [&](const std::string& name, bool list) {
-      return std::any_of(facts_.begin(), facts_.end(), [&](const FeatureFacts& facts) {
-        return facts.records && facts.feature_list == list && facts.name == name;
-      });
-    };
     while (max_records_ < 0 || record_ < max_records_) {
       const Span payload = next_frame(p, data.end, rules, crc32c::best(), damage);
       if (!payload.begin) break;
       Fault fault;
+      is_example_ = false;
       bool good = walk_record(
           payload, sequence_, fault, [&](Span part) { return feature_map_.walk(part, data.end, fault); },
           [&](Span part) { return list_map_.walk(part, data.end, fault); });
-      if (good && last_valued_ != record_ && payload.size() && is_foreign_message(payload, sequence_, is_known))
-        good = fault(kNotAnExample);
+      if (good && !is_example_ && is_foreign_message(payload, sequence_)) good = fault(kNotAnExample);
       if (!good) {
         damage.reason = fault.reason;
         damage.size = payload.size() + kFrameBytes;
@@ -168,7 +163,7 @@ class Inference {
   TFR_INLINE void count(FeatureFacts& facts, int64_t values) {
     int64_t& first = facts.first_record[static_cast<int>(facts.last)];
     if (first < 0) first = record_;
-    last_valued_ = record_;
+    is_example_ = true;
     ++facts.records;
     facts.min_values = std::min(facts.min_values, values);
     facts.max_values = std::max(facts.max_values, values);
@@ -215,7 +210,7 @@ class Inference {
   Values values_;
   std::deque<FeatureFacts> facts_;
   int64_t record_ = 0;
-  int64_t last_valued_ = -1;  // the last record that holds a feature with a kind
+  bool is_example_ = false;  // the current record has a feature with a kind
 };
 
 }  // namespace tfr

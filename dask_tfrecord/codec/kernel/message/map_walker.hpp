@@ -171,6 +171,7 @@ class MapWalker {
   TFR_NOINLINE bool read_entry(Span entry, uint32_t& previous, Fault& fault) {
     std::string name;
     Span body;
+    bool has_value = false;
     bool merged = false;
     bool foreign = false;
     const bool whole = for_each_field(
@@ -180,11 +181,14 @@ class MapWalker {
             if (!is_utf8(span.begin, span.size())) return fault("feature name is not valid UTF-8");
             name.assign(span.begin, span.end);
           } else if (tag == tag_of(2, kLen)) {
-            // protobuf merges a message that is given in pieces, which is the message of the concatenated bytes.
-            if (body.begin && !merged) merged_.assign(body.begin, body.end);
-            merged |= body.begin != nullptr;
+            // protobuf merges a message that is given in pieces. If each piece is a whole message, the result is the
+            // message of the concatenated bytes.
+            if (has_value && !merged) merged_.assign(body.begin, body.end);
+            merged = has_value;
             if (merged) merged_.insert(merged_.end(), span.begin, span.end);
+            if (merged && !(is_whole(body) && is_whole(span))) return false;
             body = span;
+            has_value = true;
           } else {
             foreign = true;
           }
@@ -194,11 +198,11 @@ class MapWalker {
     if (!whole) return fault.reason ? false : fault(kMalformed);
     // protobuf for Python drops such an entry, protobuf for C++ keeps it, and TensorFlow rejects the record.
     if (foreign) return fault("map entry holds a field other than key and value");
+    // Few writers of maps leave out a value. A nested message of another type looks like an entry without one.
+    if (!has_value && has_control_characters(name)) return fault(kNotAnExample);
     if (merged) body = {merged_.data(), merged_.data() + merged_.size()};
     uint32_t key = table_.find(name);
     if (!key) {
-      // Writers of maps always write the value. A nested message of another type looks like an entry without one.
-      if (!body.begin && has_control_characters(name)) return fault(kNotAnExample);
       const int slot = sink_.slot_of(name);
       if (slot == kUnknown) return sink_.take_unknown(name, body, fault);
       if (slot < 0 && table_.full()) return true;
@@ -208,6 +212,11 @@ class MapWalker {
     table_.follow(previous, key);
     previous = key;
     return take(key, body, body.end, fault);
+  }
+
+  // Returns true if the message consists of whole fields.
+  static bool is_whole(Span message) {
+    return for_each_field(message, [](uint32_t, Span) { return true; }, [](uint32_t, Span) { return true; });
   }
 
   Sink& sink_;

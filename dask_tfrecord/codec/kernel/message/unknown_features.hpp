@@ -21,9 +21,7 @@ class UnknownFeatures {
   void allow(const std::string& name, bool list) { allowed_[list].insert(name); }
 
   // Returns true if the feature is not unknown.
-  bool allows(const std::string& name, bool list) const { return allows_all_ || is_named(name, list); }
-  // Returns true if allow() was called with the feature.
-  bool is_named(const std::string& name, bool list) const { return allowed_[list].count(name); }
+  bool allows(const std::string& name, bool list) const { return allows_all_ || allowed_[list].count(name); }
 
   // Forgets the unknown features of the last record.
   void clear() {

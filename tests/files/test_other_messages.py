@@ -1,0 +1,107 @@
+"""Records that may be messages of another type: every read of a file judges each of them alike."""
+
+import random
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import oracle
+import pyarrow as pa
+import pytest
+from oracle import block, bytes_list, entry, example_of, int64_list, packed
+from wire_messages import UNKNOWN
+
+from dask_tfrecord import CorruptRecordError, read_tfrecord
+from dask_tfrecord.dataset.discovery import ReadRequest, open_dataset
+from dask_tfrecord.files.damage import DamagePolicy
+from dask_tfrecord.files.options import ReadOptions
+
+pytestmark = [
+    pytest.mark.usefixtures("one_thread"),
+    pytest.mark.filterwarnings("ignore::dask_tfrecord.CorruptRecordWarning"),
+]
+
+SKIP = ReadOptions(damage=DamagePolicy("skip"))
+TYPES = pa.schema({"id": pa.int64(), "k": pa.list_(pa.int64()), "name": pa.string()})
+
+
+def ordinary(number: int) -> bytes:
+    """A record with all features."""
+    return example_of(
+        entry("id", int64_list(packed(number))),
+        entry("k", int64_list(packed(number, 1))),
+        entry("name", bytes_list(block(1, b"n%d" % number))),
+    )
+
+
+def odd(number: int) -> bytes:
+    """A record without a value of any column; protobuf parses all of them."""
+    return [
+        example_of(block(1, block(1, b"k"))),
+        example_of(entry("k", b"")),
+        example_of(block(1, block(1, b"new"))),
+        example_of(entry("other", int64_list(packed(number)))),
+        example_of(),
+    ][number % 5]
+
+
+def foreign(number: int) -> bytes:
+    """A record of another type."""
+    return [
+        example_of(entry("k", b"")) + UNKNOWN["varint"],
+        example_of(entry("name", UNKNOWN["fixed32"])),
+        UNKNOWN["length"],
+        example_of(block(1, block(1, b"k"), block(1, b"\n\x03abc"))),
+    ][number % 4]
+
+
+def test_records_with_names_but_no_values_are_rows(tmp_path: Path) -> None:
+    """They are what protobuf reads: records without a value. Some writers leave out an empty value."""
+    payloads = [ordinary(number) for number in range(100)] + [odd(0)] * 100
+    assert oracle.parse(odd(0)).features == {"k": oracle.Feature()}
+    path = tmp_path / "data.tfrecord"
+    path.write_bytes(oracle.records_file(payloads))
+    for on_corrupt, blocksize, columns in product(
+        ("raise", "skip"), (None, 500, 3_000), (None, ["id"], ["name"], [])
+    ):
+        ddf = read_tfrecord(path, columns=columns, on_corrupt=on_corrupt, blocksize=blocksize)
+        assert len(ddf.compute()) == len(ddf) == 200
+    assert (
+        len(read_tfrecord(path, schema=TYPES, record_type="example", columns=["id"], on_corrupt="skip"))
+        == 200
+    )
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_skipped_records_do_not_depend_on_blocksize_and_columns(tmp_path: Path, seed: int) -> None:
+    random_ = random.Random(seed)
+    judged = [(ordinary(n), True) for n in range(200)]
+    judged += [(odd(n), True) for n in range(60)] + [(foreign(n), False) for n in range(60)]
+    random_.shuffle(judged)
+    judged[:0] = [(ordinary(0), True)]  # the file is a file of Examples
+    path = tmp_path / "data.tfrecord"
+    path.write_bytes(oracle.records_file([payload for payload, _ in judged]))
+    records = [oracle.parse(payload) for payload, is_example in judged if is_example]
+    options: dict[str, Any] = {"schema": TYPES, "record_type": "example", "on_corrupt": "skip"}
+    for blocksize, columns in product((None, 400, 2_500), (None, ["id"], ["k"], ["name", "id"], [])):
+        ddf = read_tfrecord(path, blocksize=blocksize, columns=columns, **options)
+        frame = ddf.compute()
+        assert len(frame) == len(ddf) == len(records)
+        table = pa.Table.from_pandas(frame, preserve_index=False)
+        for name in table.column_names:
+            found = [oracle.canonical(value) for value in table[name].to_pylist()]
+            assert found == oracle.column_values(records, name, name == "k")
+    inferred = open_dataset(path, ReadRequest(record_type="example", infer="all", options=SKIP))
+    assert [field.name for field in inferred.schema.fields][:3] == ["id", "k", "name"]
+
+
+@pytest.mark.parametrize("kind", range(4))
+def test_a_record_of_another_type_raises_whichever_columns_are_read(tmp_path: Path, kind: int) -> None:
+    path = tmp_path / "data.tfrecord"
+    path.write_bytes(oracle.records_file([ordinary(n) for n in range(30)] + [foreign(kind)]))
+    for blocksize, columns in product((None, 500), (None, ["id"], ["k"], ["name"])):
+        with pytest.raises(CorruptRecordError, match="not an Example") as caught:
+            read_tfrecord(
+                path, blocksize=blocksize, columns=columns, schema=TYPES, record_type="example"
+            ).compute()
+        assert caught.value.record == 30
