@@ -19,10 +19,15 @@ from dask_tfrecord.codec import RecordType
 from dask_tfrecord.dataset.discovery import ReadRequest, open_dataset
 from dask_tfrecord.dataset.indexing import create_snapshot, renew_snapshot
 from dask_tfrecord.dataset.requested_columns import GivenHive, GivenSchema
-from dask_tfrecord.dataset.snapshot.model import Snapshot, file_table, find_snapshot, to_parquet
+from dask_tfrecord.dataset.snapshot.model import Snapshot, file_count, file_table, find_snapshot, to_parquet
 from dask_tfrecord.dataset.snapshot.names import snapshot_path
 from dask_tfrecord.dataset.snapshot.stamps import are_proven
-from dask_tfrecord.dataset.snapshot.visibility import listed_and_others, listed_path, snapshot_files
+from dask_tfrecord.dataset.snapshot.visibility import (
+    listed_and_others,
+    listed_path,
+    snapshot_files,
+    without_missing_files,
+)
 from dask_tfrecord.dataset.verifying import (
     FileReport,
     describe_changes,
@@ -46,6 +51,8 @@ from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.foreign_keywords import explain_keywords
 from dask_tfrecord.schema.model import Schema
 
+Missing = Literal["raise", "drop"]
+
 logger = logging.getLogger(__name__)
 
 # Advice of reading errors that does not help in `index`, which accepts only directories and no globs.
@@ -64,6 +71,7 @@ def index(
     schema: GivenSchema | None = None,
     hive: GivenHive = True,
     record_type: RecordType | Literal["infer"] = "infer",
+    missing: Missing = "raise",
     storage_options: dict[str, Any] | None = None,
     filesystem: Filesystem = None,
 ) -> Snapshot:
@@ -88,6 +96,10 @@ def index(
         Create partition columns from directories named ``key=value``, as in `read_tfrecord`.
     record_type : {"infer", "example", "sequence_example", "bytes"}, default "infer"
         Message in each record.
+    missing : {"raise", "drop"}, default "raise"
+        Action for files of `to_tfrecord` that the newest snapshot lists and that do not exist. "drop" stores
+        a snapshot without these files and their rows, for example after a partition directory was removed
+        on purpose. Until then, reads and appends raise. A file that still exists is not read for this.
     storage_options : dict, optional
         Options for the filesystem, such as credentials.
     filesystem : fsspec.AbstractFileSystem or pyarrow.fs.FileSystem, optional
@@ -108,7 +120,7 @@ def index(
     FileChangedError
         If the content of a file that `to_tfrecord` wrote has changed.
     CorruptRecordError
-        If a record is damaged. `verify` reports all damage.
+        If a record is damaged, or if a file of `to_tfrecord` is missing. `verify` reports all damage.
     SchemaError
         If a value does not fit its column. `verify` reports all differences.
 
@@ -134,6 +146,7 @@ def index(
     >>> len(dask_tfrecord.read_tfrecord("foreign"))
     2
     """
+    arguments.choice("missing", missing, get_args(Missing))
     store = destination(path, storage_options, filesystem)
     root = store.public(store.root)
     refuse_inside_dataset(store, "dask_tfrecord.index")
@@ -141,7 +154,7 @@ def index(
     finish_newest(store)
     before = find_snapshot(store)
     if before is not None and any(is_part(file.path) for file in before.files):
-        return _create(store, _renewed(store, before))
+        return _create(store, _renewed(store, before, missing))
     if before is not None and not _is_outdated(store, before):
         raise _up_to_date(root)
     if not store.fs.isdir(store.root):
@@ -193,12 +206,16 @@ def _is_outdated(store: Store, snapshot: Snapshot) -> bool:
     return bool(others) or not _all_proven(files, snapshot)
 
 
-def _renewed(store: Store, before: Snapshot) -> Snapshot:
+def _renewed(store: Store, before: Snapshot, missing: Missing) -> Snapshot:
     """The next snapshot of a dataset that `to_tfrecord` wrote, after a copy or new files."""
-    files = snapshot_files(store, before)
-    if _all_proven(files, before):
+    kept = without_missing_files(store, before) if missing == "drop" else before
+    files = snapshot_files(store, kept)
+    if kept is before and _all_proven(files, before):
         raise _up_to_date(store.public(store.root))
-    return renew_snapshot(store, before, files, compute_each, uuid4().hex)
+    if kept is not before:
+        lost = f"{file_count(before) - file_count(kept)} files with {before.records - kept.records} rows"
+        logger.warning("%s: index drops %s, which are missing", store.public(store.root), lost)
+    return renew_snapshot(store, kept, files, compute_each, uuid4().hex)
 
 
 def _all_proven(files: pa.Table, snapshot: Snapshot) -> bool:

@@ -19,7 +19,7 @@ from dask_tfrecord.feed.export import Format
 from dask_tfrecord.files.storage.listing import list_files
 from dask_tfrecord.files.storage.not_found import nothing_at
 from dask_tfrecord.files.storage.store import Store
-from dask_tfrecord.inspection import verify
+from dask_tfrecord.inspection import Missing, verify
 from dask_tfrecord.schema.model import feature_text
 
 # Seconds that a Flight server waits for its clients after an interrupt.
@@ -112,11 +112,24 @@ def _bytes_of(path: Any, storage_options: dict[str, Any] | None) -> int:
 @options.path
 @options.types
 @_record_type
+@click.option(
+    "--missing",
+    type=click.Choice(get_args(Missing)),
+    default="raise",
+    show_default=True,
+    help="Files of the dataset that do not exist. drop: store a snapshot without them and their rows.",
+)
 @options.as_json
 @options.storage_options
 @options.computing
 def index_command(
-    path: str, types: Any, record_type: Any, as_json: bool, storage_options: Any, computing: Computing
+    path: str,
+    types: Any,
+    record_type: Any,
+    missing: Missing,
+    as_json: bool,
+    storage_options: Any,
+    computing: Computing,
 ) -> None:
     """Store a snapshot of files that another tool wrote.
 
@@ -126,7 +139,7 @@ def index_command(
     """
     with computing.running("Indexing", size=partial(_bytes_of, path, storage_options)):
         snapshot = dask_tfrecord.index(
-            path, schema=types, record_type=record_type, storage_options=storage_options
+            path, schema=types, record_type=record_type, missing=missing, storage_options=storage_options
         )
     if as_json:
         output.print_json({**_totals(snapshot), "columns": _column_types(snapshot)})

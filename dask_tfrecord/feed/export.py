@@ -14,8 +14,9 @@ from pyarrow import types
 
 from dask_tfrecord.codec import HEADER_BYTES, scan
 from dask_tfrecord.codec.codecs import detect
-from dask_tfrecord.dataset.snapshot.model import Snapshot
+from dask_tfrecord.dataset.snapshot.model import Snapshot, open_version
 from dask_tfrecord.dataset.snapshot.names import record_exports
+from dask_tfrecord.dataset.snapshot.visibility import newest_snapshot
 from dask_tfrecord.dataset.write.neighbours import refuse_inside_dataset
 from dask_tfrecord.errors import SchemaError, TFRecordError
 from dask_tfrecord.files.entry import FileEntry
@@ -81,6 +82,8 @@ def export(
     ------
     FileNotFoundError
         If there is no snapshot.
+    CorruptRecordError
+        If a file of the dataset is missing.
     DestinationError
         If the path lies inside another dataset.
     SchemaError
@@ -104,7 +107,8 @@ def export(
         raise TFRecordError(f"unknown format {format!r}", advice=f"known are {known}")
     store = Store.at(path, storage_options, filesystem)
     refuse_inside_dataset(store, "dask_tfrecord.export")
-    snapshot = Snapshot.open(path, storage_options=storage_options, filesystem=filesystem)
+    newest = newest_snapshot(store)  # raises if files are missing
+    snapshot = newest[0] if newest else open_version(store, None)
     try:
         if format == "idx":
             names = _write_indexes(store, snapshot)

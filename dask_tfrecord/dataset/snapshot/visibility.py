@@ -1,10 +1,13 @@
 """Which files are committed: those in a snapshot, and those of other tools, but none of an open write."""
 
 from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dask_tfrecord.dataset.snapshot.file_table import FileTable
 from dask_tfrecord.dataset.snapshot.model import Snapshot, file_table, find_snapshot, open_version
 from dask_tfrecord.dataset.snapshot.names import METADATA_DIRECTORY, open_runs, replaced_files
 from dask_tfrecord.errors import CorruptRecordError, TFRecordError
@@ -88,10 +91,23 @@ def _lost_file(store: Store, path: str, recorded: int, size: int | None) -> Corr
     """Return the error for a file of a snapshot that is missing or has another size."""
     public = store.public(store.join(path))
     if size is None:
-        return CorruptRecordError(_MISSING, path=public, advice=_ADVICE)
+        call = f'dask_tfrecord.index({store.public(store.root)!r}, missing="drop")'
+        advice = f"restore the file, or call {call} if it was removed on purpose, or {_ADVICE}"
+        return CorruptRecordError(_MISSING, path=public, advice=advice)
     problem = f"the file has {size:,} bytes, but {recorded:,} in the dataset's snapshot"
     index = "" if is_part(path) else "call dask_tfrecord.index again if it was changed, or "
     return CorruptRecordError(problem, path=public, advice=index + _ADVICE)
+
+
+def without_missing_files(store: Store, snapshot: Snapshot) -> Snapshot:
+    """Return the snapshot without the files that do not exist."""
+    present, files = directory_table(store), file_table(snapshot)
+    if store.local:  # a broken link has no size
+        present = present.filter(present["size"].is_valid())
+    paths = pc.binary_join_element_wise(listed_path(store, ""), files.rows["path"], "").cast(pa.binary())
+    rows = files.rows.filter(pc.is_in(paths, unquoted_column(present["path"])))
+    kept: Any = FileTable(rows, files.schema, files.partitioning)  # the field takes a table, too
+    return snapshot if len(rows) == len(files.rows) else replace(snapshot, files=kept)
 
 
 def snapshot_of_version(store: Store, number: int) -> tuple[Snapshot, pa.Table]:

@@ -11,8 +11,8 @@ from dask_tfrecord.dataset.inferred_schema import infer_schema
 from dask_tfrecord.dataset.partitioning import hive
 from dask_tfrecord.dataset.sampling import take_sample
 from dask_tfrecord.dataset.snapshot.metadata import Levels, library_version
-from dask_tfrecord.dataset.snapshot.model import Snapshot, find_snapshot
-from dask_tfrecord.dataset.snapshot.visibility import visible_files
+from dask_tfrecord.dataset.snapshot.model import Snapshot
+from dask_tfrecord.dataset.snapshot.visibility import newest_snapshot, visible_files
 from dask_tfrecord.dataset.write.neighbours import refuse_datasets_below
 from dask_tfrecord.errors import SchemaError
 from dask_tfrecord.files.entry import FileEntry
@@ -41,10 +41,12 @@ def check_existing_data(
     ------
     SchemaError
         If the columns, types, partition columns or index differ. The error names one difference.
+    CorruptRecordError, TFRecordError
+        As `newest_snapshot` does: a file that the snapshot lists is missing, for example.
     """
-    snapshot = find_snapshot(store)
-    if snapshot is not None:
-        check_agreement(snapshot, schema, partitioning, store, index)
+    newest = newest_snapshot(store)
+    if newest is not None:
+        check_agreement(newest[0], schema, partitioning, store, index)
     elif files := visible_files(store):
         refuse_datasets_below(store, "whose files would belong to both")
         _partition_values(store, files, partitioning)
