@@ -5,7 +5,10 @@ model says what each read may return. At the end of a round, when nothing runs, 
 and cleaned up. The exit code is 1 if a row was lost, doubled or changed, or if an operation failed in a way
 that the guides do not describe.
 
-    python -m benchmarks.soak [--minutes 1] [--seed 1] [--directory DIRECTORY]
+    python -m benchmarks.soak [--minutes 1] [--seed 1] [--id-bits 128] [--directory DIRECTORY]
+
+With ``--id-bits 12``, the ids of writes are random in 12 bits only. The ids of the two clients then often
+begin with the same digits, and a client often draws the id of one of its earlier writes again.
 """
 
 import argparse
@@ -58,10 +61,11 @@ CONFIG = {
 class ClientProcess:
     """A client in a process of its own, and the last event that it reported."""
 
-    def __init__(self, address: str, path: str) -> None:
+    def __init__(self, address: str, path: str, id_bits: int, number: int) -> None:
         context = multiprocessing.get_context("spawn")
         self.orders, theirs = context.Pipe()
-        self.process = context.Process(target=soak_client.run, args=(address, path, theirs), daemon=True)
+        arguments = (address, path, theirs, id_bits, number)
+        self.process = context.Process(target=soak_client.run, args=arguments, daemon=True)
         self.process.start()
         theirs.close()
         self.last: Event | None = None
@@ -91,7 +95,10 @@ class ClientProcess:
 class Soak:
     """The cluster, its clients, the model, and the counts of all that happened."""
 
-    def __init__(self, cluster: Any, client: Client, path: str, seed: int, scale: float) -> None:
+    def __init__(
+        self, cluster: Any, client: Client, path: str, seed: int, scale: float, id_bits: int
+    ) -> None:
+        self.id_bits = id_bits
         self.cluster, self.client, self.path = cluster, client, path
         self.rows = max(1, int(ROWS * scale))
         self.operations = max(2, int(OPERATIONS * min(scale, 1)))
@@ -105,7 +112,7 @@ class Soak:
         self.model.begin_write(first)
         soak_client.write_rows(first, path, self.random)
         self.model.end_write(first, committed=True)
-        self.clients = [self.new_client() for _ in range(CLIENTS)]
+        self.clients = [self.new_client(number) for number in range(CLIENTS)]
 
     @property
     def right(self) -> bool:
@@ -124,8 +131,8 @@ class Soak:
         self.wait_for_tasks()
         self.check_at_rest()
 
-    def new_client(self) -> ClientProcess:
-        return ClientProcess(self.cluster.scheduler_address, self.path)
+    def new_client(self, number: int) -> ClientProcess:
+        return ClientProcess(self.cluster.scheduler_address, self.path, self.id_bits, number)
 
     def collect_events(self) -> list[Event]:
         """Return the events of the round, and inject faults meanwhile."""
@@ -143,7 +150,8 @@ class Soak:
                     continue
                 running.remove(client)
                 if event == "killed":
-                    self.clients[self.clients.index(client)] = self.new_client()
+                    number = self.clients.index(client)
+                    self.clients[number] = self.new_client(number)
             if time.monotonic() - heard > PATIENCE:
                 raise RuntimeError(f"no operation began or ended for {PATIENCE} seconds")
             if running and time.monotonic() >= fault:
@@ -285,6 +293,7 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, help="stop after this many rounds, instead of --minutes")
     parser.add_argument("--scale", type=float, default=1.0, help="factor for rows and operations of a round")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--id-bits", type=int, default=128, help="random bits in the id of a write")
     parser.add_argument("--directory", help="a local directory, which is kept; default: a temporary one")
     arguments = parser.parse_args()
     logging.getLogger("distributed.client").setLevel(logging.CRITICAL)  # it warns of killed workers
@@ -300,7 +309,7 @@ def main() -> int:
         Client(cluster) as client,
     ):
         path = f"{arguments.directory or temporary}/data"
-        soak = Soak(cluster, client, path, arguments.seed, arguments.scale)
+        soak = Soak(cluster, client, path, arguments.seed, arguments.scale, arguments.id_bits)
         right = True
         while right:
             try:

@@ -8,6 +8,7 @@ import random
 import time
 from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection
+from types import SimpleNamespace
 from typing import Any
 
 import dask.dataframe as dd
@@ -16,6 +17,7 @@ from distributed import Client
 
 import dask_tfrecord
 from benchmarks.soak_model import Chunk, Seen, Write
+from dask_tfrecord.dataset.write import run as write_run
 
 KEYS = "abcde"
 WEIGHTS = {
@@ -71,8 +73,10 @@ class Event:
     seen: dict[Chunk, Seen] | None = None
 
 
-def run(address: str, path: str, orders: Connection) -> None:
+def run(address: str, path: str, orders: Connection, id_bits: int, client: int) -> None:
     """Do the operations of each order: a seed, the number of the first operation, their count, and rows."""
+    if id_bits < 128:
+        shorten_ids(id_bits, client)
     logging.getLogger("distributed.client").setLevel(logging.CRITICAL)  # it warns of killed workers
     with Client(address):
         while True:
@@ -85,6 +89,19 @@ def run(address: str, path: str, orders: Connection) -> None:
                 result = operate(event, choices, path)
                 orders.send(replace(event, ended=True, when=time.monotonic(), **result))
             orders.send("done")
+
+
+def shorten_ids(bits: int, client: int) -> None:
+    """Draw the ids of writes with only so many random bits, which are in their first 8 digits.
+
+    The last digits are the number of the client: two writes that run at the same time never get the same id,
+    because neither could see the other.
+    """
+
+    def draw() -> SimpleNamespace:
+        return SimpleNamespace(hex=f"{random.SystemRandom().getrandbits(bits):08x}{client:024x}")
+
+    write_run.uuid4 = draw
 
 
 def begin(choices: random.Random, number: int, rows: int) -> Event:

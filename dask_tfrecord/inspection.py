@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, Literal, get_args
-from uuid import uuid4
 
 import pandas as pd
 import pyarrow as pa
@@ -38,6 +37,7 @@ from dask_tfrecord.dataset.verifying import (
 )
 from dask_tfrecord.dataset.write.destination import check_destination, destination
 from dask_tfrecord.dataset.write.neighbours import refuse_datasets_below, refuse_inside_dataset
+from dask_tfrecord.dataset.write.run import draw_run
 from dask_tfrecord.dataset.write.staging import finish_newest
 from dask_tfrecord.errors import ConcurrentWriteError, CorruptRecordError, DestinationError
 from dask_tfrecord.files.options import ReadOptions
@@ -172,7 +172,7 @@ def index(
             filesystem=filesystem,
         )
         dataset = open_dataset(path, request, compute_each=compute_each)
-        snapshot = create_snapshot(dataset, compute_each, uuid4().hex)
+        snapshot = create_snapshot(dataset, compute_each, draw_run(store))
     except CorruptRecordError as error:
         raise error.replaced(advice=_GLOB_ADVICE.sub(_HIDE_ADVICE, error.advice or "") or None) from None
     return _create(store, replace(snapshot, number=before.number + 1 if before else 1))
@@ -215,7 +215,7 @@ def _renewed(store: Store, before: Snapshot, missing: Missing) -> Snapshot:
     if kept is not before:
         lost = f"{file_count(before) - file_count(kept)} files with {before.records - kept.records} rows"
         logger.warning("%s: index drops %s, which are missing", store.public(store.root), lost)
-    return renew_snapshot(store, kept, files, compute_each, uuid4().hex)
+    return renew_snapshot(store, kept, files, compute_each, draw_run(store))
 
 
 def _all_proven(files: pa.Table, snapshot: Snapshot) -> bool:

@@ -7,7 +7,6 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Literal, Unpack, get_args, overload
-from uuid import uuid4
 
 import dask.dataframe as dd
 import numpy as np
@@ -25,7 +24,7 @@ from dask_tfrecord.dataset.write.destination import check_destination, destinati
 from dask_tfrecord.dataset.write.existing import check_existing_data
 from dask_tfrecord.dataset.write.neighbours import refuse_write_inside
 from dask_tfrecord.dataset.write.overwriting import replaceable_files
-from dask_tfrecord.dataset.write.run import Mode, WriteRun
+from dask_tfrecord.dataset.write.run import Mode, WriteRun, draw_run
 from dask_tfrecord.errors import TFRecordError
 from dask_tfrecord.expr.record_types import nested_record_type, with_bytes_records
 from dask_tfrecord.files.options import WriteOptions
@@ -297,7 +296,7 @@ def to_tfrecord(
     run = WriteRun(
         store,
         records,
-        uuid4().hex,
+        draw_run(store),
         options,
         mode=mode,
         base=base,

@@ -36,7 +36,7 @@ def collection(rows: int = 10, npartitions: int = 3) -> dd.DataFrame:
 def content(root: Path) -> list[str]:
     """The names of all files below the root, with RUN in place of the id of the run."""
     found = sorted(str(path.relative_to(root)) for path in root.rglob("*") if path.is_file())
-    return [f"part-RUN-{name[14:]}" if name.startswith("part-") else name for name in found]
+    return [f"part-RUN-{name[38:]}" if name.startswith("part-") else name for name in found]
 
 
 def values(root: Path, name: str = "n") -> list[Any]:
@@ -202,14 +202,14 @@ def test_reading_changing_and_writing_is_one_task_a_partition(tmp_path: Path) ->
 
 def test_files_count_from_the_partitions_there_are_in_the_end(tmp_path: Path) -> None:
     snapshot = to_tfrecord(collection(100, 10).repartition(npartitions=4), tmp_path)
-    assert [file.path[14:] for file in snapshot.files] == [f"{n:05d}-of-00004.tfrecord" for n in range(4)]
+    assert [file.path[38:] for file in snapshot.files] == [f"{n:05d}-of-00004.tfrecord" for n in range(4)]
     assert snapshot.records == 100
 
 
 def test_numbers_keep_names_in_order_whatever_their_count() -> None:
     run = WriteRun(Store.at("x"), Schema(()), "0123456789")
-    assert run.name(7, 8) == "part-01234567-00007-of-00008.tfrecord"
-    assert run.name(7, 1_000_000) == "part-01234567-0000007-of-1000000.tfrecord"
+    assert run.name(7, 8) == "part-0123456789-00007-of-00008.tfrecord"
+    assert run.name(7, 1_000_000) == "part-0123456789-0000007-of-1000000.tfrecord"
 
 
 def test_compute_kwargs_reach_compute(tmp_path: Path) -> None:

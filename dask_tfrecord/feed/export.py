@@ -18,6 +18,7 @@ from dask_tfrecord.dataset.snapshot.model import Snapshot, open_version
 from dask_tfrecord.dataset.snapshot.names import record_exports
 from dask_tfrecord.dataset.snapshot.visibility import newest_snapshot
 from dask_tfrecord.dataset.write.neighbours import refuse_inside_dataset
+from dask_tfrecord.dataset.write.staging import finish_newest
 from dask_tfrecord.errors import SchemaError, TFRecordError
 from dask_tfrecord.files.entry import FileEntry
 from dask_tfrecord.files.storage.filesystem import Filesystem
@@ -107,6 +108,7 @@ def export(
         raise TFRecordError(f"unknown format {format!r}", advice=f"known are {known}")
     store = Store.at(path, storage_options, filesystem)
     refuse_inside_dataset(store, "dask_tfrecord.export")
+    finish_newest(store)  # an interrupted overwrite would later remove the files of the same names
     newest = newest_snapshot(store)  # raises if files are missing
     snapshot = newest[0] if newest else open_version(store, None)
     try:

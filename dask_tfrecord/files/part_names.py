@@ -7,7 +7,8 @@ from dask_tfrecord.errors import TFRecordError
 from dask_tfrecord.files.storage.paths import name_of
 
 PART_NAME = re.compile(
-    r"part-(?P<run>[0-9a-f]{8})-(?P<index>\d{5,})-of-(?P<count>\d{5,})(-\d{5,})?(-[^/]+)?\.tfrecord(\.\w+)?"
+    r"part-(?P<run>[0-9a-f]{32}|[0-9a-f]{8})-(?P<index>\d{5,})-of-(?P<count>\d{5,})(-\d{5,})?(-[^/]+)?"
+    r"\.tfrecord(\.\w+)?"
 )
 
 # The form and the maximum size of a user's label. A name with such a label is valid on every store and in
@@ -26,8 +27,7 @@ def part_name(
     Parameters
     ----------
     run : str
-        The id of the write run. The first 8 characters, which are in the name, distinguish the files of
-        different writes.
+        The id of the write run, which distinguishes the files of different writes.
     index, count : int
         The number of the partition, from 0, and the number of partitions.
     number : int, optional
@@ -40,7 +40,7 @@ def part_name(
     digits = max(5, len(str(count)))
     more = "" if number is None else f"-{number:05d}"
     more += f"-{label.removesuffix(suffix).removesuffix('.tfrecord')}" if label else ""
-    return f"part-{run[:8]}-{index:0{digits}d}-of-{count:0{digits}d}{more}.tfrecord{suffix}"
+    return f"part-{run}-{index:0{digits}d}-of-{count:0{digits}d}{more}.tfrecord{suffix}"
 
 
 def check_labels(labels: Sequence[object]) -> None:
@@ -60,7 +60,10 @@ def check_labels(labels: Sequence[object]) -> None:
 
 
 def run_of(path: str) -> str | None:
-    """Return the first 8 characters of the write run in a data file's name; None for a foreign name."""
+    """Return the id of the write run in a data file's name; None for a foreign name.
+
+    In names that older versions wrote, the id is only the first 8 digits.
+    """
     part = PART_NAME.fullmatch(name_of(path))
     return part["run"] if part else None
 

@@ -19,7 +19,7 @@ _COMMAND = re.compile(r"^\$ .*\n(?:> .*\n)*", re.MULTILINE)
 
 # What differs from run to run.
 _VARIABLE = [
-    (re.compile(r"part-[0-9a-f]{8}"), "part-RUN"),
+    (re.compile(r"part-[0-9a-f]{32}"), "part-RUN"),
     (re.compile(r"^((?:seconds|rows per second|bytes per second) +).*$", re.MULTILINE), r"\1N"),
     (re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d"), "TIME"),
     (re.compile(r"in [\d.]+ s \(.*\)"), "in N s"),

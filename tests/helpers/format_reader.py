@@ -33,7 +33,7 @@ class _Blocked:
 sys.meta_path.insert(0, _Blocked())
 
 PART = re.compile(
-    r"part-(?P<run8>[0-9a-f]{8})-\d{5,}-of-\d{5,}(-\d{5,})?(-\w[\w.=+@-]*)?\.tfrecord(\.(gz|zz|zst|lz4|bz2|xz))?"
+    r"part-([0-9a-f]{32}|[0-9a-f]{8})-\d{5,}-of-\d{5,}(-\d{5,})?(-\w[\w.=+@-]*)?\.tfrecord(\.(gz|zz|zst|lz4|bz2|xz))?"
 )
 
 
@@ -266,8 +266,9 @@ def check_directory(root: Path, table: pa.Table, metadata: dict[str, Any]) -> li
     found = [str(PurePosixPath(path.relative_to(root))) for path in root.rglob("*") if path.is_file()]
     visible = [path for path in found if not any(map(is_hidden, path.split("/")))]
     others = [path for path in visible if path not in listed]
-    note = root / "_tfrecord" / "staging" / metadata["run"] / "replaced.json"
-    replaced = json.loads(note.read_bytes()) if note.exists() else []
+    runs = [metadata["run"], *metadata.get("ancestors", [])]
+    notes = [root / "_tfrecord" / "staging" / run / "replaced.json" for run in runs]
+    replaced = [path for note in notes if note.exists() for path in json.loads(note.read_bytes())]
     for path in others:
         check(path in replaced or PART.fullmatch(path.split("/")[-1]) is not None, "a foreign file")
     return others
@@ -402,7 +403,7 @@ def append(root: Path, numbers: list[int]) -> None:
     run = os.urandom(16).hex()
     framed = [(struct.pack("<Q", len(one)), one) for one in map(example_of, numbers)]
     data = b"".join(length + masked(length) + one + masked(one) for length, one in framed)
-    path = f"part-{run[:8]}-00000-of-00001.tfrecord"
+    path = f"part-{run}-00000-of-00001.tfrecord"
     staged = root / "_tfrecord" / "staging" / run / path
     staged.parent.mkdir(parents=True)
     staged.write_bytes(data)

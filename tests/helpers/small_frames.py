@@ -33,7 +33,9 @@ def countries(rows: int = 12, npartitions: int = 3) -> dd.DataFrame:
 
 def part_names(snapshot: Snapshot) -> list[str]:
     """The paths of the data files, without the id of the run."""
-    return [f"{head}part-{tail[9:]}" for head, _, tail in (f.path.partition("part-") for f in snapshot.files)]
+    return [
+        f"{head}part-{tail[33:]}" for head, _, tail in (f.path.partition("part-") for f in snapshot.files)
+    ]
 
 
 def keyed(**values: list[int]) -> dd.DataFrame:

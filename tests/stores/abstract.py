@@ -4,6 +4,7 @@ import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from itertools import chain, count
 from pathlib import Path
 from time import sleep
@@ -288,6 +289,16 @@ class StoreSuite(PatternNames):
         assert self.read(place) == [1, 1]
         assert stale[0].path not in self.files(place)
         assert len(self.files(place)) == 4
+
+    def test_writes_whose_ids_begin_alike_keep_each_others_files(self, place: str) -> None:
+        first, second = (replace(self.run(place), mode="append", run=f"0123abcd{n:024x}") for n in range(2))
+        commit(first, first.write(pa.table({"n": [1], "key": [1]}), 0, 1))
+        files = [second.write(pa.table({"n": [2], "key": [1]}), 0, 1) for _ in range(2)][1]
+        assert self.read(place) == [1]
+        commit(second, files)
+        assert self.read(place) == [1, 2]
+        assert self.clean(place) == []
+        assert len(self.files(place)) == 5
 
     def test_a_lazy_write_that_is_computed_again_leaves_the_committed_rows(self, place: str) -> None:
         counts: list[int] = []

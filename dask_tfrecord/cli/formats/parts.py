@@ -141,7 +141,7 @@ def plan_parts(
         store,
         format,
         schema,
-        uuid4().hex[:8],
+        uuid4().hex,
         codec,
         tuple(partition_on),
         files if mode == "overwrite" else (),

@@ -135,9 +135,9 @@ def concatenate(tables: list[pa.Table]) -> pa.Table:
 
 def rows_of_run(rows: pa.Table, run: str) -> pa.Table:
     """Return the rows of the files that a write made."""
-    candidates = rows.filter(pc.match_substring(rows["path"], f"part-{run[:8]}-"))
+    candidates = rows.filter(pc.match_substring(rows["path"], f"part-{run}-"))
     return candidates.filter(
-        pa.array([run_of(path) == run[:8] for path in candidates["path"].to_pylist()], pa.bool_())
+        pa.array([run_of(path) == run for path in candidates["path"].to_pylist()], pa.bool_())
     )
 
 

@@ -1,13 +1,14 @@
 """Which files are committed: those in a snapshot, and those of other tools, but none of an open write."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dask_tfrecord.dataset.snapshot.file_table import FileTable
+from dask_tfrecord.dataset.snapshot.file_table import FileTable, rows_of_run
 from dask_tfrecord.dataset.snapshot.model import Snapshot, file_table, find_snapshot, open_version
 from dask_tfrecord.dataset.snapshot.names import METADATA_DIRECTORY, open_runs, replaced_files
 from dask_tfrecord.errors import CorruptRecordError, TFRecordError
@@ -50,8 +51,10 @@ def snapshot_files(store: Store, snapshot: Snapshot) -> pa.Table:
     """
     files, others = listed_and_others(store, snapshot)
     foreign = {path for path in others if not is_part(path)}
-    if foreign:  # an interrupted overwrite may not have removed them yet
-        foreign -= {listed_path(store, path) for path in replaced_files(store, snapshot.run)}
+    if foreign:  # an overwrite may not have removed them yet, or has removed them since the listing
+        foreign -= {listed_path(store, path) for path in replaced_paths(store, snapshot)}
+        store.fs.invalidate_cache()
+        foreign &= {unquoted_path(file.path) for file in (list_directory(store) if foreign else ())}
     if foreign:
         raise TFRecordError(
             f"the dataset's snapshot does not list {len(foreign):,} of the files here",
@@ -174,11 +177,10 @@ def committed_files(listing: Listing, *, use_snapshot: bool) -> tuple[FileInfo, 
             root = _dataset_root(store, parent_of(file.path), known_roots)
             if root is not None:
                 parts.setdefault(root, []).append(file)
-    uncommitted = {
-        file.path
-        for root, of_root in parts.items()
-        for file in _uncommitted_files(Store(store.fs, root), of_root, use_snapshot=use_snapshot)
-    }
+    uncommitted: set[str] = set()
+    for root, of_root in parts.items():
+        uncommitted |= _uncommitted_paths(Store(store.fs, root), of_root, use_snapshot=use_snapshot)
+    uncommitted -= listing.spelled_out
     committed = tuple(file for file in files if file.path not in uncommitted)
     if not committed:
         place = store.public(store.root)
@@ -207,13 +209,27 @@ def _dataset_root(store: Store, directory: str, known: dict[str, bool]) -> str |
     return None
 
 
-def _uncommitted_files(store: Store, files: Sequence[FileInfo], *, use_snapshot: bool) -> list[FileInfo]:
-    snapshot = find_snapshot(store) if use_snapshot else None
-    if snapshot is not None:
-        listed = {store.join(path) for path in file_table(snapshot).paths}
-        return [file for file in files if file.path not in listed]
-    committed = set(_without_open_runs(store, files))
-    return [file for file in files if file not in committed]
+def _uncommitted_paths(store: Store, files: Sequence[FileInfo], *, use_snapshot: bool) -> set[str]:
+    """Return the paths of those data files that are not committed, and of all files that commits replace."""
+    try:
+        snapshot = find_snapshot(store)
+    except TFRecordError as error:
+        if use_snapshot:
+            raise
+        if unfinished := _of_open_runs(store, files, None):
+            raise error.replaced(
+                problem=f"{error.problem}, so it is unknown if the files of an unfinished write, such as "
+                f"{store.public(min(unfinished))}, are committed",
+                advice="pass a list of the files to read",
+                remedies=(),
+            ) from None
+        return set()
+    if snapshot is None or not use_snapshot:
+        uncommitted = _of_open_runs(store, files, snapshot)
+    else:
+        uncommitted = {file.path for file in files}.difference(map(store.join, file_table(snapshot).paths))
+    replaced = () if snapshot is None else replaced_paths(store, snapshot)
+    return uncommitted.union(map(store.join, replaced))
 
 
 def _check_complete(store: Store, files: Sequence[FileInfo]) -> None:
@@ -241,13 +257,50 @@ def _incomplete_writes(paths: Sequence[str]) -> list[str]:
 
 
 def visible_files(store: Store) -> list[FileInfo]:
-    """Return the visible files in the store's root, without the files of open runs."""
-    return _without_open_runs(store, list_directory(store))
+    """Return the visible files in the root, without those of open runs and those that commits replace."""
+    files = list_directory(store)
+    if not files or not open_runs(store):
+        return files
+    snapshot = intact_snapshot(store)
+    replaced = () if snapshot is None else replaced_paths(store, snapshot)
+    hidden = _of_open_runs(store, files, snapshot).union(map(store.join, replaced))
+    return [file for file in files if file.path not in hidden]
 
 
-def _without_open_runs(store: Store, files: Sequence[FileInfo]) -> list[FileInfo]:
-    """Return the files that do not belong to a running or an interrupted run."""
+def _of_open_runs(store: Store, files: Sequence[FileInfo], snapshot: Snapshot | None) -> set[str]:
+    """Return the paths of the data files of runs that are running or were interrupted before their commit."""
     if not any(is_part(file.path) for file in files):
-        return list(files)
-    hidden = {run[:8] for run in open_runs(store)}
-    return [file for file in files if run_of(file.path) not in hidden]
+        return set()
+    runs = [run for run in open_runs(store) if snapshot is None or not has_committed(snapshot, run)]
+    listed = {store.join(path) for path in file_table(snapshot).paths} if runs and snapshot else set()
+    made_by = {file.path: run_of(file.path) for file in files} if runs else {}
+    return {
+        path
+        for path, made in made_by.items()  # the names of older versions hold only the first digits of the run
+        if made and path not in listed and any(run.startswith(made) for run in runs)
+    }
+
+
+def intact_snapshot(store: Store) -> Snapshot | None:
+    """Return the newest snapshot, or None if it is damaged or missing."""
+    with suppress(TFRecordError):
+        return find_snapshot(store)
+    return None
+
+
+def has_committed(snapshot: Snapshot, run: str) -> bool:
+    """Return True if a run created this snapshot, or a version before it, or a file that it lists."""
+    if run in (snapshot.run, *snapshot.ancestors):
+        return True
+    return len(rows_of_run(file_table(snapshot).rows, run)) > 0
+
+
+def unfinished_commits(store: Store, snapshot: Snapshot) -> list[str]:
+    """Return the runs that have committed, but may not have removed all files that they replace."""
+    return [run for run in open_runs(store) if has_committed(snapshot, run)]
+
+
+def replaced_paths(store: Store, snapshot: Snapshot) -> set[str]:
+    """Return the files that unfinished commits replace, relative to the root."""
+    notes = (replaced_files(store, run) for run in unfinished_commits(store, snapshot))
+    return {path for note in notes for path in note}.difference(file_table(snapshot).paths)

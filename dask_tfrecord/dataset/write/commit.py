@@ -54,7 +54,7 @@ def commit(run: WriteRun, files: Sequence[FileEntry]) -> Snapshot:
         except Exception:  # whatever failed, another attempt needs the files in staging
             withdraw_files(run, files)
             raise
-    if run.run in snapshot.ancestors:
+    if run.run != snapshot.run:
         logger.info("%s: was committed, and replaced since: version %d", run.title, snapshot.number)
         run.store.remove(run.store.join(file.path) for file in _unlisted(run, files))
     else:

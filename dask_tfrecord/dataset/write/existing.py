@@ -14,6 +14,7 @@ from dask_tfrecord.dataset.snapshot.metadata import Levels, library_version
 from dask_tfrecord.dataset.snapshot.model import Snapshot
 from dask_tfrecord.dataset.snapshot.visibility import newest_snapshot, visible_files
 from dask_tfrecord.dataset.write.neighbours import refuse_datasets_below
+from dask_tfrecord.dataset.write.overwriting import files_unchanged
 from dask_tfrecord.errors import SchemaError
 from dask_tfrecord.files.entry import FileEntry
 from dask_tfrecord.files.options import ReadOptions
@@ -50,7 +51,8 @@ def check_existing_data(
     elif files := visible_files(store):
         refuse_datasets_below(store, "whose files would belong to both")
         _partition_values(store, files, partitioning)
-        _foreign_schema(store, files, schema)
+        with files_unchanged(store):
+            _foreign_schema(store, files, schema)
 
 
 def check_agreement(
@@ -71,14 +73,14 @@ def adopt_foreign_files(store: Store, schema: Schema, partitioning: Sequence[Fie
     """Describe the files of other tools as a snapshot with the number 0, which is not stored.
 
     Every file is read once, because the snapshot needs its number of records. Return None if there are no
-    files.
+    files. Raise ConcurrentWriteError if a file is removed or replaced meanwhile.
     """
     files = visible_files(store)
     if not files:
         return None
-    existing = _foreign_schema(store, files, schema)
     values = _partition_values(store, files, partitioning)
-    with ThreadPoolExecutor(_THREADS) as pool:
+    with files_unchanged(store), ThreadPoolExecutor(_THREADS) as pool:
+        existing = _foreign_schema(store, files, schema)
         entries = list(pool.map(lambda file: _entry(store, file), files))
     entries = [replace(entry, values=row) for entry, row in zip(entries, values, strict=True)]
     return Snapshot(tuple(entries), existing, None, "", library_version(), tuple(partitioning), 0)

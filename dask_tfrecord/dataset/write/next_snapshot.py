@@ -10,9 +10,9 @@ from dask_tfrecord.dataset.snapshot.metadata import library_version, next_ancest
 from dask_tfrecord.dataset.snapshot.model import Snapshot, file_table, find_snapshot
 from dask_tfrecord.dataset.snapshot.names import exported_files, snapshot_path, stored_offsets
 from dask_tfrecord.dataset.snapshot.versions import versions
-from dask_tfrecord.dataset.snapshot.visibility import visible_files
+from dask_tfrecord.dataset.snapshot.visibility import intact_snapshot, visible_files
 from dask_tfrecord.dataset.write.existing import adopt_foreign_files, check_agreement
-from dask_tfrecord.dataset.write.overwriting import intact_snapshot, listed_files
+from dask_tfrecord.dataset.write.overwriting import listed_files
 from dask_tfrecord.dataset.write.run import WriteRun
 from dask_tfrecord.files.entry import FileEntry
 from dask_tfrecord.files.storage.paths import parent_of

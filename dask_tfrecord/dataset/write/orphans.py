@@ -12,7 +12,6 @@ from dask_tfrecord.dataset.snapshot.versions import versions
 from dask_tfrecord.dataset.write.staging import finish_newest, remove_staging
 from dask_tfrecord.files.part_names import is_part, run_of
 from dask_tfrecord.files.storage.listing import list_directory
-from dask_tfrecord.files.storage.paths import name_of
 from dask_tfrecord.files.storage.store import Store, Upload
 
 logger = logging.getLogger(__name__)
@@ -43,15 +42,14 @@ def remove_orphans(store: Store, before: datetime, *, dry_run: bool = False) -> 
         finish_newest(store)
     removed: list[str] = []
     for run, unlisted in _unlisted_files(store).items():
-        directories = [f"{STAGING}/{name}" for name in open_runs(store) if name.startswith(run)]
-        staged = [path for directory in directories for path in _files_in(store, directory)]
-        if _last_modified(store, [*unlisted, *staged] or map(store.join, directories)) < before:
+        directory = f"{STAGING}/{run}"
+        staged = _files_in(store, directory)
+        if _last_modified(store, [*unlisted, *staged] or [store.join(directory)]) < before:
             if not dry_run:
                 count, root = len(unlisted) + len(staged), store.public(store.root)
-                logger.info("%s: remove %d files of the interrupted write %s", root, count, run)
+                logger.info("%s: remove %d files of the interrupted write %s", root, count, run[:8])
                 store.remove(unlisted)
-                for directory in directories:
-                    remove_staging(store, name_of(directory))
+                remove_staging(store, run)
             removed += [*unlisted, *staged]
     files = [*_temporary_files(store, before), *_unneeded_offsets(store, before)]
     uploads = _uploads(store, before)
@@ -64,19 +62,20 @@ def remove_orphans(store: Store, before: datetime, *, dry_run: bool = False) -> 
 
 
 def _unlisted_files(store: Store) -> dict[str, list[str]]:
-    """Return the data files of open runs that are in their final place and in no snapshot, by short run id.
+    """Return the data files of open runs that are in their final place and in no snapshot, by run.
 
     A run removes its staging directory last, so runs without one have left nothing. Data files with their
     names were copied here, or belong to another dataset in a subdirectory.
     """
     parts = [file.path for file in list_directory(store) if is_part(file.path)]
-    runs: dict[str, list[str]] = {run[:8]: [] for run in open_runs(store)}
+    runs: dict[str, list[str]] = {run: [] for run in open_runs(store)}
     numbers = versions(store)  # after listing the files, so that a commit in between is included
     listed = _listed_files(store, numbers)
     for path in parts:
-        run = run_of(path) or ""
-        if path not in listed and run in runs:
-            runs[run].append(path)
+        made_by = run_of(path) or ""
+        if path not in listed:  # the names of older versions hold only the first digits of the run
+            for run in [run for run in runs if run.startswith(made_by)]:
+                runs[run].append(path)
     return runs
 
 

@@ -2,17 +2,17 @@
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 
 from dask_tfrecord.codec import HEADER_BYTES
 from dask_tfrecord.codec.codecs import decompressor, detect, is_frame
-from dask_tfrecord.dataset.snapshot.model import Snapshot, file_table, find_snapshot
+from dask_tfrecord.dataset.snapshot.model import Snapshot, file_table
 from dask_tfrecord.dataset.snapshot.names import METADATA_DIRECTORY, exported_files
-from dask_tfrecord.dataset.snapshot.visibility import visible_files
+from dask_tfrecord.dataset.snapshot.visibility import intact_snapshot, visible_files
 from dask_tfrecord.dataset.write.neighbours import refuse_datasets_below
-from dask_tfrecord.errors import DestinationError, TFRecordError
+from dask_tfrecord.errors import ConcurrentWriteError, DestinationError, FileChangedError, TFRecordError
 from dask_tfrecord.files.storage.listing import SIDE_FILES, FileInfo
 from dask_tfrecord.files.storage.local_links import linked_directories
 from dask_tfrecord.files.storage.paths import name_of
@@ -69,13 +69,6 @@ def replaceable_files(store: Store) -> frozenset[str]:
     return frozenset(store.relative(file.path) for file in unlisted)
 
 
-def intact_snapshot(store: Store) -> Snapshot | None:
-    """Return the newest snapshot, or None if it is damaged or missing."""
-    with suppress(TFRecordError):
-        return find_snapshot(store)
-    return None
-
-
 def listed_files(snapshot: Snapshot | None) -> frozenset[str]:
     """Return the files that a snapshot lists."""
     return frozenset(file_table(snapshot).paths) if snapshot else frozenset()
@@ -99,11 +92,24 @@ def refusal(store: Store, files: Sequence[FileInfo]) -> DestinationError:
 
 def _foreign_files(store: Store, files: Sequence[FileInfo]) -> list[str]:
     """Return the files that are not TFRecord files, relative to the root."""
-    with ThreadPoolExecutor(_THREADS) as pool:
+    with files_unchanged(store), ThreadPoolExecutor(_THREADS) as pool:
         results = list(pool.map(lambda file: _is_tfrecord(store, file), files))
     return [
         store.relative(file.path) for file, is_tfrecord in zip(files, results, strict=True) if not is_tfrecord
     ]
+
+
+@contextmanager
+def files_unchanged(store: Store) -> Iterator[None]:
+    """Raise ConcurrentWriteError if a file that is read in the block was removed or replaced."""
+    try:
+        yield
+    except (FileNotFoundError, FileChangedError):
+        raise ConcurrentWriteError(
+            "another write removed or replaced files here at the same time",
+            path=store.public(store.root),
+            advice="start the write again",
+        ) from None
 
 
 def _is_tfrecord(store: Store, file: FileInfo) -> bool:
@@ -115,7 +121,9 @@ def _is_tfrecord(store: Store, file: FileInfo) -> bool:
         return bool(_TFRECORD_NAME.fullmatch(name))
     try:
         content = _first_bytes(store, file, file.size)
-    except (TFRecordError, FileNotFoundError, PermissionError):
+    except FileChangedError:
+        raise
+    except (TFRecordError, PermissionError):
         return False
     return is_frame(content) or (not content and bool(_TFRECORD_NAME.fullmatch(name)))
 

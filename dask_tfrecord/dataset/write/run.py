@@ -6,6 +6,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal
+from uuid import uuid4
 
 import pyarrow as pa
 
@@ -14,9 +15,10 @@ from dask_tfrecord.dataset.partitioning.grouping import group_by_directory
 from dask_tfrecord.dataset.snapshot.file_table import rows_of_run
 from dask_tfrecord.dataset.snapshot.metadata import Levels
 from dask_tfrecord.dataset.snapshot.model import Snapshot, file_table, find_snapshot, read_snapshot
-from dask_tfrecord.dataset.snapshot.names import snapshot_path, staged
+from dask_tfrecord.dataset.snapshot.names import open_runs, snapshot_path, staged
 from dask_tfrecord.dataset.snapshot.part import Part, read_part
 from dask_tfrecord.dataset.snapshot.versions import versions
+from dask_tfrecord.dataset.snapshot.visibility import has_committed, intact_snapshot
 from dask_tfrecord.files.entry import FileEntry
 from dask_tfrecord.files.options import WriteOptions
 from dask_tfrecord.files.part_names import part_name, run_of
@@ -31,6 +33,15 @@ logger = logging.getLogger(__name__)
 Mode = Literal["create", "append", "overwrite", "partitions"]
 
 
+def draw_run(store: Store) -> str:
+    """Draw the id of a new run. Neither a run of the dataset nor an open run has it."""
+    taken, newest = open_runs(store), intact_snapshot(store)
+    while True:
+        run = uuid4().hex
+        if run not in taken and (newest is None or not has_committed(newest, run)):
+            return run
+
+
 @dataclass(frozen=True, repr=False)
 class WriteRun:
     """One call of `to_tfrecord`.
@@ -42,7 +53,8 @@ class WriteRun:
     schema : Schema
         The columns of the records.
     run : str
-        A random id, 32 hexadecimal digits. It is in the names of all files of this write.
+        A random id, 32 hexadecimal digits, as `draw_run` returns it. It is in the names of all files of this
+        write.
     options : WriteOptions
         How files are written.
     mode : "create", "append", "overwrite" or "partitions"
@@ -119,7 +131,7 @@ class WriteRun:
 
     def owns(self, path: str) -> bool:
         """Return True if a data file belongs to this run, including earlier attempts at the same commit."""
-        return run_of(path) == self.run[:8]
+        return run_of(path) == self.run
 
     def staged(self, name: str) -> str:
         """Return the path in the store where a file of this run is staged until the commit."""
@@ -176,7 +188,7 @@ class WriteRun:
                 if part.fields["run"] == self.run:
                     return self._unless_bypassed(part)
         newest = find_snapshot(self.store) if newer else None
-        return newest if newest and self.run in newest.ancestors else None
+        return newest if newest and has_committed(newest, self.run) else None
 
     def _unless_bypassed(self, part: Part) -> Snapshot | None:
         """Remove this run's snapshot if the newest one was made without knowing it. Else return it.

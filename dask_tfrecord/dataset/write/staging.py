@@ -2,10 +2,9 @@
 
 import json
 import logging
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Collection, Sequence
 
-from dask_tfrecord.dataset.snapshot.model import find_snapshot
+from dask_tfrecord.dataset.snapshot.model import file_table
 from dask_tfrecord.dataset.snapshot.names import (
     REPLACED,
     STAGING,
@@ -14,7 +13,7 @@ from dask_tfrecord.dataset.snapshot.names import (
     replaced_files,
     staged,
 )
-from dask_tfrecord.errors import TFRecordError
+from dask_tfrecord.dataset.snapshot.visibility import intact_snapshot, unfinished_commits
 from dask_tfrecord.files.storage.store import Store
 
 logger = logging.getLogger(__name__)
@@ -31,25 +30,27 @@ def remove_staging(store: Store, run: str) -> None:
     store.remove_tree(f"{STAGING}/{run}")
 
 
-def finish_commit(store: Store, run: str) -> None:
-    """After the snapshot was created: remove the replaced files, create ``_SUCCESS``, remove staging."""
-    store.remove(store.join(path) for path in replaced_files(store, run))
+def finish_commit(store: Store, run: str, kept: Collection[str] = ()) -> None:
+    """After the snapshot was created: remove the replaced files, create ``_SUCCESS``, remove staging.
+
+    ``kept`` are files that are in the dataset again.
+    """
+    store.remove(store.join(path) for path in replaced_files(store, run) if path not in kept)
     store.fs.pipe_file(store.join(SUCCESS), b"")
     remove_staging(store, run)
 
 
 def finish_newest(store: Store, *, running: str = "") -> None:
-    """Finish the newest commit, if it was interrupted after its snapshot was created.
+    """Finish the newest commit, and those before it, if they were interrupted after the snapshot was created.
 
     Does nothing if the newest snapshot is damaged. ``running`` is the run of the caller, if it writes.
     """
-    runs = {*open_runs(store)} - {running}
-    if not runs:  # a snapshot of many files takes long to parse
+    if not {*open_runs(store)} - {running}:  # a snapshot of many files takes long to parse
         return
-    newest = None
-    with suppress(TFRecordError):
-        newest = find_snapshot(store)
-    if newest is not None and newest.run in runs:
-        root = store.public(store.root)
-        logger.info("%s: finish the interrupted cleanup of write %s", root, newest.run[:8])
-        finish_commit(store, newest.run)
+    newest = intact_snapshot(store)
+    if newest is None:
+        return
+    for run in unfinished_commits(store, newest):
+        if run != running:
+            logger.info("%s: finish the interrupted cleanup of write %s", store.public(store.root), run[:8])
+            finish_commit(store, run, frozenset(file_table(newest).paths))

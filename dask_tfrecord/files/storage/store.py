@@ -38,6 +38,9 @@ _T = TypeVar("_T")
 # other stores a new file is written under a temporary name in its directory and then renamed.
 _UPLOADING = frozenset({"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "adl", "oss", "oci"})
 
+# How often a directory is made again if other writes remove it before a file is in it.
+_ATTEMPTS = 100
+
 # Concurrent requests if each file takes one.
 _THREADS = 16
 
@@ -244,24 +247,25 @@ class Store:
             self.fs.mv(source, target)
 
     def place(self, source: str, target: str) -> None:
-        """Rename a file into a directory, which may not exist yet or may be removed while it is empty."""
-        while True:
-            try:
-                return self._in_directory(parent_of(target), lambda: self.move(source, target))
-            except FileNotFoundError:
-                if not self.fs.exists(source):
-                    raise
+        """Rename a file into a directory, which is made if it does not exist."""
+        self._in_directory(parent_of(target), lambda: self.move(source, target), source)
 
-    def _in_directory(self, directory: str, create: Callable[[], _T]) -> _T:
+    def _in_directory(self, directory: str, create: Callable[[], _T], source: str | None = None) -> _T:
         """Call a function that creates a file in a directory, and make the directory if it does not exist.
 
-        On the local disk, the function is tried first, because most directories exist.
+        The function is called again if the directory disappears: other writes remove empty directories. If
+        the ``source`` of the file is missing, it is not called again.
         """
-        if self.local:
-            with suppress(FileNotFoundError):
+        failures = 0
+        while True:
+            try:
+                if failures or not self.local:  # on a local disk, most directories exist
+                    self.fs.makedirs(directory, exist_ok=True)
                 return create()
-        self.fs.makedirs(directory, exist_ok=True)
-        return create()
+            except (FileNotFoundError, FileExistsError):
+                failures += 1
+                if failures > _ATTEMPTS or (source is not None and not self.fs.exists(source)):
+                    raise
 
     def sync_directory(self, path: str) -> None:
         """Make renames into a local directory survive a power cut. Does nothing on other filesystems."""

@@ -1,0 +1,222 @@
+"""A script that stops one operation at each of its filesystem events, and does another operation meanwhile.
+
+Each line of its input is a JSON list: what is in the directory at the start, the two operations, an empty
+directory, and the stride. If it is 1, the first operation stops at each event, one per run. For each line it
+prints, as JSON, what was wrong: a list of texts, empty if nothing was.
+"""
+
+import json
+import os
+import shutil
+import sys
+import traceback
+import warnings
+from collections.abc import Callable
+from itertools import count, permutations
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import dask
+import dask.dataframe as dd
+import pandas as pd
+
+import dask_tfrecord
+from dask_tfrecord.dataset.write import commit as commits
+
+EVENTS = {"open", "os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.link", "os.listdir", "os.scandir"}
+OLD = (0, 1, 2)
+NEW = (10, 20)  # the rows of the first and of the second operation
+KEYED = {"partition_on": "key"}
+REPLACING = {"overwrite", "dying overwrite", "partitions"}
+# A reader whose files are being replaced fails with one of these.
+OVERTAKEN = (FileNotFoundError, dask_tfrecord.CorruptRecordError)
+
+State = frozenset[int]
+
+
+def rows(*numbers: int) -> dd.DataFrame:
+    return dd.from_pandas(pd.DataFrame({"n": numbers, "key": [n % 10 for n in numbers]}), npartitions=1)
+
+
+def write(place: Path, *numbers: int, **options: Any) -> None:
+    dask_tfrecord.to_tfrecord(rows(*numbers), place, **KEYED, **options)
+
+
+def write_and_die(place: Path, number: int) -> None:
+    """Overwrite, and die after the commit."""
+    with patch.object(commits, "remove_replaced", lambda run: None):
+        write(place, number, overwrite=True)
+
+
+def read(place: Path, **options: Any) -> State:
+    """Return the rows; none if there is no dataset. Raise if a row is doubled."""
+    try:
+        ddf = dask_tfrecord.read_tfrecord(place, **options)
+    except FileNotFoundError:
+        if dask_tfrecord.exists(place):
+            raise
+        return frozenset()
+    found = ddf["n"].compute().tolist()
+    if len(set(found)) < len(found):
+        raise AssertionError(f"doubled rows: {sorted(found)}")
+    return frozenset(found)
+
+
+def prepare(start: str, place: Path) -> None:
+    if start == "nothing":
+        return
+    write(place, *OLD[:2])
+    write(place, *OLD[2:], append=True)
+    if start == "foreign":
+        shutil.rmtree(place / "_tfrecord")
+        for at, path in enumerate(sorted(place.glob("*/part-*"))):
+            path.rename(path.with_name(f"{at}.tfrecord"))
+
+
+OPERATIONS: dict[str, Callable[[Path, int], Any]] = {
+    "create": lambda place, number: write(place, number),
+    "append": lambda place, number: write(place, number, append=True),
+    "overwrite": lambda place, number: write(place, number, overwrite=True),
+    "partitions": lambda place, number: write(place, number, overwrite="partitions"),
+    "dying overwrite": write_and_die,
+    "cleanup": lambda place, number: dask_tfrecord.cleanup(place),
+    "read": lambda place, number: read(place),
+}
+
+
+def applied(operation: str, number: int, state: State) -> State:
+    """Return the rows after an operation that succeeded."""
+    if operation in ("cleanup", "read"):
+        return state
+    kept = frozenset() if operation in ("overwrite", "dying overwrite") else state
+    if operation == "partitions":
+        kept = frozenset(n for n in state if n % 10 != number % 10)
+    return kept | {number}
+
+
+class Stopping:
+    """An audit hook. It does ``meanwhile`` before the event with the given number of the operation."""
+
+    def __init__(self) -> None:
+        self.number, self.place, self.meanwhile = -1, "", lambda: None
+        self.done = 0
+        sys.addaudithook(self.note)
+
+    def note(self, event: str, arguments: tuple[Any, ...]) -> None:
+        if self.place and event in EVENTS and self.place in str(arguments[0]):
+            self.done += 1
+            if self.done == self.number + 1:
+                place, self.place = self.place, ""
+                self.meanwhile()
+                self.place = place
+
+
+def attempt(operation: str, place: Path, number: int) -> Any:
+    """Do an operation. Return its result, or the exception that it raised."""
+    try:
+        return OPERATIONS[operation](place, number)
+    except Exception as error:  # the caller judges it
+        return error
+
+
+def check(place: Path, start: State, operations: tuple[str, str], results: list[Any]) -> None:
+    """Raise AssertionError if the results or the files are wrong after both operations."""
+    succeeded = []
+    for operation, other, result, number in zip(operations, reversed(operations), results, NEW, strict=True):
+        if not isinstance(result, Exception):
+            succeeded.append((operation, number))
+            continue
+        fails = (
+            (dask_tfrecord.ConcurrentWriteError,)
+            if operation != "create"
+            else (dask_tfrecord.DestinationError,)
+        )
+        if operation == "read":
+            fails = OVERTAKEN if other in REPLACING else ()
+        if not isinstance(result, fails):
+            raise AssertionError(f"{operation}: {''.join(traceback.format_exception(result))}")
+    possible = set()
+    for order in permutations(succeeded):
+        states = [start]
+        for operation, number in order:
+            states.append(applied(operation, number, states[-1]))
+        possible.add(states[-1])
+    found = read(place)
+    if found not in possible:
+        raise AssertionError(f"{sorted(found)}, not one of {sorted(map(sorted, possible))}")
+    if operations[0] == "read" and not isinstance(results[0], Exception):
+        seen = {start, *possible}
+        if results[0] not in seen:
+            raise AssertionError(f"read {sorted(results[0])}, not one of {sorted(map(sorted, seen))}")
+    if dask_tfrecord.exists(place) and (without := read(place, use_snapshot=False)) != found:
+        raise AssertionError(f"without the snapshot {sorted(without)}, not {sorted(found)}")
+    dask_tfrecord.cleanup(place, older_than="0s")
+    if read(place) != found:
+        raise AssertionError(f"after cleanup {sorted(read(place))}, not {sorted(found)}")
+    check_files(place)
+
+
+def check_files(place: Path) -> None:
+    """Raise AssertionError if a version is not readable, or if a file belongs to none."""
+    present = {str(path.relative_to(place)) for path in place.rglob("*.tfrecord")}
+    if not (place / "_tfrecord").exists():
+        return
+    listed = set()
+    for version in dask_tfrecord.Snapshot.history(place)["version"].tolist():
+        listed |= {file.path for file in dask_tfrecord.Snapshot.open(place, version=version).files}
+    if listed != present:
+        raise AssertionError(f"unlisted or missing after cleanup: {sorted(listed ^ present)}")
+    if (place / "_tfrecord" / "staging").exists():
+        raise AssertionError("staging is left after cleanup")
+
+
+def interleave(
+    stopping: Stopping, start: str, operations: tuple[str, str], directory: Path, stride: int
+) -> list[str]:
+    wrong = []
+    origin = directory / "start"
+    prepare(start, origin)
+    old = read(origin)
+    for number in count(0, stride):
+        place = directory / str(number)
+        if origin.exists():
+            shutil.copytree(origin, place)
+        results: list[Any] = [None, None]
+
+        def meanwhile(place: Path = place, results: list[Any] = results) -> None:
+            results[1] = attempt(operations[1], place, NEW[1])
+
+        stopping.number, stopping.done, stopping.meanwhile = number, 0, meanwhile
+        stopping.place = str(place)
+        results[0] = attempt(operations[0], place, NEW[0])
+        stopping.place = ""
+        total = stopping.done
+        if total <= number:
+            meanwhile()
+        try:
+            check(place, old, operations, results)
+        except Exception as error:  # also one that a read raises
+            text = (
+                "".join(traceback.format_exception(error))
+                if not isinstance(error, AssertionError)
+                else str(error)
+            )
+            wrong.append(f"at event {number}: {text}")
+        shutil.rmtree(place, ignore_errors=True)
+        if total <= number:
+            return wrong
+    return wrong
+
+
+if __name__ == "__main__":
+    stopping = Stopping()
+    with dask.config.set(scheduler="sync"), warnings.catch_warnings():
+        for line in sys.stdin:
+            start, first, second, directory, stride = json.loads(line)
+            try:
+                answer = interleave(stopping, start, (first, second), Path(directory), stride)
+            except Exception:
+                answer = [traceback.format_exc()]
+            print(json.dumps(answer), flush=True)
+    os._exit(0)
