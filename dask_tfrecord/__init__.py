@@ -9,6 +9,7 @@ import logging
 from dask_tfrecord import accessor
 from dask_tfrecord.dataset.snapshot.metadata import library_version
 from dask_tfrecord.dataset.snapshot.model import Snapshot
+from dask_tfrecord.description import ColumnDescription, Description, inspect
 from dask_tfrecord.errors import (
     ConcurrentWriteError,
     CorruptRecordError,
@@ -20,7 +21,7 @@ from dask_tfrecord.errors import (
     TFRecordError,
 )
 from dask_tfrecord.feed.batches import Batches, iter_batches
-from dask_tfrecord.feed.export import export
+from dask_tfrecord.feed.export import export, metadata_schema
 from dask_tfrecord.feed.record_table import RecordTable
 from dask_tfrecord.files.entry import Block, ColumnStatistics, FileEntry
 from dask_tfrecord.housekeeping import cleanup, exists
@@ -33,10 +34,12 @@ from dask_tfrecord.writer import to_tfrecord
 __all__ = [
     "Batches",
     "Block",
+    "ColumnDescription",
     "ColumnStatistics",
     "ConcurrentWriteError",
     "CorruptRecordError",
     "CorruptRecordWarning",
+    "Description",
     "DestinationError",
     "Field",
     "FileChangedError",
@@ -51,7 +54,9 @@ __all__ = [
     "exists",
     "export",
     "index",
+    "inspect",
     "iter_batches",
+    "metadata_schema",
     "read_tfrecord",
     "take",
     "to_tfrecord",

@@ -3,7 +3,6 @@
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any, Literal, SupportsIndex, Unpack, get_args, overload
 
 import dask.dataframe as dd
@@ -11,23 +10,20 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dask_tfrecord import arguments, expr
-from dask_tfrecord.cluster import check_cluster, compute_each
-from dask_tfrecord.codec import MAX_RECORD_BYTES, RecordType
-from dask_tfrecord.config import keyword_or_default
-from dask_tfrecord.dataset.discovery import Infer, ReadRequest, open_dataset
+from dask_tfrecord.cluster import check_cluster
+from dask_tfrecord.codec import MAX_RECORD_BYTES
+from dask_tfrecord.dataset.discovery import Infer
 from dask_tfrecord.dataset.plan import Dataset
 from dask_tfrecord.dataset.snapshot.metadata import Levels
-from dask_tfrecord.dataset.snapshot.model import Snapshot
-from dask_tfrecord.dataset.write.destination import destination
-from dask_tfrecord.dataset.write.neighbours import refuse_other_files
 from dask_tfrecord.errors import SchemaError, TFRecordError
-from dask_tfrecord.files.damage import DamagePolicy, OnCorrupt, check_policy, check_quarantine_path
-from dask_tfrecord.files.options import Extra, ReadOptions
+from dask_tfrecord.files.damage import OnCorrupt
+from dask_tfrecord.files.options import Extra
 from dask_tfrecord.files.storage.filesystem import Filesystem
 from dask_tfrecord.files.storage.listing import PathLike
 from dask_tfrecord.foreign_keywords import explain_keywords
 from dask_tfrecord.frames.arrow_to_pandas import numpy_names
 from dask_tfrecord.keywords import AnyCompression, AnyRecordType, AnySchema, DtypeBackend, ReadKeywords
+from dask_tfrecord.read_request import open_request, read_request
 from dask_tfrecord.schema.model import Field, Schema
 
 logger = logging.getLogger(__name__)
@@ -271,47 +267,36 @@ def read_tfrecord(
     0  1912
     1  1906
     """
-    path = arguments.paths(path)
-    arguments.choice("record_type", record_type, ("infer", *get_args(RecordType)))
-    arguments.choice("infer", infer, get_args(Infer))
-    arguments.choice("extra", extra, get_args(Extra))
     dtype_backend = "pyarrow" if dtype_backend is None else dtype_backend
     arguments.choice("dtype_backend", dtype_backend, get_args(DtypeBackend))
-    arguments.flags(use_snapshot=use_snapshot, verify_crc=verify_crc, calculate_divisions=calculate_divisions)
-    arguments.mappings(storage_options=storage_options)
-    schema = arguments.schema(schema)
-    damage = _damage_policy(on_corrupt, max_corrupt, quarantine_path, storage_options, filesystem)
-    options = ReadOptions(
-        compression=arguments.compression(compression, "infer"),
-        verify_crc=verify_crc,
-        max_record_bytes=arguments.record_limit(max_record_bytes),
-        extra="ignore" if isinstance(schema, pa.Schema | Schema | Snapshot) else extra,
-        damage=damage,
-        path_column=arguments.origin_column(include_path_column, "path"),
-        offset_column=arguments.origin_column(include_offset_column, "offset"),
-    )
-    request = ReadRequest(
-        columns=_requested_columns(columns, index),
+    request = read_request(
+        columns,
         schema=schema,
         hive=hive,
         use_snapshot=use_snapshot,
-        record_type=record_type,
         infer=infer,
-        filters=None if isinstance(filters, list | tuple) and not filters else filters,
-        options=options,
-        version=arguments.count("version", version),
-        blocksize=keyword_or_default("blocksize", blocksize, partial(arguments.byte_count, "blocksize")),
-        whole_files=calculate_divisions,
-        partition_by=_key_columns(partition_by, calculate_divisions),
+        filters=filters,
+        version=version,
+        blocksize=blocksize,
+        partition_by=partition_by,
+        record_type=record_type,
+        compression=compression,
+        extra=extra,
+        include_path_column=include_path_column,
+        include_offset_column=include_offset_column,
+        on_corrupt=on_corrupt,
+        max_corrupt=max_corrupt,
+        quarantine_path=quarantine_path,
+        verify_crc=verify_crc,
+        max_record_bytes=max_record_bytes,
+        index=index,
+        calculate_divisions=calculate_divisions,
         storage_options=storage_options,
         filesystem=filesystem,
     )
     check_cluster()
 
-    dataset = open_dataset(path, request, compute_each=compute_each).with_origin_columns()
-    if damage.quarantine is not None:
-        check_quarantine_path(damage.quarantine, dataset.store)
-        refuse_other_files(damage.quarantine)
+    dataset = open_request(path, request)
     if logger.isEnabledFor(logging.INFO):  # the summary looks at all files
         logger.info("%s: read planned: %s", dataset.store.public(dataset.store.root), dataset.summary)
 
@@ -325,47 +310,6 @@ def read_tfrecord(
 
     ddf = expr.read(dataset, names, numpy=numpy, index=levels, divisions=divisions)
     return ddf[columns] if isinstance(columns, str) else ddf
-
-
-def _damage_policy(
-    on_corrupt: OnCorrupt,
-    max_corrupt: int | float | None,
-    quarantine_path: PathLike | None,
-    storage_options: dict[str, Any] | None,
-    filesystem: Filesystem,
-) -> DamagePolicy:
-    arguments.choice("on_corrupt", on_corrupt, get_args(OnCorrupt))
-    quarantine = None
-    if quarantine_path is not None:
-        arguments.path(quarantine_path, "quarantine_path")
-        quarantine = destination(quarantine_path, storage_options, filesystem)
-    policy = DamagePolicy(on_corrupt, max_corrupt, quarantine)
-    check_policy(policy)
-    return policy
-
-
-def _key_columns(partition_by: Any, calculate_divisions: bool) -> tuple[str, ...]:
-    if partition_by is None:
-        return ()
-    names = arguments.names("partition_by", partition_by)
-    if not names or len(set(names)) < len(names):
-        raise TFRecordError(
-            f"partition_by={partition_by!r} must name at least one column, and none twice",
-            advice="pass the names of partition columns",
-        )
-    if calculate_divisions:
-        raise TFRecordError(
-            "partition_by= and calculate_divisions=True cannot be combined", advice="pass one of them"
-        )
-    return tuple(names)
-
-
-def _requested_columns(columns: Any, index: Any) -> list[str] | None:
-    """The columns and index levels that the caller names; None if all columns are read."""
-    if columns is None:
-        return None
-    levels = [] if index is None or index is False else arguments.names("index", index)
-    return [*arguments.names("columns", columns), *levels]
 
 
 def _index_levels(dataset: Dataset, index: Any, columns: Sequence[str] | None) -> Levels:

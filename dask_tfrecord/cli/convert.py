@@ -11,7 +11,6 @@ from dask_tfrecord.cli.failures import note_paths
 from dask_tfrecord.cli.formats.names import FORMATS, Format, format_of_target
 from dask_tfrecord.cli.formats.sources import Selection, open_source
 from dask_tfrecord.cli.formats.targets import Target, plan_write
-from dask_tfrecord.cli.where import parse
 
 
 def _blocksize(ctx: click.Context, param: click.Parameter, value: str | None) -> int | str | None:
@@ -34,8 +33,7 @@ def _blocksize(ctx: click.Context, param: click.Parameter, value: str | None) ->
 )
 @options.columns
 @options.where
-@options.types
-@options.version
+@options.reading
 @click.option(
     "--null",
     "nulls",
@@ -86,7 +84,6 @@ def _blocksize(ctx: click.Context, param: click.Parameter, value: str | None) ->
 )
 @click.option("--dry-run", is_flag=True, help="Print the plan, and write nothing.")
 @options.as_json
-@options.storage_options
 @options.computing
 @click.pass_context
 def convert_command(
@@ -97,12 +94,10 @@ def convert_command(
     source_format: Format | None,
     target_format: Format | None,
     columns: list[str] | None,
-    where: str | None,
-    types: dict[str, Any] | None,
-    version: int | None,
+    where: Any,
+    read: dict[str, Any],
     nulls: tuple[str, ...],
     blocksize: int | str | None,
-    storage_options: dict[str, Any] | None,
     computing: Computing,
     dry_run: bool,
     as_json: bool,
@@ -118,8 +113,9 @@ def convert_command(
     note_paths(ctx, *source, target)
     places = source[0] if len(source) == 1 else list(source)
     to = target_format or format_of_target(target)
-    selection = Selection(columns, None if where is None else parse(where), types, nulls, blocksize, version)
-    destination = Target(target, to, storage_options=_options_for(target, storage_options), **how)
+    storage_options = read.pop("storage_options", None)
+    selection = Selection(columns, where, nulls, blocksize, read)
+    destination = Target(target, to, storage_options=options.storage_of(target, storage_options), **how)
     watch = Stopwatch()
     # Planning may compute, too: the rows of a column without a type, or where the records of a file begin.
     with computing.running("Converting") as meter:
@@ -127,7 +123,7 @@ def convert_command(
             places,
             source_format,
             selection,
-            _options_for(source[0], storage_options),
+            options.storage_of(source[0], storage_options),
             index=None if to == "tfrecord" else False,
         )
         write = plan_write(opened, destination)
@@ -140,11 +136,6 @@ def convert_command(
         output.print_json(result)
     else:
         output.print_pairs({name.replace("_", " "): _shown(value) for name, value in result.items()})
-
-
-def _options_for(path: str, storage_options: dict[str, Any] | None) -> dict[str, Any] | None:
-    """Return the storage options of a path: a local path has none."""
-    return storage_options if "://" in path and not path.startswith("file://") else None
 
 
 def _summary(written: tuple[int, int, int], watch: Stopwatch) -> dict[str, Any]:

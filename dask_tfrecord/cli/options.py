@@ -3,13 +3,16 @@
 import functools
 import json
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import click
 from dask.utils import parse_bytes
 
+import dask_tfrecord
 from dask_tfrecord.cli.compute import Computing
 from dask_tfrecord.cli.failures import keep_secret, note_paths
+from dask_tfrecord.cli.where_option import Filters, parse
 from dask_tfrecord.files.storage.redaction import is_secret_name
 from dask_tfrecord.schema.type_names import arrow_type
 
@@ -65,6 +68,22 @@ def _types(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -
     return found or None
 
 
+def _secret_path(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
+    keep_secret(ctx, value)
+    return value
+
+
+def _condition(ctx: click.Context, param: click.Parameter, value: str | None) -> Filters | None:
+    return None if value is None else parse(value)
+
+
+def _limit(ctx: click.Context, param: click.Parameter, value: str | None) -> int | float | None:
+    for number in (int, float):
+        with suppress(ValueError):
+            return None if value is None else number(value)
+    raise click.BadParameter(f"{value!r} is neither a number of records nor a fraction")
+
+
 paths = click.argument("path", nargs=-1, required=True, metavar="PATH...", callback=_paths)
 path = click.argument("path", callback=_path)
 
@@ -86,6 +105,7 @@ columns = click.option(
 where = click.option(
     "--where",
     metavar="CONDITION",
+    callback=_condition,
     help="Rows to read, such as \"x > 3 and country == 'CH'\". Comparisons, `in [...]`, `is None`, `and`, "
     "`or`, `not` and parentheses, as in Python. Dates and times are text: \"day >= '2024-01-31'\". "
     "`column('a-b')` names a column that is not a Python name.",
@@ -98,31 +118,81 @@ types = click.option(
     callback=_types,
     help="Arrow type of a column, such as age=int8 or tags=list<string>. Default: inferred. Repeatable.",
 )
-version = click.option(
+as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON, for scripts.")
+
+_infer = click.option(
+    "--infer",
+    type=click.Choice(["sample", "all"]),
+    default="sample",
+    show_default=True,
+    help="Records that show the columns of files without a snapshot.",
+)
+_schema_of = click.option(
+    "--schema",
+    "schema_of",
+    metavar="PATH",
+    callback=_secret_path,
+    help="Directory of a dataset whose snapshot gives all columns and types. Not with --type.",
+)
+_version = click.option(
     "--version",
     type=click.IntRange(1),
     metavar="N",
     help="Version of the dataset to read, as `inspect` lists the versions. Default: the newest.",
 )
-as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON, for scripts.")
+_no_snapshot = click.option(
+    "--no-snapshot", is_flag=True, help="Read all files of a directory, as if another tool had written them."
+)
+_on_corrupt = click.option(
+    "--on-corrupt",
+    type=click.Choice(["raise", "skip", "quarantine"]),
+    default="raise",
+    show_default=True,
+    help="What to do with damaged records. skip reads all others, and warns. quarantine also stores the lost "
+    "bytes.",
+)
+_quarantine = click.option(
+    "--quarantine",
+    metavar="PATH",
+    callback=_secret_path,
+    help="Directory for the lost bytes, with --on-corrupt quarantine.",
+)
+_max_corrupt = click.option(
+    "--max-corrupt",
+    metavar="LIMIT",
+    callback=_limit,
+    help="Damage that a partition may lose before it is an error: a number of records, or a fraction such as "
+    "0.01. Default: no limit.",
+)
 
 
-def computing(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options that say where Dask computes. The command gets them as ``computing``."""
+# The keywords that `options.reading` always gives.
+READ_DEFAULTS = {"infer": "sample", "use_snapshot": True, "on_corrupt": "raise"}
 
-    @functools.wraps(command)
-    def run(**arguments: Any) -> Any:
-        names = ("scheduler", "workers", "threads", "memory_limit")
-        settings = {name: arguments.pop(name) for name in names}
-        local = [name for name in names[1:] if settings[name] is not None]
-        if settings["scheduler"] and local:
-            option = local[0].replace("_", "-")
-            raise click.UsageError(f"--{option} is for a local cluster, and --scheduler names another one")
-        return command(computing=Computing(**settings), **arguments)
 
-    for option in (_memory_limit, _threads, _workers, _scheduler):
-        run = option(run)
-    return run
+def _read_keywords(
+    *,
+    types: dict[str, Any] | None,
+    schema_of: str | None,
+    no_snapshot: bool,
+    quarantine: str | None,
+    **others: Any,
+) -> dict[str, Any]:
+    """Return the keywords of `read_tfrecord` and `inspect` that the options stand for."""
+    if types and schema_of:
+        raise click.UsageError("--type and --schema exclude one another")
+    schema: Any = types
+    if schema_of is not None:
+        schema = dask_tfrecord.Snapshot.open(
+            schema_of, storage_options=storage_of(schema_of, others["storage_options"])
+        )
+    keywords = {**others, "schema": schema, "use_snapshot": not no_snapshot, "quarantine_path": quarantine}
+    return {name: value for name, value in keywords.items() if value is not None}
+
+
+def storage_of(path: str, storage_options: dict[str, Any] | None) -> dict[str, Any] | None:
+    """Return the storage options of a path: a local path has none."""
+    return storage_options if "://" in path and not path.startswith("file://") else None
 
 
 def _memory_limit_text(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
@@ -152,3 +222,48 @@ _memory_limit = click.option(
     callback=_memory_limit_text,
     help='Compute in a local cluster whose workers have this memory each, such as "4 GB".',
 )
+
+
+def _computing(**settings: Any) -> Computing:
+    local = [name for name in ("workers", "threads", "memory_limit") if settings[name] is not None]
+    if settings["scheduler"] and local:
+        option = local[0].replace("_", "-")
+        raise click.UsageError(f"--{option} is for a local cluster, and --scheduler names another one")
+    return Computing(**settings)
+
+
+def _gathered(
+    name: str, make: Callable[..., Any], *options: Callable[[Callable[..., Any]], Callable[..., Any]]
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Return a decorator that adds options. The command gets one argument, which a function makes of them."""
+
+    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(command)
+        def run(**arguments: Any) -> Any:
+            values = {option: arguments.pop(option) for option in names}
+            return command(**arguments, **{name: make(**values)})
+
+        before = {param.name for param in getattr(run, "__click_params__", ())}
+        for option in reversed(options):
+            option(run)
+        names = [param.name for param in run.__click_params__ if param.name not in before]  # type: ignore[attr-defined]  # click adds the attribute
+        return run
+
+    return decorate
+
+
+# The options that say what is read, as the keywords of `read_tfrecord`, and where Dask computes.
+reading = _gathered(
+    "read",
+    _read_keywords,
+    types,
+    _schema_of,
+    _infer,
+    _version,
+    _no_snapshot,
+    _on_corrupt,
+    _quarantine,
+    _max_corrupt,
+    storage_options,
+)
+computing = _gathered("computing", _computing, _scheduler, _workers, _threads, _memory_limit)

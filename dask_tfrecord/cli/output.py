@@ -16,7 +16,7 @@ from rich.cells import cell_len, set_cell_size
 
 from dask_tfrecord.cli.escapes import escaped_json, printable
 from dask_tfrecord.cli.failures import ReaderLeftError
-from dask_tfrecord.cli.formats.json_text import json_lines, json_values
+from dask_tfrecord.cli.json_text import json_lines, json_values
 
 # The width of tables if neither a terminal nor the variable COLUMNS gives one.
 _WIDTH = 120

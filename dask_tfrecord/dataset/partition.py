@@ -1,7 +1,7 @@
 """What one task reads, and the reading of it."""
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -112,7 +112,7 @@ class Partition:
             return rows_without_columns(sum(table.num_rows for table in tables))
         return pa.concat_tables(tables or [pa.Table.from_batches([self.schema.no_rows()])])
 
-    def stream(self, warn: Warn = warn_here) -> Iterator[pa.Table]:
+    def stream(self, warn: Warn = warn_here) -> Generator[pa.Table, None, None]:
         """Yield the rows that `read` returns, in tables of a few MiB that are read one after the other.
 
         What is not consumed is not read. Errors are those of `read`.
@@ -122,10 +122,14 @@ class Partition:
             return
         check_unchanged(self.store, self.pruned_files)
         losses = Losses(self.options.damage)
-        for split in self.splits:
-            for table in self._decode_stepwise(split, losses):
-                losses.rows += table.num_rows
-                yield self._filter(self._with_partition_values(table))
+        try:
+            for split in self.splits:
+                for table in self._decode_stepwise(split, losses):
+                    losses.rows += table.num_rows
+                    yield self._filter(self._with_partition_values(table))
+        except GeneratorExit:  # the caller has enough rows, which must not hide the damage between them
+            losses.report(warn)
+            raise
         losses.finish(warn)
 
     def _filter(self, table: pa.Table) -> pa.Table:

@@ -312,7 +312,39 @@ def _dtype(item: Field) -> str:
 
 
 def metadata_schema(snapshot: Snapshot) -> str:
-    """The schema of TensorFlow Metadata, in the text format of protobuf."""
+    """Return the schema of TensorFlow Metadata, in the text format of protobuf.
+
+    ``export(path, "tfmd")`` writes the same text to a file.
+
+    Parameters
+    ----------
+    snapshot : Snapshot
+        The snapshot whose columns are described.
+
+    Returns
+    -------
+    str
+        A message ``tensorflow.metadata.v0.Schema``.
+
+    Raises
+    ------
+    TFRecordError
+        If the records are not Examples.
+
+    Examples
+    --------
+    >>> import dask.dataframe as dd
+    >>> import dask_tfrecord
+    >>> ddf = dd.from_dict({"x": [1, 2, 3]}, npartitions=1)
+    >>> print(dask_tfrecord.metadata_schema(dask_tfrecord.to_tfrecord(ddf, "numbers")))
+    feature {
+      name: "x"
+      type: INT
+      presence { min_fraction: 1.0 min_count: 1 }
+      shape {  }
+    }
+    <BLANKLINE>
+    """
     _check_examples(snapshot, "schema.pbtxt describes")
     return "".join(_tfmd_feature(snapshot, item) for item in snapshot.schema.fields)
 

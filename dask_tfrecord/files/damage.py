@@ -200,6 +200,10 @@ class Losses:
         most, total = self.policy.max_corrupt, self.rows + self.count
         if isinstance(most, float) and self.count > most * total:
             raise self.too_many(next(iter(self._files)), f"of {total:,}")
+        self.report(warn)
+
+    def report(self, warn: Warn) -> None:
+        """Warn about each file of which damage was skipped."""
         for path, found in self._files.items():
             warn(f"{path}: {found}")
 

@@ -67,7 +67,7 @@ def serve(address: str, script: Path) -> None:
 
 
 if __name__ == "__main__":
-    from dask_tfrecord.cli import care, convert, look  # noqa: F401  # the commands import them
+    from dask_tfrecord.cli import convert, maintenance, show  # noqa: F401  # the commands import them
     from dask_tfrecord_cli import main
 
     serve(sys.argv[1], Path(sys.argv[2]))

@@ -15,17 +15,17 @@ import click
 
 # The module and the first line of the help of each subcommand, in the order of the help.
 COMMANDS = {
-    "inspect": ("look", "Describe a dataset: files, rows, codec, columns, version and first rows."),
-    "head": ("look", "Print the first rows."),
-    "cat": ("look", "Print all rows."),
-    "count": ("look", "Print the number of rows."),
-    "schema": ("look", "Print the columns and their types."),
-    "verify": ("care", "Read all files, and report damage and differences."),
-    "index": ("care", "Store a snapshot of files that another tool wrote."),
-    "cleanup": ("care", "Remove the files of interrupted writes."),
+    "inspect": ("show", "Describe a dataset: files, rows, codec, columns, version and first rows."),
+    "head": ("show", "Print the first rows."),
+    "cat": ("show", "Print all rows."),
+    "count": ("show", "Print the number of rows."),
+    "schema": ("show", "Print the columns and their types."),
+    "verify": ("maintenance", "Read all files, and report damage and differences."),
+    "index": ("maintenance", "Store a snapshot of files that another tool wrote."),
+    "cleanup": ("maintenance", "Remove the files of interrupted writes."),
     "convert": ("convert", "Convert between TFRecord, Parquet, CSV and JSON lines."),
-    "export": ("care", "Describe a dataset to another library, by files beside the data."),
-    "serve": ("care", "Serve the rows to other processes as Arrow streams."),
+    "export": ("maintenance", "Describe a dataset to another library, by files beside the data."),
+    "serve": ("maintenance", "Serve the rows to other processes as Arrow streams."),
 }
 
 _INTERRUPTED = 130  # the exit code of the shell for a program that SIGINT ended

@@ -22,9 +22,9 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyarrow import csv
 
-from dask_tfrecord.cli.formats.json_text import json_lines, json_values
 from dask_tfrecord.cli.formats.names import SUFFIXES, Format, format_of_name
 from dask_tfrecord.cli.formats.sources import computed_partitions
+from dask_tfrecord.cli.json_text import json_lines, json_values
 from dask_tfrecord.cluster import check_cluster
 from dask_tfrecord.dataset.partitioning.grouping import group_by_directory
 from dask_tfrecord.dataset.write.destination import destination

@@ -1,7 +1,7 @@
 """The source of `convert`: files of any of the formats -> a Dask DataFrame of selected columns and rows."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal
 
@@ -13,7 +13,8 @@ import pandas as pd
 import dask_tfrecord
 from dask_tfrecord.cli.formats.names import Format, format_of_files
 from dask_tfrecord.cli.formats.text_files import BLOCK_BYTES, TextFormat, read_text
-from dask_tfrecord.cli.where import Filters
+from dask_tfrecord.cli.options import READ_DEFAULTS
+from dask_tfrecord.cli.where_option import Filters
 from dask_tfrecord.dataset.query.filters import names_in, parse_filters
 from dask_tfrecord.dataset.query.predicates import Predicate
 from dask_tfrecord.dataset.snapshot.visibility import committed_files, snapshot_of_version
@@ -41,22 +42,19 @@ class Selection:
         The columns, in this order. All by default.
     filters : list of list of tuple, optional
         The rows, as in `read_tfrecord`. All by default.
-    types : dict of str to pyarrow.DataType, optional
-        The types of some columns of TFRecord, CSV or JSON lines. The others are inferred.
     nulls : tuple of str
         Additional spellings of null in CSV files.
     blocksize : int, "none", optional
         Stored bytes of a partition, or "none" to make a partition of each file.
-    version : int, optional
-        The version of a TFRecord dataset. The newest by default.
+    read : dict
+        Other keywords of `read_tfrecord`. CSV and JSON lines have ``schema`` only, and Parquet none.
     """
 
     columns: list[str] | None = None
     filters: Filters | None = None
-    types: dict[str, Any] | None = None
     nulls: tuple[str, ...] = ()
     blocksize: int | str | None = None
-    version: int | None = None
+    read: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -110,7 +108,8 @@ def open_source(
     _check_options(selection, format)
     if format == "tfrecord":
         ddf = _read_tfrecord(path, selection, storage_options, index)
-        files = _files_of_version(listing, path, selection.version, storage_options)
+        version = selection.read.get("version")
+        files = _files_of_version(listing, path, version, storage_options)
     elif format == "parquet":
         ddf = _read_parquet(path, selection, storage_options, index)
     else:
@@ -127,12 +126,20 @@ def open_source(
 
 
 def _check_options(selection: Selection, format: Format) -> None:
-    if selection.types and format == "parquet":
-        raise click.UsageError("--type is not for Parquet, whose files have types")
     if selection.nulls and format != "csv":
         raise click.UsageError("--null is for CSV files")
-    if selection.version is not None and format != "tfrecord":
-        raise click.UsageError(f"--version is for TFRecord, and SRC is {format}")
+    if format == "tfrecord":
+        return
+    given = {name for name, value in selection.read.items() if value != READ_DEFAULTS.get(name)}
+    if isinstance(selection.read.get("schema"), dict) and format != "parquet":
+        given.remove("schema")
+    if given:
+        named = {"use_snapshot": "no-snapshot", "quarantine_path": "quarantine"}
+        if isinstance(selection.read.get("schema"), dict):
+            named["schema"] = "type"
+        keyword = given.pop()
+        option = named.get(keyword, keyword.replace("_", "-"))
+        raise click.UsageError(f"--{option} is for TFRecord, and SRC is {format}")
 
 
 def _files_of_version(
@@ -157,10 +164,9 @@ def _read_tfrecord(
         path,
         columns=selection.columns,
         filters=selection.filters,
-        schema=selection.types,
-        version=selection.version,
         index=index,
         storage_options=storage_options,
+        **selection.read,
         **size,
     )
 
@@ -187,7 +193,9 @@ def _read_parquet(
 
 
 def _read_text(listing: Listing, format: Format, selection: Selection) -> dd.DataFrame:
-    text = TextFormat("csv" if format == "csv" else "jsonl", selection.types or {}, selection.nulls)
+    text = TextFormat(
+        "csv" if format == "csv" else "jsonl", selection.read.get("schema") or {}, selection.nulls
+    )
     size = BLOCK_BYTES if selection.blocksize is None else _number(selection.blocksize)
     return read_text(listing.store, listing.files, text, _needed(selection), size)
 

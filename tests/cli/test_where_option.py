@@ -6,7 +6,7 @@ import click
 import pyarrow as pa
 import pytest
 
-from dask_tfrecord.cli.where import parse
+from dask_tfrecord.cli.where_option import parse
 from dask_tfrecord.dataset.query.filters import parse_filters
 from dask_tfrecord.schema.model import Schema
 

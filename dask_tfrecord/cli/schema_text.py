@@ -5,18 +5,19 @@ from typing import Any, Literal, get_args
 import click
 import pyarrow as pa
 
+import dask_tfrecord
+from dask_tfrecord import Schema
 from dask_tfrecord.cli.escapes import printable
-from dask_tfrecord.cluster import compute_each
-from dask_tfrecord.dataset.discovery import ReadRequest, open_dataset
-from dask_tfrecord.dataset.snapshot.model import Snapshot
-from dask_tfrecord.feed.export import metadata_schema
-from dask_tfrecord.schema.model import Schema
+from dask_tfrecord.cli.options import READ_DEFAULTS
 
 Form = Literal["arrow", "python", "tensorflow", "pbtxt"]
 FORMS = get_args(Form)
 
+# The keywords that "pbtxt" takes.
+_SNAPSHOT = {"version", "storage_options"}
 
-def schema_text(path: Any, form: Form, version: int | None, storage_options: dict[str, Any] | None) -> str:
+
+def schema_text(path: Any, form: Form, read: dict[str, Any]) -> str:
     """Return the columns of a path as text.
 
     Parameters
@@ -27,18 +28,17 @@ def schema_text(path: Any, form: Form, version: int | None, storage_options: dic
         "python" is code of a `pyarrow.Schema` for ``schema=``. "tensorflow" is code of the spec for
         TensorFlow's parser, and needs TensorFlow. "pbtxt" is the schema of TensorFlow Metadata, and needs a
         snapshot.
-    version : int, optional
-        Version of the dataset. By default the newest one.
-    storage_options : dict, optional
-        Options for the filesystem.
+    read : dict
+        Keywords of `read_tfrecord`.
     """
+    given = {name: value for name, value in read.items() if value != READ_DEFAULTS.get(name)}
     if form == "pbtxt":
-        if isinstance(path, list):
-            raise click.UsageError("--as pbtxt needs one directory with a snapshot")
-        return metadata_schema(Snapshot.open(path, version, storage_options=storage_options))
+        if isinstance(path, list) or not given.keys() <= _SNAPSHOT:
+            raise click.UsageError("--as pbtxt needs one directory with a snapshot, and only takes --version")
+        return dask_tfrecord.metadata_schema(dask_tfrecord.Snapshot.open(path, **given))
     if form == "tensorflow":
-        if version is not None:
-            raise click.UsageError("--as tensorflow describes the newest version; leave out --version")
+        if not given.keys() <= {"storage_options"}:
+            raise click.UsageError("--as tensorflow describes the newest version, and takes no such option")
         try:
             from dask_tfrecord.feed.tensorflow import feature_spec  # TensorFlow is optional
         except ModuleNotFoundError as error:
@@ -46,9 +46,8 @@ def schema_text(path: Any, form: Form, version: int | None, storage_options: dic
                 raise
             advice = "pip install tensorflow"
             raise click.ClickException(f"--as tensorflow needs the package tensorflow: {advice}") from None
-        return feature_spec(path, storage_options=storage_options).code()
-    request = ReadRequest(version=version, storage_options=storage_options)
-    schema = open_dataset(path, request, compute_each=compute_each).schema
+        return feature_spec(path, **given).code()
+    schema = dask_tfrecord.inspect(path, **read).schema
     if form == "python":
         return _python(schema)
     return "\n".join(f"{printable(item.name)}: {item.type}" for item in schema.fields)

@@ -1,6 +1,7 @@
 """`inspect --plot`: the sizes of the files, the lengths of lists and the values of a sample."""
 
 from collections.abc import Callable
+from contextlib import closing
 from functools import partial
 from pathlib import PurePath
 from typing import Any
@@ -10,11 +11,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dask_tfrecord.cli.describe import Description
-from dask_tfrecord.cli.describe.rows import sample_rows
+from dask_tfrecord import Description
 from dask_tfrecord.cli.escapes import printable
-from dask_tfrecord.dataset.plan import Dataset
-from dask_tfrecord.schema.storage_types import innermost, is_list, value_type
 
 _ROWS = 10_000
 _FILES = 5
@@ -27,10 +25,10 @@ _COLOUR = "#3b6ea5"
 _Draw = Callable[[Any], None]
 
 
-def draw(target: str, dataset: Dataset, described: Description) -> None:
+def draw(target: str, described: Description) -> None:
     """Draw a dataset to a file whose suffix gives the format, such as .png, .svg or .pdf."""
     figure_class = _matplotlib(target)
-    rows = sample_rows(dataset, _ROWS, _FILES)
+    rows = _sample(described)
     panels: list[tuple[str, _Draw]] = [("bytes of a file", partial(_histogram, np.array(described.sizes)))]
     for name, column in zip(rows.column_names, rows.columns, strict=True):
         panels += _panels(name, pa.concat_arrays(column.chunks) if column.num_chunks else column)
@@ -55,6 +53,26 @@ def draw(target: str, dataset: Dataset, described: Description) -> None:
     figure.savefig(target, dpi=100)
 
 
+def _sample(described: Description) -> pa.Table:
+    """Read some first rows of some files, which are spread over the dataset."""
+    count = min(_FILES, len(described.files))
+    tables = [described.schema.arrow.empty_table()]
+    for number in range(count):
+        missing = _ROWS // count
+        with closing(described.iter_tables([number * len(described.files) // count])) as rows:
+            for table in rows:
+                tables.append(table.slice(0, missing))
+                missing -= table.num_rows
+                if missing <= 0:
+                    break
+    return pa.concat_tables(tables)
+
+
+def _is_list(type_: pa.DataType) -> bool:
+    kinds = pa.types
+    return bool(kinds.is_list(type_) or kinds.is_large_list(type_) or kinds.is_fixed_size_list(type_))
+
+
 def _matplotlib(target: str) -> Any:
     """The class of figures, without a window system."""
     try:
@@ -75,19 +93,19 @@ def _panels(name: str, array: Any) -> list[tuple[str, _Draw]]:
     """The panels of a column."""
     if isinstance(array.type, pa.BaseExtensionType):
         array = array.storage
-    if is_list(array.type):
+    if _is_list(array.type):
         found = []
         if not pa.types.is_fixed_size_list(array.type):
             lengths = pc.list_value_length(array).drop_null().to_numpy(zero_copy_only=False)
             found.append((f"{name}: list lengths", partial(_histogram, lengths)))
         values = array
-        while is_list(values.type):
+        while _is_list(values.type):
             values = values.flatten()
         return [*found, *_panels(f"{name}: values", values)]
     nulls = f" ({array.null_count:,} nulls)" if array.null_count else ""
-    type_ = value_type(innermost(array.type))
     if pa.types.is_dictionary(array.type):
         array = array.dictionary_decode()
+    type_ = array.type
     array = array.drop_null()
     kinds = pa.types
     if kinds.is_integer(type_) or kinds.is_floating(type_) or kinds.is_decimal(type_):

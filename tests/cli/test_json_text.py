@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dask_tfrecord.cli.formats.json_text import json_lines, json_values
+from dask_tfrecord.cli.json_text import json_lines, json_values
 
 UTC = datetime.UTC
 

@@ -1,0 +1,137 @@
+"""`inspect`: a description of a dataset as text and as JSON."""
+
+import json
+from collections.abc import Iterator
+from datetime import datetime
+from typing import Any
+
+import pyarrow as pa
+
+from dask_tfrecord import ColumnDescription, Description
+from dask_tfrecord.cli import output
+from dask_tfrecord.cli.json_text import json_lines, json_values
+
+
+def first_rows(described: Description, count: int) -> pa.Table:
+    """Read the first rows. The rest of a file is not read."""
+    return pa.concat_tables([described.schema.arrow.empty_table(), *_first_tables(described, count)])
+
+
+def _first_tables(described: Description, count: int) -> Iterator[pa.Table]:
+    for table in described.iter_tables() if count else ():
+        yield table.slice(0, count)
+        count -= table.num_rows
+        if count <= 0:
+            return
+
+
+def description_json(described: Description, rows: pa.Table) -> dict[str, Any]:
+    """Return a description and some rows for scripts."""
+    return {
+        "path": described.path,
+        "files": len(described.files),
+        "bytes": sum(described.sizes),
+        "rows": described.rows,
+        "codecs": described.codecs,
+        "record_type": described.schema.record_type,
+        "partition_columns": described.partition_columns,
+        "partition_directories": described.directories,
+        "version": described.version,
+        "versions": described.versions,
+        "columns": [
+            {
+                "name": column.name,
+                "type": str(column.type),
+                "feature": column.feature,
+                "nulls": column.nulls,
+                "min": _bound_json(column, column.min),
+                "max": _bound_json(column, column.max),
+                "list_lengths": column.lengths,
+            }
+            for column in described.columns
+        ],
+        "first_rows": [json.loads(line) for line in bytes(json_lines(rows)).splitlines()],
+    }
+
+
+def _bound_json(column: ColumnDescription, value: Any) -> Any:
+    """Return the smallest or greatest value in the form that it has in JSON lines."""
+    type_ = column.type
+    while pa.types.is_dictionary(type_) or pa.types.is_nested(type_):  # statistics are those of single values
+        type_ = type_.value_type
+    return json.loads(json_values(pa.array([value], type_))[0].as_py())
+
+
+def print_description(described: Description, rows: pa.Table) -> None:
+    """Print a description and some rows for people."""
+    sizes = described.sizes
+    files = f"{len(sizes):,}"
+    if len(sizes) > 1:
+        files += f", of {' to '.join(f'{size:,}' for size in sorted({min(sizes), max(sizes)}))} bytes"
+    pairs = {
+        "path": described.path,
+        "version": described.version or "none: no snapshot describes the files",
+        "rows": "not known" if described.rows is None else f"{described.rows:,}",
+        "bytes": f"{sum(sizes):,}",
+        "files": files,
+        "codec": ", ".join(described.codecs),
+        "records": described.schema.record_type,
+    }
+    if described.partition_columns:
+        pairs["directories"] = f"{described.directories:,}, by {', '.join(described.partition_columns)}"
+    output.print_pairs(pairs)
+    output.print_lines([""])
+    print_columns(described)
+    if len(described.versions) > 1:
+        output.print_lines([""])
+        _print_versions(described)
+    if rows.num_rows:
+        output.print_lines(["", f"first {rows.num_rows} rows"])
+        output.print_frame(rows)
+
+
+def print_columns(described: Description) -> None:
+    """Print the columns and what is known of their values."""
+    output.print_table(
+        ["column", "type", "feature", "nulls", "min", "max", "list lengths"],
+        (
+            (
+                column.name,
+                column.type,
+                column.feature,
+                None if column.nulls is None else f"{column.nulls:,}",
+                _shown(column.min),
+                _shown(column.max),
+                column.lengths and " to ".join(f"{length:,}" for length in dict.fromkeys(column.lengths)),
+            )
+            for column in described.columns
+        ),
+        numbers=["nulls"],
+        cut="type",
+    )
+
+
+def _print_versions(described: Description) -> None:
+    output.print_table(
+        ["version", "created", "mode", "files", "rows", "bytes"],
+        (
+            (
+                one["version"],
+                one["created"] and f"{one['created']:%Y-%m-%d %H:%M:%S}",
+                one["mode"],
+                f"{one['files']:,}",
+                f"{one['records']:,}",
+                f"{one['bytes']:,}",
+            )
+            for one in described.versions
+        ),
+        numbers=["version", "files", "rows", "bytes"],
+    )
+
+
+def _shown(value: Any) -> str | None:
+    if isinstance(value, float):
+        return f"{value:.7g}"
+    if isinstance(value, datetime):
+        return value.isoformat().replace("+00:00", "Z")
+    return None if value is None else str(value)

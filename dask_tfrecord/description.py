@@ -1,0 +1,333 @@
+"""`inspect`: what is known of a dataset without reading its rows, and the rows one after the other."""
+
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from inspect import signature
+from typing import Any, Literal
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dask_tfrecord.codec.codecs import detect
+from dask_tfrecord.dataset.discovery import Infer
+from dask_tfrecord.dataset.plan import Dataset
+from dask_tfrecord.dataset.query.comparison_keys import comparison_key
+from dask_tfrecord.dataset.snapshot.model import Snapshot
+from dask_tfrecord.errors import TFRecordError, calling
+from dask_tfrecord.files.damage import OnCorrupt
+from dask_tfrecord.files.entry import ColumnStatistics, FileEntry
+from dask_tfrecord.files.options import Extra
+from dask_tfrecord.files.storage.filesystem import Filesystem
+from dask_tfrecord.files.storage.listing import FileInfo, PathLike
+from dask_tfrecord.files.storage.redaction import redact_errors
+from dask_tfrecord.files.storage.store import Store
+from dask_tfrecord.foreign_keywords import explain_keywords
+from dask_tfrecord.keywords import AnyCompression, AnyRecordType, AnySchema
+from dask_tfrecord.read_request import open_request, read_request
+from dask_tfrecord.schema.model import Field, Schema, feature_text
+
+# The most bytes of a file that show its codec, and the number of files whose codec is detected.
+_HEAD_BYTES = 16
+_DETECTED_FILES = 16
+
+
+@dataclass(frozen=True)
+class ColumnDescription:
+    """A column, and what the statistics of all files prove about its values.
+
+    Parameters
+    ----------
+    name : str
+        The name.
+    type : pyarrow.DataType
+        The type.
+    feature : str
+        The feature that stores the column, or "directory" for a partition column.
+    nulls : int, optional
+        The number of nulls. None if it is not known.
+    min, max : object, optional
+        The smallest and the greatest value. None if there are no values, or if they are not known.
+    lengths : tuple of int, optional
+        The lengths of the shortest and the longest list. None if the column has no lists, or if the lengths
+        are not known.
+    """
+
+    name: str
+    type: pa.DataType
+    feature: str
+    nulls: int | None = None
+    min: Any = None
+    max: Any = None
+    lengths: tuple[int, int] | None = None
+
+
+@explain_keywords
+@redact_errors
+def inspect(
+    path: PathLike | Sequence[PathLike],
+    *,
+    columns: Sequence[str] | None = None,
+    schema: AnySchema | None = None,
+    hive: bool | Mapping[str, Any] = True,
+    use_snapshot: bool = True,
+    infer: Infer = "sample",
+    filters: Sequence[Any] | pc.Expression | None = None,
+    version: int | None = None,
+    record_type: AnyRecordType = "infer",
+    compression: AnyCompression | Literal["infer"] | None = "infer",
+    extra: Extra = "raise",
+    on_corrupt: OnCorrupt = "raise",
+    max_corrupt: int | float | None = None,
+    quarantine_path: PathLike | None = None,
+    storage_options: dict[str, Any] | None = None,
+    filesystem: Filesystem = None,
+) -> "Description":
+    """Open a dataset without Dask, to see what it holds or to iterate over its rows.
+
+    A dataset with a snapshot is described by the snapshot. Of other files, a sample of the records is read.
+
+    Parameters
+    ----------
+    path : str, path-like or list of these
+        A directory, a glob, a file, or a list of these, as in `read_tfrecord`.
+    columns : list of str, optional
+        Columns to describe and to read, in this order. By default all columns.
+    schema, hive, use_snapshot, infer, filters, version, record_type, compression, extra
+        As in `read_tfrecord`.
+    on_corrupt, max_corrupt, quarantine_path
+        As in `read_tfrecord`. ``max_corrupt`` applies to each file.
+    storage_options, filesystem
+        As in `read_tfrecord`.
+
+    Returns
+    -------
+    Description
+        The files and the columns. `Description.iter_tables` reads the rows.
+
+    Raises
+    ------
+    FileNotFoundError
+        If the path matches no file, or the dataset does not have this ``version``.
+    CorruptRecordError
+        If a sampled record is damaged.
+    SchemaError
+        If ``columns`` or ``filters`` name an unknown column.
+
+    See Also
+    --------
+    verify : Read all files, and report damage and differences.
+
+    Examples
+    --------
+    >>> import dask_tfrecord
+    >>> from dask import dataframe as dd
+    >>> ddf = dd.from_dict({"name": ["Ada", "Alan", None], "born": [1815, 1912, 1906]}, npartitions=2)
+    >>> snapshot = dask_tfrecord.to_tfrecord(ddf, "people")
+    >>> found = dask_tfrecord.inspect("people")
+    >>> found.rows, len(found.files)
+    (3, 2)
+    >>> for column in found.columns:
+    ...     print(column.name, column.type, column.nulls, column.min, column.max)
+    name string 1 Ada Alan
+    born int64 0 1815 1912
+    >>> next(found.iter_tables()).to_pylist()
+    [{'name': 'Ada', 'born': 1815}, {'name': 'Alan', 'born': 1912}]
+    """
+    request = read_request(
+        columns,
+        schema=schema,
+        hive=hive,
+        use_snapshot=use_snapshot,
+        infer=infer,
+        filters=filters,
+        version=version,
+        blocksize=None,
+        record_type=record_type,
+        compression=compression,
+        extra=extra,
+        on_corrupt=on_corrupt,
+        max_corrupt=max_corrupt,
+        quarantine_path=quarantine_path,
+        storage_options=storage_options,
+        filesystem=filesystem,
+    )
+    dataset = open_request(path, request)
+    read = dataset.schema if columns is None else dataset.schema.select(request.columns or ())
+    directory: Any = path  # only a directory has a version
+    history = partial(Snapshot.history, directory, storage_options=storage_options, filesystem=filesystem)
+    return Description(dataset, read, history)
+
+
+class Description:
+    """The files, the columns and the rows of a dataset. `inspect` returns it.
+
+    Attributes
+    ----------
+    schema : Schema
+        The columns that are read.
+    version : int, optional
+        The number of the described version. None without a snapshot.
+    """
+
+    def __init__(self, dataset: Dataset, schema: Schema, history: Callable[[], pd.DataFrame]) -> None:
+        self._dataset = dataset
+        self._history = history
+        self.schema = schema
+        self.version = dataset.version
+
+    def __repr__(self) -> str:
+        return f"Description({self.path!r}, {len(self.files):,} files, {len(self.schema.fields):,} columns)"
+
+    @property
+    def path(self) -> str:
+        """The root, without credentials."""
+        return self._dataset.store.public(self._dataset.store.root)
+
+    @cached_property
+    def _splits(self) -> list[FileInfo]:
+        return [split.file for splits in self._dataset.partitions for split in splits]
+
+    @property
+    def files(self) -> list[str]:
+        """The paths of the files in the order of their rows. Files that no filter can match are left out."""
+        return [self._dataset.store.public(file.path) for file in self._splits]
+
+    @property
+    def sizes(self) -> list[int]:
+        """The stored bytes of each file."""
+        return [file.size or 0 for file in self._splits]
+
+    @cached_property
+    def rows(self) -> int | None:
+        """The number of rows in the files, before filters. None if a snapshot does not prove it."""
+        return None if self._entries is None else sum(entry.records for entry in self._entries)
+
+    @cached_property
+    def versions(self) -> list[dict[str, Any]]:
+        """The versions that can be read, the newest last, as `Snapshot.history` describes them.
+
+        Empty without a snapshot.
+        """
+        if self.version is None:
+            return []
+        versions: list[dict[str, Any]] = pa.Table.from_pandas(
+            self._history(), preserve_index=False
+        ).to_pylist()
+        return versions
+
+    @cached_property
+    def codecs(self) -> list[str]:
+        """The codecs of some files, which are spread over the dataset. "none" for uncompressed files."""
+        files = self._splits[:: max(1, len(self._splits) // _DETECTED_FILES)]
+        heads = self._dataset.store.read_ranges([(file.path, 0, _HEAD_BYTES) for file in files if file.size])
+        return list(dict.fromkeys(detect(head) or "none" for head in heads))
+
+    @property
+    def partition_columns(self) -> list[str]:
+        """The columns that are in the names of directories."""
+        return list(self._dataset.partition_values)
+
+    @property
+    def directories(self) -> int:
+        """The number of partition directories."""
+        values = (column.to_pylist() for column in self._dataset.partition_values.values())
+        return len(set(zip(*values, strict=True)))
+
+    @cached_property
+    def columns(self) -> list[ColumnDescription]:
+        """The columns, and what is known about their values."""
+        return [self._column(item) for item in self.schema.fields]
+
+    def iter_tables(self, files: Iterable[int] | None = None) -> Generator[pa.Table, None, None]:
+        """Yield the rows that pass the filters in their order, in tables of a few MiB.
+
+        The tables are read one after the other in this thread, so that the memory is bounded. The rest of a
+        file is not read if the iterator is closed.
+
+        Parameters
+        ----------
+        files : iterable of int, optional
+            Numbers of the `files` to read. By default all files.
+
+        Raises
+        ------
+        CorruptRecordError
+            For damage, unless ``on_corrupt`` skips it.
+        FileChangedError
+            If a file changed after it was listed.
+        SchemaError
+            For a value that does not fit its column.
+        """
+        for index in range(self._dataset.npartitions) if files is None else files:
+            with closing(self._dataset.partition(index, self.schema).stream()) as tables:
+                while (table := _next(tables, self._dataset.store)) is not None:
+                    if table.num_rows:
+                        yield table
+
+    @cached_property
+    def _entries(self) -> list[FileEntry] | None:
+        """The entries of the files in the snapshot. None unless the snapshot describes all of them."""
+        entries = [self._dataset.entries.get(file.path) for file in self._splits]
+        known = [entry for entry in entries if entry is not None]
+        return known if self.version is not None and len(known) == len(entries) else None
+
+    def _column(self, item: Field) -> ColumnDescription:
+        if item.name in self._dataset.partition_values:
+            column = self._dataset.partition_values[item.name]
+            values = [value for value in column.to_pylist() if value is not None]
+            least, greatest = _bounds(item, values)
+            nulls = None if self._entries is None else self._rows_of_nulls(column)
+            return ColumnDescription(item.name, item.type, "directory", nulls, least, greatest)
+        unknown = ColumnDescription(item.name, item.type, feature_text(item))
+        found = self._statistics(item.name)
+        if found is None:
+            return unknown
+        ends = [length for column, _ in found for length in (column.min_length, column.max_length)]
+        lengths = [length for length in ends if length is not None]
+        has_bounds = all(column.min is not None or column.nulls == records for column, records in found)
+        bounds = [bound for column, _ in found for bound in (column.min, column.max)] if has_bounds else []
+        least, greatest = _bounds(item, [bound for bound in bounds if bound is not None])
+        return replace(
+            unknown,
+            nulls=sum(column.nulls for column, _ in found),
+            min=least,
+            max=greatest,
+            lengths=(min(lengths), max(lengths)) if lengths else None,
+        )
+
+    def _statistics(self, name: str) -> list[tuple[ColumnStatistics, int]] | None:
+        """Return the statistics of a column in each file with rows, and the rows; None if a file has none."""
+        found = []
+        for entry in self._entries or ():
+            column = next((one for one in entry.statistics if one.name == name), None)
+            if entry.records and column is None:
+                return None
+            if entry.records and column is not None:
+                found.append((column, entry.records))
+        return None if self._entries is None else found
+
+    def _rows_of_nulls(self, values: pa.Array) -> int:
+        """Return the number of rows whose partition column is null."""
+        entries = self._entries or ()
+        return sum(
+            entry.records for entry, value in zip(entries, values.to_pylist(), strict=True) if value is None
+        )
+
+
+@redact_errors
+def _next(tables: Iterator[pa.Table], store: Store) -> pa.Table | None:
+    """Return the next table of a store, or None. Errors show the keywords of `inspect`."""
+    with calling("inspect", signature(inspect).parameters):
+        return next(tables, None)
+
+
+def _bounds(item: Field, values: list[Any]) -> tuple[Any, Any]:
+    """Return the smallest and the greatest of some values, in the order in which filters compare them."""
+    try:
+        ordered = sorted(values, key=lambda value: comparison_key(value, item.type))
+    except TFRecordError:  # a type without an order
+        return None, None
+    return (ordered[0], ordered[-1]) if ordered else (None, None)

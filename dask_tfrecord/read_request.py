@@ -1,0 +1,146 @@
+"""The keywords that say which rows are read -> a validated `ReadRequest`.
+
+`read_tfrecord` and `inspect` share them. The keywords that say which collection `read_tfrecord` makes of the
+rows are in `reader`.
+"""
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any, Literal, SupportsIndex, get_args
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dask_tfrecord import arguments
+from dask_tfrecord.cluster import compute_each
+from dask_tfrecord.codec import MAX_RECORD_BYTES, RecordType
+from dask_tfrecord.config import keyword_or_default
+from dask_tfrecord.dataset.discovery import Infer, ReadRequest, open_dataset
+from dask_tfrecord.dataset.plan import Dataset
+from dask_tfrecord.dataset.snapshot.model import Snapshot
+from dask_tfrecord.dataset.write.destination import destination
+from dask_tfrecord.dataset.write.neighbours import refuse_other_files
+from dask_tfrecord.errors import TFRecordError
+from dask_tfrecord.files.damage import DamagePolicy, OnCorrupt, check_policy, check_quarantine_path
+from dask_tfrecord.files.options import Extra, ReadOptions
+from dask_tfrecord.files.storage.filesystem import Filesystem
+from dask_tfrecord.files.storage.listing import PathLike
+from dask_tfrecord.keywords import AnyCompression, AnyRecordType, AnySchema
+from dask_tfrecord.schema.model import Schema
+
+
+def read_request(
+    columns: str | Sequence[str] | None = None,
+    *,
+    schema: AnySchema | None = None,
+    hive: bool | Mapping[str, Any] = True,
+    use_snapshot: bool = True,
+    infer: Infer = "sample",
+    filters: Sequence[Any] | pc.Expression | None = None,
+    version: int | None = None,
+    blocksize: SupportsIndex | str | None = "default",
+    partition_by: str | Sequence[str] | None = None,
+    record_type: AnyRecordType = "infer",
+    compression: AnyCompression | Literal["infer"] | None = "infer",
+    extra: Extra = "raise",
+    include_path_column: bool | str = False,
+    include_offset_column: bool | str = False,
+    on_corrupt: OnCorrupt = "raise",
+    max_corrupt: int | float | None = None,
+    quarantine_path: PathLike | None = None,
+    verify_crc: bool = True,
+    max_record_bytes: SupportsIndex | str = MAX_RECORD_BYTES,
+    index: str | Sequence[str] | Literal[False] | None = None,
+    calculate_divisions: bool = False,
+    storage_options: dict[str, Any] | None = None,
+    filesystem: Filesystem = None,
+) -> ReadRequest:
+    """Validate the keywords, which are described at `read_tfrecord`.
+
+    Raises
+    ------
+    TFRecordError
+        If a keyword has a value of a wrong kind, or if two keywords contradict each other.
+    """
+    arguments.choice("record_type", record_type, ("infer", *get_args(RecordType)))
+    arguments.choice("infer", infer, get_args(Infer))
+    arguments.choice("extra", extra, get_args(Extra))
+    arguments.flags(use_snapshot=use_snapshot, verify_crc=verify_crc, calculate_divisions=calculate_divisions)
+    arguments.mappings(storage_options=storage_options)
+    schema = arguments.schema(schema)
+    options = ReadOptions(
+        compression=arguments.compression(compression, "infer"),
+        verify_crc=verify_crc,
+        max_record_bytes=arguments.record_limit(max_record_bytes),
+        extra="ignore" if isinstance(schema, pa.Schema | Schema | Snapshot) else extra,
+        damage=_damage_policy(on_corrupt, max_corrupt, quarantine_path, storage_options, filesystem),
+        path_column=arguments.origin_column(include_path_column, "path"),
+        offset_column=arguments.origin_column(include_offset_column, "offset"),
+    )
+    return ReadRequest(
+        columns=_requested_columns(columns, index),
+        schema=schema,
+        hive=hive,
+        use_snapshot=use_snapshot,
+        record_type=record_type,
+        infer=infer,
+        filters=None if isinstance(filters, list | tuple) and not filters else filters,
+        options=options,
+        version=arguments.count("version", version),
+        blocksize=keyword_or_default("blocksize", blocksize, partial(arguments.byte_count, "blocksize")),
+        whole_files=calculate_divisions,
+        partition_by=_key_columns(partition_by, calculate_divisions),
+        storage_options=storage_options,
+        filesystem=filesystem,
+    )
+
+
+def open_request(path: Any, request: ReadRequest) -> Dataset:
+    """Find the files and the columns of a path, and add the columns that name file and offset."""
+    found = open_dataset(arguments.paths(path), request, compute_each=compute_each).with_origin_columns()
+    quarantine = request.options.damage.quarantine
+    if quarantine is not None:
+        check_quarantine_path(quarantine, found.store)
+        refuse_other_files(quarantine)
+    return found
+
+
+def _damage_policy(
+    on_corrupt: OnCorrupt,
+    max_corrupt: int | float | None,
+    quarantine_path: PathLike | None,
+    storage_options: dict[str, Any] | None,
+    filesystem: Filesystem,
+) -> DamagePolicy:
+    arguments.choice("on_corrupt", on_corrupt, get_args(OnCorrupt))
+    quarantine = None
+    if quarantine_path is not None:
+        arguments.path(quarantine_path, "quarantine_path")
+        quarantine = destination(quarantine_path, storage_options, filesystem)
+    policy = DamagePolicy(on_corrupt, max_corrupt, quarantine)
+    check_policy(policy)
+    return policy
+
+
+def _key_columns(partition_by: Any, calculate_divisions: bool) -> tuple[str, ...]:
+    if partition_by is None:
+        return ()
+    names = arguments.names("partition_by", partition_by)
+    if not names or len(set(names)) < len(names):
+        raise TFRecordError(
+            f"partition_by={partition_by!r} must name at least one column, and none twice",
+            advice="pass the names of partition columns",
+        )
+    if calculate_divisions:
+        raise TFRecordError(
+            "partition_by= and calculate_divisions=True cannot be combined", advice="pass one of them"
+        )
+    return tuple(names)
+
+
+def _requested_columns(columns: Any, index: Any) -> list[str] | None:
+    """The columns and index levels that the caller names; None if all columns are read."""
+    if columns is None:
+        return None
+    levels = [] if index is None or index is False else arguments.names("index", index)
+    return [*arguments.names("columns", columns), *levels]
