@@ -2,7 +2,7 @@
 
 import atexit
 import gc
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import count
 from typing import Any, Literal, get_args
 from weakref import WeakSet
@@ -30,7 +30,8 @@ from dask_tfrecord.feed.numpy_columns import Array, Ragged, checked_missing, col
 from dask_tfrecord.feed.order import checked_shard
 from dask_tfrecord.feed.sources import open_to_feed, selected_schema
 from dask_tfrecord.files.storage.filesystem import Filesystem
-from dask_tfrecord.files.storage.listing import PathLike
+from dask_tfrecord.files.storage.listing import FileInfo, PathLike
+from dask_tfrecord.files.storage.unchanged import check_file
 from dask_tfrecord.foreign_keywords import explain_keywords
 from dask_tfrecord.schema.model import Field, Schema
 
@@ -41,6 +42,12 @@ _LARGE_RECORD_BYTES = 1 << 14
 
 # The batches that pipelines of TensorFlow are reading.
 _open: WeakSet[Batches] = WeakSet()
+
+# The functions with which pipelines of TensorFlow check files.
+_checks: WeakSet[Callable[[Any], bytes]] = WeakSet()
+
+# In these words TensorFlow reports that it read another number of records than the snapshot has.
+_MISCOUNTED = "FileChangedError: the file has not as many records as when the dataset was listed:"
 
 _CODECS = {None: "", "gzip": "GZIP", "zlib": "ZLIB"}
 
@@ -103,7 +110,8 @@ def tensorflow_dataset(
     Returns
     -------
     tf.data.Dataset
-        Its cardinality is known unless "native" shares files. Tensors have the types of the columns: bool,
+        Its cardinality is known, except that "native" does not count the records of files without a
+        snapshot. Tensors have the types of the columns: bool,
         small integers, float64 and so on. Dates, times and durations are integers in the unit of the column.
 
     Raises
@@ -113,6 +121,10 @@ def tensorflow_dataset(
         ``missing``. With "ours", the latter raises while the dataset is iterated.
     TFRecordError
         If "native" is asked for files that TensorFlow cannot read.
+    tf.errors.OpError
+        While the dataset is iterated, if a file was changed or removed since the call. "native" looks at each
+        file before and after its rows are read. In the workers of the tf.data service, "native" can only
+        compare the numbers of records, and only those of a dataset with a snapshot.
 
     Examples
     --------
@@ -192,48 +204,90 @@ def _native(
 ) -> "tf.data.Dataset":
     """TensorFlow's own reader; batches are made and parsed in the interleave, in parallel."""
     spec = spec_of(dataset, schema, missing, "ragged")
-    files = [split.file for splits in dataset.partitions for split in splits]
-    if shard[1] > max(1, len(files)):
+    splits = [split for splits in dataset.partitions for split in splits]
+    if shard[1] > max(1, len(splits)):
         raise TFRecordError(
-            f"{shard[1]:,} shards of {len(files):,} files: engine='native' shares whole files",
+            f"{shard[1]:,} shards of {len(splits):,} files: engine='native' shares whole files",
             advice="take fewer shards, or pass engine='ours', which shares rows",
         )
-    paths = [dataset.store.public(file.path) for file in files]
-    codecs = [_codec_name(dataset, file.path) for file in files]
+    numbers = range(*slice(shard[0], None, shard[1]).indices(len(splits)))
+    counts = [splits[number].records for number in numbers]
     keys = {
-        item.name: _partition_tensor(dataset, item, missing)
+        item.name: tf.gather(_partition_tensor(dataset, item, missing), numbers)
         for item in schema.fields
         if item.name in dataset.partition_values
     }
-    found = tf.data.Dataset.from_tensor_slices({"path": paths, "codec": codecs, "keys": keys})
-    found = found.shard(shard[1], shard[0])
+    files = {
+        "number": np.array(numbers),
+        "path": [dataset.store.public(splits[number].file.path) for number in numbers],
+        "codec": [_codec_name(dataset, splits[number].file.path) for number in numbers],
+        "rows": np.array([-1 if count is None else count for count in counts], np.int64),
+        "keys": keys,
+    }
+    unchanged = _unchanged_check(dataset, [split.file for split in splits])
+    found = tf.data.Dataset.from_tensor_slices(files)
     if shuffle is not None:
-        found = found.shuffle(len(files), seed=shuffle, reshuffle_each_iteration=True)
+        found = found.shuffle(len(numbers), seed=shuffle, reshuffle_each_iteration=True)
 
     def read(file: Any) -> Any:
         records = tf.data.TFRecordDataset(file["path"], file["codec"], buffer_size=1 << 22)
         if shuffle is not None:
             records = records.shuffle(shuffle_buffer, seed=shuffle, reshuffle_each_iteration=True)
 
-        def parse(batch: Any) -> Tensors:
-            rows = tf.shape(batch)[0]
+        def parse(number: Any, batch: Any) -> Tensors:
+            rows, listed = tf.shape(batch, tf.int64)[0], file["rows"]
+            count = number * batch_size + rows
+            is_expected = (
+                (listed < 0) | tf.equal(count, listed) | (tf.equal(rows, batch_size) & (count < listed))
+            )
+            with tf.control_dependencies([tf.debugging.Assert(is_expected, [_MISCOUNTED, file["path"]])]):
+                batch = tf.identity(batch)
             constant = {name: tf.repeat(value[None], rows, axis=0) for name, value in file["keys"].items()}
             every = {**spec.parse(batch), **constant}
             return {name: every[name] for name in schema.names}
 
-        return records.batch(batch_size).map(parse)
+        check = unchanged(file["number"]).batch(batch_size)
+        batches = check.concatenate(records.batch(batch_size)).concatenate(check)
+        if None not in counts:
+            batches = batches.apply(tf.data.experimental.assert_cardinality(-(-file["rows"] // batch_size)))
+        return batches.enumerate().map(parse)
 
     cycle = 1 if shuffle is None else 2
     found = found.interleave(read, cycle_length=cycle, num_parallel_calls=cycle, deterministic=True)
-    if len(files) > 1 or drop_remainder:
+    if len(numbers) > 1 or drop_remainder:
         found = found.rebatch(batch_size, drop_remainder=drop_remainder)
-    counts = [dataset.count(partition) for partition in range(dataset.npartitions)]
-    if shard[1] == 1 and None not in counts:
+    if None not in counts:
         rows = sum(filter(None, counts))
         found = found.apply(
             tf.data.experimental.assert_cardinality(_nbatches(rows, batch_size, drop_remainder))
         )
     return found
+
+
+def _unchanged_check(dataset: Dataset, files: Sequence[FileInfo]) -> Callable[[Any], "tf.data.Dataset"]:
+    """A function that makes a dataset without elements, which raises if a file is not the one listed."""
+
+    def look(number: Any) -> bytes:
+        try:
+            check_file(dataset.store, files[int(number)])
+        except Exception as error:  # `ignore_errors` below would hide an error that is raised here
+            return f"{type(error).__name__}: {error}".encode()
+        return b""
+
+    def no_element(message: Any) -> Any:
+        with tf.control_dependencies([tf.debugging.Assert(tf.equal(message, ""), [message])]):
+            return tf.constant(False)
+
+    def check(number: Any) -> "tf.data.Dataset":
+        # A stateless function does not prevent that TensorFlow saves the state of an iterator. The workers of
+        # the tf.data service cannot call Python: there, the numbers of records are the only check.
+        told = tf.data.Dataset.from_tensors(number).map(
+            lambda one: tf.ensure_shape(tf.numpy_function(look, [one], tf.string, stateful=False), [])
+        )
+        return told.ignore_errors().filter(no_element)
+
+    _checks.add(look)
+    return check
 
 
 def _codec_name(dataset: Dataset, path: str) -> str:
@@ -332,9 +386,9 @@ def _drop_iterators() -> None:
     """Drop the iterators that a program leaves before their end.
 
     The interpreter would drop them when no thread can run Python any more, and so wait forever for the thread
-    of TensorFlow that calls `_ours`.
+    of TensorFlow that calls `_ours` or checks a file.
     """
-    if _open:
+    if _open or _checks:
         for one in gc.get_objects():
             if issubclass(type(one), tf.data.Iterator):
                 vars(one).clear()

@@ -47,10 +47,10 @@ def check_unchanged(store: Store, files: Sequence[FileInfo] | pa.Table) -> None:
     stamped = list({file.path: file for file in infos if file.stamp}.values())
     if store.local or len(stamped) < 2:
         for file in stamped:
-            _check(store, file)
+            check_file(store, file)
     else:
         with ThreadPoolExecutor(_THREADS) as pool:
-            list(pool.map(partial(_check, store), stamped))
+            list(pool.map(partial(check_file, store), stamped))
 
 
 def _without_unchanged(store: Store, files: pa.Table) -> pa.Table:
@@ -65,7 +65,8 @@ def _without_unchanged(store: Store, files: pa.Table) -> pa.Table:
     return files.filter(pc.invert(pc.fill_null(is_same, False)))
 
 
-def _check(store: Store, file: FileInfo) -> None:
+def check_file(store: Store, file: FileInfo) -> None:
+    """Raise if a file changed since it was listed, as `check_unchanged` does; also without a stamp."""
     expected = ExpectedFile(store.public(file.path), file.size, file.stamp, True, dict)
     try:
         now = store.look(file.path)
