@@ -162,7 +162,7 @@ def _add_map(file: Any, name: str, field_name: str, value: str) -> None:
     )
 
 
-def _message_classes() -> tuple[Any, Any]:
+def _message_classes() -> tuple[Any, ...]:
     file = descriptor_pb2.FileDescriptorProto(name="oracle.proto", package="tensorflow", syntax="proto3")
     one, many, message = _Field.LABEL_OPTIONAL, _Field.LABEL_REPEATED, _Field.TYPE_MESSAGE
     _add(file, "BytesList", ("value", _Field.TYPE_BYTES, many, ""))
@@ -188,16 +188,21 @@ def _message_classes() -> tuple[Any, Any]:
         ("context", message, one, "Features"),
         ("feature_lists", message, one, "FeatureLists"),
     )
+    # The same bytes as an Example, with every entry of the map and its features as bytes, and as a Feature.
+    text, binary = _Field.TYPE_STRING, _Field.TYPE_BYTES
+    _add(file, "OpenEntry", ("key", text, many, ""), ("value", binary, many, ""))
+    _add(file, "OpenFeatures", ("feature", message, many, "OpenEntry"))
+    _add(file, "OpenExample", ("features", message, one, "OpenFeatures"))
+    _add(file, "OpenFeature", *((f"list_{number}", binary, many, "") for number in (1, 2, 3)))
     pool = descriptor_pool.DescriptorPool()
     pool.Add(file)
-    example, sequence = (
+    return tuple(
         message_factory.GetMessageClass(pool.FindMessageTypeByName(f"tensorflow.{name}"))
-        for name in ("Example", "SequenceExample")
+        for name in ("Example", "SequenceExample", "OpenExample", "Feature", "OpenFeature")
     )
-    return example, sequence
 
 
-Example, SequenceExample = _message_classes()
+Example, SequenceExample, OpenExample, FeatureMessage, OpenFeature = _message_classes()
 
 
 def float_bits(value: float) -> int:
@@ -228,7 +233,8 @@ class Record:
     lists: dict[str, list[Feature]] = field(default_factory=dict)
 
 
-def _feature(message: Any) -> Feature:
+def read_feature(message: Any) -> Feature:
+    """The kind and the values of a Feature message."""
     which = message.WhichOneof("kind")
     if which is None:
         return Feature()
@@ -240,11 +246,14 @@ def parse(payload: bytes, record_type: str = "example") -> Record:
     """Parse a payload with google.protobuf, which raises ``DecodeError``."""
     if record_type == "example":
         example = Example.FromString(payload)
-        return Record({name: _feature(f) for name, f in example.features.feature.items()})
+        return Record({name: read_feature(f) for name, f in example.features.feature.items()})
     sequence = SequenceExample.FromString(payload)
     return Record(
-        {name: _feature(f) for name, f in sequence.context.feature.items()},
-        {name: [_feature(f) for f in fl.feature] for name, fl in sequence.feature_lists.feature_list.items()},
+        {name: read_feature(f) for name, f in sequence.context.feature.items()},
+        {
+            name: [read_feature(f) for f in fl.feature]
+            for name, fl in sequence.feature_lists.feature_list.items()
+        },
     )
 
 
@@ -272,12 +281,13 @@ def is_disputed(payload: bytes) -> bool:
     features = list(example.features.feature.values())
     lists = [getattr(feature, kind) for feature in features if (kind := feature.WhichOneof("kind"))]
     parts = [example, example.features, *features, *lists]
-    return drops_map_entries(payload) or any(_holds_number_0(UnknownFieldSet(part)) for part in parts)
+    return drops_map_entries(payload) or any(holds_number_0(UnknownFieldSet(part)) for part in parts)
 
 
-def _holds_number_0(fields: Any) -> bool:
+def holds_number_0(fields: Any) -> bool:
+    """Return True if unknown fields, also in groups, have the number 0, which only some runtimes refuse."""
     return any(
-        field.field_number == 0 or (field.wire_type == 3 and _holds_number_0(field.data)) for field in fields
+        field.field_number == 0 or (field.wire_type == 3 and holds_number_0(field.data)) for field in fields
     )
 
 

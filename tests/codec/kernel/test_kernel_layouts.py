@@ -278,3 +278,53 @@ def test_every_bit_of_an_expected_record_counts(wanted: list[str]) -> None:
             )
         else:
             assert together.damage == alone.damage._replace(record=20, offset=len(before))
+
+
+@pytest.mark.parametrize("every", [1, 2, 5])
+@pytest.mark.parametrize("depth", [0, 1])
+@pytest.mark.parametrize("kind", ["int64", "float", "bytes"])
+def test_an_empty_chunk_that_the_layout_was_learned_from_is_no_value(
+    kind: Kind, depth: int, every: int
+) -> None:
+    """A packed chunk without a number is a list without a number: null in a scalar column."""
+    columns = [Column("id", "int64", 0), Column("x", kind, depth), Column("last", "float", 0)]
+    lists: Any = {"int64": int64_list, "float": float_list, "bytes": bytes_list}[kind]
+    value = {"int64": b"\x07", "float": bytes(4), "bytes": b"text"}[kind]
+    payloads = [
+        example_of(
+            entry("id", int64_list(packed(n))),
+            entry("x", lists(block(1, b"" if n % every == 0 else value))),
+            entry("last", float_list(block(1, b"\x11" * 4))),
+        )
+        for n in range(60)
+    ]
+    rows, damage = at_once(payloads, columns, None)
+    assert damage is None
+    for found, column in zip(rows, columns, strict=True):
+        assert found == oracle.column_values(map(oracle.parse, payloads), column.name, column.depth)
+
+
+@pytest.mark.parametrize("wanted", [True, False])
+@pytest.mark.parametrize("name", ["n", "n" * 21, "n" * 22, "n" * 23, "n" * 53])
+def test_the_byte_80_is_not_the_length_of_an_entry(name: str, wanted: bool) -> None:
+    """It is the first byte of a longer length, although 128 bytes follow."""
+    columns = [Column("id", "int64", 0), *([Column(name, "bytes", 0)] * wanted)]
+    first = entry("id", int64_list(packed(5)))
+    text = block(1, name.encode())
+    usual = [example_of(first, entry(name, bytes_list(block(1, b"x" * n)))) for n in range(40)]
+    longest = 128 - len(text) - 6  # the length of the value with which the entry has 128 bytes
+    for size in range(longest - 2, longest + 3):
+        value = bytes_list(block(1, b"z" * size))
+        content = text + block(2, value)
+        payload = example_of(first, b"\x0a" + bytes([len(content)]) + content)
+        rows, damage = at_once([*usual, payload, *usual], columns, None)
+        try:
+            oracle.parse(payload)
+        except oracle.DecodeError:
+            assert len(content) >= 128
+            assert damage is not None
+            assert (damage.record, damage.reason) == (40, "malformed protobuf message")
+        else:
+            assert len(content) < 128
+            assert damage is None
+            assert [len(row) for row in rows] == [81] * len(columns)
