@@ -1,8 +1,10 @@
 """An Arrow Flight server of a dataset. Every Arrow type is sent as it is, with nulls."""
 
 import json
+import socket
 from collections.abc import Iterator, Sequence
 from typing import Any
+from urllib.parse import urlsplit
 
 import pyarrow as pa
 from pyarrow import flight
@@ -84,9 +86,24 @@ def serve(
         return FlightServer(plan, location, shards)
     except (pa.ArrowException, OSError) as error:
         raise TFRecordError(
-            f"the location {location!r} cannot be opened: {error}",
-            advice="pass 'grpc://127.0.0.1:0' to get a free port",
+            f"the location {location!r} cannot be opened: {_reason(location) or error}",
+            advice="choose another port, or pass 'grpc://127.0.0.1:0' to get a free port",
         ) from None
+
+
+def _reason(location: str) -> str | None:
+    """Why the system refuses an address, which gRPC only prints; None if the system accepts it."""
+    try:
+        address = urlsplit(location)
+        if not address.scheme.startswith("grpc") or address.scheme.endswith("unix"):
+            return None
+        family = socket.AF_INET6 if ":" in (address.hostname or "") else socket.AF_INET
+        socket.create_server((address.hostname or "", address.port or 0), family=family).close()
+    except OSError as error:
+        return error.strerror
+    except ValueError:  # no port number, which pyarrow reports
+        return None
+    return None
 
 
 class FlightServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow ships no types for mypy
@@ -104,7 +121,7 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow sh
         self._shards = shards
         self._schema = plan.batches().schema
         address, _, _ = location.rpartition(":")
-        self.location = f"{address}:{self.port}"
+        self.location = f"{address}:{self.port}" if self.port >= 0 else location  # a Unix socket has no port
 
     def list_flights(self, context: Any, criteria: bytes) -> Iterator[Any]:
         """List the dataset as one flight."""

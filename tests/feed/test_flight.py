@@ -99,3 +99,16 @@ def test_a_location_that_cannot_be_opened_is_named(dataset: str) -> None:
         serve(dataset, "nowhere")
     with pytest.raises(TFRecordError, match="shards"):
         serve(dataset, shards=ROWS + 1)
+
+
+def test_a_used_port_is_called_used(dataset: str) -> None:
+    with (
+        serve(dataset) as server,
+        pytest.raises(TFRecordError, match=r"cannot be opened: Address already in use.*choose another port"),
+    ):
+        serve(dataset, server.location)
+
+
+def test_a_unix_socket_is_a_location(dataset: str, tmp_path: Path) -> None:
+    with serve(dataset, f"grpc+unix://{tmp_path}/flight") as server:
+        assert ids(read(server)) == list(range(ROWS))
