@@ -86,9 +86,14 @@ def read_tfrecord(
         A directory that `to_tfrecord` wrote has a snapshot, which gives the columns and types if the
         directory is passed alone, not in a list. Columns and types of all other files are inferred.
 
-        Rows are ordered by the paths of their files. A list keeps its own order. Names that start with
-        ``.`` or ``_`` are hidden, as in Spark. Globs and lists of directories skip the files of writes that
-        are not committed. A file that is named explicitly is always read.
+        Files of other tools are ordered by their paths, also in a snapshot that `index` made. A list keeps
+        its own order. In a dataset of `to_tfrecord`, rows are ordered by the write that they come from, and
+        then as that write ordered them. With partition columns, the rows of a directory follow each other,
+        and the directories are ordered by their first rows, or with ``colocate=True`` in an order of their
+        own. With ``use_snapshot=False``, paths decide.
+
+        Names that start with ``.`` or ``_`` are hidden, as in Spark. Globs and lists of directories skip the
+        files of writes that are not committed. A file that is named explicitly is always read.
 
         Links are followed. A directory behind several links is read once, unless the name of a link gives
         another partition value. A link to a parent directory is not followed. A link to a file is a file.

@@ -159,8 +159,8 @@ def to_tfrecord(
         default.
     colocate : bool, default False
         Move the rows with equal values of ``partition_on`` into one partition first, so that each directory
-        gets one file, or as many as the size limits require. The rows move as with ``shuffle``. One task
-        writes all rows of a directory. They need not fit into memory.
+        gets one file, or as many as the size limits require. Hashes of the values order the directories. The
+        rows move as with ``shuffle``, need not fit into memory, and keep their order within a directory.
     shuffle : int, optional
         Seed of a shuffle of all rows over all files. The same seed gives the same order on every scheduler.
         With ``colocate=True``, rows are shuffled within each directory. The rows move through temporary

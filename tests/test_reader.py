@@ -2,6 +2,7 @@
 
 import os
 import pickle
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -81,6 +82,45 @@ def test_a_file_and_a_list_of_files(foreign: Path) -> None:
     pd.testing.assert_frame_equal(in_order(one), expected(4, 8))
     two = read_tfrecord([foreign / "2.tfrecord", foreign / "0.tfrecord"])
     assert two["n"].compute().tolist() == [8, 9, 0, 1, 2, 3]
+
+
+def test_rows_have_the_order_of_their_writes(tmp_path: Path) -> None:
+    """The rule in the docstring of `read_tfrecord`: the paths decide only where no snapshot is used."""
+    keys = ["m", "b", "z", "a"]
+    frame = pd.DataFrame({"n": range(40), "key": [keys[row % 4] for row in range(40)]})
+
+    def write(path: Path, first: int, frame: pd.DataFrame, **options: Any) -> None:
+        ddf = dd.from_pandas(frame.assign(n=frame["n"] + first), npartitions=2)
+        dask_tfrecord.to_tfrecord(ddf, path, partition_on="key" if "key" in frame else None, **options)
+
+    def found(path: Any, **options: Any) -> tuple[list[Any], list[int], list[str]]:
+        rows = read_tfrecord(path, include_path_column=True, **options).compute()
+        seen = [list(dict.fromkeys(rows[name])) if name in rows else [] for name in ("key", "path")]
+        return seen[0], rows["n"].tolist(), seen[1]
+
+    for first in range(0, 400, 40):
+        write(tmp_path / "plain", first, frame[["n"]], append=True)
+    assert found(tmp_path / "plain")[1] == list(range(400))
+    for path, options in ((tmp_path / "plain", {"use_snapshot": False}), ([tmp_path / "plain"], {})):
+        paths = found(path, **options)[2]
+        assert paths == sorted(paths)
+
+    for name, together in (("spread", False), ("colocated", True)):
+        write(tmp_path / name, 0, frame, colocate=together)
+        order, numbers, _ = found(tmp_path / name)
+        assert order == keys if not together else sorted(order) == sorted(keys)
+        write(tmp_path / name, 40, frame.replace("b", "new"), append=True)
+        write(tmp_path / name, 80, frame[frame["key"] == "z"], overwrite="partitions")
+        order, numbers, _ = found(tmp_path / name)
+        assert order == [key for key in order if key not in ("new", "z")] + ["new", "z"]
+        by_key = {key: [n for n in range(80) if keys[n % 4] == key] for key in ("m", "a")}
+        by_key |= {"b": list(range(1, 40, 4)), "new": list(range(41, 80, 4)), "z": list(range(82, 120, 4))}
+        assert numbers == [number for key in order for number in by_key[key]]
+
+    shutil.rmtree(tmp_path / "spread" / "_tfrecord")
+    dask_tfrecord.index(tmp_path / "spread")
+    paths = found(tmp_path / "spread")[2]
+    assert paths == sorted(paths)
 
 
 def test_meta_is_what_partitions_hold(foreign: Path) -> None:
