@@ -110,8 +110,10 @@ def describe(error: BaseException, paths: Sequence[str] = ()) -> str:
     if isinstance(error, OSError) and error.errno is not None and error.filename is not None:
         text = f"{error.filename}: {error.strerror}"
     if isinstance(error, PermissionError):
-        if error.filename is not None:
+        if error.filename is not None and "://" not in str(error.filename):
             return f"{text}; check the owner and the permissions, or run it as another user"
+        if error.filename is not None:
+            return text
         return f"{', '.join(paths)}: {text or 'access denied'}; check the credentials and what they allow"
     if isinstance(error, TFRecordError):
         return error.message(option)

@@ -16,6 +16,7 @@ from dask_tfrecord.dataset.write.run import Mode
 from dask_tfrecord.errors import DestinationError, TFRecordError
 from dask_tfrecord.files.storage.listing import directories_holding
 from dask_tfrecord.files.storage.local_links import is_hidden
+from dask_tfrecord.files.storage.redaction import redact_errors
 from dask_tfrecord.files.storage.store import Store
 
 # Concurrent requests.
@@ -87,6 +88,7 @@ def refuse_inside_dataset(store: Store, call: str) -> None:
         raise _inside(store, parent, f"call {call} with {parent.public(parent.root)!r}")
 
 
+@redact_errors
 def refuse_write_inside(store: Store, mode: Mode) -> None:
     """Raise for a write of rows to a directory inside another dataset. The error names the write to call.
 

@@ -13,6 +13,7 @@ from fsspec.implementations.local import LocalFileSystem
 from dask_tfrecord.errors import DestinationError, TFRecordError
 from dask_tfrecord.files.storage.paths import glob_start, wraps
 from dask_tfrecord.files.storage.redaction import without_credentials
+from dask_tfrecord.files.storage.store_failures import check_endpoint
 
 # What the public functions accept as `filesystem=`.
 Filesystem: TypeAlias = AbstractFileSystem | pafs.FileSystem | Literal["fsspec"] | None
@@ -42,6 +43,7 @@ def open_path(
     """
     if filesystem is None or (isinstance(filesystem, str) and filesystem == "fsspec"):
         found, root = url_to_fs(path, **(storage_options or {}))
+        check_endpoint(found, without_credentials(path))
         return found, root
     if storage_options:
         raise TFRecordError(
@@ -49,6 +51,7 @@ def open_path(
             advice="construct the filesystem with these options, and leave storage_options= out",
         )
     fs, directory = _unwrapped(filesystem)
+    check_endpoint(fs, without_credentials(path))
     _check_protocol(path, fs, directory)
     if not directory:
         return fs, str(fs._strip_protocol(path))

@@ -9,6 +9,7 @@ from typing import Any
 from fsspec.spec import AbstractBufferedFile
 
 from dask_tfrecord.errors import FileChangedError, TFRecordError
+from dask_tfrecord.files.storage.store_failures import store_failure
 
 # Bytes that one request transfers.
 REQUEST_BYTES = 1 << 23
@@ -92,6 +93,8 @@ class ExpectedFile:
         except TFRecordError:
             raise
         except Exception as error:  # fsspec and the libraries of stores raise many classes
+            if (failure := store_failure(error, self.path)) is not None:
+                raise failure from error
             self._look_again()
             if isinstance(error, OSError):
                 raise

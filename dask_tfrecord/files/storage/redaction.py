@@ -12,6 +12,7 @@ from typing import Any, ParamSpec, TypeVar
 from urllib.parse import parse_qsl, quote, unquote
 
 from dask_tfrecord.errors import TFRecordError
+from dask_tfrecord.files.storage.store_failures import place_of, store_failure
 
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
@@ -75,6 +76,8 @@ def hide(text: str, secrets: Iterable[str]) -> str:
 def redact_errors(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
     """Decorate a function so that its exceptions do not show the secrets in its arguments.
 
+    Failures of a remote store become errors that name the path, the endpoint and what to check.
+
     An exception that shows a secret is replaced by one that does not. The new exception has the same class if
     that is a class of this library or a built-in one, else the built-in base class. Its cause and its context
     are dropped.
@@ -85,12 +88,22 @@ def redact_errors(function: Callable[Parameters, Result]) -> Callable[Parameters
         try:
             return function(*args, **kwargs)
         except Exception as error:  # any class may show a secret
-            safe = _safe(error, secrets_of(args, kwargs))
+            safe = _safe(_explained(error, (*args, *kwargs.values())), secrets_of(args, kwargs))
             if safe is error:
                 raise
         raise safe  # outside of the handler, so that the original is not its context
 
     return call
+
+
+def _explained(error: Exception, arguments: tuple[Any, ...]) -> Exception:
+    """Return the error for a failure of a remote store, or the exception itself."""
+    place = place_of(arguments)
+    explained = store_failure(error, None if place is None else without_credentials(place))
+    if explained is None:
+        return error
+    explained.__cause__ = error
+    return explained
 
 
 def _secrets(place: Any, name: str = "", depth: int = 0) -> Iterator[str]:

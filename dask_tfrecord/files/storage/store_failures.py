@@ -1,0 +1,184 @@
+"""Failures of remote stores as errors that name the path, the endpoint and what to check.
+
+Knows the names of the exceptions of the stores' libraries, and imports none of these libraries.
+"""
+
+import errno
+import os
+from collections.abc import Iterable
+from functools import lru_cache
+from socket import create_connection
+from time import monotonic, sleep
+from typing import Any
+from urllib.parse import urlsplit
+from urllib.request import getproxies, proxy_bypass
+
+from dask_tfrecord.errors import TFRecordError
+
+# Exceptions of botocore (S3), aiohttp (GCS, HTTP), azure and fsspec for a server that does not answer.
+_UNREACHABLE = frozenset(
+    {
+        "ClientConnectorError",
+        "ConnectTimeoutError",
+        "ConnectionClosedError",
+        "EndpointConnectionError",
+        "FSTimeoutError",
+        "ProxyConnectionError",
+        "ReadTimeoutError",
+        "SSLError",
+        "ServerTimeoutError",
+        "ServiceRequestError",
+    }
+)
+_NO_CREDENTIALS = frozenset(
+    {
+        "CredentialRetrievalError",
+        "DefaultCredentialsError",
+        "NoCredentialsError",
+        "PartialCredentialsError",
+        "ProfileNotFound",
+        "RefreshError",
+    }
+)
+_NO_REGION = frozenset({"InvalidRegionError", "NoRegionError"})
+_LIBRARIES = frozenset({"aiohttp", "azure", "botocore", "fsspec", "google"})
+
+# Error codes of S3 for a request that was signed for another region.
+_WRONG_REGION = frozenset(
+    {"AuthorizationHeaderMalformed", "IllegalLocationConstraintException", "PermanentRedirect"}
+)
+
+# Environment variables with the address of an S3 server.
+_VARIABLES = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
+
+# Seconds for which a connection is tried, and the pause before the next try.
+_PATIENCE, _PAUSE = 3.0, 0.5
+
+_REGION_ADVICE = 'pass the region as storage_options={"client_kwargs": {"region_name": ...}}'
+_ERRNO = {PermissionError: errno.EACCES, FileNotFoundError: errno.ENOENT, TimeoutError: errno.ETIMEDOUT}
+
+
+def store_failure(error: BaseException, place: str | None) -> Exception | None:
+    """Return the error to raise for a failure of a remote store; None for every other exception.
+
+    Parameters
+    ----------
+    error : BaseException
+        What the store's library raised.
+    place : str, optional
+        The path, without credentials.
+    """
+    classes = {
+        kind.__name__ for kind in type(error).__mro__ if kind.__module__.partition(".")[0] in _LIBRARIES
+    }
+    if classes & _UNREACHABLE:
+        return _unreachable(_endpoint(error), type(error).__name__, place)
+    if classes & _NO_CREDENTIALS:
+        return TFRecordError(
+            f"the credentials are missing or incomplete ({type(error).__name__})",
+            path=place,
+            advice='pass them in storage_options=, or storage_options={"anon": True} for public data',
+        )
+    if classes & _NO_REGION:
+        return TFRecordError(
+            f"the region is not valid: {str(error).rstrip('.')}", path=place, advice=_REGION_ADVICE
+        )
+    return _refusal(error, place) if isinstance(error, OSError) and error.filename is None else None
+
+
+def check_endpoint(fs: Any, place: str) -> None:
+    """Raise if the server of an S3 filesystem cannot be connected to.
+
+    botocore tries for up to five minutes. It is left alone if the filesystem has options about this, for
+    AWS itself, whose server depends on the bucket, and behind a proxy.
+
+    Raises
+    ------
+    TFRecordError
+        If there was no connection for some seconds.
+    """
+    if not hasattr(fs, "call_s3"):
+        return
+    options = getattr(fs, "client_kwargs", None) or {}
+    named = (getattr(fs, "endpoint_url", None), options.get("endpoint_url"), *map(os.environ.get, _VARIABLES))
+    url = str(next(filter(None, named), ""))
+    host = urlsplit(url).hostname or ""
+    patience = {"connect_timeout", "retries", "proxies"} & {*(getattr(fs, "config_kwargs", None) or {})}
+    if not host or "amazonaws." in host or patience or (getproxies() and not proxy_bypass(host)):
+        return
+    parts = urlsplit(url)
+    try:
+        _connect(host, parts.port or (443 if parts.scheme == "https" else 80))
+    except OSError as error:
+        raise _unreachable(f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}", str(error), place) from None
+
+
+@lru_cache(maxsize=64)  # a server that answered once is not tried again
+def _connect(host: str, port: int) -> None:
+    deadline = monotonic() + _PATIENCE
+    while True:
+        try:
+            create_connection((host, port), timeout=_PATIENCE).close()
+        except OSError:
+            if monotonic() + _PAUSE > deadline:
+                raise
+            sleep(_PAUSE)
+        else:
+            return
+
+
+def _unreachable(endpoint: str, reason: str, place: str | None) -> TFRecordError:
+    is_web = place is not None and place.startswith(("http:", "https:"))
+    address = "address" if is_web else "endpoint in storage_options= or in the environment"
+    return TFRecordError(
+        f"the store cannot be reached{f' at {endpoint}' if endpoint else ''} ({reason})",
+        path=place,
+        advice=f"check the {address}, and the network",
+    )
+
+
+def _refusal(error: OSError, place: str | None) -> OSError | None:
+    """Return an error of the same class with the path, if a store answered with an error."""
+    code = _code(error)
+    kind = next((kind for kind in _ERRNO if isinstance(error, kind)), OSError)
+    if place is None or (code is None and kind is not PermissionError):
+        return None
+    text = (error.strerror or str(error) or "the store refuses the request").rstrip(".")
+    if code in _WRONG_REGION:
+        text = f"{text}; {_REGION_ADVICE}"
+    elif kind is PermissionError:
+        text = f"{text}; check the credentials and what they allow"
+    return kind(error.errno or _ERRNO.get(kind, errno.EIO), text, place)
+
+
+def _code(error: BaseException) -> str | None:
+    """Return the error code of an answer of S3."""
+    response = getattr(error.__cause__, "response", None)
+    answer = response.get("Error") if isinstance(response, dict) else None
+    return str(answer.get("Code")) if isinstance(answer, dict) else None
+
+
+def _endpoint(error: BaseException) -> str:
+    """Return scheme, host and port of the server in an error, without user and path."""
+    arguments = getattr(error, "kwargs", None)  # of botocore
+    url = arguments.get("endpoint_url") if isinstance(arguments, dict) else None
+    if isinstance(url, str):
+        parts = urlsplit(url)
+        return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
+    host, port = getattr(error, "host", None), getattr(error, "port", None)  # of aiohttp
+    return f"{host}:{port}" if isinstance(host, str) and port else ""
+
+
+def place_of(arguments: Iterable[Any]) -> str | None:
+    """Return the path or the store among the arguments of a function; None if it is a local path."""
+    for argument in arguments:
+        if isinstance(argument, list | tuple) and argument and isinstance(argument[0], str):
+            argument = argument[0]
+        if isinstance(argument, str | os.PathLike):
+            text = os.fspath(argument)
+            return text if isinstance(text, str) and "://" in text else None
+        for store in (argument, getattr(argument, "store", argument)):
+            if callable(getattr(type(store), "public", None)):
+                root: str = store.public(store.root)
+                return root if "://" in root else None
+    return None
