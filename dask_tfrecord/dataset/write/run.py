@@ -22,6 +22,7 @@ from dask_tfrecord.dataset.snapshot.visibility import has_committed, intact_snap
 from dask_tfrecord.files.entry import FileEntry
 from dask_tfrecord.files.options import WriteOptions
 from dask_tfrecord.files.part_names import part_name, run_of
+from dask_tfrecord.files.storage.redaction import redact_errors
 from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.files.writing import GroupedPieces, GroupedRows, write_files
 from dask_tfrecord.schema.model import Field, Schema
@@ -33,6 +34,7 @@ logger = logging.getLogger(__name__)
 Mode = Literal["create", "append", "overwrite", "partitions"]
 
 
+@redact_errors
 def draw_run(store: Store) -> str:
     """Draw the id of a new run. Neither a run of the dataset nor an open run has it."""
     taken, newest = open_runs(store), intact_snapshot(store)
