@@ -17,6 +17,7 @@ from dask_tfrecord.errors import (
     DestinationError,
     FileChangedError,
     KeywordError,
+    Remedy,
     SchemaError,
     TFRecordError,
 )
@@ -24,11 +25,14 @@ from dask_tfrecord.feed.batches import Batches, iter_batches
 from dask_tfrecord.feed.export import export, metadata_schema
 from dask_tfrecord.feed.record_table import RecordTable
 from dask_tfrecord.files.entry import Block, ColumnStatistics, FileEntry
-from dask_tfrecord.housekeeping import cleanup, exists
+from dask_tfrecord.files.storage.redaction import hide_secrets
+from dask_tfrecord.filtering import filter_mask
+from dask_tfrecord.housekeeping import cleanup, exists, find_dataset
 from dask_tfrecord.inspection import index, verify
 from dask_tfrecord.random_access import take
 from dask_tfrecord.reader import read_tfrecord
 from dask_tfrecord.schema.model import Field, Schema
+from dask_tfrecord.schema.type_names import arrow_type
 from dask_tfrecord.writer import to_tfrecord
 
 __all__ = [
@@ -46,13 +50,18 @@ __all__ = [
     "FileEntry",
     "KeywordError",
     "RecordTable",
+    "Remedy",
     "Schema",
     "SchemaError",
     "Snapshot",
     "TFRecordError",
+    "arrow_type",
     "cleanup",
     "exists",
     "export",
+    "filter_mask",
+    "find_dataset",
+    "hide_secrets",
     "index",
     "inspect",
     "iter_batches",

@@ -11,7 +11,7 @@ from dask_tfrecord import arguments
 from dask_tfrecord.dataset.snapshot.versions import versions
 from dask_tfrecord.dataset.snapshot.visibility import visible_files
 from dask_tfrecord.dataset.write.destination import destination
-from dask_tfrecord.dataset.write.neighbours import refuse_inside_dataset
+from dask_tfrecord.dataset.write.neighbours import parent_dataset, refuse_inside_dataset
 from dask_tfrecord.dataset.write.orphans import remove_orphans
 from dask_tfrecord.errors import DestinationError, TFRecordError
 from dask_tfrecord.files.storage.filesystem import Filesystem
@@ -64,6 +64,46 @@ def exists(
     """
     store = Store.at(path, storage_options, filesystem)
     return bool(versions(store) or visible_files(store) or store.fs.isfile(store.root))
+
+
+@explain_keywords
+@redact_errors
+def find_dataset(
+    path: PathLike, *, storage_options: dict[str, Any] | None = None, filesystem: Filesystem = None
+) -> str | None:
+    """Return the directory of the dataset that a path belongs to.
+
+    Files of other tools do not belong into this directory: readers of the dataset would refuse them.
+
+    Parameters
+    ----------
+    path : str or path-like
+        Directory or file, which need not exist.
+    storage_options : dict, optional
+        Options for the filesystem, such as credentials.
+    filesystem : fsspec.AbstractFileSystem or pyarrow.fs.FileSystem, optional
+        Filesystem of the path. Pass either this or ``storage_options``.
+
+    Returns
+    -------
+    str or None
+        The path itself or a directory above it that has a snapshot. None if there is no such directory, and
+        for hidden directories of a dataset.
+
+    Examples
+    --------
+    >>> import dask_tfrecord
+    >>> from dask import dataframe as dd
+    >>> ddf = dd.from_dict({"name": ["Ada", "Alan"], "field": ["logic", "logic"]}, npartitions=2)
+    >>> _ = dask_tfrecord.to_tfrecord(ddf, "people", partition_on="field")
+    >>> dask_tfrecord.find_dataset("people/field=logic").rpartition("/")[2]
+    'people'
+    >>> dask_tfrecord.find_dataset("elsewhere") is None
+    True
+    """
+    store = Store.at(path, storage_options, filesystem)
+    found = store if versions(store) else parent_dataset(store)
+    return None if found is None else found.public(found.root)
 
 
 @explain_keywords

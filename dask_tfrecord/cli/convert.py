@@ -1,22 +1,27 @@
 """`convert`: TFRecord, Parquet, CSV and JSON lines, either way."""
 
+from contextlib import suppress
 from typing import Any
 
 import click
+from dask.utils import parse_bytes
 
-from dask_tfrecord import arguments
+import dask_tfrecord
 from dask_tfrecord.cli import options, output
-from dask_tfrecord.cli.compute import Computing, Stopwatch
+from dask_tfrecord.cli.detect_format import FORMATS, Format, format_of_files, format_of_target, list_files
 from dask_tfrecord.cli.failures import note_paths
-from dask_tfrecord.cli.formats.names import FORMATS, Format, format_of_target
-from dask_tfrecord.cli.formats.sources import Selection, open_source
-from dask_tfrecord.cli.formats.targets import Target, plan_write
+from dask_tfrecord.cli.progress import Computing, Stopwatch
+from dask_tfrecord.cli.read_formats import Selection, open_source
+from dask_tfrecord.cli.write_formats import Target, plan_write, write
 
 
-def _blocksize(ctx: click.Context, param: click.Parameter, value: str | None) -> int | str | None:
+def _blocksize(ctx: click.Context, param: click.Parameter, value: str | None) -> Any:
     if value is None or value == "none":
         return value
-    return arguments.byte_count("--blocksize", value)
+    try:
+        return int(parse_bytes(value))
+    except ValueError:
+        raise click.BadParameter(f'{value!r} is not a size, such as "64 MiB"') from None
 
 
 @click.command("convert")
@@ -63,7 +68,7 @@ def _blocksize(ctx: click.Context, param: click.Parameter, value: str | None) ->
     multiple=True,
     metavar="NAME[,NAME...]",
     callback=options.split_names,
-    help="Columns that become directories, such as country=CH.",
+    help="Columns that become directories, such as country=CH. For TFRecord and Parquet.",
 )
 @click.option("--colocate", is_flag=True, help="Write one file for each directory. For TFRecord.")
 @click.option(
@@ -97,7 +102,7 @@ def convert_command(
     where: Any,
     read: dict[str, Any],
     nulls: tuple[str, ...],
-    blocksize: int | str | None,
+    blocksize: Any,
     computing: Computing,
     dry_run: bool,
     as_json: bool,
@@ -111,27 +116,34 @@ def convert_command(
     The storage options are for both SRC and DST, except for local paths.
     """
     note_paths(ctx, *source, target)
-    places = source[0] if len(source) == 1 else list(source)
+    paths = source[0] if len(source) == 1 else list(source)
     to = target_format or format_of_target(target)
-    storage_options = read.pop("storage_options", None)
-    selection = Selection(columns, where, nulls, blocksize, read)
-    destination = Target(target, to, storage_options=options.storage_of(target, storage_options), **how)
+    shared = read.pop("storage_options", None)
+    storage_options = options.storage_of(source[0], shared)
+    options.check_exclusive(how, "append", "overwrite", "overwrite_partitions")
+    selection = Selection(columns, where, nulls, blocksize, None if to == "tfrecord" else False, read)
+    destination = Target(target, to, storage_options=options.storage_of(target, shared), **how)
+    files: dict[str, int] = {}
+    for path in source:
+        with suppress(FileNotFoundError):  # the readers know more kinds of paths, and name what is missing
+            files |= list_files(path, storage_options)
+    format = source_format or format_of_files(files)
     watch = Stopwatch()
     # Planning may compute, too: the rows of a column without a type, or where the records of a file begin.
-    with computing.running("Converting") as meter:
-        opened = open_source(
-            places,
-            source_format,
-            selection,
-            options.storage_of(source[0], storage_options),
-            index=None if to == "tfrecord" else False,
-        )
-        write = plan_write(opened, destination)
+    with computing.running("Converting"):
+        ddf = open_source(paths, [*files], format, selection, storage_options)
         if dry_run:
-            result = write.describe()
+            if format == "tfrecord":  # without the files that a snapshot does not list
+                found = dask_tfrecord.inspect(paths, storage_options=storage_options, **read)
+                files = dict(zip(found.files, found.sizes, strict=True))
+            result = {
+                "source": format,
+                "source_files": len(files),
+                "source_bytes": sum(files.values()),
+                **plan_write(ddf, [*files], destination),
+            }
         else:
-            meter.expect(write.partitions)
-            result = _summary(write.run(), watch)
+            result = _summary(write(ddf, [*files], destination), watch)
     if as_json:
         output.print_json(result)
     else:

@@ -81,7 +81,7 @@ def print_description(described: Description, rows: pa.Table) -> None:
         pairs["directories"] = f"{described.directories:,}, by {', '.join(described.partition_columns)}"
     output.print_pairs(pairs)
     output.print_lines([""])
-    print_columns(described)
+    _print_columns(described)
     if len(described.versions) > 1:
         output.print_lines([""])
         _print_versions(described)
@@ -90,8 +90,7 @@ def print_description(described: Description, rows: pa.Table) -> None:
         output.print_frame(rows)
 
 
-def print_columns(described: Description) -> None:
-    """Print the columns and what is known of their values."""
+def _print_columns(described: Description) -> None:
     output.print_table(
         ["column", "type", "feature", "nulls", "min", "max", "list lengths"],
         (

@@ -13,9 +13,8 @@ from typing import Any, NoReturn
 import click
 import pyarrow as pa
 
+from dask_tfrecord import Remedy, TFRecordError, hide_secrets
 from dask_tfrecord.cli.escapes import printable
-from dask_tfrecord.errors import Remedy, TFRecordError
-from dask_tfrecord.files.storage.redaction import hide, secrets_of
 
 DAMAGED = 3  # exit code: the command worked, and found damage
 _BROKEN_PIPE = 141  # exit code of the shell for a program that SIGPIPE ended
@@ -56,7 +55,7 @@ class ReaderLeftError(Exception):
 
 def keep_secret(ctx: click.Context, *places: Any) -> None:
     """Hide the secrets in paths and storage options from everything that this run prints on stderr."""
-    ctx.meta[_SECRETS] = ctx.meta.get(_SECRETS, frozenset()) | secrets_of(*places)
+    ctx.meta[_SECRETS] = (*ctx.meta.get(_SECRETS, ()), *places)
 
 
 def note_paths(ctx: click.Context, *paths: str) -> None:
@@ -90,7 +89,7 @@ def one_line_errors(ctx: click.Context) -> Iterator[None]:
             if ctx.meta.get("dask_tfrecord.traceback"):
                 lines = "".join(traceback.format_exception(error)).rstrip("\n").split("\n")
                 for line in lines:
-                    click.echo(printable(hide(line, _secrets(ctx))), err=True)
+                    click.echo(printable(hide_secrets(line, *ctx.meta.get(_SECRETS, ()))), err=True)
             raise click.ClickException(
                 _one_line(ctx, describe(_as_command(ctx, error), ctx.meta.get(_PATHS, ())))
             ) from None
@@ -163,7 +162,7 @@ def _type_name(type_: pa.DataType) -> str:
 
 
 def _one_line(ctx: click.Context, text: str) -> str:
-    text = " ".join(hide(text, _secrets(ctx)).split())
+    text = " ".join(hide_secrets(text, *ctx.meta.get(_SECRETS, ())).split())
     for keyword, option in _OPTIONS.items():
         text = re.sub(rf"(?<![\w.]){re.escape(keyword)}", option, text)
     text = _VALUES.sub(lambda found: f"{found[1]} {found[2].strip('[]').replace(', ', ',')}", text)
@@ -177,11 +176,6 @@ def _type_options(code: re.Match[str]) -> str:
         text = type_.replace("()", "").replace("pa.", "").replace("list_(", "list<").replace(")", ">")
         options.append(f"--type {shlex.quote(f'{name}={text}')}")
     return " ".join(options) or code[0]
-
-
-def _secrets(ctx: click.Context) -> frozenset[str]:
-    secrets: frozenset[str] = ctx.meta.get(_SECRETS, frozenset())
-    return secrets
 
 
 def _leave_quietly(ctx: click.Context) -> NoReturn:

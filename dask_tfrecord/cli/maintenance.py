@@ -1,33 +1,26 @@
 """`verify`, `index`, `cleanup`, `export` and `serve`: looking after a dataset, and giving it to others."""
 
+import errno
 import json
 import os
 import signal
 import threading
-from functools import partial
-from typing import Any, get_args
+from typing import Any
 
 import click
+from fsspec.core import url_to_fs
 
 import dask_tfrecord
 from dask_tfrecord.cli import options, output
-from dask_tfrecord.cli.compute import Computing, Stopwatch
 from dask_tfrecord.cli.failures import DAMAGED
-from dask_tfrecord.codec import RecordType
-from dask_tfrecord.dataset.snapshot.model import Snapshot
-from dask_tfrecord.feed.export import Format
-from dask_tfrecord.files.storage.listing import list_files
-from dask_tfrecord.files.storage.not_found import nothing_at
-from dask_tfrecord.files.storage.store import Store
-from dask_tfrecord.inspection import Missing, verify
-from dask_tfrecord.schema.model import feature_text
+from dask_tfrecord.cli.progress import Computing, Stopwatch
 
 # Seconds that a Flight server waits for its clients after an interrupt.
 _PATIENCE = 3.0
 
 _record_type = click.option(
     "--record-type",
-    type=click.Choice(["infer", *get_args(RecordType)]),
+    type=click.Choice(["infer", "example", "sequence_example", "bytes"]),
     default="infer",
     show_default=True,
     help="Message in each record. bytes accepts every payload.",
@@ -55,8 +48,8 @@ def verify_command(
     is 3 if anything is wrong, and 0 if all files are intact.
     """
     watch = Stopwatch()
-    with computing.running("Verifying", size=partial(_bytes_of, path, storage_options)):
-        report = verify(path, record_type=record_type, storage_options=storage_options)
+    with computing.running("Verifying"):
+        report = dask_tfrecord.verify(path, record_type=record_type, storage_options=storage_options)
     files = json.loads(report.to_json(orient="records"))
     wrong = [file for file in files if file["damaged"] or file["drift"] or file["agrees"] is False]
     totals = {
@@ -103,18 +96,13 @@ def _rate(totals: dict[str, int], watch: Stopwatch) -> str:
     )
 
 
-def _bytes_of(path: Any, storage_options: dict[str, Any] | None) -> int:
-    """The stored bytes of all files, for the progress bar."""
-    return sum(file.size or 0 for file in list_files(path, storage_options).files)
-
-
 @click.command("index")
 @options.path
 @options.types
 @_record_type
 @click.option(
     "--missing",
-    type=click.Choice(get_args(Missing)),
+    type=click.Choice(["raise", "drop"]),
     default="raise",
     show_default=True,
     help="Files of the dataset that do not exist. drop: store a snapshot without them and their rows.",
@@ -126,7 +114,7 @@ def index_command(
     path: str,
     types: Any,
     record_type: Any,
-    missing: Missing,
+    missing: Any,
     as_json: bool,
     storage_options: Any,
     computing: Computing,
@@ -137,30 +125,26 @@ def index_command(
     skips files that no filter can match. The data files
     are not changed. Run the command again after files were added, removed or rewritten.
     """
-    with computing.running("Indexing", size=partial(_bytes_of, path, storage_options)):
+    with computing.running("Indexing"):
         snapshot = dask_tfrecord.index(
             path, schema=types, record_type=record_type, missing=missing, storage_options=storage_options
         )
-    if as_json:
-        output.print_json({**_totals(snapshot), "columns": _column_types(snapshot)})
-    else:
-        output.print_pairs(_totals(snapshot))
-        output.print_lines([""])
-        rows = [(item.name, str(item.type), feature_text(item)) for item in snapshot.columns.fields]
-        output.print_table(["column", "type", "feature"], rows, cut="type")
-
-
-def _totals(snapshot: Snapshot) -> dict[str, int]:
-    return {
+    totals = {
         "version": snapshot.number,
         "files": len(snapshot.files),
         "rows": snapshot.records,
         "bytes": snapshot.bytes,
     }
-
-
-def _column_types(snapshot: Snapshot) -> dict[str, str]:
-    return {item.name: str(item.type) for item in snapshot.columns.fields}
+    if as_json:
+        output.print_json(
+            {**totals, "columns": {item.name: str(item.type) for item in snapshot.columns.fields}}
+        )
+    else:
+        output.print_pairs(totals)
+        output.print_lines([""])
+        described = dask_tfrecord.inspect(path, storage_options=storage_options)
+        rows = [(column.name, column.type, column.feature) for column in described.columns]
+        output.print_table(["column", "type", "feature"], rows, cut="type")
 
 
 @click.command("cleanup")
@@ -184,10 +168,10 @@ def cleanup_command(path: str, older_than: str, dry_run: bool, as_json: bool, st
     removed = dask_tfrecord.cleanup(
         path, older_than=older_than, dry_run=dry_run, storage_options=storage_options
     )
-    store = Store.at(path, storage_options)
+    fs, root = url_to_fs(path, **(storage_options or {}))
     # An unfinished upload may be all that there is, so the path is checked last.
-    if not removed and not store.fs.exists(store.root):
-        raise nothing_at(store, "no such directory")
+    if not removed and not fs.exists(root):
+        raise FileNotFoundError(errno.ENOENT, "no such directory", root)
     if as_json:
         output.print_json({"removed": removed, "dry_run": dry_run})
     else:
@@ -199,14 +183,14 @@ def cleanup_command(path: str, older_than: str, dry_run: bool, as_json: bool, st
 @options.path
 @click.option(
     "--format",
-    type=click.Choice(get_args(Format)),
+    type=click.Choice(["idx", "tfds", "tfmd"]),
     required=True,
     help="idx: the offsets of the records, for NVIDIA DALI. tfds: for TensorFlow Datasets. tfmd: "
     "schema.pbtxt, for TFX.",
 )
 @options.as_json
 @options.storage_options
-def export_command(path: str, format: Format, as_json: bool, storage_options: Any) -> None:
+def export_command(path: str, format: Any, as_json: bool, storage_options: Any) -> None:
     """Describe a dataset to another library, by files beside the data."""
     files = dask_tfrecord.export(path, format, storage_options=storage_options)
     if as_json:

@@ -10,11 +10,9 @@ import click
 from dask.utils import parse_bytes
 
 import dask_tfrecord
-from dask_tfrecord.cli.compute import Computing
 from dask_tfrecord.cli.failures import keep_secret, note_paths
+from dask_tfrecord.cli.progress import Computing
 from dask_tfrecord.cli.where_option import Filters, parse
-from dask_tfrecord.files.storage.redaction import is_secret_name
-from dask_tfrecord.schema.type_names import arrow_type
 
 
 def _paths(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -> str | list[str]:
@@ -45,7 +43,8 @@ def _pair(text: str) -> tuple[str, str]:
 
 def _parsed(name: str, text: str) -> Any:
     """Return the value of a storage option. JSON is parsed, but not in secrets, which may be digits."""
-    if is_secret_name(name) and not text.startswith(("{", "[")):
+    is_secret = dask_tfrecord.hide_secrets(text, {name: text}) != text
+    if is_secret and not text.startswith(("{", "[")):
         return text
     try:
         return json.loads(text)
@@ -62,7 +61,7 @@ def _types(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -
     found = {}
     for name, text in map(_pair, value):
         try:
-            found[name] = arrow_type(text)
+            found[name] = dask_tfrecord.arrow_type(text)
         except ValueError as error:
             raise click.BadParameter(f"{error}; use a name such as int64, float32 or list<string>") from None
     return found or None
@@ -188,6 +187,13 @@ def _read_keywords(
         )
     keywords = {**others, "schema": schema, "use_snapshot": not no_snapshot, "quarantine_path": quarantine}
     return {name: value for name, value in keywords.items() if value is not None}
+
+
+def check_exclusive(values: dict[str, Any], *names: str) -> None:
+    """Raise UsageError if several of the options are given."""
+    given = [f"--{name.replace('_', '-')}" for name in names if values[name]]
+    if len(given) > 1:
+        raise click.UsageError(f"{' and '.join(given)} exclude one another")
 
 
 def storage_of(path: str, storage_options: dict[str, Any] | None) -> dict[str, Any] | None:

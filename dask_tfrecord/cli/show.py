@@ -8,8 +8,8 @@ import pyarrow as pa
 
 import dask_tfrecord
 from dask_tfrecord.cli import options, output
-from dask_tfrecord.cli.compute import Computing
 from dask_tfrecord.cli.describe import description_json, first_rows, print_description
+from dask_tfrecord.cli.progress import Computing
 from dask_tfrecord.cli.schema_text import FORMS, Form, schema_text
 
 # Rows of a table on a terminal that are aligned together.

@@ -1,4 +1,4 @@
-"""`--where`: a condition in Python's syntax -> the value of ``filters=``. Nothing is ever evaluated."""
+"""`--where`: parse a condition in Python's syntax to the value of ``filters=``. Nothing is ever evaluated."""
 
 import ast
 import re
@@ -60,6 +60,11 @@ def parse(text: str) -> Filters:
         if isinstance(error, SyntaxError) and _SINGLE_EQUALS.search(text):
             reason = f"{reason}; write == to compare, as in x == 3"
         raise click.UsageError(f"--where {text!r} is not a condition: {reason}") from None
+
+
+def names_in(filters: Filters | None) -> list[str]:
+    """Return the columns that conditions name."""
+    return list(dict.fromkeys(name for group in filters or () for name, _, _ in group))
 
 
 def _alternatives(node: ast.expr, negated: bool) -> Filters:

@@ -37,6 +37,12 @@ def arrow_type(given: Any) -> pa.DataType:
     ------
     ValueError
         If there is no such Arrow type, and for ``"float"``, which is 32 bits in Arrow and 64 bits in NumPy.
+
+    Examples
+    --------
+    >>> import dask_tfrecord
+    >>> dask_tfrecord.arrow_type("list<int64>")
+    ListType(list<item: int64>)
     """
     if isinstance(given, pa.DataType):
         return given

@@ -203,8 +203,15 @@ def test_rows_are_a_table_on_a_terminal(people: Path, quick: Path, command: list
     assert ["Ada", "1815", '["a"]'] in [line.split() for line in text.splitlines()]
 
 
-def test_a_terminal_shows_a_progress_bar_on_stderr(people: Path) -> None:
-    assert "3 rows" in _on_a_terminal([SCRIPT, "verify", people])
+def test_a_terminal_shows_a_progress_bar_on_stderr(
+    run: Run, people: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dask_tfrecord.cli.progress.SHORTEST", 0)
+    assert "Completed" not in run("verify", people).output
+    monkeypatch.setattr("dask_tfrecord.cli.progress.is_terminal", lambda: True)
+    result = run("verify", people)
+    assert "100% Completed" in result.stderr
+    assert "Completed" not in result.stdout
 
 
 def _on_a_terminal(command: list[object]) -> str:

@@ -73,6 +73,33 @@ def hide(text: str, secrets: Iterable[str]) -> str:
     return text
 
 
+def hide_secrets(text: str, *places: Any) -> str:
+    """Replace the secrets of paths and storage options in a text by ``***``.
+
+    Users and passwords in URLs are removed, whatever the places are. The exceptions of this package show no
+    secrets anyway: this function is for the texts of other packages.
+
+    Parameters
+    ----------
+    text : str
+        Any text, such as the message of an exception.
+    places : object
+        Paths, and dicts of storage options.
+
+    Returns
+    -------
+    str
+        The text without secrets.
+
+    Examples
+    --------
+    >>> import dask_tfrecord
+    >>> dask_tfrecord.hide_secrets("s3 refused hunter22 of me", {"secret": "hunter22"})
+    's3 refused *** of me'
+    """
+    return hide(text, secrets_of(*places))
+
+
 def redact_errors(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
     """Decorate a function so that its exceptions do not show the secrets in its arguments.
 

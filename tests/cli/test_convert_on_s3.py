@@ -87,7 +87,7 @@ def test_data_on_the_store_is_refused_added_to_or_replaced(
     assert _rows(tmp_path / "one") == TABLE.slice(2, 1).to_pylist()
 
 
-@pytest.mark.parametrize("suffix", FORMATS)
+@pytest.mark.parametrize("suffix", ["parquet", "tfrecord"])
 def test_partition_directories_are_made_on_the_store(
     run: Any, dataset: Path, s3: s3fs.S3FileSystem, options: list[str], suffix: str
 ) -> None:

@@ -7,17 +7,16 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
-from dask_tfrecord.cli.formats.text_files import TextFormat, read_text
-from dask_tfrecord.errors import SchemaError
-from dask_tfrecord.files.storage.listing import list_files
+from dask_tfrecord import SchemaError
+from dask_tfrecord.cli.detect_format import list_files
+from dask_tfrecord.cli.read_formats import TextFormat, read_text
 
 CSV = 'x,name,at\n1,"a",2024-01-31\n,"",2024-02-01\n3,,\n40,"a,""b""",2024-02-29\n'
 JSONL = '{"x": 1, "l": ["a"], "at": "2024-01-31T00:00:00Z"}\n{"x": null, "at": "b"}\n{"l": [], "x": 3}\n'
 
 
 def _read(path: Path, text: TextFormat, blocksize: int | None = 1 << 26) -> pd.DataFrame:
-    listing = list_files(str(path))
-    return read_text(listing.store, listing.files, text, None, blocksize).compute(scheduler="sync")
+    return read_text([*list_files(str(path), None)], text, blocksize=blocksize).compute(scheduler="sync")
 
 
 @pytest.mark.parametrize("blocksize", [1, 2, 5, 13, 30, 1000, None])

@@ -1,0 +1,90 @@
+"""The formats of `convert`, how names show them, and the files that a path means."""
+
+import errno
+import re
+from collections.abc import Iterable
+from glob import has_magic
+from pathlib import PurePath
+from typing import Any, Literal, get_args
+
+import click
+from fsspec.core import url_to_fs
+
+Format = Literal["tfrecord", "parquet", "csv", "jsonl"]
+FORMATS = get_args(Format)
+
+_COMPRESSED = r"(\.(gz|gzip|zlib|deflate|zip|zst|zstd|lz4|bz2|xz))?"
+_SUFFIXES: dict[Format, re.Pattern[str]] = {
+    "parquet": re.compile(r".*\.(parquet|parq|pq)"),
+    "csv": re.compile(rf".*\.csv{_COMPRESSED}"),
+    "jsonl": re.compile(rf".*\.(jsonl|ndjson|json){_COMPRESSED}"),
+    "tfrecord": re.compile(rf".*\.tfrecords?(-\d+-of-\d+)?{_COMPRESSED}"),
+}
+
+
+def format_of_name(path: str) -> Format | None:
+    """Return the format that the suffix of a name shows; None if it shows none."""
+    name = _name(path).lower()
+    return next((format for format, suffix in _SUFFIXES.items() if suffix.fullmatch(name)), None)
+
+
+def format_of_target(path: str) -> Format:
+    """Return the format of a destination by its name, which is TFRecord for a name without a suffix.
+
+    Raises
+    ------
+    click.UsageError
+        If the suffix is not known.
+    """
+    found = format_of_name(path)
+    suffix = PurePath(_name(path)).suffix
+    if found is None and suffix:
+        known = ", ".join(f".{name}" for name in FORMATS)
+        raise click.UsageError(f"the suffix {suffix!r} of DST is none of {known}; pass --to with the format")
+    return found or "tfrecord"
+
+
+def format_of_files(files: Iterable[str]) -> Format:
+    """Return the format of files by their names. Names without a known suffix are TFRecord files.
+
+    Raises
+    ------
+    click.UsageError
+        If the names show several formats.
+    """
+    formats = {format_of_name(file) or "tfrecord" for file in files}
+    if len(formats) > 1:
+        known = ", ".join(sorted(formats))
+        raise click.UsageError(f"SRC holds files of several formats ({known}); pass a glob, or --from")
+    return formats.pop() if formats else "tfrecord"
+
+
+def list_files(path: str, storage_options: dict[str, Any] | None) -> dict[str, int]:
+    """Return the files of a directory, a glob or a file, without hidden files, and their sizes.
+
+    Raises
+    ------
+    FileNotFoundError
+        If there is nothing at the path.
+    """
+    fs, root = url_to_fs(path, **(storage_options or {}))
+    fs.invalidate_cache()
+    places = [root] if fs.exists(root) or not has_magic(root) else sorted(fs.glob(root))
+    found: dict[str, int] = {}
+    for place in places:
+        if fs.isdir(place):
+            files = fs.find(place, detail=True).items()
+            found.update(
+                (fs.unstrip_protocol(name), info["size"])
+                for name, info in sorted(files)
+                if not re.search(r"/[_.]", name.removeprefix(place.rstrip("/")))
+            )
+        elif fs.exists(place):
+            found[fs.unstrip_protocol(place)] = fs.info(place)["size"]
+    if not places or not (found or fs.exists(root)):
+        raise FileNotFoundError(errno.ENOENT, "no such file or directory", path)
+    return found
+
+
+def _name(path: str) -> str:
+    return path.rstrip("/").rpartition("/")[2]

@@ -1,1 +1,0 @@
-"""The formats that `convert` reads and writes beside TFRecord."""

@@ -1,0 +1,312 @@
+"""The source of `convert`: files of any of the formats -> a Dask DataFrame of selected columns and rows.
+
+Dask reads Parquet, and the blocks of CSV and JSON lines. Arrow parses the blocks, because Dask's `read_csv`
+reads an empty text as null, dates as text, and a quoted line break at the end of a block wrongly.
+"""
+
+import csv
+import io
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, Literal
+
+import click
+import dask
+import dask.dataframe as dd
+import fsspec
+import pandas as pd
+import pyarrow as pa
+from dask.bytes import read_bytes
+from fsspec.utils import infer_compression
+from pyarrow import csv as arrow_csv
+from pyarrow import json as arrow_json
+
+import dask_tfrecord
+from dask_tfrecord import SchemaError
+from dask_tfrecord.cli.detect_format import Format
+from dask_tfrecord.cli.options import READ_DEFAULTS
+from dask_tfrecord.cli.where_option import Filters, names_in
+
+# Default for the stored bytes of a block of text.
+_BLOCK_BYTES = 1 << 26
+
+# Bytes of each sampled file from which the types are inferred.
+_SAMPLE_BYTES = 1 << 20
+
+
+@dataclass(frozen=True)
+class Selection:
+    """What is read of the source.
+
+    Attributes
+    ----------
+    columns : list of str, optional
+        The columns, in this order. All by default.
+    filters : list of list of tuple, optional
+        The rows, as in `read_tfrecord`. All by default.
+    nulls : tuple of str
+        Additional spellings of null in CSV files.
+    blocksize : int, "none", optional
+        Stored bytes of a partition, or "none" to make a partition of each file.
+    index : False, optional
+        False reads a stored index as columns, for formats without an index.
+    read : dict
+        Other keywords of `read_tfrecord`. CSV and JSON lines have ``schema`` only, and Parquet none.
+    """
+
+    columns: list[str] | None = None
+    filters: Filters | None = None
+    nulls: tuple[str, ...] = ()
+    blocksize: int | Literal["none"] | None = None
+    index: Literal[False] | None = None
+    read: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def needed(self) -> list[str] | None:
+        """The columns of the result and those of the filters. None for all columns."""
+        if self.columns is None:
+            return None
+        return list(dict.fromkeys([*self.columns, *names_in(self.filters)]))
+
+    def size(self, default: int | None = None) -> dict[str, Any]:
+        """The keyword ``blocksize=``, if there is anything to pass."""
+        given = None if self.blocksize == "none" else self.blocksize or default
+        return {"blocksize": given} if self.blocksize or default else {}
+
+
+def open_source(
+    paths: str | list[str],
+    files: Sequence[str],
+    format: Format,
+    selection: Selection,
+    storage_options: dict[str, Any] | None,
+) -> dd.DataFrame:
+    """Open files of any format. Only a sample is read.
+
+    Parameters
+    ----------
+    paths, storage_options
+        As in `read_tfrecord`.
+    files : sequence of str
+        The files that the paths mean.
+    format : "tfrecord", "parquet", "csv" or "jsonl"
+        The format.
+    selection : Selection
+        What is read.
+    """
+    _check_options(selection, format)
+    if format == "tfrecord":
+        return dask_tfrecord.read_tfrecord(
+            paths,
+            columns=selection.columns,
+            filters=selection.filters,
+            index=selection.index,
+            storage_options=storage_options,
+            **selection.read,
+            **selection.size(),
+        )
+    if format == "parquet":
+        # With the default of Dask, the result is the same, but Dask converts all strings once more.
+        with dask.config.set({"dataframe.convert-string": False}):
+            ddf = dd.read_parquet(
+                paths,
+                columns=selection.needed,
+                index=selection.index,
+                dtype_backend="pyarrow",  # integers with nulls would become floats otherwise
+                storage_options=storage_options,
+                **selection.size(),
+            )
+    else:
+        text = TextFormat(format, selection.read.get("schema") or {}, selection.nulls)
+        (blocksize,) = selection.size(_BLOCK_BYTES).values()
+        ddf = read_text(files, text, selection.needed, blocksize, storage_options)
+    return _selected(ddf, selection)
+
+
+def _check_options(selection: Selection, format: Format) -> None:
+    if selection.nulls and format != "csv":
+        raise click.UsageError("--null is for CSV files")
+    if format == "tfrecord":
+        return
+    given = [name for name, value in selection.read.items() if value != READ_DEFAULTS.get(name)]
+    named = {"use_snapshot": "no-snapshot", "quarantine_path": "quarantine"}
+    if isinstance(selection.read.get("schema"), dict):
+        named["schema"] = "type"
+        given = [name for name in given if name != "schema" or format == "parquet"]
+    if given:
+        option = named.get(given[0], given[0].replace("_", "-"))
+        raise click.UsageError(f"--{option} is for TFRecord, and SRC is {format}")
+
+
+def _selected(ddf: dd.DataFrame, selection: Selection) -> dd.DataFrame:
+    """Select rows and columns of a collection that was read with the needed columns."""
+    if selection.filters is not None:
+        unknown = [name for name in names_in(selection.filters) if name not in ddf.columns]
+        if unknown:
+            known = ", ".join(map(repr, ddf.columns))
+            raise click.UsageError(f"--where names the column {unknown[0]!r}; there are {known}")
+        _filtered(ddf._meta, selection.filters)  # raises for a value that cannot be compared with its column
+        ddf = ddf.map_partitions(_filtered, selection.filters, meta=ddf._meta, enforce_metadata=False)
+    return ddf if selection.columns is None else ddf[selection.columns]
+
+
+def _filtered(frame: pd.DataFrame, filters: Filters) -> pd.DataFrame:
+    """Task that selects rows, with the semantics of ``filters=``."""
+    columns = pa.Table.from_pandas(frame[names_in(filters)], preserve_index=False)
+    selected: pd.DataFrame = frame[dask_tfrecord.filter_mask(columns, filters).to_numpy()]
+    return selected
+
+
+# -- CSV and JSON lines --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class TextFormat:
+    """How text is parsed.
+
+    Attributes
+    ----------
+    name : "csv" or "jsonl"
+        The format.
+    types : dict of str to pyarrow.DataType
+        The types of some or all columns.
+    nulls : tuple of str
+        The spellings of null in CSV files, apart from an empty field without quotes.
+    """
+
+    name: Format
+    types: Mapping[str, pa.DataType]
+    nulls: tuple[str, ...] = ()
+
+
+def read_text(
+    files: Sequence[str],
+    text: TextFormat,
+    columns: Sequence[str] | None = None,
+    blocksize: int | None = _BLOCK_BYTES,
+    storage_options: dict[str, Any] | None = None,
+) -> dd.DataFrame:
+    """Create the collection that reads CSV files or JSON lines, with Arrow types.
+
+    The types are inferred from a sample. A later value of another type raises, and is never converted.
+
+    Parameters
+    ----------
+    files : sequence of str
+        The files, in the order of their rows.
+    text : TextFormat
+        The format, and the types that are given.
+    columns : sequence of str, optional
+        The columns to read, in this order.
+    blocksize : int, optional
+        The stored bytes of a partition. None makes a partition of each file.
+    storage_options : dict, optional
+        Options for the filesystem.
+    """
+    options = storage_options or {}
+    schema = _infer(files, text, options)
+    names = list(schema.names) if columns is None else list(columns)
+    unknown = [name for name in names if name not in schema.names]
+    if unknown:
+        raise SchemaError(f"no column is named {unknown[0]!r}; there are {', '.join(schema.names)}")
+    whole = replace(text, types=dict(zip(schema.names, schema.types, strict=True)))
+    parts = []
+    for file in files:
+        size = None if infer_compression(file) else blocksize
+        _, (blocks,) = read_bytes(file, b"\n", blocksize=size, sample=False, compression="infer", **options)
+        parse = dask.delayed(partial(_read_block, path=file, text=whole, columns=names))
+        parts += [parse(block, is_first=number == 0) for number, block in enumerate(blocks)]
+    meta = _to_pandas(schema.empty_table().select(names))
+    if not parts:
+        return dd.from_pandas(meta, npartitions=1)
+    return dd.from_delayed(parts, meta=meta, verify_meta=False)
+
+
+def _to_pandas(table: pa.Table) -> pd.DataFrame:
+    frame: pd.DataFrame = table.to_pandas(types_mapper=pd.ArrowDtype)
+    return frame
+
+
+def _read_block(
+    data: bytes, *, path: str, text: TextFormat, columns: Sequence[str], is_first: bool
+) -> pd.DataFrame:
+    """Task that parses a block of lines. The first block of a CSV file begins with the names."""
+    try:
+        if text.name == "csv":
+            header, data = _split_header(data) if is_first else (list(text.types), data)
+            if header and header != list(text.types):
+                raise SchemaError(f"the columns {header} are not those of the first file, {list(text.types)}")
+            if data.count(b'"') % 2:
+                raise SchemaError("a quoted field with line breaks lies in two blocks; pass --blocksize none")
+        return _to_pandas(_parse(list(text.types), data, text).select(list(columns)))
+    except (pa.ArrowException, SchemaError) as error:
+        raise SchemaError(
+            f"{getattr(error, 'problem', error)}",
+            path=path,
+            advice="pass --type COLUMN=TYPE for a column that the sample shows wrongly or not at all"
+            + ", or --null TEXT for text that means null" * (text.name == "csv"),
+        ) from None
+
+
+def _split_header(data: bytes) -> tuple[list[str], bytes]:
+    """Return the names of the columns, and the lines behind them."""
+    header, _, lines = data.partition(b"\n")
+    return next(csv.reader(io.StringIO(header.decode("utf-8-sig").rstrip("\r"))), []), lines
+
+
+def _parse(names: list[str], data: bytes, text: TextFormat, *, infer: bool = False) -> pa.Table:
+    if not data.strip():
+        return pa.schema([(name, text.types.get(name, pa.null())) for name in names]).empty_table()
+    if text.name == "csv":
+        return arrow_csv.read_csv(
+            pa.BufferReader(data),
+            arrow_csv.ReadOptions(column_names=names, block_size=len(data), use_threads=False),
+            arrow_csv.ParseOptions(newlines_in_values=b'"' in data),
+            arrow_csv.ConvertOptions(
+                column_types=dict(text.types),
+                null_values=["", *text.nulls],
+                strings_can_be_null=True,
+                quoted_strings_can_be_null=False,
+            ),
+        )
+    return arrow_json.read_json(
+        pa.BufferReader(data),
+        arrow_json.ReadOptions(use_threads=False, block_size=len(data) + 1),
+        arrow_json.ParseOptions(
+            explicit_schema=pa.schema(dict(text.types)) if text.types else None,
+            unexpected_field_behavior="infer" if infer else "error",
+        ),
+    )
+
+
+def _infer(files: Sequence[str], text: TextFormat, options: dict[str, Any]) -> pa.Schema:
+    """Infer the types of the first lines of the first, the last and a middle file."""
+    schemas = []
+    for at in sorted({0, len(files) // 2, len(files) - 1}):
+        with fsspec.open(files[at], "rb", compression="infer", **options) as file:
+            data = file.read(_SAMPLE_BYTES)
+            if file.read(1):
+                data = data[: data.rfind(b"\n") + 1]
+        names, data = _split_header(data) if text.name == "csv" else (list(text.types), data)
+        try:
+            schema = _parse(names, data, text, infer=True).schema
+        except pa.ArrowException as error:
+            raise SchemaError(f"not valid {text.name}: {error}", path=files[at]) from None
+        if text.name == "jsonl":  # Arrow guesses that text is a time, and drops its time zone
+            schema = pa.schema(
+                [(item.name, text.types.get(item.name, _as_text(item.type))) for item in schema]
+            )
+        schemas.append(schema)
+    unified = pa.unify_schemas(schemas, promote_options="permissive")
+    unknown = sorted(set(text.types) - set(unified.names))
+    if unknown:
+        raise SchemaError(f"--type names the column {unknown[0]!r}; there are {', '.join(unified.names)}")
+    return unified
+
+
+def _as_text(type_: pa.DataType) -> pa.DataType:
+    """Replace times by text."""
+    if pa.types.is_timestamp(type_):
+        return pa.string()
+    return pa.list_(_as_text(type_.value_type)) if pa.types.is_list(type_) else type_
