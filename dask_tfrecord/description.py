@@ -12,9 +12,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dask_tfrecord.codec.codecs import detect
-from dask_tfrecord.dataset.discovery import Infer
 from dask_tfrecord.dataset.plan import Dataset
 from dask_tfrecord.dataset.query.comparison_keys import comparison_key
+from dask_tfrecord.dataset.request import Infer
 from dask_tfrecord.dataset.snapshot.model import Snapshot
 from dask_tfrecord.errors import TFRecordError, calling
 from dask_tfrecord.files.damage import OnCorrupt
@@ -75,6 +75,7 @@ def inspect(
     use_snapshot: bool = True,
     infer: Infer = "sample",
     filters: Sequence[Any] | pc.Expression | None = None,
+    split: str | Sequence[str] | None = None,
     version: int | None = None,
     record_type: AnyRecordType = "infer",
     compression: AnyCompression | Literal["infer"] | None = "infer",
@@ -95,7 +96,7 @@ def inspect(
         A directory, a glob, a file, or a list of these, as in `read_tfrecord`.
     columns : list of str, optional
         Columns to describe and to read, in this order. By default all columns.
-    schema, hive, use_snapshot, infer, filters, version, record_type, compression, extra
+    schema, hive, use_snapshot, infer, filters, split, version, record_type, compression, extra
         As in `read_tfrecord`.
     on_corrupt, max_corrupt, quarantine_path
         As in `read_tfrecord`. ``max_corrupt`` applies to each file.
@@ -143,6 +144,7 @@ def inspect(
         use_snapshot=use_snapshot,
         infer=infer,
         filters=filters,
+        split=split,
         version=version,
         blocksize=None,
         record_type=record_type,

@@ -15,8 +15,10 @@ import pyarrow.compute as pc
 from dask_tfrecord import arguments
 from dask_tfrecord.cluster import compute_each
 from dask_tfrecord.codec import RecordType
-from dask_tfrecord.dataset.discovery import ReadRequest, open_dataset
+from dask_tfrecord.dataset.discovery import open_dataset
 from dask_tfrecord.dataset.indexing import create_snapshot, renew_snapshot
+from dask_tfrecord.dataset.layouts import ALL, SPLIT
+from dask_tfrecord.dataset.request import ReadRequest
 from dask_tfrecord.dataset.requested_columns import GivenHive, GivenSchema
 from dask_tfrecord.dataset.snapshot.model import Snapshot, file_count, file_table, find_snapshot, to_parquet
 from dask_tfrecord.dataset.snapshot.names import snapshot_path
@@ -39,9 +41,10 @@ from dask_tfrecord.dataset.write.destination import check_destination, destinati
 from dask_tfrecord.dataset.write.neighbours import refuse_datasets_below, refuse_inside_dataset
 from dask_tfrecord.dataset.write.run import draw_run
 from dask_tfrecord.dataset.write.staging import finish_newest
-from dask_tfrecord.errors import ConcurrentWriteError, CorruptRecordError, DestinationError
+from dask_tfrecord.errors import ConcurrentWriteError, CorruptRecordError, DestinationError, TFRecordError
 from dask_tfrecord.files.options import ReadOptions
 from dask_tfrecord.files.part_names import is_part
+from dask_tfrecord.files.side_files import without_side_files
 from dask_tfrecord.files.storage.filesystem import Filesystem
 from dask_tfrecord.files.storage.listing import PathLike, list_directory, list_files, with_trailing_slash
 from dask_tfrecord.files.storage.not_found import nothing_at
@@ -71,6 +74,7 @@ def index(
     schema: GivenSchema | None = None,
     hive: GivenHive = True,
     record_type: RecordType | Literal["infer"] = "infer",
+    split: Literal["all"] | None = None,
     missing: Missing = "raise",
     storage_options: dict[str, Any] | None = None,
     filesystem: Filesystem = None,
@@ -96,6 +100,9 @@ def index(
         Create partition columns from directories named ``key=value``, as in `read_tfrecord`.
     record_type : {"infer", "example", "sequence_example", "bytes"}, default "infer"
         Message in each record.
+    split : "all", optional
+        Store the split of each file as the partition column ``split``, for a directory of TensorFlow Datasets
+        or TFX with several splits, which raises otherwise.
     missing : {"raise", "drop"}, default "raise"
         Action for files of `to_tfrecord` that the newest snapshot lists and that do not exist. "drop" stores
         a snapshot without these files and their rows, for example after a partition directory was removed
@@ -147,6 +154,7 @@ def index(
     2
     """
     arguments.choice("missing", missing, get_args(Missing))
+    arguments.choice("split", split, (None, ALL))
     store = destination(path, storage_options, filesystem)
     root = store.public(store.root)
     refuse_inside_dataset(store, "dask_tfrecord.index")
@@ -167,13 +175,19 @@ def index(
             use_snapshot=False,
             record_type=record_type,
             infer="all",
+            split=split,
             options=ReadOptions(extra="raise" if schema is None or isinstance(schema, Mapping) else "ignore"),
             storage_options=storage_options,
             filesystem=filesystem,
         )
         dataset = open_dataset(path, request, compute_each=compute_each)
         snapshot = create_snapshot(dataset, compute_each, draw_run(store))
-    except CorruptRecordError as error:
+    except TFRecordError as error:
+        if any(one.keyword == SPLIT for one in error.remedies):  # a snapshot describes all files
+            every = [one for one in error.remedies if one.value == ALL]
+            raise error.replaced(advice=None, remedies=every) from None
+        if not isinstance(error, CorruptRecordError):
+            raise
         raise error.replaced(advice=_GLOB_ADVICE.sub(_HIDE_ADVICE, error.advice or "") or None) from None
     return _create(store, replace(snapshot, number=before.number + 1 if before else 1))
 
@@ -308,6 +322,7 @@ def verify(
         if snapshot is not None:
             return _verify_snapshot(store, snapshot)
     listing = list_files(path, storage_options, filesystem)
+    listing = listing.keep(without_side_files(listing.store, listing.files, keep=listing.spelled_out))
     schema, reason_for_bytes = sampled_schema(listing.store, listing.files, record_type)
     reports = verify_files(listing.store, listing.files, schema.record_type, compute_each)
     paths = [listing.store.public(file.path) for file in listing.files]
@@ -324,7 +339,10 @@ def _verify_snapshot(store: Store, snapshot: Snapshot) -> pd.DataFrame:
     """Verify the files that a snapshot lists, and report files that it does not list."""
     entries = {listed_path(store, entry.path): entry for entry in snapshot.files}
     found = {unquoted_path(file.path): file for file in list_directory(store)}
-    found = {path: file for path, file in found.items() if path in entries or not is_part(path)}
+    others = [file for path, file in found.items() if path not in entries]
+    others = [file for file in without_side_files(store, others, data=entries) if not is_part(file.path)]
+    unlisted = {file.path for file in others}
+    found = {path: file for path, file in found.items() if path in entries or file.path in unlisted}
     verified = verify_files(store, [*found.values()], snapshot.schema.record_type, compute_each)
     missing = unreadable("the file is missing, but the dataset's snapshot lists it")
     reports = {**dict.fromkeys(entries, missing), **dict(zip(found, verified, strict=True))}

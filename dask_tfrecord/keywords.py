@@ -7,7 +7,7 @@ import pyarrow.compute as pc
 
 from dask_tfrecord.codec import RecordType
 from dask_tfrecord.codec.codecs import Compression
-from dask_tfrecord.dataset.discovery import Infer
+from dask_tfrecord.dataset.request import Infer
 from dask_tfrecord.dataset.requested_columns import GivenHive, GivenSchema
 from dask_tfrecord.files.damage import OnCorrupt
 from dask_tfrecord.files.options import Extra
@@ -30,6 +30,7 @@ class ReadKeywords(TypedDict, total=False):
     use_snapshot: bool
     infer: Infer
     filters: Sequence[Any] | pc.Expression | None
+    split: str | Sequence[str] | None
     version: int | None
     blocksize: SupportsIndex | str | None
     partition_by: str | Sequence[str] | None

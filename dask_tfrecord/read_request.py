@@ -15,8 +15,9 @@ from dask_tfrecord import arguments
 from dask_tfrecord.cluster import compute_each
 from dask_tfrecord.codec import MAX_RECORD_BYTES, RecordType
 from dask_tfrecord.config import keyword_or_default
-from dask_tfrecord.dataset.discovery import Infer, ReadRequest, open_dataset
+from dask_tfrecord.dataset.discovery import open_dataset
 from dask_tfrecord.dataset.plan import Dataset
+from dask_tfrecord.dataset.request import Infer, ReadRequest
 from dask_tfrecord.dataset.snapshot.model import Snapshot
 from dask_tfrecord.dataset.write.destination import destination
 from dask_tfrecord.dataset.write.neighbours import refuse_other_files
@@ -37,6 +38,7 @@ def read_request(
     use_snapshot: bool = True,
     infer: Infer = "sample",
     filters: Sequence[Any] | pc.Expression | None = None,
+    split: str | Sequence[str] | None = None,
     version: int | None = None,
     blocksize: SupportsIndex | str | None = "default",
     partition_by: str | Sequence[str] | None = None,
@@ -86,6 +88,7 @@ def read_request(
         infer=infer,
         filters=None if isinstance(filters, list | tuple) and not filters else filters,
         options=options,
+        split=split if split is None or isinstance(split, str) else tuple(arguments.names("split", split)),
         version=arguments.count("version", version),
         blocksize=keyword_or_default("blocksize", blocksize, partial(arguments.byte_count, "blocksize")),
         whole_files=calculate_divisions,

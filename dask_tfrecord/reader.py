@@ -12,8 +12,8 @@ import pyarrow.compute as pc
 from dask_tfrecord import arguments, expr
 from dask_tfrecord.cluster import check_cluster
 from dask_tfrecord.codec import MAX_RECORD_BYTES
-from dask_tfrecord.dataset.discovery import Infer
 from dask_tfrecord.dataset.plan import Dataset
+from dask_tfrecord.dataset.request import Infer
 from dask_tfrecord.dataset.snapshot.metadata import Levels
 from dask_tfrecord.errors import SchemaError, TFRecordError
 from dask_tfrecord.files.damage import OnCorrupt
@@ -50,6 +50,7 @@ def read_tfrecord(
     use_snapshot: bool = True,
     infer: Infer = "sample",
     filters: Sequence[Any] | pc.Expression | None = None,
+    split: str | Sequence[str] | None = None,
     version: int | None = None,
     blocksize: SupportsIndex | str | None = "default",
     partition_by: str | Sequence[str] | None = None,
@@ -136,6 +137,16 @@ def read_tfrecord(
 
         A file is not opened if its partition values or the statistics of the snapshot prove that it has no
         such row. A pyarrow expression, such as ``pc.field("year") > 2020``, filters rows but skips no file.
+    split : str or list of str, optional
+        Split to load, such as ``"train"``, a list of splits, or ``"all"``. A list and "all" add a partition
+        column ``split`` if there is none, on which filters leave out files. A single name adds no column, and
+        removes the column of the directories ``split=train``.
+
+        The splits are those that TensorFlow Datasets describes in ``dataset_info.json``, those in the names
+        of its files, the directories ``Split-train`` of TFX, and the directories ``split=train``. Without
+        ``split``, several splits that no partition column tells apart raise. So do several versions or
+        configurations of a dataset below one path. A file that ``dataset_info.json`` lists and that does not
+        exist raises, unless the path is a glob or a list.
     version : int, optional
         Version of the dataset, as in ``Snapshot.open(path, version)``. By default the newest one.
         `Snapshot.history` lists the versions. ``append`` keeps the versions before it; ``overwrite``
@@ -281,6 +292,7 @@ def read_tfrecord(
         use_snapshot=use_snapshot,
         infer=infer,
         filters=filters,
+        split=split,
         version=version,
         blocksize=blocksize,
         partition_by=partition_by,

@@ -107,6 +107,11 @@ def _rate(totals: dict[str, int], watch: Stopwatch) -> str:
     show_default=True,
     help="Files of the dataset that do not exist. drop: store a snapshot without them and their rows.",
 )
+@click.option(
+    "--split",
+    type=click.Choice(["all"]),
+    help="Store the split of each file as a column, for several splits of TensorFlow Datasets or TFX.",
+)
 @options.as_json
 @options.storage_options
 @options.computing
@@ -115,6 +120,7 @@ def index_command(
     types: Any,
     record_type: Any,
     missing: Any,
+    split: Any,
     as_json: bool,
     storage_options: Any,
     computing: Computing,
@@ -127,7 +133,12 @@ def index_command(
     """
     with computing.running("Indexing"):
         snapshot = dask_tfrecord.index(
-            path, schema=types, record_type=record_type, missing=missing, storage_options=storage_options
+            path,
+            schema=types,
+            record_type=record_type,
+            missing=missing,
+            split=split,
+            storage_options=storage_options,
         )
     totals = {
         "version": snapshot.number,

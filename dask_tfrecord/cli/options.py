@@ -72,6 +72,10 @@ def _secret_path(ctx: click.Context, param: click.Parameter, value: str | None) 
     return value
 
 
+def _splits(ctx: click.Context, param: click.Parameter, value: str | None) -> str | list[str] | None:
+    return value.split(",") if value and "," in value else value
+
+
 def _condition(ctx: click.Context, param: click.Parameter, value: str | None) -> Filters | None:
     return None if value is None else parse(value)
 
@@ -132,6 +136,13 @@ _schema_of = click.option(
     metavar="PATH",
     callback=_secret_path,
     help="Directory of a dataset whose snapshot gives all columns and types. Not with --type.",
+)
+_split = click.option(
+    "--split",
+    metavar="NAME[,NAME...]",
+    callback=_splits,
+    help="Splits to read of a directory of TensorFlow Datasets or TFX, or of directories split=NAME. all: "
+    "every split. Several splits have a column `split`.",
 )
 _version = click.option(
     "--version",
@@ -265,6 +276,7 @@ reading = _gathered(
     types,
     _schema_of,
     _infer,
+    _split,
     _version,
     _no_snapshot,
     _on_corrupt,

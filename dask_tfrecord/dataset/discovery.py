@@ -8,10 +8,10 @@ a `Dataset` of it.
 import os
 import warnings
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
-from itertools import pairwise, starmap
-from typing import Any, Literal, TypeAlias
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import compress, pairwise, starmap
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -19,19 +19,23 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dask_tfrecord.dataset.inferred_schema import infer_columns
+from dask_tfrecord.dataset.layouts import SPLIT, choose_files, described_directories
 from dask_tfrecord.dataset.packing import plan_partitions
 from dask_tfrecord.dataset.partitioning.grouping import group
+from dask_tfrecord.dataset.partitioning.hive import to_values
 from dask_tfrecord.dataset.partitioning.partition_columns import (
+    feature_clash,
     partition_fields,
     values_from_directories,
     values_from_snapshot,
     with_partition_columns,
 )
 from dask_tfrecord.dataset.plan import Dataset
-from dask_tfrecord.dataset.query.filters import names_in, parse_filters
+from dask_tfrecord.dataset.query.filters import parse_filters
 from dask_tfrecord.dataset.query.predicates import Predicate, possible_outcomes
 from dask_tfrecord.dataset.query.ranges import Mask, file_ranges
-from dask_tfrecord.dataset.requested_columns import GivenHive, GivenSchema, RequestedColumns, snapshot_columns
+from dask_tfrecord.dataset.request import ReadRequest
+from dask_tfrecord.dataset.requested_columns import snapshot_columns
 from dask_tfrecord.dataset.sampling import sample_all, take_sample
 from dask_tfrecord.dataset.snapshot.metadata import Levels
 from dask_tfrecord.dataset.snapshot.model import Snapshot, file_table
@@ -41,15 +45,15 @@ from dask_tfrecord.dataset.snapshot.visibility import committed_files, newest_sn
 from dask_tfrecord.errors import SchemaError, TFRecordError
 from dask_tfrecord.files.boundaries import ComputeEach, index_large_files
 from dask_tfrecord.files.entry import FileEntry
-from dask_tfrecord.files.inference import AskedType, Sample
+from dask_tfrecord.files.inference import Sample
 from dask_tfrecord.files.options import ReadOptions
 from dask_tfrecord.files.part_names import is_part
 from dask_tfrecord.files.splits import BlockIndex
-from dask_tfrecord.files.storage.filesystem import Filesystem
 from dask_tfrecord.files.storage.glob_advice import suggest_globs
 from dask_tfrecord.files.storage.listing import (
     INFO_SCHEMA,
     FileInfo,
+    Listing,
     PathLike,
     as_paths,
     column_paths,
@@ -58,75 +62,12 @@ from dask_tfrecord.files.storage.listing import (
     table_infos,
     with_trailing_slash,
 )
+from dask_tfrecord.files.storage.paths import parent_of
 from dask_tfrecord.files.storage.redaction import redact_errors
 from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.schema.model import Schema
 
-Infer = Literal["sample", "all"]
-
 Positions: TypeAlias = npt.NDArray[np.int64]
-
-
-@dataclass(frozen=True)
-class ReadRequest:
-    """What the caller requests: the keywords of `read_tfrecord` that decide which data is read.
-
-    Attributes
-    ----------
-    columns : iterable of str, optional
-        The only columns that are read; None reads all. Columns that `filters` names are read too. A column
-        that is not read causes no error.
-    version : int, optional
-        The version of the dataset; None is the newest.
-    schema, hive, use_snapshot, record_type, infer, filters, storage_options, filesystem
-        The keywords of `read_tfrecord`.
-    options : ReadOptions
-        How files are read.
-    blocksize : int, optional
-        Stored bytes of a partition; None makes a partition of each file.
-    whole_files : bool
-        True if files that a snapshot lists are not split.
-    partition_by : tuple of str
-        The partition columns that make a key. If there are any, a partition is made of each file, and
-        `Dataset.keys` has the partitions of each key.
-    """
-
-    columns: Iterable[str] | None = None
-    schema: GivenSchema | None = None
-    hive: GivenHive = True
-    use_snapshot: bool = True
-    version: int | None = None
-    record_type: AskedType = "infer"
-    infer: Infer = "sample"
-    filters: Any = None
-    options: ReadOptions = field(default_factory=ReadOptions)
-    blocksize: int | None = None
-    whole_files: bool = False
-    partition_by: tuple[str, ...] = ()
-    storage_options: dict[str, Any] | None = field(default=None, repr=False)
-    filesystem: Filesystem = field(default=None, repr=False)
-
-    @cached_property
-    def requested(self) -> RequestedColumns:
-        """The columns that the caller requests.
-
-        Raises
-        ------
-        SchemaError, TFRecordError
-            If `schema` or `hive` is not valid, or if they contradict each other.
-        """
-        selected = None
-        if self.columns is not None:
-            selected = {*self.columns, *names_in(self.filters), *self.partition_by}
-        # A pyarrow expression does not list its columns.
-        expression = str(self.filters) if isinstance(self.filters, pc.Expression) else ""
-        return RequestedColumns.parse(self.schema, self.hive, selected, expression)
-
-    @property
-    def known_record_type(self) -> AskedType:
-        """The record type that the caller gives, by itself or in a whole schema; else "infer"."""
-        stated = self.requested.record_type or "infer"
-        return stated if self.record_type == "infer" else self.record_type
 
 
 @dataclass(frozen=True)
@@ -233,9 +174,11 @@ def _discover_by_listing(
     """List the files, and infer the columns that the request leaves open from a sample of the records."""
     requested = request.requested
     listing = list_files(paths, request.storage_options, request.filesystem)
-    files = committed_files(listing, use_snapshot=request.use_snapshot)
-    listing = listing._replace(files=files)
+    listing = listing.keep(committed_files(listing, use_snapshot=request.use_snapshot))
     values = values_from_directories(listing, requested)
+    mask, names = choose_files(listing, values.get(SPLIT), request.split)
+    values = _with_split({name: column.filter(mask) for name, column in values.items()}, names, request)
+    files = tuple(compress(listing.files, mask.to_pylist()))
     is_inferred = request.known_record_type == "infer"
     options = replace(request.options, globs=suggest_globs(listing), is_type_inferred=is_inferred)
     columns = infer_columns(
@@ -287,7 +230,7 @@ def _discover_by_snapshot(
         schema = with_partition_columns(columns.schema, fields, requested)
         ignored, texts = columns.ignored_features, columns.warnings
         options = replace(options, evidence=columns.evidence)
-    return Discovered(
+    found = Discovered(
         store,
         _described(files, snapshot, schema),
         values_from_snapshot(snapshot, schema),
@@ -298,6 +241,47 @@ def _discover_by_snapshot(
         warnings=texts,
         version=snapshot.number,
     )
+    return found if request.split is None else _of_splits(found, snapshot, request)
+
+
+def _with_split(
+    values: dict[str, pa.Array], names: pa.Array | None, request: ReadRequest
+) -> dict[str, pa.Array]:
+    """Add the column of the chosen splits to the partition columns, or remove it for one chosen split."""
+    requested = request.requested
+    if names is None:
+        return values if request.split is None else {name: values[name] for name in values if name != SPLIT}
+    if SPLIT in values or SPLIT in requested.excluded:
+        return values
+    type_ = requested.partition_type(SPLIT) or pa.string()
+    return {**values, SPLIT: to_values(SPLIT, names, type_, names.to_pylist())}
+
+
+def _of_splits(found: Discovered, snapshot: Snapshot, request: ReadRequest) -> Discovered:
+    """Choose the files of some splits of a dataset with a snapshot."""
+    stored, store = file_table(snapshot).values, found.store
+    known = stored[SPLIT].combine_chunks() if SPLIT in stored.column_names else None
+    infos = table_infos(found.files)
+    described: frozenset[str] = frozenset()
+    if known is None:
+        described = described_directories(
+            store, {parent_of(store.join("x")), *(parent_of(one.path) for one in infos)}
+        )
+    listing = Listing(store, tuple(infos), store.root, counts=(len(infos),), described=described)
+    mask, names = choose_files(listing, known, request.split)
+    values = {name: column.filter(mask) for name, column in found.partition_values.items()}
+    if known is None:
+        values = _with_split(values, names, request)
+        if SPLIT in values and SPLIT in found.schema.names:
+            raise feature_clash(SPLIT)
+    elif names is None:
+        values.pop(SPLIT, None)
+    lost = found.partition_values.keys() - values.keys()
+    schema = found.schema.select(name for name in found.schema.names if name not in lost)
+    new = {name: values[name] for name in values.keys() - found.partition_values.keys()}
+    schema = Schema((*schema.fields, *partition_fields(new, request.requested)), schema.record_type)
+    index = tuple(level for level in found.index if level[0] in schema.names)
+    return replace(found, files=found.files.filter(mask), partition_values=values, schema=schema, index=index)
 
 
 def plan(found: Discovered, request: ReadRequest, compute_each: ComputeEach) -> Dataset:

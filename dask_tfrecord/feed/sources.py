@@ -15,8 +15,9 @@ from dask.base import get_scheduler
 
 from dask_tfrecord import arguments
 from dask_tfrecord.cluster import compute_each
-from dask_tfrecord.dataset.discovery import ReadRequest, open_dataset
+from dask_tfrecord.dataset.discovery import open_dataset
 from dask_tfrecord.dataset.plan import Dataset
+from dask_tfrecord.dataset.request import ReadRequest
 from dask_tfrecord.errors import SchemaError, TFRecordError
 from dask_tfrecord.files.reading import count_records
 from dask_tfrecord.files.splits import Split

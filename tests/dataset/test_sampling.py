@@ -16,7 +16,8 @@ from oracle import Feature, Record
 
 from dask_tfrecord import read_tfrecord
 from dask_tfrecord.codec import Column, Encoder
-from dask_tfrecord.dataset.discovery import ReadRequest, one_by_one, open_dataset
+from dask_tfrecord.dataset.discovery import one_by_one, open_dataset
+from dask_tfrecord.dataset.request import ReadRequest
 from dask_tfrecord.dataset.sampling import sample_all, take_sample
 from dask_tfrecord.errors import CorruptRecordError, SchemaError
 from dask_tfrecord.files.inference import AskedType, RecordPosition, Sample

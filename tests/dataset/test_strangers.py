@@ -116,10 +116,9 @@ OTHERS = {
     "events": ("events.out.tfevents.17.host", events(9)),
     "ranking": ("ranking.spec", oracle.records_file(RANKING)),
     "no message": ("notes.rec", oracle.records_file([b"no message"])),
-    "readme": ("README.md", b"# Data\n\nSome text.\n"),
-    "csv": ("labels.csv", b"a,b\n1,2\n"),
-    "json": ("info.json", b'{"name": "x"}'),
-    "json at the end": ("z.json", b'{"name": "x"}'),
+    "text": ("README.tex", b"# Data\n\nSome text.\n"),
+    "csv": ("labels.csv.tfrecord", b"a,b\n1,2\n"),
+    "json at the end": ("z.conf", b'{"name": "x"}'),
 }
 
 
@@ -178,7 +177,7 @@ def test_an_index_is_advised_to_hide_another_file(tmp_path: Path, other: str) ->
 def test_a_glob_reads_files_of_several_names(tmp_path: Path) -> None:
     names = ["train-{:02d}", "val-{:02d}", "test.{:02d}"]
     heap(tmp_path, {name.format(n): ONE for name in names for n in range(9)})
-    heap(tmp_path, {"README.md": b"# Some text\n" * 9, "zz/labels.csv": b"a,b\n" * 9})
+    heap(tmp_path, {"README.toml": b"# Some text\n" * 9, "zz/labels.sh": b"a,b\n" * 9})
     with pytest.raises(CorruptRecordError) as caught:
         read_tfrecord(tmp_path).compute()
     assert read(advised_glob(caught.value)) == {"a": [1] * 27}
@@ -190,19 +189,6 @@ def test_a_glob_leaves_out_a_file_of_the_usual_name(tmp_path: Path) -> None:
     with pytest.raises(CorruptRecordError) as caught:
         read_tfrecord(tmp_path).compute()
     assert read(advised_glob(caught.value)) == {"a": [1] * 9}
-
-
-def test_the_files_of_a_catalog_are_named_with_a_glob_that_reads_the_data(tmp_path: Path) -> None:
-    shards = {f"3.0.1/mnist-train.tfrecord-{n:05d}-of-00004": ONE for n in range(4)}
-    more = {
-        "3.0.1/dataset_info.json": b"{}",
-        "3.0.1/features.json": b"{}",
-        "3.0.1/label.labels.txt": b"0\n1\n",
-    }
-    heap(tmp_path, shards | more)
-    with pytest.raises(CorruptRecordError) as caught:
-        read_tfrecord(tmp_path).compute()
-    assert read(advised_glob(caught.value)) == {"a": [1] * 4}
 
 
 def test_a_whole_record_among_others_that_is_no_example_is_called_so(tmp_path: Path) -> None:

@@ -100,11 +100,13 @@ def with_partition_columns(
 
 def feature_clash(name: str) -> SchemaError:
     """Return the error for a partition column that is also a feature, if the user has not chosen one."""
+    one_split = ', or the name of one split, such as split="train", which makes no column' * (name == "split")
     return SchemaError(
         f"both a feature of the records and a partition column ({name}=...) have this name",
         feature=name,
         advice="pass hive=False to read the feature of the records, "
-        f'or hive={{"{name}": pa.string()}} to read the values in the directory names',
+        f'or hive={{"{name}": pa.string()}} to read the values in the directory names'
+        f"{one_split}",
     )
 
 

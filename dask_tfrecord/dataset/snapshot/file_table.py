@@ -93,8 +93,9 @@ class FileTable:
 
     @property
     def partitions(self) -> int:
-        """The number of partition directories; 0 without partition columns."""
-        return len(_directories(self.rows).unique()) if self.partitioning else 0
+        """The number of keys, which are combinations of partition values; 0 without partition columns."""
+        names = [item.name for item in self.partitioning]
+        return len(self.values.group_by(names).aggregate([])) if names else 0
 
     @property
     def values(self) -> pa.Table:

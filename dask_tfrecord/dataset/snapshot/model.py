@@ -26,7 +26,6 @@ from dask_tfrecord.files.entry import FileEntry
 from dask_tfrecord.files.storage.filesystem import Filesystem
 from dask_tfrecord.files.storage.listing import with_trailing_slash
 from dask_tfrecord.files.storage.not_found import nothing_at
-from dask_tfrecord.files.storage.paths import parent_of
 from dask_tfrecord.files.storage.redaction import redact_errors
 from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.schema.model import Field, Schema
@@ -164,11 +163,8 @@ class Snapshot:
 
     @property
     def partitions(self) -> int:
-        """The number of partition directories; 0 for a dataset without partition columns."""
-        files = vars(self)["_files"]
-        if isinstance(files, FileTable):
-            return files.partitions
-        return len({parent_of(file.path) for file in files}) if self.partitioning else 0
+        """The number of rows of `partition_values`; 0 for a dataset without partition columns."""
+        return file_table(self).partitions if self.partitioning else 0
 
     @property
     def partition_values(self) -> pa.Table:

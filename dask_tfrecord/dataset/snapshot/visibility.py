@@ -13,12 +13,13 @@ from dask_tfrecord.dataset.snapshot.model import Snapshot, file_table, find_snap
 from dask_tfrecord.dataset.snapshot.names import METADATA_DIRECTORY, open_runs, replaced_files
 from dask_tfrecord.errors import CorruptRecordError, TFRecordError
 from dask_tfrecord.files.part_names import PART_NAME, is_part, run_of
+from dask_tfrecord.files.side_files import without_side_files
 from dask_tfrecord.files.storage.listing import (
     FileInfo,
     Listing,
-    column_paths,
     directory_table,
     list_directory,
+    table_infos,
     unquoted_column,
 )
 from dask_tfrecord.files.storage.not_found import unfinished_only
@@ -67,6 +68,8 @@ def snapshot_files(store: Store, snapshot: Snapshot) -> pa.Table:
 def listed_and_others(store: Store, snapshot: Snapshot) -> tuple[pa.Table, list[str]]:
     """Compare a snapshot with the directory. Return its files, and the paths of all other visible files.
 
+    Files that plainly are no TFRecord files are left out.
+
     Raises
     ------
     CorruptRecordError
@@ -83,11 +86,13 @@ def listed_and_others(store: Store, snapshot: Snapshot) -> tuple[pa.Table, list[
         if first >= 0:
             entry = (rows["path"], rows["bytes"], files["size"])
             raise _lost_file(store, *(column[first].as_py() for column in entry))
-    others = present_paths[:0]
+    others: list[FileInfo] = []
     if len(present) > len(files):
-        others = present_paths.filter(pc.invert(pc.is_in(present_paths, paths)))
+        others = table_infos(present.filter(pc.invert(pc.is_in(present_paths, paths))))
+    if any(not is_part(file.path) for file in others):
+        others = without_side_files(store, others, data=rows["path"].to_pylist())
     columns = [*files.drop_columns(["crc32c"]).columns, rows["crc32c"]]
-    return pa.table(columns, schema=files.schema), column_paths(others)
+    return pa.table(columns, schema=files.schema), [unquoted_path(file.path) for file in others]
 
 
 def _lost_file(store: Store, path: str, recorded: int, size: int | None) -> CorruptRecordError:
@@ -157,7 +162,7 @@ def newest_snapshot(store: Store) -> tuple[Snapshot, pa.Table] | None:
 
 
 def committed_files(listing: Listing, *, use_snapshot: bool) -> tuple[FileInfo, ...]:
-    """Return the files of a listing without the uncommitted files of this library.
+    """Return the files of a listing without the uncommitted files of this library and other formats.
 
     A snapshot decides which files are committed. Without one, the files of open runs are uncommitted. Files
     that the user named one by one are always returned.
@@ -169,7 +174,8 @@ def committed_files(listing: Listing, *, use_snapshot: bool) -> tuple[FileInfo, 
     TFRecordError
         If a directory without a snapshot lacks some of the files of a write.
     """
-    store, files = listing.store, listing.files
+    store = listing.store
+    files = without_side_files(store, listing.files, keep=listing.spelled_out)
     known_roots: dict[str, bool] = {}
     parts: dict[str, list[FileInfo]] = {}  # files by the root of their dataset
     for file in files:
@@ -254,6 +260,11 @@ def _incomplete_writes(paths: Sequence[str]) -> list[str]:
         if part and "=" not in name_of(parent_of(path)):
             writes.setdefault((part["run"], int(part["count"])), {})[part["index"]] = path
     return [path for (_, count), files in writes.items() if len(files) < count for path in files.values()]
+
+
+def data_files(store: Store) -> list[FileInfo]:
+    """Do as `visible_files`, without the files that plainly are no TFRecord files."""
+    return without_side_files(store, visible_files(store))
 
 
 def visible_files(store: Store) -> list[FileInfo]:

@@ -8,20 +8,21 @@ from typing import Any
 import pyarrow as pa
 
 from dask_tfrecord.dataset.inferred_schema import infer_schema
+from dask_tfrecord.dataset.layouts import SPLIT, find_splits
 from dask_tfrecord.dataset.partitioning import hive
 from dask_tfrecord.dataset.sampling import take_sample
 from dask_tfrecord.dataset.snapshot.metadata import Levels, library_version
 from dask_tfrecord.dataset.snapshot.model import Snapshot
-from dask_tfrecord.dataset.snapshot.visibility import newest_snapshot, visible_files
+from dask_tfrecord.dataset.snapshot.visibility import data_files, newest_snapshot
 from dask_tfrecord.dataset.write.neighbours import refuse_datasets_below
 from dask_tfrecord.dataset.write.overwriting import files_unchanged
-from dask_tfrecord.errors import SchemaError
+from dask_tfrecord.errors import SchemaError, TFRecordError
 from dask_tfrecord.files.entry import FileEntry
 from dask_tfrecord.files.options import ReadOptions
 from dask_tfrecord.files.reading import count_records
 from dask_tfrecord.files.splits import Split
 from dask_tfrecord.files.storage.checksum import ChecksumStore
-from dask_tfrecord.files.storage.listing import FileInfo
+from dask_tfrecord.files.storage.listing import FileInfo, listing_of
 from dask_tfrecord.files.storage.paths import parent_of
 from dask_tfrecord.files.storage.redaction import redact_errors
 from dask_tfrecord.files.storage.store import Store
@@ -48,11 +49,26 @@ def check_existing_data(
     newest = newest_snapshot(store)
     if newest is not None:
         check_agreement(newest[0], schema, partitioning, store, index)
-    elif files := visible_files(store):
+    elif files := data_files(store):
         refuse_datasets_below(store, "whose files would belong to both")
+        if SPLIT not in [item.name for item in partitioning]:
+            _check_one_split(store)
         _partition_values(store, files, partitioning)
         with files_unchanged(store):
             _foreign_schema(store, files, schema)
+
+
+def _check_one_split(store: Store) -> None:
+    """Raise for a directory of TFDS or TFX with several splits, which the append would mix."""
+    found = find_splits(listing_of(store))
+    if found is not None:
+        found.check_one_dataset()
+        try:
+            found.check_one_split()
+        except TFRecordError as error:
+            call = f'dask_tfrecord.index({store.public(store.root)!r}, split="all")'
+            advice = f"call {call} first, and append with partition_on=[{SPLIT!r}]"
+            raise error.replaced(remedies=(), advice=advice) from None
 
 
 def check_agreement(
@@ -75,7 +91,7 @@ def adopt_foreign_files(store: Store, schema: Schema, partitioning: Sequence[Fie
     Every file is read once, because the snapshot needs its number of records. Return None if there are no
     files. Raise ConcurrentWriteError if a file is removed or replaced meanwhile.
     """
-    files = visible_files(store)
+    files = data_files(store)
     if not files:
         return None
     values = _partition_values(store, files, partitioning)

@@ -78,10 +78,10 @@ def _merged(run: WriteRun, existing: Snapshot, new: Snapshot) -> tuple[Snapshot,
     others = [file for file in existing.files if not run.owns(file.path)]
     if run.mode == "partitions":
         directories = {parent_of(file.path) for file in new.files}
+        keys = {file.values for file in new.files}  # other tools name the directory of a key differently
         planned = run.replaceable | (listed_files(existing) if existing.number else frozenset())
-        replaced = [
-            file.path for file in others if parent_of(file.path) in directories and file.path in planned
-        ]
+        old = [file for file in others if parent_of(file.path) in directories or file.values in keys]
+        replaced = [file.path for file in old if file.path in planned]
     lost = set(replaced)
     files = tuple(file for file in others if file.path not in lost) + new.files
     return _with_files(run, existing, new, files), (replaced + _descriptions(run)) if replaced else []

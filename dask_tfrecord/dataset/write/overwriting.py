@@ -6,13 +6,13 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 
-from dask_tfrecord.codec import HEADER_BYTES
-from dask_tfrecord.codec.codecs import decompressor, detect, is_frame
+from dask_tfrecord.codec.codecs import is_frame
 from dask_tfrecord.dataset.snapshot.model import Snapshot, file_table
 from dask_tfrecord.dataset.snapshot.names import METADATA_DIRECTORY, exported_files
 from dask_tfrecord.dataset.snapshot.visibility import intact_snapshot, visible_files
 from dask_tfrecord.dataset.write.neighbours import refuse_datasets_below
 from dask_tfrecord.errors import ConcurrentWriteError, DestinationError, FileChangedError, TFRecordError
+from dask_tfrecord.files.side_files import first_bytes
 from dask_tfrecord.files.storage.listing import SIDE_FILES, FileInfo
 from dask_tfrecord.files.storage.local_links import linked_directories
 from dask_tfrecord.files.storage.paths import name_of
@@ -120,28 +120,12 @@ def _is_tfrecord(store: Store, file: FileInfo) -> bool:
     if not file.size:
         return bool(_TFRECORD_NAME.fullmatch(name))
     try:
-        content = _first_bytes(store, file, file.size)
+        content = first_bytes(store, file)
     except FileChangedError:
         raise
     except (TFRecordError, PermissionError):
         return False
     return is_frame(content) or (not content and bool(_TFRECORD_NAME.fullmatch(name)))
-
-
-def _first_bytes(store: Store, file: FileInfo, size: int) -> bytes:
-    """Return the first bytes of the decompressed content; empty if the content is empty."""
-    with store.open(file.path, size, 0, min(size, HEADER_BYTES)) as source:
-        head = source.peek(HEADER_BYTES)
-    compression = detect(head)
-    if compression is None:
-        return head
-    with store.open(file.path, size) as source:
-        stream = decompressor(source.readinto, compression)
-        content = bytearray()
-        view = memoryview(bytearray(HEADER_BYTES))
-        while len(content) < HEADER_BYTES and (count := stream.readinto(view)):
-            content += view[:count]
-        return bytes(content)
 
 
 def may_be_overwritten(store: Store) -> bool:

@@ -3,10 +3,11 @@
 import os
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, NamedTuple
 from urllib.parse import quote, urlsplit
 
@@ -20,7 +21,13 @@ from dask_tfrecord.files.storage.filesystem import Filesystem, open_path
 from dask_tfrecord.files.storage.local_links import LinkFollowingDisk, is_hidden, without_duplicates
 from dask_tfrecord.files.storage.not_found import nothing_at, unreachable
 from dask_tfrecord.files.storage.open_file import stamp_of
-from dask_tfrecord.files.storage.paths import expand_braces, glob_start, is_http, parent_of, unquoted_path
+from dask_tfrecord.files.storage.paths import (
+    expand_braces,
+    glob_start,
+    is_http,
+    parent_of,
+    unquoted_path,
+)
 from dask_tfrecord.files.storage.redaction import without_credentials
 from dask_tfrecord.files.storage.store import Store
 
@@ -30,7 +37,8 @@ PathLike = str | os.PathLike[str]
 _FOLDER_SUFFIX = "_$folder$"
 
 # Files in which a dataset is described to other libraries, by `export` or by these libraries.
-SIDE_FILES = frozenset({"features.json", "dataset_info.json", "schema.pbtxt"})
+TFDS_FILES = ("dataset_info.json", "features.json")
+SIDE_FILES = frozenset({*TFDS_FILES, "schema.pbtxt"})
 
 # From this many paths of one directory on, the directory is listed once instead of one request per path.
 _MANY = 64
@@ -116,12 +124,26 @@ class Listing(NamedTuple):
         partition directories.
     spelled_out : frozenset of str
         The paths of files that the caller passed by their full names.
+    counts : tuple of int
+        The number of files of each path that the caller passed.
+    described : frozenset of str
+        Listed directories with a file in which TensorFlow Datasets describes a dataset.
     """
 
     store: Store
     files: tuple[FileInfo, ...]
     base: str
-    spelled_out: frozenset[str]
+    spelled_out: frozenset[str] = frozenset()
+    counts: tuple[int, ...] = ()
+    described: frozenset[str] = frozenset()
+
+    def keep(self, files: Collection[FileInfo]) -> "Listing":
+        """Return the listing with only these files, which are some of its files."""
+        if len(files) == len(self.files):
+            return self
+        kept, rest = {file.path for file in files}, iter(self.files)
+        counts = tuple(sum(file.path in kept for file in islice(rest, count)) for count in self.counts)
+        return self._replace(files=tuple(file for file in self.files if file.path in kept), counts=counts)
 
 
 class _Match(NamedTuple):
@@ -129,6 +151,7 @@ class _Match(NamedTuple):
 
     files: list[FileInfo]
     kind: str  # "directory", "file", "glob", or "missing" for a path without a glob that stands for nothing
+    described: frozenset[str] = frozenset()
 
 
 def list_files(
@@ -181,7 +204,16 @@ def list_files(
         tuple(file for match in matches for file in match.files),
         store.root if is_directory else "",
         frozenset(file.path for match in matches if match.kind == "file" for file in match.files),
+        tuple(len(match.files) for match in matches),
+        frozenset().union(*(match.described for match in matches)),
     )
+
+
+def listing_of(store: Store) -> Listing:
+    """List the visible files of the directory that is the store's root."""
+    match = _directory(store, store.root)
+    counts = (len(match.files),)
+    return Listing(store, tuple(match.files), store.root, counts=counts, described=match.described)
 
 
 def as_paths(paths: PathLike | Sequence[PathLike]) -> list[PathLike]:
@@ -218,10 +250,7 @@ def list_directory(store: Store) -> list[FileInfo]:
 
 def directory_table(store: Store) -> pa.Table:
     """Do as `list_directory`, and return a table as `info_table` does, without an object for each file."""
-    try:
-        found = _find(store, store.root)
-    except FileNotFoundError:
-        return INFO_SCHEMA.empty_table()
+    found = _find_any(store)
     infos = [found[path] for path in _visible_paths(found, store.root)]
     columns = [
         path_column(info["name"] for info in infos),
@@ -230,6 +259,14 @@ def directory_table(store: Store) -> pa.Table:
         [None] * len(infos),
     ]
     return pa.table(columns, schema=INFO_SCHEMA)
+
+
+def _find_any(store: Store) -> dict[str, Any]:
+    """Find all files below the store's root; none if the directory does not exist."""
+    try:
+        return _find(store, store.root)
+    except FileNotFoundError:
+        return {}
 
 
 def directories_holding(store: Store, name: str) -> list[str]:
@@ -288,13 +325,25 @@ def _expand(store: Store, path: str) -> _Match:
         if failure is not None:
             raise failure from None
         magic = glob_start(path) < len(path)
-        return _Match(_glob(store, path), "glob") if magic else _Match([], "missing")
+        return _glob(store, path) if magic else _Match([], "missing")
     if store.local and info["type"] == "other":
         advice = "copy its output to a regular file and read that file"
         raise TFRecordError("is a pipe, a socket or a device, not a regular file", path=path, advice=advice)
     if info["type"] == "directory" or _is_page(info):
-        return _Match(list_directory(Store(store.fs, path)), "directory")
+        return _directory(Store(store.fs, path), path)
     return _Match([_file(info)], "file")
+
+
+def _directory(store: Store, path: str) -> _Match:
+    found = _find_any(store)
+    files = [_file(found[one]) for one in _visible_paths(found, path)]
+    return _Match(files, "directory", _described(found))
+
+
+def _described(found: dict[str, Any]) -> frozenset[str]:
+    """Return the directories that hold a description of TensorFlow Datasets."""
+    ends = tuple(f"/{name}" for name in TFDS_FILES)
+    return frozenset(parent_of(path) for path in found if path.endswith(ends))
 
 
 def _is_page(info: dict[str, Any]) -> bool:
@@ -302,9 +351,10 @@ def _is_page(info: dict[str, Any]) -> bool:
     return info.get("mimetype") == "text/html" and urlsplit(info.get("url", "")).path.endswith("/")
 
 
-def _glob(store: Store, pattern: str) -> list[FileInfo]:
+def _glob(store: Store, pattern: str) -> _Match:
     """List the files that match a glob, and the files below directories that match it."""
     found: dict[str, Any] = {}
+    described: frozenset[str] = frozenset()
     patterns = expand_braces(pattern)
     if is_http(pattern):  # pages of links spell some characters as codes, such as "=" as "%3D"
         patterns = list(dict.fromkeys([*patterns, *(quote(one, safe=":/*?[]!%") for one in patterns)]))
@@ -314,7 +364,9 @@ def _glob(store: Store, pattern: str) -> list[FileInfo]:
         for path, info in _matches(store, one).items():
             matches |= _find(store, path) if info["type"] == "directory" else {path: info}
         found |= {unquoted_path(path): matches[path] for path in _visible_paths(matches, spelled_out)}
-    return [_file(info) for _, info in sorted(without_duplicates(found).items())]
+        described |= _described(matches)
+    files = [_file(info) for _, info in sorted(without_duplicates(found).items())]
+    return _Match(files, "glob", described)
 
 
 def _find(store: Store, path: str) -> dict[str, Any]:

@@ -1,0 +1,367 @@
+"""The directories of TensorFlow Datasets (TFDS) and of TFX: to which split each file belongs.
+
+TFDS describes its splits in ``dataset_info.json``, and names the files after them. TFX has a directory for
+each split, such as ``Split-train``. Types of columns are not taken from these layouts.
+"""
+
+import json
+import os
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import pairwise
+from typing import Any, TypeAlias
+
+import pyarrow as pa
+
+from dask_tfrecord.errors import CorruptRecordError, Remedy, TFRecordError
+from dask_tfrecord.files.storage.listing import TFDS_FILES, Listing
+from dask_tfrecord.files.storage.paths import glob_start, name_of, parent_of
+from dask_tfrecord.files.storage.store import Store
+
+# The partition column with the names of the splits.
+SPLIT = "split"
+
+# The value of ``split=`` that stands for every split, as in TFDS.
+ALL = "all"
+
+# A split, several splits, or "all". None is for callers that choose none.
+WantedSplits: TypeAlias = str | tuple[str, ...] | None
+
+_INFO = TFDS_FILES[0]
+
+# What TFDS calls files that no description says otherwise of.
+_DEFAULT_TEMPLATE = "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}"
+_DEFAULT_NAME = re.compile(r".+-(\w+)\.tfrecord-\d{5,}-of-\d{5,}")
+_FIELD = re.compile(r"\{(\w+)\}")
+_NUMBERS = {"SHARD_INDEX": r"\d{5,}", "NUM_SHARDS": r"\d{5,}", "SHARD_X_OF_Y": r"\d{5,}-of-\d{5,}"}
+
+# A directory of TFX, the last in a path.
+_TFX = re.compile(r"(.*/|)Split-([^/]+)/")
+
+_THREADS = 16
+_MOST_NAMES = 8
+
+
+@dataclass(frozen=True)
+class SplitDescription:
+    """What TFDS says of a split.
+
+    Attributes
+    ----------
+    name : str
+        The name of the split.
+    template : str
+        The pattern of the names of its files, relative to the directory of the dataset.
+    lengths : tuple of int
+        The number of records of each file. Empty if it is unknown.
+    fields : dict of str to str
+        The values of the fields of the template that are the same for all files.
+    """
+
+    name: str
+    template: str
+    lengths: tuple[int, ...]
+    fields: dict[str, str] = field(hash=False)
+
+    @cached_property
+    def pattern(self) -> re.Pattern[str]:
+        """Matches the names of its files."""
+        fixed = {key: re.escape(value) for key, value in self.fields.items()}
+        return re.compile(_filled(self.template, {**_NUMBERS, **fixed}, re.escape))
+
+    def names(self) -> list[str]:
+        """Return the names of its files that hold records; none if the template has unknown fields."""
+        known = {*self.fields, *_NUMBERS}
+        if not known.issuperset(_FIELD.findall(self.template)):
+            return []
+        count = len(self.lengths)
+        digits = max(5, len(str(count)))
+        total = f"{count:0{digits}d}"
+        found = []
+        for number in (number for number, length in enumerate(self.lengths) if length):
+            index = f"{number:0{digits}d}"
+            shard = {"SHARD_INDEX": index, "NUM_SHARDS": total, "SHARD_X_OF_Y": f"{index}-of-{total}"}
+            found.append(_filled(self.template, {**self.fields, **shard}))
+        return found
+
+
+def _filled(template: str, values: dict[str, str], escape: Callable[[str], str] = str) -> str:
+    """Return a template with values in place of its fields. A field without a value matches any text."""
+    parts = _FIELD.split(template)
+    return "".join(values.get(one, "[^/]*") if at % 2 else escape(one) for at, one in enumerate(parts))
+
+
+def read_descriptions(store: Store, directory: str) -> tuple[SplitDescription, ...]:
+    """Return the splits that the description of TFDS in a directory lists; none if it lists none.
+
+    Raises
+    ------
+    TFRecordError
+        If the description is not JSON.
+    """
+    path = f"{directory}/{_INFO}"
+    try:
+        info = json.loads(store.fs.cat_file(path))
+    except FileNotFoundError:
+        return ()
+    except (ValueError, RecursionError) as error:
+        raise TFRecordError(
+            f"the description of a dataset is not valid JSON ({error})",
+            path=store.public(path),
+            advice="remove the file, or pass the data files as a glob",
+        ) from None
+    splits = info.get("splits") if isinstance(info, dict) else None
+    # Hugging Face's file of this name has a mapping of splits.
+    known = [one for one in splits if isinstance(one, dict)] if isinstance(splits, list) else []
+    return tuple(_description(info, one) for one in known if isinstance(one.get("name"), str))
+
+
+def _description(info: dict[str, Any], split: dict[str, Any]) -> SplitDescription:
+    lengths = split.get("shardLengths")
+    numbers = [str(length) for length in lengths] if isinstance(lengths, list) else []
+    return SplitDescription(
+        split["name"],
+        str(split.get("filepathTemplate") or _DEFAULT_TEMPLATE),
+        tuple(map(int, numbers)) if all(one.isdecimal() and len(one) < 20 for one in numbers) else (),
+        {
+            "DATASET": str(info.get("name")),
+            "SPLIT": split["name"],
+            "FILEFORMAT": str(info.get("fileFormat") or "tfrecord"),
+        },
+    )
+
+
+@dataclass(frozen=True)
+class FoundSplits:
+    """The splits of listed files.
+
+    Attributes
+    ----------
+    listing : Listing
+        The files.
+    names : list of str or None
+        For each file, its split. None for a file of no split.
+    roots : list of str or None
+        For each file, the directory of its dataset. None for a file of no split.
+    missing : dict of str to str
+        For a split, the first file that a description lists and that does not exist.
+    """
+
+    listing: Listing
+    names: list[str | None]
+    roots: list[str | None]
+    missing: dict[str, str]
+
+    def check_one_dataset(self) -> None:
+        """Raise TFRecordError if one of the paths leads to several datasets, versions or configurations."""
+        for group in self._groups:
+            roots = sorted({root for root in self.roots[group] if root is not None})
+            if len(roots) > 1:
+                public = self.listing.store.public
+                listed = ", ".join(repr(public(root)) for root in roots[:_MOST_NAMES])
+                more = f" and {len(roots) - _MOST_NAMES} more" if len(roots) > _MOST_NAMES else ""
+                raise TFRecordError(
+                    f"the path holds {len(roots)} datasets, versions or configurations: {listed}{more}",
+                    path=public(self.listing.store.root),
+                    advice="pass one of these directories, or a list of them to read them together",
+                )
+
+    def check_one_split(self) -> None:
+        """Raise TFRecordError if one of the paths leads to the files of several splits."""
+        for group in self._groups:
+            counts = Counter(self.names[group])
+            if len(counts) > 1:
+                raise self._mixture(counts)
+
+    def check_complete(self, chosen: Iterable[str | None]) -> None:
+        """Raise CorruptRecordError if files of a split are missing."""
+        for name in chosen:
+            if name in self.missing:
+                glob = self._glob(name)
+                raise CorruptRecordError(
+                    f"the file is missing, but {_INFO} lists it as a file of the split {name!r}",
+                    path=self.listing.store.public(self.missing[name]),
+                    advice=f'restore the file, or read the files that exist as "{glob}"' if glob else None,
+                )
+
+    @property
+    def _groups(self) -> list[slice]:
+        """The files of each path that the caller passed."""
+        starts = [0]
+        for count in self.listing.counts:
+            starts.append(starts[-1] + count)
+        return [slice(start, stop) for start, stop in pairwise(starts)]
+
+    def _mixture(self, counts: Counter[str | None]) -> TFRecordError:
+        known = sorted(name for name in counts if name is not None)
+        listed = ", ".join(f"{name!r} (files: {counts[name]:,})" for name in known[:_MOST_NAMES])
+        outside = f", and files of no split ({counts[None]:,})" if counts[None] else ""
+        one = "train" if "train" in counts else known[0]
+        glob = self._glob(one)
+        return TFRecordError(
+            f"the path holds the splits {listed}{outside}, which belong apart",
+            path=self.listing.store.public(self.listing.store.root),
+            advice=f'pass the files of one split, such as "{glob}"' if glob else None,
+            remedies=[
+                Remedy(SPLIT, one, "read one split"),
+                Remedy(SPLIT, ALL, f"read all of them, with a column {SPLIT!r}"),
+            ],
+        )
+
+    def _glob(self, name: str) -> str | None:
+        """Return a glob that matches the files of one split only."""
+        paths = [file.path for file in self.listing.files]
+        own = {path for path, split in zip(paths, self.names, strict=True) if split == name}
+        if not own:
+            return None
+        start = os.path.commonprefix([*own])  # noqa: RUF071  # characters, as a glob compares them
+        if glob_start(start) < len(start):
+            return None
+        if any(path.startswith(start) for path in paths if path not in own):
+            return None
+        return self.listing.store.public(start) + "*" * (len(own) > 1)
+
+
+def find_splits(listing: Listing) -> FoundSplits | None:
+    """Find the splits of listed files; None if no directory has the layout of TFDS or TFX.
+
+    Raises
+    ------
+    TFRecordError
+        If the description of a dataset is not JSON.
+    """
+    store, paths = listing.store, [file.path for file in listing.files]
+    described = listing.described | _described_by_names(store, listing, paths)
+    if not described and not any("/Split-" in path for path in paths):
+        return None
+    descriptions = {directory: read_descriptions(store, directory) for directory in sorted(described)}
+    splits = [_split_of(path, descriptions) for path in paths]
+    present = set(paths)
+    missing = {
+        split.name: f"{directory}/{name}"
+        for directory, of_directory in descriptions.items()
+        if directory in listing.described
+        for split in of_directory
+        for name in reversed(split.names())
+        if f"{directory}/{name}" not in present
+    }
+    names, roots = [name for name, _ in splits], [root for _, root in splits]
+    return FoundSplits(listing, names, roots, missing) if any(roots) else None
+
+
+def _split_of(
+    path: str, descriptions: dict[str, tuple[SplitDescription, ...]]
+) -> tuple[str | None, str | None]:
+    """Return the split of a file, and the directory of its dataset."""
+    directory = parent_of(path)
+    while directory and directory not in descriptions:
+        directory = parent_of(directory)
+    if directory:
+        name = path[len(directory) + 1 :]
+        for split in descriptions[directory]:
+            if split.pattern.fullmatch(name):
+                return split.name, directory
+        if not descriptions[directory] and (match := _DEFAULT_NAME.fullmatch(name)):
+            return match[1], directory
+    if match := _TFX.match(path):
+        return match[2], match[1].rstrip("/")
+    return None, directory or None
+
+
+def _described_by_names(store: Store, listing: Listing, paths: Sequence[str]) -> frozenset[str]:
+    """Return the directories whose files are named after several splits, and that TFDS describes.
+
+    A glob does not list the descriptions. A directory has shown whether it holds one.
+    """
+    if listing.base:
+        return frozenset()
+    splits: dict[str, set[str]] = {}
+    for path in paths:
+        if ".tfrecord-" not in path or path in listing.spelled_out or parent_of(path) in listing.described:
+            continue
+        if match := _DEFAULT_NAME.fullmatch(name_of(path)):
+            splits.setdefault(parent_of(path), set()).add(match[1])
+    # One split of each of several versions is a mixture, too.
+    suspicious = [one for one in splits if len(splits[one]) > 1 or len(splits) > 1]
+    return described_directories(store, suspicious)
+
+
+def described_directories(store: Store, directories: Iterable[str]) -> frozenset[str]:
+    """Return those of the directories that TFDS describes."""
+
+    def is_described(directory: str) -> bool:
+        return any(store.fs.exists(f"{directory}/{name}") for name in TFDS_FILES)
+
+    wanted = sorted(directories)
+    with ThreadPoolExecutor(_THREADS) as pool:
+        found = list(pool.map(is_described, wanted))
+    return frozenset(one for one, is_found in zip(wanted, found, strict=True) if is_found)
+
+
+def choose_files(
+    listing: Listing, known: pa.Array | None, wanted: WantedSplits
+) -> tuple[pa.Array, pa.Array | None]:
+    """Choose the files of some splits.
+
+    Parameters
+    ----------
+    listing : Listing
+        The files.
+    known : pyarrow.Array, optional
+        The values of the partition column ``split``, one for each file. Without it, the layout of the
+        directories shows the splits.
+    wanted : str or tuple of str, optional
+        A split, several splits, or "all". None chooses all files, if they are of one split.
+
+    Returns
+    -------
+    mask : pyarrow.Array
+        For each file, True if it is chosen.
+    names : pyarrow.Array or None
+        For each chosen file, its split; None for one split.
+
+    Raises
+    ------
+    TFRecordError
+        If one path leads to several datasets, or to several splits of which ``wanted`` names none, or if
+        ``wanted`` names an unknown split.
+    CorruptRecordError
+        If a file that the description of a dataset lists is missing.
+    """
+    found = find_splits(listing)
+    if found is not None:
+        found.check_one_dataset()
+    names: list[str | None] = [None] * len(listing.files)
+    if known is not None:
+        names = known.cast(pa.string()).to_pylist()
+    elif found is not None:
+        names = found.names
+    chosen = {*names}
+    if wanted is None:
+        if found is not None and known is None:
+            found.check_one_split()
+    else:
+        chosen = _chosen(chosen, wanted, listing)
+    if found is not None:
+        found.check_complete(name for name in names if name in chosen)
+    mask = pa.array([name in chosen for name in names], pa.bool_())
+    is_one = wanted is None or (isinstance(wanted, str) and wanted != ALL)
+    return mask, None if is_one else pa.array(names, pa.string()).filter(mask)
+
+
+def _chosen(available: set[str | None], wanted: str | tuple[str, ...], listing: Listing) -> set[str | None]:
+    known = sorted(name for name in available if name is not None)
+    if wanted == ALL and known:
+        return available
+    for name in (wanted,) if isinstance(wanted, str) else wanted:
+        if name not in known:
+            listed = ", ".join(map(repr, known[:_MOST_NAMES])) or "none"
+            raise TFRecordError(
+                f"split={wanted!r}: the path does not have this split; its splits are: {listed}",
+                path=listing.store.public(listing.store.root),
+            )
+    return {wanted} if isinstance(wanted, str) else {*wanted}
