@@ -8,10 +8,12 @@ import pyarrow as pa
 from typing_extensions import Buffer
 
 from dask_tfrecord.codec import _kernel
+from dask_tfrecord.codec.checked import Checked
 from dask_tfrecord.codec.damage import (
     KIND_TYPES,
     NOT_AN_EXAMPLE,
     PAYLOAD_PROBLEM,
+    PAYLOAD_REASONS,
     Column,
     Damage,
     FeatureKey,
@@ -31,7 +33,9 @@ __all__ = [
     "MAX_RECORD_BYTES",
     "NOT_AN_EXAMPLE",
     "PAYLOAD_PROBLEM",
+    "PAYLOAD_REASONS",
     "SPARE_BYTES",
+    "Checked",
     "Column",
     "Damage",
     "Decoded",
@@ -288,12 +292,12 @@ class Feature(NamedTuple):
 
 
 class Inference:
-    """Collects the features of records over several calls of `feed`, so that a schema can be inferred.
+    """Collects the features of records over several calls, so that a schema can be inferred; finds damage.
 
     Parameters
     ----------
-    record_type : "example" or "sequence_example"
-        The message that each record is.
+    record_type : "example", "sequence_example" or "bytes"
+        The message that each record is. Payloads of "bytes" are not parsed and have no features.
     max_records : int, default -1
         Stop after this many records. -1 sets no limit.
     verify_crc, max_record_bytes
@@ -319,6 +323,21 @@ class Inference:
         """Add the whole records at the start of ``data``."""
         records, consumed, damage = self._kernel.feed(data, final=final)
         return Fed(records, consumed, _damage(damage))
+
+    def check(self, data: Buffer, *, final: bool, limit: int | None = None) -> Checked:
+        """Add the intact records of ``data``, and find the damage between them. Do not call `feed` too.
+
+        Parameters
+        ----------
+        data : bytes-like
+            Framed records. The data of the first call begins the file or follows an intact record. The data
+            of each other call begins with the first byte that the call before did not use.
+        final : bool
+            True if the file ends where the data ends.
+        limit : int, optional
+            Number of bytes from the start of the data to the end of the file, if that is known.
+        """
+        return Checked.from_kernel(self._kernel.check(data, final=final, limit=limit))
 
     def features(self) -> list[Feature]:
         """Return the features of all records so far, in the order of their first occurrence."""

@@ -99,9 +99,9 @@ class Decoder:
         """Return the batch of the records that were added since the last call."""
 
 class Inference:
-    """Finds which features records hold. ``record_type`` is "example" or "sequence_example".
+    """Finds which features records hold, and which records are damaged.
 
-    All features are parsed, so that a malformed one is damage.
+    All features are parsed, so that a malformed one is damage. Records of the type "bytes" are not parsed.
     """
 
     def __init__(
@@ -114,6 +114,22 @@ class Inference:
     ) -> None: ...
     def feed(self, data: Buffer, *, final: bool) -> tuple[int, int, Damage | None]:
         """Add the whole records at the start of ``data``: (records of this call, bytes used, damage)."""
+
+    def check(
+        self, data: Buffer, *, final: bool, limit: int | None = None
+    ) -> tuple[int, int, bool, bool, ArrowArray, ArrowArray, ArrowArray, ArrowArray, list[str]]:
+        """Add the intact records of ``data``, and find the damage between them.
+
+        Use either this method or `feed` of an object. Each call must begin with the byte at which the call
+        before stopped. The file ends after ``limit`` bytes of the data.
+
+        Returns (intact records, bytes used, continues, is open, starts, ends, records before, reasons,
+        texts). The four arrays (int64) have a row for each damaged range: where it starts and ends, the
+        number of intact records of this call before it, and its reason as an index into ``texts``. A range is
+        a damaged record that `find_record` proves if ``lenient``, or goes up to the first record that
+        `find_record` then proves. If ``continues``, the first range is the rest of the last range of the call
+        before. If it ``is open``, the last range may go on in the next call.
+        """
 
     def features(self) -> list[dict[str, Any]]:
         """Return one dict per feature, in the order of their first occurrence.

@@ -32,7 +32,7 @@ _SCHEMA_PROBLEMS = {
 
 # Reasons of the kernel for a record whose checksums are correct and whose payload is not an Example.
 NOT_AN_EXAMPLE = "the record is a protobuf message, but not an Example"
-_PAYLOAD_REASONS = frozenset(
+PAYLOAD_REASONS = frozenset(
     {
         "malformed protobuf message",
         "feature name is not valid UTF-8",
@@ -101,7 +101,7 @@ class Damage(NamedTuple):
             "offset": offset + self.offset,
             "feature": column.name if column else None,
         }
-        if self.reason in _PAYLOAD_REASONS:
+        if self.reason in PAYLOAD_REASONS:
             return CorruptRecordError(f"{PAYLOAD_PROBLEM}: {self.reason}", **place)
         if column is None or self.reason not in _SCHEMA_PROBLEMS:
             return CorruptRecordError(self.reason, **place)

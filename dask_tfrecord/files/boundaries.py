@@ -14,10 +14,13 @@ from contextlib import ExitStack
 from functools import partial
 from typing import Any, NamedTuple, Self, TypeAlias
 
-from dask_tfrecord.codec import HEADER_BYTES, find_record, frame_size, scan
+import numpy as np
+
+from dask_tfrecord.codec import HEADER_BYTES, Inference, find_record, frame_size, scan
 from dask_tfrecord.codec.codecs import detect
 from dask_tfrecord.errors import CorruptRecordError, TFRecordError
 from dask_tfrecord.files.entry import BLOCK_BYTES, Block, FileEntry
+from dask_tfrecord.files.intact import Intact, record_offsets
 from dask_tfrecord.files.options import ReadOptions
 from dask_tfrecord.files.splits import BlockIndex
 from dask_tfrecord.files.storage.listing import FileInfo
@@ -53,7 +56,8 @@ class _Walk(NamedTuple):
     """The result of a walk from the record at ``start`` to the first record at or after a range's end.
 
     ``blocks`` holds the offsets of some records and their numbers, counted from the record at ``start``.
-    ``damaged`` holds the offsets of damaged records and ranges. Each of them counts as one record.
+    A damaged record or range counts as one record. ``damaged`` holds the offset of at least the first of them
+    after each block.
     """
 
     start: int
@@ -198,6 +202,8 @@ def _walk_from(store: Store, part: _Range, start: int) -> _Walk:
 
 def _walk(window: "_FileWindow", part: _Range) -> _Walk:
     """Walk from the record at the start of the window to the first record at or after the range's end."""
+    if part.reads_all:
+        return _walk_past_damage(window, part)
     start = window.offset
     records = 0
     blocks: list[tuple[int, int]] = []
@@ -218,10 +224,6 @@ def _walk(window: "_FileWindow", part: _Range) -> _Walk:
         if len(window.data) < length <= min(WINDOW_BYTES, part.stop - window.offset):
             window.fill(length)
             continue
-        if length and part.reads_all:
-            window.fill(length)
-            if scan_frames(window.data[:length]).damage:
-                length = 0
         if length:  # the record is longer than the window, or ends after the range
             blocks.append((window.offset, records))
             window.advance(length)
@@ -230,6 +232,40 @@ def _walk(window: "_FileWindow", part: _Range) -> _Walk:
             _skip_damage(window, part)
         records += 1
     return _Walk(start, window.offset, records, blocks, damaged)
+
+
+def _walk_past_damage(window: "_FileWindow", part: _Range) -> _Walk:
+    """Walk over all records and damaged ranges as a reader does that skips damage."""
+    check = Inference("bytes", max_record_bytes=part.max_record_bytes).check
+    start, records = window.offset, 0
+    blocks: list[tuple[int, int]] = []
+    damaged: list[int] = []
+    wanted = WINDOW_BYTES
+    while True:
+        window.fill(wanted)
+        data, offset = window.data, window.offset
+        checked = check(data, final=window.end == part.size, limit=part.size - offset)
+        intact = Intact.of(checked, data, offset, records)
+        offsets = intact.offsets(record_offsets(intact.data))
+        lost = offset + checked.starts[int(checked.continues) :]
+        stops = [
+            int(places[at])
+            for places in (offsets, lost)
+            if (at := places.searchsorted(part.stop)) < len(places)
+        ]
+        offsets, lost = offsets[offsets < part.stop], lost[lost < part.stop]
+        # Some of these blocks are nearer to each other than they should be, which `_prove` leaves out.
+        _, firsts = np.unique(offsets // part.block_bytes, return_index=True)
+        starts = offsets[firsts]
+        blocks += zip(starts.tolist(), intact.numbers.of_all(firsts).tolist(), strict=True)
+        _, firsts = np.unique(starts.searchsorted(lost), return_index=True)
+        damaged += lost[firsts].tolist()
+        records += len(offsets) + len(lost)
+        window.advance(checked.consumed)
+        is_done = window.offset >= part.stop and not checked.is_open
+        if stops or is_done or window.offset == part.size:
+            return _Walk(start, min([*stops, window.offset]), records, blocks, damaged)
+        wanted = WINDOW_BYTES if checked.consumed else 2 * len(data) + HEADER_BYTES
 
 
 def _skip_damage(window: "_FileWindow", part: _Range) -> None:

@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from dask_tfrecord.codec import PAYLOAD_PROBLEM
+from dask_tfrecord.codec import PAYLOAD_PROBLEM, Checked
 from dask_tfrecord.errors import CorruptRecordError, CorruptRecordWarning, FileChangedError, TFRecordError
 from dask_tfrecord.files.storage.glob_advice import NO_GLOBS, SuggestedGlobs, exclusion_advice
 from dask_tfrecord.files.storage.store import Store
@@ -136,17 +136,18 @@ class _FileLosses:
     bytes: int = 0
     first: list[DamagedRange] = field(default_factory=list)
 
-    def add(self, offset: int, length: int, reason: str) -> None:
-        self.count += 1
-        self.bytes += length
-        if len(self.first) < _LISTED:
-            self.first.append(DamagedRange(offset, length, reason))
-
-    def extend(self, length: int) -> None:
-        self.bytes += length
-        if self.count <= _LISTED:
+    def add(self, offset: int, checked: Checked) -> None:
+        """Add the damaged ranges of data that begins at this offset of the file."""
+        lengths = checked.ends - checked.starts
+        old = int(checked.continues)
+        if old and self.count <= _LISTED:
             last = self.first.pop()
-            self.first.append(last._replace(length=last.length + length))
+            self.first.append(last._replace(length=last.length + int(lengths[0])))
+        self.count += len(lengths) - old
+        self.bytes += int(lengths.sum())
+        for row in range(old, min(len(lengths), old + _LISTED - len(self.first))):
+            start, reason = offset + int(checked.starts[row]), checked.texts[checked.reasons[row]]
+            self.first.append(DamagedRange(start, int(lengths[row]), reason))
 
     def __str__(self) -> str:
         what = "damaged record or range" if self.count == 1 else "damaged records or ranges"
@@ -225,32 +226,23 @@ class SplitLosses:
         self._start = start
         self._stack = stack
         self._log: _Log | None = None
-        self.count = 0
 
-    @property
-    def skips(self) -> bool:
-        """True if damage is skipped, False if it raises."""
-        return self._losses.policy.skips
-
-    def add(self, offset: int, data: memoryview, reason: str, *, more: bool = False) -> None:
-        """Record skipped bytes. With ``more``, the bytes continue the last damaged range.
+    def add(self, offset: int, data: memoryview, checked: Checked) -> None:
+        """Record the damaged ranges of data that begins at this offset of the file.
 
         Raises
         ------
         CorruptRecordError
             If ``max_corrupt`` is a number and the partition has more damage.
         """
-        file = self._losses.file(self._path)
-        if more:
-            file.extend(len(data))
-        else:
-            self.count += 1
-            file.add(offset, len(data), reason)
-            most = self._losses.policy.max_corrupt
-            if isinstance(most, int) and self._losses.count > most:
-                raise self._losses.too_many(self._path)
+        if not len(checked.starts):
+            return
+        self._losses.file(self._path).add(offset, checked)
+        most = self._losses.policy.max_corrupt
+        if isinstance(most, int) and self._losses.count > most:
+            raise self._losses.too_many(self._path)
         if self._losses.policy.quarantine is not None:
-            self._quarantine(self._losses.policy.quarantine).add(offset, data, reason)
+            self._quarantine(self._losses.policy.quarantine).add(offset, data, checked)
 
     def _quarantine(self, store: Store) -> "_Log":
         if self._log is None:
@@ -264,7 +256,7 @@ def _open_log(store: Store, path: str, start: int) -> Iterator["_Log"]:
     name = hashlib.sha256(path.encode()).hexdigest()[:16]
     with (
         store.create(store.join(f"damage-{name}-{start:012d}.parquet")) as file,
-        pq.ParquetWriter(file, LOG, compression="zstd") as writer,
+        pq.ParquetWriter(file, LOG, compression="zstd", use_dictionary=["file", "reason"]) as writer,
     ):
         log = _Log(writer, path)
         yield log
@@ -277,21 +269,28 @@ class _Log:
     def __init__(self, writer: pq.ParquetWriter, path: str) -> None:
         self._writer = writer
         self._path = path
-        self._rows: list[tuple[int, str, bytes]] = []
-        self._bytes = 0
+        self._waiting: list[pa.RecordBatch] = []
+        self._rows = self._bytes = 0  # of those that wait
 
-    def add(self, offset: int, data: memoryview, reason: str) -> None:
-        self._rows.append((offset, reason, bytes(data)))
-        self._bytes += len(data)
-        if len(self._rows) >= _WAITING_ROWS or self._bytes >= _WAITING_BYTES:
+    def add(self, offset: int, data: memoryview, checked: Checked) -> None:
+        lengths = checked.ends - checked.starts
+        columns = [
+            pa.repeat(self._path, len(lengths)),
+            checked.starts + offset,
+            lengths,
+            pa.array(checked.texts).take(pa.array(checked.reasons)),
+            checked.damaged(data),
+        ]
+        self._waiting.append(pa.RecordBatch.from_arrays(list(map(pa.array, columns)), schema=LOG))
+        self._rows += len(lengths)
+        self._bytes += int(lengths.sum())
+        if self._rows >= _WAITING_ROWS or self._bytes >= _WAITING_BYTES:
             self.flush()
 
     def flush(self) -> None:
-        offsets, reasons, data = zip(*self._rows, strict=True) if self._rows else ((), (), ())
-        columns = [[self._path] * len(data), offsets, [len(part) for part in data], reasons, data]
-        arrays = [pa.array(values, item.type) for values, item in zip(columns, LOG, strict=True)]
-        self._writer.write_table(pa.Table.from_arrays(arrays, schema=LOG))
-        self._rows, self._bytes = [], 0
+        self._writer.write_table(pa.Table.from_batches(self._waiting, LOG))
+        self._waiting = []
+        self._rows = self._bytes = 0
 
 
 def locate_error(

@@ -1,13 +1,18 @@
 """Summarise the features of records, their kinds and their lengths, from which schemas are inferred."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from operator import itemgetter
 from typing import Literal, NamedTuple, TypeAlias
+
+import numpy as np
 
 from dask_tfrecord.codec import (
     FRAME_BYTES,
     NOT_AN_EXAMPLE,
+    PAYLOAD_REASONS,
+    Checked,
     Damage,
     Feature,
     Fed,
@@ -17,8 +22,9 @@ from dask_tfrecord.codec import (
 )
 from dask_tfrecord.errors import CorruptRecordError, TFRecordError
 from dask_tfrecord.files.damage import DamagePolicy, Losses
+from dask_tfrecord.files.intact import Numbers, record_offsets
 from dask_tfrecord.files.options import ReadOptions
-from dask_tfrecord.files.reading import run_kernel
+from dask_tfrecord.files.reading import Result, Step, run_kernel
 from dask_tfrecord.files.splits import Split
 from dask_tfrecord.files.storage.store import Store
 
@@ -174,39 +180,40 @@ def sample_split(
     places: dict[int, RecordPosition] = {}
     records = payload = 0
     non_message = None
-    kernel = _Feed(inference)
+    feed = _Feed(inference)
+    kernel: Callable[..., Result] = feed
     if options.damage.skips:  # the read itself counts the damage, warns and quarantines
         options = replace(options, damage=DamagePolicy("skip"))
+        kernel = partial(scan, verify_crc=False)  # the check has verified and parsed the records
     try:
-        for step in run_kernel(store, split, options, kernel, losses=losses):
+        for step in run_kernel(store, split, options, kernel, losses=losses, check=feed.check):
             count = step.result.records
-            _note_places(
-                places, inference, records, step.data, RecordPosition(path, step.record, step.offset)
-            )
+            _note_places(places, inference, records, step, path)
             records += count
-            payload += len(step.data) - FRAME_BYTES * count + kernel.payload
+            payload += len(step.data) - FRAME_BYTES * count
             if count and windows is not None and step.result.damage is None:
                 windows -= 1
                 if windows <= 0:
                     break
     except CorruptRecordError as error:
-        if not kernel.payload:
+        if not feed.payload:
             raise
         non_message = error
     features = tuple(_summary(feature, path, places) for feature in inference.features())
     reason_for_bytes = (
-        "" if kernel.other is None else f"{path}, record {kernel.other:,} is a message of another type"
+        "" if feed.other is None else f"{path}, record {feed.other:,} is a message of another type"
     )
+    payload += feed.payload
     return Sample(record_type, features, records, payload, non_message, reason_for_bytes)
 
 
 class _Feed:
-    """A kernel function that feeds records to an inference.
+    """A kernel function and a check for `run_kernel`, which feed records to an inference.
 
     Attributes
     ----------
     payload : int
-        Payload bytes of the record that ended the last call, if it is whole but not a message; else 0.
+        Payload bytes of the records that are whole but no messages.
     other : int, optional
         Number of the first record that is a message of another type than requested. None if there is no such
         record.
@@ -223,28 +230,39 @@ class _Feed:
         self._records += fed.records
         if fed.damage and fed.damage.reason == NOT_AN_EXAMPLE:
             self.other = self._records if self.other is None else self.other
-        is_whole = fed.damage is not None and _is_framed(data, fed.damage)
-        self.payload = fed.damage.size - FRAME_BYTES if fed.damage and is_whole else 0
+        if fed.damage and _is_framed(data, fed.damage):
+            self.payload += fed.damage.size - FRAME_BYTES
         return fed
+
+    def check(self, data: memoryview, *, final: bool, limit: int | None) -> Checked:
+        checked = self._inference.check(data, final=final, limit=limit)
+        numbers = Numbers(self._records, checked.records_before)
+        reasons = np.array([*checked.texts, ""])[checked.reasons]
+        others = np.flatnonzero(reasons == NOT_AN_EXAMPLE)
+        if len(others) and self.other is None:
+            self.other = self._records + int(checked.records_before[others[0]] + others[0])
+        is_whole = np.isin(reasons, list(PAYLOAD_REASONS))
+        self.payload += int((checked.ends - checked.starts - FRAME_BYTES)[is_whole].sum())
+        self._records = numbers.of(checked.records)
+        return checked
 
 
 def _note_places(
     places: dict[int, RecordPosition],
     inference: Inference,
     before: int,
-    data: memoryview,
-    start: RecordPosition,
+    step: Step[Result],
+    path: str,
 ) -> None:
     """Store the position of each record of the last call that is the first with a kind of a feature."""
     numbers = {number for feature in inference.features() for number in feature.kinds.values()}
     new = sorted(number for number in numbers if number >= before)
     if new:
-        offsets = scan(data, final=True, verify_crc=False, offsets=True).offsets or ()
+        # The record after the data may have contributed features before it proved not to be a message.
+        offsets = step.offsets(np.append(record_offsets(step.data), len(step.data)))
         for number in new:
-            at = number - before
-            # The record after the data may have contributed features before it proved not to be a message.
-            offset = offsets[at].as_py() if at < len(offsets) else len(data)
-            places[number] = RecordPosition(start.path, start.record + at, start.offset + offset)
+            at = min(number - before, len(offsets) - 1)
+            places[number] = RecordPosition(path, step.number(at), int(offsets[at]))
 
 
 def _is_framed(data: memoryview, damage: Damage) -> bool:

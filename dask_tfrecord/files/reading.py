@@ -1,27 +1,30 @@
 """Splits of TFRecord files -> Arrow batches, in bounded memory. Knows no directories and no datasets."""
 
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from operator import itemgetter
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
+import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from dask_tfrecord.codec import (
+    Checked,
     Column,
     Damage,
     Decoder,
     FeatureKey,
     Fed,
     Inference,
-    RecordType,
-    find_record,
     scan,
 )
+from dask_tfrecord.codec.checked import Ints
 from dask_tfrecord.codec.codecs import codec_of_suffix
-from dask_tfrecord.errors import SchemaError, TFRecordError
-from dask_tfrecord.files.damage import Losses, SplitLosses, locate_error
+from dask_tfrecord.errors import TFRecordError
+from dask_tfrecord.files.damage import Losses, locate_error
+from dask_tfrecord.files.intact import Intact, Numbers, record_offsets
 from dask_tfrecord.files.options import ReadOptions
 from dask_tfrecord.files.splits import Split
 from dask_tfrecord.files.storage.store import Store
@@ -82,25 +85,23 @@ def read_split(
     path = store.public(split.file.path)
     record_type = options.decoded_type(schema.record_type)
     columns = stored.columns
-    decoder = Decoder(
-        columns,
-        record_type,
-        verify_crc=options.verify_crc,
-        max_record_bytes=options.max_record_bytes,
-        known=known,
-    )
-    feed = decoder.feed
+    rules: dict[str, Any] = {"verify_crc": options.verify_crc, "max_record_bytes": options.max_record_bytes}
+    check = None
     if options.damage.skips:
-        feed = _feed_after_checking(decoder, record_type, options)
+        # The check parses all features, so that the same records are skipped whatever columns are read.
+        check = Inference(record_type, **rules).check
+        rules["verify_crc"] = False
+    decoder = Decoder(columns, record_type, known=known, **rules)
     wants_offsets = options.offset_column in schema.names
-    gathered = _Batches(feed, decoder.take, _content_bytes(split), batch_bytes, wants_offsets)
+    gathered = _Batches(decoder, _content_bytes(split), batch_bytes, wants_offsets)
 
-    steps = run_kernel(store, split, options, gathered.feed, columns, losses)
+    steps = run_kernel(store, split, options, gathered.feed, columns, losses, check)
     for one in gathered.batches(steps):
         try:
             batch = stored.from_storage(one.batch)
         except TFRecordError as error:
-            raise locate_error(error, path, one.record) from None
+            row = error.record or 0
+            raise locate_error(error, path, one.number(row) - row) from None
         yield batch if stored == schema else _with_origin(batch, schema, options, path, one.offsets)
 
 
@@ -133,32 +134,9 @@ def rows_without_columns(rows: int) -> pa.Table:
 
 def count_records(store: Store, split: Split, options: ReadOptions, losses: Losses | None = None) -> int:
     """Count the records of a split. Checksums are verified, messages are not parsed."""
-    scan_all = partial(scan, verify_crc=options.verify_crc, max_record_bytes=options.max_record_bytes)
+    verify_crc = options.verify_crc and not options.damage.skips  # a check has verified them
+    scan_all = partial(scan, verify_crc=verify_crc, max_record_bytes=options.max_record_bytes)
     return sum(step.result.records for step in run_kernel(store, split, options, scan_all, losses=losses))
-
-
-def _feed_after_checking(
-    decoder: Decoder, record_type: RecordType, options: ReadOptions
-) -> Callable[..., Fed]:
-    """Return the `feed` of a decoder that finds the damage first. It parses all features for that.
-
-    It skips the same damaged records whichever columns are read. A batch that ends at damage gets memory for
-    its own records only: a file of many damaged records has as many batches.
-    """
-    rules: dict[str, Any] = {"verify_crc": options.verify_crc, "max_record_bytes": options.max_record_bytes}
-    check: Callable[..., Result] = partial(scan, **rules)
-    if record_type != "bytes":
-        check = Inference(record_type, **rules).feed
-
-    def feed(data: memoryview, *, final: bool, more: int) -> Fed:
-        checked = check(data, final=final)
-        whole = data[: checked.consumed]
-        fed = decoder.feed(whole, final=True, more=0 if checked.damage else more)
-        if fed.damage or fed.consumed < len(whole):  # a column exceeded 2 GiB: the rest is decoded next
-            return fed
-        return fed._replace(damage=checked.damage)
-
-    return feed
 
 
 def _content_bytes(split: Split) -> int:
@@ -170,33 +148,39 @@ def _content_bytes(split: Split) -> int:
 
 
 class _Batch(NamedTuple):
-    """A decoded batch, the number of its first record in the file, and the offsets of records if wanted."""
+    """A decoded batch.
+
+    Parameters
+    ----------
+    batch : pyarrow.RecordBatch
+        The batch.
+    parts : list of (int, int, Numbers)
+        The first row of each part of the batch, the row of that record in its window, and the numbers of the
+        window's records.
+    offsets : list of pyarrow.Array
+        The offsets of the records if wanted.
+    """
 
     batch: pa.RecordBatch
-    record: int
+    parts: list[tuple[int, int, Numbers]]
     offsets: list[pa.Array]
+
+    def number(self, row: int) -> int:
+        """Return the number in the file of the record of a row."""
+        first, skipped, numbers = self.parts[bisect_right(self.parts, row, key=itemgetter(0)) - 1]
+        return numbers.of(row - first + skipped)
 
 
 class _Batches:
-    """Decodes windows of records, and gathers the records of many windows in a batch.
+    """Decodes windows of records, and gathers the records of many windows in a batch."""
 
-    The records of a batch follow each other in the file: damage ends a batch.
-    """
-
-    def __init__(
-        self,
-        feed: Callable[..., Fed],
-        take: Callable[[], pa.RecordBatch],
-        content_bytes: int,
-        batch_bytes: int,
-        wants_offsets: bool,
-    ) -> None:
-        self._feed = feed
-        self._take = take
+    def __init__(self, decoder: Decoder, content_bytes: int, batch_bytes: int, wants_offsets: bool) -> None:
+        self._decoder = decoder
         self._left = content_bytes  # about so many bytes of the split were not decoded yet
         self._batch_bytes = batch_bytes
         self._wants_offsets = wants_offsets
-        self._bytes = self._records = self._first = 0  # of the batch
+        self._bytes = self._records = 0  # of the batch
+        self._parts: list[tuple[int, int, Numbers]] = []
         self._offsets: list[pa.Array] = []
         self._done: list[_Batch] = []
 
@@ -206,9 +190,8 @@ class _Batches:
         if self._bytes and self._bytes + size > self._batch_bytes:  # the window has grown for a long record
             self._end()
         more = min(self._left, self._batch_bytes - self._bytes) - size
-        fed = self._feed(data, final=final, more=max(0, more))
-        self._bytes += fed.consumed
-        self._left -= fed.consumed
+        fed = self._decoder.feed(data, final=final, more=max(0, more))
+        self._count(fed.consumed)
         return fed
 
     def batches(self, steps: "Iterable[Step[Fed]]") -> Iterator[_Batch]:
@@ -225,21 +208,27 @@ class _Batches:
         yield from self._ended()
 
     def _add(self, step: "Step[Fed]") -> None:
-        if not self._records:
-            self._first = step.record
+        if step.result.records:
+            self._parts.append((self._records, step.row, step.intact.numbers))
         self._records += step.result.records
         if self._wants_offsets:
-            found = scan(step.data, final=True, offsets=True, verify_crc=False).offsets
-            self._offsets.append(pc.add(found, step.offset))
-        if step.damage or self._bytes + WINDOW_BYTES > self._batch_bytes:
+            self._offsets.append(pa.array(step.offsets(record_offsets(step.data))))
+        if not step.at:
+            self._count(int(step.intact.removed[-1]))
+        if self._bytes + WINDOW_BYTES > self._batch_bytes:
             self._end()
+
+    def _count(self, size: int) -> None:
+        """Count bytes of the split that belong to the batch."""
+        self._bytes += size
+        self._left -= size
 
     def _end(self) -> None:
         """End the batch."""
         if self._records:
-            self._done.append(_Batch(self._take(), self._first, self._offsets))
+            self._done.append(_Batch(self._decoder.take(), self._parts, self._offsets))
         self._bytes = self._records = 0
-        self._offsets = []
+        self._parts, self._offsets = [], []
 
     def _ended(self) -> Iterator[_Batch]:
         """Yield the batches that have ended, each once."""
@@ -271,19 +260,35 @@ class Step(Generic[_R]):
         What the function returned.
     data : memoryview
         The bytes it consumed. Valid until the next step.
-    offset : int
-        Decompressed offset of these bytes in the file.
-    record : int
-        Number of their first record in the file.
-    damage : Damage, optional
-        The damage after these bytes.
+    intact : Intact
+        The intact records of the window, among which these are.
+    row, at : int
+        The number of records and of bytes of `intact` before these.
     """
 
     result: _R
     data: memoryview
-    offset: int
-    record: int
-    damage: Damage | None
+    intact: Intact
+    row: int
+    at: int
+
+    @property
+    def offset(self) -> int:
+        """Decompressed offset in the file of the first record."""
+        return int(self.offsets(np.zeros(1, np.int64))[0])
+
+    @property
+    def record(self) -> int:
+        """Number in the file of the first record."""
+        return self.number(0)
+
+    def number(self, row: int) -> int:
+        """Return the number in the file of a record of this step."""
+        return self.intact.numbers.of(self.row + row)
+
+    def offsets(self, positions: Ints) -> Ints:
+        """Return the decompressed offsets in the file of positions in ``data``, at which records begin."""
+        return self.intact.offsets(self.at + positions)
 
 
 def run_kernel(
@@ -293,8 +298,11 @@ def run_kernel(
     kernel: Callable[..., _R],
     columns: Sequence[Column] = (),
     losses: Losses | None = None,
+    check: Callable[..., Checked] | None = None,
 ) -> Iterator[Step[_R]]:
     """Call a kernel function on the records of a split, as many at a time as a window holds.
+
+    If the options skip damage, it is removed first, and the function gets the intact records.
 
     Parameters
     ----------
@@ -304,6 +312,8 @@ def run_kernel(
         Takes bytes and the keyword ``final``, handles the whole records at their start, returns a `Result`.
     columns : sequence of Column
         The columns that the kernel's damage refers to by index.
+    check : callable, optional
+        The method `Inference.check` that finds the damage to skip. By default, payloads are not parsed.
 
     Raises
     ------
@@ -314,98 +324,57 @@ def run_kernel(
     """
     path = store.public(split.file.path)
     record = split.start.record
+    if not options.damage.skips:
+        check = None
+    elif check is None:
+        limit = options.max_record_bytes
+        check = Inference("bytes", verify_crc=options.verify_crc, max_record_bytes=limit).check
     try:
         with (
             (losses or Losses(options.damage)).split(path, split.start.offset) as lost,
             open_window(store, split, options, WINDOW_BYTES) as window,
         ):
-            skipper = _DamageSkipper(window, lost, options.max_record_bytes)
             for data in window:
-                at = skipper.resume(data)
-                while at < len(data) and not skipper.reason:
-                    result = kernel(data[at:], final=window.final)
+                checked, intact = None, Intact(data, Numbers(record), window.offset)
+                if check is not None:
+                    checked = _check(check, window, data)
+                    lost.add(window.offset, data, checked)
+                    intact = Intact.of(checked, data, window.offset, record)
+                at = rows = 0
+                is_final = window.final or checked is not None
+                while at < len(intact.data):
+                    result = kernel(intact.data[at:], final=is_final)
                     end = at + result.consumed
-                    count = result.records
-                    damage = result.damage or window.overrun(count, at, end)
-                    yield Step(result, data[at:end], window.offset + at, record, damage)
-                    record += count
-                    if damage is None:
-                        at = end
-                        if window.final and count:  # a decoder stops before a column exceeds 2 GiB
-                            continue
-                        break
-                    error = damage.error(columns, -count, window.offset + at)
-                    if not lost.skips or isinstance(error, SchemaError):
-                        raise error
-                    if error.offset == 0 and (problem := window.other_format()):
-                        damage = damage._replace(reason=problem)
-                    at = skipper.skip(data, end, damage)
-                    record += 1
-                window.advance(at)
-                if window.decompression_error and lost.skips:
-                    return lost.add(
-                        window.offset,
-                        data[at:],
-                        window.decompression_error.problem,
-                        more=skipper.is_noted,
-                    )
+                    damage = result.damage
+                    if checked is None:
+                        damage = damage or window.overrun(result.records, at, end)
+                    yield Step(result, intact.data[at:end], intact, rows, at)
+                    rows += result.records
+                    if damage is not None:
+                        record = intact.numbers.of(rows)
+                        [offset] = intact.offsets(np.array([at + damage.offset])).tolist()
+                        raise damage._replace(record=0, offset=offset).error(columns, 0, 0)
+                    at = end
+                    if not (is_final and result.records):
+                        break  # a decoder stops before a column exceeds 2 GiB, and is then called again
+                record = intact.numbers.of(rows)
+                window.advance(at if checked is None else checked.consumed)
+                if checked and (error := window.decompression_error):
+                    rest = window.data
+                    damaged = Checked.one_range(len(rest), error.problem, continues=checked.is_open)
+                    return lost.add(window.offset, rest, damaged)
     except TFRecordError as error:
         raise locate_error(error, path, record, options.globs) from None
 
 
-class _DamageSkipper:
-    """Skips damage by searching for the next record, in several windows if necessary.
-
-    The length of a damaged record is believed only if `find_record` proves it. Otherwise bytes may be
-    missing, and intact records may begin inside the length that the damaged record claims.
-
-    Attributes
-    ----------
-    reason : str
-        The reason of the damage whose end is being searched for. Empty if no search is under way.
-    is_noted : bool
-        True if the first bytes of this damage have been noted as lost.
-    """
-
-    def __init__(self, window: Window, lost: SplitLosses, max_record_bytes: int) -> None:
-        self._window = window
-        self._lost = lost
-        self._max_record_bytes = max_record_bytes
-        self.reason = ""
-        self.is_noted = False
-
-    def skip(self, data: memoryview, at: int, damage: Damage) -> int:
-        """Return where the next record begins in the data.
-
-        If `reason` is set, no record was found: the result is where the next window has to begin.
-        """
-        self.reason = damage.reason
-        return self._seek(data, at)
-
-    def resume(self, data: memoryview) -> int:
-        """Continue a search in the next window, with the result of `skip`; 0 if no search is under way."""
-        return self._seek(data, 0) if self.reason else 0
-
-    def _seek(self, data: memoryview, start: int) -> int:
-        window = self._window
-        found = find_record(
-            data,
-            start,
-            final=window.final,
-            lenient=True,
-            max_record_bytes=self._max_record_bytes,
-            limit=None if window.stop is None else window.stop - window.offset,
-        )
-        end = found.offset
-        if end == start and not self.is_noted:  # the damaged record itself
-            if not found.proven:
-                return end
-            end += found.size
-        self._lost.add(window.offset + start, data[start:end], self.reason, more=self.is_noted)
-        self.is_noted = not found.proven
-        if found.proven:
-            self.reason = ""
-        return end
+def _check(check: Callable[..., Checked], window: Window, data: memoryview) -> Checked:
+    """Find the damage in the data of a window."""
+    limit = None if window.stop is None else window.stop - window.offset
+    checked = check(data, final=window.final, limit=limit)
+    is_first = window.offset == 0 and len(checked.starts) and not checked.starts[0]
+    if is_first and (problem := window.other_format()):
+        return checked.with_first_reason(problem)
+    return checked
 
 
 def _with_origin(

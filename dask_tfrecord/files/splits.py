@@ -1,7 +1,7 @@
 """Splits: ranges of files that hold whole records and can be read on their own."""
 
 import hashlib
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, pairwise, repeat
@@ -169,7 +169,8 @@ class BlockIndex:
     blocks : tuple of Block
         The blocks. The first one begins at the start of the file.
     damaged : tuple of int
-        Offsets in the file of damaged records and ranges.
+        Offsets in the file, in ascending order, of damaged records and ranges: at least the first of them
+        after each block.
     """
 
     records: int | None
@@ -196,8 +197,10 @@ def split_at_blocks(
     if known.records is None:
         records = [None] * len(starts)
     elif isinstance(known, BlockIndex):
-        for offset in known.damaged:  # the number of undamaged records in this split is unknown
-            records[bisect_right(starts, offset, key=lambda start: start.offset) - 1] = None
+        edges = [bisect_left(known.damaged, start.offset) for start in starts]
+        for at, (first, stop) in enumerate(pairwise([*edges, len(known.damaged)])):
+            if first < stop:  # the number of undamaged records is unknown
+                records[at] = None
     ranges = zip(starts, [*cuts, None], records, strict=True)
     return tuple(Split(file, start, stop, count) for start, stop, count in ranges)
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import dask
 import oracle
@@ -24,9 +25,12 @@ from dask_tfrecord import (
     FileChangedError,
     SchemaError,
     TFRecordError,
+    codec,
     read_tfrecord,
     to_tfrecord,
 )
+from dask_tfrecord.codec import Inference
+from dask_tfrecord.files import reading
 
 TYPES = pa.schema({"n": pa.int64()})
 
@@ -247,20 +251,68 @@ def read(path):
 
 good = framed_number(1)
 bad = good[:-1] + bytes([good[-1] ^ 1])
-for name, times in [("few", 1), ("many", 500)]:
+for name, times in [("few", 1), ("many", 100_000)]:
     with open(name, "wb") as file:
-        file.write((10 * good + bad) * times + 200_000 * good)
-assert read("few") == (200_010, 1)
+        file.write((good + bad) * times + 200_000 * good)
+assert read("few") == (200_001, 1)
 normal = peak_kib()
-assert read("many") == (205_000, 500)
+assert read("many") == (300_000, 100_000)
 print(peak_kib() - normal)
 """
 
 
 @pytest.mark.parametrize("record_type", ["example", "sequence_example", "bytes"])
 def test_many_damaged_records_take_little_memory(tmp_path: Path, record_type: str) -> None:
-    """Each of the batches between them is small, and so is its memory."""
+    """No batch ends at damage, and nothing is kept for each damaged record."""
     assert growth(MEASURE_MANY, tmp_path, record_type) < 32 * 1024
+
+
+@pytest.mark.parametrize("blocksize", [None, 100_000])
+def test_damage_needs_no_calls_of_its_own(tmp_path: Path, blocksize: int | None) -> None:
+    """The kernel is called for each window, however many records of the window are damaged."""
+    good = framed_number(1)
+    bad = good[:-1] + bytes([good[-1] ^ 1])
+    calls = 0
+
+    def count(self: Inference, *args: Any, **more: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        return check(self, *args, **more)
+
+    check = Inference.check
+    (tmp_path / "data").write_bytes((good + bad) * 10_000)
+    with patch.object(Inference, "check", count), patch.object(codec._kernel, "find_record", None):
+        ddf = read_tfrecord(
+            tmp_path / "data", schema=TYPES, record_type="example", blocksize=blocksize, on_corrupt="skip"
+        )
+        with pytest.warns(CorruptRecordWarning, match="skipped"):
+            assert len(ddf.compute()) == 10_000
+    assert calls < 50
+
+
+@pytest.mark.parametrize("kind", ["a value that the type cannot hold", "two values"])
+@pytest.mark.parametrize("window", [100, 1 << 22])
+@pytest.mark.parametrize("blocksize", [None, 400])
+def test_an_error_after_skipped_damage_names_its_record(
+    tmp_path: Path, kind: str, window: int, blocksize: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each damaged range counts as one record."""
+    monkeypatch.setattr(reading, "WINDOW_BYTES", window)
+    values = [1000] if kind == "a value that the type cannot hold" else [1, 2]
+    wrong = oracle.features_file([{"n": ("int64", values)}])
+    good, flipped = framed_number(1), framed_number(5)[:-1] + b"?"
+    frames = [good, b"range", *[good, flipped] * 10, good, b"range" * 60, flipped, good, flipped, wrong, good]
+    (tmp_path / "data").write_bytes(b"".join(frames))
+    record = frames.index(wrong)
+    schema = pa.schema({"n": pa.int8()})
+    ddf = read_tfrecord(
+        tmp_path / "data", schema=schema, record_type="example", blocksize=blocksize, on_corrupt="skip"
+    )
+    with pytest.raises(SchemaError, match="feature 'n'") as caught:
+        ddf.compute()
+    assert caught.value.record == record
+    if len(values) == 2:
+        assert caught.value.offset == len(b"".join(frames[:record]))
 
 
 @pytest.mark.parametrize("quarantine", ["", "yes"])

@@ -9,10 +9,10 @@
 #include <memory>
 #include <mutex>
 
+#include "columns/check.hpp"
 #include "columns/decode.hpp"
 #include "columns/encode.hpp"
 #include "columns/gather.hpp"
-#include "columns/infer.hpp"
 #include "framing/locate.hpp"
 #include "framing/scan.hpp"
 #include "without_gil.hpp"
@@ -143,6 +143,14 @@ class Batch {
 
 nb::object python_batch(tfr::ExportNode root, tfr::SharedArena arena) {
   return nb::cast(new Batch(std::move(root), std::move(arena)), nb::rv_policy::take_ownership);
+}
+
+nb::object int64_array(const tfr::Growing<int64_t>& values, const tfr::SharedArena& arena) {
+  tfr::ExportNode node;
+  node.format = "l";
+  node.length = static_cast<int64_t>(values.size);
+  node.buffers = {nullptr, values.data};
+  return python_batch(std::move(node), arena);
 }
 
 class PyDecoder {
@@ -278,9 +286,8 @@ class PyInference {
  public:
   PyInference(const std::string& record_type, bool verify_crc, uint64_t max_record_bytes, int64_t max_records)
       : inference_(parse_record_type(record_type), {verify_crc, std::min(max_record_bytes, tfr::kMaxRecordBytes), true},
-                   max_records) {
-    if (record_type == "bytes") throw nb::value_error("records of type bytes hold no features");
-  }
+                   max_records),
+        search_(inference_, std::min(max_record_bytes, tfr::kMaxRecordBytes)) {}
 
   nb::tuple feed(nb::handle data, bool final) {
     const OneCall call(mutex_);
@@ -292,6 +299,19 @@ class PyInference {
       return inference_.feed(bytes.span(), final, records, damage);
     }();
     return nb::make_tuple(records, consumed, damage_tuple(damage));
+  }
+
+  nb::tuple check(nb::handle data, bool final, std::optional<uint64_t> limit) {
+    const OneCall call(mutex_);
+    const Bytes bytes(data);
+    const tfr::SharedArena arena = std::make_shared<tfr::Arena>(4096);
+    const tfr::Checked checked = [&] {
+      const WithoutGil no_gil;
+      return search_.check(bytes.span(), final, limit.value_or(UINT64_MAX), *arena);
+    }();
+    const auto column = [&](const tfr::Growing<int64_t>& values) { return int64_array(values, arena); };
+    return nb::make_tuple(checked.records, checked.consumed, checked.continues, checked.is_open, column(checked.starts),
+                          column(checked.ends), column(checked.records_before), column(checked.reasons), checked.texts);
   }
 
   nb::list features() {
@@ -325,6 +345,7 @@ class PyInference {
  private:
   std::mutex mutex_;
   tfr::Inference inference_;
+  tfr::DamageSearch search_;
 };
 
 nb::tuple scan(nb::handle data, bool final, bool verify_crc, uint64_t max_record_bytes, bool offsets, uint64_t every) {
@@ -335,13 +356,8 @@ nb::tuple scan(nb::handle data, bool final, bool verify_crc, uint64_t max_record
     const WithoutGil no_gil;
     return tfr::scan(bytes.span(), rules, {offsets || every, every}, *arena);
   }();
-  const auto array = [&](bool wanted, const tfr::Growing<int64_t>& values) -> nb::object {
-    if (!wanted) return nb::none();
-    tfr::ExportNode node;
-    node.format = "l";
-    node.length = static_cast<int64_t>(values.size);
-    node.buffers = {nullptr, values.data};
-    return python_batch(std::move(node), arena);
+  const auto array = [&](bool wanted, const tfr::Growing<int64_t>& values) {
+    return wanted ? int64_array(values, arena) : nb::none();
   };
   return nb::make_tuple(scanned.records, scanned.consumed, damage_tuple(scanned.damage),
                         array(offsets || every, scanned.offsets), array(every, scanned.numbers));
@@ -429,6 +445,7 @@ NB_MODULE(_kernel, m) {
       .def(nb::init<const std::string&, bool, uint64_t, int64_t>(), "record_type"_a, nb::kw_only(),
            "verify_crc"_a = true, "max_record_bytes"_a = tfr::kMaxRecordBytes, "max_records"_a = -1)
       .def("feed", &PyInference::feed, "data"_a, nb::kw_only(), "final"_a)
+      .def("check", &PyInference::check, "data"_a, nb::kw_only(), "final"_a, "limit"_a = nb::none())
       .def("features", &PyInference::features);
   m.def("scan", &scan, "data"_a, nb::kw_only(), "final"_a, "verify_crc"_a = true,
         "max_record_bytes"_a = tfr::kMaxRecordBytes, "offsets"_a = false, "every"_a = 0);

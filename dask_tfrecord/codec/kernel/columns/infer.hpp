@@ -29,7 +29,8 @@ struct FeatureFacts {
 class Inference {
  public:
   Inference(RecordType type, const FrameRules& rules, int64_t max_records)
-      : sequence_(type == RecordType::kSequenceExample),
+      : parses_(type != RecordType::kBytes),
+        sequence_(type == RecordType::kSequenceExample),
         rules_(rules),
         max_records_(max_records),
         features_{*this, false},
@@ -51,10 +52,11 @@ class Inference {
       if (!payload.begin) break;
       Fault fault;
       is_example_ = false;
-      bool good = walk_record(
-          payload, sequence_, fault, [&](Span part) { return feature_map_.walk(part, data.end, fault); },
-          [&](Span part) { return list_map_.walk(part, data.end, fault); });
-      if (good && !is_example_ && is_foreign_message(payload, sequence_)) good = fault(kNotAnExample);
+      bool good = !parses_ ||
+                  walk_record(
+                      payload, sequence_, fault, [&](Span part) { return feature_map_.walk(part, data.end, fault); },
+                      [&](Span part) { return list_map_.walk(part, data.end, fault); });
+      if (good && parses_ && !is_example_ && is_foreign_message(payload, sequence_)) good = fault(kNotAnExample);
       if (!good) {
         damage.reason = fault.reason;
         damage.size = payload.size() + kFrameBytes;
@@ -200,6 +202,7 @@ class Inference {
     return true;
   }
 
+  bool parses_;
   bool sequence_;
   FrameRules rules_;
   int64_t max_records_;

@@ -14,6 +14,7 @@ namespace tfr {
 constexpr size_t kHeaderBytes = 12;
 constexpr size_t kFooterBytes = 4;
 constexpr size_t kFrameBytes = kHeaderBytes + kFooterBytes;
+constexpr const char* kTruncated = "truncated record";
 constexpr uint64_t kMaxRecordBytes = INT32_MAX;  // protobuf's limit for a message
 
 // What is wrong with a record, and where. Damage is a value and not an exception, because the caller may skip it.
@@ -68,7 +69,7 @@ inline Span next_frame(const uint8_t* p, const uint8_t* end, const FrameRules& r
     return {};
   }
   if (left - kHeaderBytes < kFooterBytes || n > left - kFrameBytes) {
-    if (rules.final) damage.reason = "truncated record";
+    if (rules.final) damage.reason = kTruncated;
     return {};
   }
   const Span payload{p + kHeaderBytes, p + kHeaderBytes + n};
