@@ -37,43 +37,51 @@ class Part(NamedTuple):
     style: str
     absent: float  # share of the records without the feature
     odd: float  # share of the records that hold the feature in an unusual form
+    form: int | None  # the unusual form; None chooses one for each record
 
     def entries(self, random_: random.Random) -> list[bytes]:
         """The entries of the feature in a record: usually one."""
         if random_.random() < self.absent:
             return []
         value = self.chunk(random_)
-        usual = LISTS[self.column.kind](*value)
         if random_.random() >= self.odd:
-            return [entry(self.column.name, usual)]
-        kind = LISTS[self.column.kind]
-        name = self.column.name
-        return random_.choice(
-            [
-                [entry(name, kind(packed()))],
-                [entry(name, kind())],
-                [entry(name, b"")],
-                [block(1, block(1, name.encode()))],
-                [entry(name, kind(packed(), *value))],
-                [entry(name, kind(*value, *value))],
-                [entry(name, usual, usual)],
-                [entry(name, usual)] * 2,
-                [entry(name, usual), entry(name, b"")],
-                [entry(name, UNKNOWN["varint"] + usual)],
-                [entry(name, UNKNOWN["fixed32"])],
-                [entry(name, random_.choice([int64_list(packed(1)), float_list(block(1, bytes(4)))]))],
-                [entry(name, bytes_list(block(1, b"\xff")))],
-                [entry(name, int64_list(tag(1, 0), varint(random_.getrandbits(64))))],
-                [entry(name, int64_list(block(1, b"\x85\x80\x00")))],
-                [entry(name, int64_list(block(1, random_.choice([b"\x80" * 9 + b"\x01", b"\x80" * 11]))))],
-                [block(1, block(2, usual), block(1, name.encode()))],
-                [
-                    block(
-                        1, block(1, name.encode()), block(2, usual), random_.choice([b"", UNKNOWN["varint"]])
-                    )
-                ],
-            ]
-        )
+            return [entry(self.column.name, LISTS[self.column.kind](*value))]
+        forms = self.forms(value, random_)
+        return random_.choice(forms) if self.form is None else forms[self.form % len(forms)]
+
+    def forms(self, value: list[bytes], random_: random.Random) -> list[list[bytes]]:
+        """The entries of the feature in each unusual form."""
+        name, kind = self.column.name, LISTS[self.column.kind]
+        usual = kind(*value)
+        key, content = block(1, name.encode()), block(2, usual)
+        return [
+            [entry(name, kind(packed()))],
+            [entry(name, kind())],
+            [entry(name, b"")],
+            [block(1, key)],
+            [entry(name, kind(packed(), *value))],
+            [entry(name, kind(*value, *value))],
+            [entry(name, usual, usual)],
+            [entry(name, usual)] * 2,
+            [entry(name, usual), entry(name, b"")],
+            [entry(name, UNKNOWN["varint"] + usual)],
+            [entry(name, usual + UNKNOWN["length"])],
+            [entry(name, UNKNOWN["fixed32"])],
+            [entry(name, random_.choice([int64_list(packed(1)), float_list(block(1, bytes(4)))]))],
+            [entry(name, bytes_list(block(1, b"\xff")))],
+            [entry(name, int64_list(tag(1, 0), varint(random_.getrandbits(64))))],
+            [entry(name, int64_list(block(1, b"\x85\x80\x00")))],
+            [entry(name, int64_list(block(1, random_.choice([b"\x80" * 9 + b"\x01", b"\x80" * 11]))))],
+            [block(1, content, key)],
+            [block(1, key, content, random_.choice([b"", UNKNOWN["varint"]]))],
+            [block(1, key, key, content)],
+            [block(1, block(1, b"other"), key, content)],
+            [block(1, b"\x0a", longer(name.encode()), content)],
+            [block(1, key, b"\x12", longer(usual))],
+            [b"\x0a" + longer(key + content)],
+            [block(2, key, content)],  # an unknown field that looks like the entry
+            [block(1, b"\x1a", block(1, name.encode())[1:], content)],
+        ]
 
     def size(self, random_: random.Random) -> int:
         """The size of a value of bytes, or of a list in bytes."""
@@ -102,9 +110,17 @@ class Part(NamedTuple):
         return [packed(random_.getrandbits(bits) | 1 << bits - 1)]
 
 
+def longer(content: bytes) -> bytes:
+    """A length in one byte more than it needs, and the content."""
+    size = varint(len(content))
+    return size[:-1] + bytes([size[-1] | 0x80, 0]) + content
+
+
 def new_part(column: Column, random_: random.Random) -> Part:
     style = random_.choice(["constant", "constant", "empty", "short", "one byte", "long"])
-    return Part(column, style, random_.choice([0, 0, 0, 0.1, 0.8]), random_.choice([0, 0, 0, 0.02, 0.5]))
+    absent = random_.choice([0, 0, 0, 0.1, 0.8])
+    odd = random_.choice([0, 0, 0, 0.02, 0.5, 1, 1])
+    return Part(column, style, absent, odd, random_.choice([None, random_.randrange(100)]))
 
 
 def changed(parts: list[Part], columns: list[Column], random_: random.Random) -> list[Part]:
