@@ -32,6 +32,7 @@ FEATURES: dict[str, tuple[Kind, int]] = {
     "vector": ("float", 1),
     "tags": ("string", 1),
     "pair": ("int64", 1),
+    "empty": ("bytes", 0),
 }
 
 
@@ -45,6 +46,8 @@ def feature(name: str, random_: random.Random) -> bytes:
         return int64_list(packed(*(random_.randrange(128, 2**14) for _ in range(2))))
     if name == "country":
         return bytes_list(block(1, bytes(random_.choices(b"abc", k=2))))
+    if name == "empty":
+        return bytes_list(block(1, b""))
     if name == "vector":
         return float_list(block(1, random_.randbytes(4 * 40)))
     kind, depth = FEATURES[name]
@@ -255,29 +258,33 @@ def test_records_without_some_of_the_features_are_null_there(share: int) -> None
     check(payloads, [Column(name, *FEATURES[name]) for name in names])
 
 
-@pytest.mark.parametrize("wanted", [["id", "country"], ["price", "id", "country", "pair", "small"]])
-def test_every_bit_of_an_expected_record_counts(wanted: list[str]) -> None:
-    """A record that differs from its neighbours in one bit decodes as it does alone."""
+@pytest.mark.parametrize("at", [20, 21, 22, 23])
+def test_every_bit_of_an_expected_record_counts(at: int) -> None:
+    """A record that differs from its neighbours in one bit decodes as it does alone.
+
+    Four records are compared at the same time, so that the record is each of the four.
+    """
     random_ = random.Random(5)
-    names = ["id", "price", "country", "pair", "small"]
+    names = ["id", "price", "small", "pair", "country", "empty"]
+    wanted = ["id", "country"] if at % 2 else ["price", "id", "country", "pair", "small", "empty"]
     columns = [Column(name, *FEATURES[name]) for name in wanted]
     known: list[FeatureKey] = [(name, False) for name in names]
-    payloads = [record(names, random_) for _ in range(24)]
-    before, after = oracle.records_file(payloads[:20]), oracle.records_file(payloads[20:])
-    for place in range(8 * len(payloads[20])):
-        flipped = bytearray(payloads[20])
+    payloads = [record(names, random_) for _ in range(28)]
+    before, after = oracle.records_file(payloads[:at]), oracle.records_file(payloads[at + 1 :])
+    for place in range(8 * len(payloads[at])):
+        flipped = bytearray(payloads[at])
         flipped[place // 8] ^= 1 << place % 8
         frame = oracle.frame(bytes(flipped))
         together = Decoder(columns, "example", known=known).decode(exact(before + frame + after), final=True)
         alone = Decoder(columns, "example", known=known).decode(exact(frame), final=True)
         if alone.damage is None:
             assert together.damage is None
-            row = together.batch.slice(20, 1).to_pylist()
+            row = together.batch.slice(at, 1).to_pylist()
             assert list(map(oracle.canonical, row[0].values())) == list(
                 map(oracle.canonical, alone.batch.to_pylist()[0].values())
             )
         else:
-            assert together.damage == alone.damage._replace(record=20, offset=len(before))
+            assert together.damage == alone.damage._replace(record=at, offset=len(before))
 
 
 @pytest.mark.parametrize("every", [1, 2, 5])
@@ -328,3 +335,35 @@ def test_the_byte_80_is_not_the_length_of_an_entry(name: str, wanted: bool) -> N
             assert len(content) < 128
             assert damage is None
             assert [len(row) for row in rows] == [81] * len(columns)
+
+
+def test_an_unknown_field_of_the_layout_that_looks_like_an_entry_is_none() -> None:
+    content = block(1, b"x") + block(2, int64_list(packed(7)))
+    payloads = [example_of(entry("id", int64_list(packed(n))), block(2, content)) for n in range(60)]
+    rows, damage = at_once(payloads, [Column("x", "int64", 0), Column("id", "int64", 0)], None)
+    assert damage is None
+    assert rows == [[None] * 60, [*range(60)]]
+
+
+def test_a_feature_that_had_no_kind_in_the_layout_is_unknown_as_soon_as_it_has_one() -> None:
+    columns, known = [Column("id", "int64", 0)], [("id", False)]
+    first = entry("id", int64_list(packed(5)))
+    payloads = [example_of(first, entry("new", b""))] * 60
+    rows, damage = at_once(
+        [*payloads, example_of(first, entry("new", int64_list(packed(1))))], columns, known
+    )
+    assert rows == [[5] * 60]
+    assert damage is not None
+    assert (damage.record, damage.reason) == (60, "unknown feature")
+
+
+def test_the_last_record_may_end_anywhere_before_the_end_of_memory() -> None:
+    """It lacks the feature with the longest name that is compared at once."""
+    columns = [Column("id", "int64", 0), Column("n" * 53, "bytes", 0)]
+    first, last = entry("id", int64_list(packed(5))), entry("n" * 53, bytes_list(block(1, b"x")))
+    frames = [oracle.frame(example_of(first, last) if n % 2 else example_of(first)) for n in range(31)]
+    data = b"".join(frames) + oracle.frame(example_of(first, last) * 2)
+    for size in range(sum(map(len, frames)), len(data)):
+        decoded = Decoder(columns, "example").decode(exact(data[:size]), final=False)
+        assert decoded.damage is None
+        assert decoded.batch.column(1).to_pylist() == [b"x" if n % 2 else None for n in range(31)]

@@ -116,7 +116,7 @@ class Layout {
     std::string head;  // all bytes before the values, or before the content of a feature that is no column
     size_t size = 0;   // of the values
     int32_t slot = kUnwanted;
-    bool usual = true;      // one list of one chunk, or no column
+    bool usual = true;      // one list of one chunk, or no column; the same for all records with the same head
     bool fixed = true;      // all records have this head
     bool optional = false;  // some records do not have the entry
 
@@ -157,8 +157,9 @@ class Layout {
       if (entry.slot >= 0) {
         Span list;
         const ColumnSpec& column = columns_[static_cast<size_t>(entry.slot)];
+        // An accepted scalar is one number or none. A chunk without a number is no value.
         entry.usual = is_one_list(body, content_of(column.kind), list) && is_one_chunk(list, values) &&
-                      (column.depth || column.kind >= Kind::kBytes || is_number(column.kind, values));
+                      (column.depth || column.kind >= Kind::kBytes || values.size());
         if (!entry.usual) values = body;
       }
       entry.head.assign(start, values.begin);
@@ -166,11 +167,6 @@ class Layout {
       found.push_back(std::move(entry));
     }
     return true;
-  }
-
-  // Returns true if the bytes have the size of one number.
-  static bool is_number(Kind kind, Span values) {
-    return kind == Kind::kFloat ? values.size() == 4 : values.size() && values.size() <= 10;
   }
 
   // Merges the entries of one more record with the entries so far.
@@ -197,8 +193,7 @@ class Layout {
         const Entry& before = entries_[next++];
         entry.optional = before.optional;
         entry.fixed = before.fixed && before.head == entry.head;
-        entry.usual = before.usual && entry.usual;
-        differs |= entry.fixed != before.fixed || entry.usual != before.usual;
+        differs |= entry.fixed != before.fixed;
       }
       merged.push_back(std::move(entry));
     }
