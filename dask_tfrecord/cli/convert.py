@@ -122,7 +122,7 @@ def convert_command(
     storage_options = options.storage_of(source[0], shared)
     options.check_exclusive(how, "append", "overwrite", "overwrite_partitions")
     selection = Selection(columns, where, nulls, blocksize, None if to == "tfrecord" else False, read)
-    destination = Target(target, to, storage_options=options.storage_of(target, shared), **how)
+    destination = Target(target, to, options.storage_of(target, shared), how)
     files: dict[str, int] = {}
     for path in source:
         with suppress(FileNotFoundError):  # the readers know more kinds of paths, and name what is missing

@@ -7,7 +7,7 @@ reads an empty text as null, dates as text, and a quoted line break at the end o
 import csv
 import io
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
 
@@ -28,51 +28,25 @@ from dask_tfrecord.cli.detect_format import Format
 from dask_tfrecord.cli.options import READ_DEFAULTS
 from dask_tfrecord.cli.where_option import Filters, names_in
 
-# Default for the stored bytes of a block of text.
+# Default for the stored bytes of a block of text, and the bytes of a sampled file that show the types.
 _BLOCK_BYTES = 1 << 26
-
-# Bytes of each sampled file from which the types are inferred.
 _SAMPLE_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
 class Selection:
-    """What is read of the source.
+    """What is read of the source: keywords of `read_tfrecord`, and the spellings of null in CSV files.
 
-    Attributes
-    ----------
-    columns : list of str, optional
-        The columns, in this order. All by default.
-    filters : list of list of tuple, optional
-        The rows, as in `read_tfrecord`. All by default.
-    nulls : tuple of str
-        Additional spellings of null in CSV files.
-    blocksize : int, "none", optional
-        Stored bytes of a partition, or "none" to make a partition of each file.
-    index : False, optional
-        False reads a stored index as columns, for formats without an index.
-    read : dict
-        Other keywords of `read_tfrecord`. CSV and JSON lines have ``schema`` only, and Parquet none.
+    `index` is False for targets without an index. A `blocksize` of "none" makes a partition of each file.
+    `read` has the other keywords; CSV and JSON lines take ``schema`` only, and Parquet none.
     """
 
-    columns: list[str] | None = None
-    filters: Filters | None = None
-    nulls: tuple[str, ...] = ()
-    blocksize: int | Literal["none"] | None = None
-    index: Literal[False] | None = None
-    read: dict[str, Any] = field(default_factory=dict)
-
-    @property
-    def needed(self) -> list[str] | None:
-        """The columns of the result and those of the filters. None for all columns."""
-        if self.columns is None:
-            return None
-        return list(dict.fromkeys([*self.columns, *names_in(self.filters)]))
-
-    def size(self, default: int | None = None) -> dict[str, Any]:
-        """The keyword ``blocksize=``, if there is anything to pass."""
-        given = None if self.blocksize == "none" else self.blocksize or default
-        return {"blocksize": given} if self.blocksize or default else {}
+    columns: list[str] | None
+    filters: Filters | None
+    nulls: tuple[str, ...]
+    blocksize: int | Literal["none"] | None
+    index: Literal[False] | None
+    read: dict[str, Any]
 
 
 def open_source(
@@ -82,20 +56,11 @@ def open_source(
     selection: Selection,
     storage_options: dict[str, Any] | None,
 ) -> dd.DataFrame:
-    """Open files of any format. Only a sample is read.
-
-    Parameters
-    ----------
-    paths, storage_options
-        As in `read_tfrecord`.
-    files : sequence of str
-        The files that the paths mean.
-    format : "tfrecord", "parquet", "csv" or "jsonl"
-        The format.
-    selection : Selection
-        What is read.
-    """
+    """Open the files that the paths mean. Only a sample is read."""
     _check_options(selection, format)
+    size: dict[str, Any] = {}
+    if selection.blocksize is not None:
+        size["blocksize"] = None if selection.blocksize == "none" else selection.blocksize
     if format == "tfrecord":
         return dask_tfrecord.read_tfrecord(
             paths,
@@ -104,23 +69,27 @@ def open_source(
             index=selection.index,
             storage_options=storage_options,
             **selection.read,
-            **selection.size(),
+            **size,
         )
+    needed = None
+    if selection.columns is not None:
+        needed = list(dict.fromkeys([*selection.columns, *names_in(selection.filters)]))
     if format == "parquet":
         # With the default of Dask, the result is the same, but Dask converts all strings once more.
         with dask.config.set({"dataframe.convert-string": False}):
             ddf = dd.read_parquet(
                 paths,
-                columns=selection.needed,
+                columns=needed,
                 index=selection.index,
                 dtype_backend="pyarrow",  # integers with nulls would become floats otherwise
                 storage_options=storage_options,
-                **selection.size(),
+                **size,
             )
     else:
-        text = TextFormat(format, selection.read.get("schema") or {}, selection.nulls)
-        (blocksize,) = selection.size(_BLOCK_BYTES).values()
-        ddf = read_text(files, text, selection.needed, blocksize, storage_options)
+        types = selection.read.get("schema") or {}
+        ddf = read_text(
+            files, format, types, selection.nulls, columns=needed, storage_options=storage_options, **size
+        )
     return _selected(ddf, selection)
 
 
@@ -158,69 +127,40 @@ def _filtered(frame: pd.DataFrame, filters: Filters) -> pd.DataFrame:
     return selected
 
 
-# -- CSV and JSON lines --------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class TextFormat:
-    """How text is parsed.
-
-    Attributes
-    ----------
-    name : "csv" or "jsonl"
-        The format.
-    types : dict of str to pyarrow.DataType
-        The types of some or all columns.
-    nulls : tuple of str
-        The spellings of null in CSV files, apart from an empty field without quotes.
-    """
-
-    name: Format
-    types: Mapping[str, pa.DataType]
-    nulls: tuple[str, ...] = ()
-
-
 def read_text(
     files: Sequence[str],
-    text: TextFormat,
+    format: Format,
+    types: Mapping[str, pa.DataType],
+    nulls: tuple[str, ...] = (),
+    *,
     columns: Sequence[str] | None = None,
     blocksize: int | None = _BLOCK_BYTES,
     storage_options: dict[str, Any] | None = None,
 ) -> dd.DataFrame:
     """Create the collection that reads CSV files or JSON lines, with Arrow types.
 
-    The types are inferred from a sample. A later value of another type raises, and is never converted.
-
-    Parameters
-    ----------
-    files : sequence of str
-        The files, in the order of their rows.
-    text : TextFormat
-        The format, and the types that are given.
-    columns : sequence of str, optional
-        The columns to read, in this order.
-    blocksize : int, optional
-        The stored bytes of a partition. None makes a partition of each file.
-    storage_options : dict, optional
-        Options for the filesystem.
+    The types that are not given are inferred from a sample. A later value of another type raises, and is
+    never converted. A block has at most ``blocksize`` stored bytes; None makes a block of each file.
     """
     options = storage_options or {}
-    schema = _infer(files, text, options)
+    schema = _infer(files, format, types, nulls, options)
     names = list(schema.names) if columns is None else list(columns)
     unknown = [name for name in names if name not in schema.names]
     if unknown:
         raise SchemaError(f"no column is named {unknown[0]!r}; there are {', '.join(schema.names)}")
-    whole = replace(text, types=dict(zip(schema.names, schema.types, strict=True)))
+    how: dict[str, Any] = {
+        "format": format,
+        "types": dict(zip(schema.names, schema.types, strict=True)),
+        "nulls": nulls,
+    }
     parts = []
     for file in files:
         size = None if infer_compression(file) else blocksize
         _, (blocks,) = read_bytes(file, b"\n", blocksize=size, sample=False, compression="infer", **options)
-        parse = dask.delayed(partial(_read_block, path=file, text=whole, columns=names))
+        parse = dask.delayed(partial(_read_block, path=file, columns=names, **how))
         parts += [parse(block, is_first=number == 0) for number, block in enumerate(blocks)]
     meta = _to_pandas(schema.empty_table().select(names))
-    if not parts:
-        return dd.from_pandas(meta, npartitions=1)
-    return dd.from_delayed(parts, meta=meta, verify_meta=False)
+    return dd.from_delayed(parts, meta=meta, verify_meta=False) if parts else dd.from_pandas(meta, 1)
 
 
 def _to_pandas(table: pa.Table) -> pd.DataFrame:
@@ -229,58 +169,73 @@ def _to_pandas(table: pa.Table) -> pd.DataFrame:
 
 
 def _read_block(
-    data: bytes, *, path: str, text: TextFormat, columns: Sequence[str], is_first: bool
+    data: bytes, *, path: str, columns: Sequence[str], format: Format, is_first: bool, **how: Any
 ) -> pd.DataFrame:
     """Task that parses a block of lines. The first block of a CSV file begins with the names."""
+    names = list(how["types"])
     try:
-        if text.name == "csv":
-            header, data = _split_header(data) if is_first else (list(text.types), data)
-            if header and header != list(text.types):
-                raise SchemaError(f"the columns {header} are not those of the first file, {list(text.types)}")
+        if format == "csv":
+            header, data = _split_header(data) if is_first else (names, data)
+            if header and header != names:
+                raise SchemaError(f"the columns are {header}, and those of the first file are {names}")
             if data.count(b'"') % 2:
                 raise SchemaError("a quoted field with line breaks lies in two blocks; pass --blocksize none")
-        return _to_pandas(_parse(list(text.types), data, text).select(list(columns)))
+        return _to_pandas(_parse(data, names, format=format, **how).select(list(columns)))
     except (pa.ArrowException, SchemaError) as error:
         raise SchemaError(
             f"{getattr(error, 'problem', error)}",
             path=path,
             advice="pass --type COLUMN=TYPE for a column that the sample shows wrongly or not at all"
-            + ", or --null TEXT for text that means null" * (text.name == "csv"),
+            + ", or --null TEXT for text that means null" * (format == "csv"),
         ) from None
 
 
 def _split_header(data: bytes) -> tuple[list[str], bytes]:
-    """Return the names of the columns, and the lines behind them."""
+    """Return the names of the columns, and the lines after them."""
     header, _, lines = data.partition(b"\n")
     return next(csv.reader(io.StringIO(header.decode("utf-8-sig").rstrip("\r"))), []), lines
 
 
-def _parse(names: list[str], data: bytes, text: TextFormat, *, infer: bool = False) -> pa.Table:
-    if not data.strip():
-        return pa.schema([(name, text.types.get(name, pa.null())) for name in names]).empty_table()
-    if text.name == "csv":
-        return arrow_csv.read_csv(
-            pa.BufferReader(data),
-            arrow_csv.ReadOptions(column_names=names, block_size=len(data), use_threads=False),
-            arrow_csv.ParseOptions(newlines_in_values=b'"' in data),
-            arrow_csv.ConvertOptions(
-                column_types=dict(text.types),
-                null_values=["", *text.nulls],
-                strings_can_be_null=True,
-                quoted_strings_can_be_null=False,
-            ),
+def _parse(
+    data: bytes,
+    names: Sequence[str],
+    *,
+    format: Format,
+    types: Mapping[str, pa.DataType],
+    nulls: tuple[str, ...],
+    infer: bool = False,
+) -> pa.Table:
+    if not data.strip(b"\r\n"):
+        return pa.schema([(name, types.get(name, pa.null())) for name in names]).empty_table()
+    source = pa.BufferReader(data)
+    if format == "jsonl":
+        behavior = "infer" if infer else "error"
+        schema = pa.schema(dict(types)) if types else None
+        return arrow_json.read_json(
+            source,
+            arrow_json.ReadOptions(use_threads=False, block_size=len(data) + 1),
+            arrow_json.ParseOptions(explicit_schema=schema, unexpected_field_behavior=behavior),
         )
-    return arrow_json.read_json(
-        pa.BufferReader(data),
-        arrow_json.ReadOptions(use_threads=False, block_size=len(data) + 1),
-        arrow_json.ParseOptions(
-            explicit_schema=pa.schema(dict(text.types)) if text.types else None,
-            unexpected_field_behavior="infer" if infer else "error",
+    return arrow_csv.read_csv(
+        source,
+        arrow_csv.ReadOptions(column_names=names, block_size=len(data), use_threads=False),
+        arrow_csv.ParseOptions(newlines_in_values=b'"' in data),
+        arrow_csv.ConvertOptions(
+            column_types=dict(types),
+            null_values=["", *nulls],
+            strings_can_be_null=True,
+            quoted_strings_can_be_null=False,
         ),
     )
 
 
-def _infer(files: Sequence[str], text: TextFormat, options: dict[str, Any]) -> pa.Schema:
+def _infer(
+    files: Sequence[str],
+    format: Format,
+    types: Mapping[str, pa.DataType],
+    nulls: tuple[str, ...],
+    options: dict[str, Any],
+) -> pa.Schema:
     """Infer the types of the first lines of the first, the last and a middle file."""
     schemas = []
     for at in sorted({0, len(files) // 2, len(files) - 1}):
@@ -288,19 +243,16 @@ def _infer(files: Sequence[str], text: TextFormat, options: dict[str, Any]) -> p
             data = file.read(_SAMPLE_BYTES)
             if file.read(1):
                 data = data[: data.rfind(b"\n") + 1]
-        names, data = _split_header(data) if text.name == "csv" else (list(text.types), data)
+        names, data = _split_header(data) if format == "csv" else (list(types), data)
         try:
-            schema = _parse(names, data, text, infer=True).schema
+            schema = _parse(data, names, format=format, types=types, nulls=nulls, infer=True).schema
         except pa.ArrowException as error:
-            raise SchemaError(f"not valid {text.name}: {error}", path=files[at]) from None
-        if text.name == "jsonl":  # Arrow guesses that text is a time, and drops its time zone
-            schema = pa.schema(
-                [(item.name, text.types.get(item.name, _as_text(item.type))) for item in schema]
-            )
+            raise SchemaError(f"not valid {format}: {error}", path=files[at]) from None
+        if format == "jsonl":  # Arrow guesses that text is a time, and drops its time zone
+            schema = pa.schema([(item.name, types.get(item.name, _as_text(item.type))) for item in schema])
         schemas.append(schema)
     unified = pa.unify_schemas(schemas, promote_options="permissive")
-    unknown = sorted(set(text.types) - set(unified.names))
-    if unknown:
+    if unknown := sorted(set(types) - set(unified.names)):
         raise SchemaError(f"--type names the column {unknown[0]!r}; there are {', '.join(unified.names)}")
     return unified
 

@@ -7,7 +7,7 @@ all of them are complete. Then the files that they replace are removed.
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 from uuid import uuid4
 
 import click
@@ -36,62 +36,53 @@ _ROWS = 1 << 16
 
 @dataclass(frozen=True)
 class Target:
-    """Where and how rows are written: the arguments of `convert`."""
+    """Where and how rows are written. `how` has the other options of `convert`, by their names."""
 
     path: str
     format: Format
-    append: bool
-    overwrite: bool
-    overwrite_partitions: bool
-    partition_on: list[str] | None
-    colocate: bool
-    compression: str | None
-    shuffle: int | None
-    npartitions: int | None
-    lossy: str | None
     storage_options: dict[str, Any] | None
+    how: dict[str, Any]
 
     @property
-    def mode(self) -> Literal["create", "append", "overwrite", "partitions"]:
+    def mode(self) -> str:
         """What happens to existing data."""
-        if self.append:
-            return "append"
-        return "overwrite" if self.overwrite else "partitions" if self.overwrite_partitions else "create"
+        modes = {"append": "append", "overwrite": "overwrite", "overwrite_partitions": "partitions"}
+        return next((mode for option, mode in modes.items() if self.how[option]), "create")
 
     @property
     def keywords(self) -> dict[str, Any]:
         """The keywords of `to_tfrecord`. Dask's configuration has the defaults of the options."""
+        compression = self.how["compression"]
         return {
-            "append": self.append,
-            "overwrite": "partitions" if self.overwrite_partitions else self.overwrite,
-            "partition_on": self.partition_on,
-            "colocate": self.colocate,
-            "compression": None if self.compression == "none" else self.compression or "default",
-            "shuffle": self.shuffle,
-            "npartitions": self.npartitions,
-            "lossy": self.lossy or "default",
+            **{
+                name: self.how[name]
+                for name in ("append", "partition_on", "colocate", "shuffle", "npartitions")
+            },
+            "overwrite": "partitions" if self.how["overwrite_partitions"] else self.how["overwrite"],
+            "compression": None if compression == "none" else compression or "default",
+            "lossy": self.how["lossy"] or "default",
             "storage_options": self.storage_options,
         }
 
 
 def plan_write(ddf: dd.DataFrame, source_files: Sequence[str], target: Target) -> dict[str, Any]:
     """Check the destination, and return what a write would do. Nothing is written."""
-    mode = target.mode
     if target.format == "tfrecord":
         dask_tfrecord.to_tfrecord(ddf, target.path, compute=False, **target.keywords)
         existing = _existing(target)
     else:
         existing = _check_other(source_files, target)
+    replaced = existing if target.mode == "overwrite" else {}
     planned: dict[str, Any] = {
         "target": target.format,
-        "mode": mode,
-        "partitions": target.npartitions or ddf.npartitions,
-        "partition_on": target.partition_on or [],
+        "mode": target.mode,
+        "partitions": target.how["npartitions"] or ddf.npartitions,
+        "partition_on": target.how["partition_on"] or [],
         "schema": {name: str(type_) for name, type_ in _types(ddf).items()},
-        "replaced_files": len(existing) if mode == "overwrite" else 0,
-        "replaced_bytes": sum(existing.values()) if mode == "overwrite" else 0,
+        "replaced_files": len(replaced),
+        "replaced_bytes": sum(replaced.values()),
     }
-    if mode == "partitions":
+    if target.mode == "partitions":
         planned["replaced_files"] = "those in the directories that are written"
         del planned["replaced_bytes"]
     return planned
@@ -99,12 +90,8 @@ def plan_write(ddf: dd.DataFrame, source_files: Sequence[str], target: Target) -
 
 def write(ddf: dd.DataFrame, source_files: Sequence[str], target: Target) -> tuple[int, int, int]:
     """Write all rows, and return the number of files, of rows and of bytes."""
-    if target.format == "tfrecord":
-        return _write_tfrecord(ddf, target)
-    return _write_other(ddf, target, _check_other(source_files, target))
-
-
-def _write_tfrecord(ddf: dd.DataFrame, target: Target) -> tuple[int, int, int]:
+    if target.format != "tfrecord":
+        return _write_other(ddf, target, _check_other(source_files, target))
     before: set[str] = set()
     with suppress(FileNotFoundError):
         old = Snapshot.open(target.path, storage_options=target.storage_options)
@@ -131,73 +118,49 @@ def _existing(target: Target) -> dict[str, int]:
 
 
 def _check_other(source_files: Sequence[str], target: Target) -> dict[str, int]:
-    """Return the files of the destination, which have the format of the target.
-
-    Raises
-    ------
-    click.UsageError
-        If an option does not suit the format.
-    DestinationError
-        If the directory holds data, unless the mode allows it.
-    """
-    for option in ("overwrite_partitions", "colocate", "shuffle"):
-        if getattr(target, option) not in (None, False):
+    """Return the files of the destination. Raise if it cannot be written to, or if an option does not fit."""
+    is_parquet = target.format == "parquet"
+    for option in ("overwrite_partitions", "colocate", "shuffle", *(() if is_parquet else ["partition_on"])):
+        if target.how[option] not in (None, False):
             name = option.replace("_", "-")
-            raise click.UsageError(f"--{name} is for TFRecord, and DST is {target.format}")
-    if target.partition_on and target.format != "parquet":
-        raise click.UsageError(f"--partition-on is for TFRecord and Parquet, and DST is {target.format}")
-    codecs = _PARQUET_CODECS if target.format == "parquet" else _TEXT_CODECS
-    if target.compression not in (None, "none", *codecs):
+            raise click.UsageError(f"--{name} is not for {target.format}, which is the format of DST")
+    codecs = _PARQUET_CODECS if is_parquet else _TEXT_CODECS
+    compression = target.how["compression"] or "none"
+    if compression != "none" and compression not in codecs:
         known = ", ".join(dict.fromkeys((*codecs, "none")))
-        raise click.UsageError(
-            f"{target.format} files cannot be compressed with {target.compression!r}; pass one of {known}"
-        )
+        raise click.UsageError(f"--compression of {target.format} is one of {known}, not {compression!r}")
     fs, root = url_to_fs(target.path, **(target.storage_options or {}))
-    if fs.isfile(root):
-        raise DestinationError("is a file, not a directory", path=root, advice="pass a directory")
-    dataset = dask_tfrecord.find_dataset(target.path, storage_options=target.storage_options)
-    if dataset is not None:
-        raise DestinationError(
-            f"the directory belongs to the TFRecord dataset {dataset!r}",
-            path=root,
-            advice="choose another directory",
-        )
     existing = _existing(target)
     others = [file for file in existing if format_of_name(file) != target.format]
-    if others:
-        raise DestinationError(
-            f"the directory holds other files, such as {others[0]}",
-            path=root,
-            advice="choose another directory",
-        )
-    if existing and target.mode == "create":
-        raise DestinationError(
-            f"the directory already holds {len(existing):,} files",
-            path=root,
-            advice="choose another directory, or pass --append or --overwrite",
-        )
-    if target.mode == "overwrite" and not existing.keys().isdisjoint(source_files):
-        raise DestinationError(
-            "an overwrite would remove the files of SRC", path=root, advice="choose another directory"
-        )
-    return existing
+    dataset = dask_tfrecord.find_dataset(target.path, storage_options=target.storage_options)
+    advice = "choose another directory"
+    if fs.isfile(root):
+        problem = "is a file, not a directory"
+    elif dataset is not None:
+        problem = f"the directory belongs to the TFRecord dataset {dataset!r}"
+    elif others:
+        problem = f"the directory holds other files, such as {others[0]}"
+    elif existing and target.mode == "create":
+        problem = f"the directory already holds {len(existing):,} files"
+        advice += ", or pass --append or --overwrite"
+    elif target.mode == "overwrite" and not existing.keys().isdisjoint(source_files):
+        problem = "an overwrite would remove the files of SRC"
+    else:
+        return existing
+    raise DestinationError(problem, path=root, advice=advice)
 
 
 def _write_other(ddf: dd.DataFrame, target: Target, existing: dict[str, int]) -> tuple[int, int, int]:
     """Write files to a hidden directory, move them, and remove the files that they replace."""
     fs, root = url_to_fs(target.path, **(target.storage_options or {}))
+    root = root.rstrip("/")
     run = uuid4().hex[:8]
-    staging = f"{root.rstrip('/')}/_part-{run}"
-    if target.npartitions not in (None, ddf.npartitions):
-        ddf = ddf.clear_divisions().repartition(npartitions=target.npartitions)
+    staging = f"{root}/_part-{run}"
+    if target.how["npartitions"] not in (None, ddf.npartitions):
+        ddf = ddf.clear_divisions().repartition(npartitions=target.how["npartitions"])
     try:
-        if target.format == "parquet":
-            rows = _write_parquet(ddf, fs, staging, run, target)
-        else:
-            fs.makedirs(
-                staging, exist_ok=True
-            )  # not in the tasks, one of which may end after the others failed
-            rows = _write_text(ddf, fs.unstrip_protocol(staging), run, target)
+        fs.makedirs(staging, exist_ok=True)  # not in the tasks, one of which may end after the others failed
+        rows = (_write_parquet if target.format == "parquet" else _write_text)(ddf, fs, staging, run, target)
         staged = fs.find(staging, detail=True)
     except BaseException:
         for _ in range(3):  # other tasks may still create a file
@@ -205,26 +168,27 @@ def _write_other(ddf: dd.DataFrame, target: Target, existing: dict[str, int]) ->
                 fs.rm(staging, recursive=True)
         raise
     for path in staged:
-        place = f"{root.rstrip('/')}{path.removeprefix(staging)}"
+        place = f"{root}{path.removeprefix(staging)}"
         fs.makedirs(place.rpartition("/")[0], exist_ok=True)
         fs.mv(path, place)
     if fs.exists(staging):
         fs.rm(staging, recursive=True)
-    if target.mode == "overwrite":
-        for file in existing:
-            fs.rm_file(fs._strip_protocol(file))
+    for file in existing if target.mode == "overwrite" else ():
+        fs.rm_file(fs._strip_protocol(file))
     return len(staged), rows, sum(info["size"] for info in staged.values())
 
 
 def _write_parquet(ddf: dd.DataFrame, fs: Any, staging: str, run: str, target: Target) -> int:
-    schema = {name: type_ for name, type_ in _types(ddf).items() if isinstance(type_, pa.DataType)}
+    keys = target.how["partition_on"] or []
+    types = {name: type_ for name, type_ in _types(ddf).items() if name not in keys}
+    compression = target.how["compression"] or "snappy"
     dd.to_parquet(
         ddf,
         fs.unstrip_protocol(staging),
-        compression=None if target.compression == "none" else target.compression or "snappy",
+        compression=None if compression == "none" else compression,
         write_index=False,
-        partition_on=target.partition_on,
-        schema={name: type_ for name, type_ in schema.items() if name not in (target.partition_on or ())},
+        partition_on=keys or None,
+        schema={name: type_ for name, type_ in types.items() if isinstance(type_, pa.DataType)},
         name_function=lambda number: f"part-{run}-{number:05d}.parquet",
         storage_options=target.storage_options,
     )
@@ -235,21 +199,20 @@ def _write_parquet(ddf: dd.DataFrame, fs: Any, staging: str, run: str, target: T
     return rows
 
 
-def _write_text(ddf: dd.DataFrame, staging: str, run: str, target: Target) -> int:
-    suffix = f".{target.format}{_TEXT_CODECS[target.compression or 'none']}"
+def _write_text(ddf: dd.DataFrame, fs: Any, staging: str, run: str, target: Target) -> int:
+    suffix = f".{target.format}{_TEXT_CODECS[target.how['compression'] or 'none']}"
     save = dask.delayed(_save_text)
     saved = [
-        save(part, f"{staging}/part-{run}-{number:05d}{suffix}", target.format, target.storage_options or {})
+        save(part, OpenFile(fs, f"{staging}/part-{run}-{number:05d}{suffix}", "wb", "infer"), target.format)
         for number, part in enumerate(ddf.to_delayed())
     ]
     return sum(dask.compute(*saved))
 
 
-def _save_text(frame: pd.DataFrame, url: str, format: Format, storage_options: dict[str, Any]) -> int:
-    """Task that writes the rows of a partition to a file, which is compressed if its suffix shows a codec."""
+def _save_text(frame: pd.DataFrame, opened: OpenFile, format: Format) -> int:
+    """Task that writes the rows of a partition to a file."""
     table = pa.Table.from_pandas(frame, preserve_index=False)
-    fs, path = url_to_fs(url, **storage_options)
-    with OpenFile(fs, path, "wb", compression="infer") as file:
+    with opened as file:
         for start in range(0, max(table.num_rows, 1), _ROWS):
             rows = table.slice(start, _ROWS)
             file.write(json_lines(rows) if format == "jsonl" else _csv_lines(rows, include_header=not start))
@@ -266,11 +229,10 @@ def _csv_lines(rows: pa.Table, *, include_header: bool) -> pa.Buffer:
 
 
 def _csv_column(column: pa.ChunkedArray) -> Any:
-    if pa.types.is_dictionary(column.type):
-        return _csv_column(column.cast(column.type.value_type))
     kinds = pa.types
-    as_csv = (kinds.is_boolean, kinds.is_integer, kinds.is_floating, kinds.is_decimal, kinds.is_null)
-    texts = (kinds.is_string, kinds.is_large_string)
-    if any(test(column.type) for test in (*as_csv, *texts)):
+    if kinds.is_dictionary(column.type):
+        return _csv_column(column.cast(column.type.value_type))
+    numbers = (kinds.is_boolean, kinds.is_integer, kinds.is_floating, kinds.is_decimal, kinds.is_null)
+    if any(test(column.type) for test in (*numbers, kinds.is_string, kinds.is_large_string)):
         return column
     return pc.if_else(pc.is_valid(column), pc.utf8_trim(json_values(column), '"'), None)
