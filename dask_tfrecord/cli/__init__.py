@@ -1,1 +1,1 @@
-"""The subcommands of `dask-tfrecord`. The folder `dask_tfrecord_cli` has the command, which imports them."""
+"""The subcommands of `dask-tfrecord`. The launcher imports them when they are used."""

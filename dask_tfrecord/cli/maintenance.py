@@ -34,14 +34,7 @@ _record_type = click.option(
 @options.storage_options
 @options.computing
 @click.pass_context
-def verify_command(
-    ctx: click.Context,
-    path: Any,
-    record_type: Any,
-    as_json: bool,
-    storage_options: Any,
-    computing: Computing,
-) -> None:
+def verify_command(ctx: click.Context, /, as_json: bool, computing: Computing, **how: Any) -> None:
     """Read all files, and report damage and differences.
 
     Differences are those from the snapshot, and features that do not fit their columns. The exit code
@@ -49,7 +42,7 @@ def verify_command(
     """
     watch = Stopwatch()
     with computing.running("Verifying"):
-        report = dask_tfrecord.verify(path, record_type=record_type, storage_options=storage_options)
+        report = dask_tfrecord.verify(**how)
     files = json.loads(report.to_json(orient="records"))
     wrong = [file for file in files if file["damaged"] or file["drift"] or file["agrees"] is False]
     totals = {
@@ -63,7 +56,7 @@ def verify_command(
     else:
         for file in wrong:
             output.print_lines([f"{file['path']}: {'; '.join(_problems(file))}"])
-        output.print_lines([f"{_verdict(totals)}, {_rate(totals, watch)}"])
+        output.print_lines([_summary(totals, watch.seconds)])
     ctx.exit(DAMAGED if wrong else 0)
 
 
@@ -82,18 +75,11 @@ def _problems(file: dict[str, Any]) -> list[str]:
     return found
 
 
-def _verdict(totals: dict[str, int]) -> str:
-    if totals["files_with_problems"]:
-        return f"{totals['files_with_problems']:,} of {totals['files']:,} files have problems"
-    return f"all {totals['files']:,} files are intact"
-
-
-def _rate(totals: dict[str, int], watch: Stopwatch) -> str:
-    rows, size, seconds = totals["rows"], totals["bytes"], watch.seconds
-    return (
-        f"{rows:,} rows, {size:,} bytes in {seconds:.1f} s "
-        f"({rows / seconds:,.0f} rows/s, {size / seconds / 1e6:,.1f} MB/s)"
-    )
+def _summary(totals: dict[str, int], seconds: float) -> str:
+    files, rows, size, wrong = totals.values()
+    verdict = f"{wrong:,} of {files:,} files have problems" if wrong else f"all {files:,} files are intact"
+    rates = f"{rows / seconds:,.0f} rows/s, {size / seconds / 1e6:,.1f} MB/s"
+    return f"{verdict}, {rows:,} rows, {size:,} bytes in {seconds:.1f} s ({rates})"
 
 
 @click.command("index")
@@ -115,16 +101,7 @@ def _rate(totals: dict[str, int], watch: Stopwatch) -> str:
 @options.as_json
 @options.storage_options
 @options.computing
-def index_command(
-    path: str,
-    types: Any,
-    record_type: Any,
-    missing: Any,
-    split: Any,
-    as_json: bool,
-    storage_options: Any,
-    computing: Computing,
-) -> None:
+def index_command(types: Any, as_json: bool, computing: Computing, **how: Any) -> None:
     """Store a snapshot of files that another tool wrote.
 
     The command reads all files of the directory. Reading the directory then needs no inference, and
@@ -132,14 +109,7 @@ def index_command(
     are not changed. Run the command again after files were added, removed or rewritten.
     """
     with computing.running("Indexing"):
-        snapshot = dask_tfrecord.index(
-            path,
-            schema=types,
-            record_type=record_type,
-            missing=missing,
-            split=split,
-            storage_options=storage_options,
-        )
+        snapshot = dask_tfrecord.index(schema=types, **how)
     totals = {
         "version": snapshot.number,
         "files": len(snapshot.files),
@@ -153,7 +123,7 @@ def index_command(
     else:
         output.print_pairs(totals)
         output.print_lines([""])
-        described = dask_tfrecord.inspect(path, storage_options=storage_options)
+        described = dask_tfrecord.inspect(how["path"], storage_options=how["storage_options"])
         rows = [(column.name, column.type, column.feature) for column in described.columns]
         output.print_table(["column", "type", "feature"], rows, cut="type")
 
@@ -235,27 +205,13 @@ def export_command(path: str, format: Any, as_json: bool, storage_options: Any) 
 @options.types
 @options.storage_options
 def serve_command(
-    path: str,
-    protocol: str,
-    address: str | None,
-    columns: Any,
-    batch_size: int,
-    shuffle: int | None,
-    passes: int | None,
-    types: Any,
-    storage_options: Any,
+    path: str, protocol: str, address: str | None, passes: int | None, types: Any, **how: Any
 ) -> None:
     """Serve the rows to other processes as Arrow streams.
 
     The server runs until the command is interrupted. The address is printed first, then code for a client.
     """
-    how = {
-        "batch_size": batch_size,
-        "columns": columns,
-        "shuffle": shuffle,
-        "schema": types,
-        "storage_options": storage_options,
-    }
+    how["schema"] = types
     if protocol == "flight":
         if passes is not None:
             raise click.UsageError("--passes is for --protocol stream")

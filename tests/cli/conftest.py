@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 import dask_tfrecord
-from dask_tfrecord_cli import main
+from dask_tfrecord_launcher import main
 
 Run = Callable[..., Result]
 

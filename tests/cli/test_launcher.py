@@ -21,7 +21,7 @@ from conftest import Run
 
 import dask_tfrecord
 from dask_tfrecord.cli.failures import note_paths, one_line_errors
-from dask_tfrecord_cli import COMMANDS, main
+from dask_tfrecord_launcher import COMMANDS, main
 
 SCRIPT = Path(sys.executable).parent / "dask-tfrecord"
 
@@ -34,13 +34,13 @@ def _python(code: str, **settings: Any) -> subprocess.CompletedProcess[str]:
 
 def test_importing_the_command_imports_neither_the_package_nor_what_it_needs() -> None:
     heavy = {"dask_tfrecord", "dask.dataframe", "pandas", "pyarrow", "numpy", "fsspec", "rich", "distributed"}
-    code = f"import sys, dask_tfrecord_cli; print(sorted({heavy!r} & set(sys.modules)))"
+    code = f"import sys, dask_tfrecord_launcher; print(sorted({heavy!r} & set(sys.modules)))"
     assert _python(code).stdout == "[]\n"
 
 
 def test_help_imports_neither_the_package_nor_what_it_needs() -> None:
     code = (
-        "import sys; from dask_tfrecord_cli import main\n"
+        "import sys; from dask_tfrecord_launcher import main\n"
         "try: main(['--help'])\n"
         "finally: print('dask_tfrecord' in sys.modules)"
     )
@@ -131,7 +131,7 @@ def test_a_storage_option_without_a_value_is_not_repeated_in_the_error(run: Run)
 
 
 def test_without_rich_the_error_says_what_to_install(people: Path) -> None:
-    code = "import sys; sys.modules['rich'] = None; from dask_tfrecord_cli import main; main()"
+    code = "import sys; sys.modules['rich'] = None; from dask_tfrecord_launcher import main; main()"
     command = [sys.executable, "-c", code, "count", str(people)]
     result = subprocess.run(command, capture_output=True, text=True, check=False)
     assert result.returncode == 1

@@ -13,7 +13,7 @@ import pytest
 from conftest import Run
 
 import dask_tfrecord
-from dask_tfrecord_cli import COMMANDS
+from dask_tfrecord_launcher import COMMANDS
 
 # An escape sequence, C0 and C1 controls, line breaks, an override of the direction of text, an invisible tag.
 HOSTILE = "\x1b[2J\x07\x7f\x9b31m\r\nname\x85\u2028\u202eevil\u2066\u200b\ufeff\U000e0041"

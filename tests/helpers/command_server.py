@@ -68,6 +68,6 @@ def serve(address: str, script: Path) -> None:
 
 if __name__ == "__main__":
     from dask_tfrecord.cli import convert, maintenance, show  # noqa: F401  # the commands import them
-    from dask_tfrecord_cli import main
+    from dask_tfrecord_launcher import main
 
     serve(sys.argv[1], Path(sys.argv[2]))
