@@ -52,7 +52,10 @@ def format_of_files(files: Iterable[str]) -> Format:
     click.UsageError
         If the names show several formats.
     """
-    formats = {format_of_name(file) or "tfrecord" for file in files}
+    found = {file: format_of_name(file) or "tfrecord" for file in files}
+    formats = set(found.values())
+    if formats == {"tfrecord", "jsonl"}:  # JSON beside TFRecord files describes them to TensorFlow Datasets
+        formats -= {"jsonl"} if all(map(_is_description, found)) else set()
     if len(formats) > 1:
         known = ", ".join(sorted(formats))
         raise click.UsageError(f"SRC holds files of several formats ({known}); pass a glob, or --from")
@@ -84,6 +87,10 @@ def list_files(path: str, storage_options: dict[str, Any] | None) -> dict[str, i
     if not places or not (found or fs.exists(root)):
         raise FileNotFoundError(errno.ENOENT, "no such file or directory", path)
     return found
+
+
+def _is_description(file: str) -> bool:
+    return format_of_name(file) != "jsonl" or file.endswith(".json")
 
 
 def _name(path: str) -> str:

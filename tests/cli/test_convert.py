@@ -248,6 +248,14 @@ def test_files_of_several_formats_need_a_choice(run: Run, tmp_path: Path) -> Non
     assert _table(tmp_path / "out")["x"].to_pylist() == [1]
 
 
+def test_descriptions_beside_tfrecord_files_need_no_choice(run: Run, dataset: Path, tmp_path: Path) -> None:
+    (dataset / "features.json").write_text("{}")
+    run("convert", dataset, tmp_path / "out", "--no-snapshot")
+    assert _table(tmp_path / "out").num_rows == 4
+    (dataset / "more.jsonl").write_text('{"i": 1}\n')
+    assert "--from" in run("convert", dataset, tmp_path / "out2", code=2).stderr
+
+
 def test_several_sources_are_read_in_their_order(run: Run, tmp_path: Path) -> None:
     for name in "ba":
         (tmp_path / f"{name}.csv").write_text(f"x\n{name}\n")

@@ -26,7 +26,7 @@ from dask_tfrecord import (
     to_tfrecord,
 )
 from dask_tfrecord.files.storage.store import Store
-from dask_tfrecord_cli import main
+from dask_tfrecord_launcher import main
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

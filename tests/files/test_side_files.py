@@ -27,7 +27,7 @@ from dask_tfrecord import (
     verify,
 )
 from dask_tfrecord.files.storage.store import Store
-from dask_tfrecord_cli import main
+from dask_tfrecord_launcher import main
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
