@@ -146,6 +146,15 @@ def test_a_length_is_not_believed_if_an_intact_record_ends_after_the_payload(off
     assert found == first_record(data, 0, lenient=True, max_record_bytes=MAX_RECORD_BYTES)
 
 
+@given(st.lists(st.integers(0, 130), min_size=1, max_size=4), st.integers(0, 20))
+def test_intact_records_that_overlap_are_all_searched(lengths: list[int], start: int) -> None:
+    """A payload of eight bytes and its checksum look like a header, here of a record that is intact too."""
+    eight = oracle.frame((8).to_bytes(8, "little"))
+    data = b"".join(map(header, lengths)) + eight * 4 + oracle.frame(b"last")
+    found = find_record(exact(data), start, final=True, lenient=True)
+    assert found == first_record(data, start, lenient=True, max_record_bytes=MAX_RECORD_BYTES)
+
+
 def test_records_inside_a_payload_leave_the_length_believed() -> None:
     inner = oracle.records_file([b"", b"inner", b"last"])
     for payload in (inner, inner + b"?", inner[:-1], b"?" + inner):

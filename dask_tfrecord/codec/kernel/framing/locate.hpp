@@ -78,6 +78,11 @@ class Locator {
  private:
   enum class Answer { kNo, kYes, kMoreData };
 
+  struct Intact {
+    Span span;
+    size_t longer;  // the last record before this one that ends after it: its index + 1, or 0
+  };
+
   // Moves p to the next intact header with a valid length and returns true. If there is none, moves p to where the data
   // is too short for a header and returns false.
   bool seek_header(const uint8_t*& p) const {
@@ -133,13 +138,21 @@ class Locator {
         need_ = static_cast<uint64_t>(searched_ - frame) + size;
         return intact;
       }
-      if (intact == Answer::kYes) intact_.push_back({searched_, searched_ + size});
-      searched_ += intact == Answer::kYes ? size : 1;  // records inside an intact record end before it does
+      if (intact == Answer::kYes) note_intact({searched_, searched_ + size});
+      ++searched_;
     }
-    const auto after = std::partition_point(intact_.begin(), intact_.end(), [&](Span one) { return one.begin < end; });
-    if (after == intact_.begin()) return Answer::kYes;
-    const Span last = after[-1];
-    return answer(last.begin <= frame || last.end <= end - kFooterBytes);
+    const auto after =
+        std::partition_point(intact_.begin(), intact_.end(), [&](const Intact& one) { return one.span.begin < end; });
+    for (auto n = static_cast<size_t>(after - intact_.begin()); n && intact_[n - 1].span.begin > frame;
+         n = intact_[n - 1].longer)
+      if (intact_[n - 1].span.end > end - kFooterBytes) return Answer::kNo;
+    return Answer::kYes;
+  }
+
+  void note_intact(Span span) {
+    size_t longer = intact_.size();
+    while (longer && intact_[longer - 1].span.end <= span.end) longer = intact_[longer - 1].longer;
+    intact_.push_back({span, longer});
   }
 
   static Answer answer(bool holds) { return holds ? Answer::kYes : Answer::kNo; }
@@ -152,7 +165,7 @@ class Locator {
   uint64_t limit_;
   PartCrcs crcs_;
   uint64_t need_ = 0;                  // see Located::size
-  std::vector<Span> intact_;           // the records that is_not_crossed() found, without those inside them
+  std::vector<Intact> intact_;         // the records that is_not_crossed() found, in the order of their starts
   const uint8_t* searched_ = nullptr;  // where is_not_crossed() goes on
 };
 
