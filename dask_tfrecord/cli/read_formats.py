@@ -5,6 +5,7 @@ reads an empty text as null, dates as text, and a quoted line break at the end o
 """
 
 import csv
+import errno
 import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -71,6 +72,8 @@ def open_source(
             **selection.read,
             **size,
         )
+    if not files:
+        raise FileNotFoundError(errno.ENOENT, "no such file or directory", str(paths))
     needed = None
     if selection.columns is not None:
         needed = list(dict.fromkeys([*selection.columns, *names_in(selection.filters)]))

@@ -248,6 +248,14 @@ def test_files_of_several_formats_need_a_choice(run: Run, tmp_path: Path) -> Non
     assert _table(tmp_path / "out")["x"].to_pylist() == [1]
 
 
+@pytest.mark.parametrize("format", ["csv", "jsonl", "parquet", "tfrecord"])
+def test_a_source_without_files_is_named(run: Run, tmp_path: Path, format: str) -> None:
+    for name in ("nothing", "*.nothing"):
+        error = run("convert", tmp_path / name, tmp_path / "out", "--from", format, code=1).stderr
+        assert error.count("\n") == 1
+        assert "nothing" in error
+
+
 def test_descriptions_beside_tfrecord_files_need_no_choice(run: Run, dataset: Path, tmp_path: Path) -> None:
     (dataset / "features.json").write_text("{}")
     run("convert", dataset, tmp_path / "out", "--no-snapshot")
