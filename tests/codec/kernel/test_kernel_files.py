@@ -19,6 +19,7 @@ from dask_tfrecord.codec import Column, Decoder, Inference
 
 # Heads of entries that fit one window of 32 bytes, two windows or none, and names of one and several bytes.
 NAMES = [
+    "",
     "a",
     "f",
     "s",
@@ -62,13 +63,15 @@ class Part(NamedTuple):
             [entry(name, kind(packed(), *value))],
             [entry(name, kind(*value, *value))],
             [entry(name, usual, usual)],
-            [entry(name, usual)] * 2,
+            [entry(name, kind(*self.chunk(random_))), entry(name, usual)],
             [entry(name, usual), entry(name, b"")],
             [entry(name, UNKNOWN["varint"] + usual)],
             [entry(name, usual + UNKNOWN["length"])],
             [entry(name, UNKNOWN["fixed32"])],
             [entry(name, random_.choice([int64_list(packed(1)), float_list(block(1, bytes(4)))]))],
             [entry(name, bytes_list(block(1, b"\xff")))],
+            [entry(name, float_list(block(1, bytes(8))))],
+            [entry(name, int64_list(packed(-1, 5)))],
             [entry(name, int64_list(tag(1, 0), varint(random_.getrandbits(64))))],
             [entry(name, int64_list(block(1, b"\x85\x80\x00")))],
             [entry(name, int64_list(block(1, random_.choice([b"\x80" * 9 + b"\x01", b"\x80" * 11]))))],

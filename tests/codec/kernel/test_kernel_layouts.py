@@ -33,6 +33,7 @@ FEATURES: dict[str, tuple[Kind, int]] = {
     "tags": ("string", 1),
     "pair": ("int64", 1),
     "empty": ("bytes", 0),
+    "text_of_a_long_name_0000000000": ("string", 0),
 }
 
 
@@ -111,6 +112,8 @@ def spoiled(how: str, names: list[str], random_: random.Random) -> bytes:
         if FEATURES[name][0] != "float"
         else int64_list(packed(7)),
         "two values": int64_list(packed(1, 2)),
+        "two values, the first of ten bytes": int64_list(packed(-1, 5)),
+        "two floats": float_list(block(1, bytes(8))),
         "unpacked": int64_list(tag(1, 0), b"\x05"),
         "varint too long": int64_list(block(1, b"\x85\x80\x00")),
         "varint cut": int64_list(block(1, b"\x85\x80")),
@@ -149,6 +152,8 @@ SPOILED = [
     "empty list",
     "wrong kind",
     "two values",
+    "two values, the first of ten bytes",
+    "two floats",
     "unpacked",
     "varint too long",
     "varint cut",
@@ -265,8 +270,8 @@ def test_every_bit_of_an_expected_record_counts(at: int) -> None:
     Four records are compared at the same time, so that the record is each of the four.
     """
     random_ = random.Random(5)
-    names = ["id", "price", "small", "pair", "country", "empty"]
-    wanted = ["id", "country"] if at % 2 else ["price", "id", "country", "pair", "small", "empty"]
+    names = ["id", "price", "text_of_a_long_name_0000000000", "small", "pair", "country", "empty"]
+    wanted = ["id", "country"] if at % 2 else [*reversed(names)]
     columns = [Column(name, *FEATURES[name]) for name in wanted]
     known: list[FeatureKey] = [(name, False) for name in names]
     payloads = [record(names, random_) for _ in range(28)]
@@ -348,10 +353,9 @@ def test_an_unknown_field_of_the_layout_that_looks_like_an_entry_is_none() -> No
 def test_a_feature_that_had_no_kind_in_the_layout_is_unknown_as_soon_as_it_has_one() -> None:
     columns, known = [Column("id", "int64", 0)], [("id", False)]
     first = entry("id", int64_list(packed(5)))
-    payloads = [example_of(first, entry("new", b""))] * 60
-    rows, damage = at_once(
-        [*payloads, example_of(first, entry("new", int64_list(packed(1))))], columns, known
-    )
+    payloads = [example_of(first, entry("new", feature)) for feature in (b"", UNKNOWN["varint"])] * 30
+    bad = example_of(first, entry("new", int64_list(packed(1))))
+    rows, damage = at_once([*payloads, bad, *payloads], columns, known)
     assert rows == [[5] * 60]
     assert damage is not None
     assert (damage.record, damage.reason) == (60, "unknown feature")
@@ -367,3 +371,30 @@ def test_the_last_record_may_end_anywhere_before_the_end_of_memory() -> None:
         decoded = Decoder(columns, "example").decode(exact(data[:size]), final=False)
         assert decoded.damage is None
         assert decoded.batch.column(1).to_pylist() == [b"x" if n % 2 else None for n in range(31)]
+
+
+@pytest.mark.parametrize("kept", [0, 10, 40])
+@pytest.mark.parametrize("wanted", [True, False])
+def test_a_layout_is_not_followed_beyond_a_record_that_is_cut(kept: int, wanted: bool) -> None:
+    """The record claims more bytes than it has, and the memory ends before them."""
+    names = [f"float_{number:02}" for number in range(40)]
+    numbers = [entry(name, float_list(block(1, bytes(4)))) for name in names]
+    long = [entry("s", bytes_list(block(1, b"x" * size))) for size in (20, 112)]
+    columns = [
+        Column("id", "int64", 0),
+        *[Column(name, "float", 0) for name in names],
+        Column("s", "bytes", 0),
+    ]
+    columns = columns if wanted else columns[:1]
+    first = entry("id", int64_list(packed(5)))
+    for rest, cut in (([b"".join(numbers)], len(first) + kept), (long, len(first) + 15 + kept)):
+        usual = [oracle.frame(example_of(first, rest[n % len(rest)])) for n in range(30)]
+        payload = example_of((first + rest[-1])[:cut])
+        whole = b"".join([*usual, oracle.frame(payload), oracle.frame(bytes(300))])
+        alone = Decoder(columns, "example").decode(exact(oracle.frame(payload)), final=True)
+        for size in range(len(whole) - 310, len(whole), 7):
+            decoded = Decoder(columns, "example").decode(exact(whole[:size]), final=False)
+            if alone.damage is None:  # the record is cut after an entry
+                assert decoded.records == 31
+            else:
+                assert decoded.damage == alone.damage._replace(record=30, offset=sum(map(len, usual)))

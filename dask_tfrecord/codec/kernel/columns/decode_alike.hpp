@@ -252,9 +252,8 @@ class AlikeDecoder {
     const size_t head = step.head;
     DecodedColumn& to = column(step.slot);
     for (size_t i = 0; i < count_;) {
-      // Room for all values of the batch, so that the inner loop need not look for it.
+      // Room for all values of the batch, so that the inner loop need not look for it. There is room for their offsets.
       to.data.reserve(append_.arena(), (count_ - i) * step.most);
-      to.values_at.reserve(append_.arena(), count_ - i);
       uint8_t* const data = to.data.data;
       int32_t* const values_at = to.values_at.data + to.values_at.size;
       size_t size = to.data.size;
