@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from dask_tfrecord.errors import CorruptRecordError, Remedy, TFRecordError
 from dask_tfrecord.files.storage.listing import TFDS_FILES, Listing
-from dask_tfrecord.files.storage.paths import glob_start, name_of, parent_of
+from dask_tfrecord.files.storage.paths import glob_start, name_of, parent_of, unquoted_path
 from dask_tfrecord.files.storage.store import Store
 
 # The partition column with the names of the splits.
@@ -234,17 +234,17 @@ def find_splits(listing: Listing) -> FoundSplits | None:
     TFRecordError
         If the description of a dataset is not JSON.
     """
-    store, paths = listing.store, [file.path for file in listing.files]
+    store, paths = listing.store, [unquoted_path(file.path) for file in listing.files]
     described = listing.described | _described_by_names(store, listing, paths)
     if not described and not any("/Split-" in path for path in paths):
         return None
-    descriptions = {directory: read_descriptions(store, directory) for directory in sorted(described)}
+    descriptions = {unquoted_path(one): read_descriptions(store, one) for one in sorted(described)}
     splits = [_split_of(path, descriptions) for path in paths]
     present = set(paths)
     missing = {
         split.name: f"{directory}/{name}"
         for directory, of_directory in descriptions.items()
-        if directory in listing.described
+        if directory in set(map(unquoted_path, listing.described))
         for split in of_directory
         for name in reversed(split.names())
         if f"{directory}/{name}" not in present

@@ -11,6 +11,7 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 from click.testing import CliRunner
+from servers import page_server
 from strangers import heap
 
 from dask_tfrecord import (
@@ -265,6 +266,19 @@ def test_what_was_exported_for_tfds_is_read_by_its_splits(
     store = Store.at(place)
     store.fs.rm(store.join("_tfrecord"), recursive=True)
     assert rows(place, split="all") == expected
+
+
+def test_splits_on_a_server_of_pages_are_chosen(tmp_path: Path, tfds: Path) -> None:
+    ddf = dd.from_dict({"n": [1, 2], "split": ["train", "test"]}, npartitions=1)
+    to_tfrecord(ddf, tmp_path / "a b", partition_on="split")
+    export(tmp_path / "a b", "tfds")
+    shutil.rmtree(tmp_path / "a b" / "_tfrecord")
+    shutil.copytree(tfds / "labels", tmp_path / "labels")
+    with page_server(tmp_path) as server:
+        assert rows(f"{server}/a%20b/", hive=False, split="train") == {None: [1]}
+        assert rows(f"{server}/labels/", split="test") == {None: LABELS["test"]}
+        with pytest.raises(TFRecordError, match="holds the splits"):
+            read_tfrecord(f"{server}/labels/1.0.0/")
 
 
 def test_a_split_of_a_written_dataset_has_no_column(place: str) -> None:
