@@ -151,9 +151,10 @@ class TFRecordError(ValueError):
             raise AttributeError(f"{name!r} of an error is read-only; use replaced({name}=...) for a copy")
 
     def __str__(self) -> str:
-        return self.message()
+        return self.rendered()
 
-    def message(self, argument: Callable[[Remedy], str] = str) -> str:
+    # Not called `message`: PyTorch passes the errors of its workers to a parameter of that name.
+    def rendered(self, argument: Callable[[Remedy], str] = str) -> str:
         """Return the message. ``argument`` formats each of the `remedies`, by default as Python code."""
         where = []
         if self.path is not None:

@@ -115,7 +115,7 @@ def describe(error: BaseException, paths: Sequence[str] = ()) -> str:
             return text
         return f"{', '.join(paths)}: {text or 'access denied'}; check the credentials and what they allow"
     if isinstance(error, TFRecordError):
-        return error.message(option)
+        return error.rendered(option)
     if isinstance(error, OSError) and text:
         return text
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
