@@ -122,8 +122,9 @@ def to_tfrecord(
         ``"int64"`` and types of NumPy, pandas and Python stand for the Arrow type. A value that its type
         cannot hold exactly raises `SchemaError` with the row.
 
-        Without a type, object columns are computed partition by partition until their values show a type.
-        A column without any value has the null type.
+        Without a type, object columns that come unchanged from Parquet files get the type of the files.
+        Others are computed partition by partition until their values show a type. A column without any
+        value has the null type.
     lossy : {"default", "warn", "allow", "raise"}
         Action for values that are rounded, because TFRecord stores only 32-bit floats: float64, decimals,
         and floats that ``schema`` shortens. "warn" warns once per write, "allow" rounds silently, "raise"
@@ -277,7 +278,7 @@ def to_tfrecord(
         write_index=bool(levels),
         sample=lambda names: _computed_partitions(ddf[names]),
         partition_on=keys,
-        known=expr.large_strings(ddf),
+        known={**expr.large_strings(ddf), **expr.parquet_types(ddf)},
     )
     partition_fields = planned.select(keys).fields
     order = tuple(planned.names)

@@ -3,7 +3,7 @@
 Checked on Dask 2025.5.1 to 2026.8. The work of the tasks is in `dataset` and `frames`.
 """
 
-from dask_tfrecord.expr.lineage import check_not_read, large_strings, read_types
+from dask_tfrecord.expr.lineage import check_not_read, large_strings, parquet_types, read_types
 from dask_tfrecord.expr.reading import read
 from dask_tfrecord.expr.string_conversion import check_string_conversions, read_schemas, was_computed
 from dask_tfrecord.expr.writing import write
@@ -12,6 +12,7 @@ __all__ = [
     "check_not_read",
     "check_string_conversions",
     "large_strings",
+    "parquet_types",
     "read",
     "read_schemas",
     "read_types",

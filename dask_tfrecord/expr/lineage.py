@@ -22,6 +22,7 @@ from dask.dataframe.dask_expr._expr import (
 )
 from dask.dataframe.dask_expr._repartition import Repartition
 from dask.dataframe.dask_expr.io.io import FromPandas
+from dask.dataframe.dask_expr.io.parquet import ReadParquet
 from fsspec import AbstractFileSystem
 
 from dask_tfrecord.dataset.plan import Dataset
@@ -30,6 +31,8 @@ from dask_tfrecord.expr.reading import ReadTFRecord
 from dask_tfrecord.files.storage.listing import column_paths
 from dask_tfrecord.files.storage.paths import name_of, parent_of
 from dask_tfrecord.files.storage.store import Store
+from dask_tfrecord.frames.column_types import is_object
+from dask_tfrecord.schema.storage_types import BINARY, TEXT, is_any, is_list
 
 # Expressions that select columns or rows, or move rows between partitions, without changing a value.
 _VALUE_PRESERVING = (
@@ -72,6 +75,47 @@ def large_strings(ddf: DataFrame) -> dict[str, pa.DataType]:
         if source is not None and _dtype(source, name) == pd.ArrowDtype(pa.large_string()):
             types[name] = pa.large_string()
     return types
+
+
+def parquet_types(ddf: DataFrame) -> dict[str, pa.DataType]:
+    """The types of the object columns that come unchanged from Parquet files.
+
+    Only types that the objects show whatever their values are, so that no partition needs to be computed.
+    """
+    types = {}
+    for name in [
+        name for name, dtype in ddf._meta.dtypes.items() if is_object(dtype) and isinstance(name, str)
+    ]:
+        source = _source(ddf.expr, name, _VALUE_PRESERVING)
+        if isinstance(source, ReadParquet) and name in source.columns and _has_default_conversion(source):
+            item = source._dataset_info["schema"].field(name)
+            type_ = _type_of_objects(item.type, may_be_null=item.nullable)
+            if type_ is not None:
+                types[name] = type_
+    return types
+
+
+def _has_default_conversion(source: ReadParquet) -> bool:
+    """True if Dask converts Parquet to pandas without the user's own options."""
+    options = source.operand("kwargs") or {}
+    arrow = "arrow_to_pandas"
+    return not ((arrow in source._parameters and source.operand(arrow)) or {*options} - {"dtype_backend"})
+
+
+def _type_of_objects(type_: pa.DataType, *, may_be_null: bool) -> pa.DataType | None:
+    """The type that Arrow infers from the pandas objects of a type; None if it depends on the values.
+
+    Pandas makes floats of a list of integers if one of them is null.
+    """
+    if is_list(type_):
+        item = _type_of_objects(type_.value_type, may_be_null=type_.value_field.nullable)
+        return None if item is None else pa.list_(item)
+    if is_any(type_, TEXT):
+        return pa.string()
+    if is_any(type_, BINARY):
+        return pa.binary()
+    is_fixed = pa.types.is_floating(type_) or (pa.types.is_integer(type_) and not may_be_null)
+    return type_ if is_fixed else None
 
 
 def _source(expr: Any, name: str, preserving: Any) -> Any:
