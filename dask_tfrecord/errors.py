@@ -5,17 +5,17 @@ place that it knows. Its callers add the others with :meth:`TFRecordError.locate
 raises reaches the client with all of its fields.
 
 If an argument solves the problem, the error has it as a :class:`Remedy`. An error that leaves a public
-function (`surface`) or a command shows the remedies that this function or command accepts, and says which
+function (see `calling`) or a command shows the remedies that this function or command accepts, and says which
 function accepts the others.
 """
 
 import json
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial, wraps
 from inspect import signature
 from itertools import chain
-from typing import Any, Literal, NamedTuple, ParamSpec, Self, TypeVar
+from typing import Any, NamedTuple, ParamSpec, Self, TypeVar
 
 import pyarrow as pa
 
@@ -25,6 +25,8 @@ Result = TypeVar("Result")
 _PLACE = ("problem", "path", "record", "offset", "feature", "advice")
 _REMEDIES = ("remedies", "other_remedies", "function", "called", "reason")
 _FIELDS = (*_PLACE, *_REMEDIES)
+
+COLLECTION = "compute"
 
 
 class Remedy(NamedTuple):
@@ -74,8 +76,8 @@ class TFRecordError(ValueError):
         accepts each of them.
     other_remedies : sequence of Remedy
         Further remedies, which the function that raised the error does not accept.
-    function : {"read_tfrecord", "to_tfrecord"}
-        The function that accepts all remedies.
+    function : str, default "read_tfrecord"
+        The public function that accepts all remedies. It is empty if only the called function has them.
     called : str, optional
         The public function that raised the error. None for an error of a task.
     reason : str, optional
@@ -106,7 +108,7 @@ class TFRecordError(ValueError):
     advice: str | None
     remedies: tuple[Remedy, ...]
     other_remedies: tuple[Remedy, ...]
-    function: Literal["read_tfrecord", "to_tfrecord"]
+    function: str
     called: str | None
     reason: str | None
 
@@ -121,7 +123,7 @@ class TFRecordError(ValueError):
         advice: str | None = None,
         remedies: Sequence[Remedy] = (),
         other_remedies: Sequence[Remedy] = (),
-        function: Literal["read_tfrecord", "to_tfrecord"] = "read_tfrecord",
+        function: str = "read_tfrecord",
         called: str | None = None,
         reason: str | None = None,
     ) -> None:
@@ -171,7 +173,7 @@ class TFRecordError(ValueError):
             actions.append(f"pass {_sentence(self.remedies, argument, to)}")
         parts = [f"{place}: {feature}{self.problem}" if place else f"{feature}{self.problem}"]
         parts += [", or ".join(actions)] if actions else []
-        if self.other_remedies:
+        if self.other_remedies and self.function:
             parts.append(f"{self.function} takes {_sentence(self.other_remedies)}")
         return "; ".join(parts)
 
@@ -211,30 +213,44 @@ class TFRecordError(ValueError):
         return self
 
 
-def surface(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
-    """Decorate a public function so that its errors show the remedies that it accepts.
+def method_of(
+    init: Callable[..., Any],
+) -> Callable[[Callable[Parameters, Result]], Callable[Parameters, Result]]:
+    """Decorate a method so that its errors show the remedies that the constructor of its class accepts."""
 
-    A method ``__init__`` stands for its class.
-    """
-    name = function.__qualname__.removesuffix(".__init__")
-    keywords = frozenset(signature(function).parameters)
+    def decorate(method: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
+        @wraps(method)
+        def call(*args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
+            with calling(init):
+                return method(*args, **kwargs)
 
-    @wraps(function)
-    def call(*args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
-        with calling(name, keywords):
-            return function(*args, **kwargs)
+        return call
 
-    return call
+    return decorate
 
 
 @contextmanager
-def calling(name: str, keywords: Collection[str]) -> Iterator[None]:
-    """Let the errors of the block show the remedies that a public function with these keywords accepts."""
+def calling(function: Callable[..., Any]) -> Iterator[None]:
+    """Let the errors of the block show the remedies that a public function or a constructor accepts."""
     try:
         yield
     except TFRecordError as error:
-        is_one = (error.function == "to_tfrecord") == (name == "to_tfrecord")
-        error.called_as(name, lambda remedy: is_one and remedy.keyword in keywords)
+        name = function.__qualname__.removesuffix(".__init__")
+        keywords = signature(function).parameters
+        # to_tfrecord and the functions that read have different keywords of the same name.
+        accepts = (error.function == "to_tfrecord") == (name == "to_tfrecord")
+        if error.called != COLLECTION:
+            error.called_as(name, lambda remedy: accepts and remedy.keyword in keywords)
+        raise
+
+
+@contextmanager
+def computing() -> Iterator[None]:
+    """Mark the errors of a block that computes a Dask collection: only its maker accepts their remedies."""
+    try:
+        yield
+    except TFRecordError as error:
+        error.called_as(COLLECTION, lambda _: False)
         raise
 
 

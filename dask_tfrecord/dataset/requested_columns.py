@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from dask_tfrecord.codec import RecordType
 from dask_tfrecord.dataset.snapshot.model import Snapshot
-from dask_tfrecord.errors import SchemaError, TFRecordError
+from dask_tfrecord.errors import Remedy, SchemaError, TFRecordError
 from dask_tfrecord.schema.model import Field, Schema, check_names
 from dask_tfrecord.schema.storage_types import innermost
 from dask_tfrecord.schema.type_names import arrow_type
@@ -136,7 +136,10 @@ def origin_clash(name: str) -> SchemaError:
     return SchemaError(
         "the path column or the offset column has the name of another column",
         feature=name,
-        advice='pass another name, such as include_path_column="file" or include_offset_column="at"',
+        remedies=[
+            Remedy("include_path_column", "file", "rename the path column"),
+            Remedy("include_offset_column", "at", "rename the offset column"),
+        ],
     )
 
 
@@ -209,8 +212,8 @@ def _check_units(name: str, stored: pa.DataType, given: pa.DataType) -> None:
         raise SchemaError(
             f"the records store {stored}, but schema= would interpret the same integers as {given}",
             feature=name,
-            advice="leave the column out of schema= and convert it after reading with .astype, "
-            "or pass use_snapshot=False to read the integers as the type in schema=",
+            advice="give no type, and convert the column after reading with .astype",
+            remedies=[Remedy("use_snapshot", False, "read the integers as this type")],
         )
 
 
@@ -227,18 +230,18 @@ def _unit(type_: pa.DataType) -> tuple[object, ...] | None:
 
 def _parse_types(keyword: str, given: object) -> dict[str, pa.DataType]:
     if not isinstance(given, Mapping):
-        raise _not_types(f"{keyword}={given!r} does not map names to types", keyword)
+        raise _not_types(f"{keyword}={given!r} does not map names to types")
     try:
         for name in given:
             if not isinstance(name, str):
                 raise ValueError(f"{name!r} is not a column name")
         return {name: arrow_type(type_) for name, type_ in given.items()}
     except ValueError as error:
-        raise _not_types(f"{keyword}={given!r} does not map names to types: {error}", keyword) from None
+        raise _not_types(f"{keyword}={given!r} does not map names to types: {error}") from None
 
 
-def _not_types(problem: str, keyword: str) -> TFRecordError:
-    return TFRecordError(problem, advice=f'pass a mapping, such as {keyword}={{"age": pa.int64()}}')
+def _not_types(problem: str) -> TFRecordError:
+    return TFRecordError(problem, advice='give a mapping, such as {"age": pa.int64()}')
 
 
 def unknown_column(keyword: str, name: str, known: Sequence[str], problem: str) -> SchemaError:

@@ -8,7 +8,7 @@ import pandas as pd
 import pyarrow as pa
 
 from dask_tfrecord.codec import RecordType
-from dask_tfrecord.errors import SchemaError, literal
+from dask_tfrecord.errors import Remedy, SchemaError, literal
 from dask_tfrecord.frames import stringified
 from dask_tfrecord.frames.column_types import (
     category_array,
@@ -162,7 +162,7 @@ def _given_types(schema: Types | pa.Schema | None) -> dict[str, pa.DataType]:
     if not isinstance(schema, Mapping | None):
         raise SchemaError(
             f"schema={schema!r} does not map column names to types",
-            advice='pass a dict such as {"age": pa.int64()}',
+            advice='give a dict such as {"age": pa.int64()}',
         )
     return {name: _given_type(name, type_) for name, type_ in (schema or {}).items()}
 
@@ -179,7 +179,7 @@ def _given_type(name: str, given: Any) -> pa.DataType:
     raise SchemaError(
         f"schema= has no valid type for the column: {problem}",
         feature=str(name),
-        advice=f"pass a type, such as {literal({name: pa.int64()})}",
+        advice=f"give a type, such as {literal({name: pa.int64()})}",
     )
 
 
@@ -203,7 +203,7 @@ def _check_partition_on(partition_on: Sequence[str], columns: list[str]) -> None
     if len(partition_on) == len(columns):
         raise SchemaError(
             "No data left to save outside partition columns",
-            advice="leave a column out of partition_on=, or add a column to the DataFrame",
+            advice="partition on fewer columns, or add a column to the DataFrame",
         )
 
 
@@ -233,7 +233,8 @@ def _warn_of_converted_text(meta: pd.DataFrame, given: Types) -> None:
         columns = ", ".join(map(repr, text))
         warnings.warn(
             f"schema= gives {columns} a bytes or list type, but Dask loaded text, perhaps due to its option "
-            f"dataframe.convert-string; {stringified.advice(text[0])}.",
+            f"dataframe.convert-string; {stringified.advice(text[0])}, or pass "
+            f"{stringified.as_text(text[0])} to write the text itself.",
             UserWarning,
             stacklevel=5,
         )
@@ -266,7 +267,9 @@ def _typed_columns(
     raise SchemaError(
         "no partition has a value that shows the type of the column",
         feature=name,
-        advice=f"pass schema={literal({name: example})} or another type, or drop the column",
+        advice="drop the column",
+        remedies=[Remedy("schema", {name: example}, "write this type, or name another")],
+        function="to_tfrecord",
     )
 
 
@@ -287,11 +290,12 @@ def _shared_categories(typed: Mapping[str, "pd.Series[Any]"], types: Types, meta
         if len(known):
             categories[name] = _converted_categories(known, type_, name)
         elif type_.ordered:
-            known_type = literal({name: type_.value_type})
             raise SchemaError(
                 "the categories are ordered, but unknown",
                 feature=name,
-                advice=f"pass schema={known_type}, or use ddf.categorize({literal([name])})",
+                advice=f"use ddf.categorize({literal([name])})",
+                remedies=[Remedy("schema", {name: type_.value_type}, "write a column without categories")],
+                function="to_tfrecord",
             )
     return categories
 
@@ -303,5 +307,7 @@ def _converted_categories(known: pa.Array, type_: pa.DataType, name: str) -> pa.
         raise SchemaError(
             f"the categories are {known.type}, which does not fit {type_.value_type}: {first_line(error)}",
             feature=name,
-            advice=f"pass schema={literal({name: known.type})} or leave it out",
+            advice="give the column no type",
+            remedies=[Remedy("schema", {name: known.type}, "write the type of the categories")],
+            function="to_tfrecord",
         ) from None

@@ -30,7 +30,7 @@ _KINDS: dict[Kind, _Tests] = {
     "string": TEXT,
 }
 _ADVICE: tuple[tuple[Callable[[pa.DataType], bool], str], ...] = (
-    (types.is_null, "name the type of its values with schema="),
+    (types.is_null, "name the type of its values"),
     (types.is_struct, "make each of its fields a column"),
     (types.is_map, "make its keys and its values two list columns"),
     (types.is_interval, "make its months, days and nanoseconds three columns"),
