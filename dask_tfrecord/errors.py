@@ -23,7 +23,7 @@ Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
 
 _PLACE = ("problem", "path", "record", "offset", "feature", "advice")
-_REMEDIES = ("remedies", "other_remedies", "function", "called", "reason")
+_REMEDIES = ("remedies", "other_remedies", "function", "called", "keyword", "reason")
 _FIELDS = (*_PLACE, *_REMEDIES)
 
 COLLECTION = "compute"
@@ -80,6 +80,8 @@ class TFRecordError(ValueError):
         The public function that accepts all remedies. It is empty if only the called function has them.
     called : str, optional
         The public function that raised the error. None for an error of a task.
+    keyword : str, optional
+        The keyword that the problem is about, if the problem mentions it.
     reason : str, optional
         The kind of damage, as a constant text that code may compare.
 
@@ -110,6 +112,7 @@ class TFRecordError(ValueError):
     other_remedies: tuple[Remedy, ...]
     function: str
     called: str | None
+    keyword: str | None
     reason: str | None
 
     def __init__(
@@ -125,6 +128,7 @@ class TFRecordError(ValueError):
         other_remedies: Sequence[Remedy] = (),
         function: str = "read_tfrecord",
         called: str | None = None,
+        keyword: str | None = None,
         reason: str | None = None,
     ) -> None:
         super().__init__(problem)
@@ -136,6 +140,7 @@ class TFRecordError(ValueError):
             other_remedies=tuple(other_remedies),
             function=function,
             called=called,
+            keyword=keyword,
             reason=reason,
         )
 
@@ -238,7 +243,7 @@ def calling(function: Callable[..., Any]) -> Iterator[None]:
         name = function.__qualname__.removesuffix(".__init__")
         keywords = signature(function).parameters
         # to_tfrecord and the functions that read have different keywords of the same name.
-        accepts = (error.function == "to_tfrecord") == (name == "to_tfrecord")
+        accepts = not error.function or (error.function == "to_tfrecord") == (name == "to_tfrecord")
         if error.called != COLLECTION:
             error.called_as(name, lambda remedy: accepts and remedy.keyword in keywords)
         raise
@@ -317,6 +322,30 @@ class FileChangedError(CorruptRecordError):
 
 class CorruptRecordWarning(UserWarning):
     """The reader skipped damaged data, as its options allow."""
+
+
+class RemedyWarning(UserWarning):
+    """A warning with the arguments that avoid it.
+
+    Parameters
+    ----------
+    problem : str
+        What may be wrong.
+    remedies : sequence of Remedy
+        The arguments, each of which avoids the warning.
+    """
+
+    def __init__(self, problem: str, remedies: Sequence[Remedy]) -> None:
+        super().__init__(problem, remedies)
+        self.problem = problem
+        self.remedies = tuple(remedies)
+
+    def __str__(self) -> str:
+        return self.message()
+
+    def message(self, argument: Callable[[Remedy], str] = str) -> str:
+        """Return the text, in which ``argument`` formats each of the remedies."""
+        return f"{self.problem}; pass {_sentence(self.remedies, argument)}"
 
 
 class SchemaError(TFRecordError):

@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 import click
 import pyarrow as pa
 
-from dask_tfrecord import Remedy, TFRecordError, hide_secrets
+from dask_tfrecord import Remedy, RemedyWarning, TFRecordError, hide_secrets
 from dask_tfrecord.cli.escapes import printable
 
 DAMAGED = 3  # exit code: the command worked, and found damage
@@ -23,7 +23,7 @@ _SECRETS = "dask_tfrecord.secrets"
 _PATHS = "dask_tfrecord.paths"
 
 # Options whose names are not those of the keywords.
-_OPTION_NAMES = {"filters": "where", "quarantine_path": "quarantine"}
+_OPTION_NAMES = {"filters": "where", "quarantine_path": "quarantine", "schema": "type"}
 
 
 class ReaderLeftError(Exception):
@@ -49,7 +49,8 @@ def one_line_errors(ctx: click.Context) -> Iterator[None]:
     """
 
     def show(message: Warning | str, *_: Any, **__: Any) -> None:
-        click.echo(f"Warning: {_one_line(ctx, str(message))}", err=True)
+        text = message.message(option) if isinstance(message, RemedyWarning) else str(message)
+        click.echo(f"Warning: {_one_line(ctx, text)}", err=True)
 
     with warnings.catch_warnings():
         warnings.showwarning = show
@@ -92,6 +93,9 @@ def describe(error: BaseException, paths: Sequence[str] = ()) -> str:
             return text
         return f"{', '.join(paths)}: {text or 'access denied'}; check the credentials and what they allow"
     if isinstance(error, TFRecordError):
+        if error.keyword:
+            name = option(Remedy(error.keyword, None)).removeprefix("no ")
+            error = error.replaced(problem=error.problem.replace(f"{error.keyword}=", f"{name} "))
         return error.message(option)
     if isinstance(error, OSError) and text:
         return text

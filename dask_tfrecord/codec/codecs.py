@@ -95,6 +95,7 @@ def check_level(compression: Compression | None, level: int | None) -> None:
                 Remedy("compression_level", None, "write them uncompressed"),
             ],
             function="to_tfrecord",
+            keyword="compression_level",
         )
     levels = CODECS[compression].levels
     if not isinstance(level, int) or isinstance(level, bool) or level not in levels:

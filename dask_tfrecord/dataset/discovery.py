@@ -157,6 +157,7 @@ def open_dataset(
         raise TFRecordError(
             f"version={request.version} selects a snapshot, which belongs to one directory",
             advice="pass the directory of the dataset alone",
+            keyword="version",
             remedies=[Remedy("use_snapshot", True, "read this version")] * is_single
             + [Remedy("version", None, "read the files without a snapshot")],
         )

@@ -155,6 +155,7 @@ def _with_given_types(sample: Sample, types: Mapping[str, pa.DataType], record_t
             f"schema= names {', '.join(map(repr, types))}, but the records are no Examples"
             + (f": {sample.reason_for_bytes}" if sample.reason_for_bytes else ""),
             remedies=[Remedy("schema", None), Remedy("record_type", "bytes", "read the payloads unparsed")],
+            keyword="schema",
         )
     if nested and record_type == "infer" and sample.known_type == "example":  # no sampled record has a list
         return replace(sample, record_type="sequence_example")

@@ -167,7 +167,7 @@ def check_given_names(names: Sequence[str], known: Sequence[str], *, certain: bo
     """
     unknown = [name for name in names if name not in known]
     if certain and unknown:
-        raise unknown_column("schema=", unknown[0], known, "no record and no directory has the column")
+        raise unknown_column("schema", unknown[0], known, "no record and no directory has the column")
     for name in unknown:
         if near := get_close_matches(name, [other for other in known if other not in names], 1):
             return f"schema= names {name!r}, which no record of the sample has; did you mean {near[0]!r}?"
@@ -185,7 +185,7 @@ def snapshot_columns(snapshot: Snapshot, requested: RequestedColumns) -> Schema:
         schema = schema.select(name for name in schema.names if name not in partition_names)
     for name in requested.hive_types:
         if name not in partition_names:
-            raise unknown_column("hive=", name, partition_names, "no directory has the partition column")
+            raise unknown_column("hive", name, partition_names, "no directory has the partition column")
     check_given_names([*requested.types, *sorted(requested.excluded)], schema.names, certain=True)
     fields = {item.name: item for item in schema.fields}
     stored_types = {name: type_ for name, type_ in requested.types.items() if name not in partition_names}
@@ -249,4 +249,4 @@ def unknown_column(keyword: str, name: str, known: Sequence[str], problem: str) 
     near = get_close_matches(name, known, 3)
     listed = ", ".join(map(repr, near or known)) or "none"
     hint = f"did you mean {listed}?" if near else f"there are {listed}"
-    return SchemaError(f"{problem} that {keyword} names; {hint}", feature=name)
+    return SchemaError(f"{problem} that {keyword}= names; {hint}", feature=name, keyword=keyword)

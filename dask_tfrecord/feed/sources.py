@@ -212,9 +212,9 @@ def _checked_names(columns: Any) -> list[str] | None:
         return None
     names = arguments.names("columns", columns)
     if not names:
-        raise SchemaError("columns= names no column", advice="name one, or omit columns= to read all columns")
+        raise SchemaError("columns= names no column", advice="name one", keyword="columns")
     if len(set(names)) < len(names):
-        raise SchemaError("columns= names a column more than once")
+        raise SchemaError("columns= names a column more than once", keyword="columns")
     return names
 
 

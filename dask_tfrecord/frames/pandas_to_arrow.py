@@ -23,7 +23,7 @@ from dask_tfrecord.frames.column_types import (
 from dask_tfrecord.frames.index_levels import index_to_columns
 from dask_tfrecord.schema.conversion import convert
 from dask_tfrecord.schema.model import Field, Lossy, Schema
-from dask_tfrecord.schema.storage_types import kind_and_depth
+from dask_tfrecord.schema.storage_types import kind_and_depth, of_column
 from dask_tfrecord.schema.storage_values import ROUND, MisfitError, RoundedError
 
 
@@ -100,8 +100,8 @@ def _convert_or_raise(column: "pd.Series[Any]", item: Field, lossy: Lossy) -> pa
                 type_ = type_of(column)
                 kind_and_depth(type_)
                 remedies = [Remedy("schema", {item.name: type_}, "hold all values of the column")]
-            except SchemaError as refusal:  # no type holds them
-                advice = refusal.advice
+            except SchemaError as refusal:
+                advice, remedies = refusal.advice, [*of_column(refusal, item.name).remedies]
         raise SchemaError(
             f"a value does not fit {item.type}: {first_line(error)}",
             record=_first_misfit(column, item.type, lossy),

@@ -22,7 +22,7 @@ from dask_tfrecord.frames.column_types import (
 from dask_tfrecord.frames.index_levels import index_to_columns
 from dask_tfrecord.schema.conversion import convert
 from dask_tfrecord.schema.model import Field, Schema, check_names
-from dask_tfrecord.schema.storage_types import canonical_type, innermost, is_list, is_lossy, kind_and_depth
+from dask_tfrecord.schema.storage_types import canonical_type, innermost, is_list, is_lossy
 from dask_tfrecord.schema.storage_values import MisfitError
 from dask_tfrecord.schema.type_names import arrow_type
 
@@ -199,7 +199,9 @@ def _check_partition_on(partition_on: Sequence[str], columns: list[str]) -> None
     if unknown:
         raise SchemaError(f"Partitioning on non-existent column {unknown[0]!r}; the columns are {columns}")
     if len(set(partition_on)) < len(partition_on):
-        raise SchemaError(f"partition_on={list(partition_on)} names a column more than once")
+        raise SchemaError(
+            f"partition_on={list(partition_on)} names a column more than once", keyword="partition_on"
+        )
     if len(partition_on) == len(columns):
         raise SchemaError(
             "No data left to save outside partition columns",
@@ -209,17 +211,12 @@ def _check_partition_on(partition_on: Sequence[str], columns: list[str]) -> None
 
 def _partition_field(item: Field) -> Field:
     """Return the partition column, or raise if its values cannot be directory names."""
-    if not pa.types.is_null(item.type):
-        try:
-            depth = kind_and_depth(item.type)[1]
-        except SchemaError as error:
-            raise error.located(feature=item.name) from None
-        if depth:
-            raise SchemaError(
-                f"values of the type {item.type} cannot be directory names",
-                feature=item.name,
-                advice="partition on a column of numbers, strings, bytes, dates or times",
-            )
+    if not pa.types.is_null(item.type) and item.depth:
+        raise SchemaError(
+            f"values of the type {item.type} cannot be directory names",
+            feature=item.name,
+            advice="partition on a column of numbers, strings, bytes, dates or times",
+        )
     return item
 
 

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from dask_tfrecord.codec import Column, Kind, RecordType
 from dask_tfrecord.errors import Remedy, SchemaError
-from dask_tfrecord.schema.storage_types import canonical_type, is_lossy, kind_and_depth
+from dask_tfrecord.schema.storage_types import canonical_type, is_lossy, kind_and_depth, of_column
 from dask_tfrecord.schema.storage_values import (
     ROUND,
     STORAGE_TYPES,
@@ -81,7 +81,10 @@ class Field:
         """The column as the kernel needs it."""
         if pa.types.is_null(self.type):  # a feature without values
             return Column(self.name, "bytes", 1)
-        return Column(self.name, *kind_and_depth(self.type))
+        try:
+            return Column(self.name, *kind_and_depth(self.type))
+        except SchemaError as error:
+            raise of_column(error, self.name) from None
 
     @property
     def lossy(self) -> bool:
@@ -408,10 +411,7 @@ def check_names(names: Sequence[object]) -> None:
 
 
 def _check_type(item: Field, record_type: RecordType) -> None:
-    try:
-        depth = item.depth
-    except SchemaError as error:
-        raise error.located(feature=item.name) from None
+    depth = item.depth
     if depth > (1 if record_type == "example" else 2):
         raise SchemaError(
             f"{item.type} nests lists deeper than record_type={record_type!r} allows",

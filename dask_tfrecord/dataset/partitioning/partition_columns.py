@@ -46,7 +46,7 @@ def _parse_values(directories: Sequence[str], requested: RequestedColumns) -> di
     unknown = [name for name in requested.hive_types if name not in texts]
     if unknown:
         problem = "no directory has the partition column"
-        raise unknown_column("hive=", unknown[0], list(texts), problem)
+        raise unknown_column("hive", unknown[0], list(texts), problem)
     types = {
         name: requested.partition_type(name) or hive.infer_type(column)
         for name, column in texts.items()
