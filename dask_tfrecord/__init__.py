@@ -18,6 +18,7 @@ from dask_tfrecord.errors import (
     FileChangedError,
     KeywordError,
     Remedy,
+    RemedyWarning,
     SchemaError,
     TFRecordError,
 )
@@ -51,6 +52,7 @@ __all__ = [
     "KeywordError",
     "RecordTable",
     "Remedy",
+    "RemedyWarning",
     "Schema",
     "SchemaError",
     "Snapshot",

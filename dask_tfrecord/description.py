@@ -4,7 +4,6 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Se
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from inspect import signature
 from typing import Any, Literal
 
 import pandas as pd
@@ -322,7 +321,7 @@ class Description:
 @redact_errors
 def _next(tables: Iterator[pa.Table], store: Store) -> pa.Table | None:
     """Return the next table of a store, or None. Errors show the keywords of `inspect`."""
-    with calling("inspect", signature(inspect).parameters):
+    with calling(inspect):
         return next(tables, None)
 
 

@@ -5,17 +5,17 @@ place that it knows. Its callers add the others with :meth:`TFRecordError.locate
 raises reaches the client with all of its fields.
 
 If an argument solves the problem, the error has it as a :class:`Remedy`. An error that leaves a public
-function (`surface`) or a command shows the remedies that this function or command accepts, and says which
+function (see `calling`) or a command shows the remedies that this function or command accepts, and says which
 function accepts the others.
 """
 
 import json
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial, wraps
 from inspect import signature
 from itertools import chain
-from typing import Any, Literal, NamedTuple, ParamSpec, Self, TypeVar
+from typing import Any, NamedTuple, ParamSpec, Self, TypeVar
 
 import pyarrow as pa
 
@@ -23,8 +23,10 @@ Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
 
 _PLACE = ("problem", "path", "record", "offset", "feature", "advice")
-_REMEDIES = ("remedies", "other_remedies", "function", "called", "reason")
+_REMEDIES = ("remedies", "other_remedies", "function", "called", "keyword", "reason")
 _FIELDS = (*_PLACE, *_REMEDIES)
+
+COLLECTION = "compute"
 
 
 class Remedy(NamedTuple):
@@ -74,10 +76,12 @@ class TFRecordError(ValueError):
         accepts each of them.
     other_remedies : sequence of Remedy
         Further remedies, which the function that raised the error does not accept.
-    function : {"read_tfrecord", "to_tfrecord"}
-        The function that accepts all remedies.
+    function : str, default "read_tfrecord"
+        The public function that accepts all remedies. It is empty if only the called function has them.
     called : str, optional
         The public function that raised the error. None for an error of a task.
+    keyword : str, optional
+        The keyword that the problem is about, if the problem mentions it.
     reason : str, optional
         The kind of damage, as a constant text that code may compare.
 
@@ -106,8 +110,9 @@ class TFRecordError(ValueError):
     advice: str | None
     remedies: tuple[Remedy, ...]
     other_remedies: tuple[Remedy, ...]
-    function: Literal["read_tfrecord", "to_tfrecord"]
+    function: str
     called: str | None
+    keyword: str | None
     reason: str | None
 
     def __init__(
@@ -121,8 +126,9 @@ class TFRecordError(ValueError):
         advice: str | None = None,
         remedies: Sequence[Remedy] = (),
         other_remedies: Sequence[Remedy] = (),
-        function: Literal["read_tfrecord", "to_tfrecord"] = "read_tfrecord",
+        function: str = "read_tfrecord",
         called: str | None = None,
+        keyword: str | None = None,
         reason: str | None = None,
     ) -> None:
         super().__init__(problem)
@@ -134,6 +140,7 @@ class TFRecordError(ValueError):
             other_remedies=tuple(other_remedies),
             function=function,
             called=called,
+            keyword=keyword,
             reason=reason,
         )
 
@@ -172,7 +179,7 @@ class TFRecordError(ValueError):
             actions.append(f"pass {_sentence(self.remedies, argument, to)}")
         parts = [f"{place}: {feature}{self.problem}" if place else f"{feature}{self.problem}"]
         parts += [", or ".join(actions)] if actions else []
-        if self.other_remedies:
+        if self.other_remedies and self.function:
             parts.append(f"{self.function} takes {_sentence(self.other_remedies)}")
         return "; ".join(parts)
 
@@ -212,30 +219,44 @@ class TFRecordError(ValueError):
         return self
 
 
-def surface(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
-    """Decorate a public function so that its errors show the remedies that it accepts.
+def method_of(
+    init: Callable[..., Any],
+) -> Callable[[Callable[Parameters, Result]], Callable[Parameters, Result]]:
+    """Decorate a method so that its errors show the remedies that the constructor of its class accepts."""
 
-    A method ``__init__`` stands for its class.
-    """
-    name = function.__qualname__.removesuffix(".__init__")
-    keywords = frozenset(signature(function).parameters)
+    def decorate(method: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
+        @wraps(method)
+        def call(*args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
+            with calling(init):
+                return method(*args, **kwargs)
 
-    @wraps(function)
-    def call(*args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
-        with calling(name, keywords):
-            return function(*args, **kwargs)
+        return call
 
-    return call
+    return decorate
 
 
 @contextmanager
-def calling(name: str, keywords: Collection[str]) -> Iterator[None]:
-    """Let the errors of the block show the remedies that a public function with these keywords accepts."""
+def calling(function: Callable[..., Any]) -> Iterator[None]:
+    """Let the errors of the block show the remedies that a public function or a constructor accepts."""
     try:
         yield
     except TFRecordError as error:
-        is_one = (error.function == "to_tfrecord") == (name == "to_tfrecord")
-        error.called_as(name, lambda remedy: is_one and remedy.keyword in keywords)
+        name = function.__qualname__.removesuffix(".__init__")
+        keywords = signature(function).parameters
+        # to_tfrecord and the functions that read have different keywords of the same name.
+        accepts = not error.function or (error.function == "to_tfrecord") == (name == "to_tfrecord")
+        if error.called != COLLECTION:
+            error.called_as(name, lambda remedy: accepts and remedy.keyword in keywords)
+        raise
+
+
+@contextmanager
+def computing() -> Iterator[None]:
+    """Mark the errors of a block that computes a Dask collection: only its maker accepts their remedies."""
+    try:
+        yield
+    except TFRecordError as error:
+        error.called_as(COLLECTION, lambda _: False)
         raise
 
 
@@ -302,6 +323,30 @@ class FileChangedError(CorruptRecordError):
 
 class CorruptRecordWarning(UserWarning):
     """The reader skipped damaged data, as its options allow."""
+
+
+class RemedyWarning(UserWarning):
+    """A warning with the arguments that avoid it.
+
+    Parameters
+    ----------
+    problem : str
+        What may be wrong.
+    remedies : sequence of Remedy
+        The arguments, each of which avoids the warning.
+    """
+
+    def __init__(self, problem: str, remedies: Sequence[Remedy]) -> None:
+        super().__init__(problem, remedies)
+        self.problem = problem
+        self.remedies = tuple(remedies)
+
+    def __str__(self) -> str:
+        return self.rendered()
+
+    def rendered(self, argument: Callable[[Remedy], str] = str) -> str:
+        """Return the text, in which ``argument`` formats each of the remedies."""
+        return f"{self.problem}; pass {_sentence(self.remedies, argument)}"
 
 
 class SchemaError(TFRecordError):

@@ -7,7 +7,7 @@ from functools import wraps
 from inspect import signature
 from typing import Any, ParamSpec, TypeVar
 
-from dask_tfrecord.errors import KeywordError
+from dask_tfrecord.errors import KeywordError, calling
 from dask_tfrecord.keywords import ReadKeywords, WriteKeywords
 
 Parameters = ParamSpec("Parameters")
@@ -236,7 +236,11 @@ FOREIGN_KEYWORDS = (
 
 
 def explain_keywords(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
-    """Decorate a function so that an unknown keyword raises KeywordError, which names the right keyword."""
+    """Decorate a public function so that its errors name keywords that it has.
+
+    An unknown keyword raises KeywordError, which names the right keyword. Other errors show the remedies
+    that the function accepts.
+    """
     own = signature(function).parameters
     known = [name for name in own if name != "self"]
     # Such a function passes other keywords on, so only keywords of other tools are refused.
@@ -250,7 +254,8 @@ def explain_keywords(function: Callable[Parameters, Result]) -> Callable[Paramet
             unknown = [name for name in unknown if _spelling(name) in _BY_SPELLING]
         if unknown:
             raise unknown_keywords(title, known, {name: kwargs[name] for name in unknown})
-        return function(*args, **kwargs)
+        with calling(function):
+            return function(*args, **kwargs)
 
     return call
 

@@ -185,5 +185,7 @@ def _duration(value: str | timedelta) -> timedelta:
             if duration >= timedelta(0):  # False for NaT, which pandas returns for ""
                 return duration.to_pytimedelta()
     raise TFRecordError(
-        f"older_than={value!r} is not a duration", advice='pass a duration, such as "12 hours"'
+        f"older_than={value!r} is not a duration",
+        advice='pass a duration, such as "12 hours"',
+        keyword="older_than",
     )

@@ -2,7 +2,6 @@
 
 import logging
 import os
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -57,13 +56,6 @@ from dask_tfrecord.schema.model import Schema
 Missing = Literal["raise", "drop"]
 
 logger = logging.getLogger(__name__)
-
-# Advice of reading errors that does not help in `index`, which accepts only directories and no globs.
-_GLOB_ADVICE = re.compile(
-    r'leave the file out, for example with the glob "[^"]*"'
-    r"|move the file elsewhere, or pass a glob or a list without it"
-)
-_HIDE_ADVICE = 'move the file elsewhere, or give it a name that begins with "_" or "."'
 
 
 @explain_keywords
@@ -183,12 +175,11 @@ def index(
         dataset = open_dataset(path, request, compute_each=compute_each)
         snapshot = create_snapshot(dataset, compute_each, draw_run(store))
     except TFRecordError as error:
-        if any(one.keyword == SPLIT for one in error.remedies):  # a snapshot describes all files
-            every = [one for one in error.remedies if one.value == ALL]
-            raise error.replaced(advice=None, remedies=every) from None
-        if not isinstance(error, CorruptRecordError):
+        if not any(one.keyword == SPLIT for one in error.remedies):
             raise
-        raise error.replaced(advice=_GLOB_ADVICE.sub(_HIDE_ADVICE, error.advice or "") or None) from None
+        # A snapshot describes all files.
+        every = [one for one in error.remedies if one.value == ALL]
+        raise error.replaced(advice=None, remedies=every) from None
     return _create(store, replace(snapshot, number=before.number + 1 if before else 1))
 
 

@@ -25,7 +25,7 @@ from dask_tfrecord.dataset.write.existing import check_existing_data
 from dask_tfrecord.dataset.write.neighbours import refuse_write_inside
 from dask_tfrecord.dataset.write.overwriting import replaceable_files
 from dask_tfrecord.dataset.write.run import Mode, WriteRun, draw_run
-from dask_tfrecord.errors import TFRecordError
+from dask_tfrecord.errors import Remedy, RemedyWarning, TFRecordError
 from dask_tfrecord.expr.record_types import nested_record_type, with_bytes_records
 from dask_tfrecord.files.options import WriteOptions
 from dask_tfrecord.files.part_names import check_labels
@@ -384,6 +384,7 @@ def _plan_shuffle(
         raise TFRecordError(
             "colocate=True requires partition columns",
             advice="pass partition_on= with the columns whose equal values belong together",
+            keyword="colocate",
         )
     if not colocate and seed is None:
         return None
@@ -410,9 +411,13 @@ def _warn_of_rounding(ddf: dd.DataFrame, records: Schema, write_index: bool) -> 
     if names:
         columns = ", ".join(map(repr, names))
         warnings.warn(
-            f"TFRecord has 32-bit floats only, so the values of {columns} are rounded; "
-            'pass lossy="allow" to accept this, or lossy="raise" to refuse values that would change.',
-            UserWarning,
+            RemedyWarning(
+                f"TFRecord has 32-bit floats only, so the values of {columns} are rounded",
+                [
+                    Remedy("lossy", "allow", "accept this"),
+                    Remedy("lossy", "raise", "refuse values that would change"),
+                ],
+            ),
             stacklevel=4,
         )
 

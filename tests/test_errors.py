@@ -3,14 +3,18 @@
 import copy
 import pickle
 
+import pyarrow as pa
 import pytest
 
 from dask_tfrecord.errors import (
     ConcurrentWriteError,
     CorruptRecordError,
     DestinationError,
+    Remedy,
     SchemaError,
     TFRecordError,
+    calling,
+    literal,
 )
 
 
@@ -80,6 +84,57 @@ def test_copies_leave_the_error_as_it_was() -> None:
     assert error.located(path="p") is not error
     assert error.fields() == copy.copy(error).fields() == copy.deepcopy(error).fields()
     assert str(error) == "record 0: is wrong"
+
+
+SKIP = Remedy("on_corrupt", "skip", "read the others")
+TYPE = Remedy("schema", {"a": pa.list_(pa.float32()), "b": None}, "read both")
+
+
+def read(path: str, on_corrupt: str) -> None:
+    with calling(read):
+        raise pickle.loads(pickle.dumps(SchemaError("is wrong", advice="mend it", remedies=[SKIP, TYPE])))
+
+
+def test_a_message_shows_the_remedies_and_which_function_has_them() -> None:
+    text = 'schema={"a": pa.list_(pa.float32()), "b": None} to read both'
+    error = SchemaError("is wrong", advice="mend it", remedies=[SKIP, TYPE])
+    assert str(error) == (
+        f'is wrong; mend it, or pass on_corrupt="skip" to read_tfrecord to read the others, or {text}'
+    )
+    with pytest.raises(SchemaError) as caught:
+        read("p", "raise")
+    assert (caught.value.remedies, caught.value.other_remedies) == ((SKIP,), (TYPE,))
+    assert str(caught.value) == (
+        f'is wrong; mend it, or pass on_corrupt="skip" to read the others; read_tfrecord takes {text}'
+    )
+
+
+def test_remedies_to_be_passed_together_are_accepted_together() -> None:
+    both = SchemaError(
+        "is wrong", remedies=[Remedy("use_snapshot", False), Remedy("infer", "all", "see all")]
+    )
+    assert 'pass use_snapshot=False and infer="all" to read_tfrecord to see all' in str(both)
+    assert both.called_as("take", lambda remedy: remedy.keyword == "infer").remedies == ()
+
+
+def test_a_write_has_no_remedy_of_a_read() -> None:
+    """`to_tfrecord` also has a keyword ``schema``, for the columns that it writes."""
+
+    def to_tfrecord(schema: object) -> None:
+        with calling(to_tfrecord):
+            raise SchemaError("is wrong", remedies=[TYPE])
+
+    to_tfrecord.__qualname__ = "to_tfrecord"
+    with pytest.raises(SchemaError, match="wrong; read_tfrecord takes schema="):
+        to_tfrecord(None)
+
+
+@pytest.mark.parametrize(
+    "type_",
+    [pa.int8(), pa.float64(), pa.bool_(), pa.timestamp("us", "UTC"), pa.duration("s"), pa.decimal128(5, 2)],
+)
+def test_the_code_of_a_type_makes_the_type(type_: pa.DataType) -> None:
+    assert eval(literal({"x": pa.list_(type_)}), {"pa": pa}) == {"x": pa.list_(type_)}
 
 
 def test_located_fills_in_only_what_was_not_known() -> None:

@@ -139,7 +139,7 @@ def test_the_log_of_a_worker_shows_the_whole_message_of_an_error(tmp_path: Path,
     logs = "\n".join(text for lines in client.get_worker_logs().values() for _, text in lines)
     assert str(caught.value) in logs
     assert f"{path}, record 0 (byte 0)" in repr(caught.value)
-    assert str(caught.value.advice) in repr(caught.value)
+    assert str(caught.value.remedies[0]) in repr(caught.value)
 
 
 _SCRIPT = """

@@ -1,7 +1,7 @@
 """Errors and warnings of a subcommand -> lines on stderr without secrets, and exit codes."""
 
+import json
 import os
-import re
 import shlex
 import sys
 import traceback
@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 import click
 import pyarrow as pa
 
-from dask_tfrecord import Remedy, TFRecordError, hide_secrets
+from dask_tfrecord import Remedy, RemedyWarning, TFRecordError, hide_secrets
 from dask_tfrecord.cli.escapes import printable
 
 DAMAGED = 3  # exit code: the command worked, and found damage
@@ -22,31 +22,8 @@ _BROKEN_PIPE = 141  # exit code of the shell for a program that SIGPIPE ended
 _SECRETS = "dask_tfrecord.secrets"
 _PATHS = "dask_tfrecord.paths"
 
-# Keywords in the advice of the library -> options of the command line.
-_OPTIONS = {
-    "append=True": "--append",
-    'overwrite="partitions"': "--overwrite-partitions",
-    "overwrite=True": "--overwrite",
-    'lossy="allow"': "--lossy allow",
-    'lossy="raise"': "--lossy raise",
-    "colocate=True": "--colocate",
-    "partition_on=": "--partition-on",
-    "storage_options=": "--storage-options",
-    "filters=": "--where",
-    "version=": "--version",
-    "columns=": "--columns",
-    "older_than=": "--older-than",
-}
-
 # Options whose names are not those of the keywords.
-_OPTION_NAMES = {"filters": "where", "quarantine_path": "quarantine"}
-
-# The values of an option, as Python code: --older-than'soon', --partition-on['year', 'month']
-_VALUES = re.compile(r"(--[a-z-]+)(\[[^\[\]]*\]|'[^']*')")
-
-# Types of columns in the advice of the library, as Python code.
-_SCHEMA = re.compile(r"schema=\{([^{}]+)\}")
-_COLUMN_TYPE = re.compile(r"""(["'])(.+?)\1: (pa\.[\w.()]+?)(?=, ["']|$)""")
+_OPTION_NAMES = {"filters": "where", "quarantine_path": "quarantine", "schema": "type"}
 
 
 class ReaderLeftError(Exception):
@@ -72,7 +49,8 @@ def one_line_errors(ctx: click.Context) -> Iterator[None]:
     """
 
     def show(message: Warning | str, *_: Any, **__: Any) -> None:
-        click.echo(f"Warning: {_one_line(ctx, str(message))}", err=True)
+        text = message.rendered(option) if isinstance(message, RemedyWarning) else str(message)
+        click.echo(f"Warning: {_one_line(ctx, text)}", err=True)
 
     with warnings.catch_warnings():
         warnings.showwarning = show
@@ -115,6 +93,9 @@ def describe(error: BaseException, paths: Sequence[str] = ()) -> str:
             return text
         return f"{', '.join(paths)}: {text or 'access denied'}; check the credentials and what they allow"
     if isinstance(error, TFRecordError):
+        if error.keyword:
+            name = option(Remedy(error.keyword, None)).removeprefix("no ")
+            error = error.replaced(problem=error.problem.replace(f"{error.keyword}=", f"{name} "))
         return error.rendered(option)
     if isinstance(error, OSError) and text:
         return text
@@ -130,7 +111,7 @@ def _as_command(ctx: click.Context, error: Exception) -> Exception:
     params = {text: param for param in command.params for text in (*param.opts, *param.secondary_opts)}
 
     def accepts(remedy: Remedy) -> bool:
-        name, *values = option(remedy).split(" ", 1)
+        name, *values = option(remedy).removeprefix("no ").split(" ", 1)
         if name not in params or (remedy.keyword == "schema" and None in remedy.value.values()):
             return False
         kind = params[name].type
@@ -142,10 +123,14 @@ def _as_command(ctx: click.Context, error: Exception) -> Exception:
 def option(remedy: Remedy) -> str:
     """Return the argument of the library as an option of the command line."""
     name, value = remedy.keyword, remedy.value
+    if value is None:
+        return f"no --{_OPTION_NAMES.get(name, name)}".replace("_", "-")
     if name == "schema":
         return " ".join(
             f"--type {shlex.quote(f'{column}={_type_name(type_)}')}" for column, type_ in value.items()
         )
+    if name == "storage_options":
+        return " ".join(f"--storage-options {key}={json.dumps(item)}" for key, item in value.items())
     if (name, value) == ("overwrite", "partitions"):
         return "--overwrite-partitions"
     if value is False:
@@ -162,20 +147,7 @@ def _type_name(type_: pa.DataType) -> str:
 
 
 def _one_line(ctx: click.Context, text: str) -> str:
-    text = " ".join(hide_secrets(text, *ctx.meta.get(_SECRETS, ())).split())
-    for keyword, option in _OPTIONS.items():
-        text = re.sub(rf"(?<![\w.]){re.escape(keyword)}", option, text)
-    text = _VALUES.sub(lambda found: f"{found[1]} {found[2].strip('[]').replace(', ', ',')}", text)
-    return printable(_SCHEMA.sub(_type_options, text))
-
-
-def _type_options(code: re.Match[str]) -> str:
-    """The options for the types that ``schema={"tags": pa.list_(pa.string())}`` gives."""
-    options = []
-    for _, name, type_ in _COLUMN_TYPE.findall(code[1]):
-        text = type_.replace("()", "").replace("pa.", "").replace("list_(", "list<").replace(")", ">")
-        options.append(f"--type {shlex.quote(f'{name}={text}')}")
-    return " ".join(options) or code[0]
+    return printable(" ".join(hide_secrets(text, *ctx.meta.get(_SECRETS, ())).split()))
 
 
 def _leave_quietly(ctx: click.Context) -> NoReturn:

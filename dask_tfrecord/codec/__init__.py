@@ -10,31 +10,31 @@ from typing_extensions import Buffer
 from dask_tfrecord.codec import _kernel
 from dask_tfrecord.codec.checked import Checked
 from dask_tfrecord.codec.damage import (
+    DAMAGED_DATA,
     KIND_TYPES,
     NOT_AN_EXAMPLE,
-    PAYLOAD_PROBLEM,
     PAYLOAD_REASONS,
+    TOO_LONG,
     Column,
     Damage,
     FeatureKey,
     Kind,
     RecordType,
     nested,
-    string_literal,
-    type_literal,
 )
 from dask_tfrecord.errors import SchemaError
 
 __all__ = [
     "BUFFER_BYTES",
+    "DAMAGED_DATA",
     "FRAME_BYTES",
     "HEADER_BYTES",
     "KIND_TYPES",
     "MAX_RECORD_BYTES",
     "NOT_AN_EXAMPLE",
-    "PAYLOAD_PROBLEM",
     "PAYLOAD_REASONS",
     "SPARE_BYTES",
+    "TOO_LONG",
     "Checked",
     "Column",
     "Damage",
@@ -55,9 +55,7 @@ __all__ = [
     "find_record",
     "frame_size",
     "scan",
-    "string_literal",
     "take_bytes",
-    "type_literal",
 ]
 
 # Assignments, because import-linter mistakes a from-import of the compiled module for an import of the

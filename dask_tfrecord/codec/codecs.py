@@ -10,7 +10,7 @@ from typing import Literal, Protocol
 from dask_tfrecord.codec import HEADER_BYTES, compressing, decompressing, scan
 from dask_tfrecord.codec.compressing import Compressor
 from dask_tfrecord.codec.decompressing import Decompressor, ReadInto
-from dask_tfrecord.errors import TFRecordError
+from dask_tfrecord.errors import Remedy, TFRecordError
 
 Compression = Literal["gzip", "zlib", "zstd", "lz4", "bz2", "xz"]
 
@@ -90,13 +90,18 @@ def check_level(compression: Compression | None, level: int | None) -> None:
     if compression is None:
         raise TFRecordError(
             f"compression_level={level!r} has no effect without compression=",
-            advice="pass compression= too, or leave compression_level= out",
+            remedies=[
+                Remedy("compression", "gzip", "compress the files"),
+                Remedy("compression_level", None, "write them uncompressed"),
+            ],
+            function="to_tfrecord",
+            keyword="compression_level",
         )
     levels = CODECS[compression].levels
     if not isinstance(level, int) or isinstance(level, bool) or level not in levels:
         raise TFRecordError(
             f"compression_level={level!r} is not valid",
-            advice=f"pass a level from {levels.start} to {levels.stop - 1} for {compression}",
+            advice=f"give a level from {levels.start} to {levels.stop - 1} for {compression}",
         )
 
 

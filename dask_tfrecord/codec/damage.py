@@ -1,12 +1,11 @@
 """How a column is stored in a record, and why a record cannot be decoded."""
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 import pyarrow as pa
 
-from dask_tfrecord.errors import CorruptRecordError, SchemaError, TFRecordError
+from dask_tfrecord.errors import CorruptRecordError, Remedy, SchemaError, TFRecordError
 
 Kind = Literal["int64", "float", "bytes", "string"]
 RecordType = Literal["example", "sequence_example", "bytes"]
@@ -30,6 +29,10 @@ _SCHEMA_PROBLEMS = {
     "unknown feature": "the record has this feature, the schema does not",
 }
 
+# Reasons of the kernel for a record whose length is intact.
+TOO_LONG = "record is longer than max_record_bytes"
+DAMAGED_DATA = "checksum of the record data does not match"
+
 # Reasons of the kernel for a record whose checksums are correct and whose payload is not an Example.
 NOT_AN_EXAMPLE = "the record is a protobuf message, but not an Example"
 PAYLOAD_REASONS = frozenset(
@@ -40,7 +43,7 @@ PAYLOAD_REASONS = frozenset(
         NOT_AN_EXAMPLE,
     }
 )
-PAYLOAD_PROBLEM = "the file is a TFRecord file, but this undamaged record is not an Example"
+_PAYLOAD_PROBLEM = "the file is a TFRecord file, but this undamaged record is not an Example"
 
 
 class Column(NamedTuple):
@@ -102,25 +105,25 @@ class Damage(NamedTuple):
             "feature": column.name if column else None,
         }
         if self.reason in PAYLOAD_REASONS:
-            return CorruptRecordError(f"{PAYLOAD_PROBLEM}: {self.reason}", **place)
+            return CorruptRecordError(f"{_PAYLOAD_PROBLEM}: {self.reason}", reason=self.reason, **place)
         if column is None or self.reason not in _SCHEMA_PROBLEMS:
-            return CorruptRecordError(self.reason, **place)
+            return CorruptRecordError(self.reason, reason=self.reason, **place)
         if self.unknown and any(self.unknown.name == one.name for one in columns):
             return _wrong_map_error(self.unknown, place)
         problem = _SCHEMA_PROBLEMS[self.reason].format(kind=column.kind, found=self.found)
-        return SchemaError(problem, advice=self._advice(column), **place)
+        return SchemaError(problem, remedies=self._remedies(column), **place)
 
-    def _advice(self, column: Column) -> str:
-        """Return the advice: the ``schema=`` that can read the record."""
+    def _remedies(self, column: Column) -> list[Remedy]:
+        """Return the ``schema=`` that can read the record."""
         kind = self.found if self.reason == "wrong kind" else column.kind
         if self.reason == "invalid UTF-8 value":
             kind = "bytes"
         depth = max(column.depth, self.reason == "not a scalar")
-        type_ = nested(KIND_TYPES.get(kind, pa.string()), depth)
-        schema = f"pass schema={{{string_literal(column.name)}: {type_literal(type_)}}}"
+        schema = {column.name: nested(KIND_TYPES.get(kind, pa.string()), depth)}
         if self.reason == "unknown feature":
-            return f'{schema} to read it, or extra="ignore"'
-        return f"{schema} if all records hold {self.found}" if self.reason == "wrong kind" else schema
+            return [Remedy("schema", schema, "read it"), Remedy("extra", "ignore", "leave it out")]
+        found = f"read it if all records hold {self.found}" if self.reason == "wrong kind" else "read it"
+        return [Remedy("schema", schema, found)]
 
 
 def _wrong_map_error(unknown: Column, place: Mapping[str, Any]) -> SchemaError:
@@ -130,8 +133,10 @@ def _wrong_map_error(unknown: Column, place: Mapping[str, Any]) -> SchemaError:
         here, there = there, here
     return SchemaError(
         f"the record has the feature in {here}, the column reads it from {there}",
-        advice=f'a column reads one of the two: pass extra="ignore" to read {there} only, '
-        'or infer="all" to find both and choose by schema=',
+        remedies=[
+            Remedy("extra", "ignore", f"read {there} only, because a column reads one of the two"),
+            Remedy("infer", "all", "find both and choose a type"),
+        ],
         **place,
     )
 
@@ -139,16 +144,3 @@ def _wrong_map_error(unknown: Column, place: Mapping[str, Any]) -> SchemaError:
 def nested(type_: pa.DataType, depth: int) -> pa.DataType:
     """Return the type of lists of so many levels with values of this type."""
     return nested(pa.list_(type_), depth - 1) if depth else type_
-
-
-def string_literal(name: str) -> str:
-    """Return the Python source of a string."""
-    return json.dumps(name, ensure_ascii=False)
-
-
-def type_literal(type_: pa.DataType) -> str:
-    """Return the Python source of the type of a decoded column."""
-    if pa.types.is_list(type_):
-        return f"pa.list_({type_literal(type_.value_type)})"
-    name = "float32" if pa.types.is_float32(type_) else type_
-    return f"pa.{name}()"

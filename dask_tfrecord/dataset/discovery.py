@@ -42,14 +42,13 @@ from dask_tfrecord.dataset.snapshot.model import Snapshot, file_table
 from dask_tfrecord.dataset.snapshot.stamps import are_proven
 from dask_tfrecord.dataset.snapshot.table import read_blocks, statistics_name
 from dask_tfrecord.dataset.snapshot.visibility import committed_files, newest_snapshot, snapshot_of_version
-from dask_tfrecord.errors import SchemaError, TFRecordError
+from dask_tfrecord.errors import Remedy, SchemaError, TFRecordError
 from dask_tfrecord.files.boundaries import ComputeEach, index_large_files
 from dask_tfrecord.files.entry import FileEntry
 from dask_tfrecord.files.inference import Sample
 from dask_tfrecord.files.options import ReadOptions
 from dask_tfrecord.files.part_names import is_part
 from dask_tfrecord.files.splits import BlockIndex
-from dask_tfrecord.files.storage.glob_advice import suggest_globs
 from dask_tfrecord.files.storage.listing import (
     INFO_SCHEMA,
     FileInfo,
@@ -157,7 +156,10 @@ def open_dataset(
     elif request.version is not None:
         raise TFRecordError(
             f"version={request.version} selects a snapshot, which belongs to one directory",
-            advice="pass the directory of the dataset alone, and leave out use_snapshot=False",
+            advice="pass the directory of the dataset alone",
+            keyword="version",
+            remedies=[Remedy("use_snapshot", True, "read this version")] * is_single
+            + [Remedy("version", None, "read the files without a snapshot")],
         )
     if found_snapshot is None:
         found = _discover_by_listing(paths if is_single else places, request, compute_each)
@@ -180,7 +182,7 @@ def _discover_by_listing(
     values = _with_split({name: column.filter(mask) for name, column in values.items()}, names, request)
     files = tuple(compress(listing.files, mask.to_pylist()))
     is_inferred = request.known_record_type == "infer"
-    options = replace(request.options, globs=suggest_globs(listing), is_type_inferred=is_inferred)
+    options = replace(request.options, is_type_inferred=is_inferred)
     columns = infer_columns(
         requested,
         [*values],

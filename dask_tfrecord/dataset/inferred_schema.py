@@ -3,14 +3,14 @@
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from dask_tfrecord.codec import KIND_TYPES, string_literal, type_literal
+from dask_tfrecord.codec import KIND_TYPES
 from dask_tfrecord.dataset.partitioning.partition_columns import feature_clash, payload_clash
 from dask_tfrecord.dataset.requested_columns import RequestedColumns, check_given_names
-from dask_tfrecord.errors import SchemaError
+from dask_tfrecord.errors import Remedy, SchemaError
 from dask_tfrecord.files.inference import AskedType, FeatureSummary, Sample
 from dask_tfrecord.files.options import SchemaEvidence
 from dask_tfrecord.schema.model import Field, Schema
@@ -154,7 +154,8 @@ def _with_given_types(sample: Sample, types: Mapping[str, pa.DataType], record_t
         raise SchemaError(
             f"schema= names {', '.join(map(repr, types))}, but the records are no Examples"
             + (f": {sample.reason_for_bytes}" if sample.reason_for_bytes else ""),
-            advice='pass record_type="bytes" without schema= to read the payloads unparsed',
+            remedies=[Remedy("schema", None), Remedy("record_type", "bytes", "read the payloads unparsed")],
+            keyword="schema",
         )
     if nested and record_type == "infer" and sample.known_type == "example":  # no sampled record has a list
         return replace(sample, record_type="sequence_example")
@@ -186,9 +187,7 @@ def _conflicts(sample: Sample, excluded: Iterable[str]) -> dict[str, SchemaError
         if len(feature.kinds) > 1:
             (kind, first), (other_kind, other) = list(feature.kinds.items())[:2]
             problem = f"holds {kind} here and {other_kind} in {other.path}, record {other.record:,}"
-            errors[name] = SchemaError(
-                problem, **first._asdict(), feature=name, advice=_exclude_advice([name])
-            )
+            errors[name] = SchemaError(problem, **first._asdict(), feature=name, **_exclusion([name]))
         elif name in previous:
             errors[name] = _in_both_maps(previous[name], feature)
         previous[name] = feature
@@ -196,24 +195,22 @@ def _conflicts(sample: Sample, excluded: Iterable[str]) -> dict[str, SchemaError
 
 
 def _joined(errors: Sequence[SchemaError]) -> SchemaError:
-    """Return one error for several features, with the advice that excludes all of them."""
+    """Return one error for several features, with the remedy that excludes all of them."""
     first, *others = errors
     if not others:
         return first
     more = "; ".join(f"feature {error.feature!r} {error.problem}" for error in others)
     return first.replaced(
         problem=f"{first.problem}; other features have the same problem: {more}",
-        advice=_exclude_advice([str(error.feature) for error in errors]),
+        **_exclusion([str(error.feature) for error in errors]),
     )
 
 
-def _exclude_advice(names: Sequence[str]) -> str:
-    given = ", ".join(f"{string_literal(name)}: None" for name in names)
-    what = "the column" if len(names) == 1 else "these columns"
-    return (
-        f"pass schema={{{given}}} to leave {what} out, columns= to read only other columns, "
-        "or read files of one kind at a time"
-    )
+def _exclusion(names: Sequence[str]) -> dict[str, Any]:
+    """Return the advice and the remedy for features that no column can read."""
+    effect = "leave the column out" if len(names) == 1 else "leave these columns out"
+    remedy = Remedy("schema", dict.fromkeys(names), effect)
+    return {"advice": "read files of one kind at a time, or only other columns", "remedies": [remedy]}
 
 
 def _evidence(sample: Sample, given: Iterable[str], *, all_records: bool) -> SchemaEvidence:
@@ -241,7 +238,7 @@ def _check_nesting(sample: Sample, given: Mapping[str, pa.DataType]) -> None:
                 f"is {'a feature list' if feature.feature_list else 'a feature of the context'}, not {type_}",
                 **next(iter(feature.kinds.values()))._asdict(),
                 feature=feature.name,
-                advice=f"pass schema={{{string_literal(feature.name)}: {type_literal(type_of(feature))}}}",
+                remedies=[Remedy("schema", {feature.name: type_of(feature)}, "read it")],
             )
 
 
@@ -262,15 +259,16 @@ def _merged_maps(features: Sequence[FeatureSummary]) -> list[FeatureSummary]:
 
 def _in_both_maps(one: FeatureSummary, other: FeatureSummary) -> SchemaError:
     context, steps = (other, one) if one.feature_list else (one, other)
-    name = string_literal(one.name)
     record = next(iter(context.kinds.values()), None) or next(iter(steps.kinds.values()), None)
     place = record._asdict() if record else {"path": one.path}
     return SchemaError(
         "is both a feature of the context and a feature list",
         **place,
         feature=one.name,
-        advice=f'pass extra="ignore" and schema={{{name}: {type_literal(type_of(context))}}} to read the '
-        f"feature of the context, or schema={{{name}: {type_literal(type_of(steps))}}} to read the feature "
-        "list; "
-        f"schema={{{name}: None}} leaves the column out",
+        remedies=[
+            Remedy("extra", "ignore"),
+            Remedy("schema", {one.name: type_of(context)}, "read the feature of the context"),
+            Remedy("schema", {one.name: type_of(steps)}, "read the feature list"),
+            Remedy("schema", {one.name: None}, "leave the column out"),
+        ],
     )

@@ -293,7 +293,7 @@ def _read_ranges(store: Store, ranges: list[tuple[str, int, int]]) -> list[bytes
         raise TFRecordError(
             "a temporary file with shuffled rows was removed during the write",
             path=store.public(store.root),
-            advice="write again, and do not run dask_tfrecord.cleanup with a short older_than= meanwhile",
+            advice="write again, and do not run dask_tfrecord.cleanup meanwhile",
         ) from None
     for (path, start, stop), content in zip(ranges, found, strict=True):
         if len(content) != stop - start:

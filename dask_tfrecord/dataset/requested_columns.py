@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from dask_tfrecord.codec import RecordType
 from dask_tfrecord.dataset.snapshot.model import Snapshot
-from dask_tfrecord.errors import SchemaError, TFRecordError
+from dask_tfrecord.errors import Remedy, SchemaError, TFRecordError
 from dask_tfrecord.schema.model import Field, Schema, check_names
 from dask_tfrecord.schema.storage_types import innermost
 from dask_tfrecord.schema.type_names import arrow_type
@@ -136,7 +136,10 @@ def origin_clash(name: str) -> SchemaError:
     return SchemaError(
         "the path column or the offset column has the name of another column",
         feature=name,
-        advice='pass another name, such as include_path_column="file" or include_offset_column="at"',
+        remedies=[
+            Remedy("include_path_column", "file", "rename the path column"),
+            Remedy("include_offset_column", "at", "rename the offset column"),
+        ],
     )
 
 
@@ -164,7 +167,7 @@ def check_given_names(names: Sequence[str], known: Sequence[str], *, certain: bo
     """
     unknown = [name for name in names if name not in known]
     if certain and unknown:
-        raise unknown_column("schema=", unknown[0], known, "no record and no directory has the column")
+        raise unknown_column("schema", unknown[0], known, "no record and no directory has the column")
     for name in unknown:
         if near := get_close_matches(name, [other for other in known if other not in names], 1):
             return f"schema= names {name!r}, which no record of the sample has; did you mean {near[0]!r}?"
@@ -182,7 +185,7 @@ def snapshot_columns(snapshot: Snapshot, requested: RequestedColumns) -> Schema:
         schema = schema.select(name for name in schema.names if name not in partition_names)
     for name in requested.hive_types:
         if name not in partition_names:
-            raise unknown_column("hive=", name, partition_names, "no directory has the partition column")
+            raise unknown_column("hive", name, partition_names, "no directory has the partition column")
     check_given_names([*requested.types, *sorted(requested.excluded)], schema.names, certain=True)
     fields = {item.name: item for item in schema.fields}
     stored_types = {name: type_ for name, type_ in requested.types.items() if name not in partition_names}
@@ -209,8 +212,8 @@ def _check_units(name: str, stored: pa.DataType, given: pa.DataType) -> None:
         raise SchemaError(
             f"the records store {stored}, but schema= would interpret the same integers as {given}",
             feature=name,
-            advice="leave the column out of schema= and convert it after reading with .astype, "
-            "or pass use_snapshot=False to read the integers as the type in schema=",
+            advice="give no type, and convert the column after reading with .astype",
+            remedies=[Remedy("use_snapshot", False, "read the integers as this type")],
         )
 
 
@@ -227,18 +230,18 @@ def _unit(type_: pa.DataType) -> tuple[object, ...] | None:
 
 def _parse_types(keyword: str, given: object) -> dict[str, pa.DataType]:
     if not isinstance(given, Mapping):
-        raise _not_types(f"{keyword}={given!r} does not map names to types", keyword)
+        raise _not_types(f"{keyword}={given!r} does not map names to types")
     try:
         for name in given:
             if not isinstance(name, str):
                 raise ValueError(f"{name!r} is not a column name")
         return {name: arrow_type(type_) for name, type_ in given.items()}
     except ValueError as error:
-        raise _not_types(f"{keyword}={given!r} does not map names to types: {error}", keyword) from None
+        raise _not_types(f"{keyword}={given!r} does not map names to types: {error}") from None
 
 
-def _not_types(problem: str, keyword: str) -> TFRecordError:
-    return TFRecordError(problem, advice=f'pass a mapping, such as {keyword}={{"age": pa.int64()}}')
+def _not_types(problem: str) -> TFRecordError:
+    return TFRecordError(problem, advice='give a mapping, such as {"age": pa.int64()}')
 
 
 def unknown_column(keyword: str, name: str, known: Sequence[str], problem: str) -> SchemaError:
@@ -246,4 +249,4 @@ def unknown_column(keyword: str, name: str, known: Sequence[str], problem: str) 
     near = get_close_matches(name, known, 3)
     listed = ", ".join(map(repr, near or known)) or "none"
     hint = f"did you mean {listed}?" if near else f"there are {listed}"
-    return SchemaError(f"{problem} that {keyword} names; {hint}", feature=name)
+    return SchemaError(f"{problem} that {keyword}= names; {hint}", feature=name, keyword=keyword)

@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from dask_tfrecord.codec import FeatureKey, string_literal, type_literal
+from dask_tfrecord.codec import FeatureKey
 from dask_tfrecord.dataset.inferred_schema import type_of
-from dask_tfrecord.errors import SchemaError, TFRecordError
+from dask_tfrecord.errors import Remedy, SchemaError, TFRecordError
 from dask_tfrecord.files.damage import DamagePolicy
 from dask_tfrecord.files.inference import AskedType, FeatureSummary, Sample, sample_split
 from dask_tfrecord.files.options import ReadOptions, SchemaEvidence
@@ -76,7 +76,7 @@ def explained(
 ) -> SchemaError:
     """Extend the error of one value by all other columns of the split whose values do not fit.
 
-    The extended advice mends all of these columns in one step. To find the columns, the whole split is read
+    The remedies mend all of these columns in one step. To find the columns, the whole split is read
     again.
 
     Parameters
@@ -107,32 +107,35 @@ def explained(
             problem += " because no record of the sample has a value for it"
     if others := [one.problem for one in drifts if one.name != drift.name]:
         problem = f"{problem}; other columns of this file differ too: {'; '.join(others)}"
-    return error.replaced(problem=problem, advice=_advice(drifts, schema, options.evidence))
+    return error.replaced(problem=problem, remedies=_remedies(drifts, schema, options.evidence))
 
 
-def _advice(drifts: Sequence[Drift], schema: Schema, evidence: SchemaEvidence | None) -> str:
-    """Return the advice: the arguments that read all of these columns, in one step if possible."""
+def _remedies(drifts: Sequence[Drift], schema: Schema, evidence: SchemaEvidence | None) -> list[Remedy]:
+    """Return the arguments that read all of these columns, in one step if possible."""
     counts = Counter(drift.name for drift in drifts)
     unreadable = [drift.name for drift in drifts if counts[drift.name] > 1 or _is_unreadable(drift, evidence)]
     types = {drift.name: None if drift.name in unreadable else drift.type for drift in drifts}
     without_column = [name for name in types if name not in schema.names]
     if evidence is None and without_column:
-        return 'pass extra="ignore" to leave it out, or use_snapshot=False and infer="all" to read it'
+        ignored = Remedy("extra", "ignore", "leave it out")
+        return [ignored, Remedy("use_snapshot", False), Remedy("infer", "all", "read it")]
     if evidence is not None and not evidence.all_records:
         given = {n: type_ for n, type_ in types.items() if n in evidence.given_kinds or n in unreadable}
         if len(given) < len(types):
-            advice = f'pass infer="all"{f" and {_schema(given)}" if given else ""}'
-            advice += f" to infer the columns from all records, or {_schema(types)} to read this file"
+            effect = "infer the columns from all records"
+            found = [Remedy("infer", "all", "" if given else effect)]
+            found += [Remedy("schema", given, effect)] if given else []
+            found.append(Remedy("schema", types, "read this file"))
             if without_column:
-                advice += ', or extra="ignore" to leave out features that have no column'
-            return advice
-    advice = f"pass {_schema(types)}"
+                found.append(Remedy("extra", "ignore", "leave out features that have no column"))
+            return found
+    effect = "read them" if len(types) > 1 else "read it"
     if unreadable:
         reason = "no type reads values of two kinds, or from both the context and the feature lists"
-        return f"{advice}, which leaves out the columns that are None: {reason}"
-    if any(drift.expected not in (None, *drift.kinds) for drift in drifts):
-        return f"{advice} if all records have this kind; leave the column out if records have both kinds"
-    return advice
+        effect = f"leave out the columns that are None: {reason}"
+    elif any(drift.expected not in (None, *drift.kinds) for drift in drifts):
+        effect += " if all records have this kind; leave the column out if records have both kinds"
+    return [Remedy("schema", types, effect)]
 
 
 def _is_unreadable(drift: Drift, evidence: SchemaEvidence | None) -> bool:
@@ -146,14 +149,6 @@ def _is_unreadable(drift: Drift, evidence: SchemaEvidence | None) -> bool:
     if evidence is not None and drift.name not in evidence.untyped:
         sampled = evidence.given_kinds.get(drift.name, (drift.expected,))
     return len({*drift.kinds, *sampled} - {None}) > 1
-
-
-def _schema(types: dict[str, pa.DataType | None]) -> str:
-    texts = (
-        f"{string_literal(name)}: {None if type_ is None else type_literal(type_)}"
-        for name, type_ in types.items()
-    )
-    return f"schema={{{', '.join(texts)}}}"
 
 
 def _kind(column: Field) -> str:

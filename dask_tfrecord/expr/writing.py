@@ -88,7 +88,8 @@ def _to_table(
         stringified.check_text(strings, name)
         if was_computed and stringified.may_be_collections(strings):
             problem = f"the text of {name!r} looks like printed lists or dicts"
-            warn_client(f"{problem}; {stringified.advice(name)}.")
+            text = f"pass {stringified.as_text(name)} to write the text itself"
+            warn_client(f"{problem}; {stringified.advice(name)}, or {text}.")
     return table
 
 

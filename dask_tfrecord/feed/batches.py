@@ -7,7 +7,7 @@ resuming reads only the window that the state names.
 """
 
 from collections import deque
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from threading import RLock
 from typing import Any, Literal, NamedTuple, Self, get_args
@@ -15,7 +15,7 @@ from typing import Any, Literal, NamedTuple, Self, get_args
 import pyarrow as pa
 
 from dask_tfrecord import arguments
-from dask_tfrecord.errors import TFRecordError
+from dask_tfrecord.errors import TFRecordError, calling
 from dask_tfrecord.feed.numpy_columns import one_chunk
 from dask_tfrecord.feed.order import Order, Uneven, checked_shard, order_rows, read_slices
 from dask_tfrecord.feed.sources import Source, as_source
@@ -125,6 +125,7 @@ def iter_batches(
     plan = plan_batches(
         source,
         batch_size,
+        surface=iter_batches,
         columns=columns,
         batch_mode=batch_mode,
         shuffle=shuffle,
@@ -142,6 +143,7 @@ def plan_batches(
     source: Any,
     batch_size: int = 1024,
     *,
+    surface: Callable[..., Any],
     columns: str | Sequence[str] | None = None,
     batch_mode: BatchMode = "keep",
     shuffle: int | None = None,
@@ -152,7 +154,10 @@ def plan_batches(
     storage_options: dict[str, Any] | None = None,
     filesystem: Filesystem = None,
 ) -> "Plan":
-    """Open a source for the batches of any epoch and shard; see `iter_batches`."""
+    """Open a source for the batches of any epoch and shard; see `iter_batches`.
+
+    Errors of the batches show the remedies that ``surface``, a public function, accepts.
+    """
     arguments.count("batch_size", batch_size, 1)
     arguments.count("shuffle_buffer", shuffle_buffer, 1)
     arguments.count("prefetch", prefetch, 0)
@@ -167,7 +172,7 @@ def plan_batches(
         storage_options=storage_options,
         filesystem=filesystem,
     )
-    return Plan(opened, batch_size, batch_mode, shuffle, shuffle_buffer, uneven, prefetch)
+    return Plan(opened, batch_size, batch_mode, shuffle, shuffle_buffer, uneven, prefetch, surface)
 
 
 @dataclass(frozen=True)
@@ -180,6 +185,8 @@ class Plan:
         Where the rows come from.
     batch_size, batch_mode, shuffle, shuffle_buffer, uneven, prefetch
         As in `iter_batches`.
+    surface : callable
+        The public function that returned the batches.
     """
 
     source: Source
@@ -189,6 +196,7 @@ class Plan:
     shuffle_buffer: int
     uneven: Uneven
     prefetch: int
+    surface: Callable[..., Any]
 
     def batches(
         self,
@@ -255,7 +263,7 @@ class Batches:
         return self
 
     def __next__(self) -> pa.RecordBatch:
-        with self._lock:
+        with self._lock, calling(self._plan.surface):
             position = self._position
             table = self.next_table()
             try:
@@ -275,7 +283,7 @@ class Batches:
         StopIteration
             If there are no more batches.
         """
-        with self._lock:
+        with self._lock, calling(self._plan.surface):
             try:
                 size = 0 if self._closed else self._ready()
                 table = self._take(size) if size else None

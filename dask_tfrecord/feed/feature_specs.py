@@ -184,7 +184,7 @@ def _default(item: Field, given: Any, shape: Sequence[int]) -> Any:
     if given is None:
         defaults: dict[str, Any] = {"float": math.nan, "bytes": b"", "string": ""}
         if item.kind not in defaults:
-            raise missing_integers(item.name)
+            raise missing_integers(item.name, "may have null, because no statistics exclude it")
         given = defaults[item.kind]
     return [given] * math.prod(shape) if shape else given
 
@@ -233,7 +233,7 @@ def tensor_type(item: Field) -> Any:
         raise SchemaError(
             f"no tensor can hold {item.type}",
             feature=item.name,
-            advice="leave the column out with columns=, or give it a type with schema=",
+            advice="leave the column out with columns=",
         )
     return _TENSOR_TYPES[type_]
 

@@ -72,6 +72,7 @@ def serve(
     plan = plan_batches(
         source,
         batch_size,
+        surface=serve,
         columns=columns,
         batch_mode=batch_mode,
         shuffle=shuffle,

@@ -7,7 +7,7 @@ import keras
 import numpy as np
 
 from dask_tfrecord import arguments
-from dask_tfrecord.errors import SchemaError
+from dask_tfrecord.errors import SchemaError, method_of
 from dask_tfrecord.feed.numpy_columns import Array, Ragged, checked_missing, numpy_columns
 from dask_tfrecord.feed.record_table import RecordTable
 from dask_tfrecord.files.storage.filesystem import Filesystem
@@ -92,6 +92,7 @@ class TFRecordPyDataset(keras.utils.PyDataset):
     def __len__(self) -> int:
         return -(-len(self.table) // self._batch_size)
 
+    @method_of(__init__)
     def __getitem__(self, index: int) -> Any:
         if not 0 <= index < len(self):
             raise IndexError(f"batch {index:,} of {len(self):,} batches")

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from dask_tfrecord import arguments
 from dask_tfrecord.dataset.snapshot.model import short_list
-from dask_tfrecord.errors import SchemaError, TFRecordError
+from dask_tfrecord.errors import Remedy, SchemaError, TFRecordError
 
 Array: TypeAlias = npt.NDArray[Any]
 
@@ -143,7 +143,7 @@ def _as_plain(name: str, column: pa.Array) -> pa.Array:
         raise SchemaError(
             f"no tensor can hold {type_}",
             feature=name,
-            advice="leave the column out with columns=, or give it a type with schema=",
+            advice="leave the column out with columns=",
         )
     return column
 
@@ -167,17 +167,18 @@ def fill_value(name: str, type_: pa.DataType, fill: Any) -> pa.Scalar:
         elif is_text(type_):
             fill = "" if pa.types.is_string(type_) or pa.types.is_large_string(type_) else b""
         else:
-            raise missing_integers(name)
+            raise missing_integers(name, "has null")
     try:
         return pa.scalar(fill, type_)
     except (pa.ArrowException, OverflowError, TypeError, ValueError) as error:
         raise SchemaError(f"missing= gives {fill!r}, which is no {type_}: {error}", feature=name) from None
 
 
-def missing_integers(name: str) -> SchemaError:
+def missing_integers(name: str, what: str) -> SchemaError:
     """The error for null in a column whose tensor has no value for null."""
     return SchemaError(
-        "the column has null, and no tensor of integers or booleans can hold null",
+        f"the column {what}, and no tensor of integers or booleans can hold null",
         feature=name,
-        advice=f'pass missing={{"{name}": -1}}, or another value that takes the place of null',
+        remedies=[Remedy("missing", {name: -1}, "replace null by this value, or give another one")],
+        function="",
     )

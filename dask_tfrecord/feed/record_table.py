@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from dask_tfrecord.codec import Decoder
 from dask_tfrecord.dataset.plan import Dataset
-from dask_tfrecord.errors import FileChangedError, TFRecordError
+from dask_tfrecord.errors import FileChangedError, TFRecordError, method_of
 from dask_tfrecord.feed.record_offsets import Records, find_offsets, read_block, store_offsets
 from dask_tfrecord.feed.sources import count_rows, open_to_feed, selected_schema, usable_after_fork
 from dask_tfrecord.files.damage import locate_error
@@ -138,6 +138,7 @@ class RecordTable:
         vars(self).update(state)
         self._prepare()
 
+    @method_of(__init__)
     def store_offsets(self) -> str:
         """Store the offsets of the records beside the snapshot, so that later tables open without the data.
 
@@ -205,6 +206,7 @@ class RecordTable:
         for start in range(0, len(self), 1024):
             yield from _elements(self[start : start + 1024])
 
+    @method_of(__init__)
     def batch(self, indices: Sequence[int] | npt.NDArray[Any]) -> pa.RecordBatch:
         """Read records by their numbers.
 
@@ -238,6 +240,7 @@ class RecordTable:
             return batch
         return batch.take(pa.array(order))
 
+    @method_of(__init__)
     def _one(self, index: int) -> pa.RecordBatch:
         """One record, without the cost of sorting."""
         count = len(self)

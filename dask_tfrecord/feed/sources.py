@@ -18,7 +18,7 @@ from dask_tfrecord.cluster import compute_each
 from dask_tfrecord.dataset.discovery import open_dataset
 from dask_tfrecord.dataset.plan import Dataset
 from dask_tfrecord.dataset.request import ReadRequest
-from dask_tfrecord.errors import SchemaError, TFRecordError
+from dask_tfrecord.errors import SchemaError, TFRecordError, computing
 from dask_tfrecord.files.reading import count_records
 from dask_tfrecord.files.splits import Split
 from dask_tfrecord.files.storage.filesystem import Filesystem
@@ -116,13 +116,16 @@ class CollectionSource:
 
     def read(self, piece: int) -> pa.Table:
         """Compute one partition."""
-        (frame,) = dask.compute(self._partitions[piece], scheduler=self._scheduler)
+        with computing():
+            (frame,) = dask.compute(self._partitions[piece], scheduler=self._scheduler)
         return pandas_to_arrow.to_table(frame, self.schema, write_index=None, lossy="allow")
 
 
 def _computed_partitions(frame: dd.DataFrame, columns: list[str]) -> Any:
     for partition in frame[columns].to_delayed():
-        yield from dask.compute(partition)
+        with computing():
+            found = dask.compute(partition)
+        yield from found
 
 
 def _counts(dataset: Dataset) -> list[int]:
@@ -209,9 +212,9 @@ def _checked_names(columns: Any) -> list[str] | None:
         return None
     names = arguments.names("columns", columns)
     if not names:
-        raise SchemaError("columns= names no column", advice="name one, or omit columns= to read all columns")
+        raise SchemaError("columns= names no column", advice="name one", keyword="columns")
     if len(set(names)) < len(names):
-        raise SchemaError("columns= names a column more than once")
+        raise SchemaError("columns= names a column more than once", keyword="columns")
     return names
 
 

@@ -15,7 +15,7 @@ from dask_tfrecord import arguments
 from dask_tfrecord.codec import HEADER_BYTES
 from dask_tfrecord.codec.codecs import detect
 from dask_tfrecord.dataset.plan import Dataset
-from dask_tfrecord.errors import SchemaError, TFRecordError
+from dask_tfrecord.errors import Remedy, SchemaError, TFRecordError
 from dask_tfrecord.feed.batches import Batches, plan_batches
 from dask_tfrecord.feed.feature_specs import (
     FeatureSpec,
@@ -208,7 +208,9 @@ def _native(
     if shard[1] > max(1, len(splits)):
         raise TFRecordError(
             f"{shard[1]:,} shards of {len(splits):,} files: engine='native' shares whole files",
-            advice="take fewer shards, or pass engine='ours', which shares rows",
+            advice="take fewer shards",
+            remedies=[Remedy("engine", "ours", "share rows")],
+            function="",
         )
     numbers = range(*slice(shard[0], None, shard[1]).indices(len(splits)))
     counts = [splits[number].records for number in numbers]
@@ -298,7 +300,9 @@ def _codec_name(dataset: Dataset, path: str) -> str:
         raise TFRecordError(
             f"TensorFlow cannot decompress {codec}",
             path=dataset.store.public(path),
-            advice="pass engine='ours', or write with compression='gzip'",
+            advice="write the dataset with gzip",
+            remedies=[Remedy("engine", "ours", "decode with this library")],
+            function="",
         )
     return _CODECS[codec]
 
@@ -351,7 +355,8 @@ def _ours(
 ) -> "tf.data.Dataset":
     """Batches that are decoded here, by a thread that TensorFlow's pipeline pulls from."""
     epochs = count()
-    plan = plan_batches(path, columns=schema.names, batch_mode=batch_mode, **keywords)
+    names = schema.names
+    plan = plan_batches(path, surface=tensorflow_dataset, columns=names, batch_mode=batch_mode, **keywords)
 
     def generate() -> Iterator[tuple[Tensors, Tensors]]:
         with plan.batches(next(epochs), shard) as batches:

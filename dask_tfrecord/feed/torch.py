@@ -11,7 +11,7 @@ import torch
 from torch.utils.data import Dataset, IterableDataset, get_worker_info
 
 from dask_tfrecord import arguments
-from dask_tfrecord.errors import TFRecordError
+from dask_tfrecord.errors import TFRecordError, method_of
 from dask_tfrecord.feed.batches import Batches, plan_batches
 from dask_tfrecord.feed.numpy_columns import (
     Array,
@@ -192,6 +192,7 @@ class TFRecordBatches(IterableDataset[Any]):
         self._plan = plan_batches(
             path,
             batch_size,
+            surface=TFRecordBatches.__init__,
             columns=columns,
             batch_mode="drop" if drop_last else "keep",
             shuffle=shuffle,
@@ -382,10 +383,12 @@ class TFRecordTable(Dataset[Any]):
     def __len__(self) -> int:
         return len(self.table)
 
+    @method_of(__init__)
     def __getitem__(self, index: int) -> Tensors:
         batch = self.table.batch([index])
         return {name: values[0] for name, values in to_tensors(batch, self._missing).items()}
 
+    @method_of(__init__)
     def __getitems__(self, indices: Sequence[int]) -> Tensors:
         """The tensors of a whole batch."""
         return _Collated(to_tensors(self.table.batch(indices), self._missing))

@@ -1,4 +1,4 @@
-"""Damage: the policy, what was skipped, the quarantine that keeps its bytes, and the advice in errors."""
+"""Damage: the policy, what was skipped, the quarantine that keeps its bytes, and the remedies in errors."""
 
 import hashlib
 import os
@@ -6,14 +6,19 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from dask_tfrecord.codec import PAYLOAD_PROBLEM, Checked
-from dask_tfrecord.errors import CorruptRecordError, CorruptRecordWarning, FileChangedError, TFRecordError
-from dask_tfrecord.files.storage.glob_advice import NO_GLOBS, SuggestedGlobs, exclusion_advice
+from dask_tfrecord.codec import DAMAGED_DATA, MAX_RECORD_BYTES, PAYLOAD_REASONS, TOO_LONG, Checked
+from dask_tfrecord.errors import (
+    CorruptRecordError,
+    CorruptRecordWarning,
+    FileChangedError,
+    Remedy,
+    TFRecordError,
+)
 from dask_tfrecord.files.storage.store import Store
 
 OnCorrupt = Literal["raise", "skip", "quarantine"]
@@ -26,9 +31,15 @@ _LISTED = 10
 _WAITING_ROWS = 1 << 14
 _WAITING_BYTES = 1 << 22
 
-_ADVICE_AT_START = "check that it is a TFRecord file, uncompressed or compressed with a supported codec"
-_ADVICE_AS_BYTES = 'pass record_type="bytes" to read the payload of every record as bytes'
-_ADVICE_ON_DAMAGE = 'pass on_corrupt="skip" to read_tfrecord to skip it and read all other records'
+# What to do about a file that is no TFRecord file.
+LEAVE_OUT = (
+    'move the file elsewhere, give it a name that begins with "_" or ".", or name only the other files'
+)
+
+_CHECK = "check that it is a TFRecord file, uncompressed or compressed with a supported codec"
+_SKIP = Remedy("on_corrupt", "skip", "skip it and read all other records")
+_AS_BYTES = Remedy("record_type", "bytes", "read the payload of every record as bytes")
+_ANY_LENGTH = Remedy("max_record_bytes", MAX_RECORD_BYTES, "read a record of any length")
 
 LOG = pa.schema(
     [
@@ -77,24 +88,29 @@ def check_policy(policy: DamagePolicy) -> None:
     if mode == "quarantine" and policy.quarantine is None:
         raise TFRecordError(
             'on_corrupt="quarantine" requires a directory for the damaged bytes',
-            advice="pass quarantine_path=",
+            remedies=[Remedy("quarantine_path", "damaged", "keep them in a directory of this name")],
+            keyword="on_corrupt",
         )
     if mode != "quarantine" and policy.quarantine is not None:
         raise TFRecordError(
-            f"quarantine_path= has no effect with on_corrupt={mode!r}", advice='pass on_corrupt="quarantine"'
+            f"quarantine_path= has no effect with on_corrupt={mode!r}",
+            remedies=[Remedy("on_corrupt", "quarantine", "keep damaged bytes in this directory")],
+            keyword="quarantine_path",
         )
     if most is None:
         return
     if mode == "raise":
         raise TFRecordError(
             f"max_corrupt={most!r} has no effect, because any damage raises",
-            advice='pass on_corrupt="skip" or "quarantine"',
+            remedies=[Remedy("on_corrupt", "skip", "skip damage up to this limit")],
+            keyword="max_corrupt",
         )
     is_count = isinstance(most, int) and not isinstance(most, bool) and most >= 0
     if not is_count and not (isinstance(most, float) and 0 < most < 1):
         raise TFRecordError(
             f"max_corrupt={most!r} is not a valid limit",
-            advice="pass a number of records such as 100, or a fraction between 0 and 1 such as 0.01",
+            advice="give a number of records such as 100, or a fraction between 0 and 1 such as 0.01",
+            keyword="max_corrupt",
         )
 
 
@@ -106,7 +122,14 @@ def check_quarantine_path(quarantine: Store, store: Store) -> None:
         raise TFRecordError(
             "the quarantine is inside the dataset that is read, so later reads would treat its files as data",
             path=quarantine.public(quarantine.root),
-            advice=f"pass a quarantine_path= outside of it, or {store.public(store.join('_quarantine'))}",
+            advice="choose a directory outside of the dataset",
+            remedies=[
+                Remedy(
+                    "quarantine_path",
+                    store.public(store.join("_quarantine")),
+                    "keep the damaged bytes where readers of the dataset ignore them",
+                )
+            ],
         )
 
 
@@ -213,7 +236,7 @@ class Losses:
         return CorruptRecordError(
             f"{self.count:,} {among and among + ' '}records or ranges of the partition are damaged",
             path=path,
-            advice=f"pass a max_corrupt= above {self.policy.max_corrupt} to read the other records anyway",
+            remedies=[Remedy("max_corrupt", None, "read the other records anyway")],
         )
 
 
@@ -294,9 +317,9 @@ class _Log:
 
 
 def locate_error(
-    error: TFRecordError, path: str, first: int, globs: SuggestedGlobs = NO_GLOBS
+    error: TFRecordError, path: str, first: int, longest: int = MAX_RECORD_BYTES
 ) -> TFRecordError:
-    """Return the error with its file, its record number in the file, and advice.
+    """Return the error with its file, its record number in the file, and remedies.
 
     Parameters
     ----------
@@ -306,25 +329,30 @@ def locate_error(
         The file, without credentials.
     first : int
         Number in the file of the first record that was read.
-    globs : SuggestedGlobs
-        Globs for the advice, which may match the other files.
+    longest : int
+        The limit ``max_record_bytes``.
     """
     damaged = isinstance(error, CorruptRecordError) and not isinstance(error, FileChangedError)
     if error.record is not None or damaged:
         error = error.replaced(record=first + (error.record or 0))
-    return error.located(path=path, advice=_advice(error, path, globs))
+    error = error.located(path=path)
+    return (
+        error.replaced(**_actions(error, longest))
+        if damaged and not (error.advice or error.remedies)
+        else error
+    )
 
 
-def _advice(error: TFRecordError, path: str, globs: SuggestedGlobs) -> str | None:
-    """Return the advice for an error about damage; None for other errors."""
-    if not isinstance(error, CorruptRecordError) or isinstance(error, FileChangedError):
-        return None
-    if "max_record_bytes" in error.problem:
-        return f"pass a larger max_record_bytes=; if it is damaged, {_ADVICE_ON_DAMAGE}"
-    if error.problem.startswith(PAYLOAD_PROBLEM):
-        rest = _ADVICE_ON_DAMAGE if error.record else exclusion_advice(globs, path)
-        return f"{_ADVICE_AS_BYTES}, or {rest.removeprefix('pass ')}"
-    if error.offset or "record data" in error.problem:
-        return _ADVICE_ON_DAMAGE
-    rest = exclusion_advice(globs, path)
-    return f"{_ADVICE_AT_START}, or {rest}" if "with the glob" in rest else _ADVICE_AT_START
+def _actions(error: TFRecordError, longest: int) -> dict[str, Any]:
+    """Return the advice and the remedies for an error about damage."""
+    if error.reason == TOO_LONG:
+        return {"remedies": [_ANY_LENGTH] * (longest < MAX_RECORD_BYTES) + [_SKIP]}
+    if error.reason in PAYLOAD_REASONS:
+        return (
+            {"remedies": [_AS_BYTES, _SKIP]}
+            if error.record
+            else {"advice": LEAVE_OUT, "remedies": [_AS_BYTES]}
+        )
+    if error.offset or error.reason == DAMAGED_DATA:
+        return {"remedies": [_SKIP]}
+    return {"advice": f"{_CHECK}; otherwise {LEAVE_OUT}"}

@@ -6,7 +6,6 @@ from typing import Literal
 from dask_tfrecord.codec import MAX_RECORD_BYTES, RecordType
 from dask_tfrecord.codec.codecs import Compression
 from dask_tfrecord.files.damage import RAISE, DamagePolicy
-from dask_tfrecord.files.storage.glob_advice import NO_GLOBS, SuggestedGlobs
 from dask_tfrecord.schema.model import Lossy
 
 # The codec of the files to read. "infer" detects it by the first bytes of each file.
@@ -51,8 +50,6 @@ class ReadOptions:
         True if the records are read as Examples because no record of a sample had a feature list.
     evidence : SchemaEvidence, optional
         What the schema was inferred from. None if it was not inferred.
-    globs : SuggestedGlobs
-        Globs that an error proposes if a file is not a TFRecord file (see `suggest_globs`).
     """
 
     compression: ReadCompression = "infer"
@@ -64,7 +61,6 @@ class ReadOptions:
     offset_column: str | None = None
     is_type_inferred: bool = False
     evidence: SchemaEvidence | None = None
-    globs: SuggestedGlobs = NO_GLOBS
 
     @property
     def origin_columns(self) -> tuple[str, ...]:

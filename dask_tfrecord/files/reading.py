@@ -364,7 +364,7 @@ def run_kernel(
                     damaged = Checked.one_range(len(rest), error.problem, continues=checked.is_open)
                     return lost.add(window.offset, rest, damaged)
     except TFRecordError as error:
-        raise locate_error(error, path, record, options.globs) from None
+        raise locate_error(error, path, record, options.max_record_bytes) from None
 
 
 def _check(check: Callable[..., Checked], window: Window, data: memoryview) -> Checked:

@@ -8,12 +8,12 @@ import pyarrow as pa
 from dask_tfrecord.codec import HEADER_BYTES, Damage, frame_size
 from dask_tfrecord.codec.codecs import Compression, codec_of_suffix, decompressor, detect, is_frame
 from dask_tfrecord.codec.lookalikes import LOOK_BYTES, looks_like
-from dask_tfrecord.errors import CorruptRecordError, FileChangedError, TFRecordError
+from dask_tfrecord.errors import CorruptRecordError, FileChangedError, Remedy, TFRecordError
+from dask_tfrecord.files.damage import LEAVE_OUT
 from dask_tfrecord.files.options import ReadCompression, ReadOptions
 from dask_tfrecord.files.part_names import is_part
 from dask_tfrecord.files.splits import Split
 from dask_tfrecord.files.storage.checksum import Checksum, ChecksumReader
-from dask_tfrecord.files.storage.glob_advice import exclusion_advice
 from dask_tfrecord.files.storage.store import Store
 
 ReadInto = Callable[[memoryview], int]
@@ -217,12 +217,7 @@ def open_window(store: Store, split: Split, options: ReadOptions, size: int) -> 
                 raise changed_since_snapshot(store, file.path)
         except CorruptRecordError as error:
             if error.offset == 0 and (problem := window.other_format()):
-                raise CorruptRecordError(
-                    problem,
-                    record=error.record,
-                    offset=0,
-                    advice=exclusion_advice(options.globs, store.public(file.path)),
-                ) from None
+                raise CorruptRecordError(problem, record=error.record, offset=0, advice=LEAVE_OUT) from None
             raise
 
 
@@ -257,7 +252,8 @@ def block_compression(split: Split, head: bytes) -> Compression | None:
         raise TFRecordError(
             f"the file cannot be read from byte {split.start.offset:,} on: it is compressed, and its name "
             "does not end in the suffix of a codec",
-            advice="restore the file's original name, or read it as a whole with blocksize=None",
+            advice="restore the file's original name",
+            remedies=[Remedy("blocksize", None, "read it as a whole")],
         )
     return codec
 
@@ -267,7 +263,7 @@ def _check_compression(found: Compression | None, wanted: ReadCompression, size:
         raise CorruptRecordError(
             f"the file's first bytes are not {wanted or 'uncompressed TFRecord'}",
             offset=0,
-            advice='pass compression="infer", which detects the codec of each file by its first bytes',
+            remedies=[Remedy("compression", "infer", "detect the codec of each file by its first bytes")],
         )
 
 
@@ -279,5 +275,6 @@ def changed_since_snapshot(store: Store, path: str) -> FileChangedError:
     return FileChangedError(
         "the content is not the one in the dataset's snapshot (the CRC-32C differs)",
         path=store.public(path),
-        advice=f"{advice}; use_snapshot=False reads the files without the snapshot",
+        advice=advice,
+        remedies=[Remedy("use_snapshot", False, "read the files without the snapshot")],
     )

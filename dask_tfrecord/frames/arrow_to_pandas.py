@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from dask.dataframe.utils import clear_known_categories
 
-from dask_tfrecord.errors import SchemaError
+from dask_tfrecord.errors import Remedy, SchemaError
 from dask_tfrecord.schema.model import Schema
 from dask_tfrecord.schema.storage_types import is_list, kind_and_depth
 
@@ -23,6 +23,8 @@ _OBJECT_KINDS = ("bytes", "string")
 
 # NumPy's NaT is this integer in every unit. In Arrow the same integer is a valid time or duration.
 _NAT = -(2**63)
+
+_ARROW_DTYPES = Remedy("dtype_backend", "pyarrow", "read Arrow dtypes, which hold it")
 
 
 def to_pandas(
@@ -151,7 +153,8 @@ def _checked_for_numpy(column: pa.ChunkedArray, name: str) -> pa.ChunkedArray:
             f"the value is null, which NumPy's {column.type} cannot hold",
             record=column.is_null().index(True).as_py(),
             feature=name,
-            advice='leave nullable=False out of schema=, or pass dtype_backend="pyarrow"',
+            advice="leave nullable=False out of the schema",
+            remedies=[_ARROW_DTYPES],
         )
     _check_no_nat(column, name)
     return column
@@ -168,7 +171,7 @@ def _check_no_nat(column: pa.ChunkedArray, name: str) -> None:
         raise SchemaError(
             f"a value of type {column.type} is -2^63, which is NumPy's NaT, so NumPy would read it as null",
             feature=name,
-            advice='pass dtype_backend="pyarrow"',
+            remedies=[_ARROW_DTYPES],
         )
 
 

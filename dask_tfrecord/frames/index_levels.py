@@ -5,7 +5,7 @@ from typing import Any
 
 import pandas as pd
 
-from dask_tfrecord.errors import SchemaError
+from dask_tfrecord.errors import Remedy, SchemaError
 
 
 def index_levels(meta: pd.DataFrame, write_index: bool | None) -> tuple[tuple[str, str | None], ...]:
@@ -32,7 +32,9 @@ def index_levels(meta: pd.DataFrame, write_index: bool | None) -> tuple[tuple[st
     if invalid:
         raise SchemaError(
             f"the index is named {invalid[0]!r}, which is not a string",
-            advice='rename it with ddf.rename_axis(index="name"), or pass write_index=False to drop it',
+            advice='rename it with ddf.rename_axis(index="name")',
+            remedies=[Remedy("write_index", False, "drop it")],
+            function="to_tfrecord",
         )
     return tuple(zip(_column_names(meta), names, strict=True))
 
@@ -44,7 +46,9 @@ def index_to_columns(frame: pd.DataFrame, names: Sequence[str] | None = None) ->
     if clash:
         raise SchemaError(
             f"the index would become the column {clash[0]!r}, which already exists",
-            advice="rename the index or the column, or pass write_index=False to drop the index",
+            advice="rename the index or the column",
+            remedies=[Remedy("write_index", False, "drop the index")],
+            function="to_tfrecord",
         )
     return frame.reset_index(names=list(names))
 

@@ -7,7 +7,7 @@ import pandas as pd
 import pyarrow as pa
 
 from dask_tfrecord.cluster import warn_client
-from dask_tfrecord.errors import SchemaError
+from dask_tfrecord.errors import Remedy, SchemaError
 from dask_tfrecord.frames import object_columns, stringified
 from dask_tfrecord.frames.column_types import (
     CONVERSION_ERRORS,
@@ -21,10 +21,10 @@ from dask_tfrecord.frames.column_types import (
     type_of,
 )
 from dask_tfrecord.frames.index_levels import index_to_columns
-from dask_tfrecord.schema.conversion import RoundedError, convert
+from dask_tfrecord.schema.conversion import convert
 from dask_tfrecord.schema.model import Field, Lossy, Schema
-from dask_tfrecord.schema.storage_types import kind_and_depth
-from dask_tfrecord.schema.storage_values import MisfitError
+from dask_tfrecord.schema.storage_types import kind_and_depth, of_column
+from dask_tfrecord.schema.storage_values import ROUND, MisfitError, RoundedError
 
 
 def to_table(
@@ -57,7 +57,9 @@ def to_table(
         raise SchemaError(
             f"a partition has the index {named}, but the meta of the collection has no named index",
             advice="pass meta= with the index where the collection is made, call .reset_index() on its "
-            "partitions, or pass write_index=False to drop the index",
+            "partitions",
+            remedies=[Remedy("write_index", False, "drop the index")],
+            function="to_tfrecord",
         )
     arrays = _column_arrays(frame)
     if len(frame.columns) != len(schema.fields) or set(arrays) != set(schema.names):
@@ -85,24 +87,28 @@ def _to_arrow(array: Any, frame: pd.DataFrame, item: Field, lossy: Lossy) -> pa.
 
 
 def _convert_or_raise(column: "pd.Series[Any]", item: Field, lossy: Lossy) -> pa.Array | pa.ChunkedArray:
-    advice: str | None
     try:
         return _convert(column, item.type, lossy)
     except CONVERSION_ERRORS as error:
-        try:
-            kind_and_depth(type_of(column))
-            advice = f'pass schema={{"{item.name}": ...}} with a type that holds all values of the column'
-        except SchemaError as refusal:  # no type holds them
-            advice = refusal.advice
-        if isinstance(error, MisfitError) and error.advice:
-            advice = error.advice
-        if is_text(column.dtype) and is_bytes_or_list(item.type):
-            advice = stringified.advice(item.name)
+        advice, remedies = error.advice if isinstance(error, MisfitError) else None, []
+        if isinstance(error, RoundedError):
+            remedies = [ROUND]
+        elif is_text(column.dtype) and is_bytes_or_list(item.type):
+            advice, remedies = stringified.advice(item.name), [stringified.as_text(item.name)]
+        elif not advice:
+            try:
+                type_ = type_of(column)
+                kind_and_depth(type_)
+                remedies = [Remedy("schema", {item.name: type_}, "hold all values of the column")]
+            except SchemaError as refusal:
+                advice, remedies = refusal.advice, [*of_column(refusal, item.name).remedies]
         raise SchemaError(
             f"a value does not fit {item.type}: {first_line(error)}",
             record=_first_misfit(column, item.type, lossy),
             feature=item.name,
             advice=advice,
+            remedies=remedies,
+            function="to_tfrecord",
         ) from None
 
 

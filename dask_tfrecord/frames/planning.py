@@ -8,7 +8,7 @@ import pandas as pd
 import pyarrow as pa
 
 from dask_tfrecord.codec import RecordType
-from dask_tfrecord.errors import SchemaError, literal
+from dask_tfrecord.errors import Remedy, SchemaError, literal
 from dask_tfrecord.frames import stringified
 from dask_tfrecord.frames.column_types import (
     category_array,
@@ -22,7 +22,7 @@ from dask_tfrecord.frames.column_types import (
 from dask_tfrecord.frames.index_levels import index_to_columns
 from dask_tfrecord.schema.conversion import convert
 from dask_tfrecord.schema.model import Field, Schema, check_names
-from dask_tfrecord.schema.storage_types import canonical_type, innermost, is_list, is_lossy, kind_and_depth
+from dask_tfrecord.schema.storage_types import canonical_type, innermost, is_list, is_lossy
 from dask_tfrecord.schema.storage_values import MisfitError
 from dask_tfrecord.schema.type_names import arrow_type
 
@@ -162,7 +162,7 @@ def _given_types(schema: Types | pa.Schema | None) -> dict[str, pa.DataType]:
     if not isinstance(schema, Mapping | None):
         raise SchemaError(
             f"schema={schema!r} does not map column names to types",
-            advice='pass a dict such as {"age": pa.int64()}',
+            advice='give a dict such as {"age": pa.int64()}',
         )
     return {name: _given_type(name, type_) for name, type_ in (schema or {}).items()}
 
@@ -179,7 +179,7 @@ def _given_type(name: str, given: Any) -> pa.DataType:
     raise SchemaError(
         f"schema= has no valid type for the column: {problem}",
         feature=str(name),
-        advice=f"pass a type, such as {literal({name: pa.int64()})}",
+        advice=f"give a type, such as {literal({name: pa.int64()})}",
     )
 
 
@@ -199,27 +199,24 @@ def _check_partition_on(partition_on: Sequence[str], columns: list[str]) -> None
     if unknown:
         raise SchemaError(f"Partitioning on non-existent column {unknown[0]!r}; the columns are {columns}")
     if len(set(partition_on)) < len(partition_on):
-        raise SchemaError(f"partition_on={list(partition_on)} names a column more than once")
+        raise SchemaError(
+            f"partition_on={list(partition_on)} names a column more than once", keyword="partition_on"
+        )
     if len(partition_on) == len(columns):
         raise SchemaError(
             "No data left to save outside partition columns",
-            advice="leave a column out of partition_on=, or add a column to the DataFrame",
+            advice="partition on fewer columns, or add a column to the DataFrame",
         )
 
 
 def _partition_field(item: Field) -> Field:
     """Return the partition column, or raise if its values cannot be directory names."""
-    if not pa.types.is_null(item.type):
-        try:
-            depth = kind_and_depth(item.type)[1]
-        except SchemaError as error:
-            raise error.located(feature=item.name) from None
-        if depth:
-            raise SchemaError(
-                f"values of the type {item.type} cannot be directory names",
-                feature=item.name,
-                advice="partition on a column of numbers, strings, bytes, dates or times",
-            )
+    if not pa.types.is_null(item.type) and item.depth:
+        raise SchemaError(
+            f"values of the type {item.type} cannot be directory names",
+            feature=item.name,
+            advice="partition on a column of numbers, strings, bytes, dates or times",
+        )
     return item
 
 
@@ -233,7 +230,8 @@ def _warn_of_converted_text(meta: pd.DataFrame, given: Types) -> None:
         columns = ", ".join(map(repr, text))
         warnings.warn(
             f"schema= gives {columns} a bytes or list type, but Dask loaded text, perhaps due to its option "
-            f"dataframe.convert-string; {stringified.advice(text[0])}.",
+            f"dataframe.convert-string; {stringified.advice(text[0])}, or pass "
+            f"{stringified.as_text(text[0])} to write the text itself.",
             UserWarning,
             stacklevel=5,
         )
@@ -266,7 +264,9 @@ def _typed_columns(
     raise SchemaError(
         "no partition has a value that shows the type of the column",
         feature=name,
-        advice=f"pass schema={literal({name: example})} or another type, or drop the column",
+        advice="drop the column",
+        remedies=[Remedy("schema", {name: example}, "write this type, or name another")],
+        function="to_tfrecord",
     )
 
 
@@ -287,11 +287,12 @@ def _shared_categories(typed: Mapping[str, "pd.Series[Any]"], types: Types, meta
         if len(known):
             categories[name] = _converted_categories(known, type_, name)
         elif type_.ordered:
-            known_type = literal({name: type_.value_type})
             raise SchemaError(
                 "the categories are ordered, but unknown",
                 feature=name,
-                advice=f"pass schema={known_type}, or use ddf.categorize({literal([name])})",
+                advice=f"use ddf.categorize({literal([name])})",
+                remedies=[Remedy("schema", {name: type_.value_type}, "write a column without categories")],
+                function="to_tfrecord",
             )
     return categories
 
@@ -303,5 +304,7 @@ def _converted_categories(known: pa.Array, type_: pa.DataType, name: str) -> pa.
         raise SchemaError(
             f"the categories are {known.type}, which does not fit {type_.value_type}: {first_line(error)}",
             feature=name,
-            advice=f"pass schema={literal({name: known.type})} or leave it out",
+            advice="give the column no type",
+            remedies=[Remedy("schema", {name: known.type}, "write the type of the categories")],
+            function="to_tfrecord",
         ) from None

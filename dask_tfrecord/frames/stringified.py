@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 import pyarrow as pa
 
-from dask_tfrecord.errors import SchemaError, literal
+from dask_tfrecord.errors import Remedy, SchemaError, literal
 from dask_tfrecord.frames.object_columns import to_arrow
 from dask_tfrecord.schema.storage_types import TEXT, is_any
 
@@ -67,6 +67,8 @@ def check_objects(values: "pd.Series[Any] | pd.Index[Any]", name: str) -> None:
         f"Dask's option dataframe.convert-string converts the {kind} objects of this column to text",
         feature=name,
         advice=advice(name, _arrow_type(values)),
+        remedies=[as_text(name)],
+        function="to_tfrecord",
     )
 
 
@@ -109,6 +111,8 @@ def check_text(strings: list[str], name: str) -> None:
         f"the text of this column looks like printed objects, such as {_shortened(certain)}",
         feature=name,
         advice=advice(name, "pa.binary()" if certain.startswith("b") else "pa.list_(pa.float32())"),
+        remedies=[as_text(name)],
+        function="to_tfrecord",
     )
 
 
@@ -122,9 +126,13 @@ def advice(name: str, type_: str = "pa.binary()") -> str:
     return (
         "give the column an Arrow dtype before Dask loads it, "
         f'.astype({{"{name}": pd.ArrowDtype({type_})}}), or build the collection under '
-        'dask.config.set({"dataframe.convert-string": False}); to write the text itself, pass '
-        f'schema={{"{name}": pa.string()}}'
+        'dask.config.set({"dataframe.convert-string": False})'
     )
+
+
+def as_text(name: str) -> Remedy:
+    """Return the argument that writes the text of a column."""
+    return Remedy("schema", {name: pa.string()}, "write the text itself")
 
 
 def _is_printed_object(string: str) -> bool:

@@ -10,11 +10,13 @@ import pyarrow.compute as pc
 from pyarrow import types
 
 from dask_tfrecord.schema.storage_types import BINARY, TEXT, is_any, is_list
-from dask_tfrecord.schema.storage_values import MisfitError, check_range, integer_type, with_values
-
-
-class RoundedError(MisfitError):
-    """The float type of the target has no float that is equal to a value."""
+from dask_tfrecord.schema.storage_values import (
+    MisfitError,
+    RoundedError,
+    check_range,
+    integer_type,
+    with_values,
+)
 
 
 def convert(array: pa.Array, type_: pa.DataType, *, rounded: bool = False) -> pa.Array:
@@ -123,10 +125,9 @@ def _floats(array: pa.Array, type_: pa.DataType, *, rounded: bool) -> pa.Array:
     if row >= 0:
         raise MisfitError(row, f"{array[row]} is too large for {type_} and would become infinite")
     if not rounded:
-        advice = 'pass lossy="allow" to store the nearest float, or another type in schema='
-        _check_same(array, converted, wide, back, RoundedError, advice)
+        _check_same(array, converted, wide, back, RoundedError)
         if types.is_decimal(array.type):
-            _check_same(array, converted, array, wide.cast(array.type), RoundedError, advice)
+            _check_same(array, converted, array, wide.cast(array.type), RoundedError)
     return converted
 
 
@@ -166,7 +167,6 @@ def _check_same(
     before: pa.Array,
     after: pa.Array,
     error: type[MisfitError] = MisfitError,
-    advice: str | None = None,
 ) -> None:
     """Raise for the first row whose value differs before and after the conversion."""
     before, after = _comparable(before), _comparable(after)
@@ -175,7 +175,7 @@ def _check_same(
     same = pc.fill_null(pc.equal(before, after), False)
     row = _first_true(pc.invert(pc.or_(same, pc.and_(before.is_null(), after.is_null()))))
     if row >= 0:
-        raise error(row, f"{_value_text(array, row)} would become {_value_text(converted, row)}", advice)
+        raise error(row, f"{_value_text(array, row)} would become {_value_text(converted, row)}")
 
 
 def _comparable(array: pa.Array) -> pa.Array:

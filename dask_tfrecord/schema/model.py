@@ -16,9 +16,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dask_tfrecord.codec import Column, Kind, RecordType
-from dask_tfrecord.errors import SchemaError
-from dask_tfrecord.schema.storage_types import canonical_type, is_lossy, kind_and_depth
-from dask_tfrecord.schema.storage_values import STORAGE_TYPES, MisfitError, is_stored, load, store
+from dask_tfrecord.errors import Remedy, SchemaError
+from dask_tfrecord.schema.storage_types import canonical_type, is_lossy, kind_and_depth, of_column
+from dask_tfrecord.schema.storage_values import (
+    ROUND,
+    STORAGE_TYPES,
+    MisfitError,
+    RoundedError,
+    is_stored,
+    load,
+    store,
+)
 
 Lossy = Literal["warn", "allow", "raise"]
 
@@ -73,7 +81,10 @@ class Field:
         """The column as the kernel needs it."""
         if pa.types.is_null(self.type):  # a feature without values
             return Column(self.name, "bytes", 1)
-        return Column(self.name, *kind_and_depth(self.type))
+        try:
+            return Column(self.name, *kind_and_depth(self.type))
+        except SchemaError as error:
+            raise of_column(error, self.name) from None
 
     @property
     def lossy(self) -> bool:
@@ -97,7 +108,7 @@ class Field:
                 load(array.dictionary_decode(), self.type, self.categories)
             return store(array, exact=lossy == "raise")
         except _CAST_ERRORS as error:
-            raise self._error(error) from None
+            raise self._error(error, "to_tfrecord") from None
 
     def load(self, array: pa.Array) -> pa.Array:
         """Convert values that the kernel decoded to the column's type.
@@ -112,7 +123,7 @@ class Field:
         try:
             return load(array, self.type, self.categories)
         except _CAST_ERRORS as error:
-            raise self._error(error) from None
+            raise self._error(error, "read_tfrecord") from None
 
     def no_rows(self) -> pa.Array:
         """Return an empty array of the column's type. That of a dictionary type has the known categories."""
@@ -125,9 +136,19 @@ class Field:
         categories = "" if self.categories is None else f", categories={self.categories.to_pylist()}"
         return f"Field({self.name!r}, {self.type}{categories})"
 
-    def _error(self, error: Exception) -> SchemaError:
+    def _error(self, error: Exception, function: str) -> SchemaError:
         if isinstance(error, MisfitError):
-            return SchemaError(error.problem, record=error.row, feature=self.name, advice=error.advice)
+            remedies = (
+                [] if error.wider is None else [Remedy("schema", {self.name: error.wider}, "hold all values")]
+            )
+            return SchemaError(
+                error.problem,
+                record=error.row,
+                feature=self.name,
+                advice=error.advice,
+                remedies=[ROUND] if isinstance(error, RoundedError) else remedies,
+                function=function,
+            )
         return SchemaError(f"pyarrow {pa.__version__} cannot convert {self.type}: {error}", feature=self.name)
 
 
@@ -390,15 +411,14 @@ def check_names(names: Sequence[object]) -> None:
 
 
 def _check_type(item: Field, record_type: RecordType) -> None:
-    try:
-        depth = item.depth
-    except SchemaError as error:
-        raise error.located(feature=item.name) from None
+    depth = item.depth
     if depth > (1 if record_type == "example" else 2):
         raise SchemaError(
             f"{item.type} nests lists deeper than record_type={record_type!r} allows",
             feature=item.name,
-            advice='pass record_type="sequence_example"' if depth == 2 else "flatten the lists",
+            advice=None if depth == 2 else "flatten the lists",
+            remedies=[Remedy("record_type", "sequence_example", "allow lists of lists")] * (depth == 2),
+            function="",
         )
 
 
@@ -408,7 +428,9 @@ def _check_payload(fields: Sequence[Field]) -> None:
         names = _list(item.name for item in fields)
         raise SchemaError(
             f'record_type="bytes" stores exactly one binary or string column, not {names}',
-            advice='select such a column, or pass record_type="example"',
+            advice="select such a column",
+            remedies=[Remedy("record_type", "example", "store several columns")],
+            function="",
         )
 
 
@@ -420,6 +442,6 @@ def _check_only_nulls(array: pa.Array, name: str) -> pa.Array:
             "the record holds bytes, the column is null",
             record=row,
             feature=name,
-            advice=f'pass schema={{"{name}": pa.binary()}}',
+            remedies=[Remedy("schema", {name: pa.binary()}, "read it")],
         )
     return pa.nulls(len(array))

@@ -7,7 +7,7 @@ import pyarrow as pa
 from pyarrow import types
 
 from dask_tfrecord.codec import Kind
-from dask_tfrecord.errors import SchemaError, literal
+from dask_tfrecord.errors import Remedy, SchemaError
 
 _Tests = tuple[Callable[[pa.DataType], bool], ...]
 
@@ -30,7 +30,7 @@ _KINDS: dict[Kind, _Tests] = {
     "string": TEXT,
 }
 _ADVICE: tuple[tuple[Callable[[pa.DataType], bool], str], ...] = (
-    (types.is_null, "name the type of its values with schema="),
+    (types.is_null, "name the type of its values"),
     (types.is_struct, "make each of its fields a column"),
     (types.is_map, "make its keys and its values two list columns"),
     (types.is_interval, "make its months, days and nanoseconds three columns"),
@@ -44,12 +44,25 @@ def kind_and_depth(type_: pa.DataType) -> tuple[Kind, int]:
     Raises
     ------
     SchemaError
-        For a type that no feature can hold. The error has no column name.
+        For a type that no feature can hold. The error has no column name; see `of_column`.
     """
     found = _find(type_)
     if isinstance(found, pa.DataType):
-        raise SchemaError(f"TFRecord has no feature for the type {found}", advice=_advice(type_, found))
+        advice = next((text for test, text in _ADVICE if test(found)), None)
+        instead = None if advice else _storable(type_)
+        raise SchemaError(
+            f"TFRecord has no feature for the type {found}",
+            advice=advice or (None if instead else "leave the column out"),
+            remedies=[Remedy("schema", instead, "store the values")] if instead else (),
+            function="",
+        )
     return found
+
+
+def of_column(error: SchemaError, name: str) -> SchemaError:
+    """Return an error of `kind_and_depth` with the name of the column."""
+    remedies = [remedy._replace(value={name: remedy.value}) for remedy in error.remedies]
+    return error.replaced(feature=name, remedies=remedies)
 
 
 def _find(type_: pa.DataType) -> tuple[Kind, int] | pa.DataType:
@@ -70,14 +83,6 @@ def _find(type_: pa.DataType) -> tuple[Kind, int] | pa.DataType:
         if is_any(type_, tests):
             return kind, 0
     return type_
-
-
-def _advice(type_: pa.DataType, unsupported: pa.DataType) -> str:
-    for test, text in _ADVICE:
-        if test(unsupported):
-            return text
-    instead = _storable(type_)
-    return f"pass {literal(instead)} for the column in schema=" if instead else "leave the column out"
 
 
 def _storable(type_: pa.DataType) -> pa.DataType | None:

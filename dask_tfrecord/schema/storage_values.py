@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import types
 
+from dask_tfrecord.errors import Remedy
 from dask_tfrecord.schema.storage_types import is_large_list, is_list, is_list_view, kind_and_depth
 
 Offsets = npt.NDArray[np.int64]
@@ -34,17 +35,30 @@ class MisfitError(Exception):
         What is wrong.
     advice : str, optional
         What to do.
+    wider : pyarrow.DataType, optional
+        A type that can hold the value.
     """
 
-    def __init__(self, row: int, problem: str, advice: str | None = None) -> None:
+    def __init__(
+        self, row: int, problem: str, advice: str | None = None, wider: pa.DataType | None = None
+    ) -> None:
         super().__init__(problem)
         self.row = row
         self.problem = problem
         self.advice = advice
+        self.wider = wider
 
     def in_list(self, offsets: Offsets) -> Self:
         """Return the error with the row of the list that contains the value."""
-        return type(self)(_list_of(self.row, offsets), self.problem, self.advice)
+        wider = None if self.wider is None else pa.list_(self.wider)
+        return type(self)(_list_of(self.row, offsets), self.problem, self.advice, wider)
+
+
+ROUND = Remedy("lossy", "allow", "store the nearest float")
+
+
+class RoundedError(MisfitError):
+    """The float type of the target has no float that is equal to a value."""
 
 
 def store(array: pa.Array, *, exact: bool) -> pa.Array:
@@ -145,7 +159,7 @@ def load(array: pa.Array, type_: pa.DataType, categories: pa.Array | None = None
         _raise_at_first(
             pc.not_equal(pc.binary_length(array), width),
             lambda row: f"the value has {len(array[row].as_py())} bytes, the column {width}",
-            "pass pa.binary() for the column in schema=",
+            wider=pa.binary(),
         )
     return array.cast(type_)
 
@@ -167,11 +181,18 @@ def integer_type(type_: pa.DataType) -> pa.DataType:
     return pa.int32() if type_.bit_width == 32 else pa.int64()
 
 
-def _raise_at_first(mask: pa.Array, problem: Callable[[int], str], advice: str | None = None) -> None:
-    """Raise MisfitError for the first row whose mask is true; ``problem`` describes the row."""
+def _raise_at_first(
+    mask: pa.Array,
+    problem: Callable[[int], str],
+    advice: str | None = None,
+    *,
+    wider: pa.DataType | None = None,
+    error: type[MisfitError] = MisfitError,
+) -> None:
+    """Raise an error for the first row whose mask is true; ``problem`` describes the row."""
     row = pc.index(mask, True).as_py()
     if row >= 0:
-        raise MisfitError(row, problem(row), advice)
+        raise error(row, problem(row), advice, wider)
 
 
 def _list_of(value: int, offsets: Offsets) -> int:
@@ -241,7 +262,8 @@ def _store_rounded(array: pa.Array, *, exact: bool) -> pa.Array:
         _raise_at_first(
             pc.and_(pc.not_equal(back, array), pc.invert(pc.is_nan(wide))),
             lambda row: f"{array[row]} would come back as {back[row]}: TFRecord has 32-bit floats only",
-            'pass lossy="allow" to store the nearest 32-bit float, or store the column as a string',
+            "store the column as a string",
+            error=RoundedError,
         )
     return stored
 
@@ -270,11 +292,14 @@ def check_range(array: pa.Array) -> None:
     Arrow arrays can contain such values, but readers misinterpret them.
     """
     if types.is_time(array.type) or types.is_date64(array.type):
-        _check_integers(array.view(integer_type(array.type)), array.type, "correct the value")
+        _check_integers(array.view(integer_type(array.type)), array.type)
 
 
-def _check_integers(array: pa.Array, type_: pa.DataType, advice: str) -> None:
-    """Raise MisfitError for the first integer that is not a value of the type."""
+def _check_integers(array: pa.Array, type_: pa.DataType, wider: pa.DataType | None = None) -> None:
+    """Raise MisfitError for the first integer that is not a value of the type.
+
+    Without a ``wider`` type, the value is wrong in every type.
+    """
     misfits = None
     if types.is_date64(type_):
         days = pc.multiply(pc.divide(array, _DAY["ms"]), _DAY["ms"])
@@ -282,11 +307,12 @@ def _check_integers(array: pa.Array, type_: pa.DataType, advice: str) -> None:
     elif (limits := _range(type_)) is not None:
         misfits = pc.or_(pc.less(array, limits[0]), pc.greater(array, limits[1]))
     if misfits is not None:
-        _raise_at_first(misfits, lambda row: f"{array[row]} does not fit {type_}", advice)
+        advice = "correct the value" if wider is None else None
+        _raise_at_first(misfits, lambda row: f"{array[row]} does not fit {type_}", advice, wider=wider)
 
 
 def _load_integer(array: pa.Array, type_: pa.DataType) -> pa.Array:
-    _check_integers(array, type_, "pass pa.int64() or another wider type for the column in schema=")
+    _check_integers(array, type_, pa.int64())
     if types.is_boolean(type_) or types.is_integer(type_):
         return array.cast(type_)
     return array.cast(integer_type(type_)).view(type_)
@@ -308,11 +334,7 @@ def _load_float(array: pa.Array, type_: pa.DataType) -> pa.Array:
 
 
 def _refuse_float(mask: pa.Array, array: pa.Array, type_: pa.DataType) -> None:
-    _raise_at_first(
-        mask,
-        lambda row: f"{array[row]} does not fit {type_}",
-        "pass pa.float32() for the column in schema=",
-    )
+    _raise_at_first(mask, lambda row: f"{array[row]} does not fit {type_}", wider=pa.float32())
 
 
 def _is_not_a_stored_decimal(decimals: pa.Array, floats: pa.Array) -> pa.Array:
@@ -336,7 +358,7 @@ def with_values(
         _raise_at_first(
             pc.and_(pc.not_equal(pc.list_value_length(lists), size), lists.is_valid()),
             lambda row: f"the list holds {len(lists[row])} values, the column {size}",
-            f"pass pa.list_({type_.value_type}) for the column in schema=",
+            wider=pa.list_(type_.value_type),
         )
     try:
         loaded = convert(values, type_.value_type)
@@ -366,7 +388,7 @@ def _load_dictionary(values: pa.Array, type_: pa.DataType, categories: pa.Array 
             _raise_at_first(
                 unknown,
                 lambda row: f"{values[row].as_py()!r} is not one of the column's ordered categories",
-                f"pass {type_.value_type} for the column in schema=",
+                wider=type_.value_type,
             )
         elif pc.any(unknown, min_count=0).as_py():
             categories = pa.concat_arrays([categories, values.filter(unknown).unique()])

@@ -20,7 +20,8 @@ from click.testing import CliRunner
 from conftest import Run
 
 import dask_tfrecord
-from dask_tfrecord.cli.failures import note_paths, one_line_errors
+from dask_tfrecord.cli.failures import note_paths, one_line_errors, option
+from dask_tfrecord.errors import Remedy
 from dask_tfrecord_launcher import COMMANDS, main
 
 SCRIPT = Path(sys.executable).parent / "dask-tfrecord"
@@ -111,7 +112,7 @@ def test_wrong_usage_exits_with_2(run: Run, arguments: list[str]) -> None:
 
 def test_the_advice_names_options_instead_of_keywords(run: Run, people: Path) -> None:
     error = run("convert", people, people, code=1).stderr
-    assert "pass --append or --overwrite" in error
+    assert "pass --append to add to it, or --overwrite to remove it" in error
 
 
 def test_secrets_are_hidden(run: Run) -> None:
@@ -203,22 +204,22 @@ def message_of(error: Exception) -> str:
 
 
 @pytest.mark.parametrize(
-    ("advice", "expected"),
+    ("remedy", "expected"),
     [
-        ('pass schema={"x": pa.float32()} to read it', "pass --type x=float32 to read it"),
+        (Remedy("schema", {"x": pa.float32()}), "--type x=float32"),
         (
-            'schema={"a b": pa.list_(pa.int64()), "y": pa.string()}',
+            Remedy("schema", {"a b": pa.list_(pa.int64()), "y": pa.string()}),
             "--type 'a b=list<int64>' --type y=string",
         ),
-        ('schema={"x": ...}', 'schema={"x": ...}'),
-        ('pass overwrite="partitions"', "pass --overwrite-partitions"),
-        ("leave out version= to read", "leave out --version to read"),
-        ("pass partition_on=['day', 'a b']", "pass --partition-on 'day','a b'"),
-        ("older_than='soon' is no duration", "--older-than 'soon' is no duration"),
+        (Remedy("overwrite", "partitions"), "--overwrite-partitions"),
+        (Remedy("version", None), "no --version"),
+        (Remedy("partition_on", ["day", "a b"]), "--partition-on 'day,a b'"),
+        (Remedy("use_snapshot", False), "--no-snapshot"),
+        (Remedy("on_corrupt", "skip"), "--on-corrupt skip"),
     ],
 )
-def test_advice_for_python_becomes_advice_for_the_shell(advice: str, expected: str) -> None:
-    assert message_of(dask_tfrecord.TFRecordError("wrong", advice=advice)) == f"Error: wrong; {expected}\n"
+def test_a_remedy_is_an_option_for_the_shell(remedy: Remedy, expected: str) -> None:
+    assert option(remedy) == expected
 
 
 @pytest.mark.parametrize(

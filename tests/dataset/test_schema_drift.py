@@ -114,6 +114,6 @@ def test_a_feature_called_as_the_column_of_places_raises_outside_the_sample_too(
         include_path_column=name == "path",
         include_offset_column=name == "offset",
     )
-    with pytest.raises(SchemaError, match="has the name of another column; pass another name") as caught:
+    with pytest.raises(SchemaError, match="has the name of another column; pass include_") as caught:
         ddf.compute()
     assert (caught.value.path, caught.value.record) == (f"{tmp_path}/23.tfrecord", 1)

@@ -252,7 +252,7 @@ def test_a_misspelled_name_warns_where_it_may_be_a_rare_feature(tmp_path: Path) 
 @pytest.mark.parametrize("given", [{"a": "int65"}, ["a"], "a", {"a": object()}])
 def test_a_schema_that_is_none_is_refused(tmp_path: Path, given: Any) -> None:
     with pytest.raises(
-        TFRecordError, match=r"schema=.* does not map names to types.*; pass a mapping, such as schema=\{"
+        TFRecordError, match=r"schema=.* does not map names to types.*; give a mapping, such as \{"
     ):
         infer(tmp_path, file_of({"a": ("int64", [1])}), schema=given)
 

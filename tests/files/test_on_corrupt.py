@@ -139,7 +139,7 @@ def test_more_damage_than_allowed_raises(two: Path, most: float, allowed: bool) 
         with pytest.warns(CorruptRecordWarning):
             assert len(ddf.compute()) == 8
     else:
-        with pytest.raises(CorruptRecordError, match=r"1\.tfrecord.* are damaged; pass a max_corrupt= above"):
+        with pytest.raises(CorruptRecordError, match=r"1\.tfrecord.* are damaged; pass max_corrupt=None"):
             ddf.compute()
 
 
@@ -339,7 +339,7 @@ def test_a_huge_damaged_stretch_takes_little_memory(
         (0, 12, "1 MiB", 'on_corrupt="skip"'),
         (1, 0, "1 MiB", 'on_corrupt="skip"'),
         (1, 12, "1 MiB", 'on_corrupt="skip"'),
-        (1, 0, 5, "larger max_record_bytes="),
+        (1, 0, 5, "max_record_bytes="),
     ],
 )
 def test_damage_comes_with_the_keyword_that_mends_it(
@@ -354,4 +354,4 @@ def test_damage_comes_with_the_keyword_that_mends_it(
         read_tfrecord(
             tmp_path, schema=schema, record_type="example", blocksize=None, max_record_bytes=limit
         ).compute()
-    assert advice in str(caught.value.advice)
+    assert advice in str(caught.value)

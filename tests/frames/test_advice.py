@@ -33,11 +33,11 @@ def collection(values: Any, dtype: Any = None) -> dd.DataFrame:
     return dd.from_pandas(pd.DataFrame({"x": column, "other": range(len(column))}), npartitions=1)
 
 
-def refused(ddf: dd.DataFrame, path: Path, **keywords: Any) -> str:
+def refused(ddf: dd.DataFrame, path: Path, **keywords: Any) -> SchemaError:
     with pytest.raises(SchemaError) as caught:
         to_tfrecord(ddf, path, lossy="allow", **keywords)
     assert caught.value.feature == "x"
-    return str(caught.value)
+    return caught.value
 
 
 def written(ddf: dd.DataFrame, path: Path, **keywords: Any) -> list[Any]:
@@ -133,20 +133,17 @@ CASES: list[tuple[Any, Any, dict[str, Any], str, list[Any]]] = [
 ]
 
 
-def followed(message: str, ddf: dd.DataFrame) -> tuple[dd.DataFrame, dict[str, Any]]:
-    """The collection and the keywords after the advice of a message, which is Python code."""
+def followed(error: SchemaError, ddf: dd.DataFrame) -> tuple[dd.DataFrame, dict[str, Any]]:
+    """The collection and the keywords after the first remedy of an error, or after the code in its advice."""
+    for remedy in error.remedies:
+        return ddf, {remedy.keyword: remedy.value}
     names = {"ddf": ddf, "pa": pa, "numpy": numpy}
-    advice = message.rpartition("; ")[2]
+    advice = str(error.advice)
     if expression := re.search(r"with (ddf\[.*)", advice):
         return ddf.assign(x=eval(expression[1], names)), {}
-    if method := re.search(r"with (\.\w+\(\w+\))", advice):
-        return ddf.assign(x=eval(f'ddf["x"]{method[1]}', names)), {}
-    if type_ := re.fullmatch(r"pass (.*) for the column in schema=", advice):
-        return ddf, {"schema": {"x": eval(type_[1], names)}}
-    call = re.match(r"pass (\w+=(?:\{.*?\}|\S+))", advice)
-    assert call, advice
-    keywords: dict[str, Any] = eval(f"dict({call[1]})", names)
-    return ddf, keywords
+    method = re.search(r"with (\.\w+\(\w+\))", advice)
+    assert method, advice
+    return ddf.assign(x=eval(f'ddf["x"]{method[1]}', names)), {}
 
 
 @pytest.mark.parametrize(("values", "dtype", "keywords", "problem", "expected"), CASES)
@@ -154,9 +151,9 @@ def test_following_the_advice_writes_the_column(
     tmp_path: Path, values: Any, dtype: Any, keywords: dict[str, Any], problem: str, expected: list[Any]
 ) -> None:
     ddf = collection(values, dtype)
-    message = refused(ddf, tmp_path / "refused", **keywords)
-    assert re.search(problem, message), message
-    converted, remedy = followed(message, ddf)
+    error = refused(ddf, tmp_path / "refused", **keywords)
+    assert re.search(problem, str(error)), error
+    converted, remedy = followed(error, ddf)
     assert written(converted, tmp_path / "written", **remedy) == expected
 
 
@@ -184,15 +181,14 @@ def test_a_nested_column_becomes_columns_of_its_parts(
     tmp_path: Path, type_: pa.DataType, value: Any, parts: dict[str, Callable[[Any], Any]]
 ) -> None:
     ddf = collection(pa.array([value], type_))
-    assert "column" in refused(ddf, tmp_path / "refused")
+    assert "column" in str(refused(ddf, tmp_path / "refused"))
     columns = {name: ddf["x"].map_partitions(part, meta=(name, object)) for name, part in parts.items()}
     assert to_tfrecord(ddf[["other"]].assign(**columns), tmp_path / "written").records == 1
 
 
 def test_values_of_several_kinds_can_be_left_out(tmp_path: Path) -> None:
     ddf = collection([b"a", "b"], object)
-    message = refused(ddf, tmp_path / "refused")
-    assert message.endswith(
+    assert str(refused(ddf, tmp_path / "refused")).endswith(
         'give all values of the column one type, or leave it out, with ddf.drop(columns=["x"])'
     )
     assert to_tfrecord(ddf.drop(columns=["x"]), tmp_path / "written").records == 2
@@ -226,7 +222,7 @@ def test_objects_that_dask_would_convert_to_text_get_the_type_of_the_advice(
 ) -> None:
     frame = pd.DataFrame({"x": pd.Series(values, dtype=object)})
     with dask.config.set({"dataframe.convert-string": True}):
-        message = refused(dd.from_pandas(frame, npartitions=1), tmp_path / "refused")
+        message = str(refused(dd.from_pandas(frame, npartitions=1), tmp_path / "refused"))
         call = re.search(r"\.astype\(.*?\)}\)", message)
         assert call, message
         typed = eval(f"frame{call[0]}", {"frame": frame, "pa": pa, "pd": pd})
@@ -237,8 +233,8 @@ def test_unknown_ordered_categories_become_known(tmp_path: Path) -> None:
     ddf = collection(pd.Categorical(["a"], ordered=True))
     ddf = ddf.assign(x=ddf["x"].cat.as_unknown())
     ordered = pa.dictionary(pa.int32(), pa.string(), ordered=True)
-    message = refused(ddf, tmp_path / "refused", schema={"x": ordered})
-    _, remedy = followed(message, ddf)
+    error = refused(ddf, tmp_path / "refused", schema={"x": ordered})
+    _, remedy = followed(error, ddf)
     assert written(ddf, tmp_path / "schema", **remedy) == ["a"]
-    expression = message.partition("or use ")[2]
+    expression = str(error.advice).removeprefix("use ")
     assert to_tfrecord(eval(expression, {"ddf": ddf}), tmp_path / "categorized").records == 1

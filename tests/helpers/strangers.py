@@ -1,6 +1,5 @@
-"""Files of other writers, and a reader that follows the advice of an error literally."""
+"""Files of other writers, and the arguments that an error advises."""
 
-import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -68,20 +67,22 @@ def heap(root: Path, files: dict[str, bytes]) -> Path:
 
 
 def advised(error: TFRecordError) -> dict[str, Any]:
-    """Evaluate the arguments in the first proposal of an error's advice."""
-    assert error.advice is not None
-    proposal = re.search(r"\bpass ((?:(?:, | and )?\w+=(?:\{.*?\}|\"[^\"]*\"|\w+))+)", error.advice)
-    assert proposal is not None, error.advice
-    found: dict[str, Any] = eval(f"dict({proposal[1].replace(' and ', ', ')})", {"pa": pa})
+    """The arguments of an error's first remedy."""
+    found = {}
+    for remedy in error.remedies:
+        found[remedy.keyword] = remedy.value
+        if remedy.effect:
+            break
+    assert found, error
     return found
 
 
-def advised_glob(error: TFRecordError) -> str:
-    """The glob that an error's advice proposes."""
+def hide(error: TFRecordError) -> None:
+    """Hide the file that an error is about, as its advice says."""
     assert error.advice is not None
-    proposal = re.search(r'the glob "([^"]*)"', error.advice)
-    assert proposal is not None, error.advice
-    return proposal[1]
+    assert 'a name that begins with "_"' in error.advice
+    path = Path(str(error.path))
+    path.rename(path.with_name(f"_{path.name}"))
 
 
 def read(path: Any, **options: Any) -> dict[str, list[Any]]:

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from dask_tfrecord.codec import take_bytes
 from dask_tfrecord.dataset.partitioning import hive
-from dask_tfrecord.errors import SchemaError, TFRecordError
+from dask_tfrecord.errors import Remedy, SchemaError, TFRecordError
 from dask_tfrecord.files.writing import DirectoryGroup, GroupedRows, RowNumbers
 
 # Types whose values the kernel sorts, which is faster than Arrow.
@@ -116,8 +116,12 @@ def too_many(what: str, partition_on: Sequence[str], limit: int) -> TFRecordErro
     hashes = f'ddf["{partition_on[0]}"].map_partitions(pd.util.hash_pandas_object, index=False)'
     return TFRecordError(
         f"one partition holds {what} of {columns}, but a task may write at most {limit:,} files",
-        advice=f"partition on a bucket column, such as {hashes} % 256, pass colocate=True, which brings "
-        "equal values together first, or raise max_files_per_task",
+        advice=f"partition on a bucket column, such as {hashes} % 256",
+        remedies=[
+            Remedy("colocate", True, "bring equal values together first"),
+            Remedy("max_files_per_task", None, "write any number of files"),
+        ],
+        function="to_tfrecord",
     )
 
 

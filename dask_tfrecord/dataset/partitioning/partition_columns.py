@@ -7,7 +7,7 @@ import pyarrow as pa
 from dask_tfrecord.dataset.partitioning import hive
 from dask_tfrecord.dataset.requested_columns import RequestedColumns, unknown_column
 from dask_tfrecord.dataset.snapshot.model import Snapshot, file_table
-from dask_tfrecord.errors import SchemaError
+from dask_tfrecord.errors import Remedy, SchemaError
 from dask_tfrecord.files.storage.listing import Listing
 from dask_tfrecord.files.storage.paths import parent_of, unquoted_path
 from dask_tfrecord.schema.conversion import convert
@@ -34,10 +34,10 @@ def values_from_directories(listing: Listing, requested: RequestedColumns) -> di
     try:
         values = _parse_values(directories, requested)
     except SchemaError as error:
-        advice = "pass hive=False to ignore the names of the directories"
+        remedies = [Remedy("hive", False, "ignore the names of the directories")]
         if error.feature in requested.types or error.feature in requested.hive_types:
-            advice = f'pass hive={{"{error.feature}": pa.string()}}, or {advice.removeprefix("pass ")}'
-        raise error.located(path=listing.store.public(listing.store.root), advice=advice) from None
+            remedies.insert(0, Remedy("hive", {error.feature: pa.string()}, "read the names as text"))
+        raise error.replaced(path=listing.store.public(listing.store.root), remedies=remedies) from None
     return {name: column for name, column in values.items() if name not in requested.excluded}
 
 
@@ -46,7 +46,7 @@ def _parse_values(directories: Sequence[str], requested: RequestedColumns) -> di
     unknown = [name for name in requested.hive_types if name not in texts]
     if unknown:
         problem = "no directory has the partition column"
-        raise unknown_column("hive=", unknown[0], list(texts), problem)
+        raise unknown_column("hive", unknown[0], list(texts), problem)
     types = {
         name: requested.partition_type(name) or hive.infer_type(column)
         for name, column in texts.items()
@@ -76,7 +76,7 @@ def values_from_snapshot(snapshot: Snapshot, schema: Schema) -> dict[str, pa.Arr
             raise SchemaError(
                 f"the partition values are {values.type} and cannot be read as {types[name]}: {error}",
                 feature=name,
-                advice="leave the column out of schema= and of hive=",
+                advice="give no type for the column",
             ) from None
     return columns
 
@@ -100,13 +100,15 @@ def with_partition_columns(
 
 def feature_clash(name: str) -> SchemaError:
     """Return the error for a partition column that is also a feature, if the user has not chosen one."""
-    one_split = ', or the name of one split, such as split="train", which makes no column' * (name == "split")
+    one_split = Remedy("split", "train", "read this split, or another one, without a column for it")
     return SchemaError(
         f"both a feature of the records and a partition column ({name}=...) have this name",
         feature=name,
-        advice="pass hive=False to read the feature of the records, "
-        f'or hive={{"{name}": pa.string()}} to read the values in the directory names'
-        f"{one_split}",
+        remedies=[
+            Remedy("hive", False, "read the feature of the records"),
+            Remedy("hive", {name: pa.string()}, "read the values in the directory names"),
+            *[one_split] * (name == "split"),
+        ],
     )
 
 
@@ -115,6 +117,8 @@ def payload_clash(name: str) -> SchemaError:
     return SchemaError(
         f"both the payload column and a partition column ({name}=...) have this name",
         feature=name,
-        advice='pass schema={"payload": pa.binary()} to give the payloads another name, '
-        "or hive=False to ignore the names of the directories",
+        remedies=[
+            Remedy("schema", {"payload": pa.binary()}, "give the payloads another name"),
+            Remedy("hive", False, "ignore the names of the directories"),
+        ],
     )

@@ -242,12 +242,14 @@ def _parse_expression(expression: pc.Expression, schema: Schema) -> Predicate:
         raise SchemaError(
             f"filters= cannot be applied to the columns: {error}",
             advice="compare columns with values of their types",
+            keyword="filters",
         ) from None
     names = [name for name in schema.names if _fails(table.drop_columns([name]), expression)]
     if not names or "FieldPath(" in str(expression):
         raise SchemaError(
             f"filters= names no column, or refers to a column by its number: {expression}",
             advice='name columns, such as pc.field("year") > 2020',
+            keyword="filters",
         )
     return ArrowExpression(expression, tuple(names))
 
@@ -296,7 +298,11 @@ def _condition(field: Field, symbol: str, value: Any) -> Predicate:
     symbol = "==" if symbol == "=" else symbol
     if symbol not in get_args(Operator):
         known = ", ".join(map(repr, ("=", *get_args(Operator), "in", "not in", "is", "is not")))
-        raise SchemaError(f"unknown operator {symbol!r} in filters=; known are {known}", feature=field.name)
+        raise SchemaError(
+            f"unknown operator {symbol!r} in filters=; known are {known}",
+            feature=field.name,
+            keyword="filters",
+        )
     if value is None:
         raise WrongTypeError('None cannot be compared; use the operators "is" and "is not" to find nulls')
     return compare(field, cast(Operator, symbol), value)
@@ -307,6 +313,7 @@ def _malformed(filters: Any) -> SchemaError:
         f"filters= is not a list of (column, operator, value), or a list of such lists: {filters!r}",
         advice='pass for example [("year", ">=", 2024), ("country", "in", ["FR", "PL"])], or a pyarrow '
         'expression such as pc.field("year") >= 2024',
+        keyword="filters",
     )
 
 

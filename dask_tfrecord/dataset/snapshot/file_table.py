@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dask_tfrecord.dataset.snapshot.table import from_entries, to_entries, value_name
-from dask_tfrecord.errors import TFRecordError
+from dask_tfrecord.errors import Remedy, TFRecordError
 from dask_tfrecord.files.entry import FileEntry
 from dask_tfrecord.files.part_names import run_of
 from dask_tfrecord.files.storage.paths import parent_of
@@ -144,8 +144,8 @@ def rows_of_run(rows: pa.Table, run: str) -> pa.Table:
 
 def invalid_snapshot(error: Exception, path: str) -> TFRecordError:
     """Return the error for a file that is not the file of a snapshot."""
-    advice = "pass use_snapshot=False to read the data files without it"
-    return TFRecordError(f"not a valid snapshot ({error})", path=path, advice=advice)
+    remedy = Remedy("use_snapshot", False, "read the data files without it")
+    return TFRecordError(f"not a valid snapshot ({error})", path=path, remedies=[remedy])
 
 
 def by_directory(files: Sequence[FileEntry]) -> tuple[FileEntry, ...]:

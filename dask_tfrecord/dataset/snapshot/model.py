@@ -22,6 +22,7 @@ from dask_tfrecord.dataset.snapshot.metadata import Levels
 from dask_tfrecord.dataset.snapshot.part import parse_part
 from dask_tfrecord.dataset.snapshot.part import to_parquet as part_to_parquet
 from dask_tfrecord.dataset.snapshot.versions import Version, assemble, find_newest, read_version, versions
+from dask_tfrecord.errors import calling
 from dask_tfrecord.files.entry import FileEntry
 from dask_tfrecord.files.storage.filesystem import Filesystem
 from dask_tfrecord.files.storage.listing import with_trailing_slash
@@ -244,8 +245,9 @@ class Snapshot:
         >>> dask_tfrecord.Snapshot.open("ids", version=1).records
         3
         """
-        store = with_trailing_slash(Store.at(path, storage_options, filesystem))
-        return open_version(store, version)
+        with calling(Snapshot.open):
+            store = with_trailing_slash(Store.at(path, storage_options, filesystem))
+            return open_version(store, version)
 
     @staticmethod
     @redact_errors
@@ -296,7 +298,8 @@ class Snapshot:
         0        1  create      2        2     71
         1        2  append      4        4    142
         """
-        return _history(with_trailing_slash(Store.at(path, storage_options, filesystem)))
+        with calling(Snapshot.history):
+            return _history(with_trailing_slash(Store.at(path, storage_options, filesystem)))
 
     def __repr__(self) -> str:
         parts = [f"{value:,} {name}" for name, value in self._totals().items()]

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from dask_tfrecord.dataset.snapshot.file_table import FileTable, rows_of_run
 from dask_tfrecord.dataset.snapshot.model import Snapshot, file_table, find_snapshot, open_version
 from dask_tfrecord.dataset.snapshot.names import METADATA_DIRECTORY, open_runs, replaced_files
-from dask_tfrecord.errors import CorruptRecordError, TFRecordError
+from dask_tfrecord.errors import CorruptRecordError, Remedy, TFRecordError
 from dask_tfrecord.files.part_names import PART_NAME, is_part, run_of
 from dask_tfrecord.files.side_files import without_side_files
 from dask_tfrecord.files.storage.listing import (
@@ -27,7 +27,7 @@ from dask_tfrecord.files.storage.paths import name_of, parent_of, unquoted_path
 from dask_tfrecord.files.storage.store import Store
 
 _MISSING = "the file is missing, but the dataset's snapshot lists it"
-_ADVICE = "pass use_snapshot=False to read all files in the directory without the snapshot"
+_READ_ALL = Remedy("use_snapshot", False, "read all files in the directory without the snapshot")
 
 
 def listed_path(store: Store, name: str) -> str:
@@ -60,7 +60,8 @@ def snapshot_files(store: Store, snapshot: Snapshot) -> pa.Table:
         raise TFRecordError(
             f"the dataset's snapshot does not list {len(foreign):,} of the files here",
             path=store.public(min(foreign)),
-            advice="move the files elsewhere, or pass use_snapshot=False to read them too",
+            advice="move the files elsewhere",
+            remedies=[Remedy("use_snapshot", False, "read them too")],
         )
     return files
 
@@ -100,11 +101,11 @@ def _lost_file(store: Store, path: str, recorded: int, size: int | None) -> Corr
     public = store.public(store.join(path))
     if size is None:
         call = f'dask_tfrecord.index({store.public(store.root)!r}, missing="drop")'
-        advice = f"restore the file, or call {call} if it was removed on purpose, or {_ADVICE}"
-        return CorruptRecordError(_MISSING, path=public, advice=advice)
+        advice = f"restore the file, or call {call} if it was removed on purpose"
+        return CorruptRecordError(_MISSING, path=public, advice=advice, remedies=[_READ_ALL])
     problem = f"the file has {size:,} bytes, but {recorded:,} in the dataset's snapshot"
-    index = "" if is_part(path) else "call dask_tfrecord.index again if it was changed, or "
-    return CorruptRecordError(problem, path=public, advice=index + _ADVICE)
+    again = None if is_part(path) else "call dask_tfrecord.index again if it was changed"
+    return CorruptRecordError(problem, path=public, advice=again, remedies=[_READ_ALL])
 
 
 def without_missing_files(store: Store, snapshot: Snapshot) -> Snapshot:
@@ -134,8 +135,8 @@ def snapshot_of_version(store: Store, number: int) -> tuple[Snapshot, pa.Table]:
     except CorruptRecordError as error:
         raise error.replaced(
             problem=f"{error.problem}, in its version {number}",
-            advice="an overwrite removes the files that it replaces; leave out version= to read the newest "
-            "version",
+            advice="an overwrite has removed the file",
+            remedies=[Remedy("version", None, "read the newest version")],
         ) from None
 
 
@@ -245,7 +246,8 @@ def _check_complete(store: Store, files: Sequence[FileInfo]) -> None:
         raise TFRecordError(
             "the file belongs to a write that has not finished: other files of the write are missing",
             path=store.public(incomplete[0]),
-            advice="write the dataset again, or pass use_snapshot=False to read the files that exist",
+            advice="write the dataset again",
+            remedies=[Remedy("use_snapshot", False, "read the files that exist")],
         )
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from dask_tfrecord.dataset.snapshot.versions import versions
 from dask_tfrecord.dataset.snapshot.visibility import visible_files
-from dask_tfrecord.dataset.write.overwriting import is_disk_root, may_be_overwritten, refusal
+from dask_tfrecord.dataset.write.overwriting import change_remedies, is_disk_root, refusal
 from dask_tfrecord.dataset.write.run import Mode
 from dask_tfrecord.errors import DestinationError, TFRecordError
 from dask_tfrecord.files.storage.filesystem import Filesystem, check_writable
@@ -77,9 +77,13 @@ def check_destination(store: Store, mode: Mode = "create") -> int:
     if not newest:
         check_bucket(store)
     if mode == "create" and newest:
-        advice = "choose another directory, or pass append=True"
-        advice += " or overwrite=True" * may_be_overwritten(store)
-        raise DestinationError("the directory already holds a dataset", path=root, advice=advice)
+        raise DestinationError(
+            "the directory already holds a dataset",
+            path=root,
+            advice="choose another directory",
+            remedies=change_remedies(store, "it"),
+            function="to_tfrecord",
+        )
     if mode == "create" and (files := visible_files(store)):
         raise refusal(store, files)
     return newest

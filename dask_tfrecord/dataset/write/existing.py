@@ -16,7 +16,7 @@ from dask_tfrecord.dataset.snapshot.model import Snapshot
 from dask_tfrecord.dataset.snapshot.visibility import data_files, newest_snapshot
 from dask_tfrecord.dataset.write.neighbours import refuse_datasets_below
 from dask_tfrecord.dataset.write.overwriting import files_unchanged
-from dask_tfrecord.errors import SchemaError, TFRecordError
+from dask_tfrecord.errors import Remedy, SchemaError, TFRecordError
 from dask_tfrecord.files.entry import FileEntry
 from dask_tfrecord.files.options import ReadOptions
 from dask_tfrecord.files.reading import count_records
@@ -127,7 +127,8 @@ def _check_names(ours: Schema, theirs: Schema, root: str) -> None:
         raise SchemaError(
             f"the write makes {ours.record_type!r} records, the dataset holds {theirs.record_type!r} records",
             path=root,
-            advice=f"pass record_type={theirs.record_type!r}",
+            remedies=[Remedy("record_type", theirs.record_type, "write the same records")],
+            function="to_tfrecord",
         )
     for name in ours.names:
         if name not in theirs.names:
@@ -145,7 +146,8 @@ def _check_partitioning(ours: list[str], theirs: list[str], root: str) -> None:
             f"but the write partitions on {ours or 'nothing'}",
             path=root,
             feature=(only_one_has or theirs)[0],
-            advice=f"pass partition_on={theirs or None}",
+            remedies=[Remedy("partition_on", theirs or None, "write the same directories")],
+            function="to_tfrecord",
         )
 
 
@@ -153,11 +155,12 @@ def _check_index(ours: Levels, theirs: Levels | None, root: str) -> None:
     """Raise if the index differs from the dataset's. None means that the dataset's index is unknown."""
     if theirs is not None and ours != theirs:
         there, here = ([column for column, _ in levels] or "none" for levels in (theirs, ours))
-        drop = "" if theirs else ", or pass write_index=False to drop the index"
         raise SchemaError(
             f"the DataFrame has the index {here}, the dataset was written with {there}",
             path=root,
-            advice=f"call set_index or reset_index so that the indexes agree{drop}",
+            advice="call set_index or reset_index so that the indexes agree",
+            remedies=[] if theirs else [Remedy("write_index", False, "drop the index")],
+            function="to_tfrecord",
         )
 
 

@@ -11,7 +11,13 @@ from dask_tfrecord.dataset.snapshot.model import Snapshot, file_table
 from dask_tfrecord.dataset.snapshot.names import METADATA_DIRECTORY, exported_files
 from dask_tfrecord.dataset.snapshot.visibility import intact_snapshot, visible_files
 from dask_tfrecord.dataset.write.neighbours import refuse_datasets_below
-from dask_tfrecord.errors import ConcurrentWriteError, DestinationError, FileChangedError, TFRecordError
+from dask_tfrecord.errors import (
+    ConcurrentWriteError,
+    DestinationError,
+    FileChangedError,
+    Remedy,
+    TFRecordError,
+)
 from dask_tfrecord.files.side_files import first_bytes
 from dask_tfrecord.files.storage.listing import SIDE_FILES, FileInfo
 from dask_tfrecord.files.storage.local_links import linked_directories
@@ -80,14 +86,23 @@ def refusal(store: Store, files: Sequence[FileInfo]) -> DestinationError:
     total = f"{count:,} files with {size:,} bytes" if count > 1 else f"a file with {size:,} bytes"
     foreign = _foreign_files(store, files[:_MOST_FILES])
     if foreign:
-        problem, advice = f"the directory already holds files, such as {_names(foreign[:1])}", ""
+        problem, remedies = f"the directory already holds files, such as {_names(foreign[:1])}", []
     else:
         problem = f"the directory already holds files of other tools ({total}) and no snapshot"
-        advice = ", or pass append=True to add to them"
-        advice += " or overwrite=True to remove them" * may_be_overwritten(store)
+        remedies = change_remedies(store, "them")
     return DestinationError(
-        problem, path=store.public(store.root), advice=f"choose another directory{advice}"
+        problem,
+        path=store.public(store.root),
+        advice="choose another directory",
+        remedies=remedies,
+        function="to_tfrecord",
     )
+
+
+def change_remedies(store: Store, what: str) -> list[Remedy]:
+    """Return the arguments that write to a directory with files."""
+    overwrite = [Remedy("overwrite", True, f"remove {what}")] * may_be_overwritten(store)
+    return [Remedy("append", True, f"add to {what}"), *overwrite]
 
 
 def _foreign_files(store: Store, files: Sequence[FileInfo]) -> list[str]:

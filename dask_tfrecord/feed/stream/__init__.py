@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from dask_tfrecord.dataset.write.neighbours import refuse_other_files
 from dask_tfrecord.errors import TFRecordError
-from dask_tfrecord.feed.batches import Batches, BatchMode, iter_batches, plan_batches
+from dask_tfrecord.feed.batches import Batches, BatchMode, plan_batches
 from dask_tfrecord.feed.stream.server import Pass, StreamServer, sent_batches
 from dask_tfrecord.feed.stream.tensorflow_io import Client
 from dask_tfrecord.files.storage.filesystem import Filesystem
@@ -115,6 +115,7 @@ def serve(
     plan = plan_batches(
         source,
         size,
+        surface=serve,
         columns=columns,
         batch_mode=mode,
         shuffle=shuffle,
@@ -199,20 +200,20 @@ def write_feather(
     if compression not in (None, "lz4", "zstd"):
         raise TFRecordError(f"unknown compression {compression!r}", advice="known are 'lz4', 'zstd' and None")
     size, mode = _batching(batch_size, batch_mode)
-    batches = iter_batches(
+    plan = plan_batches(
         source,
         size,
+        surface=write_feather,
         columns=columns,
         batch_mode=mode,
         shuffle=shuffle,
         shuffle_buffer=shuffle_buffer,
-        epoch=epoch,
-        shard=shard,
         prefetch=prefetch,
         schema=schema,
         storage_options=storage_options,
         filesystem=filesystem,
     )
+    batches = plan.batches(epoch, shard)
     client = Client(batches.schema, batch_size, mode, dict(fill_nulls or {}))
     store = Store.at(path, storage_options, filesystem)
     refuse_other_files(store)

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import types
 
-from dask_tfrecord.errors import SchemaError, TFRecordError
+from dask_tfrecord.errors import Remedy, SchemaError, TFRecordError
 from dask_tfrecord.feed.batches import BatchMode
 
 _MODES: dict[BatchMode, str] = {"keep": "keep_remainder", "drop": "drop_remainder", "auto": "auto"}
@@ -227,6 +227,6 @@ def _check_lengths(name: str, column: pa.Array) -> None:
         raise SchemaError(
             f"a batch has lists of {least:,} to {most:,} values, which TensorFlow I/O cannot batch",
             feature=name,
-            advice="pass batch_size=None, so that the client reads single rows and batches them itself, "
-            "with dataset.padded_batch for example",
+            remedies=[Remedy("batch_size", None, "let the client batch the rows, as padded_batch does")],
+            function="",
         )

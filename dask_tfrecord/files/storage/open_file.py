@@ -8,7 +8,7 @@ from typing import Any
 
 from fsspec.spec import AbstractBufferedFile
 
-from dask_tfrecord.errors import FileChangedError, TFRecordError
+from dask_tfrecord.errors import FileChangedError, Remedy, TFRecordError
 from dask_tfrecord.files.storage.store_failures import store_failure
 
 # Bytes that one request transfers.
@@ -27,7 +27,7 @@ _STAMPS = (
     "created",
 )
 
-_ADVICE = "if it was rewritten on purpose, call read_tfrecord again"
+_ADVICE = "if it was rewritten on purpose, read the dataset again"
 
 
 def stamp_of(info: dict[str, Any]) -> str:
@@ -102,7 +102,7 @@ class ExpectedFile:
                 raise TFRecordError(
                     "a range of the file was requested, but the server sends only whole files",
                     path=self.path,
-                    advice="read every file as a whole, with read_tfrecord(..., blocksize=None)",
+                    remedies=[Remedy("blocksize", None, "read every file as a whole")],
                 ) from error
             # The text of the error may contain the URL with its secrets.
             raise TFRecordError(f"the file cannot be read ({type(error).__name__})", path=self.path) from None

@@ -13,7 +13,7 @@ from typing import Any
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 
-from dask_tfrecord.errors import TFRecordError
+from dask_tfrecord.errors import Remedy, TFRecordError
 
 # Exceptions of botocore (S3), aiohttp (GCS, HTTP), azure and fsspec for a server that does not answer.
 _UNREACHABLE = frozenset(
@@ -77,7 +77,9 @@ def store_failure(error: BaseException, place: str | None) -> Exception | None:
         return TFRecordError(
             f"the credentials are missing or incomplete ({type(error).__name__})",
             path=place,
-            advice='pass them in storage_options=, or storage_options={"anon": True} for public data',
+            advice="give them in the options of the store, or in its own configuration files",
+            remedies=[Remedy("storage_options", {"anon": True}, "read public data")],
+            function="",
         )
     if classes & _NO_REGION:
         return TFRecordError(

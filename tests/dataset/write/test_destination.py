@@ -36,7 +36,7 @@ def test_modes_that_make_no_sense_are_refused(tmp_path: Path, options: dict[str,
 
 def test_the_advice_names_the_modes(place: str) -> None:
     to_tfrecord(collection(1), place)
-    with pytest.raises(DestinationError, match="append=True or overwrite=True"):
+    with pytest.raises(DestinationError, match="append=True to add to it, or overwrite=True"):
         to_tfrecord(collection(1), place)
 
 

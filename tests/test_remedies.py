@@ -1,0 +1,315 @@
+"""The remedies of an error are arguments that the called function or command accepts."""
+
+import inspect
+import os
+import pickle
+import re
+import shlex
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import dask.dataframe as dd
+import numpy as np
+import oracle
+import pandas as pd
+import pyarrow as pa
+import pytest
+from click.testing import CliRunner
+from inferred import sequence_file
+from oracle import Feature, Record
+from strangers import heap
+
+import dask_tfrecord
+from dask_tfrecord import TFRecordError, to_tfrecord
+from dask_tfrecord.cli import failures
+from dask_tfrecord.feed import flight, stream
+from dask_tfrecord.feed.torch import TFRecordBatches, TFRecordTable
+from dask_tfrecord_launcher import main
+
+pytestmark = [
+    pytest.mark.usefixtures("one_thread"),
+    pytest.mark.filterwarnings("ignore::UserWarning"),
+]
+
+# --- datasets that raise -----------------------------------------------------------------------------------
+
+NUMBER = oracle.features_file([{"a": ("int64", [1])}])
+TEXT = oracle.features_file([{"a": ("bytes", [b"x"])}])
+OTHER = oracle.features_file([{"a": ("int64", [1]), "b": ("int64", [1, 2])}])
+NO_EXAMPLE = oracle.frame(b"no message")
+
+
+def _cut(content: bytes, at: int) -> bytes:
+    return content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :]
+
+
+def _written(root: Path, **options: Any) -> Path:
+    frame = pd.DataFrame({"k": [1, 2], "a": pd.array([1, None], "Int64")})
+    to_tfrecord(dd.from_pandas(frame, npartitions=2), root, **options)
+    return root
+
+
+def _part(root: Path) -> Path:
+    return sorted(root.rglob("part-*"))[0]
+
+
+def _missing(root: Path) -> None:
+    _part(_written(root)).unlink()
+
+
+def _resized(root: Path) -> None:
+    part = _part(_written(root))
+    part.write_bytes(part.read_bytes() * 2)
+
+
+def _rewritten(root: Path) -> None:
+    part = _part(_written(root))
+    content = part.read_bytes()
+    part.unlink()
+    part.write_bytes(_cut(content, len(content) - 6))
+
+
+def _unlisted(root: Path) -> None:
+    (_written(root) / "other.tfrecord").write_bytes(NUMBER)
+
+
+def _broken_snapshot(root: Path) -> None:
+    (_written(root) / "_tfrecord" / "00000001.parquet").write_bytes(b"no snapshot")
+
+
+def _torn_write(root: Path) -> None:
+    _missing(root)
+    shutil.rmtree(root / "_tfrecord")
+
+
+FILES: dict[str, dict[str, bytes] | Callable[[Path], object]] = {
+    "damaged record": {"a": NUMBER + _cut(NUMBER, 14) + NUMBER},
+    "damaged length": {"a": NUMBER + _cut(NUMBER, 9) + NUMBER},
+    "damaged start": {"a": _cut(NUMBER, 9)},
+    "text": {"a": NUMBER, "b.md": b"# Some text\n" * 9},
+    "other message": {"a": NUMBER, "b": NO_EXAMPLE},
+    "other message later": {"a": NUMBER + NO_EXAMPLE},
+    "two kinds": {"a": NUMBER, "b": TEXT},
+    "two maps": {
+        "a": sequence_file(Record({"a": Feature("int64", [1])})),
+        "b": sequence_file(Record({}, {"a": [Feature("int64", [1])]})),
+    },
+    "unsampled": {f"{n:02d}": OTHER if n == 17 else NUMBER for n in range(40)},
+    "key and feature": {"a=1/a": NUMBER},
+    "null": _written,
+    "missing file": _missing,
+    "resized file": _resized,
+    "rewritten file": _rewritten,
+    "unlisted file": _unlisted,
+    "broken snapshot": _broken_snapshot,
+    "torn write": _torn_write,
+}
+
+
+@pytest.fixture(scope="module")
+def datasets(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("datasets")
+    for name, content in FILES.items():
+        if isinstance(content, dict):
+            heap(root / name, content)
+        else:
+            content(root / name)
+    return root
+
+
+@pytest.fixture(autouse=True)
+def _sample_few_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dask_tfrecord.dataset.sampling._MORE_BYTES", 0)
+
+
+# --- surfaces ----------------------------------------------------------------------------------------------
+
+
+def _served(path: Path, **keywords: Any) -> None:
+    read, write = os.pipe()
+    keywords.setdefault("batch_size", 2)
+    with open(read, "rb") as out, stream.serve(path, f"fd://{write}", **keywords) as server:
+        out.read()
+        server.wait(1)
+        for error in server.errors:
+            raise error
+
+
+def _flown(path: Path, **keywords: Any) -> None:
+    with flight.serve(path, **keywords) as server:
+        list(server._plan.batches())
+
+
+def _tensors(path: Path, **keywords: Any) -> None:
+    from dask_tfrecord.feed.tensorflow import tensorflow_dataset
+
+    plan = tensorflow_dataset(path, 2, engine="ours", **keywords)
+    assert plan is not None
+
+
+def _spec(path: Path, **keywords: Any) -> None:
+    from dask_tfrecord.feed.tensorflow import feature_spec
+
+    feature_spec(path, **keywords)
+
+
+def _keras(path: Path, **keywords: Any) -> None:
+    from dask_tfrecord.feed.keras import TFRecordPyDataset
+
+    batches = TFRecordPyDataset(path, 2, **keywords)
+    for number in range(len(batches)):
+        batches[number]
+
+
+def _table(path: Path, **keywords: Any) -> None:
+    table = dask_tfrecord.RecordTable(path, **keywords)
+    for number in range(len(table)):
+        table[number]
+
+
+def _take(path: Path, **keywords: Any) -> None:
+    rows = dask_tfrecord.Snapshot.open(path).records
+    dask_tfrecord.take(path, np.arange(rows), **keywords)
+
+
+def _read_lazily(path: Path) -> dd.DataFrame:
+    """Read without a sample, so that the records raise when they are computed."""
+    return dask_tfrecord.read_tfrecord(path, schema=pa.schema({"a": pa.int64()}), record_type="example")
+
+
+def _torch_table(path: Path, **keywords: Any) -> None:
+    table = TFRecordTable(path, **keywords)
+    table.__getitems__(range(len(table)))
+
+
+SURFACES: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
+    "compute": (dask_tfrecord.read_tfrecord, lambda p, **k: dask_tfrecord.read_tfrecord(p, **k).compute()),
+    "len": (dask_tfrecord.read_tfrecord, lambda p, **k: len(dask_tfrecord.read_tfrecord(p, **k))),
+    "iter_batches": (dask_tfrecord.iter_batches, lambda p, **k: list(dask_tfrecord.iter_batches(p, **k))),
+    "iter_batches of a collection": (
+        dask_tfrecord.iter_batches,
+        lambda p, **k: list(dask_tfrecord.iter_batches(_read_lazily(p), **k)),
+    ),
+    "take": (dask_tfrecord.take, _take),
+    "RecordTable": (dask_tfrecord.RecordTable, _table),
+    "TFRecordBatches": (TFRecordBatches, lambda p, **k: list(TFRecordBatches(p, 2, **k))),
+    "TFRecordTable": (TFRecordTable, _torch_table),
+    "TFRecordPyDataset": (lambda path, missing, columns: None, _keras),
+    "tensorflow_dataset": (lambda path, missing, columns, engine, lists: None, _tensors),
+    "feature_spec": (lambda path, missing, columns, lists: None, _spec),
+    "stream.serve": (stream.serve, _served),
+    "flight.serve": (flight.serve, _flown),
+    "write_feather": (
+        stream.write_feather,
+        lambda p, **k: stream.write_feather(p, p.with_name("x.feather"), **k),
+    ),
+    "export": (dask_tfrecord.export, lambda p, **k: dask_tfrecord.export(p, "tfds", **k)),
+    "index": (dask_tfrecord.index, dask_tfrecord.index),
+    "verify": (dask_tfrecord.verify, dask_tfrecord.verify),
+    "exists": (dask_tfrecord.exists, dask_tfrecord.exists),
+    "cleanup": (dask_tfrecord.cleanup, dask_tfrecord.cleanup),
+    "Snapshot.open": (dask_tfrecord.Snapshot.open, dask_tfrecord.Snapshot.open),
+    "to_tfrecord": (
+        dask_tfrecord.to_tfrecord,
+        lambda p, **k: to_tfrecord(_read_lazily(p), p.with_name("again"), **k),
+    ),
+    "overwritten": (
+        dask_tfrecord.to_tfrecord,
+        lambda p, **k: to_tfrecord(dd.from_dict({"a": [1]}, npartitions=1), p, **k),
+    ),
+}
+CHANGES = {"index", "cleanup", "export", "overwritten"}
+
+
+def _raised(call: Callable[..., Any], path: Path, **keywords: Any) -> TFRecordError | None:
+    try:
+        call(path, **keywords)
+    except TypeError:  # also an unknown keyword
+        raise
+    except TFRecordError as error:
+        return error
+    except FileNotFoundError:  # a surface that needs a snapshot
+        return None
+    return None
+
+
+@pytest.mark.parametrize("surface", SURFACES)
+def test_a_surface_accepts_the_remedies_of_its_errors_and_names_no_others(
+    surface: str, datasets: Path, tmp_path: Path
+) -> None:
+    function, call = SURFACES[surface]
+    accepted = {*inspect.signature(function).parameters}
+    for name in FILES:
+        copies = iter(range(9))
+
+        def path(name: str = name, copies: Any = copies) -> Path:
+            if surface not in (CHANGES | {"to_tfrecord", "write_feather"}):
+                return datasets / name
+            return Path(shutil.copytree(datasets / name, tmp_path / name / str(next(copies)) / "data"))
+
+        error = _raised(call, path())
+        if error is None or (error.called == "read_tfrecord" and function != dask_tfrecord.read_tfrecord):
+            continue
+        error = pickle.loads(pickle.dumps(error))
+        advice = re.sub(r"dask_tfrecord\.\w+\(.*?\)", "", error.advice or "")
+        named = {*re.findall(r"\b([a-z_]+)=", advice)}
+        assert named <= accepted, (name, error)
+        for remedy in error.remedies:
+            assert remedy.keyword in accepted, (name, error)
+            assert str(remedy) in str(error)
+            _raised(call, path(), **{remedy.keyword: remedy.value})
+        for remedy in error.other_remedies:
+            assert not (error.remedies and remedy in error.remedies)
+            assert f"; {error.function} takes " in str(error)
+
+
+COMMANDS = {
+    "inspect": [],
+    "head": [],
+    "cat": [],
+    "count": [],
+    "schema": [],
+    "verify": [],
+    "index": [],
+    "cleanup": [],
+    "convert": ["{out}"],
+    "export": ["--format", "tfds"],
+    "serve": ["--to", "unix://{out}.sock", "--passes", "1"],
+}
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_command_accepts_the_remedies_of_its_errors_as_options(
+    command: str, datasets: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    errors: list[BaseException] = []
+    describe = failures.describe
+
+    def noted(error: BaseException, paths: Any = ()) -> str:
+        errors.append(error)
+        return describe(error, paths)
+
+    monkeypatch.setattr(failures, "describe", noted)
+    monkeypatch.setattr(stream.StreamServer, "wait", lambda *_: None)
+    for name in FILES:
+
+        def run(*options: str, name: str = name) -> Any:
+            shutil.rmtree(tmp_path, ignore_errors=True)
+            source = shutil.copytree(datasets / name, tmp_path / "data")
+            arguments = [one.format(out=tmp_path / "out") for one in COMMANDS[command]]
+            return CliRunner().invoke(main, [command, str(source), *arguments, *options])
+
+        errors.clear()
+        result = run()
+        assert result.exit_code != 2, result.output
+        found = errors[0] if errors else None
+        if not isinstance(found, TFRecordError):
+            continue
+        for remedy in found.remedies:
+            option = failures.option(remedy)
+            assert option in " ".join(result.stderr.split())
+            assert run(*shlex.split(option.partition("no --")[0])).exit_code != 2, option
+        for remedy in found.other_remedies:
+            assert failures.option(remedy) not in result.stderr
