@@ -208,7 +208,7 @@ def test_a_missing_shard_raises(tmp_path: Path, template: str | None, names: lis
 def test_a_feature_with_the_name_of_the_column_is_not_hidden(tmp_path: Path) -> None:
     one = oracle.features_file([{"split": ("int64", [7])}])
     heap(tmp_path, {shard("train"): one, shard("test"): one, "features.json": b"{}"})
-    with pytest.raises(SchemaError, match='split="train", which makes no column'):
+    with pytest.raises(SchemaError, match='split="train"'):
         read_tfrecord(tmp_path, split="all")
     assert read_tfrecord(tmp_path, split="train").compute()["split"].tolist() == [7]
 

@@ -286,8 +286,8 @@ def test_damage_that_is_passed_over_is_so_when_looking_too(tmp_path: Path, how: 
 
 
 def test_a_file_of_another_format_is_passed_over_as_a_whole(tmp_path: Path) -> None:
-    (tmp_path / "a.csv").write_bytes(b"a,b\n1,2\n" * 99)
+    (tmp_path / "a.dat").write_bytes(b"a,b\n1,2\n" * 99)
     ddf = read_tfrecord(directory_of(tmp_path, file_of({"a": ("int64", [1])})), on_corrupt="skip")
     assert list(ddf.columns) == ["a"]
-    with pytest.warns(CorruptRecordWarning, match=r"a.csv: skipped 1 .* 792 bytes"):
+    with pytest.warns(CorruptRecordWarning, match=r"a.dat: skipped 1 .* 792 bytes"):
         assert ddf["a"].compute(scheduler="sync").tolist() == [1]
