@@ -89,6 +89,8 @@ def spoiled(how: str, names: list[str], random_: random.Random) -> bytes:
         return record([*names[: at + 1], name, *names[at + 1 :]], random_)
     if how == "twice, apart":
         return record([*names, name], random_)
+    if how == "twice, in another map":
+        return whole + example_of(entry(name, value))
     if how == "one more":
         return (
             record(names[:at], random_) + example_of(entry("one more", value)) + record(names[at:], random_)
@@ -142,6 +144,7 @@ SPOILED = [
     "absent",
     "twice",
     "twice, apart",
+    "twice, in another map",
     "one more",
     "one more inside",
     "cut",

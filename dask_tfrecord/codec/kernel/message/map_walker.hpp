@@ -225,27 +225,23 @@ class MapWalker {
 };
 
 // Calls features(span) and feature_lists(span) for the parts of one record. Each may be called repeatedly, because
-// protobuf merges a message that is given in pieces. Both return false to stop. Returns false with a fault.
-// protobuf skips unknown fields, so a message of another type may parse as an Example. A record that is not empty must
-// therefore have at least one known field.
+// protobuf merges a message that is given in pieces. Both return false to stop. Returns false with a fault. protobuf
+// skips unknown fields, so a message of another type may parse as an Example, see foreign_message.hpp.
 template <class OnFeatures, class OnLists>
 TFR_INLINE bool walk_record(Span record, bool sequence, Fault& fault, OnFeatures&& features, OnLists&& feature_lists) {
   Span part;
-  if (!sequence && record.begin < record.end && *record.begin == tag_of(1, kLen) &&
+  if (record.begin < record.end && *record.begin == tag_of(1, kLen) &&
       read_span(record.begin + 1, record.end, part) == record.end)
     return features(part);
-  bool is_known = !record.size();
   const bool whole = for_each_field(
       record,
       [&](uint32_t tag, Span span) {
-        const bool is_features = tag == tag_of(1, kLen);
-        if (!is_features && !(sequence && tag == tag_of(2, kLen))) return true;
-        is_known = true;
-        return is_features ? features(span) : feature_lists(span);
+        if (tag == tag_of(1, kLen)) return features(span);
+        return !(sequence && tag == tag_of(2, kLen)) || feature_lists(span);
       },
       [](uint32_t, Span) { return true; });
-  if (!whole) return fault.reason ? false : fault(kMalformed);
-  return is_known || fault(kNotAnExample);
+  if (whole || fault.reason) return whole;
+  return fault(kMalformed);
 }
 
 }  // namespace tfr
