@@ -31,6 +31,9 @@ class TFRecordPyDataset(keras.utils.PyDataset):
         The column of the labels. Without a label, an element has features only.
     shuffle : int, optional
         Seed of a random order of all rows, another one in each epoch. By default the rows keep their order.
+    epoch : int, default 0
+        Number of the first epoch. Pass the ``initial_epoch`` of ``fit``, so that a resumed run has the
+        orders of the uninterrupted run.
     missing : mapping of str to value, optional
         What takes the place of null; see `dask_tfrecord.feed.numpy_columns.numpy_columns`.
     storage_options : dict, optional
@@ -67,6 +70,7 @@ class TFRecordPyDataset(keras.utils.PyDataset):
         label: str | None = None,
         *,
         shuffle: int | None = None,
+        epoch: int = 0,
         missing: Mapping[str, Any] | None = None,
         storage_options: dict[str, Any] | None = None,
         filesystem: Filesystem = None,
@@ -75,6 +79,7 @@ class TFRecordPyDataset(keras.utils.PyDataset):
         super().__init__(**options)
         arguments.count("batch_size", batch_size)
         arguments.count("shuffle", shuffle, 0)
+        arguments.count("epoch", epoch, 0)
         names = None if columns is None else arguments.names("columns", columns)
         if names is not None and label is not None and label not in names:
             names.append(label)
@@ -84,7 +89,7 @@ class TFRecordPyDataset(keras.utils.PyDataset):
         self._batch_size = batch_size
         self._missing = checked_missing(missing, self.table.schema.names)
         self._seed = shuffle
-        self._epoch = -1
+        self._epoch = epoch - 1
         if label is not None and label not in self.table.schema.names:
             raise SchemaError("label= names no column", feature=label)
         self.on_epoch_end()

@@ -58,6 +58,22 @@ def test_a_model_trains_on_it(dataset: str) -> None:
 
 
 @pytest.mark.tensorflow
+def test_a_resumed_fit_is_the_uninterrupted_fit(dataset: str) -> None:
+    keras = pytest.importorskip("keras")
+    from dask_tfrecord.feed.keras import TFRecordPyDataset
+
+    def fit(*runs: tuple[int, int]) -> Any:
+        model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1, kernel_initializer="ones")])
+        model.compile(keras.optimizers.SGD(1e-6), "mse")
+        for first, last in runs:
+            batches = TFRecordPyDataset(dataset, 10, "x", "id", shuffle=1, epoch=first)
+            model.fit(batches, initial_epoch=first, epochs=last, shuffle=False, verbose=0)
+        return model.get_weights()[0].tolist()
+
+    assert fit((0, 1), (1, 3)) == fit((0, 3)) != fit((0, 2), (0, 1))
+
+
+@pytest.mark.tensorflow
 def test_ragged_lists_are_refused_by_name(dataset: str) -> None:
     pytest.importorskip("keras")
     from dask_tfrecord.feed.keras import TFRecordPyDataset
@@ -74,6 +90,7 @@ def test_ragged_lists_are_refused_by_name(dataset: str) -> None:
     [
         ({"shuffle": False}, "shuffle=False"),
         ({"shuffle": True}, "shuffle=True"),
+        ({"epoch": -1}, "epoch=-1"),
         ({"batch_size": 0}, "batch_size=0"),
         ({"missing": {"ids": -1}}, "missing= names the column 'ids'"),
         ({"missing": -1}, "missing="),
