@@ -1,9 +1,8 @@
 """Add the method `DataFrame.to_tfrecord` and the function `dask.dataframe.read_tfrecord` to Dask."""
 
-import warnings
-
 import dask.dataframe as dd
 
+from dask_tfrecord.errors import warn_caller
 from dask_tfrecord.reader import read_tfrecord
 from dask_tfrecord.writer import to_tfrecord
 
@@ -14,10 +13,8 @@ def install() -> None:
         name = function.__name__
         present = getattr(owner, name, function)
         if present is not function:
-            warnings.warn(
+            warn_caller(
                 f"{owner.__name__}.{name} exists already and stays; use dask_tfrecord.{name}",
-                UserWarning,
-                stacklevel=3,
             )
         else:
             setattr(owner, name, function)

@@ -10,6 +10,8 @@ function accepts the others.
 """
 
 import json
+import sys
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial, wraps
@@ -347,6 +349,14 @@ class RemedyWarning(UserWarning):
     def rendered(self, argument: Callable[[Remedy], str] = str) -> str:
         """Return the text, in which ``argument`` formats each of the remedies."""
         return f"{self.problem}; pass {_sentence(self.remedies, argument)}"
+
+
+def warn_caller(warning: UserWarning | str) -> None:
+    """Issue a warning that names the line of the program that called this package."""
+    level, frame = 1, sys._getframe()
+    while frame.f_back and frame.f_globals["__name__"].partition(".")[0] == __package__:
+        level, frame = level + 1, frame.f_back
+    warnings.warn(warning, stacklevel=level)
 
 
 class SchemaError(TFRecordError):

@@ -3,7 +3,6 @@
 import logging
 import sys
 import time
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Literal, Unpack, get_args, overload
@@ -25,7 +24,7 @@ from dask_tfrecord.dataset.write.existing import check_existing_data
 from dask_tfrecord.dataset.write.neighbours import refuse_write_inside
 from dask_tfrecord.dataset.write.overwriting import replaceable_files
 from dask_tfrecord.dataset.write.run import Mode, WriteRun, draw_run
-from dask_tfrecord.errors import Remedy, RemedyWarning, TFRecordError
+from dask_tfrecord.errors import Remedy, RemedyWarning, TFRecordError, warn_caller
 from dask_tfrecord.expr.record_types import nested_record_type, with_bytes_records
 from dask_tfrecord.files.options import WriteOptions
 from dask_tfrecord.files.part_names import check_labels
@@ -410,7 +409,7 @@ def _warn_of_rounding(ddf: dd.DataFrame, records: Schema, write_index: bool) -> 
     names = [name for name in names if read_types.get(name) != records.arrow.field(name).type]
     if names:
         columns = ", ".join(map(repr, names))
-        warnings.warn(
+        warn_caller(
             RemedyWarning(
                 f"TFRecord has 32-bit floats only, so the values of {columns} are rounded",
                 [
@@ -418,16 +417,13 @@ def _warn_of_rounding(ddf: dd.DataFrame, records: Schema, write_index: bool) -> 
                     Remedy("lossy", "raise", "refuse values that would change"),
                 ],
             ),
-            stacklevel=4,
         )
 
 
 def _warn_of_compression(codec: Compression | None) -> None:
     if codec and not CODECS[codec].tensorflow:
-        warnings.warn(
+        warn_caller(
             f"TensorFlow reads only gzip and zlib, so it cannot read files that are compressed with {codec}.",
-            UserWarning,
-            stacklevel=4,
         )
 
 

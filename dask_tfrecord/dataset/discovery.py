@@ -6,7 +6,6 @@ a `Dataset` of it.
 """
 
 import os
-import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -42,7 +41,7 @@ from dask_tfrecord.dataset.snapshot.model import Snapshot, file_table
 from dask_tfrecord.dataset.snapshot.stamps import are_proven
 from dask_tfrecord.dataset.snapshot.table import read_blocks, statistics_name
 from dask_tfrecord.dataset.snapshot.visibility import committed_files, newest_snapshot, snapshot_of_version
-from dask_tfrecord.errors import Remedy, SchemaError, TFRecordError
+from dask_tfrecord.errors import Remedy, SchemaError, TFRecordError, warn_caller
 from dask_tfrecord.files.boundaries import ComputeEach, index_large_files
 from dask_tfrecord.files.entry import FileEntry
 from dask_tfrecord.files.inference import Sample
@@ -166,7 +165,7 @@ def open_dataset(
     else:
         found = _discover_by_snapshot(store, *found_snapshot, request, compute_each)
     for text in found.warnings:
-        warnings.warn(text, UserWarning, stacklevel=5)
+        warn_caller(text)
     return plan(found, request, compute_each)
 
 

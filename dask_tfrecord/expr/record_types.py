@@ -1,6 +1,5 @@
 """The record type that a write infers from how its columns were read."""
 
-import warnings
 from dataclasses import replace
 
 import dask.dataframe as dd
@@ -8,6 +7,7 @@ import pyarrow as pa
 
 from dask_tfrecord.codec import RecordType
 from dask_tfrecord.dataset.inferred_schema import PAYLOAD
+from dask_tfrecord.errors import warn_caller
 from dask_tfrecord.expr.string_conversion import read_schemas, was_computed
 from dask_tfrecord.schema.model import Schema
 
@@ -33,11 +33,9 @@ def with_bytes_records(ddf: dd.DataFrame, records: Schema) -> Schema:
         payloads = {PAYLOAD.name}
     for item in records.fields:
         if item.name in payloads and item.kind == "bytes":
-            warnings.warn(
+            warn_caller(
                 f"each value of {item.name!r} was read as a whole record, but is written as a feature of an "
                 f'Example; pass record_type="bytes" and ddf[[{item.name!r}]] to write whole records, or '
                 'record_type="example" to write features.',
-                UserWarning,
-                stacklevel=4,
             )
     return records

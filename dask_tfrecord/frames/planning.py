@@ -1,6 +1,5 @@
 """Plan the schema with which all partitions of a collection are written."""
 
-import warnings
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -8,7 +7,7 @@ import pandas as pd
 import pyarrow as pa
 
 from dask_tfrecord.codec import RecordType
-from dask_tfrecord.errors import Remedy, SchemaError, literal
+from dask_tfrecord.errors import Remedy, SchemaError, literal, warn_caller
 from dask_tfrecord.frames import stringified
 from dask_tfrecord.frames.column_types import (
     category_array,
@@ -228,12 +227,10 @@ def _warn_of_converted_text(meta: pd.DataFrame, given: Types) -> None:
     text = [name for name, type_ in given.items() if is_text(meta[name].dtype) and is_bytes_or_list(type_)]
     if text:
         columns = ", ".join(map(repr, text))
-        warnings.warn(
+        warn_caller(
             f"schema= gives {columns} a bytes or list type, but Dask loaded text, perhaps due to its option "
             f"dataframe.convert-string; {stringified.advice(text[0])}, or pass "
             f"{stringified.as_text(text[0])} to write the text itself.",
-            UserWarning,
-            stacklevel=5,
         )
 
 
