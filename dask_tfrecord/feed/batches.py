@@ -125,7 +125,6 @@ def iter_batches(
     plan = plan_batches(
         source,
         batch_size,
-        surface=iter_batches,
         columns=columns,
         batch_mode=batch_mode,
         shuffle=shuffle,
@@ -143,7 +142,7 @@ def plan_batches(
     source: Any,
     batch_size: int = 1024,
     *,
-    surface: Callable[..., Any],
+    surface: Callable[..., Any] = iter_batches,
     columns: str | Sequence[str] | None = None,
     batch_mode: BatchMode = "keep",
     shuffle: int | None = None,

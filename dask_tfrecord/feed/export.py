@@ -279,7 +279,7 @@ def _tfds_feature(snapshot: Snapshot, item: Field) -> dict[str, Any]:
         return _tfds("sequence_feature.Sequence", sequence={"feature": leaf, "length": "-1"})
     if nulls := _nulls(snapshot, item):
         raise SchemaError(
-            f"TensorFlow Datasets has no nulls, and the column has {nulls}",
+            f"TensorFlow Datasets has no nulls, and the column {nulls}",
             feature=item.name,
             advice="fill the nulls, or write the dataset without the column",
         )
@@ -412,11 +412,11 @@ def _shape(type_: pa.DataType) -> list[int] | None:
 def _nulls(snapshot: Snapshot, item: Field) -> str | None:
     """What is known of the nulls of a column; None if it has no nulls."""
     if types.is_null(item.type):
-        return "only nulls"
+        return "has only nulls"
     total = 0
     for file in snapshot.files:
         nulls = [column.nulls for column in file.statistics if column.name == item.name]
         if file.records and not nulls:
-            return "an unknown number of nulls"
+            return "may have nulls, because no statistics exclude them"
         total += sum(nulls)
-    return f"{total:,} nulls" if total else None
+    return f"has {total:,} nulls" if total else None

@@ -184,7 +184,9 @@ def _default(item: Field, given: Any, shape: Sequence[int]) -> Any:
     if given is None:
         defaults: dict[str, Any] = {"float": math.nan, "bytes": b"", "string": ""}
         if item.kind not in defaults:
-            raise missing_integers(item.name, "may have null, because no statistics exclude it")
+            raise missing_integers(
+                item.name, innermost(item.type), "may have null, because no statistics exclude it"
+            )
         given = defaults[item.kind]
     return [given] * math.prod(shape) if shape else given
 

@@ -167,18 +167,19 @@ def fill_value(name: str, type_: pa.DataType, fill: Any) -> pa.Scalar:
         elif is_text(type_):
             fill = "" if pa.types.is_string(type_) or pa.types.is_large_string(type_) else b""
         else:
-            raise missing_integers(name, "has null")
+            raise missing_integers(name, type_, "has null")
     try:
         return pa.scalar(fill, type_)
     except (pa.ArrowException, OverflowError, TypeError, ValueError) as error:
         raise SchemaError(f"missing= gives {fill!r}, which is no {type_}: {error}", feature=name) from None
 
 
-def missing_integers(name: str, what: str) -> SchemaError:
+def missing_integers(name: str, type_: pa.DataType, what: str) -> SchemaError:
     """The error for null in a column whose tensor has no value for null."""
+    value = False if pa.types.is_boolean(type_) else 0 if pa.types.is_unsigned_integer(type_) else -1
     return SchemaError(
         f"the column {what}, and no tensor of integers or booleans can hold null",
         feature=name,
-        remedies=[Remedy("missing", {name: -1}, "replace null by this value, or give another one")],
+        remedies=[Remedy("missing", {name: value}, "replace null by this value, or another one")],
         function="",
     )

@@ -90,14 +90,14 @@ class Client:
         filler = self.fill_nulls.get(name)
         if column.null_count:
             if filler is None:
-                raise _null_error(name, f"{column.null_count:,} nulls")
+                raise _null_error(name, target, f"{column.null_count:,} nulls")
             new = [filler] * size if types.is_list(target) else filler
             column = pc.coalesce(column, pa.scalar(new, target))
         if not types.is_list(target):
             return column
         if nulls := column.flatten().null_count:
             if filler is None:
-                raise _null_error(name, f"{nulls:,} nulls inside lists")
+                raise _null_error(name, target, f"{nulls:,} nulls inside lists")
             values = column.values.fill_null(pa.scalar(filler, target.value_type))
             column = pa.ListArray.from_arrays(column.offsets, values)
         if self.batch_size is not None or self.batch_mode == "auto":
@@ -212,11 +212,16 @@ def _tuple(items: Iterable[str]) -> str:
     return f"({', '.join(texts)}{',' * (len(texts) == 1)})"
 
 
-def _null_error(name: str, what: str) -> SchemaError:
+def _null_error(name: str, type_: pa.DataType, what: str) -> SchemaError:
+    plain = _value_type(type_)
+    value: Any = "" if types.is_string(plain) else b"" if types.is_binary(plain) else 0
+    value = False if types.is_boolean(plain) else value
     return SchemaError(
         f"a batch has {what}, and TensorFlow I/O has no nulls",
         feature=name,
-        advice=f"pass fill_nulls={{{name!r}: ...}}, or leave the column out with columns=",
+        advice="leave the column out with columns=",
+        remedies=[Remedy("fill_nulls", {name: value}, "replace nulls by this value, or another one")],
+        function="",
     )
 
 
