@@ -255,7 +255,7 @@ def test_an_error_is_logged(dataset: str, caplog: pytest.LogCaptureFixture) -> N
     with stream.serve(collection(x=pa.array([None, 1]))) as server:
         arrow_clients.received(server.endpoints[0])
         server.wait(1)
-    assert "feature 'x'" in caplog.text
+    assert "a batch has 1 nulls" in caplog.text
 
 
 def test_a_dataset_that_was_overwritten_fails_the_next_pass(dataset: str) -> None:
