@@ -114,7 +114,7 @@ def test_every_level_is_a_level_and_no_other(compression: Compression) -> None:
         assert decompress(stored((content,), compression, level), compression) == content
     wrong: list[Any] = [CODECS[compression].levels.start - 1, CODECS[compression].levels.stop, "1", 1.0, True]
     for level in wrong:
-        with pytest.raises(TFRecordError, match=f"={level!r} is not valid; pass .* for {compression}"):
+        with pytest.raises(TFRecordError, match=f"={level!r} is not valid; give .* for {compression}"):
             check_level(compression, level)
 
 

@@ -233,7 +233,7 @@ def test_a_misspelled_key_in_a_schema_is_told(tmp_path: Path) -> None:
 @pytest.mark.parametrize("given", ["year", {"year": "int65"}, ["year"], None, 1])
 def test_what_hive_cannot_be_is_refused(tmp_path: Path, given: Any) -> None:
     with pytest.raises(
-        TFRecordError, match=r"hive=.* does not map names to types.*; pass a mapping, such as hive=\{"
+        TFRecordError, match=r"hive=.* does not map names to types.*; give a mapping, such as \{"
     ):
         read_tfrecord(put(tmp_path, "year=2026"), hive=given)
 
