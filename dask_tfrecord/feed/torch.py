@@ -151,8 +151,8 @@ class TFRecordBatches(IterableDataset[Any]):
 
     `set_epoch` chooses the epoch. Without `set_epoch`, every iteration is the next epoch, except that worker
     processes which end with each epoch (``persistent_workers=False``) always begin with the epoch 0. An
-    iteration of which no batch was taken does not count. An iteration that goes on after a loaded state keeps
-    its epoch. If `set_epoch` chose another epoch, that is the epoch of the iteration after it.
+    iteration that goes on after a loaded state keeps its epoch. If `set_epoch` chose another epoch, that is
+    the epoch of the iteration after it.
 
     Examples
     --------
@@ -214,7 +214,8 @@ class TFRecordBatches(IterableDataset[Any]):
         self._epoch = 0  # of the next iteration in this process
         self._batches: Batches | None = None  # of the newest iteration
         self._ended = False  # the newest iteration has returned all batches
-        self._unused: _Position | None = None  # where it began, until its first batch is taken
+        # The epoch that began after the state of an end was loaded, until its first batch is taken.
+        self._unused: int | None = None
         self._loaded: dict[str, Any] | None = None  # the state where the next iteration goes on
         self._loader = os.getpid()  # the process that loaded the state
         len(self)  # a wrong argument raises here, and not in a worker
@@ -282,9 +283,11 @@ class TFRecordBatches(IterableDataset[Any]):
         info = get_worker_info()
         part = (info.id, info.num_workers) if info else (0, 1)
         begin = self._resumed(part, info is not None)
+        is_after_end = self._loaded is not None and begin is None
         if begin is None:
             self._follow()
-            begin = self._unused if info is None else None  # StatefulDataLoader calls `iter` twice at an end
+        if begin is None and info is None and self._unused is not None:
+            begin = self._unused, None  # StatefulDataLoader calls `iter` twice for the state of an end
         if begin is None:
             # The epoch advances now and not at the end: a worker that was not stopped before its end, and
             # another that was, would be in different epochs afterwards.
@@ -292,7 +295,8 @@ class TFRecordBatches(IterableDataset[Any]):
             self._epoch += 1
         epoch, start = begin
         batches = self._open(epoch, part, start)
-        self._batches, self._ended, self._unused, self._loaded = batches, False, begin, None
+        self._batches, self._ended, self._loaded = batches, False, None
+        self._unused = epoch if is_after_end else None
         if info is not None:
             self._shared[2] += 1
         else:

@@ -10,10 +10,12 @@ from typing import Any
 
 import dask.dataframe as dd
 import numpy as np
+import oracle
 import pandas as pd
 import pyarrow as pa
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
+from oracle import Feature, Record
 
 import dask_tfrecord
 from dask_tfrecord import CorruptRecordError, SchemaError
@@ -245,3 +247,19 @@ def _made_here(options: dict[str, Any]) -> MemoryFileSystem:
     found = MemoryFileSystem(**options, skip_instance_cache=True)
     found.made_in = os.getpid()
     return found
+
+
+def test_a_feature_list_among_inferred_examples_raises_as_a_read_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The sampled files hold Examples only. The list was dropped without a word."""
+    monkeypatch.setattr("dask_tfrecord.dataset.sampling._FILES", 2)
+    example = oracle.serialize(Record({"a": Feature("int64", [1])}))
+    steps = Record({"a": Feature("int64", [2])}, {"steps": [Feature("int64", [3])]})
+    payloads = [example, oracle.serialize(steps, "sequence_example"), example]
+    for number, payload in enumerate(payloads):
+        (tmp_path / f"{number}.tfrecord").write_bytes(oracle.frame(payload))
+    table = RecordTable(tmp_path)
+    assert table[[0, 2]]["a"].to_pylist() == [1, 1]
+    with pytest.raises(SchemaError, match=r"'steps'.*the schema does not"):
+        table[[1]]

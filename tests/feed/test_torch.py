@@ -214,7 +214,7 @@ def test_a_state_of_an_end_begins_the_next_epoch(rows_of_50: str) -> None:
     expected = [ids(batches), ids(batches)]
     resumed = TFRecordBatches(rows_of_50, 10, ["id"], shuffle=7)
     resumed.load_state_dict(state)
-    iter(resumed)  # no batch was taken, so this is no epoch
+    iter(resumed)  # StatefulDataLoader does so, and drops it
     assert [ids(resumed), ids(resumed)] == expected
     resumed.load_state_dict(state)
     resumed.set_epoch(0)
@@ -238,6 +238,18 @@ def test_a_loaded_state_keeps_its_epoch(rows_of_50: str) -> None:
         assert ids(resumed) == expected[0]
         second = ids(resumed)
         assert second == expected[1] if chosen == 4 else second != expected[1]
+
+
+def test_an_iteration_that_goes_on_counts_without_a_batch(rows_of_50: str) -> None:
+    """A loop that counts its steps itself may have none left in the epoch of the state."""
+    batches = TFRecordBatches(rows_of_50, 10, ["id"], shuffle=7)
+    next(iter(batches))
+    state = batches.state_dict()
+    expected = ids(batches)
+    resumed = TFRecordBatches(rows_of_50, 10, ["id"], shuffle=7)
+    resumed.load_state_dict(state)
+    iter(resumed)
+    assert ids(resumed) == expected
 
 
 def test_positions_of_workers_are_not_guessed(rows_of_50: str, as_worker: Any) -> None:
