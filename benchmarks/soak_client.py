@@ -92,7 +92,7 @@ def run(address: str, path: str, orders: Connection, id_bits: int, client: int) 
 
 
 def shorten_ids(bits: int, client: int) -> None:
-    """Draw the ids of writes with only so many random bits, which are in their first 8 digits.
+    """Draw the ids of writes with few random bits, which are in their first 8 digits.
 
     The last digits are the number of the client: two writes that run at the same time never get the same id,
     because neither could see the other.
