@@ -7,6 +7,7 @@ import re
 import shlex
 import shutil
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,6 @@ import dask_tfrecord
 from dask_tfrecord import TFRecordError, to_tfrecord
 from dask_tfrecord.cli import failures
 from dask_tfrecord.feed import flight, stream
-from dask_tfrecord.feed.torch import TFRecordBatches, TFRecordTable
 from dask_tfrecord_launcher import main
 
 pytestmark = [
@@ -179,11 +179,6 @@ def _read_lazily(path: Path) -> dd.DataFrame:
     return dask_tfrecord.read_tfrecord(path, schema=pa.schema({"a": pa.int64()}), record_type="example")
 
 
-def _torch_table(path: Path, **keywords: Any) -> None:
-    table = TFRecordTable(path, **keywords)
-    table.__getitems__(range(len(table)))
-
-
 SURFACES: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
     "compute": (dask_tfrecord.read_tfrecord, lambda p, **k: dask_tfrecord.read_tfrecord(p, **k).compute()),
     "len": (dask_tfrecord.read_tfrecord, lambda p, **k: len(dask_tfrecord.read_tfrecord(p, **k))),
@@ -194,8 +189,6 @@ SURFACES: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
     ),
     "take": (dask_tfrecord.take, _take),
     "RecordTable": (dask_tfrecord.RecordTable, _table),
-    "TFRecordBatches": (TFRecordBatches, lambda p, **k: list(TFRecordBatches(p, 2, **k))),
-    "TFRecordTable": (TFRecordTable, _torch_table),
     "TFRecordPyDataset": (lambda path, missing, columns: None, _keras),
     "tensorflow_dataset": (lambda path, missing, columns, engine, lists: None, _tensors),
     "feature_spec": (lambda path, missing, columns, lists: None, _spec),
@@ -220,6 +213,18 @@ SURFACES: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
         lambda p, **k: to_tfrecord(dd.from_dict({"a": [1]}, npartitions=1), p, **k),
     ),
 }
+
+if find_spec("torch"):
+    from dask_tfrecord.feed.torch import TFRecordBatches, TFRecordTable
+
+    def _torch_table(path: Path, **keywords: Any) -> None:
+        table = TFRecordTable(path, **keywords)
+        table.__getitems__(range(len(table)))
+
+    SURFACES |= {
+        "TFRecordBatches": (TFRecordBatches, lambda p, **k: list(TFRecordBatches(p, 2, **k))),
+        "TFRecordTable": (TFRecordTable, _torch_table),
+    }
 CHANGES = {"index", "cleanup", "export", "overwritten"}
 
 
