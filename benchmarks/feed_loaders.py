@@ -66,7 +66,7 @@ def ours_tensorflow(work: Work) -> Epoch:
     """Our decoder behind tf.data."""
     from dask_tfrecord.feed.tensorflow import tensorflow_dataset
 
-    return _tensorflow_epoch(tensorflow_dataset(work.path, work.batch_size, engine="ours"))
+    return _tensorflow_epoch(tensorflow_dataset(work.path, work.batch_size, engine="kernel"))
 
 
 def ours_torch(work: Work) -> Epoch:

@@ -22,8 +22,8 @@ from dask_tfrecord.errors import (
     SchemaError,
     TFRecordError,
 )
+from dask_tfrecord.exporting import export, metadata_schema
 from dask_tfrecord.feed.batches import Batches, iter_batches
-from dask_tfrecord.feed.export import export, metadata_schema
 from dask_tfrecord.feed.record_table import RecordTable
 from dask_tfrecord.files.entry import Block, ColumnStatistics, FileEntry
 from dask_tfrecord.files.storage.redaction import hide_secrets

@@ -11,9 +11,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dask_tfrecord.codec.codecs import detect
-from dask_tfrecord.dataset.plan import Dataset
 from dask_tfrecord.dataset.query.comparison_keys import comparison_key
-from dask_tfrecord.dataset.request import Infer
+from dask_tfrecord.dataset.read.read_plan import ReadPlan
+from dask_tfrecord.dataset.read.request import Infer
 from dask_tfrecord.dataset.snapshot.model import Snapshot
 from dask_tfrecord.errors import TFRecordError, calling
 from dask_tfrecord.files.damage import OnCorrupt
@@ -173,7 +173,7 @@ class Description:
         The number of the described version. None without a snapshot.
     """
 
-    def __init__(self, dataset: Dataset, schema: Schema, history: Callable[[], pd.DataFrame]) -> None:
+    def __init__(self, dataset: ReadPlan, schema: Schema, history: Callable[[], pd.DataFrame]) -> None:
         self._dataset = dataset
         self._history = history
         self.schema = schema

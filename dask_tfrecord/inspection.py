@@ -14,11 +14,19 @@ import pyarrow.compute as pc
 from dask_tfrecord import arguments
 from dask_tfrecord.cluster import compute_each
 from dask_tfrecord.codec import RecordType
-from dask_tfrecord.dataset.discovery import open_dataset
-from dask_tfrecord.dataset.indexing import create_snapshot, renew_snapshot
-from dask_tfrecord.dataset.layouts import ALL, SPLIT
-from dask_tfrecord.dataset.request import ReadRequest
-from dask_tfrecord.dataset.requested_columns import GivenHive, GivenSchema
+from dask_tfrecord.dataset.maintenance.indexing import create_snapshot, renew_snapshot
+from dask_tfrecord.dataset.maintenance.verifying import (
+    FileReport,
+    describe_changes,
+    describe_drift,
+    sampled_schema,
+    unreadable,
+    verify_files,
+)
+from dask_tfrecord.dataset.read.discovery import open_dataset
+from dask_tfrecord.dataset.read.layouts import ALL, SPLIT
+from dask_tfrecord.dataset.read.request import ReadRequest
+from dask_tfrecord.dataset.read.requested_columns import GivenHive, GivenSchema
 from dask_tfrecord.dataset.snapshot.model import Snapshot, file_count, file_table, find_snapshot, to_parquet
 from dask_tfrecord.dataset.snapshot.names import snapshot_path
 from dask_tfrecord.dataset.snapshot.stamps import are_proven
@@ -27,14 +35,6 @@ from dask_tfrecord.dataset.snapshot.visibility import (
     listed_path,
     snapshot_files,
     without_missing_files,
-)
-from dask_tfrecord.dataset.verifying import (
-    FileReport,
-    describe_changes,
-    describe_drift,
-    sampled_schema,
-    unreadable,
-    verify_files,
 )
 from dask_tfrecord.dataset.write.destination import check_destination, destination
 from dask_tfrecord.dataset.write.neighbours import refuse_datasets_below, refuse_inside_dataset

@@ -7,8 +7,8 @@ import pyarrow.compute as pc
 
 from dask_tfrecord.codec import RecordType
 from dask_tfrecord.codec.codecs import Compression
-from dask_tfrecord.dataset.request import Infer
-from dask_tfrecord.dataset.requested_columns import GivenHive, GivenSchema
+from dask_tfrecord.dataset.read.request import Infer
+from dask_tfrecord.dataset.read.requested_columns import GivenHive, GivenSchema
 from dask_tfrecord.files.damage import OnCorrupt
 from dask_tfrecord.files.options import Extra
 from dask_tfrecord.files.storage.filesystem import Filesystem

@@ -12,8 +12,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dask_tfrecord.cluster import compute_each
-from dask_tfrecord.dataset.partitioning.partition_columns import values_from_snapshot
-from dask_tfrecord.dataset.plan import Dataset
+from dask_tfrecord.dataset.read.partition_columns import values_from_snapshot
+from dask_tfrecord.dataset.read.read_plan import ReadPlan
 from dask_tfrecord.dataset.snapshot.model import Snapshot, file_table
 from dask_tfrecord.dataset.snapshot.stamps import are_proven
 from dask_tfrecord.dataset.snapshot.visibility import newest_snapshot
@@ -208,17 +208,17 @@ def _runs(keys: _Numbers, numbers: _Numbers) -> Iterator[tuple[int, _Numbers]]:
         yield int(keys[first]), group
 
 
-def _dataset(store: Store, snapshot: Snapshot, schema: Schema, blocks: Sequence[_BlockRows]) -> Dataset:
+def _dataset(store: Store, snapshot: Snapshot, schema: Schema, blocks: Sequence[_BlockRows]) -> ReadPlan:
     """A dataset with a partition for each block."""
     files = pa.array([block.file for block in blocks], pa.int64())
     values = {name: column.take(files) for name, column in values_from_snapshot(snapshot, schema).items()}
     whole = len(schema.fields) == len(snapshot.columns.fields)
     options = ReadOptions(extra="raise" if whole else "ignore")
     partitions = Partitions.of([block.split] for block in blocks)
-    return Dataset(store, partitions, schema, options, values)
+    return ReadPlan(store, partitions, schema, options, values)
 
 
-def _read(dataset: Dataset, blocks: Sequence[_BlockRows]) -> pa.Table:
+def _read(dataset: ReadPlan, blocks: Sequence[_BlockRows]) -> pa.Table:
     """Read the selected rows of all blocks, in the order of the dataset."""
     parts = [(dataset.partition(number, dataset.schema), block.rows) for number, block in enumerate(blocks)]
     if len(parts) <= _BLOCKS_PER_TASK:

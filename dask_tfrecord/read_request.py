@@ -15,9 +15,9 @@ from dask_tfrecord import arguments
 from dask_tfrecord.cluster import compute_each
 from dask_tfrecord.codec import MAX_RECORD_BYTES, RecordType
 from dask_tfrecord.config import keyword_or_default
-from dask_tfrecord.dataset.discovery import open_dataset
-from dask_tfrecord.dataset.plan import Dataset
-from dask_tfrecord.dataset.request import Infer, ReadRequest
+from dask_tfrecord.dataset.read.discovery import open_dataset
+from dask_tfrecord.dataset.read.read_plan import ReadPlan
+from dask_tfrecord.dataset.read.request import Infer, ReadRequest
 from dask_tfrecord.dataset.snapshot.model import Snapshot
 from dask_tfrecord.dataset.write.destination import destination
 from dask_tfrecord.dataset.write.neighbours import refuse_other_files
@@ -98,7 +98,7 @@ def read_request(
     )
 
 
-def open_request(path: Any, request: ReadRequest) -> Dataset:
+def open_request(path: Any, request: ReadRequest) -> ReadPlan:
     """Find the files and the columns of a path, and add the columns that name file and offset."""
     found = open_dataset(arguments.paths(path), request, compute_each=compute_each).with_origin_columns()
     quarantine = request.options.damage.quarantine

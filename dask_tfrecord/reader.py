@@ -12,8 +12,8 @@ import pyarrow.compute as pc
 from dask_tfrecord import arguments, expr
 from dask_tfrecord.cluster import check_cluster
 from dask_tfrecord.codec import MAX_RECORD_BYTES
-from dask_tfrecord.dataset.plan import Dataset
-from dask_tfrecord.dataset.request import Infer
+from dask_tfrecord.dataset.read.read_plan import ReadPlan
+from dask_tfrecord.dataset.read.request import Infer
 from dask_tfrecord.dataset.snapshot.metadata import Levels
 from dask_tfrecord.errors import SchemaError, TFRecordError
 from dask_tfrecord.files.damage import OnCorrupt
@@ -329,7 +329,7 @@ def read_tfrecord(
     return ddf[columns] if isinstance(columns, str) else ddf
 
 
-def _index_levels(dataset: Dataset, index: Any, columns: Sequence[str] | None) -> Levels:
+def _index_levels(dataset: ReadPlan, index: Any, columns: Sequence[str] | None) -> Levels:
     """The columns that become the index and the names of its levels, from ``index=`` or the snapshot."""
     if index is None:
         return tuple(level for level in dataset.index if level[0] not in (columns or ()))
@@ -350,7 +350,7 @@ def _index_levels(dataset: Dataset, index: Any, columns: Sequence[str] | None) -
     return tuple((name, name) for name in names)
 
 
-def _numpy_columns(dataset: Dataset, schema: Any) -> list[str]:
+def _numpy_columns(dataset: ReadPlan, schema: Any) -> list[str]:
     """The columns that NumPy dtypes can hold.
 
     Integers and bools are included only if statistics or ``nullable=False`` in ``schema`` exclude nulls.
@@ -366,7 +366,7 @@ def _has_time_index(schema: Schema, name: str) -> bool:
     return bool(pa.types.is_timestamp(type_) or pa.types.is_duration(type_))
 
 
-def _divisions(dataset: Dataset, levels: Levels) -> tuple[Any, ...] | None:
+def _divisions(dataset: ReadPlan, levels: Levels) -> tuple[Any, ...] | None:
     if len(levels) != 1:
         problem = "no index" if not levels else f"an index of {len(levels)} levels"
         raise TFRecordError(

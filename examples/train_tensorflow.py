@@ -50,7 +50,7 @@ def main() -> None:
 
     found = {
         "NumPy arrays": accuracy(TRAINING.images, TRAINING.labels, batch_size=32),
-        "tf.data, our decoder": accuracy(batches("ours")),
+        "tf.data, our decoder": accuracy(batches("kernel")),
         "tf.data, TensorFlow's parser": accuracy(batches("native")),
         "Keras PyDataset": accuracy(TFRecordPyDataset(path, 32, "image", "label")),
     }

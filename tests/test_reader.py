@@ -23,7 +23,7 @@ from dask_tfrecord.files.options import ReadOptions
 from dask_tfrecord.files.splits import Split
 from dask_tfrecord.files.storage.listing import FileInfo
 from dask_tfrecord.files.storage.store import Store
-from dask_tfrecord.files.stream import Window, open_window
+from dask_tfrecord.files.window import Window, open_window
 from dask_tfrecord.schema.model import Schema
 
 pytestmark = pytest.mark.usefixtures("one_thread")

@@ -20,7 +20,7 @@ import pytest
 from click.testing import CliRunner
 from inferred import sequence_file
 from oracle import Feature, Record
-from strangers import heap
+from other_writers import fill
 
 import dask_tfrecord
 from dask_tfrecord import TFRecordError, to_tfrecord
@@ -113,7 +113,7 @@ def datasets(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("datasets")
     for name, content in FILES.items():
         if isinstance(content, dict):
-            heap(root / name, content)
+            fill(root / name, content)
         else:
             content(root / name)
     return root
@@ -121,7 +121,7 @@ def datasets(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(autouse=True)
 def _sample_few_files(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dask_tfrecord.dataset.sampling._MORE_BYTES", 0)
+    monkeypatch.setattr("dask_tfrecord.dataset.read.sampling._MORE_BYTES", 0)
 
 
 # --- surfaces ----------------------------------------------------------------------------------------------

@@ -154,7 +154,7 @@ def draw(results: dict[str, Any], path: Path) -> None:
                 _bars(axis, datasets.get(name), shift, name.endswith("gzip"))
             ratio_ticks(axis, LEAST, 90)
         for label, loader in zip(axes[0].get_yticklabels(), TITLES, strict=True):
-            label.set_fontweight("bold" if "ours" in loader else "normal")
+            label.set_fontweight("bold" if "kernel" in loader else "normal")
         figure.supxlabel(
             "rows per CPU second, as a multiple of TensorFlow's best way (logarithmic). "
             "Dark: uncompressed, light: gzip. Lines at the ends: least and greatest ratio.",
@@ -171,7 +171,7 @@ def _bars(axis: Any, found: dict[str, Any] | None, shift: float, is_light: bool)
             if loader in found["loaders"]:
                 axis.text(LEAST * 1.1, place + shift, "failed", va="center", color="#999999", fontsize=8)
             continue
-        colour = OURS_COLOUR if "ours" in loader else THEIR_COLOUR
+        colour = OURS_COLOUR if "kernel" in loader else THEIR_COLOUR
         value = median(ratio)
         axis.barh(
             place + shift, value - LEAST, 0.34, left=LEAST, color=colour, alpha=0.45 if is_light else 1.0

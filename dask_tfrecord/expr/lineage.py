@@ -25,7 +25,7 @@ from dask.dataframe.dask_expr.io.io import FromPandas
 from dask.dataframe.dask_expr.io.parquet import ReadParquet
 from fsspec import AbstractFileSystem
 
-from dask_tfrecord.dataset.plan import Dataset
+from dask_tfrecord.dataset.read.read_plan import ReadPlan
 from dask_tfrecord.errors import DestinationError
 from dask_tfrecord.expr.reading import ReadTFRecord
 from dask_tfrecord.files.storage.listing import column_paths
@@ -158,7 +158,7 @@ def check_not_read(ddf: DataFrame, store: Store) -> None:
                 )
 
 
-def _paths_on(dataset: Dataset, store: Store) -> Iterator[str]:
+def _paths_on(dataset: ReadPlan, store: Store) -> Iterator[str]:
     """The paths of a dataset's files, with links resolved; none if the store has another filesystem."""
     source = _uncached(dataset.store)
     if type(source.fs) is not type(_uncached(store).fs):

@@ -24,8 +24,8 @@ from dask.dataframe.dask_expr.io.io import FusedIO
 from dask.typing import Key
 
 from dask_tfrecord.cluster import check_cluster, warn_client
-from dask_tfrecord.dataset.partition import Partition
-from dask_tfrecord.dataset.plan import Dataset
+from dask_tfrecord.dataset.read.read_plan import ReadPlan
+from dask_tfrecord.dataset.read.read_task import Partition
 from dask_tfrecord.dataset.snapshot.metadata import Levels
 from dask_tfrecord.errors import CorruptRecordWarning, SchemaError
 from dask_tfrecord.expr.rewrites import decision, partitions_per_task
@@ -35,7 +35,7 @@ from dask_tfrecord.schema.model import Schema
 
 
 def read(
-    dataset: Dataset,
+    dataset: ReadPlan,
     columns: list[str] | None,
     *,
     numpy: list[str] | None = None,
@@ -46,7 +46,7 @@ def read(
 
     Parameters
     ----------
-    dataset : Dataset
+    dataset : ReadPlan
         The plan of the read.
     columns : list of str, optional
         Columns to read. By default all columns are read.
@@ -148,9 +148,9 @@ class ReadTFRecord(PartitionsFiltered, BlockwiseIO):
         return [column for column, _ in self.operand("index")]
 
     @cached_property
-    def dataset(self) -> Dataset:
+    def dataset(self) -> ReadPlan:
         """The plan of the read. Dask finds an operand by its name much more slowly."""
-        dataset: Dataset = self.operand("dataset")
+        dataset: ReadPlan = self.operand("dataset")
         return dataset
 
     @cached_property

@@ -19,7 +19,7 @@ from dask.dataframe.dask_expr._expr import (
 from dask.dataframe.dask_expr.io.io import FromGraph, FromPandas
 
 from dask_tfrecord.expr.reading import ReadTFRecord
-from dask_tfrecord.frames import stringified
+from dask_tfrecord.frames import text_guard
 from dask_tfrecord.schema.model import Schema
 
 # For each label of a column or index level in an expression: the name of its column in the records.
@@ -154,6 +154,6 @@ def _check_objects(frame: Any, names: Names) -> None:
     columns = dict(frame.items()) if isinstance(frame, pd.DataFrame) else {frame.name: frame}
     for label, name in names.items():
         if label in columns:
-            stringified.check_objects(columns[label], name)
+            text_guard.check_objects(columns[label], name)
         elif label in frame.index.names:
-            stringified.check_objects(frame.index.get_level_values(label), name)
+            text_guard.check_objects(frame.index.get_level_values(label), name)

@@ -13,8 +13,8 @@ from dask.dataframe.dask_expr._expr import Blockwise, Expr
 from dask.typing import Key
 
 from dask_tfrecord.cluster import check_cluster, warn_client
-from dask_tfrecord.dataset.merging import write_target
-from dask_tfrecord.dataset.shuffling import Shuffle, Spill, source_of, spill
+from dask_tfrecord.dataset.shuffle.merge import write_target
+from dask_tfrecord.dataset.shuffle.spill import Shuffle, Spill, source_of, spill
 from dask_tfrecord.dataset.snapshot.model import Snapshot
 from dask_tfrecord.dataset.write.commit import commit
 from dask_tfrecord.dataset.write.run import WriteRun
@@ -22,7 +22,7 @@ from dask_tfrecord.errors import TFRecordError
 from dask_tfrecord.expr.string_conversion import UnverifiedText
 from dask_tfrecord.files.entry import FileEntry
 from dask_tfrecord.files.storage.redaction import redact_errors
-from dask_tfrecord.frames import pandas_to_arrow, stringified
+from dask_tfrecord.frames import pandas_to_arrow, text_guard
 
 
 def write(
@@ -84,12 +84,12 @@ def _to_table(
     """Convert a partition to Arrow, and check text of unknown origin for printed objects."""
     table = pandas_to_arrow.to_table(partition, run.columns, write_index=write_index, lossy=run.options.lossy)
     for name, was_computed in unverified_text:
-        strings = stringified.sample_strings(table[name])
-        stringified.check_text(strings, name)
-        if was_computed and stringified.may_be_collections(strings):
+        strings = text_guard.sample_strings(table[name])
+        text_guard.check_text(strings, name)
+        if was_computed and text_guard.may_be_collections(strings):
             problem = f"the text of {name!r} looks like printed lists or dicts"
-            text = f"pass {stringified.as_text(name)} to write the text itself"
-            warn_client(f"{problem}; {stringified.advice(name)}, or {text}.")
+            text = f"pass {text_guard.as_text(name)} to write the text itself"
+            warn_client(f"{problem}; {text_guard.advice(name)}, or {text}.")
     return table
 
 

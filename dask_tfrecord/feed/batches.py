@@ -16,8 +16,8 @@ import pyarrow as pa
 
 from dask_tfrecord import arguments
 from dask_tfrecord.errors import TFRecordError, calling
+from dask_tfrecord.feed.epoch_order import Order, Uneven, checked_shard, order_rows, read_slices
 from dask_tfrecord.feed.numpy_columns import one_chunk
-from dask_tfrecord.feed.order import Order, Uneven, checked_shard, order_rows, read_slices
 from dask_tfrecord.feed.sources import Source, as_source
 from dask_tfrecord.files.storage.filesystem import Filesystem
 from dask_tfrecord.foreign_keywords import explain_keywords

@@ -8,7 +8,7 @@ from typing import Any, Literal, TypeAlias
 import pyarrow as pa
 import tensorflow as tf
 
-from dask_tfrecord.dataset.plan import Dataset
+from dask_tfrecord.dataset.read.read_plan import ReadPlan
 from dask_tfrecord.errors import SchemaError
 from dask_tfrecord.feed.numpy_columns import checked_missing, missing_integers
 from dask_tfrecord.feed.sources import open_to_feed, selected_schema
@@ -144,7 +144,7 @@ def feature_spec(
     return spec_of(dataset, schema, checked_missing(missing, schema.names), lists)
 
 
-def spec_of(dataset: Dataset, schema: Schema, missing: Mapping[str, Any], lists: Lists) -> FeatureSpec:
+def spec_of(dataset: ReadPlan, schema: Schema, missing: Mapping[str, Any], lists: Lists) -> FeatureSpec:
     """Derive the spec of an opened dataset; see `feature_spec`."""
     if schema.record_type == "bytes":
         raise SchemaError(

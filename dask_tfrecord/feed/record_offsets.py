@@ -13,7 +13,7 @@ import pyarrow as pa
 from dask_tfrecord.cluster import compute_each
 from dask_tfrecord.codec import HEADER_BYTES, scan, take_bytes
 from dask_tfrecord.codec.codecs import detect
-from dask_tfrecord.dataset.plan import Dataset
+from dask_tfrecord.dataset.read.read_plan import ReadPlan
 from dask_tfrecord.dataset.snapshot.names import offsets_path, stored_offsets
 from dask_tfrecord.dataset.snapshot.offsets import Offsets, read_offsets, to_parquet
 from dask_tfrecord.dataset.snapshot.versions import versions
@@ -23,11 +23,11 @@ from dask_tfrecord.files.damage import locate_error
 from dask_tfrecord.files.entry import FileEntry
 from dask_tfrecord.files.options import ReadOptions
 from dask_tfrecord.files.splits import Split
+from dask_tfrecord.files.storage.change_check import check_unchanged
 from dask_tfrecord.files.storage.not_found import nothing_at
 from dask_tfrecord.files.storage.redaction import redact_errors
 from dask_tfrecord.files.storage.store import Store
-from dask_tfrecord.files.storage.unchanged import check_unchanged
-from dask_tfrecord.files.stream import WINDOW_BYTES, open_window
+from dask_tfrecord.files.window import WINDOW_BYTES, open_window
 
 # Threads that find the offsets of records.
 _THREADS = 8
@@ -61,7 +61,7 @@ class Records(NamedTuple):
         return memoryview(taken.buffers()[2])
 
 
-def find_offsets(dataset: Dataset, splits: Sequence[Split]) -> list[Offsets | None]:
+def find_offsets(dataset: ReadPlan, splits: Sequence[Split]) -> list[Offsets | None]:
     """The offsets in its file of the records of each split; None for a split that is read as a block.
 
     Stored offsets are used. Without them, the records of uncompressed local files are searched.
@@ -133,12 +133,12 @@ def read_block(store: Store, options: ReadOptions, split: Split) -> Records:
 
 
 @redact_errors
-def store_offsets(dataset: Dataset, splits: Sequence[Split], offsets: Sequence[Offsets | None]) -> str:
+def store_offsets(dataset: ReadPlan, splits: Sequence[Split], offsets: Sequence[Offsets | None]) -> str:
     """Store the offsets of the records of all uncompressed files beside the snapshot, and return the path.
 
     Parameters
     ----------
-    dataset : Dataset
+    dataset : ReadPlan
         The dataset.
     splits : sequence of Split
         All splits of the dataset.
@@ -184,7 +184,7 @@ def store_offsets(dataset: Dataset, splits: Sequence[Split], offsets: Sequence[O
     return store.public(path)
 
 
-def _is_stored(dataset: Dataset, version: int) -> bool:
+def _is_stored(dataset: ReadPlan, version: int) -> bool:
     """True if offsets are stored for this version. Raise if they are those of other files."""
     store = dataset.store
     if version not in stored_offsets(store):
@@ -199,7 +199,7 @@ def _is_stored(dataset: Dataset, version: int) -> bool:
 
 
 def _described(
-    dataset: Dataset, splits: Sequence[Split], offsets: Sequence[Offsets | None]
+    dataset: ReadPlan, splits: Sequence[Split], offsets: Sequence[Offsets | None]
 ) -> Iterator[tuple[FileEntry, Offsets]]:
     """The uncompressed files with the offsets of their records."""
     store, entries = dataset.store, dataset.entries

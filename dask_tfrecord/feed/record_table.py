@@ -17,16 +17,16 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from dask_tfrecord.codec import Decoder
-from dask_tfrecord.dataset.plan import Dataset
+from dask_tfrecord.dataset.read.read_plan import ReadPlan
 from dask_tfrecord.errors import FileChangedError, TFRecordError, method_of
 from dask_tfrecord.feed.record_offsets import Records, find_offsets, read_block, store_offsets
 from dask_tfrecord.feed.sources import count_rows, open_to_feed, selected_schema, usable_after_fork
 from dask_tfrecord.files.damage import locate_error
 from dask_tfrecord.files.splits import Split
+from dask_tfrecord.files.storage.change_check import check_unchanged
 from dask_tfrecord.files.storage.filesystem import Filesystem
 from dask_tfrecord.files.storage.listing import PathLike
 from dask_tfrecord.files.storage.store import Store
-from dask_tfrecord.files.storage.unchanged import check_unchanged
 from dask_tfrecord.foreign_keywords import explain_keywords
 from dask_tfrecord.schema.storage_values import load
 
@@ -378,7 +378,7 @@ class RecordTable:
         return records
 
 
-def _splits(dataset: Dataset) -> tuple[list[Split], list[int]]:
+def _splits(dataset: ReadPlan) -> tuple[list[Split], list[int]]:
     """All splits of a dataset, each with its number of records, and the partition of each split."""
     pairs = [(split, number) for number, splits in enumerate(dataset.partitions) for split in splits]
     splits = count_rows(dataset, [split for split, _ in pairs])

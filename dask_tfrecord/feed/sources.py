@@ -15,9 +15,9 @@ from dask.base import get_scheduler
 
 from dask_tfrecord import arguments
 from dask_tfrecord.cluster import compute_each
-from dask_tfrecord.dataset.discovery import open_dataset
-from dask_tfrecord.dataset.plan import Dataset
-from dask_tfrecord.dataset.request import ReadRequest
+from dask_tfrecord.dataset.read.discovery import open_dataset
+from dask_tfrecord.dataset.read.read_plan import ReadPlan
+from dask_tfrecord.dataset.read.request import ReadRequest
 from dask_tfrecord.errors import SchemaError, TFRecordError, computing
 from dask_tfrecord.files.reading import count_records
 from dask_tfrecord.files.splits import Split
@@ -128,13 +128,13 @@ def _computed_partitions(frame: dd.DataFrame, columns: list[str]) -> Any:
         yield from found
 
 
-def _counts(dataset: Dataset) -> list[int]:
+def _counts(dataset: ReadPlan) -> list[int]:
     """Number of rows of each partition."""
     splits = iter(count_rows(dataset, [split for splits in dataset.partitions for split in splits]))
     return [sum(next(splits).records or 0 for _ in of_partition) for of_partition in dataset.partitions]
 
 
-def _fingerprint(dataset: Dataset, counts: Sequence[int]) -> str:
+def _fingerprint(dataset: ReadPlan, counts: Sequence[int]) -> str:
     """Hash of the names, sizes and checksums of the files, and of the number of rows of each piece."""
     start = len(dataset.store.join(""))
     splits = (split for piece in dataset.partitions for split in piece)
@@ -170,7 +170,7 @@ def open_to_feed(
     schema: Any = None,
     storage_options: dict[str, Any] | None = None,
     filesystem: Filesystem = None,
-) -> Dataset:
+) -> ReadPlan:
     """Open a dataset with the columns that are read, in their order.
 
     Parameters
@@ -194,7 +194,7 @@ def open_to_feed(
     return open_dataset(arguments.paths(path), request, compute_each=compute_each)
 
 
-def selected_schema(dataset: Dataset, columns: str | Sequence[str] | None) -> Schema:
+def selected_schema(dataset: ReadPlan, columns: str | Sequence[str] | None) -> Schema:
     """The columns that are read, in their order."""
     names = _checked_names(columns)
     return dataset.schema if names is None else dataset.schema.select(names)
@@ -218,12 +218,12 @@ def _checked_names(columns: Any) -> list[str] | None:
     return names
 
 
-def usable_after_fork(dataset: Dataset) -> Dataset:
+def usable_after_fork(dataset: ReadPlan) -> ReadPlan:
     """The dataset with a filesystem of this process. Those of object stores do not survive a fork."""
     return replace(dataset, store=pickle.loads(pickle.dumps(dataset.store)))
 
 
-def count_rows(dataset: Dataset, splits: Sequence[Split]) -> list[Split]:
+def count_rows(dataset: ReadPlan, splits: Sequence[Split]) -> list[Split]:
     """The splits with their numbers of records. Splits that nothing has counted are scanned, in parallel."""
     unknown = [split for split in splits if split.records is None]
     counted = compute_each(partial(count_records, dataset.store, options=dataset.options), unknown)

@@ -14,9 +14,10 @@ import tensorflow as tf
 from dask_tfrecord import arguments
 from dask_tfrecord.codec import HEADER_BYTES
 from dask_tfrecord.codec.codecs import detect
-from dask_tfrecord.dataset.plan import Dataset
+from dask_tfrecord.dataset.read.read_plan import ReadPlan
 from dask_tfrecord.errors import Remedy, SchemaError, TFRecordError
 from dask_tfrecord.feed.batches import Batches, plan_batches
+from dask_tfrecord.feed.epoch_order import checked_shard
 from dask_tfrecord.feed.feature_specs import (
     FeatureSpec,
     Lists,
@@ -27,15 +28,14 @@ from dask_tfrecord.feed.feature_specs import (
     tensor_type,
 )
 from dask_tfrecord.feed.numpy_columns import Array, Ragged, checked_missing, column_to_numpy, numpy_columns
-from dask_tfrecord.feed.order import checked_shard
 from dask_tfrecord.feed.sources import open_to_feed, selected_schema
+from dask_tfrecord.files.storage.change_check import check_file
 from dask_tfrecord.files.storage.filesystem import Filesystem
 from dask_tfrecord.files.storage.listing import FileInfo, PathLike
-from dask_tfrecord.files.storage.unchanged import check_file
 from dask_tfrecord.foreign_keywords import explain_keywords
 from dask_tfrecord.schema.model import Field, Schema
 
-Engine = Literal["ours", "native"]
+Engine = Literal["kernel", "native"]
 
 # Records larger than this are mostly bytes, which TensorFlow reads as fast.
 _LARGE_RECORD_BYTES = 1 << 14
@@ -83,8 +83,8 @@ def tensorflow_dataset(
     label : str, optional
         The column that becomes the second part of an element, ``(features, label)``. Without a label, an
         element is a dict of tensors.
-    engine : "ours" or "native", optional
-        "ours" decodes with the kernel of this library, which takes less CPU for numbers. "native" lets
+    engine : "kernel" or "native", optional
+        "kernel" decodes with the kernel of this library, which takes less CPU for numbers. "native" lets
         TensorFlow read and parse the files, which also runs in the tf.data service and on TPU hosts. The
         default is "native" for records of more than 16 KiB on average, if TensorFlow can read them.
     shuffle : int, optional
@@ -92,7 +92,7 @@ def tensorflow_dataset(
     shuffle_buffer : int, default 65536
         Number of rows that are shuffled together.
     shard : tuple of int, default (0, 1)
-        Which shard to return, and how many there are. "ours" shares rows, "native" shares files.
+        Which shard to return, and how many there are. "kernel" shares rows, "native" shares files.
     drop_remainder : bool, default False
         Drop the last batch if it is smaller.
     missing : mapping of str to value, optional
@@ -118,7 +118,7 @@ def tensorflow_dataset(
     ------
     SchemaError
         For a column that no tensor can hold, and for null in a column of integers without a value in
-        ``missing``. With "ours", the latter raises while the dataset is iterated.
+        ``missing``. With "kernel", the latter raises while the dataset is iterated.
     TFRecordError
         If "native" is asked for files that TensorFlow cannot read.
     tf.errors.OpError
@@ -193,7 +193,7 @@ def _with_label(columns: str | Sequence[str] | None, label: str | None) -> list[
 
 
 def _native(
-    dataset: Dataset,
+    dataset: ReadPlan,
     schema: Schema,
     batch_size: int,
     shuffle: int | None,
@@ -209,7 +209,7 @@ def _native(
         raise TFRecordError(
             f"{shard[1]:,} shards of {len(splits):,} files: engine='native' shares whole files",
             advice="take fewer shards",
-            remedies=[Remedy("engine", "ours", "share rows")],
+            remedies=[Remedy("engine", "kernel", "share rows")],
             function="",
         )
     numbers = range(*slice(shard[0], None, shard[1]).indices(len(splits)))
@@ -266,7 +266,7 @@ def _native(
     return found
 
 
-def _unchanged_check(dataset: Dataset, files: Sequence[FileInfo]) -> Callable[[Any], "tf.data.Dataset"]:
+def _unchanged_check(dataset: ReadPlan, files: Sequence[FileInfo]) -> Callable[[Any], "tf.data.Dataset"]:
     """A function that makes a dataset without elements, which raises if a file is not the one listed."""
 
     def look(number: Any) -> bytes:
@@ -292,7 +292,7 @@ def _unchanged_check(dataset: Dataset, files: Sequence[FileInfo]) -> Callable[[A
     return check
 
 
-def _codec_name(dataset: Dataset, path: str) -> str:
+def _codec_name(dataset: ReadPlan, path: str) -> str:
     """What TensorFlow calls the codec of a file."""
     with dataset.store.fs.open(path, "rb") as file:
         codec = detect(file.read(HEADER_BYTES))
@@ -301,13 +301,13 @@ def _codec_name(dataset: Dataset, path: str) -> str:
             f"TensorFlow cannot decompress {codec}",
             path=dataset.store.public(path),
             advice="write the dataset with gzip",
-            remedies=[Remedy("engine", "ours", "decode with this library")],
+            remedies=[Remedy("engine", "kernel", "decode with this library")],
             function="",
         )
     return _CODECS[codec]
 
 
-def _partition_tensor(dataset: Dataset, item: Field, missing: Mapping[str, Any]) -> Any:
+def _partition_tensor(dataset: ReadPlan, item: Field, missing: Mapping[str, Any]) -> Any:
     """A value of a partition column for each file."""
     values = item.load(dataset.partition_values[item.name])
     column = numpy_columns(pa.record_batch({item.name: values}), missing)[item.name]
@@ -319,21 +319,21 @@ def _nbatches(rows: int, batch_size: int, drop_remainder: bool) -> int:
     return rows // batch_size if drop_remainder else -(-rows // batch_size)
 
 
-def _best_engine(dataset: Dataset, schema: Schema) -> Engine:
+def _best_engine(dataset: ReadPlan, schema: Schema) -> Engine:
     """TensorFlow's own reader for large binary records, if it can read them."""
     counts = [dataset.count(partition) for partition in range(dataset.npartitions)]
     sizes = [split.file.size for splits in dataset.partitions for split in splits]
     if schema.record_type == "bytes" or None in counts or None in sizes or not dataset.store.local:
-        return "ours"
+        return "kernel"
     rows = sum(filter(None, counts))
     if not rows or sum(filter(None, sizes)) / rows < _LARGE_RECORD_BYTES:
-        return "ours"
+        return "kernel"
     is_binary = any(item.kind == "bytes" and not item.depth for item in schema.fields)
     is_plain = all(_is_readable(dataset, splits[0].file.path) for splits in dataset.partitions if splits)
-    return "native" if is_binary and is_plain else "ours"
+    return "native" if is_binary and is_plain else "kernel"
 
 
-def _is_readable(dataset: Dataset, path: str) -> bool:
+def _is_readable(dataset: ReadPlan, path: str) -> bool:
     try:
         _codec_name(dataset, path)
     except TFRecordError:

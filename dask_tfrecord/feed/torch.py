@@ -13,6 +13,7 @@ from torch.utils.data import Dataset, IterableDataset, get_worker_info
 from dask_tfrecord import arguments
 from dask_tfrecord.errors import TFRecordError, method_of
 from dask_tfrecord.feed.batches import Batches, plan_batches
+from dask_tfrecord.feed.epoch_order import Uneven
 from dask_tfrecord.feed.numpy_columns import (
     Array,
     Ragged,
@@ -22,7 +23,6 @@ from dask_tfrecord.feed.numpy_columns import (
     is_text,
     one_chunk,
 )
-from dask_tfrecord.feed.order import Uneven
 from dask_tfrecord.feed.record_table import RecordTable
 from dask_tfrecord.files.storage.filesystem import Filesystem
 from dask_tfrecord.files.storage.listing import PathLike

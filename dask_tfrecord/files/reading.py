@@ -28,7 +28,7 @@ from dask_tfrecord.files.intact import Intact, Numbers, record_offsets
 from dask_tfrecord.files.options import ReadOptions
 from dask_tfrecord.files.splits import Split
 from dask_tfrecord.files.storage.store import Store
-from dask_tfrecord.files.stream import WINDOW_BYTES, Window, open_window
+from dask_tfrecord.files.window import WINDOW_BYTES, Window, open_window
 from dask_tfrecord.schema.model import Schema
 
 # The type of the path column.

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from dask_tfrecord.codec import HEADER_BYTES
 from dask_tfrecord.codec.codecs import decompressor, detect, is_frame
-from dask_tfrecord.codec.lookalikes import LOOK_BYTES, looks_like
+from dask_tfrecord.codec.file_signatures import LOOK_BYTES, looks_like
 from dask_tfrecord.errors import TFRecordError
 from dask_tfrecord.files.storage.listing import FileInfo
 from dask_tfrecord.files.storage.paths import name_of

@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from dask_tfrecord.cluster import warn_client
 from dask_tfrecord.errors import Remedy, SchemaError
-from dask_tfrecord.frames import object_columns, stringified
+from dask_tfrecord.frames import object_columns, text_guard
 from dask_tfrecord.frames.column_types import (
     CONVERSION_ERRORS,
     category_values,
@@ -94,7 +94,7 @@ def _convert_or_raise(column: "pd.Series[Any]", item: Field, lossy: Lossy) -> pa
         if isinstance(error, RoundedError):
             remedies = [ROUND]
         elif is_text(column.dtype) and is_bytes_or_list(item.type):
-            advice, remedies = stringified.advice(item.name), [stringified.as_text(item.name)]
+            advice, remedies = text_guard.advice(item.name), [text_guard.as_text(item.name)]
         elif not advice:
             try:
                 type_ = type_of(column)

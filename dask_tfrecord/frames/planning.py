@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from dask_tfrecord.codec import RecordType
 from dask_tfrecord.errors import Remedy, SchemaError, literal, warn_caller
-from dask_tfrecord.frames import stringified
+from dask_tfrecord.frames import text_guard
 from dask_tfrecord.frames.column_types import (
     category_array,
     first_line,
@@ -136,7 +136,7 @@ def text_columns(
     return {
         label: column
         for label, (column, dtype) in dtypes.items()
-        if stringified.holds_text(dtype) and (column not in given or is_bytes_or_list(given[column]))
+        if text_guard.holds_text(dtype) and (column not in given or is_bytes_or_list(given[column]))
     }
 
 
@@ -229,8 +229,8 @@ def _warn_of_converted_text(meta: pd.DataFrame, given: Types) -> None:
         columns = ", ".join(map(repr, text))
         warn_caller(
             f"schema= gives {columns} a bytes or list type, but Dask loaded text, perhaps due to its option "
-            f"dataframe.convert-string; {stringified.advice(text[0])}, or pass "
-            f"{stringified.as_text(text[0])} to write the text itself.",
+            f"dataframe.convert-string; {text_guard.advice(text[0])}, or pass "
+            f"{text_guard.as_text(text[0])} to write the text itself.",
         )
 
 

@@ -16,7 +16,7 @@ from conftest import Run
 
 import dask_tfrecord
 from dask_tfrecord.cli.schema_text import type_code
-from dask_tfrecord.files.stream import WINDOW_BYTES
+from dask_tfrecord.files.window import WINDOW_BYTES
 
 SCRIPT = Path(sys.executable).parent / "dask-tfrecord"
 

@@ -16,8 +16,8 @@ from dask.base import tokenize
 
 from dask_tfrecord import Snapshot, TFRecordError, expr, read_tfrecord, to_tfrecord
 from dask_tfrecord.codec import Decoder
-from dask_tfrecord.dataset.packing import plan_partitions
-from dask_tfrecord.dataset.plan import Dataset
+from dask_tfrecord.dataset.read.plan_partitions import plan_partitions
+from dask_tfrecord.dataset.read.read_plan import ReadPlan
 from dask_tfrecord.dataset.snapshot import file_table
 from dask_tfrecord.dataset.write.run import WriteRun
 from dask_tfrecord.files import reading as files
@@ -175,12 +175,12 @@ def test_the_same_files_have_the_same_keys_until_one_is_rewritten(root: Path, tm
     assert tokenize(read_tfrecord(path)) != before
 
 
-def many(count: int) -> Dataset:
+def many(count: int) -> ReadPlan:
     """A dataset whose files do not exist."""
     schema = Schema.from_arrow(pa.schema({f"c{n}": pa.int64() for n in range(50)}))
     infos = [FileInfo(f"/nowhere/part-{n:06d}.tfrecord", n) for n in range(count)]
     partitions, values = plan_partitions(info_table(infos), blocksize=None)
-    return Dataset(Store.at("/nowhere"), partitions, schema, ReadOptions(), values)
+    return ReadPlan(Store.at("/nowhere"), partitions, schema, ReadOptions(), values)
 
 
 def test_a_task_carries_its_own_file_and_not_the_others() -> None:

@@ -101,7 +101,7 @@ def dtypes(elements: Any) -> dict[str, Any]:
 def test_both_engines_give_the_same_rows(dataset: str) -> None:
     from dask_tfrecord.feed.tensorflow import tensorflow_dataset
 
-    ours, native = (tensorflow_dataset(dataset, 32, engine=engine) for engine in ("ours", "native"))
+    ours, native = (tensorflow_dataset(dataset, 32, engine=engine) for engine in ("kernel", "native"))
     assert dtypes(ours) == dtypes(native)
     assert dtypes(ours)["int8"] == tf.int8
     assert rows(ours) == rows(native)
@@ -116,7 +116,7 @@ def test_columns_without_lists_give_the_same_rows(dataset: str, batch_size: int)
 
     names = ["text", "id", "double", "bool", "bytes", "time", "int8", "date"]
     ours, native = (
-        tensorflow_dataset(dataset, batch_size, names, engine=engine) for engine in ("ours", "native")
+        tensorflow_dataset(dataset, batch_size, names, engine=engine) for engine in ("kernel", "native")
     )
     assert list(ours.element_spec) == names
     assert [spec.shape.as_list() for spec in ours.element_spec.values()] == [[None]] * len(names)
@@ -137,13 +137,13 @@ def test_null_in_columns_that_travel_together(tmp_path: Path) -> None:
     )
     path = str(tmp_path / "dataset")
     dask_tfrecord.to_tfrecord(dd.from_pandas(frame, npartitions=1), path, lossy="allow")
-    [batch] = tensorflow_dataset(path, 3, engine="ours", missing={"a": -1, "b": -2, "d": 9.0})
+    [batch] = tensorflow_dataset(path, 3, engine="kernel", missing={"a": -1, "b": -2, "d": 9.0})
     assert batch["a"].numpy().tolist() == [1, -1, 3]
     assert batch["b"].numpy().tolist() == [-2, 5, 6]
     np.testing.assert_array_equal(batch["c"].numpy(), [0.5, np.nan, 1.5])
     assert batch["d"].numpy().tolist() == [9.0, 2.5, 3.5]
     with pytest.raises(tf.errors.InvalidArgumentError, match="missing="):
-        list(tensorflow_dataset(path, 3, engine="ours", missing={"a": -1}))
+        list(tensorflow_dataset(path, 3, engine="kernel", missing={"a": -1}))
 
 
 def test_the_rows_are_those_of_the_dataset(dataset: str) -> None:
@@ -154,14 +154,14 @@ def test_the_rows_are_those_of_the_dataset(dataset: str) -> None:
     expected = expected.set_column(
         table.schema.get_field_index("date"), "date", table["date"].combine_chunks().view(pa.int32())
     ).to_pylist()
-    found = rows(tensorflow_dataset(dataset, 50, engine="ours"))
+    found = rows(tensorflow_dataset(dataset, 50, engine="kernel"))
     for one, other in zip(found, expected, strict=True):
         other["text"], other["words"] = other["text"].encode(), [word.encode() for word in other["words"]]
         other["key"] = other["key"].encode() if isinstance(other["key"], str) else other["key"]
         assert one == other
 
 
-@pytest.mark.parametrize("engine", ["ours", "native"])
+@pytest.mark.parametrize("engine", ["kernel", "native"])
 def test_every_row_is_in_one_shard(dataset: str, engine: Any) -> None:
     from dask_tfrecord.feed.tensorflow import tensorflow_dataset
 
@@ -172,7 +172,7 @@ def test_every_row_is_in_one_shard(dataset: str, engine: Any) -> None:
     assert sorted(found) == list(range(ROWS))
 
 
-@pytest.mark.parametrize("engine", ["ours", "native"])
+@pytest.mark.parametrize("engine", ["kernel", "native"])
 def test_epochs_are_shuffled_differently(dataset: str, engine: Any) -> None:
     from dask_tfrecord.feed.tensorflow import tensorflow_dataset
 
@@ -182,7 +182,7 @@ def test_epochs_are_shuffled_differently(dataset: str, engine: Any) -> None:
     assert sorted(first) == sorted(second) == list(range(ROWS))
 
 
-@pytest.mark.parametrize("engine", ["ours", "native"])
+@pytest.mark.parametrize("engine", ["kernel", "native"])
 def test_a_label_is_the_second_part(dataset: str, engine: Any) -> None:
     from dask_tfrecord.feed.tensorflow import tensorflow_dataset
 
@@ -200,7 +200,7 @@ def test_lists_take_the_form_that_is_asked_for(dataset: str, lists: Any) -> None
 
     first = [
         next(iter(tensorflow_dataset(dataset, 20, ["ragged", "words"], engine=engine, lists=lists)))
-        for engine in ("ours", "native")
+        for engine in ("kernel", "native")
     ]
     for name in ("ragged", "words"):
         ours, native = (batch[name] for batch in first)
@@ -233,7 +233,7 @@ def test_missing_values_have_a_default_or_are_refused(tmp_path: Path) -> None:
     dask_tfrecord.to_tfrecord(dd.from_pandas(frame, npartitions=1), tmp_path / "d")
     with pytest.raises(SchemaError, match=r"feature 'x'.*missing="):
         feature_spec(tmp_path / "d")
-    for engine in ("ours", "native"):
+    for engine in ("kernel", "native"):
         elements = tensorflow_dataset(tmp_path / "d", 3, engine=engine, missing={"x": -1})
         (batch,) = elements
         assert batch["x"].numpy().tolist() == [1, -1, 3]
@@ -252,7 +252,7 @@ def test_sequence_examples(tmp_path: Path) -> None:
     spec = feature_spec(tmp_path / "d")
     assert list(spec.sequence) == ["s"]
     found = [
-        next(iter(tensorflow_dataset(tmp_path / "d", 2, engine=engine))) for engine in ("ours", "native")
+        next(iter(tensorflow_dataset(tmp_path / "d", 2, engine=engine))) for engine in ("kernel", "native")
     ]
     for batch in found:
         assert batch["s"].to_list() == [[[b"a"], [b"b", b"c"]], []]
@@ -286,7 +286,7 @@ def test_a_dataset_that_is_overwritten_between_epochs_raises(tmp_path: Path) -> 
     from dask_tfrecord.feed.tensorflow import tensorflow_dataset
 
     dask_tfrecord.to_tfrecord(dd.from_dict({"x": [1, 2]}, npartitions=1), tmp_path / "d")
-    elements = tensorflow_dataset(tmp_path / "d", 1, engine="ours")
+    elements = tensorflow_dataset(tmp_path / "d", 1, engine="kernel")
     assert len(list(elements)) == 2
     dask_tfrecord.to_tfrecord(dd.from_dict({"x": [3, 4, 5]}, npartitions=1), tmp_path / "d", overwrite=True)
     with pytest.raises(tf.errors.OpError, match="removed after the dataset was listed"):
@@ -393,7 +393,7 @@ def test_both_engines_join_the_lists_of_several_files(tmp_path: Path, lists: Any
             plain(batch["x"])
             for batch in tensorflow_dataset(tmp_path / "d", batch_size, engine=engine, lists=lists)
         ]
-        for engine in ("ours", "native")
+        for engine in ("kernel", "native")
     )
     assert ours == native
 
@@ -409,14 +409,14 @@ def test_both_engines_agree_about_decimals_and_missing_rows_of_a_fixed_size(tmp_
     frame = pd.DataFrame({name: pd.arrays.ArrowExtensionArray(column) for name, column in columns.items()})
     dask_tfrecord.to_tfrecord(dd.from_pandas(frame, npartitions=1), tmp_path / "d", lossy="allow")
     ours, native = (
-        rows(tensorflow_dataset(tmp_path / "d", 3, engine=engine)) for engine in ("ours", "native")
+        rows(tensorflow_dataset(tmp_path / "d", 3, engine=engine)) for engine in ("kernel", "native")
     )
     assert str(ours) == str(native)
     assert ours[0] == {"price": 29.99, "point": [1.0, 2.0], "code": b"abc"}
     assert str(ours[1]["point"]) == "[nan, nan]"
 
 
-@pytest.mark.parametrize("engine", ["ours", "native"])
+@pytest.mark.parametrize("engine", ["kernel", "native"])
 def test_a_dataset_without_rows(tmp_path: Path, engine: Any) -> None:
     from dask_tfrecord.feed.tensorflow import tensorflow_dataset
 
@@ -427,7 +427,7 @@ def test_a_dataset_without_rows(tmp_path: Path, engine: Any) -> None:
     assert int(elements.cardinality()) == 0
 
 
-@pytest.mark.parametrize("engine", ["ours", "native"])
+@pytest.mark.parametrize("engine", ["kernel", "native"])
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -471,7 +471,7 @@ atexit.register(feed._drop_iterators)
 """
 
 
-@pytest.mark.parametrize("engine", ["ours", "native"])
+@pytest.mark.parametrize("engine", ["kernel", "native"])
 @pytest.mark.parametrize("dataset", ["plain"], indirect=True)
 def test_iterators_that_a_program_leaves_open_are_dropped_before_python_ends(
     dataset: str, engine: str

@@ -253,7 +253,7 @@ def test_a_feature_list_among_inferred_examples_raises_as_a_read_does(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The sampled files hold Examples only. The list was dropped without a word."""
-    monkeypatch.setattr("dask_tfrecord.dataset.sampling._FILES", 2)
+    monkeypatch.setattr("dask_tfrecord.dataset.read.sampling._FILES", 2)
     example = oracle.serialize(Record({"a": Feature("int64", [1])}))
     steps = Record({"a": Feature("int64", [2])}, {"steps": [Feature("int64", [3])]})
     payloads = [example, oracle.serialize(steps, "sequence_example"), example]

@@ -14,10 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dask_tfrecord import CorruptRecordWarning, read_tfrecord, verify
-from dask_tfrecord.dataset.discovery import one_by_one
-from dask_tfrecord.files import boundaries, reading, stream
-from dask_tfrecord.files.boundaries import find_blocks
+from dask_tfrecord.dataset.read.discovery import one_by_one
+from dask_tfrecord.files import reading, window
 from dask_tfrecord.files.damage import DamagePolicy, Losses
+from dask_tfrecord.files.find_blocks import find_blocks
 from dask_tfrecord.files.options import ReadOptions
 from dask_tfrecord.files.reading import count_records, read_table
 from dask_tfrecord.files.splits import Split, split_file
@@ -40,9 +40,9 @@ SCHEMAS = {
 def windows_of(size: int) -> Iterator[None]:
     with (
         patch.object(reading, "WINDOW_BYTES", size),
-        patch.object(boundaries, "WINDOW_BYTES", size),
-        patch.object(boundaries, "detect", lambda head: None),
-        patch.object(stream, "detect", lambda head: None),
+        patch("dask_tfrecord.files.find_blocks.WINDOW_BYTES", size),
+        patch("dask_tfrecord.files.find_blocks.detect", lambda head: None),
+        patch.object(window, "detect", lambda head: None),
     ):
         yield
 

@@ -12,8 +12,8 @@ from oracle import block, bytes_list, entry, example_of, int64_list, packed
 from wire_messages import UNKNOWN
 
 from dask_tfrecord import CorruptRecordError, read_tfrecord
-from dask_tfrecord.dataset.discovery import open_dataset
-from dask_tfrecord.dataset.request import ReadRequest
+from dask_tfrecord.dataset.read.discovery import open_dataset
+from dask_tfrecord.dataset.read.request import ReadRequest
 from dask_tfrecord.files.damage import DamagePolicy
 from dask_tfrecord.files.options import ReadOptions
 

@@ -12,7 +12,7 @@ import dask.dataframe as dd
 import oracle
 import pytest
 from click.testing import CliRunner
-from strangers import heap
+from other_writers import fill
 
 from dask_tfrecord import (
     CorruptRecordError,
@@ -60,7 +60,7 @@ def run(command: str, path: Path) -> str:
 def test_every_reader_skips_what_plainly_is_no_tfrecord(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    heap(tmp_path, {f"x-{n}.tfrecord": ONE for n in range(9)} | SIDE)
+    fill(tmp_path, {f"x-{n}.tfrecord": ONE for n in range(9)} | SIDE)
     with caplog.at_level(logging.INFO, "dask_tfrecord"):
         ddf = read_tfrecord(tmp_path)
     (message,) = [one.message for one in caplog.records if "skipped" in one.message]
@@ -118,7 +118,7 @@ def test_an_append_adopts_only_the_data(place: str) -> None:
     ],
 )
 def test_what_may_be_data_is_never_skipped(tmp_path: Path, name: str, content: bytes) -> None:
-    heap(tmp_path, {"a.tfrecord": ONE, name: content})
+    fill(tmp_path, {"a.tfrecord": ONE, name: content})
     with pytest.raises(TFRecordError) as caught:
         read_tfrecord(tmp_path).compute()
     assert caught.value.path == str(tmp_path / name)
@@ -130,24 +130,24 @@ def test_what_may_be_data_is_never_skipped(tmp_path: Path, name: str, content: b
 def test_data_with_the_name_of_a_side_file_is_data(
     tmp_path: Path, compress: Callable[[bytes], bytes]
 ) -> None:
-    heap(tmp_path, {"a.tfrecord": ONE, "b.txt": compress(ONE), "info.json": b"{}"})
+    fill(tmp_path, {"a.tfrecord": ONE, "b.txt": compress(ONE), "info.json": b"{}"})
     assert len(read_tfrecord(tmp_path)) == 2
-    heap(tmp_path, {"c.txt": b"text that claims the suffix of data"})
+    fill(tmp_path, {"c.txt": b"text that claims the suffix of data"})
     with pytest.raises(CorruptRecordError, match=r"c\.txt.*looks like text"):
         read_tfrecord(tmp_path).compute()
     (tmp_path / "c.txt").unlink()
     index(tmp_path)
-    heap(tmp_path, {"c.txt": b"text", "more.json": b"{}"})
+    fill(tmp_path, {"c.txt": b"text", "more.json": b"{}"})
     with pytest.raises(TFRecordError, match=r"c\.txt.*does not list 1 of"):
         read_tfrecord(tmp_path)
 
 
 def test_text_alone_is_not_skipped(tmp_path: Path) -> None:
-    heap(tmp_path, {"a.txt": b"text", "b.json": b"{}"})
+    fill(tmp_path, {"a.txt": b"text", "b.json": b"{}"})
     with pytest.raises(CorruptRecordError, match="looks like"):
         read_tfrecord(tmp_path)
     with pytest.raises(CorruptRecordError, match="looks like text"):
         read_tfrecord(tmp_path / "a.txt")
-    heap(tmp_path, {"c.tfrecord": ONE})
+    fill(tmp_path, {"c.tfrecord": ONE})
     with pytest.raises(CorruptRecordError, match="looks like text"):  # the caller named the file
         read_tfrecord([tmp_path / "c.tfrecord", tmp_path / "a.txt"]).compute()

@@ -7,8 +7,8 @@ import oracle
 import pyarrow as pa
 from oracle import Record
 
-from dask_tfrecord.dataset.discovery import open_dataset
-from dask_tfrecord.dataset.request import ReadRequest
+from dask_tfrecord.dataset.read.discovery import open_dataset
+from dask_tfrecord.dataset.read.request import ReadRequest
 from dask_tfrecord.schema.model import Schema
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dask_tfrecord.dataset.snapshot.table import from_entries, to_entries, value_name
+from dask_tfrecord.dataset.snapshot.column_statistics import from_entries, to_entries, value_name
 from dask_tfrecord.errors import Remedy, TFRecordError
 from dask_tfrecord.files.entry import FileEntry
 from dask_tfrecord.files.part_names import run_of

@@ -9,7 +9,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from dask_tfrecord.codec.codecs import CODECS
-from dask_tfrecord.dataset.snapshot.table import check
+from dask_tfrecord.dataset.snapshot.column_statistics import check
 from dask_tfrecord.schema.model import Schema
 
 # The columns that become the index of a DataFrame, each with the name of its level.

@@ -19,8 +19,8 @@ from dask_tfrecord.codec.codecs import Compression
 from dask_tfrecord.dataset.partitioning.grouping import group
 from dask_tfrecord.dataset.snapshot.file_table import FileTable, by_directory
 from dask_tfrecord.dataset.snapshot.metadata import Levels
-from dask_tfrecord.dataset.snapshot.part import parse_part
-from dask_tfrecord.dataset.snapshot.part import to_parquet as part_to_parquet
+from dask_tfrecord.dataset.snapshot.snapshot_file import parse_part
+from dask_tfrecord.dataset.snapshot.snapshot_file import to_parquet as part_to_parquet
 from dask_tfrecord.dataset.snapshot.versions import Version, assemble, find_newest, read_version, versions
 from dask_tfrecord.errors import calling
 from dask_tfrecord.files.entry import FileEntry

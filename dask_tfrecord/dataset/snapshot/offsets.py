@@ -13,8 +13,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from dask_tfrecord.codec import FRAME_BYTES
+from dask_tfrecord.dataset.snapshot.column_statistics import check
 from dask_tfrecord.dataset.snapshot.names import METADATA_DIRECTORY, offsets_path
-from dask_tfrecord.dataset.snapshot.table import check
 from dask_tfrecord.errors import TFRecordError
 from dask_tfrecord.files.entry import FileEntry
 from dask_tfrecord.files.storage.store import Store

@@ -5,10 +5,10 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
+from dask_tfrecord.dataset.snapshot.column_statistics import check, check_unique
 from dask_tfrecord.dataset.snapshot.file_table import Base, FileTable, concatenate, invalid_snapshot
 from dask_tfrecord.dataset.snapshot.names import METADATA_DIRECTORY, snapshot_path
-from dask_tfrecord.dataset.snapshot.part import Part, read_part
-from dask_tfrecord.dataset.snapshot.table import check, check_unique
+from dask_tfrecord.dataset.snapshot.snapshot_file import Part, read_part
 from dask_tfrecord.files.storage.store import Store
 
 _NAME = re.compile(r"\d{8}\.parquet")

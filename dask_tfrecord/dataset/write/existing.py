@@ -7,10 +7,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from dask_tfrecord.dataset.inferred_schema import infer_schema
-from dask_tfrecord.dataset.layouts import SPLIT, find_splits
 from dask_tfrecord.dataset.partitioning import hive
-from dask_tfrecord.dataset.sampling import take_sample
+from dask_tfrecord.dataset.read.inferred_schema import infer_schema
+from dask_tfrecord.dataset.read.layouts import SPLIT, find_splits
+from dask_tfrecord.dataset.read.sampling import take_sample
 from dask_tfrecord.dataset.snapshot.metadata import Levels, library_version
 from dask_tfrecord.dataset.snapshot.model import Snapshot
 from dask_tfrecord.dataset.snapshot.visibility import data_files, newest_snapshot

@@ -12,9 +12,9 @@ import pyarrow as pa
 import pytest
 
 from dask_tfrecord import SchemaError, TFRecordError, read_tfrecord, to_tfrecord
-from dask_tfrecord.dataset.discovery import open_dataset
 from dask_tfrecord.dataset.partitioning import hive
-from dask_tfrecord.dataset.request import ReadRequest
+from dask_tfrecord.dataset.read.discovery import open_dataset
+from dask_tfrecord.dataset.read.request import ReadRequest
 
 NULL = "__HIVE_DEFAULT_PARTITION__"
 

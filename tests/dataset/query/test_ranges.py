@@ -23,7 +23,7 @@ from dask_tfrecord.dataset.query.predicates import (
     possible_outcomes,
 )
 from dask_tfrecord.dataset.query.ranges import file_ranges
-from dask_tfrecord.dataset.snapshot.table import from_entries
+from dask_tfrecord.dataset.snapshot.column_statistics import from_entries
 from dask_tfrecord.files.entry import ColumnStatistics, FileEntry
 from dask_tfrecord.schema.model import Field, Schema
 

@@ -19,8 +19,8 @@ from small_frames import by_key, collection, keyed, values
 from dask_tfrecord import Snapshot, TFRecordError, cleanup, index, read_tfrecord, to_tfrecord, verify
 from dask_tfrecord.codec import crc32c
 from dask_tfrecord.dataset.snapshot import file_table, versions
+from dask_tfrecord.dataset.snapshot.column_statistics import to_entries
 from dask_tfrecord.dataset.snapshot.model import read_snapshot
-from dask_tfrecord.dataset.snapshot.table import to_entries
 from dask_tfrecord.files.storage.store import Store
 
 pytestmark = pytest.mark.usefixtures("one_thread")

@@ -20,7 +20,7 @@ from servers import page_server, s3_server
 
 import dask_tfrecord
 from dask_tfrecord import DestinationError, FileChangedError, Snapshot, read_tfrecord, to_tfrecord
-from dask_tfrecord.files.storage import unchanged
+from dask_tfrecord.files.storage import change_check
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -165,7 +165,7 @@ def test_a_read_after_index_was_called_again_is_not_the_read_before(foreign: Pla
 def test_many_files_that_are_not_read_are_looked_up_by_one_listing(
     foreign: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(unchanged, "_FEW", 0)
+    monkeypatch.setattr(change_check, "_FEW", 0)
     late = foreign.read(filters=[("n", "<", 250)])
     assert len(late.compute()) == 10
     foreign.rewrite("1.tfrecord", 240)

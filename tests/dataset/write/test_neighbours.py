@@ -49,7 +49,7 @@ WRITES: dict[str, Callable[[str], Any]] = {
     "export": lambda path: export(path, "idx"),
     "store_offsets": lambda path: RecordTable(path).store_offsets(),
     "quarantine": lambda path: read_tfrecord(
-        path.partition("/sales")[0] + "/heap", on_corrupt="quarantine", quarantine_path=path
+        path.partition("/sales")[0] + "/files", on_corrupt="quarantine", quarantine_path=path
     ),
     "feather": lambda path: write_feather(sales(1), f"{path}/x.feather"),
 }
@@ -61,7 +61,7 @@ def test_a_write_inside_a_dataset_is_refused_by_its_name_and_changes_nothing(
     place: str, write: str, below: str
 ) -> None:
     to_tfrecord(sales(1, 2), f"{place}/sales", partition_on="key")
-    to_tfrecord(sales(1), f"{place}/heap")
+    to_tfrecord(sales(1), f"{place}/files")
     if write == "store_offsets" and below != "key=0":
         pytest.skip("there is nothing to read")
     with pytest.raises(DestinationError, match=r"inside the dataset '.*/sales'.*'.*/sales(/_files)?'"):

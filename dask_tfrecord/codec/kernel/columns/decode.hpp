@@ -1,16 +1,16 @@
 // Framed records -> Arrow columns.
 //
 // Records are decoded in blocks that fit the cache. First the frames of a block are checked. Records of the same layout
-// are then decoded many at a time, see decode_alike.hpp. Each other record is walked once, and its values are appended
-// to their columns. The usual shape of a feature (one kind, one packed chunk) is recognised by one comparison. Any
-// other shape is read field by field.
+// are then decoded many at a time, see decode_by_layout.hpp. Each other record is walked once, and its values are
+// appended to their columns. The usual shape of a feature (one kind, one packed chunk) is recognised by one comparison.
+// Any other shape is read field by field.
 #pragma once
 
 #include <algorithm>
 #include <tuple>
 
 #include "columns/append.hpp"
-#include "columns/decode_alike.hpp"
+#include "columns/decode_by_layout.hpp"
 #include "framing/frame.hpp"
 #include "message/foreign_message.hpp"
 #include "message/map_walker.hpp"

@@ -1,0 +1,1 @@
+"""What keeps a dataset in order after it was written: index and verify."""

@@ -1,0 +1,225 @@
+"""Build a snapshot of existing files: every file is read once. Nothing is stored here."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from typing import NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dask_tfrecord.codec import Decoder, Encoder, Scanned, crc32c_combine, scan
+from dask_tfrecord.codec.codecs import Compression, detect
+from dask_tfrecord.dataset.read.map_files import merge_by_file
+from dask_tfrecord.dataset.read.read_plan import ReadPlan
+from dask_tfrecord.dataset.snapshot.metadata import library_version, next_ancestors
+from dask_tfrecord.dataset.snapshot.model import Snapshot, file_table
+from dask_tfrecord.dataset.snapshot.stamps import are_proven
+from dask_tfrecord.errors import TFRecordError
+from dask_tfrecord.files import statistics
+from dask_tfrecord.files.damage import locate_error
+from dask_tfrecord.files.entry import BLOCK_BYTES, Block, FileEntry
+from dask_tfrecord.files.find_blocks import ComputeEach
+from dask_tfrecord.files.options import ReadOptions
+from dask_tfrecord.files.part_names import is_part
+from dask_tfrecord.files.reading import run_kernel
+from dask_tfrecord.files.splits import Split
+from dask_tfrecord.files.storage.checksum import ChecksumStore
+from dask_tfrecord.files.storage.listing import FileInfo, table_infos
+from dask_tfrecord.files.storage.store import Store
+from dask_tfrecord.files.window import changed_since_snapshot
+from dask_tfrecord.schema.model import Schema
+
+
+class _Content(NamedTuple):
+    """The content of a file, or of a split of it, as a snapshot describes it.
+
+    ``blocks`` is empty for a compressed file.
+    """
+
+    records: int
+    bytes: int
+    crc32c: int
+    columns: statistics.Columns
+    blocks: tuple[Block, ...]
+    compression: Compression | None
+
+
+def create_snapshot(dataset: ReadPlan, compute_each: ComputeEach, run: str) -> Snapshot:
+    """Build the snapshot of a dataset.
+
+    Parameters
+    ----------
+    dataset : ReadPlan
+        The dataset, with one partition for each file.
+    compute_each : callable
+        Runs the tasks that read the files.
+    run : str
+        The id of the snapshot's run.
+
+    Returns
+    -------
+    Snapshot
+        A snapshot that is not stored.
+
+    Raises
+    ------
+    CorruptRecordError
+        For any damage.
+    SchemaError
+        For a value that does not fit its column.
+    """
+    files = [split.file for splits in dataset.partitions for split in splits]
+    partition_names = dataset.partition_values
+    schema = dataset.schema.select(name for name in dataset.schema.names if name not in partition_names)
+    partitioning = dataset.schema.select(partition_names).fields if partition_names else ()
+    contents = _read_files(dataset.store, files, schema, dataset.options, compute_each)
+    columns = statistics.file_statistics(schema, [content.columns for content in contents])
+    values = list(zip(*(column.to_pylist() for column in dataset.partition_values.values()), strict=True))
+    entries = [
+        FileEntry(
+            dataset.store.relative(file.path),
+            content.bytes,
+            content.records,
+            content.crc32c,
+            of_file,
+            content.blocks,
+            of_columns,
+            file.stamp,
+        )
+        for file, content, of_columns, of_file in zip(
+            files, contents, columns, values or [()] * len(files), strict=True
+        )
+    ]
+    compressions = {content.compression for content in contents}
+    return Snapshot(
+        files=tuple(entries),
+        schema=schema,
+        compression=compressions.pop() if len(compressions) == 1 else None,
+        run=run,
+        library=library_version(),
+        partitioning=partitioning,
+        order=tuple(dataset.schema.names),
+        partial=bool(dataset.ignored_features) or dataset.options.extra == "ignore",
+    )
+
+
+def renew_snapshot(
+    store: Store, snapshot: Snapshot, files: pa.Table, compute_each: ComputeEach, run: str
+) -> Snapshot:
+    """Build the next snapshot of a dataset, some files of which may have been rewritten or copied.
+
+    Only these files are read. If the content of a file is the same, only its stamp changes.
+
+    Parameters
+    ----------
+    store : Store
+        The place of the dataset.
+    snapshot : Snapshot
+        The newest snapshot.
+    files : pyarrow.Table
+        The files of the snapshot, as `snapshot_files` returns them now.
+    compute_each : callable
+        Runs the tasks that read the files.
+    run : str
+        The id of the new snapshot's run.
+
+    Returns
+    -------
+    Snapshot
+        A snapshot that is not stored.
+
+    Raises
+    ------
+    FileChangedError
+        If the content of a file that this library wrote has changed.
+    CorruptRecordError
+        For any damage.
+    SchemaError
+        For a value that does not fit the snapshot's columns.
+    """
+    listed = list(zip(table_infos(files), snapshot.files, strict=True))
+    changed = pc.invert(are_proven(files, file_table(snapshot).rows))
+    unproven = [replace(file, crc32c=None) for file in table_infos(files.filter(changed))]
+    contents = _read_files(store, unproven, snapshot.schema, ReadOptions(), compute_each)
+    columns = statistics.file_statistics(snapshot.schema, [content.columns for content in contents])
+    read = {
+        file.path: (content, of_columns)
+        for file, content, of_columns in zip(unproven, contents, columns, strict=True)
+    }
+    entries = []
+    for file, entry in listed:
+        content, of_columns = read.get(file.path, (None, ()))
+        if content is not None and content.crc32c != entry.crc32c:
+            if is_part(file.path):
+                raise changed_since_snapshot(store, file.path)
+            changes = {name: getattr(content, name) for name in ("bytes", "records", "crc32c", "blocks")}
+            entry = replace(entry, **changes, statistics=of_columns)
+        entries.append(replace(entry, stamp=file.stamp))
+    return replace(
+        snapshot,
+        files=tuple(entries),
+        run=run,
+        library=library_version(),
+        number=snapshot.number + 1,
+        ancestors=next_ancestors(snapshot.ancestors, snapshot.run),
+    )
+
+
+def _read_files(
+    store: Store, files: Sequence[FileInfo], schema: Schema, options: ReadOptions, compute_each: ComputeEach
+) -> list[_Content]:
+    read = partial(_read_split, store, schema, options)
+    contents = merge_by_file(read, _merge, store, files, options, compute_each)
+    return [contents[file.path] for file in files]
+
+
+def _merge(first: _Content, second: _Content) -> _Content:
+    return _Content(
+        first.records + second.records,
+        first.bytes + second.bytes,
+        crc32c_combine(first.crc32c, second.crc32c, second.bytes),
+        statistics.merge_statistics(first.columns, second.columns),
+        first.blocks + second.blocks,
+        first.compression,
+    )
+
+
+def _read_split(store: Store, schema: Schema, options: ReadOptions, split: Split) -> _Content:
+    checked = ChecksumStore(store.fs, store.root)
+    decoder = Decoder(
+        schema.columns,
+        schema.record_type,
+        verify_crc=options.verify_crc,
+        max_record_bytes=options.max_record_bytes,
+    )
+    encoder = Encoder(schema.columns, schema.record_type, buffer_bytes=0)
+    columns = statistics.empty_statistics(schema)
+    blocks: list[Block] = []
+    records = 0
+    for step in run_kernel(checked, split, options, decoder.decode, schema.columns):
+        batch = step.result.batch
+        if not batch.num_rows:
+            continue
+        try:
+            schema.from_storage(batch)  # refuses values that do not fit
+        except TFRecordError as error:
+            raise locate_error(error, store.public(split.file.path), step.record) from None
+        encoder.bind(batch)
+        columns = statistics.merge_statistics(columns, encoder.statistics(0, batch.num_rows))
+        starts = scan(step.data, final=True, verify_crc=False, every=BLOCK_BYTES)
+        blocks += _blocks(starts, step.offset, step.record)
+        records += batch.num_rows
+    total = checked.checksum
+    compression = detect(total.head) if split.start.offset == 0 else None
+    return _Content(
+        records, total.bytes, total.crc32c, columns, () if compression else tuple(blocks), compression
+    )
+
+
+def _blocks(scanned: Scanned, offset: int, record: int) -> list[Block]:
+    """Return the blocks of a window that starts at this offset and record of an uncompressed file."""
+    if scanned.offsets is None or scanned.numbers is None:
+        return []
+    pairs = zip(scanned.offsets.to_pylist(), scanned.numbers.to_pylist(), strict=True)
+    return [Block(offset + at, offset + at, record + number) for at, number in pairs]

@@ -1,0 +1,150 @@
+"""Read files completely, and report damage, drift from the schema, and differences from a snapshot."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from typing import NamedTuple
+
+from dask_tfrecord.codec import RecordType, crc32c_combine, scan
+from dask_tfrecord.dataset.read.inferred_schema import infer_schema
+from dask_tfrecord.dataset.read.map_files import merge_by_file
+from dask_tfrecord.dataset.read.sampling import take_sample
+from dask_tfrecord.dataset.read.schema_drift import find_drift
+from dask_tfrecord.errors import CorruptRecordError
+from dask_tfrecord.files.damage import DamagedRange, DamagePolicy, Losses
+from dask_tfrecord.files.entry import FileEntry
+from dask_tfrecord.files.find_blocks import ComputeEach
+from dask_tfrecord.files.inference import AskedType, FeatureSummary, Sample, sample_split
+from dask_tfrecord.files.options import ReadOptions
+from dask_tfrecord.files.reading import run_kernel
+from dask_tfrecord.files.splits import Split
+from dask_tfrecord.files.storage.checksum import ChecksumStore
+from dask_tfrecord.files.storage.listing import FileInfo
+from dask_tfrecord.files.storage.store import Store
+from dask_tfrecord.files.window import WINDOW_BYTES
+from dask_tfrecord.schema.model import Schema
+
+_LENIENT = ReadOptions(damage=DamagePolicy("skip"))
+
+
+class FileReport(NamedTuple):
+    """The content and the damage of a file, or of a split of it.
+
+    Attributes
+    ----------
+    sample : Sample
+        The undamaged records.
+    bytes, crc32c : int
+        The number of stored bytes and their CRC-32C.
+    damaged : int
+        The number of damaged records, and of ranges without any recognisable record.
+    damaged_bytes : int
+        Their bytes in the decompressed content.
+    first : DamagedRange, optional
+        The first damage.
+    """
+
+    sample: Sample
+    bytes: int
+    crc32c: int
+    damaged: int
+    damaged_bytes: int
+    first: DamagedRange | None
+
+
+def unreadable(problem: str) -> FileReport:
+    """Return the report of a file that cannot be read."""
+    return FileReport(Sample("infer"), 0, 0, 1, 0, DamagedRange(0, 0, problem))
+
+
+def verify_files(
+    store: Store, files: Sequence[FileInfo], record_type: RecordType, compute_each: ComputeEach
+) -> list[FileReport]:
+    """Read files completely, in tasks, and return a report for each file."""
+    verify = partial(_verify_split, store, record_type)
+    reports = merge_by_file(verify, _merge, store, files, _LENIENT, compute_each)
+    return [reports[file.path] for file in files]
+
+
+def sampled_schema(store: Store, files: Sequence[FileInfo], record_type: AskedType) -> tuple[Schema, str]:
+    """Return the schema that `read_tfrecord` infers from a sample.
+
+    For a feature of several kinds, the first kind decides. Damage in the sample is skipped if it would raise.
+
+    Returns
+    -------
+    Schema
+        The columns.
+    str
+        Why messages are read as bytes; empty if they are not.
+    """
+    take = partial(take_sample, store, files, record_type=record_type)
+    try:
+        sample = take(options=ReadOptions())
+    except CorruptRecordError:
+        sample = take(options=_LENIENT)
+    if sample.record_type == "bytes":
+        return infer_schema(sample, {}), sample.reason_for_bytes
+    features: dict[str, FeatureSummary] = {}
+    for feature in sample.features:
+        if feature.name not in features or not features[feature.name].kinds:
+            features[feature.name] = replace(feature, kinds=dict(list(feature.kinds.items())[:1]))
+    return infer_schema(replace(sample, features=tuple(features.values())), {}), ""
+
+
+def describe_drift(sample: Sample, schema: Schema) -> str:
+    """Describe how sampled features differ from the columns; empty if they do not."""
+    return "; ".join(drift.problem for drift in find_drift(sample, schema))
+
+
+def describe_changes(report: FileReport, entry: FileEntry) -> str:
+    """Describe how a file differs from its entry in a snapshot; empty if it does not."""
+    pairs = [
+        ("bytes", report.bytes, entry.bytes),
+        ("records", report.sample.records, entry.records),
+        ("crc32c", report.crc32c, entry.crc32c),
+    ]
+    return "; ".join(f"{name}: {now:,} instead of {was:,}" for name, now, was in pairs if now != was)
+
+
+def _verify_split(store: Store, record_type: RecordType, split: Split) -> FileReport:
+    checked = ChecksumStore(store.fs, store.root)
+    losses = Losses(_LENIENT.damage)
+    try:
+        if record_type == "bytes":
+            steps = run_kernel(checked, split, _LENIENT, partial(scan, verify_crc=False), losses=losses)
+            sample = Sample("bytes", (), sum(step.result.records for step in steps))
+        else:
+            sample = sample_split(checked, split, options=_LENIENT, record_type=record_type, losses=losses)
+        _read_the_rest(checked, split)
+    except FileNotFoundError:
+        return unreadable("the file is gone")
+    except CorruptRecordError as error:
+        return unreadable(error.problem)
+    lost = losses.file(store.public(split.file.path))
+    total = checked.checksum
+    first = lost.first[0] if lost.first else None
+    return FileReport(sample, total.bytes, total.crc32c, lost.count, lost.bytes, first)
+
+
+def _read_the_rest(store: ChecksumStore, split: Split) -> None:
+    """Complete the checksum: damage to a compressed file ends the reading before the end of the file."""
+    start = split.start.offset + store.checksum.bytes
+    stop = split.file.size if split.stop is None else split.stop.offset
+    if stop is None or start >= stop:
+        return
+    view = memoryview(bytearray(WINDOW_BYTES))
+    with store.open(split.file.path, split.file.size, start, stop, split.file.stamp) as source:
+        while source.readinto(view):
+            pass  # reading adds the bytes to the checksum
+
+
+def _merge(first: FileReport, second: FileReport) -> FileReport:
+    return FileReport(
+        first.sample.merged(second.sample),
+        first.bytes + second.bytes,
+        crc32c_combine(first.crc32c, second.crc32c, second.bytes),
+        first.damaged + second.damaged,
+        first.damaged_bytes + second.damaged_bytes,
+        first.first or second.first,
+    )

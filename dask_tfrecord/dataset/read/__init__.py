@@ -1,0 +1,1 @@
+"""From a path to a plan, and from a plan to the tables of its partitions; no Dask."""

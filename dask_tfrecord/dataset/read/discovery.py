@@ -1,0 +1,427 @@
+"""Open a path for reading: find the files and the columns, then plan which partition reads what.
+
+There are two ways to find the files. A directory with a snapshot is described by the snapshot. Everything
+else is listed, and a sample of the records shows the columns. Both ways give a `Discovered`, and `plan` makes
+a `ReadPlan` of it.
+"""
+
+import os
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import compress, pairwise, starmap
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dask_tfrecord.dataset.partitioning.grouping import group
+from dask_tfrecord.dataset.partitioning.hive import to_values
+from dask_tfrecord.dataset.query.filters import parse_filters
+from dask_tfrecord.dataset.query.predicates import Predicate, possible_outcomes
+from dask_tfrecord.dataset.query.ranges import Mask, file_ranges
+from dask_tfrecord.dataset.read.inferred_schema import infer_columns
+from dask_tfrecord.dataset.read.layouts import SPLIT, choose_files, described_directories
+from dask_tfrecord.dataset.read.partition_columns import (
+    feature_clash,
+    partition_fields,
+    values_from_directories,
+    values_from_snapshot,
+    with_partition_columns,
+)
+from dask_tfrecord.dataset.read.plan_partitions import plan_partitions
+from dask_tfrecord.dataset.read.read_plan import ReadPlan
+from dask_tfrecord.dataset.read.request import ReadRequest
+from dask_tfrecord.dataset.read.requested_columns import snapshot_columns
+from dask_tfrecord.dataset.read.sampling import sample_all, take_sample
+from dask_tfrecord.dataset.snapshot.column_statistics import read_blocks, statistics_name
+from dask_tfrecord.dataset.snapshot.metadata import Levels
+from dask_tfrecord.dataset.snapshot.model import Snapshot, file_table
+from dask_tfrecord.dataset.snapshot.stamps import are_proven
+from dask_tfrecord.dataset.snapshot.visibility import committed_files, newest_snapshot, snapshot_of_version
+from dask_tfrecord.errors import Remedy, SchemaError, TFRecordError, warn_caller
+from dask_tfrecord.files.entry import FileEntry
+from dask_tfrecord.files.find_blocks import ComputeEach, index_large_files
+from dask_tfrecord.files.inference import Sample
+from dask_tfrecord.files.options import ReadOptions
+from dask_tfrecord.files.part_names import is_part
+from dask_tfrecord.files.splits import BlockIndex
+from dask_tfrecord.files.storage.listing import (
+    INFO_SCHEMA,
+    FileInfo,
+    Listing,
+    PathLike,
+    as_paths,
+    column_paths,
+    info_table,
+    list_files,
+    table_infos,
+    with_trailing_slash,
+)
+from dask_tfrecord.files.storage.paths import parent_of
+from dask_tfrecord.files.storage.redaction import redact_errors
+from dask_tfrecord.files.storage.store import Store
+from dask_tfrecord.schema.model import Schema
+
+Positions: TypeAlias = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Discovered:
+    """What a path holds.
+
+    Attributes
+    ----------
+    store : Store
+        The place of the files.
+    files : pyarrow.Table
+        The data files in the order of their rows, as `info_table` returns files. With a snapshot, the other
+        columns are what it says of the files, as in a `FileTable`, but ``records`` is null if nothing proves
+        that the snapshot describes the present content. Only the blocks of such a file may be used.
+    partition_values : dict of str to pyarrow.Array
+        The partition columns: a value for each file.
+    schema : Schema
+        All columns.
+    options : ReadOptions
+        How the files are read.
+    ignored_features : frozenset of str
+        Features that records may have though no column reads them.
+    refused_features : frozenset of str
+        Partition columns that must not be features: the user has not chosen which of the two to read.
+    index : tuple of (str, str or None)
+        The columns that were the index of the written DataFrame, with the names of its levels.
+    warnings : tuple of str
+        Texts that the user should see.
+    version : int, optional
+        The number of the snapshot. None without a snapshot.
+    """
+
+    store: Store
+    files: pa.Table
+    partition_values: dict[str, pa.Array]
+    schema: Schema
+    options: ReadOptions
+    ignored_features: frozenset[str] = frozenset()
+    refused_features: frozenset[str] = frozenset()
+    index: Levels = ()
+    warnings: tuple[str, ...] = ()
+    version: int | None = None
+
+
+def one_by_one(function: Callable[[Any], Any], arguments: Iterable[Any]) -> list[Any]:
+    """Call a function with each argument, without any parallelism: the simplest `ComputeEach`."""
+    return list(map(function, arguments))
+
+
+@redact_errors
+def open_dataset(
+    paths: PathLike | Sequence[PathLike],
+    request: ReadRequest | None = None,
+    *,
+    compute_each: ComputeEach = one_by_one,
+) -> ReadPlan:
+    """Find the files and the columns of a path, and plan how they are read.
+
+    Parameters
+    ----------
+    paths : str, path-like or list of these
+        A directory, a file, a glob, or a list of these.
+    request : ReadRequest, optional
+        What is read; by default everything.
+    compute_each : callable, default `one_by_one`
+        Runs tasks that look at many files or at large ones.
+
+    Raises
+    ------
+    FileNotFoundError
+        If there is nothing to read.
+    CorruptRecordError
+        If a sampled record is damaged.
+    SchemaError
+        If the requested columns contradict the files.
+    """
+    request = request or ReadRequest()
+    places = as_paths(paths)
+    is_single = isinstance(paths, str | os.PathLike)
+    found_snapshot = None
+    if request.use_snapshot and is_single:
+        store = with_trailing_slash(Store.at(places[0], request.storage_options, request.filesystem))
+        if request.version is None:
+            found_snapshot = newest_snapshot(store)
+        else:
+            found_snapshot = snapshot_of_version(store, request.version)
+    elif request.version is not None:
+        raise TFRecordError(
+            f"version={request.version} selects a snapshot, which belongs to one directory",
+            advice="pass the directory of the dataset alone",
+            keyword="version",
+            remedies=[Remedy("use_snapshot", True, "read this version")] * is_single
+            + [Remedy("version", None, "read the files without a snapshot")],
+        )
+    if found_snapshot is None:
+        found = _discover_by_listing(paths if is_single else places, request, compute_each)
+    else:
+        found = _discover_by_snapshot(store, *found_snapshot, request, compute_each)
+    for text in found.warnings:
+        warn_caller(text)
+    return plan(found, request, compute_each)
+
+
+def _discover_by_listing(
+    paths: PathLike | Sequence[PathLike], request: ReadRequest, compute_each: ComputeEach
+) -> Discovered:
+    """List the files, and infer the columns that the request leaves open from a sample of the records."""
+    requested = request.requested
+    listing = list_files(paths, request.storage_options, request.filesystem)
+    listing = listing.keep(committed_files(listing, use_snapshot=request.use_snapshot))
+    values = values_from_directories(listing, requested)
+    mask, names = choose_files(listing, values.get(SPLIT), request.split)
+    values = _with_split({name: column.filter(mask) for name, column in values.items()}, names, request)
+    files = tuple(compress(listing.files, mask.to_pylist()))
+    is_inferred = request.known_record_type == "infer"
+    options = replace(request.options, is_type_inferred=is_inferred)
+    columns = infer_columns(
+        requested,
+        [*values],
+        request.known_record_type,
+        partial(_sample, listing.store, files, options, request, compute_each),
+        certain=request.infer == "all",
+    )
+    return Discovered(
+        listing.store,
+        info_table(files),
+        values,
+        with_partition_columns(columns.schema, partition_fields(values, requested), requested),
+        replace(options, evidence=columns.evidence),
+        columns.ignored_features,
+        frozenset(values) - requested.hive_types.keys(),
+        warnings=columns.warnings,
+    )
+
+
+def _discover_by_snapshot(
+    store: Store,
+    snapshot: Snapshot,
+    files: pa.Table,
+    request: ReadRequest,
+    compute_each: ComputeEach,
+) -> Discovered:
+    """Take the files and the columns from a snapshot.
+
+    If the request gives another record type than that of the snapshot, the columns are inferred.
+    """
+    requested = request.requested
+    options = replace(request.options, extra="ignore") if snapshot.partial else request.options
+    ignored = requested.excluded
+    texts: tuple[str, ...] = ()
+    if request.known_record_type in ("infer", snapshot.schema.record_type) or not len(files):
+        schema = snapshot_columns(snapshot, requested)
+    else:
+        fields = [item for item in snapshot.partitioning if requested.hive]
+        columns = infer_columns(
+            requested,
+            [item.name for item in fields],
+            request.known_record_type,
+            partial(_sample, store, table_infos(files), request.options, request, compute_each),
+            certain=request.infer == "all",
+        )
+        fields = [item for item in fields if item.name not in requested.excluded]
+        schema = with_partition_columns(columns.schema, fields, requested)
+        ignored, texts = columns.ignored_features, columns.warnings
+        options = replace(options, evidence=columns.evidence)
+    found = Discovered(
+        store,
+        _described(files, snapshot, schema),
+        values_from_snapshot(snapshot, schema),
+        schema,
+        options,
+        ignored,
+        index=tuple(level for level in snapshot.index or () if level[0] in schema.names),
+        warnings=texts,
+        version=snapshot.number,
+    )
+    return found if request.split is None else _of_splits(found, snapshot, request)
+
+
+def _with_split(
+    values: dict[str, pa.Array], names: pa.Array | None, request: ReadRequest
+) -> dict[str, pa.Array]:
+    """Add the column of the chosen splits to the partition columns, or remove it for one chosen split."""
+    requested = request.requested
+    if names is None:
+        return values if request.split is None else {name: values[name] for name in values if name != SPLIT}
+    if SPLIT in values or SPLIT in requested.excluded:
+        return values
+    type_ = requested.partition_type(SPLIT) or pa.string()
+    return {**values, SPLIT: to_values(SPLIT, names, type_, names.to_pylist())}
+
+
+def _of_splits(found: Discovered, snapshot: Snapshot, request: ReadRequest) -> Discovered:
+    """Choose the files of some splits of a dataset with a snapshot."""
+    stored, store = file_table(snapshot).values, found.store
+    known = stored[SPLIT].combine_chunks() if SPLIT in stored.column_names else None
+    infos = table_infos(found.files)
+    described: frozenset[str] = frozenset()
+    if known is None:
+        described = described_directories(
+            store, {parent_of(store.join("x")), *(parent_of(one.path) for one in infos)}
+        )
+    listing = Listing(store, tuple(infos), store.root, counts=(len(infos),), described=described)
+    mask, names = choose_files(listing, known, request.split)
+    values = {name: column.filter(mask) for name, column in found.partition_values.items()}
+    if known is None:
+        values = _with_split(values, names, request)
+        if SPLIT in values and SPLIT in found.schema.names:
+            raise feature_clash(SPLIT)
+    elif names is None:
+        values.pop(SPLIT, None)
+    lost = found.partition_values.keys() - values.keys()
+    schema = found.schema.select(name for name in found.schema.names if name not in lost)
+    new = {name: values[name] for name in values.keys() - found.partition_values.keys()}
+    schema = Schema((*schema.fields, *partition_fields(new, request.requested)), schema.record_type)
+    index = tuple(level for level in found.index if level[0] in schema.names)
+    return replace(found, files=found.files.filter(mask), partition_values=values, schema=schema, index=index)
+
+
+def plan(found: Discovered, request: ReadRequest, compute_each: ComputeEach) -> ReadPlan:
+    """Plan which partition reads which part of the files.
+
+    Files in which no row passes the filters are left out. The records of large files are located, so that the
+    files can be split. Small files are packed together.
+    """
+    predicate = None if request.filters is None else parse_filters(request.filters, found.schema)
+    may_match = _may_match(predicate, found, found.files)
+    kept = np.flatnonzero(may_match)
+    pruned = kept[:0]
+    if len(kept) < len(may_match):
+        pruned = np.flatnonzero(_may_match(predicate, found, None) & ~may_match)
+    keys, blocksize = None, request.blocksize
+    if request.partition_by:
+        kept, keys = _sort_by_key(found, kept, request.partition_by)
+        blocksize = None
+    files = _taken(found.files, kept)
+    partitions, values = plan_partitions(
+        files.select([name for name in files.column_names if name != "blocks"]),
+        _blocks_of_large(found, files, request, blocksize, compute_each),
+        {name: _taken(column, kept) for name, column in found.partition_values.items()},
+        blocksize=blocksize,
+    )
+    return ReadPlan(
+        found.store,
+        partitions,
+        found.schema,
+        found.options,
+        values,
+        predicate,
+        found.refused_features,
+        _taken(found.files.select(INFO_SCHEMA.names), pruned),  # the statistics hold while they are unchanged
+        found.ignored_features,
+        found.index,
+        keys,
+        found.version,
+    )
+
+
+def _taken(data: Any, positions: Positions) -> Any:
+    """Return the rows of a table or an array at these ascending or rearranged positions."""
+    if not len(positions):
+        return data[:0]
+    is_all = np.array_equal(positions, np.arange(len(data)))
+    return data if is_all else data.take(pa.array(positions, pa.int64()))
+
+
+def _blocks_of_large(
+    found: Discovered,
+    files: pa.Table,
+    request: ReadRequest,
+    blocksize: int | None,
+    compute_each: ComputeEach,
+) -> dict[int, FileEntry | BlockIndex]:
+    """Return the blocks of the files that are larger than a partition, by the numbers of the files."""
+    is_described = "blocks" in files.column_names
+    if blocksize is None or (is_described and request.whole_files):
+        return {}
+    large = np.flatnonzero(pc.fill_null(files["size"], 0).to_numpy() > blocksize)
+    if not len(large):
+        return {}
+    rows = files.take(pa.array(large))
+    known: list[FileEntry | BlockIndex | None] = [None] * len(rows)
+    if is_described:
+        known = [
+            # No other content ever gets the name of a file that this library wrote, and the checksums of the
+            # records at the blocks would reveal it. So its blocks are used even if its stamp has changed.
+            BlockIndex(records, blocks if records is not None or is_part(path) else ())
+            for path, records, blocks in zip(
+                column_paths(rows["path"]), rows["records"].to_pylist(), read_blocks(rows), strict=True
+            )
+        ]
+    known = index_large_files(found.store, table_infos(rows), known, found.options, blocksize, compute_each)
+    return {at: blocks for at, blocks in zip(large.tolist(), known, strict=True) if blocks is not None}
+
+
+def _sort_by_key(
+    found: Discovered, kept: Positions, names: Sequence[str]
+) -> tuple[Positions, tuple[range, ...]]:
+    """Make the files of each key adjacent. Return the positions of the files, and the range of each key."""
+    unknown = [name for name in names if name not in found.partition_values]
+    if unknown:
+        known = ", ".join(map(repr, found.partition_values)) or "none"
+        raise SchemaError(
+            f"partition_by= takes partition columns, of which there are: {known}",
+            feature=unknown[0],
+            advice=f"write the dataset with partition_on={[*names]!r}",
+        )
+    if not len(kept):
+        return kept, (range(1),)
+    columns = {name: _taken(found.partition_values[name], kept) for name in names}
+    groups = group(pa.table(columns), names)
+    order = slice(None) if groups.order is None else groups.order
+    return kept[order], tuple(starmap(range, pairwise(groups.starts.tolist())))
+
+
+def _may_match(predicate: Predicate | None, found: Discovered, described: pa.Table | None) -> Mask:
+    """Return, for each file, True if it may hold a row for which the predicate is true.
+
+    Without ``described``, the statistics in the snapshot are not used.
+    """
+    count = len(found.files)
+    if predicate is None:
+        return np.ones(count, bool)
+    fields = [item for item in found.schema.fields if item.name in predicate.columns()]
+    ranges = file_ranges(fields, count, found.partition_values, described)
+    return possible_outcomes(predicate, ranges).true
+
+
+def _sample(
+    store: Store,
+    files: Sequence[FileInfo],
+    options: ReadOptions,
+    request: ReadRequest,
+    compute_each: ComputeEach,
+) -> Sample:
+    """Look at a sample of the records, or at all records if ``infer="all"``."""
+    record_type = request.known_record_type
+    if request.infer == "sample":
+        return take_sample(store, files, record_type=record_type, options=options)
+    return sample_all(store, files, record_type=record_type, options=options, compute_each=compute_each)
+
+
+def _described(files: pa.Table, snapshot: Snapshot, schema: Schema) -> pa.Table:
+    """Add the columns of a snapshot that are known to describe the files.
+
+    If a file may have changed since the snapshot was written, the statistics and the number of records could
+    leave out rows. For such a file, the number of records is null.
+    """
+    rows = file_table(snapshot).rows
+    records = pc.if_else(are_proven(files, rows), rows["records"], pa.scalar(None, pa.int64()))
+    columns = {"bytes": rows["bytes"], "blocks": rows["blocks"], "records": records, "file_records": records}
+    # Statistics do not hold for a column that is read as another type. With different record types, a payload
+    # column may have the name of another column.
+    if schema.record_type == snapshot.schema.record_type:
+        same = {*snapshot.schema.fields} & {*schema.fields}
+        names = {statistics_name(item.name) for item in same}
+        statistics = rows.select([name for name in rows.column_names if name in names])
+        columns |= dict(zip(statistics.column_names, statistics.columns, strict=True))
+    return pa.table({**{name: files[name] for name in INFO_SCHEMA.names}, **columns})

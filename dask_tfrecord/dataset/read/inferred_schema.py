@@ -1,0 +1,274 @@
+"""The columns of records that have no stored schema: inferred from a sample of the records."""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+
+from dask_tfrecord.codec import KIND_TYPES
+from dask_tfrecord.dataset.read.partition_columns import feature_clash, payload_clash
+from dask_tfrecord.dataset.read.requested_columns import RequestedColumns, check_given_names
+from dask_tfrecord.errors import Remedy, SchemaError
+from dask_tfrecord.files.inference import AskedType, FeatureSummary, Sample
+from dask_tfrecord.files.options import SchemaEvidence
+from dask_tfrecord.schema.model import Field, Schema
+from dask_tfrecord.schema.storage_types import is_list
+
+# The only column of records of the type "bytes".
+PAYLOAD = pa.field("record", pa.binary())
+
+
+class InferredColumns(NamedTuple):
+    """The columns in the records.
+
+    Attributes
+    ----------
+    schema : Schema
+        The columns, without partition columns.
+    ignored_features : frozenset of str
+        Features that have no column.
+    evidence : SchemaEvidence, optional
+        What the sample showed. None if nothing was inferred.
+    warnings : tuple of str
+        Texts that the user should see.
+    """
+
+    schema: Schema
+    ignored_features: frozenset[str] = frozenset()
+    evidence: SchemaEvidence | None = None
+    warnings: tuple[str, ...] = ()
+
+
+def infer_columns(
+    requested: RequestedColumns,
+    partition_names: Sequence[str],
+    record_type: AskedType,
+    take_sample: Callable[[], Sample],
+    *,
+    certain: bool,
+) -> InferredColumns:
+    """Combine the requested columns with those that a sample of the records shows.
+
+    Parameters
+    ----------
+    requested : RequestedColumns
+        The columns that the caller requests.
+    partition_names : sequence of str
+        The partition columns. They are not read from the records.
+    record_type : RecordType or "infer"
+        The record type that the caller requests.
+    take_sample : callable
+        Reads the sample. It is not called if a whole schema and the record type are given.
+    certain : bool
+        True if the sample has all records.
+
+    Raises
+    ------
+    SchemaError
+        If a requested column contradicts the sample, or if no type fits all values of a column.
+    """
+    types = {name: type_ for name, type_ in requested.types.items() if name not in partition_names}
+    if requested.is_whole_schema and not types:
+        return InferredColumns(Schema((), "example" if record_type == "infer" else record_type))
+    if requested.is_whole_schema and record_type != "infer":
+        return InferredColumns(Schema(requested.fields(types, record_type), record_type))
+    sample = _with_given_types(take_sample(), types, record_type)
+    warnings = [_bytes_warning(sample)] if sample.reason_for_bytes else []
+    if requested.is_whole_schema:
+        _check_nesting(sample, types)
+        schema = Schema(requested.fields(types, sample.known_type), sample.known_type)
+        return InferredColumns(schema, warnings=tuple(warnings))
+    _check_nesting(sample, {name: type_ for name, type_ in types.items() if requested.is_requested(name)})
+    if sample.record_type == "bytes":
+        if PAYLOAD.name in partition_names and not types:
+            raise payload_clash(PAYLOAD.name)
+        return InferredColumns(infer_schema(sample, types, partition_names), warnings=tuple(warnings))
+    for feature in sample.features:
+        name = feature.name
+        if name in partition_names and name not in requested.hive_types and requested.is_requested(name):
+            raise feature_clash(name).located(path=feature.path)
+    known = [*(feature.name for feature in sample.features), *partition_names]
+    if warning := check_given_names([*types, *sorted(requested.excluded)], known, certain=certain):
+        warnings.append(warning)
+    conflicts = _conflicts(sample, {*types, *partition_names, *requested.excluded})
+    if errors := [error for name, error in conflicts.items() if requested.is_requested(name)]:
+        raise _joined(errors)
+    ignored = requested.excluded | conflicts.keys()
+    schema = infer_schema(sample, types, [*partition_names, *ignored])
+    return InferredColumns(schema, ignored, _evidence(sample, types, all_records=certain), tuple(warnings))
+
+
+def infer_schema(sample: Sample, given: Mapping[str, pa.DataType], excluded: Iterable[str] = ()) -> Schema:
+    """Return the columns that hold the sampled values; columns in ``given`` have the types in it.
+
+    A feature becomes a scalar column if no record has several values of it, else a list column. A feature
+    list becomes a list of lists. Bytes become strings if all of them are text. A feature without any value
+    gets the null type.
+
+    Raises
+    ------
+    SchemaError
+        If no type fits all values of a column. The error names all such columns.
+    """
+    types = dict(given)
+    if sample.record_type == "bytes":
+        types = types or {PAYLOAD.name: PAYLOAD.type}
+    record_type = sample.known_type
+    given_fields = Schema.from_arrow(pa.schema(list(types.items())), record_type).fields if types else ()
+    fields = {field.name: field for field in given_fields}
+    features = () if sample.record_type == "bytes" else _merged_maps(sample.features)
+    names = set(excluded)
+    if conflicts := _conflicts(sample, names | types.keys()):
+        raise _joined([*conflicts.values()])
+    inferred = {
+        feature.name: fields.get(feature.name) or Field(feature.name, type_of(feature))
+        for feature in features
+        if feature.name not in names
+    }
+    return Schema(tuple((inferred | fields).values()), record_type)
+
+
+def type_of(feature: FeatureSummary) -> pa.DataType:
+    """Return the type of a column that reads the sampled values of a feature."""
+    if not feature.kinds and not feature.feature_list:
+        return pa.null()
+    kind = next(iter(feature.kinds), "bytes")
+    if kind == "bytes" and feature.text and feature.max_values:
+        kind = "string"
+    type_ = KIND_TYPES[kind]
+    for _ in range(2 if feature.feature_list else int(feature.max_values > 1)):
+        type_ = pa.list_(type_)
+    return type_
+
+
+def _with_given_types(sample: Sample, types: Mapping[str, pa.DataType], record_type: AskedType) -> Sample:
+    """Correct the inferred record type of a sample where the given types require another one."""
+    nested = any(is_list(type_) and is_list(type_.value_type) for type_ in types.values())
+    if sample.reason_for_bytes and sample.features and types:  # the user knows the features
+        sample = replace(sample, record_type="example", reason_for_bytes="")
+        nested = nested or any(feature.feature_list for feature in sample.features)
+    is_payload = len(types) == 1 and all(type_ in (pa.binary(), pa.string()) for type_ in types.values())
+    if sample.record_type == "bytes" and record_type == "infer" and types and not is_payload:
+        raise SchemaError(
+            f"schema= names {', '.join(map(repr, types))}, but the records are no Examples"
+            + (f": {sample.reason_for_bytes}" if sample.reason_for_bytes else ""),
+            remedies=[Remedy("schema", None), Remedy("record_type", "bytes", "read the payloads unparsed")],
+            keyword="schema",
+        )
+    if nested and record_type == "infer" and sample.known_type == "example":  # no sampled record has a list
+        return replace(sample, record_type="sequence_example")
+    return sample
+
+
+def _bytes_warning(sample: Sample) -> str:
+    return (
+        f"the records do not look like Examples and are read as bytes: {sample.reason_for_bytes}; "
+        'pass record_type="bytes" to read them as bytes without this warning, or record_type="example" or '
+        '"sequence_example" to parse them'
+    )
+
+
+def _conflicts(sample: Sample, excluded: Iterable[str]) -> dict[str, SchemaError]:
+    """Return an error for each feature that no column can read.
+
+    Such a feature has values of two kinds, or is both in the context and in the feature lists.
+    """
+    if sample.record_type == "bytes":
+        return {}
+    names = set(excluded)
+    errors: dict[str, SchemaError] = {}
+    previous: dict[str, FeatureSummary] = {}
+    for feature in _merged_maps(sample.features):
+        name = feature.name
+        if name in names or name in errors:
+            continue
+        if len(feature.kinds) > 1:
+            (kind, first), (other_kind, other) = list(feature.kinds.items())[:2]
+            problem = f"holds {kind} here and {other_kind} in {other.path}, record {other.record:,}"
+            errors[name] = SchemaError(problem, **first._asdict(), feature=name, **_exclusion([name]))
+        elif name in previous:
+            errors[name] = _in_both_maps(previous[name], feature)
+        previous[name] = feature
+    return errors
+
+
+def _joined(errors: Sequence[SchemaError]) -> SchemaError:
+    """Return one error for several features, with the remedy that excludes all of them."""
+    first, *others = errors
+    if not others:
+        return first
+    more = "; ".join(f"feature {error.feature!r} {error.problem}" for error in others)
+    return first.replaced(
+        problem=f"{first.problem}; other features have the same problem: {more}",
+        **_exclusion([str(error.feature) for error in errors]),
+    )
+
+
+def _exclusion(names: Sequence[str]) -> dict[str, Any]:
+    """Return the advice and the remedy for features that no column can read."""
+    effect = "leave the column out" if len(names) == 1 else "leave these columns out"
+    remedy = Remedy("schema", dict.fromkeys(names), effect)
+    return {"advice": "read files of one kind at a time, or only other columns", "remedies": [remedy]}
+
+
+def _evidence(sample: Sample, given: Iterable[str], *, all_records: bool) -> SchemaEvidence:
+    """Return what a sample shows about the columns, for later error messages."""
+    kinds: dict[str, tuple[str, ...]] = {}
+    for feature in sample.features:
+        kinds[feature.name] = (*kinds.get(feature.name, ()), *feature.kinds)
+    given_kinds = {name: kinds.get(name, ()) for name in given}
+    untyped = frozenset(name for name in kinds.keys() - given_kinds if not kinds[name])
+    return SchemaEvidence(given_kinds, untyped, all_records)
+
+
+def _check_nesting(sample: Sample, given: Mapping[str, pa.DataType]) -> None:
+    """Refuse a given type that reads the context where the sample has a feature list, or the reverse.
+
+    Such a column would be all null.
+    """
+    counts = Counter(feature.name for feature in sample.features)
+    for feature in sample.features:
+        type_ = given.get(feature.name)
+        if type_ is None or not feature.kinds or counts[feature.name] > 1:
+            continue
+        if (is_list(type_) and is_list(type_.value_type)) != feature.feature_list:
+            raise SchemaError(
+                f"is {'a feature list' if feature.feature_list else 'a feature of the context'}, not {type_}",
+                **next(iter(feature.kinds.values()))._asdict(),
+                feature=feature.name,
+                remedies=[Remedy("schema", {feature.name: type_of(feature)}, "read it")],
+            )
+
+
+def _merged_maps(features: Sequence[FeatureSummary]) -> list[FeatureSummary]:
+    """Drop a feature without values if the other map of the records has it too, with values or as a list.
+
+    The maps are the context and the feature lists of a SequenceExample.
+    """
+    with_values = {feature.name for feature in features if feature.kinds}
+    lists = {feature.name for feature in features if feature.feature_list}
+    return [
+        feature
+        for feature in features
+        if feature.kinds
+        or not (feature.name in with_values or (feature.name in lists and not feature.feature_list))
+    ]
+
+
+def _in_both_maps(one: FeatureSummary, other: FeatureSummary) -> SchemaError:
+    context, steps = (other, one) if one.feature_list else (one, other)
+    record = next(iter(context.kinds.values()), None) or next(iter(steps.kinds.values()), None)
+    place = record._asdict() if record else {"path": one.path}
+    return SchemaError(
+        "is both a feature of the context and a feature list",
+        **place,
+        feature=one.name,
+        remedies=[
+            Remedy("extra", "ignore"),
+            Remedy("schema", {one.name: type_of(context)}, "read the feature of the context"),
+            Remedy("schema", {one.name: type_of(steps)}, "read the feature list"),
+            Remedy("schema", {one.name: None}, "leave the column out"),
+        ],
+    )

@@ -1,0 +1,124 @@
+"""The partition columns of a dataset: their values for each file, from directory names or from a snapshot."""
+
+from collections.abc import Mapping, Sequence
+
+import pyarrow as pa
+
+from dask_tfrecord.dataset.partitioning import hive
+from dask_tfrecord.dataset.read.requested_columns import RequestedColumns, unknown_column
+from dask_tfrecord.dataset.snapshot.model import Snapshot, file_table
+from dask_tfrecord.errors import Remedy, SchemaError
+from dask_tfrecord.files.storage.listing import Listing
+from dask_tfrecord.files.storage.paths import parent_of, unquoted_path
+from dask_tfrecord.schema.conversion import convert
+from dask_tfrecord.schema.model import Field, Schema
+from dask_tfrecord.schema.storage_types import value_type
+from dask_tfrecord.schema.storage_values import MisfitError
+
+
+def values_from_directories(listing: Listing, requested: RequestedColumns) -> dict[str, pa.Array]:
+    """Return the partition columns of listed files: for each column, a value per file.
+
+    If the user requested one directory, only the names of the directories below it are parsed. For files,
+    lists and globs, the names of all directories in each path are parsed.
+
+    Raises
+    ------
+    SchemaError
+        If a value does not fit the given type, or if a type is given for a partition column that no path has.
+    """
+    if not requested.hive:
+        return {}
+    start = len(unquoted_path(listing.base))
+    directories = [parent_of(unquoted_path(file.path)[start:]) for file in listing.files]
+    try:
+        values = _parse_values(directories, requested)
+    except SchemaError as error:
+        remedies = [Remedy("hive", False, "ignore the names of the directories")]
+        if error.feature in requested.types or error.feature in requested.hive_types:
+            remedies.insert(0, Remedy("hive", {error.feature: pa.string()}, "read the names as text"))
+        raise error.replaced(path=listing.store.public(listing.store.root), remedies=remedies) from None
+    return {name: column for name, column in values.items() if name not in requested.excluded}
+
+
+def _parse_values(directories: Sequence[str], requested: RequestedColumns) -> dict[str, pa.Array]:
+    texts = hive.value_texts(directories)
+    unknown = [name for name in requested.hive_types if name not in texts]
+    if unknown:
+        problem = "no directory has the partition column"
+        raise unknown_column("hive", unknown[0], list(texts), problem)
+    types = {
+        name: requested.partition_type(name) or hive.infer_type(column)
+        for name, column in texts.items()
+        if not requested.is_whole_schema or name in requested.types or name in requested.hive_types
+    }
+    return {name: hive.to_values(name, texts[name], type_, directories) for name, type_ in types.items()}
+
+
+def values_from_snapshot(snapshot: Snapshot, schema: Schema) -> dict[str, pa.Array]:
+    """Return the partition columns of a snapshot that are in the schema: for each column, a value per file.
+
+    Raises
+    ------
+    SchemaError
+        If the values do not fit the type in the schema.
+    """
+    types = {item.name: value_type(item.type) for item in schema.fields}
+    columns = {}
+    stored = file_table(snapshot).values
+    for name in stored.column_names:
+        if name not in types:
+            continue
+        values = stored[name].combine_chunks()
+        try:
+            columns[name] = convert(values, types[name])
+        except (MisfitError, pa.ArrowException) as error:
+            raise SchemaError(
+                f"the partition values are {values.type} and cannot be read as {types[name]}: {error}",
+                feature=name,
+                advice="give no type for the column",
+            ) from None
+    return columns
+
+
+def partition_fields(values: Mapping[str, pa.Array], requested: RequestedColumns) -> tuple[Field, ...]:
+    """Return the fields of partition columns."""
+    types = [(name, requested.partition_type(name) or column.type) for name, column in values.items()]
+    return Schema.from_arrow(pa.schema(types)).fields if types else ()
+
+
+def with_partition_columns(
+    schema: Schema, partitioning: Sequence[Field], requested: RequestedColumns
+) -> Schema:
+    """Add the partition columns at the end, or put all columns in the order of a whole schema."""
+    columns = Schema((*schema.fields, *partitioning), schema.record_type)
+    if not requested.is_whole_schema:
+        return columns
+    others = [item.name for item in partitioning if item.name not in requested.types]
+    return columns.select([*requested.types, *others])
+
+
+def feature_clash(name: str) -> SchemaError:
+    """Return the error for a partition column that is also a feature, if the user has not chosen one."""
+    one_split = Remedy("split", "train", "read this split, or another one, without a column for it")
+    return SchemaError(
+        f"both a feature of the records and a partition column ({name}=...) have this name",
+        feature=name,
+        remedies=[
+            Remedy("hive", False, "read the feature of the records"),
+            Remedy("hive", {name: pa.string()}, "read the values in the directory names"),
+            *[one_split] * (name == "split"),
+        ],
+    )
+
+
+def payload_clash(name: str) -> SchemaError:
+    """Return the error for a partition column that has the name of the payload column."""
+    return SchemaError(
+        f"both the payload column and a partition column ({name}=...) have this name",
+        feature=name,
+        remedies=[
+            Remedy("schema", {"payload": pa.binary()}, "give the payloads another name"),
+            Remedy("hive", False, "ignore the names of the directories"),
+        ],
+    )

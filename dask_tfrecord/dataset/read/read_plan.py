@@ -1,0 +1,439 @@
+"""The plan of a read: which files, which columns, and which partition reads what. It travels in the graph."""
+
+import hashlib
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
+from itertools import accumulate, pairwise
+from operator import itemgetter
+from typing import Any, Self, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dask_tfrecord.codec import FeatureKey
+from dask_tfrecord.dataset.query.comparison_keys import comparison_key, has_nan, is_comparable
+from dask_tfrecord.dataset.query.predicates import Outcomes, Predicate, possible_outcomes
+from dask_tfrecord.dataset.query.ranges import file_ranges
+from dask_tfrecord.dataset.read.read_task import Partition, RowRanges
+from dask_tfrecord.dataset.read.requested_columns import origin_clash
+from dask_tfrecord.dataset.snapshot.column_statistics import STATISTICS, read_statistics, statistics_name
+from dask_tfrecord.dataset.snapshot.metadata import Levels
+from dask_tfrecord.dataset.snapshot.model import short_list
+from dask_tfrecord.errors import FileChangedError
+from dask_tfrecord.files.entry import FileEntry
+from dask_tfrecord.files.options import ReadOptions
+from dask_tfrecord.files.reading import PATH_TYPE
+from dask_tfrecord.files.splits import Partitions, Split, table_token
+from dask_tfrecord.files.storage.change_check import check_unchanged
+from dask_tfrecord.files.storage.listing import INFO_SCHEMA, FileInfo, column_paths, info_table
+from dask_tfrecord.files.storage.store import Store
+from dask_tfrecord.schema.model import Field, Schema
+
+# The numbers of splits.
+Numbers: TypeAlias = npt.NDArray[np.int64] | slice
+
+
+@dataclass(frozen=True, repr=False)
+class ReadPlan:
+    """The files to read, their columns, and their division into partitions.
+
+    Attributes
+    ----------
+    store : Store
+        The place of the files.
+    partitions : Partitions
+        The parts of files that each partition reads. There is at least one partition, which may be empty.
+        With a snapshot, ``bytes``, ``file_records`` and the statistics of each file are among the columns:
+        ``file_records`` is the number of records of the whole file, null if nothing proves that the snapshot
+        describes the present content.
+    schema : Schema
+        All columns.
+    options : ReadOptions
+        How the files are read.
+    partition_values : dict of str to pyarrow.Array
+        The partition columns: a value for each partition.
+    filters : Predicate, optional
+        The condition that each row of the result meets. Files without any such row are in no partition.
+    refused_features : frozenset of str
+        Partition columns that must not be features: the user has not chosen which of the two to read.
+    pruned_files : pyarrow.Table
+        Files that are in no partition only because of the statistics in a snapshot, as `info_table` returns
+        files.
+    ignored_features : frozenset of str
+        Features that records may have though no column reads them.
+    index : tuple of (str, str or None)
+        The columns that were the index of the written DataFrame, with the names of its levels.
+    keys : tuple of range, optional
+        The numbers of the partitions of each key, if a task reads all rows of one key. None if a task reads
+        one partition.
+    version : int, optional
+        The number of the snapshot. None without a snapshot.
+    """
+
+    store: Store
+    partitions: Partitions
+    schema: Schema
+    options: ReadOptions
+    partition_values: dict[str, pa.Array] = field(default_factory=dict, hash=False)
+    filters: Predicate | None = None
+    refused_features: frozenset[str] = frozenset()
+    pruned_files: pa.Table = field(default_factory=INFO_SCHEMA.empty_table, hash=False)
+    ignored_features: frozenset[str] = frozenset()
+    index: Levels = ()
+    keys: tuple[range, ...] | None = None
+    version: int | None = None
+
+    @property
+    def summary(self) -> str:
+        """The files, rows and bytes that are read, and the partitions, in one line."""
+        rows = self.partitions.rows
+        sizes, counts = rows["size"].take(self._first_splits), rows["records"]
+        parts = [f"{len(sizes):,} files"]
+        if not counts.null_count and not self.options.damage.skips:
+            before = "" if self.filters is None else " before filters"
+            parts.append(f"{pc.sum(counts, min_count=0).as_py():,} rows{before}")
+        parts += [] if sizes.null_count else [f"{pc.sum(sizes, min_count=0).as_py():,} bytes"]
+        parts.append(f"{self.npartitions if self.keys is None else len(self.keys):,} partitions")
+        parts += [] if self.version is None else [f"version {self.version}"]
+        return f"{', '.join(parts)}, columns: {short_list(self.schema.names)}"
+
+    @property
+    def npartitions(self) -> int:
+        """The number of partitions."""
+        return len(self.partitions)
+
+    def with_origin_columns(self) -> Self:
+        """Return the dataset with the path column and the offset column that the options name, at the end.
+
+        Raises
+        ------
+        SchemaError
+            If another column has the same name.
+        """
+        names = self.options.origin_columns
+        clash = [name for at, name in enumerate(names) if name in (*self.schema.names, *names[:at])]
+        if clash:
+            raise origin_clash(clash[0])
+        types = {self.options.path_column: PATH_TYPE, self.options.offset_column: pa.int64()}
+        added = tuple(Field(name, types[name]) for name in names)
+        return replace(self, schema=Schema(self.schema.fields + added, self.schema.record_type))
+
+    # -- Partitions ------------------------------------------------------------------------------------------
+
+    def partition(self, index: int, schema: Schema, predicate: Predicate | None = None) -> Partition:
+        """Return what the task of a partition reads. The parameters are those of `partitioner`."""
+        return self.partitioner(schema, predicate)(index)
+
+    def partitioner(self, schema: Schema, predicate: Predicate | None = None) -> Callable[[int], Partition]:
+        """Return the function that returns what the task of a partition reads.
+
+        Parameters
+        ----------
+        schema : Schema
+            Some columns of the dataset.
+        predicate : Predicate, optional
+            The condition of a filter that Dask applies after the read. Files are left out if it is true for
+            none of their rows. The rows of the other files are not filtered.
+        """
+        filter_names = sorted(self.filters.columns() - set(schema.names)) if self.filters is not None else []
+        filter_fields = self.schema.select(filter_names).fields
+        value_names = [name for name in schema.names if name in self.partition_values]
+        allowed_features = self._allowed_features(schema)
+        outcomes = None if predicate is None else self._outcomes(predicate)
+        by_values = None if predicate is None else self._outcomes(predicate, use_statistics=False)
+
+        def partition(index: int) -> Partition:
+            splits, needed, row_ranges = self._needed_splits(index, outcomes)
+            filters = self.filters
+            if filters is not None and self._passes_filters[self._rows(index)][needed].all():
+                filters = None
+            names = value_names if filters is None else [*value_names, *filter_names]
+            values = {
+                name: self.partition_values[name].take(pa.array([index]))  # a slice would pickle all values
+                for name in names
+                if name in self.partition_values and splits
+            }
+            return Partition(
+                self.store,
+                splits,
+                schema,
+                self.options,
+                values,
+                filters,
+                () if filters is None else filter_fields,
+                row_ranges,
+                allowed_features,
+                self._pruned(index, needed, by_values),
+            )
+
+        return partition
+
+    def with_file_checks(self, partition: Partition, indices: Iterable[int]) -> Partition:
+        """Let the task of a partition check the files of all partitions that are not in ``indices``."""
+        others = self._infos(sorted(set(range(self.npartitions)).difference(indices)))
+        pruned = partition.pruned_files
+        pruned = pruned if isinstance(pruned, pa.Table) else info_table(pruned)
+        return replace(partition, pruned_files=pa.concat_tables([pruned, others]))
+
+    def is_unchanged(self, indices: Iterable[int]) -> bool:
+        """Check that the files of some partitions are unchanged since they were listed.
+
+        Returns
+        -------
+        bool
+            False if this is unknown, for example because the optimizer runs where the store is unreachable.
+
+        Raises
+        ------
+        FileChangedError
+            If a file changed.
+        """
+        try:
+            check_unchanged(self.store, pa.concat_tables([self._infos(indices), self.pruned_files]))
+        except FileChangedError:
+            raise
+        except Exception:  # the store failed; the tasks report that when they read the files
+            return False
+        return True
+
+    def _infos(self, indices: Iterable[int]) -> pa.Table:
+        """Return the files of some partitions."""
+        is_wanted = np.zeros(self.npartitions, bool)
+        is_wanted[list(indices)] = True
+        mask = np.repeat(is_wanted, self.partitions.counts)
+        return self.partitions.rows.select(INFO_SCHEMA.names).filter(pa.array(mask, pa.bool_()))
+
+    def _allowed_features(self, schema: Schema) -> tuple[FeatureKey, ...] | None:
+        """Return all features that records may have; None if any other feature is ignored."""
+        reads_all = set(schema.names) == set(self.schema.names) and self.schema.record_type != "bytes"
+        if not reads_all or self.options.extra == "ignore":
+            return None
+        not_stored = {*self.partition_values, *self.options.origin_columns}
+        features = [item.column.feature for item in self.schema.fields if item.name not in not_stored]
+        if self.is_described and not features:  # the snapshot's writer has checked that records hold none
+            return None
+        names = (self.partition_values.keys() - self.refused_features) | self.ignored_features
+        return (*features, *((name, is_list) for name in sorted(names) for is_list in (False, True)))
+
+    # -- What a snapshot proves about the files --------------------------------------------------------------
+
+    @cached_property
+    def is_described(self) -> bool:
+        """True if a snapshot describes the present content of some file."""
+        rows = self.partitions.rows
+        return "file_records" in rows.column_names and rows["file_records"].null_count < len(rows)
+
+    @cached_property
+    def entries(self) -> dict[str, FileEntry]:
+        """The entries of the files that a snapshot describes, by the path in the store.
+
+        The entries have no blocks and no partition values.
+        """
+        if not self.is_described:
+            return {}
+        rows = self.partitions.rows.take(self._first_splits)
+        rows = rows.filter(rows["file_records"].is_valid())
+        paths = column_paths(rows["path"])
+        numbers = (rows[name].to_pylist() for name in ("bytes", "file_records", "crc32c"))
+        columns = zip(paths, *numbers, read_statistics(rows, self.schema), strict=True)
+        return {
+            path: FileEntry(self.store.relative(path), size, records, crc32c, statistics=statistics)
+            for path, size, records, crc32c, statistics in columns
+        }
+
+    def without_statistics(self) -> Self:
+        """Return the dataset without the statistics of files, which only predicates need."""
+        rows = self.partitions.rows
+        names = [name for name in rows.column_names if not name.startswith(STATISTICS)]
+        return replace(self, partitions=Partitions(rows.select(names), self.partitions.starts))
+
+    @cached_property
+    def _first_splits(self) -> pa.Array:
+        """The number of the first split of each file. A file may be listed twice."""
+        paths = self.partitions.rows["path"].combine_chunks()
+        _, first = np.unique(paths.dictionary_encode().indices.to_numpy(), return_index=True)
+        return pa.array(first)
+
+    def can_prune(self, predicate: Predicate) -> bool:
+        """Return True if files may be left out, since something is known about the predicate's columns."""
+        columns = predicate.columns()
+        return bool(columns and self.is_described) or not columns.isdisjoint(self.partition_values)
+
+    def _outcomes(self, predicate: Predicate, *, use_statistics: bool = True) -> Outcomes:
+        """Return the possible outcomes of a predicate in each split."""
+        names, rows = predicate.columns(), self.partitions.rows
+        columns = [item for item in self.schema.fields if item.name in names]
+        values = {
+            item.name: self._value_of_splits(item.name)
+            for item in columns
+            if item.name in self.partition_values
+        }
+        ranges = file_ranges(columns, len(rows), values, rows if use_statistics else None)
+        return possible_outcomes(predicate, ranges)
+
+    def _value_of_splits(self, name: str) -> pa.Array:
+        """Return the values of a partition column: a value for each split."""
+        partition_of = np.repeat(np.arange(self.npartitions), self.partitions.counts)
+        return self.partition_values[name].take(pa.array(partition_of))
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Pickle without what was computed of the fields."""
+        return {item.name: vars(self)[item.name] for item in fields(self)}
+
+    def _needed_splits(
+        self, index: int, outcomes: Outcomes | None
+    ) -> tuple[tuple[Split, ...], Numbers, RowRanges | None]:
+        """Return the splits of a partition that may hold a row for which a predicate is true.
+
+        Returns
+        -------
+        tuple of Split
+            The splits.
+        slice or numpy.ndarray
+            Their numbers in the partition.
+        tuple of (int, int), optional
+            Their row numbers. None if no split before them is left out, or if the numbers are unknown.
+        """
+        splits = self.partitions[index]
+        if outcomes is None:
+            return splits, slice(None), None
+        needed = np.flatnonzero(outcomes.true[self._rows(index)])
+        count = int(needed[-1]) + 1 if len(needed) else 0
+        counts = self._split_counts[self._rows(index)][:count].tolist()
+        if len(needed) == count or -1 in counts:  # row numbers need the counts of all splits before
+            return splits[:count], slice(count), None
+        ends = list(accumulate(counts, initial=0))
+        ranges = tuple((ends[at], ends[at + 1]) for at in needed.tolist())
+        return tuple(splits[at] for at in needed.tolist()), needed, ranges
+
+    def _pruned(
+        self, index: int, needed: Numbers, outcomes: Outcomes | None
+    ) -> tuple[FileInfo, ...] | pa.Table:
+        """Return the files that are left out only because of statistics, which the task checks.
+
+        ``outcomes`` are the outcomes of the predicate without the statistics.
+        """
+        pruned: tuple[FileInfo, ...] = ()
+        if outcomes is not None:
+            is_pruned = outcomes.true[self._rows(index)].copy()
+            is_pruned[needed] = False
+            if is_pruned.any():
+                splits = self.partitions[index]
+                pruned = tuple(splits[at].file for at in np.flatnonzero(is_pruned).tolist())
+        if index == 0 and len(self.pruned_files):  # one task checks them
+            return pa.concat_tables([info_table(pruned), self.pruned_files])
+        return pruned
+
+    def _rows(self, index: int) -> slice:
+        """Return the numbers of the splits of a partition."""
+        starts = self.partitions.starts
+        return slice(int(starts[index]), int(starts[index + 1]))
+
+    @cached_property
+    def _passes_filters(self) -> npt.NDArray[np.bool_]:
+        """For each split, True if it is known that the filters are true for all rows."""
+        if self.filters is None:
+            return np.ones(len(self.partitions.rows), bool)
+        return self._outcomes(self.filters).only_true
+
+    # -- What is known without a read ------------------------------------------------------------------------
+
+    def count(self, index: int) -> int | None:
+        """Return the number of rows of a partition; None if it is unknown."""
+        counts = self._split_counts[self._rows(index)]
+        return None if (counts < 0).any() else int(counts.sum())
+
+    @cached_property
+    def _split_counts(self) -> npt.NDArray[np.int64]:
+        """The number of rows of each split after the filters; -1 if it is unknown."""
+        counts = pc.fill_null(self.partitions.rows["records"], -1).to_numpy()
+        # An unknown number of damaged records is skipped.
+        is_known = np.zeros_like(counts, bool) if self.options.damage.skips else self._passes_filters
+        return np.where(is_known, counts, -1)
+
+    @property
+    def non_null_columns(self) -> set[str]:
+        """The columns that are known to have no nulls."""
+        names = {name for name, column in self.partition_values.items() if not column.null_count}
+        names |= set(self.options.origin_columns)
+        rows = self.partitions.rows
+        if self.is_described and not rows["file_records"].null_count:
+            filled = rows.filter(pc.greater(rows["file_records"], 0))
+            names |= {name for name in self.schema.names if _has_no_nulls(filled, name)}
+        return names
+
+    def divisions(self, name: str) -> tuple[Any, ...] | None:
+        """Return the Dask divisions of a column: the minimum of each partition, and the overall maximum.
+
+        Returns
+        -------
+        tuple or None
+            None unless it is known that every value of a partition is greater than all values of the
+            partition before it, and that the column has no nulls.
+        """
+        [item] = self.schema.select([name]).fields
+        if not _is_ordered_by_value(item) or not is_comparable(item.type) or has_nan(item.type):
+            return None
+        bounds = self._bounds(item)
+        if bounds is None or not self.partitions.counts.all():
+            return None
+        lows, highs = ([(comparison_key(one, item.type), one) for one in values] for values in bounds)
+        ranges = [slice(*edges) for edges in pairwise(self.partitions.starts.tolist())]
+        least: list[Any] = [min(lows[rows], key=itemgetter(0)) for rows in ranges]
+        greatest: list[Any] = [max(highs[rows], key=itemgetter(0)) for rows in ranges]
+        if any(high[0] >= low[0] for high, low in zip(greatest, least[1:], strict=False)):
+            return None
+        return (*(value for _, value in least), greatest[-1][1])
+
+    def _bounds(self, item: Field) -> list[list[Any]] | None:
+        """Return the minima and the maxima of a column in the splits; None if unknown or if it has nulls."""
+        if item.name in self.partition_values:
+            values = self._value_of_splits(item.name)
+            return None if values.null_count else [values.to_pylist()] * 2
+        rows, name = self.partitions.rows, statistics_name(item.name)
+        if not self.is_described or name not in rows.column_names or rows["file_records"].null_count:
+            return None
+        statistics = rows[name].combine_chunks()
+        if not _has_no_nulls(rows, item.name):
+            return None
+        bounds = [statistics.field(one) for one in ("min", "max")]
+        return None if any(one.null_count for one in bounds) else [one.to_pylist() for one in bounds]
+
+    def __repr__(self) -> str:
+        return f"ReadPlan({self.store.public(self.store.root)!r}, {self.npartitions:,} partitions)"
+
+    def __dask_tokenize__(self) -> tuple[object, ...]:
+        return "dask_tfrecord.ReadPlan", self._token
+
+    @cached_property
+    def _token(self) -> str:
+        values = [(name, column.to_pylist()) for name, column in self.partition_values.items()]
+        features = (sorted(self.refused_features), sorted(self.ignored_features))
+        how = (self.schema.to_json(), self.options, self.filters, features)
+        pruned = table_token(self.pruned_files) if len(self.pruned_files) else ""
+        files = (self.partitions.token, pruned)
+        parts = (self.store.__dask_tokenize__(), how, values, files, self.keys)
+        return hashlib.sha256(repr(parts).encode()).hexdigest()
+
+
+def _has_no_nulls(rows: pa.Table, name: str) -> bool:
+    """Return True if the statistics of all files prove that a column has no nulls."""
+    if not len(rows):
+        return True
+    if statistics_name(name) not in rows.column_names:
+        return False
+    statistics = rows[statistics_name(name)].combine_chunks()
+    return not statistics.null_count and pc.max(statistics.field("nulls")).as_py() == 0
+
+
+def _is_ordered_by_value(item: Field) -> bool:
+    """Return True if pandas sorts a column by its values. It sorts categories by their position."""
+    if not pa.types.is_dictionary(item.type):
+        return True
+    if item.categories is None:
+        return False
+    keys: list[Any] = [comparison_key(value, item.type) for value in item.categories.to_pylist()]
+    return all(one < other for one, other in pairwise(keys))

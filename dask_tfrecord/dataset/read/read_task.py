@@ -1,0 +1,218 @@
+"""What one task reads, and the reading of it."""
+
+import logging
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TypeAlias
+
+import pyarrow as pa
+
+from dask_tfrecord.codec import FeatureKey
+from dask_tfrecord.dataset.query.predicates import Predicate
+from dask_tfrecord.dataset.read.partition_columns import feature_clash
+from dask_tfrecord.dataset.read.requested_columns import origin_clash
+from dask_tfrecord.dataset.read.schema_drift import explained
+from dask_tfrecord.errors import SchemaError
+from dask_tfrecord.files.damage import Losses, Warn, warn_here
+from dask_tfrecord.files.options import ReadOptions
+from dask_tfrecord.files.reading import read_split, read_table, rows_without_columns
+from dask_tfrecord.files.splits import Split
+from dask_tfrecord.files.storage.change_check import check_unchanged
+from dask_tfrecord.files.storage.listing import FileInfo
+from dask_tfrecord.files.storage.store import Store
+from dask_tfrecord.schema.model import Field, Schema
+from dask_tfrecord.schema.storage_values import load
+
+logger = logging.getLogger(__name__)
+
+# Ranges of row numbers, each from its first row up to the row after its last one.
+RowRanges: TypeAlias = tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, repr=False)
+class Partition:
+    """What one task reads.
+
+    Attributes
+    ----------
+    store : Store
+        The place of the files.
+    splits : tuple of Split
+        The parts of files to read, in the order of their rows. Empty if there is nothing to read.
+    schema : Schema
+        The columns of the result, in their order.
+    options : ReadOptions
+        How the files are read.
+    partition_values : dict of str to pyarrow.Array
+        The partition columns: the one value that all rows have.
+    filters : Predicate, optional
+        The condition that each row of the result meets. None keeps all rows.
+    filter_fields : tuple of Field
+        Columns that `filters` needs and that are not in `schema`.
+    row_ranges : tuple of (int, int), optional
+        The row numbers of `splits` within the partition. None if no split of the partition is left out.
+    allowed_features : tuple of (str, bool), optional
+        All features that records may have, each with True for a feature list. Another feature is an error.
+        None allows every feature.
+    pruned_files : tuple of FileInfo or pyarrow.Table
+        Files that are left out because of the statistics in a snapshot. The task checks that these files are
+        unchanged, since otherwise the statistics prove nothing. A table is one that `info_table` made.
+    """
+
+    store: Store
+    splits: tuple[Split, ...]
+    schema: Schema
+    options: ReadOptions
+    partition_values: dict[str, pa.Array]
+    filters: Predicate | None = None
+    filter_fields: tuple[Field, ...] = ()
+    row_ranges: RowRanges | None = None
+    allowed_features: tuple[FeatureKey, ...] | None = None
+    pruned_files: tuple[FileInfo, ...] | pa.Table = ()
+
+    def __repr__(self) -> str:
+        return f"Partition({self.file_names or 'no files'})"
+
+    @property
+    def file_names(self) -> str:
+        """The names of the files, for messages."""
+        return ", ".join(dict.fromkeys(self.store.public(split.file.path) for split in self.splits))
+
+    def read(self, warn: Warn = warn_here) -> pa.Table:
+        """Read the rows that pass the filters.
+
+        Parameters
+        ----------
+        warn : callable
+            Called with a text for each file of which damaged records were skipped.
+
+        Returns
+        -------
+        pyarrow.Table
+            The columns of `schema`.
+
+        Raises
+        ------
+        CorruptRecordError
+            For damage, unless the options skip it.
+        FileChangedError
+            If a file changed after it was listed.
+        SchemaError
+            For a value that does not fit its column, or a feature that is not allowed.
+        """
+        counted = [split.file for split in self.splits if self._count(split) is not None]
+        for files in (self.pruned_files, counted):
+            check_unchanged(self.store, files)
+        losses = Losses(self.options.damage)
+        tables = [self._filter(self._read_split(split, losses)) for split in self.splits]
+        losses.finish(warn)
+        if not self.schema.fields:
+            return rows_without_columns(sum(table.num_rows for table in tables))
+        return pa.concat_tables(tables or [pa.Table.from_batches([self.schema.no_rows()])])
+
+    def stream(self, warn: Warn = warn_here) -> Generator[pa.Table, None, None]:
+        """Yield the rows that `read` returns, in tables of a few MiB that are read one after the other.
+
+        What is not consumed is not read. Errors are those of `read`.
+        """
+        if not self._stored_columns.fields:
+            yield self.read(warn)
+            return
+        check_unchanged(self.store, self.pruned_files)
+        losses = Losses(self.options.damage)
+        try:
+            for split in self.splits:
+                for table in self._decode_stepwise(split, losses):
+                    losses.rows += table.num_rows
+                    yield self._filter(self._with_partition_values(table))
+        except GeneratorExit:  # the caller has enough rows, which must not hide the damage between them
+            losses.report(warn)
+            raise
+        losses.finish(warn)
+
+    def _filter(self, table: pa.Table) -> pa.Table:
+        if self.filters is None:
+            return table
+        return table.filter(self.filters.mask(table)).select(self.schema.names)
+
+    def _read_split(self, split: Split, losses: Losses) -> pa.Table:
+        """Read the columns of `schema` and `filter_fields`."""
+        count = self._count(split)
+        if count is None:
+            table = self._decode(split, losses)
+            losses.rows += table.num_rows
+        else:
+            table = rows_without_columns(count)
+        return self._with_partition_values(table)
+
+    def _with_partition_values(self, table: pa.Table) -> pa.Table:
+        if not self.partition_values:
+            return table
+        schema = self._all_columns
+        columns = [
+            self._repeat(item, table.num_rows) if item.name in self.partition_values else table[item.name]
+            for item in schema.fields
+        ]
+        return pa.Table.from_arrays(columns, schema=schema.arrow)
+
+    @cached_property
+    def _all_columns(self) -> Schema:
+        return replace(self.schema, fields=self.schema.fields + self.filter_fields)
+
+    @cached_property
+    def _stored_columns(self) -> Schema:
+        """The columns that are decoded from the records."""
+        columns = self._all_columns
+        return columns.select(name for name in columns.names if name not in self.partition_values)
+
+    def _count(self, split: Split) -> int | None:
+        """Return the number of rows of a split that need not be read; None if its records must be read."""
+        must_check = self.allowed_features is not None or self.options.damage.skips
+        return None if must_check or self._stored_columns.fields else split.records
+
+    def _decode(self, split: Split, losses: Losses) -> pa.Table:
+        with self._explained_errors(split):
+            table = read_table(
+                self.store,
+                split,
+                self._stored_columns,
+                self.options,
+                known=self.allowed_features,
+                losses=losses,
+            )
+        self._log_rows(split, table.num_rows)
+        return table
+
+    def _decode_stepwise(self, split: Split, losses: Losses) -> Iterator[pa.Table]:
+        schema, rows = self._stored_columns, 0
+        with self._explained_errors(split):
+            for batch in read_split(
+                self.store, split, schema, self.options, known=self.allowed_features, losses=losses
+            ):
+                rows += batch.num_rows
+                yield pa.Table.from_batches([batch])
+        self._log_rows(split, rows)
+
+    def _log_rows(self, split: Split, rows: int) -> None:
+        path, offset = self.store.public(split.file.path), split.start.offset
+        logger.debug("%s: read %d rows from byte %d", path, rows, offset)
+
+    @contextmanager
+    def _explained_errors(self, split: Split) -> Iterator[None]:
+        """Name the mistake that an error of a column shows, such as a file with other types."""
+        schema = self._stored_columns
+        try:
+            yield
+        except SchemaError as error:
+            place = {"path": error.path, "record": error.record, "offset": error.offset}
+            if error.feature in self.partition_values:
+                raise feature_clash(error.feature).located(**place) from None
+            if error.feature in self.options.origin_columns:
+                raise origin_clash(error.feature).located(**place) from None
+            raise explained(error, self.store, split, schema, self.options, self.allowed_features) from None
+
+    def _repeat(self, item: Field, count: int) -> pa.Array:
+        value = self.partition_values[item.name]
+        return load(value.take(pa.repeat(0, count)), item.type, item.categories)

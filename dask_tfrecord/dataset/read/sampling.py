@@ -1,0 +1,152 @@
+"""Which records show the columns of files without a snapshot: a bounded sample, or all records."""
+
+import random
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from functools import partial, reduce
+from itertools import accumulate
+
+from dask_tfrecord.dataset.read.map_files import merge_all
+from dask_tfrecord.files.damage import DamagePolicy
+from dask_tfrecord.files.find_blocks import ComputeEach
+from dask_tfrecord.files.inference import AskedType, Sample, sample_split
+from dask_tfrecord.files.options import ReadOptions
+from dask_tfrecord.files.splits import Split
+from dask_tfrecord.files.storage.listing import FileInfo
+from dask_tfrecord.files.storage.store import Store
+from dask_tfrecord.files.window import WINDOW_BYTES
+
+# The sample has at most this many files, and of each file at most this many records of its first window.
+_FILES = 5
+_RECORDS = 100_000
+
+# If that sample leaves a column without a type, at most this many more stored bytes and files are read, and
+# of each file at most this many windows. The windows bound how much a small file may decompress to.
+_MORE_BYTES = 1 << 26
+_MORE_FILES = 256
+_MORE_WINDOWS = 64
+
+# Files that are read at the same time.
+_THREADS = 16
+
+# A larger file has a record with a feature, unless bz2, xz, zstd or lz4 compresses it.
+_EMPTY_BYTES = 20
+
+
+def take_sample(
+    store: Store, files: Sequence[FileInfo], *, record_type: AskedType, options: ReadOptions
+) -> Sample:
+    """Read records of the first file, the last file and some files between.
+
+    More files are read if these records show no column, or a column without any value. With
+    ``record_type="infer"``, the records are sequence examples if one of them has a feature list. They are
+    bytes if they are no messages, or messages that do not look like Examples.
+
+    Raises
+    ------
+    CorruptRecordError
+        For damage in the first part of the sample. Damage in the additional files is skipped: the tasks that
+        read these files raise.
+    """
+    if record_type == "bytes":
+        return Sample("bytes")
+    sample = partial(sample_split, store, options=options, record_type=record_type)
+    with ThreadPoolExecutor(_THREADS) as pool:
+        chosen = _choose(files)
+        samples = dict(
+            zip(chosen, pool.map(partial(sample, limit=_RECORDS), map(Split, chosen)), strict=True)
+        )
+        if _needs_more(samples.values()):
+            more, windows = _choose_more(files)
+            lenient = replace(options, damage=DamagePolicy("skip"))
+            sample = partial(sample, options=lenient, windows=windows)
+            samples |= zip(more, pool.map(sample, map(Split, more)), strict=True)
+    in_order = [samples[file] for file in dict.fromkeys(files) if file in samples]
+    return _with_record_type(reduce(Sample.merged, in_order, Sample(record_type)), record_type)
+
+
+def sample_all(
+    store: Store,
+    files: Sequence[FileInfo],
+    *,
+    record_type: AskedType,
+    options: ReadOptions,
+    compute_each: ComputeEach,
+) -> Sample:
+    """Read every record of the files, in tasks.
+
+    Raises
+    ------
+    CorruptRecordError
+        For any damage.
+    """
+    if record_type == "bytes":
+        return Sample("bytes")
+    sample = partial(sample_split, store, options=options, record_type=record_type)
+    merged = merge_all(sample, Sample.merged, Sample(record_type), files, compute_each)
+    return _with_record_type(merged, record_type)
+
+
+def _choose(files: Sequence[FileInfo]) -> list[FileInfo]:
+    """Return a few files, in their order; the choice is the same at every call.
+
+    Empty files are chosen only if all files are empty.
+    """
+    files = [file for file in files if file.size is None or file.size > _EMPTY_BYTES] or files
+    middle = range(1, len(files) - 1)
+    some = random.Random(len(files)).sample(middle, min(len(middle), _FILES - 2))
+    return [files[at] for at in sorted({0, *some, len(files) - 1})]
+
+
+def _needs_more(samples: Iterable[Sample]) -> bool:
+    """Return True if the records may be Examples, and show no column or a column without any value."""
+    merged = reduce(Sample.merged, samples)
+    if merged.non_message or (merged.payload and not merged.features):
+        return False
+    return not merged.features or any(not feature.kinds for feature in merged.features)
+
+
+def _choose_more(files: Sequence[FileInfo]) -> tuple[list[FileInfo], int]:
+    """Return additional files and the number of windows to read of each.
+
+    All files of a small dataset are chosen, and some files of a large one.
+    """
+    sized = [file for file in dict.fromkeys(files) if file.size is not None]
+    if len(sized) <= _MORE_FILES and sum(file.size or 0 for file in sized) <= _MORE_BYTES:
+        return sized, _MORE_WINDOWS
+    some = random.Random(len(files)).sample(sized, min(len(sized), _MORE_FILES))
+    windows = max(1, _MORE_BYTES // WINDOW_BYTES // len(some))
+    costs = accumulate(min(file.size or 0, windows * WINDOW_BYTES) for file in some)
+    return [file for file, cost in zip(some, costs, strict=True) if cost <= _MORE_BYTES], windows
+
+
+def _with_record_type(sample: Sample, record_type: AskedType) -> Sample:
+    """Set the record type of a sample to the requested one, or to the one that the records show."""
+    if record_type == "infer" and (reason := _reason_for_bytes(sample)):
+        return replace(sample, record_type="bytes", reason_for_bytes=reason)
+    if sample.non_message and (sample.features or record_type != "infer"):
+        raise sample.non_message
+    if record_type != "infer":
+        return replace(sample, reason_for_bytes="")
+    if sample.payload and not sample.features:
+        return Sample("bytes")
+    has_lists = any(feature.feature_list for feature in sample.features)
+    inferred: AskedType = "sequence_example" if has_lists else "example"
+    return Sample(inferred, sample.features, sample.records, sample.payload)
+
+
+def _reason_for_bytes(sample: Sample) -> str:
+    """Return why records that parse as messages are no Examples; empty if they may be Examples."""
+    untyped = [feature.name for feature in sample.features if not feature.kinds]
+    strange = next(filter(_has_control_characters, untyped), None)
+    if strange is not None:
+        return f"a feature without a value has a name with control characters, {strange[:40]!r}"
+    if untyped and len(untyped) == len(sample.features):
+        return "no feature has a value"
+    return "" if sample.features else sample.reason_for_bytes
+
+
+def _has_control_characters(name: str) -> bool:
+    """Return True for a name with control characters other than tab, newline and carriage return."""
+    return any((ord(sign) < 32 and sign not in "\t\n\r") or ord(sign) == 127 for sign in name)

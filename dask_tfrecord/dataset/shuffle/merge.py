@@ -1,0 +1,320 @@
+"""Merge the rows of a target partition from all spill files, and write them. Knows no Dask.
+
+The sections of a target partition are sorted, so the merge is that of an external merge sort. It reads the
+pieces of all sections in passes, in the order of their first rows. After a pass, it writes the rows that come
+before the first row of all pieces that are still to be read. A task therefore holds the pieces of one pass,
+however large the partition is.
+"""
+
+from collections.abc import Generator, Iterator, Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from dask_tfrecord.codec import _kernel
+from dask_tfrecord.dataset.partitioning.grouping import Groups, directory_groups
+from dask_tfrecord.dataset.shuffle.spill import (
+    ROW_ID,
+    ROWS,
+    Batches,
+    Directories,
+    Positions,
+    Shuffle,
+    Spill,
+    Unsigned,
+    compact,
+    pass_bytes,
+    sort_keys,
+)
+from dask_tfrecord.dataset.write.run import WriteRun
+from dask_tfrecord.errors import TFRecordError
+from dask_tfrecord.files.entry import FileEntry
+from dask_tfrecord.files.storage.store import Store
+from dask_tfrecord.files.writing import DirectoryGroup, GroupedPieces
+from dask_tfrecord.schema.model import Schema
+from dask_tfrecord.schema.storage_values import load
+
+# What sorting takes for each row of a pass, besides the row.
+_ROW_OVERHEAD = 32
+
+
+def write_target(
+    run: WriteRun, spills: Sequence[Spill], index: int, shuffle: Shuffle
+) -> tuple[FileEntry, ...]:
+    """Write the files of target partition ``index``. Its directories are sorted by their names.
+
+    Raises
+    ------
+    TFRecordError
+        If a spill file is missing or damaged, or if a value cannot be stored. The ``record`` of the latter
+        error is a row id; `dask_tfrecord.dataset.shuffle.spill.source_of` splits it.
+    """
+    size = pass_bytes(max(int(spill.starts[-1]) for spill in spills))
+    groups, sections = _numbered(run, _open_sections(run.store, spills, index, size))
+    rows = GroupedPieces(_merge(run, sections, shuffle.seed, size), groups)
+    return run.write_grouped(rows, index, shuffle.npartitions)
+
+
+# --- The sections -------------------------------------------------------------------------------------------
+
+
+class _Section(NamedTuple):
+    """The rows that one spill file has for the target partition.
+
+    Attributes
+    ----------
+    path : str
+        The spill file, in the store.
+    start : int
+        The first byte of the section.
+    tail_start : int
+        The first byte of ``tail``.
+    tail : bytes
+        The end of the section: its index, or all of it.
+    pieces : pyarrow.Table
+        The bytes, checksum, rows and first row id of each piece.
+    directories : pyarrow.Table
+        The partition values and the number of rows of each directory, in the order of the rows.
+    numbers : numpy.ndarray
+        The number of each directory among the directories of all sections.
+    """
+
+    path: str
+    start: int
+    tail_start: int
+    tail: bytes
+    pieces: pa.Table
+    directories: pa.Table
+    numbers: Unsigned
+
+    def numbers_of(self, positions: Positions) -> Unsigned:
+        """Return the numbers of the directories of rows."""
+        ends = np.cumsum(self.directories[ROWS].to_numpy())
+        return self.numbers[np.searchsorted(ends, positions, side="right")]
+
+
+def _open_sections(store: Store, spills: Sequence[Spill], index: int, most: int) -> list[_Section]:
+    """Read the indexes of the sections that have rows; or all of the sections, if that is ``most`` bytes."""
+    filled = [
+        (store.join(spill.path), start, int(spill.indexes[index]), stop, int(spill.checksums[index]))
+        for spill in spills
+        for start, stop in [(int(spill.starts[index]), int(spill.starts[index + 1]))]
+        if start < stop
+    ]
+    are_small = sum(stop - start for _, start, _, stop, _ in filled) <= most
+    ranges = [(path, start if are_small else indexed, stop) for path, start, indexed, stop, _ in filled]
+    tails = _read_ranges(store, ranges)
+    sections = []
+    for (path, start, indexed, _, checksum), (_, tail_start, _), tail in zip(
+        filled, ranges, tails, strict=True
+    ):
+        index_bytes = memoryview(tail)[indexed - tail_start :]
+        if _kernel.crc32c(index_bytes, 0) != checksum:
+            raise _damaged(store, path)
+        reader = pa.BufferReader(index_bytes)
+        pieces, directories = (pa.ipc.open_stream(reader).read_all() for _ in range(2))
+        sections.append(_Section(path, start, tail_start, tail, pieces, directories, np.zeros(0, np.uint8)))
+    return sections
+
+
+def _numbered(run: WriteRun, sections: list[_Section]) -> tuple[list[DirectoryGroup], list[_Section]]:
+    """Number the directories of all sections. Return the directories, and the sections with the numbers."""
+    if not sections:
+        return [] if run.partition_on else [DirectoryGroup("", (), 0)], []
+    every = pa.concat_tables([section.directories for section in sections])
+    directories = Directories.of(every, run.partition_on)
+    rows = np.zeros(len(directories.names), np.int64)
+    np.add.at(rows, directories.of_rows, every[ROWS].to_numpy())
+    groups = [DirectoryGroup("", (), int(rows[0]))]
+    if run.partition_on:
+        found = Groups(directories.values, None, np.concatenate([[0], np.cumsum(rows)]))
+        groups = directory_groups(found, run.partition_on, max_directories=run.max_directories)
+    ends = np.cumsum([section.directories.num_rows for section in sections])
+    numbers = np.split(directories.of_rows, ends[:-1])
+    return groups, [section._replace(numbers=of) for section, of in zip(sections, numbers, strict=True)]
+
+
+class _Piece(NamedTuple):
+    """Some rows of a section. Pieces are sorted by their first rows.
+
+    Attributes
+    ----------
+    directory, key : int
+        The first row: the number of its directory, and its sort key.
+    section : int
+        The number of the section.
+    offset, size, checksum : int
+        The place in the spill file, and the CRC-32C of the bytes.
+    first, rows : int
+        The position of the first row in the section, and the number of rows.
+    """
+
+    directory: int
+    key: int
+    section: int
+    offset: int
+    size: int
+    checksum: int
+    first: int
+    rows: int
+
+
+def _sorted_pieces(sections: list[_Section], seed: int | None) -> list[_Piece]:
+    """Return the pieces of all sections."""
+    pieces = []
+    for number, section in enumerate(sections):
+        ids = section.pieces["first_id"].to_numpy()
+        size, checksum, rows = (
+            section.pieces[name].to_numpy().astype(np.int64) for name in ("bytes", "checksum", "rows")
+        )
+        first, offset = np.cumsum(rows) - rows, section.start + np.cumsum(size) - size
+        columns = section.numbers_of(first), sort_keys(ids, seed), offset, size, checksum, first, rows
+        for directory, key, *place in zip(*(column.tolist() for column in columns), strict=True):
+            pieces.append(_Piece(directory, key, number, *place))
+    return sorted(pieces)
+
+
+# --- The rows -----------------------------------------------------------------------------------------------
+
+
+class _Rows(NamedTuple):
+    """Rows in any order.
+
+    Attributes
+    ----------
+    table : pyarrow.Table
+        The row ids, and the columns of the records.
+    directories : numpy.ndarray
+        The number of the directory of each row.
+    """
+
+    table: pa.Table
+    directories: Unsigned
+
+
+def _merge(
+    run: WriteRun, sections: list[_Section], seed: int | None, size: int
+) -> Iterator[tuple[pa.Table, Positions]]:
+    """Yield the rows of all sections in their order, in tables, and the row ids of each table.
+
+    A pass reads about ``size`` bytes.
+    """
+    pieces = _sorted_pieces(sections, seed)
+    held = None
+    for first, last in pairwise(_pass_bounds(pieces, size)):
+        limit = pieces[last] if last < len(pieces) else None
+        held = yield from _merge_pass(run, sections, pieces[first:last], limit, seed, held)
+        pa.default_memory_pool().release_unused()  # Arrow would keep it beside what the next pass needs
+
+
+def _pass_bounds(pieces: list[_Piece], size: int) -> list[int]:
+    """Return the number of the first piece of each pass, and the number of pieces."""
+    bounds, taken = [0], 0
+    for number, piece in enumerate(pieces):
+        if taken >= size:
+            bounds.append(number)
+            taken = 0
+        taken += piece.size + piece.rows * _ROW_OVERHEAD
+    return [*bounds, len(pieces)] if pieces else []
+
+
+def _merge_pass(
+    run: WriteRun,
+    sections: list[_Section],
+    pieces: list[_Piece],
+    limit: _Piece | None,
+    seed: int | None,
+    held: _Rows | None,
+) -> Generator[tuple[pa.Table, Positions], None, _Rows | None]:
+    """Yield the sorted rows that come before the first row of the piece ``limit``. Return the other rows."""
+    table, directories = _read(run.store, sections, pieces, held)
+    ids = table[ROW_ID].to_numpy()
+    keys = sort_keys(ids, seed)
+    order = np.lexsort((keys, directories))
+    count = len(order)
+    if limit:
+        is_before = (directories == limit.directory) & (keys < np.uint64(limit.key))
+        count = int(np.count_nonzero(is_before | (directories < limit.directory)))
+        del is_before
+    del keys
+    batches = Batches(table)
+    for rows in batches.pieces(order[:count]):
+        yield _with_categories(batches.take(rows), run.schema), ids[rows].view(np.int64)
+    rest = order[count:]
+    return _Rows(compact(batches.take(rest), run.schema), directories[rest]) if len(rest) else None
+
+
+def _read(store: Store, sections: list[_Section], pieces: list[_Piece], held: _Rows | None) -> _Rows:
+    """Return the rows that are held and the rows of some pieces."""
+    batches = held.table.to_batches() if held else []
+    directories = [held.directories] if held else []
+    runs = _adjacent(pieces)
+    missing = [
+        (section.path, run[0].offset, run[-1].offset + run[-1].size)
+        for run in runs
+        for section in [sections[run[0].section]]
+        if run[0].offset < section.tail_start
+    ]
+    contents = iter(_read_ranges(store, missing))
+    for run in runs:
+        section, start = sections[run[0].section], run[0].offset
+        if start < section.tail_start:
+            content = memoryview(next(contents))
+        else:
+            content = memoryview(section.tail)[start - section.tail_start :]
+        for piece in run:
+            data = content[piece.offset - start :][: piece.size]
+            if _kernel.crc32c(data, 0) != piece.checksum:
+                raise _damaged(store, section.path)
+            batches += pa.ipc.open_stream(data)
+            directories.append(section.numbers_of(np.arange(piece.first, piece.first + piece.rows)))
+    return _Rows(pa.Table.from_batches(batches).combine_chunks(), np.concatenate(directories))
+
+
+def _adjacent(pieces: list[_Piece]) -> list[list[_Piece]]:
+    """Group pieces that are adjacent in a spill file, so that one request reads them."""
+    runs: list[list[_Piece]] = []
+    for piece in sorted(pieces, key=lambda piece: (piece.section, piece.offset)):
+        last = runs[-1][-1] if runs else None
+        if last and (last.section, last.offset + last.size) == (piece.section, piece.offset):
+            runs[-1].append(piece)
+        else:
+            runs.append([piece])
+    return runs
+
+
+def _read_ranges(store: Store, ranges: list[tuple[str, int, int]]) -> list[bytes]:
+    """Read ranges of spill files."""
+    try:
+        found = store.read_ranges(ranges)
+    except FileNotFoundError:
+        raise TFRecordError(
+            "a temporary file with shuffled rows was removed during the write",
+            path=store.public(store.root),
+            advice="write again, and do not run dask_tfrecord.cleanup meanwhile",
+        ) from None
+    for (path, start, stop), content in zip(ranges, found, strict=True):
+        if len(content) != stop - start:
+            raise _damaged(store, path)
+    return found
+
+
+def _damaged(store: Store, path: str) -> TFRecordError:
+    return TFRecordError(
+        "the shuffled rows in this temporary file are damaged",
+        path=store.public(path),
+        advice="check the disk or the store, then write again",
+    )
+
+
+def _with_categories(table: pa.Table, schema: Schema) -> pa.Table:
+    """Return the columns of the schema. `Batches.take` has replaced categories by their values."""
+    columns = [
+        load(column.combine_chunks(), item.type, item.categories)
+        if pa.types.is_dictionary(item.type)
+        else column
+        for item, column in zip(schema.fields, table.select(schema.names).columns, strict=True)
+    ]
+    return pa.Table.from_arrays(columns, schema=schema.arrow)

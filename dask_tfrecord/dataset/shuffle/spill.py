@@ -1,0 +1,336 @@
+"""Move rows to other partitions before they are written. Knows Arrow and the store, no Dask.
+
+Every source partition becomes a spill file in the staging directory of the write. A spill file has a section
+for each target partition, with its rows in the order in which the target writes them, and an index. A target
+partition merges its sections from all spill files (`dask_tfrecord.dataset.shuffle.merge`).
+"""
+
+import hashlib
+import json
+from collections.abc import Iterator
+from contextlib import suppress
+from itertools import pairwise
+from typing import Any, BinaryIO, NamedTuple
+from uuid import uuid4
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from dask_tfrecord.codec import _kernel
+from dask_tfrecord.dataset.partitioning import hive
+from dask_tfrecord.dataset.partitioning.grouping import BYTES, group, sorted_rows, sorting
+from dask_tfrecord.dataset.snapshot.names import staged
+from dask_tfrecord.dataset.write.run import WriteRun
+from dask_tfrecord.schema.model import Schema
+
+Numbers = npt.NDArray[np.uint64]
+Positions = npt.NDArray[np.int64]
+Unsigned = npt.NDArray[np.unsignedinteger[Any]]
+
+# The name of the column of row ids in spill files. No other column has an empty name.
+ROW_ID = ""
+
+# The name of the column of row counts in an index. No partition column has an empty name.
+ROWS = ""
+
+# The id of a row is the number of its source partition, shifted by this, plus its number in that partition.
+_ROW_BITS = 40
+
+# The most rows and bytes that are reordered at a time. It bounds the size of copies.
+_PIECE_ROWS = 1 << 16
+_PIECE_BYTES = 1 << 24
+
+# A merge may read this much at a time, and pieces of spill files are not cut smaller than that.
+_LEAST_PASS_BYTES = 1 << 25
+_LEAST_PIECE_BYTES = 1 << 14
+
+
+class Shuffle(NamedTuple):
+    """How rows move between partitions before they are written.
+
+    Attributes
+    ----------
+    together : tuple of str
+        Columns. Rows with equal values in them move to the same partition. Empty spreads rows at random.
+    seed : int, optional
+        Seed of the order of the rows. None keeps the order of the collection.
+    npartitions : int
+        How many target partitions there are.
+    """
+
+    together: tuple[str, ...]
+    seed: int | None
+    npartitions: int
+
+
+class Spill(NamedTuple):
+    """The rows of one source partition, in a file.
+
+    A section holds the rows for one target partition: Arrow IPC streams, the *pieces*, and then the index of
+    the section. A section without rows is empty.
+
+    Attributes
+    ----------
+    path : str
+        The file, below the dataset's root.
+    starts : numpy.ndarray
+        The first byte of each section, and the end of the file.
+    indexes : numpy.ndarray
+        The first byte of the index of each section.
+    checksums : numpy.ndarray
+        CRC-32C of the index of each section.
+    """
+
+    path: str
+    starts: Positions
+    indexes: Positions
+    checksums: Positions
+
+
+def spill(run: WriteRun, table: pa.Table, index: int, count: int, shuffle: Shuffle) -> Spill:
+    """Write the spill file of source partition ``index`` of ``count``, unless an earlier call has written it.
+
+    Only the first of several calls counts. If a worker is lost and the partition is computed again, it may
+    have other rows, or another order of rows. All target partitions still read the same rows.
+    """
+    receipt = run.store.join(staged(run.run, f"rows/{index:05d}.json"))
+    with suppress(FileNotFoundError):
+        return _from_json(run.store.fs.cat_file(receipt))
+    written = _write_spill(run, table, index, count, shuffle)
+    try:
+        run.store.create_exclusively(receipt, _to_json(written))
+    except FileExistsError:
+        run.store.remove([run.store.join(written.path)])
+        return _from_json(run.store.fs.cat_file(receipt))
+    return written
+
+
+def _write_spill(run: WriteRun, table: pa.Table, index: int, count: int, shuffle: Shuffle) -> Spill:
+    """Write a spill file under a unique name."""
+    directories = Directories.of(table, run.partition_on)
+    order, bounds, keys = _sort(directories, index, shuffle)
+    batches = Batches(table.select(run.schema.names))
+    step = batches.rows_of(max(_LEAST_PIECE_BYTES, pass_bytes(table.nbytes) // (4 * count)))
+    path = staged(run.run, f"rows/{index:05d}-{uuid4().hex}")
+    starts, indexes, checksums = [0], [], []
+    with run.store.create(run.store.join(path), durable=False) as file:
+        for target, (first, last) in enumerate(pairwise(bounds)):
+            size, described = 0, b""
+            if first < last:
+                size, pieces = _write_pieces(file, run.schema, batches, order[first:last], index, step)
+                counted = directories.counted(keys[first:last], target)
+                described = b"".join([_to_stream(pieces), _to_stream(counted)])
+                file.write(described)
+            indexes.append(starts[-1] + size)
+            starts.append(indexes[-1] + len(described))
+            checksums.append(_kernel.crc32c(described, 0))
+    return Spill(path, *map(np.array, (starts, indexes, checksums)))
+
+
+def pass_bytes(partition_bytes: int) -> int:
+    """What one pass of a merge may take for what it reads, with source partitions of this size."""
+    return max(_LEAST_PASS_BYTES, partition_bytes // 2)
+
+
+def _write_pieces(
+    file: BinaryIO, schema: Schema, batches: "Batches", order: Positions, index: int, step: int
+) -> tuple[int, pa.Table]:
+    """Write rows in pieces of at most ``step`` rows. Return their bytes, and a description of each piece."""
+    pieces = []
+    for rows in batches.pieces(order):
+        ids, taken = _row_ids(index, rows), batches.take(rows)
+        for at in range(0, len(rows), step):
+            data = _to_ipc(ids[at : at + step], taken.slice(at, step), schema)
+            file.write(data)
+            pieces.append((len(data), _kernel.crc32c(data, 0), len(ids[at : at + step]), ids[at]))
+    columns = [pa.array(column, pa.uint64()) for column in zip(*pieces, strict=True)]
+    described = pa.table(columns, names=["bytes", "checksum", "rows", "first_id"])
+    return sum(size for size, *_ in pieces), described
+
+
+class Directories(NamedTuple):
+    """The partition directories of a table, sorted by their names.
+
+    Attributes
+    ----------
+    names : list of str
+        The names; one empty name for a dataset without partition columns.
+    values : pyarrow.Table
+        The partition values of each directory.
+    of_rows : numpy.ndarray
+        The number of the directory of each row.
+    """
+
+    names: list[str]
+    values: pa.Table
+    of_rows: Unsigned
+
+    @classmethod
+    def of(cls, table: pa.Table, partition_on: tuple[str, ...]) -> "Directories":
+        """Group the rows of a table."""
+        if not partition_on or not table.num_rows:
+            return cls([""], table.select([]), np.zeros(table.num_rows, np.uint8))
+        groups = group(table, partition_on)
+        names, firsts, numbers = np.unique(
+            np.array(hive.directories(groups.values), object), return_index=True, return_inverse=True
+        )
+        of_rows = np.repeat(numbers.astype(np.min_scalar_type(len(names))), np.diff(groups.starts))
+        if groups.order is not None:
+            of_rows[groups.order] = of_rows.copy()
+        return cls(names.tolist(), groups.values.take(pa.array(firsts)), of_rows)
+
+    def counted(self, keys: Unsigned, target: int) -> pa.Table:
+        """Return the values and row counts of the directories of a section, which has the keys of `_sort`."""
+        found, counts = np.unique(keys, return_counts=True)
+        values = self.values.take(pa.array(found.astype(np.int64) - target * len(self.names)))
+        return pa.table([*values.columns, pa.array(counts)], names=[*values.column_names, ROWS])
+
+
+def _sort(directories: Directories, index: int, shuffle: Shuffle) -> tuple[Positions, list[int], Unsigned]:
+    """Sort rows by target partition, directory, and then as the seed decides.
+
+    Returns
+    -------
+    order : numpy.ndarray
+        The positions of the rows in the table.
+    bounds : list of int
+        The first sorted row of each target partition, and the number of rows.
+    keys : numpy.ndarray
+        For each sorted row: target partition x number of directories + directory.
+    """
+    names, _, of_rows = directories
+    row_ids = _row_ids(index, np.arange(len(of_rows)))
+    if shuffle.together:
+        digests = [hashlib.blake2b(name.encode(), digest_size=8).digest() for name in names]
+        targets = (np.frombuffer(b"".join(digests), "<u8") % np.uint64(shuffle.npartitions))[of_rows]
+    else:
+        targets = sort_keys(row_ids, shuffle.seed) % np.uint64(shuffle.npartitions)
+    targets = targets.astype(np.int64)
+    bounds = np.cumsum(np.bincount(targets, minlength=shuffle.npartitions))
+    targets *= len(names)
+    targets += of_rows
+    keys = targets.astype(np.min_scalar_type(shuffle.npartitions * len(names)))
+    del targets
+    if shuffle.seed is None:
+        order = sorting(keys)
+    else:
+        order = np.argsort(sort_keys(row_ids, shuffle.seed))
+        order = order[sorting(keys[order])]
+    return order, [0, *bounds.tolist()], keys[order]
+
+
+def _to_json(spill: Spill) -> bytes:
+    """The content of the file that describes a spill file."""
+    _, *numbers = spill
+    return json.dumps([spill.path, *(array.tolist() for array in numbers)]).encode()
+
+
+def _from_json(receipt: bytes) -> Spill:
+    path, *numbers = json.loads(receipt)
+    return Spill(path, *map(np.array, numbers))
+
+
+def source_of(row_id: int) -> tuple[int, int]:
+    """Split a row id: return the number of the source partition, and of the row in that partition."""
+    return divmod(row_id, 1 << _ROW_BITS)
+
+
+class Batches:
+    """Takes rows of a table by position, in pieces of bounded size."""
+
+    def __init__(self, table: pa.Table) -> None:
+        self._batches = table.to_batches()
+        self._bounds = np.cumsum([0, *(batch.num_rows for batch in self._batches)])
+        self._row_bytes = table.nbytes / max(1, table.num_rows)
+        self._step = self.rows_of(_PIECE_BYTES)
+
+    def rows_of(self, size: int) -> int:
+        """How many rows have about so many bytes: at least one row, and not more than a piece may have."""
+        return max(1, min(_PIECE_ROWS, int(size / max(1.0, self._row_bytes))))
+
+    def pieces(self, rows: Positions) -> Iterator[Positions]:
+        """Cut positions into pieces that `take` can copy cheaply."""
+        return (rows[at : at + self._step] for at in range(0, len(rows), self._step))
+
+    def take(self, rows: Positions) -> pa.Table:
+        """Return the rows at these positions, in this order. Categories become their values.
+
+        Arrow's own ``take`` concatenates all batches first, which fails beyond 2 GiB of text.
+        """
+        numbers = np.searchsorted(self._bounds, rows, side="right") - 1
+        order = sorting(numbers)
+        by_batch = rows[order]
+        bounds = np.searchsorted(numbers[order], range(len(self._batches) + 1))
+        taken = [
+            _decode_categories(sorted_rows(pa.Table.from_batches([batch]), by_batch[start:stop] - first))
+            for batch, first, start, stop in zip(
+                self._batches, self._bounds, bounds, bounds[1:], strict=False
+            )
+            if start < stop
+        ]
+        if len(taken) == 1:
+            return taken[0]
+        back = np.empty_like(order)
+        back[order] = np.arange(len(order))
+        return sorted_rows(pa.concat_tables(taken).combine_chunks(), back)
+
+
+def _to_ipc(row_ids: Numbers, table: pa.Table, schema: Schema) -> pa.Buffer:
+    """Serialize rows and their ids as an Arrow IPC stream."""
+    return _to_stream(compact(table.add_column(0, ROW_ID, pa.array(row_ids)), schema))
+
+
+def _to_stream(table: pa.Table) -> pa.Buffer:
+    """Serialize a table as an Arrow IPC stream."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    return sink.getvalue()
+
+
+def compact(table: pa.Table, schema: Schema) -> pa.Table:
+    """Store the text of each category once. The table has the row ids, and what `Batches.take` returned."""
+    columns = [
+        table[item.name].combine_chunks().dictionary_encode()
+        if _is_category_of_text(item.type)
+        else table[item.name]
+        for item in schema.fields
+    ]
+    return pa.table([table[ROW_ID], *columns], names=[ROW_ID, *schema.names])
+
+
+def _is_category_of_text(type_: pa.DataType) -> bool:
+    return pa.types.is_dictionary(type_) and type_.value_type in BYTES
+
+
+def _decode_categories(table: pa.Table) -> pa.Table:
+    """Replace categories by their values, because the codes of batches may differ."""
+    columns = [
+        column.cast(column.type.value_type) if pa.types.is_dictionary(column.type) else column
+        for column in table.columns
+    ]
+    return pa.table(columns, names=table.column_names)
+
+
+def _row_ids(index: int, rows: Positions) -> Numbers:
+    """The ids of rows of source partition ``index``."""
+    return rows.astype(np.uint64) + np.uint64(index << _ROW_BITS)
+
+
+def sort_keys(row_ids: Numbers, seed: int | None) -> Numbers:
+    """Keys that sort the rows: distinct pseudo-random numbers, or without a seed the row ids themselves."""
+    if seed is None:
+        return row_ids
+    key = _split_mix(np.array([seed & (1 << 64) - 1], np.uint64))
+    mixed = np.empty_like(row_ids)
+    for at in range(0, len(row_ids), _PIECE_ROWS):
+        mixed[at : at + _PIECE_ROWS] = _split_mix(row_ids[at : at + _PIECE_ROWS] ^ key)
+    return mixed
+
+
+def _split_mix(numbers: Numbers) -> Numbers:
+    """The finalizer of SplitMix64, which maps different numbers to different numbers."""
+    numbers = (numbers ^ (numbers >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    numbers = (numbers ^ (numbers >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return numbers ^ (numbers >> np.uint64(31))

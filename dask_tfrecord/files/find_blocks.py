@@ -1,0 +1,345 @@
+"""The blocks of large uncompressed files that no snapshot describes: scanned in parallel, then proven.
+
+A range of a file may begin inside a record, and the payload of that record may hold whole TFRecord files. The
+result of scanning a range is therefore only a claim: the position of its first record, and the position at
+which the walk from that record ended. The claims are then checked in the order of the file, from its start: a
+claim holds if its walk starts where the walk before it ended. A false claim is replaced by a new walk from
+the right place. A walk verifies the lengths of records and their checksums. After damage, it continues at the
+record at which a reader with ``on_corrupt="skip"`` continues. For any other reader, a walk does not read the
+payloads of records that are longer than a window or end after the range: such a reader raises for damage.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack
+from functools import partial
+from typing import Any, NamedTuple, Self, TypeAlias
+
+import numpy as np
+
+from dask_tfrecord.codec import HEADER_BYTES, Inference, find_record, frame_size, scan
+from dask_tfrecord.codec.codecs import detect
+from dask_tfrecord.errors import CorruptRecordError, TFRecordError
+from dask_tfrecord.files.entry import BLOCK_BYTES, Block, FileEntry
+from dask_tfrecord.files.intact import Intact, record_offsets
+from dask_tfrecord.files.options import ReadOptions
+from dask_tfrecord.files.splits import BlockIndex
+from dask_tfrecord.files.storage.listing import FileInfo
+from dask_tfrecord.files.storage.open_file import FileReader
+from dask_tfrecord.files.storage.redaction import redact_errors
+from dask_tfrecord.files.storage.store import Store
+from dask_tfrecord.files.window import WINDOW_BYTES, Window
+
+# Calls a function with each argument, possibly in parallel, and returns the results in order.
+ComputeEach: TypeAlias = Callable[[Callable[[Any], Any], Iterable[Any]], list[Any]]
+
+# The smallest range that is worth a task of its own.
+TASK_BYTES = 1 << 24
+
+
+class _Range(NamedTuple):
+    """The bytes from ``start`` to ``stop`` of a file of ``size`` bytes, which one task scans for blocks.
+
+    With ``reads_all``, the payloads of all records are read and verified.
+    """
+
+    file: FileInfo
+    size: int
+    start: int
+    stop: int
+    block_bytes: int
+    max_record_bytes: int
+    verify_crc: bool
+    reads_all: bool
+
+
+class _Walk(NamedTuple):
+    """The result of a walk from the record at ``start`` to the first record at or after a range's end.
+
+    ``blocks`` holds the offsets of some records and their numbers, counted from the record at ``start``.
+    A damaged record or range counts as one record. ``damaged`` holds the offset of at least the first of them
+    after each block.
+    """
+
+    start: int
+    stop: int
+    records: int
+    blocks: list[tuple[int, int]]
+    damaged: list[int]
+
+
+def index_large_files(
+    store: Store,
+    files: Sequence[FileInfo],
+    known: Sequence[FileEntry | BlockIndex | None],
+    options: ReadOptions,
+    blocksize: int | None,
+    compute_each: ComputeEach,
+) -> list[FileEntry | BlockIndex | None]:
+    """Return ``known`` with a block index for each file without blocks that exceeds ``blocksize``."""
+    unknown = [
+        file
+        for file, entry in zip(files, known, strict=True)
+        if blocksize and file.size and file.size > blocksize and not (entry and entry.blocks)
+    ]
+    if not blocksize or not unknown:
+        return list(known)
+    found = find_blocks(
+        store,
+        unknown,
+        options,
+        compute_each,
+        task_bytes=max(blocksize, TASK_BYTES),
+        block_bytes=min(blocksize, BLOCK_BYTES),
+    )
+    return [found.get(file.path, entry) for file, entry in zip(files, known, strict=True)]
+
+
+def find_blocks(
+    store: Store,
+    files: Sequence[FileInfo],
+    options: ReadOptions,
+    compute_each: ComputeEach,
+    *,
+    task_bytes: int,
+    block_bytes: int,
+) -> dict[str, BlockIndex]:
+    """Find the blocks of the uncompressed files, by path. Compressed files are left out of the result.
+
+    Parameters
+    ----------
+    store : Store
+        Where the files are.
+    files : sequence of FileInfo
+        The files. Files of unknown size are also left out of the result.
+    options : ReadOptions
+        How the files are read.
+    compute_each : callable
+        Runs the tasks.
+    task_bytes : int
+        Bytes of a file that one task scans.
+    block_bytes : int
+        Minimum distance in bytes from the start of one block to the start of the next.
+    """
+    if options.compression not in ("infer", None):
+        return {}
+    sized = [file for file in files if file.size]
+    are_plain = compute_each(partial(_is_plain, store), sized)
+    plain = [file for file, is_plain in zip(sized, are_plain, strict=True) if is_plain]
+    ranges = [_ranges(file, task_bytes, block_bytes, options) for file in plain]
+    walks = iter(compute_each(partial(_scan_range, store), [part for parts in ranges for part in parts]))
+    claims = [[(part, next(walks)) for part in parts] for parts in ranges]
+    indexes = compute_each(partial(_prove, store), claims)
+    return {file.path: index for file, index in zip(plain, indexes, strict=True)}
+
+
+@redact_errors
+def _is_plain(store: Store, file: FileInfo) -> bool:
+    """Return True if a file is uncompressed and its store can read it from any byte on."""
+    size = file.size or 0
+    with store.open(file.path, size, 0, min(HEADER_BYTES, size), file.stamp) as reader:
+        if detect(reader.peek(HEADER_BYTES)) is not None:
+            return False
+    try:
+        with store.open(file.path, size, size - 1, size, file.stamp) as reader:
+            reader.peek(1)
+    except CorruptRecordError:
+        raise
+    except TFRecordError:  # a web server that sends only whole files
+        return False
+    return True
+
+
+def _ranges(file: FileInfo, task_bytes: int, block_bytes: int, options: ReadOptions) -> list[_Range]:
+    size = file.size or 0
+    whole = _Range(
+        file,
+        size,
+        0,
+        size,
+        block_bytes,
+        options.max_record_bytes,
+        options.verify_crc,
+        options.verify_crc and options.damage.skips,
+    )
+    return [
+        whole._replace(start=start, stop=min(start + task_bytes, size))
+        for start in range(0, size, task_bytes)
+    ]
+
+
+@redact_errors
+def _scan_range(store: Store, part: _Range) -> _Walk | None:
+    """Walk from the first place in a range where a record seems to begin; return None if there is none."""
+    with _FileWindow(store, part, part.start) as window:
+        if part.start and not _seek(window, part, lenient=False):
+            return None
+        return _walk(window, part)
+
+
+@redact_errors
+def _prove(store: Store, claims: Sequence[tuple[_Range, _Walk | None]]) -> BlockIndex:
+    """Return the block index of a file from the claims of its ranges. Its first record begins at byte 0."""
+    position = records = 0
+    blocks = [Block(0, 0, 0)]
+    damaged: list[int] = []
+    for part, claim in claims:
+        if position >= part.stop:  # a record begins before the range and ends after it
+            continue
+        walk = claim if claim and claim.start == position else _walk_from(store, part, position)
+        for offset, number in walk.blocks:
+            if offset >= blocks[-1].offset + part.block_bytes:
+                blocks.append(Block(offset, offset, records + number))
+        damaged += walk.damaged
+        records += walk.records
+        position = walk.stop
+    return BlockIndex(records, tuple(blocks), tuple(damaged))
+
+
+def _walk_from(store: Store, part: _Range, start: int) -> _Walk:
+    with _FileWindow(store, part, start) as window:
+        return _walk(window, part)
+
+
+def _walk(window: "_FileWindow", part: _Range) -> _Walk:
+    """Walk from the record at the start of the window to the first record at or after the range's end."""
+    if part.reads_all:
+        return _walk_past_damage(window, part)
+    start = window.offset
+    records = 0
+    blocks: list[tuple[int, int]] = []
+    damaged: list[int] = []
+    scan_frames = partial(
+        scan, final=False, verify_crc=part.verify_crc, max_record_bytes=part.max_record_bytes
+    )
+    while window.offset < part.stop:
+        window.fill(HEADER_BYTES)
+        scanned = scan_frames(window.data[: part.stop - window.offset], every=part.block_bytes)
+        if scanned.offsets and scanned.numbers:
+            offsets, numbers = scanned.offsets.to_pylist(), scanned.numbers.to_pylist()
+            blocks += [(window.offset + at, records + n) for at, n in zip(offsets, numbers, strict=True)]
+            records += scanned.records
+            window.advance(scanned.consumed)
+            continue
+        length = 0 if scanned.damage else _frame_size_at(window, part)
+        if len(window.data) < length <= min(WINDOW_BYTES, part.stop - window.offset):
+            window.fill(length)
+            continue
+        if length:  # the record is longer than the window, or ends after the range
+            blocks.append((window.offset, records))
+            window.advance(length)
+        else:
+            damaged.append(window.offset)
+            _skip_damage(window, part)
+        records += 1
+    return _Walk(start, window.offset, records, blocks, damaged)
+
+
+def _walk_past_damage(window: "_FileWindow", part: _Range) -> _Walk:
+    """Walk over all records and damaged ranges as a reader does that skips damage."""
+    check = Inference("bytes", max_record_bytes=part.max_record_bytes).check
+    start, records = window.offset, 0
+    blocks: list[tuple[int, int]] = []
+    damaged: list[int] = []
+    wanted = WINDOW_BYTES
+    while True:
+        window.fill(wanted)
+        data, offset = window.data, window.offset
+        checked = check(data, final=window.end == part.size, limit=part.size - offset)
+        intact = Intact.of(checked, data, offset, records)
+        offsets = intact.offsets(record_offsets(intact.data))
+        lost = offset + checked.starts[int(checked.continues) :]
+        stops = [
+            int(places[at])
+            for places in (offsets, lost)
+            if (at := places.searchsorted(part.stop)) < len(places)
+        ]
+        offsets, lost = offsets[offsets < part.stop], lost[lost < part.stop]
+        # Some of these blocks are nearer to each other than they should be, which `_prove` leaves out.
+        _, firsts = np.unique(offsets // part.block_bytes, return_index=True)
+        starts = offsets[firsts]
+        blocks += zip(starts.tolist(), intact.numbers.of_all(firsts).tolist(), strict=True)
+        _, firsts = np.unique(starts.searchsorted(lost), return_index=True)
+        damaged += lost[firsts].tolist()
+        records += len(offsets) + len(lost)
+        window.advance(checked.consumed)
+        is_done = window.offset >= part.stop and not checked.is_open
+        if stops or is_done or window.offset == part.size:
+            return _Walk(start, min([*stops, window.offset]), records, blocks, damaged)
+        wanted = WINDOW_BYTES if checked.consumed else 2 * len(data) + HEADER_BYTES
+
+
+def _skip_damage(window: "_FileWindow", part: _Range) -> None:
+    """Move the window from a damaged record to the next record."""
+    start = window.offset
+    _seek(window, part, lenient=True)
+    if window.offset == start:  # the length of the damaged record is believed
+        window.advance(frame_size(window.data))
+
+
+def _frame_size_at(window: "_FileWindow", part: _Range) -> int:
+    """Return the size of the frame at the window's start; 0 if its length is damaged or exceeds the file."""
+    header = window.data[:HEADER_BYTES]
+    if len(header) < HEADER_BYTES:
+        return 0
+    if scan(header, final=False, max_record_bytes=part.max_record_bytes).damage:
+        return 0
+    size = frame_size(header)
+    return size if window.offset + size <= part.size else 0
+
+
+def _seek(window: "_FileWindow", part: _Range, *, lenient: bool) -> bool:
+    """Move the window to the next record; return True if it begins in the range.
+
+    A lenient search may go on to the end of the file, a strict one ends with the range.
+    """
+    while window.offset < (part.size if lenient else part.stop):
+        found = find_record(
+            window.data,
+            0,
+            final=window.end == part.size,
+            lenient=lenient,
+            max_record_bytes=part.max_record_bytes,
+            limit=part.size - window.offset,
+        )
+        window.advance(found.offset)
+        if found.proven:
+            return window.offset < part.stop
+        # To prove the record, its whole frame and the header after it must be in view.
+        window.fill(found.size + HEADER_BYTES if found.size else len(window.data) + 1)
+    return False
+
+
+class _FileWindow(Window):
+    """A window over an uncompressed file that can skip bytes without reading them.
+
+    It opens the file at its own end: first up to the end of the range, after that for one window at a time.
+    """
+
+    def __init__(self, store: Store, part: _Range, offset: int) -> None:
+        super().__init__(self._read, WINDOW_BYTES, offset, part.size)
+        self._store = store
+        self._range = part
+        self._opened = ExitStack()
+        self._reader: FileReader | None = None
+        self._position = offset  # of the reader
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._opened.close()
+
+    def _read(self, view: memoryview) -> int:
+        """Read bytes that follow those in view."""
+        file, size = self._range.file, self._range.size
+        while self.end < size:
+            if self._reader is None or self._position != self.end:
+                self._opened.close()
+                stop = self._range.stop if self.end < self._range.stop else min(self.end + WINDOW_BYTES, size)
+                opened = self._store.open(file.path, file.size, self.end, stop, file.stamp)
+                self._reader, self._position = self._opened.enter_context(opened), self.end
+            if read := self._reader.readinto(view):
+                self._position += read
+                return read
+            self._reader = None
+        return 0

@@ -1,0 +1,280 @@
+"""A split of a file -> its decompressed bytes -> a window that moves over them. Decodes no records."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pyarrow as pa
+
+from dask_tfrecord.codec import HEADER_BYTES, Damage, frame_size
+from dask_tfrecord.codec.codecs import Compression, codec_of_suffix, decompressor, detect, is_frame
+from dask_tfrecord.codec.file_signatures import LOOK_BYTES, looks_like
+from dask_tfrecord.errors import CorruptRecordError, FileChangedError, Remedy, TFRecordError
+from dask_tfrecord.files.damage import LEAVE_OUT
+from dask_tfrecord.files.options import ReadCompression, ReadOptions
+from dask_tfrecord.files.part_names import is_part
+from dask_tfrecord.files.splits import Split
+from dask_tfrecord.files.storage.checksum import Checksum, ChecksumReader
+from dask_tfrecord.files.storage.store import Store
+
+ReadInto = Callable[[memoryview], int]
+
+# The size of a window's buffer. The buffer grows only for a longer record.
+WINDOW_BYTES = 1 << 22
+
+# The system copies a file's bytes to addresses that are multiples of this number in 4/5 of the time.
+_ALIGNMENT = 64
+
+
+class Window:
+    """A view of bounded size that moves forward over the decompressed bytes of a file.
+
+    Iterating yields the bytes in view. Between two iterations, `advance` drops the bytes that were consumed;
+    the next iteration yields the rest again, followed by new bytes. All views share one buffer: a view is
+    valid only until the next iteration.
+
+    Parameters
+    ----------
+    readinto : callable
+        Fills a buffer with the next bytes and returns their number; returns 0 at the end.
+    size : int
+        Size of the buffer in bytes. Iterating doubles the buffer if one record fills it. A wrong length in a
+        file therefore allocates no memory: the buffer grows only with bytes that exist.
+    offset : int, default 0
+        Decompressed offset in the file of the first byte.
+    stop : int, optional
+        Decompressed offset in the file at which the bytes end. A record that claims to extend beyond it is
+        reported as damage without reading on. None if the end is unknown.
+    stored : bytes, default b""
+        The first `LOOK_BYTES` stored bytes of the file, by which another format can be recognised.
+    codec : str, optional
+        The codec of the stored bytes.
+
+    Attributes
+    ----------
+    offset : int
+        Decompressed offset in the file of the first byte in view.
+    final : bool
+        True once no bytes follow those in view.
+    """
+
+    def __init__(
+        self,
+        readinto: ReadInto,
+        size: int,
+        offset: int = 0,
+        stop: int | None = None,
+        *,
+        stored: bytes = b"",
+        codec: Compression | None = None,
+    ) -> None:
+        self._readinto = readinto
+        # One byte more than there is, so that the read that fills the buffer also finds the end.
+        self._size = size if stop is None else min(size, stop - offset + 1)
+        self._buffer = _allocate(self._size)
+        self._start = self._end = 0
+        self._failure: CorruptRecordError | None = None
+        self.offset = offset
+        self.stop = stop
+        self.final = False
+        self._head = b""
+        self._stored = stored
+        self._codec = codec
+
+    def __iter__(self) -> Iterator[memoryview]:
+        while not self.final:
+            if len(self.data) >= self._size:
+                self._check_first_length()
+                self._size *= 2
+            try:
+                self.fill(self._size)
+            except CorruptRecordError as failure:  # raised after the bytes before it have been consumed
+                self._failure = failure
+            self._head = self._head or bytes(self.data[:LOOK_BYTES])
+            yield self.data
+            if self._failure:
+                raise self._failure
+
+    @property
+    def data(self) -> memoryview:
+        """The bytes in view, without reading more."""
+        return self._buffer[self._start : self._end]
+
+    @property
+    def end(self) -> int:
+        """Decompressed offset in the file just after the bytes in view."""
+        return self.offset + self._end - self._start
+
+    @property
+    def decompression_error(self) -> CorruptRecordError | None:
+        """The error that ends the iteration after the view, because the next bytes cannot be decompressed."""
+        return None if isinstance(self._failure, FileChangedError) else self._failure
+
+    def other_format(self) -> str | None:
+        """Describe the other format that the file seems to have. Ask only if the first record is damaged.
+
+        Returns
+        -------
+        str or None
+            A problem for an error. None if the file begins with a record, or has no known format.
+        """
+        is_compressed = self._codec is not None and self._head
+        lookalike = looks_like(self._head if is_compressed else self._stored)
+        if lookalike is None or is_frame(self._head[:HEADER_BYTES]):
+            return None
+        compressed = f", compressed with {self._codec}" if is_compressed else ""
+        return f"not a TFRecord file: it looks like {lookalike}{compressed}"
+
+    def advance(self, count: int) -> None:
+        """Drop the first ``count`` bytes of the view.
+
+        The count may exceed the view only if ``readinto`` always reads at the offset `end`. The bytes after
+        the view are then skipped without being read.
+        """
+        self.offset += count
+        self._start += count
+        if self._start > self._end:
+            self._start = self._end = 0
+
+    def fill(self, count: int) -> None:
+        """Read until ``count`` bytes are in view or the end is reached. The buffer grows if necessary."""
+        rest = self.data
+        if len(rest) >= count:
+            return
+        buffer = self._buffer if count + _ALIGNMENT <= len(self._buffer) else _allocate(count)
+        start = -len(rest) % _ALIGNMENT
+        end = start + len(rest)
+        buffer[start:end] = rest
+        self._buffer, self._start, self._end = buffer, start, end
+        while len(self.data) < count and not self.final:
+            read = self._readinto(buffer[self._end :])
+            self._end += read
+            self.final = read == 0
+
+    def overrun(self, record: int, start: int, end: int) -> Damage | None:
+        """Return the damage of the record at byte ``end`` of the view if it claims to extend beyond `stop`.
+
+        The damage is counted from byte ``start`` of the view, where record 0 begins; ``record`` is the number
+        of the record at ``end``.
+        """
+        header = self.data[end : end + HEADER_BYTES]
+        if self.stop is None or self.final or len(header) < HEADER_BYTES:
+            return None
+        claimed, left = frame_size(header), self.stop - self.offset - end
+        return None if claimed <= left else Damage(record, end - start, 0, _overrun(claimed, left), -1, "")
+
+    def _check_first_length(self) -> None:
+        claimed = frame_size(self.data)
+        if self.stop is not None and self.offset + claimed > self.stop:
+            raise CorruptRecordError(_overrun(claimed, self.stop - self.offset), offset=self.offset)
+
+
+def _overrun(claimed: int, left: int) -> str:
+    return f"the record's length is {claimed:,} bytes, but only {left:,} bytes of the file are left"
+
+
+def _allocate(size: int) -> memoryview:
+    """Return memory for a window of this size. It occupies pages only once they are written to."""
+    return memoryview(pa.allocate_buffer((size // _ALIGNMENT + 2) * _ALIGNMENT)).cast("B")
+
+
+@contextmanager
+def open_window(store: Store, split: Split, options: ReadOptions, size: int) -> Iterator[Window]:
+    """Open a split as a window over its decompressed bytes; the window's offsets count from the file's start.
+
+    Raises
+    ------
+    CorruptRecordError
+        If the file has another codec than the options name. On leaving the context: if the file is not a
+        TFRecord file, and what it looks like is known.
+    FileChangedError
+        On leaving the context, if the whole file was read and its CRC-32C is not the one in the snapshot.
+    """
+    file, start, stop = split.file, split.start, split.stop
+    with store.open(file.path, file.size, start.offset, stop and stop.offset, file.stamp) as reader:
+        is_whole = not start.offset and stop is None
+        checksum = None
+        if is_whole and file.crc32c is not None and not options.damage.skips:
+            checksum = Checksum()
+            reader = ChecksumReader(reader, checksum)
+        head = reader.peek(HEADER_BYTES if start.offset else LOOK_BYTES)
+        if start.offset:
+            codec = block_compression(split, head[:HEADER_BYTES])
+        else:
+            codec = detect(head[:HEADER_BYTES])
+            _check_compression(codec, options.compression, reader.size)
+        end = stop and stop.content
+        readinto: ReadInto = reader.readinto
+        if codec:
+            readinto = decompressor(reader.readinto, codec, inside=start.offset > 0).readinto
+            if end is not None:
+                readinto = _limited(readinto, end - start.content)
+        elif stop is None:
+            end = reader.size
+        window = Window(readinto, size, start.content, end, stored=head, codec=codec)
+        try:
+            yield window
+            if checksum is not None and checksum.crc32c != file.crc32c:
+                raise changed_since_snapshot(store, file.path)
+        except CorruptRecordError as error:
+            if error.offset == 0 and (problem := window.other_format()):
+                raise CorruptRecordError(problem, record=error.record, offset=0, advice=LEAVE_OUT) from None
+            raise
+
+
+def _limited(readinto: ReadInto, count: int) -> ReadInto:
+    """Return a ``readinto`` that ends after ``count`` bytes."""
+    left = count
+
+    def read(view: memoryview) -> int:
+        nonlocal left
+        got = readinto(view[:left]) if left else 0
+        left -= got
+        return got
+
+    return read
+
+
+def block_compression(split: Split, head: bytes) -> Compression | None:
+    """Return the codec of a split that starts inside its file with the bytes ``head``; None if uncompressed.
+
+    An uncompressed file may have any name. A compressed file can be split only if this library wrote it, and
+    then its suffix names the codec.
+
+    Raises
+    ------
+    TFRecordError
+        If the file is compressed and its name has no suffix of a codec.
+    """
+    codec = codec_of_suffix(f".{split.file.path.rpartition('.')[2]}")
+    if split.start.offset == split.start.content and (not codec or is_frame(head)):
+        return None
+    if codec is None:
+        raise TFRecordError(
+            f"the file cannot be read from byte {split.start.offset:,} on: it is compressed, and its name "
+            "does not end in the suffix of a codec",
+            advice="restore the file's original name",
+            remedies=[Remedy("blocksize", None, "read it as a whole")],
+        )
+    return codec
+
+
+def _check_compression(found: Compression | None, wanted: ReadCompression, size: int | None) -> None:
+    if wanted not in ("infer", found) and size != 0:
+        raise CorruptRecordError(
+            f"the file's first bytes are not {wanted or 'uncompressed TFRecord'}",
+            offset=0,
+            remedies=[Remedy("compression", "infer", "detect the codec of each file by its first bytes")],
+        )
+
+
+def changed_since_snapshot(store: Store, path: str) -> FileChangedError:
+    """Return the error for a file whose bytes differ from what the snapshot describes."""
+    advice = f"if it was rewritten on purpose, call dask_tfrecord.index({store.public(store.root)!r}) again"
+    if is_part(path):
+        advice = "restore the file as to_tfrecord wrote it"
+    return FileChangedError(
+        "the content is not the one in the dataset's snapshot (the CRC-32C differs)",
+        path=store.public(path),
+        advice=advice,
+        remedies=[Remedy("use_snapshot", False, "read the files without the snapshot")],
+    )

@@ -1,0 +1,181 @@
+"""Files of other formats in a dataset: the error names the file and its format."""
+
+import bz2
+import gzip
+import io
+import json
+import pickle
+import sqlite3
+import tarfile
+import zipfile
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import oracle
+import pandas as pd
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.feather
+import pyarrow.orc
+import pyarrow.parquet as pq
+import pytest
+
+from dask_tfrecord import CorruptRecordError, CorruptRecordWarning, read_tfrecord, verify
+from dask_tfrecord.codec.file_signatures import LOOK_BYTES, looks_like
+
+TABLE = pa.table({"a": [1, 2], "b": ["x", "y"]})
+CSV = b'"a","b"\n1,"x"\n2,"y"\n'
+GOOD = oracle.features_file([{"a": ("int64", [1])}] * 3)
+
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+def _sqlite(path: Path) -> None:
+    with sqlite3.connect(path) as database:
+        database.execute("create table t (a)")
+    database.close()
+
+
+def _stream(path: Path) -> None:
+    with pa.ipc.new_stream(path, TABLE.schema) as writer:
+        writer.write_table(TABLE)
+
+
+def _zip(path: Path) -> None:
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("a.tfrecord", GOOD)
+
+
+def _tar(path: Path) -> None:
+    with tarfile.open(path, "w") as archive:
+        entry = tarfile.TarInfo("a.tfrecord")
+        entry.size = len(GOOD)
+        archive.addfile(entry, io.BytesIO(GOOD))
+
+
+def _content(content: bytes) -> Callable[[Path], object]:
+    return lambda path: path.write_bytes(content)
+
+
+OTHERS: dict[str, tuple[str, Callable[[Path], object]]] = {
+    "parquet": ("a Parquet file", lambda path: pq.write_table(TABLE, path)),
+    "feather": ("an Arrow IPC or Feather file", lambda path: pyarrow.feather.write_feather(TABLE, path)),
+    "arrow stream": ("an Arrow IPC stream", _stream),
+    "orc": ("an ORC file", lambda path: pyarrow.orc.write_table(TABLE, path)),
+    "sqlite": ("an SQLite database", _sqlite),
+    "zip": ("a zip archive", _zip),
+    "tar": ("a tar archive", _tar),
+    "csv": ("text such as CSV", lambda path: pyarrow.csv.write_csv(TABLE, path)),
+    "csv in gzip": ("text such as CSV, compressed with gzip", _content(gzip.compress(CSV))),
+    "csv in zlib": ("text such as CSV, compressed with zlib", _content(zlib.compress(CSV))),
+    "csv in bz2": ("text such as CSV, compressed with bz2", _content(bz2.compress(CSV))),
+    "json": ("JSON", _content(json.dumps({"a": [1]}, indent=2).encode())),
+    "json lines": ("JSON", lambda path: pd.DataFrame({"a": [1]}).to_json(path, orient="records", lines=True)),
+    "json in gzip": ("JSON, compressed with gzip", _content(gzip.compress(b"[1, 2]"))),
+    "text": ("text", _content("zażółć gęślą jaźń\n".encode() * 99)),
+    "text that begins like zlib": ("text", _content(b"x^2 is a square\n")),
+    "text with a mark": ("text such as CSV", _content("a;b\n1;2\n".encode("utf-8-sig"))),
+    "utf-16": ("text in UTF-16", _content("a,b\n".encode("utf-16"))),
+    "html": ("an HTML page", _content(b"<!DOCTYPE html><html><body>404</body></html>")),
+    "xml": ("XML", _content(b'<?xml version="1.0"?><Error><Code>AccessDenied</Code></Error>')),
+    "numpy": ("a NumPy file", lambda path: np.save(path.open("wb"), np.arange(9))),
+    "pickle": ("a Python pickle", _content(pickle.dumps({"a": 1}))),
+    "zeros": ("zeros", _content(bytes(4096))),
+    # The first bytes of formats whose libraries are not installed, from the formats' specifications.
+    "hdf5": ("an HDF5 file", _content(b"\x89HDF\r\n\x1a\n" + bytes(99))),
+    "avro": ("an Avro file", _content(b"Obj\x01\x04\x14avro.codec\x08null\x16avro.schema")),
+}
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+@pytest.mark.parametrize("name", OTHERS)
+@pytest.mark.parametrize("where", ["alone", "first", "among others", "whole schema"])
+def test_another_format_is_named(tmp_path: Path, name: str, where: str) -> None:
+    looks, make = OTHERS[name]
+    strange = tmp_path / "0500"
+    make(strange)
+    for number in {"alone": (), "first": (501, 502), "whole schema": ()}.get(where, range(400, 600)):
+        if number != 500:
+            (tmp_path / f"{number:04d}").write_bytes(GOOD)
+    options: dict[str, Any] = {}
+    if where == "whole schema":
+        options = {"schema": pa.schema({"a": pa.int64()}), "record_type": "example"}
+    with pytest.raises(CorruptRecordError) as caught:
+        read_tfrecord(tmp_path, **options).compute()
+    error = caught.value
+    assert (error.path, error.record, error.offset) == (str(strange), 0, 0)
+    assert f"not a TFRecord file: it looks like {looks}" in str(error)
+    assert error.advice is not None
+
+
+@pytest.mark.parametrize(("content", "looks"), [(b"a,b\n1,2\n", "text such as CSV"), (bytes(4096), "zeros")])
+def test_another_format_is_named_where_damage_does_not_raise(
+    tmp_path: Path, content: bytes, looks: str
+) -> None:
+    (tmp_path / "a").write_bytes(GOOD)
+    (tmp_path / "b").write_bytes(content)
+    (tmp_path / "c").write_bytes(gzip.compress(content))
+    expected = f"not a TFRecord file: it looks like {looks}"
+    reasons = verify(tmp_path).set_index("path")["reason"]
+    assert reasons[f"{tmp_path}/b"].startswith(expected)
+    assert reasons[f"{tmp_path}/c"].startswith(expected)
+    assert reasons[f"{tmp_path}/c"].endswith(", compressed with gzip")
+    kept = tmp_path / "_kept"
+    ddf = read_tfrecord(
+        tmp_path, schema=pa.schema({"a": pa.int64()}), on_corrupt="quarantine", quarantine_path=kept
+    )
+    with pytest.warns(CorruptRecordWarning):
+        assert len(ddf.compute()) == len(read_tfrecord(tmp_path / "a").compute())
+    assert set(pq.read_table(kept)["reason"].to_pylist()) == set(reasons.dropna())
+
+
+def test_what_hadoop_compressed_is_named(data: Path) -> None:
+    with pytest.raises(CorruptRecordError, match="a file that Hadoop compressed with lz4 or Snappy"):
+        read_tfrecord(data / "spark" / "example_lz4").compute()
+
+
+def test_what_looks_like_nothing_is_told_so(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(np.random.default_rng(0).bytes(999))
+    with pytest.raises(CorruptRecordError, match="check that it is a TFRecord file"):
+        read_tfrecord(tmp_path)
+
+
+@pytest.mark.parametrize("flipped", range(12))
+def test_a_tfrecord_file_with_a_damaged_start_is_not_taken_for_another(tmp_path: Path, flipped: int) -> None:
+    for bit in range(8):
+        content = bytearray(GOOD)
+        content[flipped] ^= 1 << bit
+        (tmp_path / "a").write_bytes(content)
+        with pytest.raises(CorruptRecordError, match=r"checksum|record's length is"):
+            read_tfrecord(tmp_path, schema=pa.schema({"a": pa.int64()}), record_type="example").compute()
+
+
+@pytest.mark.parametrize("payload", [b"{}", b"PAR1", b"a,b", b"<html>"])
+def test_records_that_hold_other_formats_are_records(tmp_path: Path, payload: bytes) -> None:
+    (tmp_path / "a").write_bytes(oracle.frame(payload))
+    assert read_tfrecord(tmp_path, record_type="bytes")["record"].compute().tolist() == [payload]
+    (tmp_path / "a").write_bytes(oracle.frame(payload)[:-1])
+    with pytest.raises(CorruptRecordError) as caught:
+        read_tfrecord(tmp_path, record_type="bytes").compute()
+    assert "looks like" not in str(caught.value)
+
+
+@pytest.mark.parametrize("cut", range(1, LOOK_BYTES, 7))
+def test_text_cut_inside_a_character_is_text(cut: int) -> None:
+    assert looks_like(("ż🦉" * LOOK_BYTES).encode()[:cut]) == ("text" if cut > 1 else None)
+
+
+@pytest.mark.parametrize("wanted", ["gzip", "zlib", "zstd", "lz4", "bz2", "xz", None])
+@pytest.mark.parametrize("real", ["gzip", "zlib", None])
+def test_a_wrong_compression_named_by_hand_is_refused(tmp_path: Path, wanted: Any, real: Any) -> None:
+    (tmp_path / "a").write_bytes(oracle.compress(GOOD, real))
+    if wanted == real:
+        assert len(read_tfrecord(tmp_path, compression=wanted)) == 3
+        return
+    name = wanted or "uncompressed TFRecord"
+    with pytest.raises(CorruptRecordError, match=rf"/a, .* not {name}; pass compression=\"infer\""):
+        read_tfrecord(tmp_path, compression=wanted)

@@ -1,0 +1,300 @@
+"""Directories of TensorFlow Datasets and TFX: their splits and versions are never mixed in silence."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import dask.dataframe as dd
+import oracle
+import pandas as pd
+import pyarrow as pa
+import pytest
+from click.testing import CliRunner
+from other_writers import fill
+from servers import page_server
+
+from dask_tfrecord import (
+    CorruptRecordError,
+    RecordTable,
+    SchemaError,
+    Snapshot,
+    TFRecordError,
+    export,
+    index,
+    iter_batches,
+    read_tfrecord,
+    to_tfrecord,
+)
+from dask_tfrecord.files.storage.store import Store
+from dask_tfrecord_launcher import main
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+@pytest.fixture
+def tfds(data: Path) -> Path:
+    """What TensorFlow Datasets and TensorFlow wrote."""
+    return data / "tfds"
+
+
+def rows(path: Any, **keywords: Any) -> dict[str | None, list[int]]:
+    """The values of the column "n" or "num" of each split."""
+    frame = read_tfrecord(path, **keywords).compute()
+    name = "num" if "num" in frame else "n"
+    if "split" not in frame:
+        return {None: frame[name].tolist()}
+    return {key: group[name].tolist() for key, group in frame.groupby("split", dropna=False)}
+
+
+LABELS = {"train": [3, 1, 4, 1, 0, 2, 0], "test": [2, 0, 1], "validation": [1, 0]}
+
+
+def test_splits_of_tfds_are_chosen(tfds: Path) -> None:
+    path = tfds / "labels" / "1.0.0"
+    for split, expected in LABELS.items():
+        assert rows(path, split=split) == {None: expected}
+        assert len(read_tfrecord(path, split=split)) == len(expected)
+    assert rows(path, split="all") == LABELS
+    assert rows(tfds / "labels", split=["test", "train"]) == {key: LABELS[key] for key in ("test", "train")}
+    assert rows(path, split=["test"]) == {"test": LABELS["test"]}
+    assert rows(path / "labels-test.*") == {None: LABELS["test"]}
+    files = sorted(path.glob("*tfrecord*"))
+    assert len(read_tfrecord(files)) == 12
+
+
+def test_the_column_of_splits_prunes_and_partitions(tfds: Path, opened: list[str]) -> None:
+    path = tfds / "labels" / "1.0.0"
+    ddf = read_tfrecord(path, split="all", columns=["num", "split"], partition_by="split")
+    assert ddf.npartitions == 3
+    opened.clear()
+    assert ddf[ddf.split == "test"].compute()["num"].tolist() == LABELS["test"]
+    assert {name.rpartition("/")[2].partition(".")[0] for name in opened} == {"labels-test"}
+    assert rows(path, split="all", filters=[("split", "in", ["test"])]) == {"test": LABELS["test"]}
+    assert "split" not in read_tfrecord(path, split="all", schema={"split": None}).columns
+    typed = read_tfrecord(path, split="all", schema={"split": pa.dictionary(pa.int8(), pa.string())})
+    assert isinstance(typed.dtypes["split"], pd.CategoricalDtype)
+
+
+EXAMPLES = "taxi/CsvExampleGen/examples/1"
+
+
+@pytest.mark.parametrize(
+    ("path", "one"),
+    [
+        ("labels/1.0.0", "train"),
+        ("labels", "train"),
+        (["labels"], "train"),
+        ("labels/1.0.0/*", "train"),
+        ("labels/*/*.tfrecord-*", "train"),
+        ("labels/1.0.0/*.tfrecord*1-of*", "train"),
+        (EXAMPLES, "train"),
+        ("taxi", "train"),
+        (f"{EXAMPLES}/*", "train"),
+        (f"{EXAMPLES}/Split-*/*.gz", "train"),
+    ],
+)
+def test_several_splits_without_a_choice_raise_with_remedies_that_read_them(
+    tfds: Path, path: Any, one: str
+) -> None:
+    place = [str(tfds / name) for name in path] if isinstance(path, list) else str(tfds / path)
+    with pytest.raises(TFRecordError, match=r"holds the splits '\w+' \(files: \d\), 'train'") as caught:
+        read_tfrecord(place)
+    counts = [len(read_tfrecord(place, **{keyword: value})) for keyword, value, _ in caught.value.remedies]
+    assert [value for _, value, _ in caught.value.remedies] == [one, "all"]
+    assert 0 < counts[0] < counts[1]
+    glob = str(caught.value).partition('such as "')[2].partition('"')[0]
+    assert len(read_tfrecord(glob)) == counts[0]
+    for use in (lambda: iter_batches(place, 9), lambda: RecordTable(place)):
+        with pytest.raises(TFRecordError, match="holds the splits"):
+            use()
+    assert len(RecordTable(glob)) == counts[0]
+
+
+def test_splits_of_tfx_are_chosen(tfds: Path) -> None:
+    found = read_tfrecord(tfds / "taxi", split="all", columns=["fare", "split"]).compute()
+    assert {key: len(part) for key, part in found.groupby("split")} == {"eval": 3, "train": 8}
+    assert len(read_tfrecord(tfds / EXAMPLES / "Split-eval")) == 3
+    assert len(read_tfrecord([tfds / EXAMPLES / f"Split-{one}" for one in ("eval", "train")])) == 11
+
+
+@pytest.mark.parametrize("keywords", [{}, {"split": "train"}, {"split": "all"}], ids=str)
+@pytest.mark.parametrize(
+    "path", ["configs", "configs/large", "configs/*/1.0.0", "configs/*/1.0.0/*train*", "."]
+)
+def test_several_versions_or_configurations_raise_with_their_names(
+    tfds: Path, path: str, keywords: dict[str, Any]
+) -> None:
+    with pytest.raises(TFRecordError, match=r"\d datasets, versions or configurations: '.*large/1.0.0', '"):
+        read_tfrecord(tfds / path, **keywords)
+    assert len(read_tfrecord(tfds / "configs/large/1.0.0", split="train")) == 6
+    both = [tfds / "configs/large/1.0.0", tfds / "configs/small/1.0.0"]
+    assert len(read_tfrecord(both, split="test", columns=[])) == 4
+
+
+def test_a_tfx_artifact_and_another_are_not_mixed(tmp_path: Path, tfds: Path) -> None:
+    for number in (1, 2):
+        shutil.copytree(tfds / EXAMPLES / "Split-eval", tmp_path / f"{number}" / "Split-eval")
+    with pytest.raises(TFRecordError, match="2 datasets, versions or configurations"):
+        read_tfrecord(tmp_path)
+
+
+ONE = oracle.features_file([{"n": ("int64", [1])}])
+
+
+def shard(split: str, number: int = 0, count: int = 1) -> str:
+    return f"x-{split}.tfrecord-{number:05d}-of-{count:05d}"
+
+
+def test_names_show_the_splits_if_the_description_lists_none(tmp_path: Path) -> None:
+    files = {shard("train"): ONE * 2, shard("train_extra"): ONE, "features.json": b"{}"}
+    fill(tmp_path, files)
+    with pytest.raises(TFRecordError, match=r"'train' .*'train_extra'"):
+        read_tfrecord(tmp_path)
+    assert rows(tmp_path, split="train") == {None: [1, 1]}
+    (tmp_path / "dataset_info.json").write_text(json.dumps({"splits": {"train": {"num_examples": 3}}}))
+    assert rows(tmp_path, split="all") == {"train": [1, 1], "train_extra": [1]}
+    (tmp_path / "dataset_info.json").write_text("{")
+    with pytest.raises(TFRecordError, match="not valid JSON"):
+        read_tfrecord(tmp_path)
+
+
+def test_without_a_description_names_are_names(tmp_path: Path) -> None:
+    fill(tmp_path, {shard("train"): ONE, shard("test"): ONE})
+    assert len(read_tfrecord(tmp_path)) == 2
+    with pytest.raises(TFRecordError, match="its splits are: none"):
+        read_tfrecord(tmp_path, split="train")
+
+
+def describe(root: Path, *splits: dict[str, Any]) -> None:
+    (root / "dataset_info.json").write_text(json.dumps({"name": "x", "splits": list(splits)}))
+
+
+def test_a_file_of_no_split_is_not_mixed_with_those_of_a_split(tmp_path: Path) -> None:
+    fill(tmp_path, {shard("train"): ONE, "more.tfrecord": ONE * 2})
+    describe(tmp_path, {"name": "train", "shardLengths": ["1"]})
+    with pytest.raises(TFRecordError, match=r"'train' \(files: 1\), and files of no split \(1\)"):
+        read_tfrecord(tmp_path)
+    assert rows(tmp_path, split="train") == {None: [1]}
+    frame = read_tfrecord(tmp_path, split="all").compute()
+    assert sorted(frame["split"].fillna("-")) == ["-", "-", "train"]
+
+
+@pytest.mark.parametrize(
+    ("template", "names"),
+    [
+        (None, ["x-train.tfrecord-00000-of-00002", "x-train.tfrecord-00001-of-00002"]),
+        (
+            "{SPLIT}/{SHARD_INDEX}-{NUM_SHARDS}.{FILEFORMAT}",
+            ["train/00000-00002.tfrecord", "train/00001-00002.tfrecord"],
+        ),
+        ("a+b.{SPLIT}-{SHARD_X_OF_Y}", ["a+b.train-00000-of-00002", "a+b.train-00001-of-00002"]),
+    ],
+)
+def test_a_missing_shard_raises(tmp_path: Path, template: str | None, names: list[str]) -> None:
+    split = {"name": "train", "shardLengths": ["2", "1"], "filepathTemplate": template}
+    fill(tmp_path, {names[0]: ONE * 2, names[1]: ONE})
+    describe(tmp_path, split, {"name": "test", "shardLengths": ["4"]})
+    assert len(read_tfrecord(tmp_path, split="train")) == 3
+    (tmp_path / names[0]).unlink()
+    for keywords in ({}, {"split": "train"}, {"split": "all"}):
+        with pytest.raises(CorruptRecordError, match="is missing, but dataset_info") as caught:
+            read_tfrecord(tmp_path, **keywords)
+        assert caught.value.path == str(tmp_path / names[0])
+    glob = str(caught.value).partition('exist as "')[2].partition('"')[0]
+    assert len(read_tfrecord(glob)) == 1
+
+
+def test_a_feature_with_the_name_of_the_column_is_not_hidden(tmp_path: Path) -> None:
+    one = oracle.features_file([{"split": ("int64", [7])}])
+    fill(tmp_path, {shard("train"): one, shard("test"): one, "features.json": b"{}"})
+    with pytest.raises(SchemaError, match='split="train"'):
+        read_tfrecord(tmp_path, split="all")
+    assert read_tfrecord(tmp_path, split="train").compute()["split"].tolist() == [7]
+
+
+# --- snapshots -----------------------------------------------------------------------------------------
+
+
+def test_an_index_stores_the_splits(tmp_path: Path, tfds: Path) -> None:
+    root = tmp_path / "labels"
+    shutil.copytree(tfds / "labels" / "1.0.0", root)
+    with pytest.raises(TFRecordError) as caught:
+        index(root)
+    ((keyword, value, _),) = caught.value.remedies
+    snapshot = index(root, **{keyword: value})
+    assert (snapshot.partition_on, snapshot.partitions, snapshot.records) == (("split",), 3, 12)
+    assert rows(root) == LABELS
+    assert rows(root, split="train") == {None: LABELS["train"]}
+    assert len(read_tfrecord(root, split=["test", "train"])) == 10
+    assert read_tfrecord(root, filters=[("split", "==", "test")]).npartitions == 1
+
+
+def test_writes_to_indexed_splits_replace_and_add_rows_of_their_split(tmp_path: Path) -> None:
+    fill(tmp_path, {shard("train"): ONE * 2, shard("test"): ONE, "features.json": b"{}"})
+    ddf = dd.from_pandas(pd.DataFrame({"n": [8, 9], "split": ["train", "new"]}), npartitions=1)
+    with pytest.raises(TFRecordError, match=r"index\(.*split=\"all\"\) first.*partition_on=\['split'\]"):
+        to_tfrecord(ddf[["n"]], tmp_path, append=True)
+    index(tmp_path, split="all")
+    to_tfrecord(ddf, tmp_path, append=True, partition_on="split")
+    assert rows(tmp_path) == {"train": [1, 1, 8], "test": [1], "new": [9]}
+    (tmp_path / "features.json").unlink()  # an overwrite would refuse
+    to_tfrecord(ddf, tmp_path, overwrite="partitions", partition_on="split")
+    assert rows(tmp_path) == {"train": [8], "test": [1], "new": [9]}
+
+
+@pytest.mark.parametrize("partitioned", [False, True])
+@pytest.mark.parametrize("snapshot", [False, True])
+def test_what_was_exported_for_tfds_is_read_by_its_splits(
+    place: str, partitioned: bool, snapshot: bool
+) -> None:
+    frame = pd.DataFrame({"n": range(6), "split": ["train", "test"] * 3})
+    ddf = dd.from_pandas(frame, npartitions=1)
+    if partitioned:
+        to_tfrecord(ddf, place, partition_on="split")
+    else:
+        to_tfrecord(ddf[["n"]], place)
+    export(place, "tfds")
+    expected = {"train": [0, 2, 4], "test": [1, 3, 5]} if partitioned else {"train": [*range(6)]}
+    keywords: dict[str, Any] = {"use_snapshot": snapshot}
+    assert rows(place, split="train", **keywords) == {None: expected["train"]}
+    assert rows(place, split="all", **keywords) == expected
+    assert rows(place, **keywords) == (expected if partitioned else {None: expected["train"]})
+    if partitioned and not snapshot:
+        with pytest.raises(TFRecordError, match="holds the splits"):
+            read_tfrecord(place, hive=False, **keywords)
+    store = Store.at(place)
+    store.fs.rm(store.join("_tfrecord"), recursive=True)
+    assert rows(place, split="all") == expected
+
+
+def test_splits_on_a_server_of_pages_are_chosen(tmp_path: Path, tfds: Path) -> None:
+    ddf = dd.from_dict({"n": [1, 2], "split": ["train", "test"]}, npartitions=1)
+    to_tfrecord(ddf, tmp_path / "a b", partition_on="split")
+    export(tmp_path / "a b", "tfds")
+    shutil.rmtree(tmp_path / "a b" / "_tfrecord")
+    shutil.copytree(tfds / "labels", tmp_path / "labels")
+    with page_server(tmp_path) as server:
+        assert rows(f"{server}/a%20b/", hive=False, split="train") == {None: [1]}
+        assert rows(f"{server}/labels/", split="test") == {None: LABELS["test"]}
+        with pytest.raises(TFRecordError, match="holds the splits"):
+            read_tfrecord(f"{server}/labels/1.0.0/")
+
+
+def test_a_split_of_a_written_dataset_has_no_column(place: str) -> None:
+    ddf = dd.from_dict({"n": [*range(100)]}, npartitions=2)
+    snapshot = to_tfrecord(ddf, place, split={"train": 0.8, "eval": 0.2})
+    sizes = {key: len(read_tfrecord(place, split=key)) for key in ("train", "eval")}
+    assert sum(sizes.values()) == snapshot.records == Snapshot.open(place).records
+    assert list(read_tfrecord(place, split="eval").columns) == ["n"]
+    assert set(rows(place, split=["eval"])) == {"eval"}
+    with pytest.raises(TFRecordError, match="its splits are: 'eval', 'train'"):
+        read_tfrecord(place, split="test")
+
+
+@pytest.mark.parametrize(("split", "printed"), [("train", "7\n"), ("test,train", "10\n"), ("all", "12\n")])
+def test_the_command_line_chooses_splits(tfds: Path, split: str, printed: str) -> None:
+    path = str(tfds / "labels")
+    assert CliRunner().invoke(main, ["count", path, "--split", split]).output == printed
+    refusal = CliRunner().invoke(main, ["count", path]).output
+    assert "pass --split train to read one split, or --split all" in refusal

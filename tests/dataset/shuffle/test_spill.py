@@ -1,0 +1,358 @@
+"""`colocate=` and `shuffle=`: rows that move to another partition before they are written."""
+
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import dask
+import dask.dataframe as dd
+import every_dtype
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+from dask.callbacks import Callback
+from distributed import Client, LocalCluster
+from memory import peak_kib
+
+from dask_tfrecord import SchemaError, Snapshot, TFRecordError, read_tfrecord, to_tfrecord
+from dask_tfrecord.dataset.shuffle import merge
+from dask_tfrecord.dataset.shuffle import spill as exchange
+from dask_tfrecord.dataset.snapshot.names import snapshot_path
+from dask_tfrecord.dataset.write.run import WriteRun
+from dask_tfrecord.files.storage.store import Store
+from dask_tfrecord.schema.model import Schema
+
+ROWS = 400
+
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[LocalCluster]:
+    with LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=":0", memory_limit=0) as cluster:
+        yield cluster
+
+
+def collection(npartitions: int = 4) -> dd.DataFrame:
+    numbers = np.arange(ROWS)
+    lists = pd.ArrowDtype(pa.list_(pa.binary()))
+    frame = pd.DataFrame(
+        {
+            "n": numbers,
+            "key": pd.array([[None, "", "a", "b", "c"][n % 5] for n in numbers], pd.ArrowDtype(pa.string())),
+            "blobs": pd.array([[b"\xff" * (n % 4)] * (n % 3) for n in numbers], lists),
+        }
+    )
+    return dd.from_pandas(frame, npartitions=npartitions)
+
+
+def order(path: Path) -> list[int]:
+    found: list[int] = read_tfrecord(path)["n"].compute().tolist()
+    return found
+
+
+def contents(snapshot: Snapshot) -> list[Any]:
+    """The directory, records and checksum of each file; the names contain the random id of a run."""
+    return [(file.path.rpartition("part-")[0], file.records, file.crc32c) for file in snapshot.files]
+
+
+def check_rows(path: Path, **options: Any) -> None:
+    found = read_tfrecord(path, **options).compute().sort_values("n").reset_index(drop=True)
+    expected = collection().compute().astype({"n": pd.ArrowDtype(pa.int64())})
+    pd.testing.assert_frame_equal(found, expected)
+
+
+# --- together ----------------------------------------------------------------------------------------
+
+
+def test_each_key_has_one_file_with_its_rows_in_their_order(tmp_path: Path) -> None:
+    snapshot = to_tfrecord(collection(), tmp_path, partition_on="key", colocate=True)
+    assert sorted(file.records for file in snapshot.files) == [80] * 5
+    assert len({file.values for file in snapshot.files}) == 5
+    for path in tmp_path.rglob("part-*"):
+        assert order(path) == sorted(order(path))
+    check_rows(tmp_path)
+
+
+def test_a_key_has_as_many_files_as_the_limit_asks_for(tmp_path: Path) -> None:
+    snapshot = to_tfrecord(collection(), tmp_path, partition_on="key", colocate=True, max_rows_per_file=30)
+    assert sorted(file.records for file in snapshot.files) == [20] * 5 + [30] * 10
+
+
+def test_equal_categories_with_different_codes_come_together(tmp_path: Path) -> None:
+    parts = [pd.DataFrame({"c": pd.Categorical(values), "n": [1, 2]}) for values in (["a", "b"], ["b", "z"])]
+    ddf = dd.concat([dd.from_pandas(part, npartitions=1) for part in parts])
+    snapshot = to_tfrecord(ddf, tmp_path, partition_on="c", colocate=True, schema={"c": pa.string()})
+    assert {file.values[0]: file.records for file in snapshot.files} == {"a": 1, "b": 2, "z": 1}
+
+
+# --- shuffled ----------------------------------------------------------------------------------------
+
+
+def test_all_rows_are_there_in_another_order_and_in_other_files(tmp_path: Path) -> None:
+    snapshot = to_tfrecord(collection(), tmp_path, shuffle=7)
+    check_rows(tmp_path)
+    numbers = np.array(order(tmp_path))
+    assert abs(np.corrcoef(numbers, np.arange(ROWS))[0, 1]) < 0.2
+    for index in range(4):  # every file has rows of every input partition
+        part = read_tfrecord(tmp_path, blocksize=None).partitions[index]["n"].compute()
+        assert set(part // 100) == {0, 1, 2, 3}
+    assert min(file.records for file in snapshot.files) > 50
+
+
+def test_the_seed_decides_the_order(tmp_path: Path) -> None:
+    seeds = {"a": 1, "b": 1, "c": 2, "d": -1}
+    found = {}
+    for name, seed in seeds.items():
+        to_tfrecord(collection(), tmp_path / name, shuffle=seed)
+        found[name] = order(tmp_path / name)
+    assert found["a"] == found["b"]
+    assert len({tuple(numbers) for numbers in found.values()}) == 3
+
+
+def test_shuffled_rows_of_a_key_stay_together(tmp_path: Path) -> None:
+    snapshot = to_tfrecord(collection(), tmp_path, partition_on="key", colocate=True, shuffle=3, num_shards=2)
+    assert sorted(file.records for file in snapshot.files) == [80] * 5
+    (path,) = (tmp_path / "key=a").glob("part-*")
+    assert sorted(order(path)) != order(path)
+    check_rows(tmp_path)
+
+
+def test_a_shuffle_makes_as_many_files_as_asked_for(tmp_path: Path) -> None:
+    assert len(to_tfrecord(collection(), tmp_path, shuffle=0, npartitions=7).files) == 7
+    check_rows(tmp_path)
+
+
+@pytest.mark.parametrize("scheduler", ["threads", "processes"])
+def test_files_are_the_same_on_every_scheduler(tmp_path: Path, scheduler: str) -> None:
+    options: dict[str, Any] = {"partition_on": "key", "colocate": True, "shuffle": 5}
+    plain = to_tfrecord(collection(), tmp_path / "a", **options)
+    other = to_tfrecord(collection(), tmp_path / "b", compute_kwargs={"scheduler": scheduler}, **options)
+    assert contents(plain) == contents(other)
+
+
+def test_files_are_the_same_on_a_cluster(tmp_path: Path, cluster: LocalCluster) -> None:
+    options: dict[str, Any] = {"partition_on": "key", "colocate": True, "shuffle": 5, "npartitions": 3}
+    plain = to_tfrecord(collection(), tmp_path / "a", **options)
+    with Client(cluster) as client, dask.config.set(scheduler=client):
+        other = to_tfrecord(collection(), tmp_path / "b", **options)
+    assert contents(plain) == contents(other)
+
+
+def test_every_dtype_survives_the_shuffle(tmp_path: Path) -> None:
+    table = every_dtype.frame()
+    ddf = dd.from_pandas(table.assign(number=range(len(table))), npartitions=3)
+    to_tfrecord(ddf, tmp_path, lossy="allow", shuffle=1)
+    found = read_tfrecord(tmp_path).compute().sort_values("number").reset_index(drop=True)
+    every_dtype.assert_same(found.drop(columns="number"), every_dtype.read_back())
+
+
+def test_lists_of_lists_survive_the_shuffle(tmp_path: Path) -> None:
+    nested = pd.array([[[1, 2], []], None, []], pd.ArrowDtype(pa.list_(pa.list_(pa.int64()))))
+    ddf = dd.from_pandas(pd.DataFrame({"steps": nested, "n": [0, 1, 2]}), npartitions=2)
+    to_tfrecord(ddf, tmp_path, record_type="sequence_example", shuffle=1)
+    found = read_tfrecord(tmp_path).compute().sort_values("n")["steps"]
+    assert pa.array(found).to_pylist() == [[[1, 2], []], None, []]
+
+
+def test_a_value_that_cannot_be_stored_says_which_row(tmp_path: Path) -> None:
+    lists = pd.array([[1]] * 5 + [[1, None]], pd.ArrowDtype(pa.list_(pa.int64())))
+    ddf = dd.from_pandas(pd.DataFrame({"lists": lists}), npartitions=2)
+    with pytest.raises(SchemaError, match=r"partition 1 of 2, record 2: .*holds a null") as caught:
+        to_tfrecord(ddf, tmp_path / "a", shuffle=1)
+    assert caught.value.feature == "lists"
+
+
+def test_nothing_is_computed_before_it_is_asked_for(tmp_path: Path) -> None:
+    lazy = to_tfrecord(collection(), tmp_path / "a", shuffle=1, compute=False)
+    assert not (tmp_path / "a").exists()
+    assert lazy.compute().records == ROWS
+
+
+def test_the_index_can_be_a_column_of_the_shuffled_rows(tmp_path: Path) -> None:
+    ddf = dd.from_pandas(collection().compute().set_index("n"), npartitions=3)
+    to_tfrecord(ddf, tmp_path, write_index=True, shuffle=1)
+    assert sorted(read_tfrecord(tmp_path).index.compute()) == sorted(collection().compute()["n"])
+    check_rows(tmp_path, index=False)
+
+
+# --- memory ------------------------------------------------------------------------------------------
+
+PARTITION_BYTES = 48_000_000
+
+
+def large_partition(index: int) -> pd.DataFrame:
+    """Rows of 88 bytes: numbers, and a text of 56 letters. In "one", 9 of 10 rows have the same value."""
+    count = PARTITION_BYTES // 88
+    random = np.random.default_rng(index)
+    buffers = [
+        None,
+        pa.py_buffer(np.arange(0, 56 * count + 1, 56, np.int32)),
+        pa.py_buffer(b"x" * 56 * count),
+    ]
+    numbers = np.arange(count) + count * index
+    columns = {
+        "n": numbers,
+        "key": random.integers(0, 100, count),
+        "one": np.where(numbers % 10, 0, numbers // 10 % 100),
+        "small": numbers.astype(np.int32),
+        "real": numbers.astype(np.float32),
+        "text": pd.arrays.ArrowExtensionArray(pa.Array.from_buffers(pa.string(), count, buffers)),
+    }
+    return pd.DataFrame(columns)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells the peak memory of a process, in /proc")
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"shuffle": 42},
+        {"partition_on": "key", "colocate": True},
+        {"partition_on": "one", "colocate": True},
+        {"partition_on": "one", "colocate": True, "shuffle": 42},
+    ],
+)
+def test_a_task_takes_2_2_times_its_partition_and_64_mib(tmp_path: Path, options: dict[str, Any]) -> None:
+    """The rows of the largest key of "one" are 4.5 partitions. Workers that need more than 1 GB die."""
+    ddf = dd.from_map(large_partition, range(5), meta=large_partition(0).iloc[:0])
+    with (
+        LocalCluster(
+            n_workers=2, threads_per_worker=1, dashboard_address=":0", memory_limit="1GB"
+        ) as cluster,
+        Client(cluster) as client,
+        dask.config.set(scheduler=client),
+    ):
+        client.run(large_partition, 0)
+        before = client.run(peak_kib)
+        snapshot = to_tfrecord(ddf, tmp_path, **options)
+        after = client.run(peak_kib)
+    assert snapshot.records == 5 * (PARTITION_BYTES // 88)
+    growth = max(after[worker] - before[worker] for worker in after) * 1024
+    assert growth < 2.2 * PARTITION_BYTES + (64 << 20)
+
+
+def test_rows_move_in_several_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = to_tfrecord(collection(), tmp_path / "a", partition_on="key", colocate=True, shuffle=5)
+    monkeypatch.setattr(exchange, "_PIECE_ROWS", 7)
+    pieces = to_tfrecord(collection(), tmp_path / "b", partition_on="key", colocate=True, shuffle=5)
+    assert contents(whole) == contents(pieces)
+
+
+def test_rows_are_taken_of_more_than_two_gigabytes_of_text() -> None:
+    count, size = 1100, 1_000_000
+    offsets = np.arange(0, count * size + 1, size, np.int32)
+    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(np.zeros(count * size, np.uint8))]
+    batch = pa.record_batch({"s": pa.Array.from_buffers(pa.string(), count, buffers), "n": range(count)})
+    found = exchange.Batches(pa.Table.from_batches([batch] * 3)).take(np.array([3000, 0, 1500]))
+    assert found["n"].to_pylist() == [800, 0, 400]
+    assert found["s"].to_pylist() == ["\0" * size] * 3
+
+
+def test_the_text_of_a_category_moves_once(tmp_path: Path) -> None:
+    values = pd.Categorical(["long" * 1000, "longer" * 1000] * 5000)
+    ddf = dd.from_pandas(pd.DataFrame({"c": values, "n": range(10_000)}), npartitions=2)
+    moved: list[int] = []
+
+    def look(*_: Any) -> None:
+        moved.append(sum(path.stat().st_size for path in tmp_path.glob("_tfrecord/staging/*/rows/*")))
+
+    with Callback(posttask=look):
+        to_tfrecord(ddf, tmp_path, shuffle=1)
+    assert 0 < max(moved) < 1_000_000
+    found = read_tfrecord(tmp_path).compute().sort_values("n")["c"]
+    assert found.tolist() == values.tolist()
+
+
+# --- failures ----------------------------------------------------------------------------------------
+
+
+def change_spills(path: Path, change: Callable[[Path], None]) -> Callback:
+    """Apply ``change`` to the first spill file after it is written."""
+    left = [change]
+
+    def look(*_: Any) -> None:
+        found = sorted(path.glob("_tfrecord/staging/*/rows/*"))
+        if found and left:
+            left.pop()(found[0])
+
+    return Callback(posttask=look)
+
+
+def flip(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-100])
+
+
+@pytest.mark.parametrize("change", [flip, cut])
+def test_damage_to_rows_on_their_way_is_no_damage_to_the_data(
+    tmp_path: Path, change: Callable[[Path], None]
+) -> None:
+    with change_spills(tmp_path, change), pytest.raises(TFRecordError, match=r"shuffled rows .* are damaged"):
+        to_tfrecord(collection(), tmp_path, shuffle=1)
+    assert not list(tmp_path.iterdir())
+
+
+def test_rows_on_their_way_that_were_removed_are_missed(tmp_path: Path) -> None:
+    with (
+        change_spills(tmp_path, Path.unlink),
+        pytest.raises(TFRecordError, match=r"was removed during the write; .*cleanup"),
+    ):
+        to_tfrecord(collection(), tmp_path, shuffle=1)
+    assert not list(tmp_path.iterdir())
+
+
+def doom(step: str, marker: str) -> None:
+    """Have the first worker die that calls a step of the shuffle for the second time."""
+    module: Any = exchange if hasattr(exchange, step) else merge
+    original, calls = getattr(module, step), []
+
+    def work_or_die(*args: Any) -> Any:
+        calls.append(step)
+        if len(calls) == 2 and not os.path.exists(marker):
+            Path(marker).touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return original(*args)
+
+    setattr(module, step, work_or_die)
+
+
+@pytest.mark.parametrize("step", ["_to_ipc", "_read"])
+def test_a_worker_killed_during_a_shuffle_leaves_exactly_the_committed_rows(
+    tmp_path: Path, client: Client, step: str
+) -> None:
+    options: dict[str, Any] = {"partition_on": "key", "colocate": True, "shuffle": 5}
+    plain = to_tfrecord(collection(8), tmp_path / "a", **options)
+    killed = tmp_path / "killed"
+    client.run(doom, step, str(killed))
+    other = to_tfrecord(collection(8), tmp_path / "b", **options, compute_kwargs={"scheduler": client})
+    assert killed.exists()
+    assert contents(plain) == contents(other)
+    assert len(list(tmp_path.glob("b/*/part-*"))) == len(other.files)
+
+
+def test_only_the_first_file_of_a_source_counts(tmp_path: Path) -> None:
+    run = WriteRun(Store.at(tmp_path), Schema.from_arrow(pa.schema([("n", pa.int64())])), "0" * 32)
+    shuffle = exchange.Shuffle((), 1, 4)
+    first = exchange.spill(run, pa.table({"n": pa.array(range(100))}), 0, 1, shuffle)
+    again = exchange.spill(run, pa.table({"n": pa.array(range(99, -1, -1))}), 0, 1, shuffle)
+    assert again.path == first.path
+    assert again.starts.tolist() == first.starts.tolist()
+    assert again.checksums.tolist() == first.checksums.tolist()
+    assert len(list(tmp_path.glob("_tfrecord/staging/*/rows/*-*"))) == 1
+
+
+def test_nothing_of_the_way_is_left(tmp_path: Path) -> None:
+    snapshot = to_tfrecord(collection(), tmp_path, shuffle=1)
+    names = {path.name for path in tmp_path.rglob("*") if path.is_file()}
+    data = {file.path for file in snapshot.files}
+    assert names - data == {"_SUCCESS", Path(snapshot_path(snapshot.number)).name}
