@@ -23,8 +23,8 @@ from dask_tfrecord.files.storage.filesystem import Filesystem
 from dask_tfrecord.files.storage.listing import FileInfo, PathLike
 from dask_tfrecord.files.storage.redaction import redact_errors
 from dask_tfrecord.files.storage.store import Store
-from dask_tfrecord.foreign_keywords import explain_keywords
 from dask_tfrecord.keywords import AnyCompression, AnyRecordType, AnySchema
+from dask_tfrecord.public_functions import public_function
 from dask_tfrecord.read_request import open_request, read_request
 from dask_tfrecord.schema.model import Field, Schema, feature_text
 
@@ -63,8 +63,7 @@ class ColumnDescription:
     lengths: tuple[int, int] | None = None
 
 
-@explain_keywords
-@redact_errors
+@public_function
 def inspect(
     path: PathLike | Sequence[PathLike],
     *,

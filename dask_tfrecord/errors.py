@@ -14,15 +14,12 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import partial, wraps
+from functools import partial
 from inspect import signature
 from itertools import chain
-from typing import Any, NamedTuple, ParamSpec, Self, TypeVar
+from typing import Any, NamedTuple, Self
 
 import pyarrow as pa
-
-Parameters = ParamSpec("Parameters")
-Result = TypeVar("Result")
 
 _PLACE = ("problem", "path", "record", "offset", "feature", "advice")
 _REMEDIES = ("remedies", "other_remedies", "function", "called", "keyword", "reason")
@@ -221,25 +218,12 @@ class TFRecordError(ValueError):
         return self
 
 
-def method_of(
-    init: Callable[..., Any],
-) -> Callable[[Callable[Parameters, Result]], Callable[Parameters, Result]]:
-    """Decorate a method so that its errors show the remedies that the constructor of its class accepts."""
-
-    def decorate(method: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
-        @wraps(method)
-        def call(*args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
-            with calling(init):
-                return method(*args, **kwargs)
-
-        return call
-
-    return decorate
-
-
 @contextmanager
 def calling(function: Callable[..., Any]) -> Iterator[None]:
-    """Let the errors of the block show the remedies that a public function or a constructor accepts."""
+    """Let errors show the remedies that a public function or a constructor accepts.
+
+    The block of a ``with`` statement may raise them, or a decorated method.
+    """
     try:
         yield
     except TFRecordError as error:

@@ -22,9 +22,8 @@ from dask_tfrecord.dataset.write.staging import finish_newest
 from dask_tfrecord.errors import SchemaError, TFRecordError
 from dask_tfrecord.files.entry import FileEntry
 from dask_tfrecord.files.storage.filesystem import Filesystem
-from dask_tfrecord.files.storage.redaction import redact_errors
 from dask_tfrecord.files.storage.store import Store
-from dask_tfrecord.foreign_keywords import explain_keywords
+from dask_tfrecord.public_functions import public_function
 from dask_tfrecord.schema.model import Field
 from dask_tfrecord.schema.storage_types import innermost
 
@@ -48,8 +47,7 @@ _PLAIN = frozenset(range(32, 127)) - frozenset(b'"\\')
 _FEATURES = "tensorflow_datasets.core.features"
 
 
-@explain_keywords
-@redact_errors
+@public_function
 def export(
     path: Any, format: Format, *, storage_options: dict[str, Any] | None = None, filesystem: Filesystem = None
 ) -> list[str]:

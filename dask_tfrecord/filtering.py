@@ -7,11 +7,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dask_tfrecord.dataset.query.filters import parse_filters
-from dask_tfrecord.foreign_keywords import explain_keywords
+from dask_tfrecord.public_functions import public_function
 from dask_tfrecord.schema.model import Schema
 
 
-@explain_keywords
+@public_function
 def filter_mask(table: pa.Table, filters: Sequence[Any] | pc.Expression) -> pa.ChunkedArray:
     """Return for each row of a table if it passes filters, exactly as `read_tfrecord` decides.
 

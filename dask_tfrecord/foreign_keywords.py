@@ -1,17 +1,12 @@
 """What the keywords of other tools are called here, and the error for an unknown keyword."""
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
-from functools import wraps
-from inspect import signature
-from typing import Any, ParamSpec, TypeVar
+from typing import Any
 
-from dask_tfrecord.errors import KeywordError, calling
+from dask_tfrecord.errors import KeywordError
 from dask_tfrecord.keywords import ReadKeywords, WriteKeywords
-
-Parameters = ParamSpec("Parameters")
-Result = TypeVar("Result")
 
 _OWN = {
     "read_tfrecord": {*ReadKeywords.__annotations__, "path", "columns"},
@@ -233,31 +228,6 @@ FOREIGN_KEYWORDS = (
         otherwise="leave it out, because it is about Parquet files",
     ),
 )
-
-
-def explain_keywords(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
-    """Decorate a public function so that its errors name keywords that it has.
-
-    An unknown keyword raises KeywordError, which names the right keyword. Other errors show the remedies
-    that the function accepts.
-    """
-    own = signature(function).parameters
-    known = [name for name in own if name != "self"]
-    # Such a function passes other keywords on, so only keywords of other tools are refused.
-    passes_on = any(item.kind is item.VAR_KEYWORD for item in own.values())
-    title = function.__qualname__.removesuffix(".__init__")
-
-    @wraps(function)
-    def call(*args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
-        unknown = [name for name in kwargs if name not in known]
-        if passes_on:
-            unknown = [name for name in unknown if _spelling(name) in _BY_SPELLING]
-        if unknown:
-            raise unknown_keywords(title, known, {name: kwargs[name] for name in unknown})
-        with calling(function):
-            return function(*args, **kwargs)
-
-    return call
 
 
 def unknown_keywords(function: str, known: Collection[str], given: Mapping[str, Any]) -> KeywordError:

@@ -17,15 +17,13 @@ from dask_tfrecord.errors import DestinationError, TFRecordError
 from dask_tfrecord.files.storage.filesystem import Filesystem
 from dask_tfrecord.files.storage.listing import PathLike
 from dask_tfrecord.files.storage.not_found import check_bucket
-from dask_tfrecord.files.storage.redaction import redact_errors
 from dask_tfrecord.files.storage.store import Store
-from dask_tfrecord.foreign_keywords import explain_keywords
+from dask_tfrecord.public_functions import public_function
 
 logger = logging.getLogger(__name__)
 
 
-@explain_keywords
-@redact_errors
+@public_function
 def exists(
     path: PathLike, *, storage_options: dict[str, Any] | None = None, filesystem: Filesystem = None
 ) -> bool:
@@ -66,8 +64,7 @@ def exists(
     return bool(versions(store) or visible_files(store) or store.fs.isfile(store.root))
 
 
-@explain_keywords
-@redact_errors
+@public_function
 def find_dataset(
     path: PathLike, *, storage_options: dict[str, Any] | None = None, filesystem: Filesystem = None
 ) -> str | None:
@@ -106,8 +103,7 @@ def find_dataset(
     return None if found is None else found.public(found.root)
 
 
-@explain_keywords
-@redact_errors
+@public_function
 def cleanup(
     path: PathLike,
     *,

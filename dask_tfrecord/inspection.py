@@ -48,9 +48,8 @@ from dask_tfrecord.files.storage.filesystem import Filesystem
 from dask_tfrecord.files.storage.listing import PathLike, list_directory, list_files, with_trailing_slash
 from dask_tfrecord.files.storage.not_found import nothing_at
 from dask_tfrecord.files.storage.paths import unquoted_path
-from dask_tfrecord.files.storage.redaction import redact_errors
 from dask_tfrecord.files.storage.store import Store
-from dask_tfrecord.foreign_keywords import explain_keywords
+from dask_tfrecord.public_functions import public_function
 from dask_tfrecord.schema.model import Schema
 
 Missing = Literal["raise", "drop"]
@@ -58,8 +57,7 @@ Missing = Literal["raise", "drop"]
 logger = logging.getLogger(__name__)
 
 
-@explain_keywords
-@redact_errors
+@public_function
 def index(
     path: str | os.PathLike[str],
     *,
@@ -236,8 +234,7 @@ def _up_to_date(root: str) -> DestinationError:
     )
 
 
-@explain_keywords
-@redact_errors
+@public_function
 def verify(
     path: PathLike | Sequence[PathLike],
     *,

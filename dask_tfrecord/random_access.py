@@ -27,8 +27,8 @@ from dask_tfrecord.files.storage.listing import FileInfo, PathLike, table_infos,
 from dask_tfrecord.files.storage.not_found import nothing_at
 from dask_tfrecord.files.storage.redaction import redact_errors
 from dask_tfrecord.files.storage.store import Store
-from dask_tfrecord.foreign_keywords import explain_keywords
 from dask_tfrecord.frames import arrow_to_pandas
+from dask_tfrecord.public_functions import public_function
 from dask_tfrecord.schema.model import Schema
 
 _Numbers: TypeAlias = npt.NDArray[np.int64]
@@ -63,8 +63,7 @@ def take(
     storage_options: dict[str, Any] | None = None,
     filesystem: Filesystem = None,
 ) -> pd.DataFrame: ...
-@explain_keywords
-@redact_errors
+@public_function
 def take(
     path: PathLike,
     indices: Sequence[int] | npt.ArrayLike,

@@ -20,9 +20,9 @@ from dask_tfrecord.files.damage import OnCorrupt
 from dask_tfrecord.files.options import Extra
 from dask_tfrecord.files.storage.filesystem import Filesystem
 from dask_tfrecord.files.storage.listing import PathLike
-from dask_tfrecord.foreign_keywords import explain_keywords
 from dask_tfrecord.frames.arrow_to_pandas import numpy_names
 from dask_tfrecord.keywords import AnyCompression, AnyRecordType, AnySchema, DtypeBackend, ReadKeywords
+from dask_tfrecord.public_functions import public_function
 from dask_tfrecord.read_request import open_request, read_request
 from dask_tfrecord.schema.model import Field, Schema
 
@@ -40,7 +40,7 @@ def read_tfrecord(
     columns: Sequence[str] | None = None,
     **keywords: Unpack[ReadKeywords],
 ) -> dd.DataFrame: ...
-@explain_keywords
+@public_function
 def read_tfrecord(
     path: PathLike | Sequence[PathLike],
     *,

@@ -31,10 +31,10 @@ from dask_tfrecord.files.part_names import check_labels
 from dask_tfrecord.files.storage.filesystem import Filesystem
 from dask_tfrecord.files.storage.listing import PathLike
 from dask_tfrecord.files.storage.redaction import hide, secrets_of
-from dask_tfrecord.foreign_keywords import explain_keywords
 from dask_tfrecord.frames.index_levels import index_levels
 from dask_tfrecord.frames.planning import plan_schema, rounded_columns, text_columns
 from dask_tfrecord.keywords import AnyCompression, AnyRecordType, AnySchema, WriteKeywords
+from dask_tfrecord.public_functions import public_function
 from dask_tfrecord.schema.model import Lossy, Schema
 from dask_tfrecord.splitting import SPLIT, SPLIT_FIELD, assign_splits, parse_splits
 
@@ -56,7 +56,7 @@ def to_tfrecord(
 def to_tfrecord(
     ddf: dd.DataFrame, path: PathLike, *, compute: bool, **keywords: Unpack[WriteKeywords]
 ) -> Snapshot | dd.Scalar: ...
-@explain_keywords
+@public_function
 def to_tfrecord(
     ddf: dd.DataFrame,
     path: PathLike,

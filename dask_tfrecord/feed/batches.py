@@ -20,7 +20,7 @@ from dask_tfrecord.feed.epoch_order import Order, Uneven, checked_shard, order_r
 from dask_tfrecord.feed.numpy_columns import one_chunk
 from dask_tfrecord.feed.sources import Source, as_source
 from dask_tfrecord.files.storage.filesystem import Filesystem
-from dask_tfrecord.foreign_keywords import explain_keywords
+from dask_tfrecord.public_functions import public_function
 
 BatchMode = Literal["keep", "drop", "auto"]
 
@@ -42,7 +42,7 @@ class _Rows(NamedTuple):
     row: int
 
 
-@explain_keywords
+@public_function
 def iter_batches(
     source: Any,
     batch_size: int = 1024,

@@ -14,7 +14,7 @@ from dask_tfrecord.feed.numpy_columns import checked_missing, missing_integers
 from dask_tfrecord.feed.sources import open_to_feed, selected_schema
 from dask_tfrecord.files.storage.filesystem import Filesystem
 from dask_tfrecord.files.storage.listing import PathLike
-from dask_tfrecord.foreign_keywords import explain_keywords
+from dask_tfrecord.public_functions import public_function
 from dask_tfrecord.schema.model import Field, Schema
 from dask_tfrecord.schema.storage_types import innermost, value_type
 
@@ -87,7 +87,7 @@ class FeatureSpec:
         return self.code()
 
 
-@explain_keywords
+@public_function
 def feature_spec(
     path: PathLike | Sequence[PathLike],
     columns: str | Sequence[str] | None = None,

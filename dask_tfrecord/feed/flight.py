@@ -12,10 +12,10 @@ from pyarrow import flight
 from dask_tfrecord.errors import TFRecordError
 from dask_tfrecord.feed.batches import Batches, BatchMode, Plan, plan_batches
 from dask_tfrecord.files.storage.filesystem import Filesystem
-from dask_tfrecord.foreign_keywords import explain_keywords
+from dask_tfrecord.public_functions import public_function
 
 
-@explain_keywords
+@public_function
 def serve(
     source: Any,
     location: str = "grpc://127.0.0.1:0",

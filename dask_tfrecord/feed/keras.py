@@ -7,12 +7,12 @@ import keras
 import numpy as np
 
 from dask_tfrecord import arguments
-from dask_tfrecord.errors import SchemaError, method_of
+from dask_tfrecord.errors import SchemaError, calling
 from dask_tfrecord.feed.numpy_columns import Array, Ragged, checked_missing, numpy_columns
 from dask_tfrecord.feed.record_table import RecordTable
 from dask_tfrecord.files.storage.filesystem import Filesystem
 from dask_tfrecord.files.storage.listing import PathLike
-from dask_tfrecord.foreign_keywords import explain_keywords
+from dask_tfrecord.public_functions import public_function
 
 
 class TFRecordPyDataset(keras.utils.PyDataset):
@@ -40,8 +40,8 @@ class TFRecordPyDataset(keras.utils.PyDataset):
         Passed to the filesystem.
     filesystem : fsspec.AbstractFileSystem or pyarrow.fs.FileSystem, optional
         Filesystem of the path. Pass either this or ``storage_options``.
-    options
-        Passed to `keras.utils.PyDataset`, such as ``workers=2``. Threads share the dataset.
+    workers, use_multiprocessing, max_queue_size
+        As in `keras.utils.PyDataset`. Threads share the dataset.
 
     Raises
     ------
@@ -61,7 +61,7 @@ class TFRecordPyDataset(keras.utils.PyDataset):
     3
     """
 
-    @explain_keywords
+    @public_function
     def __init__(
         self,
         path: PathLike | Sequence[PathLike],
@@ -74,9 +74,11 @@ class TFRecordPyDataset(keras.utils.PyDataset):
         missing: Mapping[str, Any] | None = None,
         storage_options: dict[str, Any] | None = None,
         filesystem: Filesystem = None,
-        **options: Any,
+        workers: int = 1,
+        use_multiprocessing: bool = False,
+        max_queue_size: int = 10,
     ) -> None:
-        super().__init__(**options)
+        super().__init__(workers, use_multiprocessing, max_queue_size)
         arguments.count("batch_size", batch_size)
         arguments.count("shuffle", shuffle, 0)
         arguments.count("epoch", epoch, 0)
@@ -97,7 +99,7 @@ class TFRecordPyDataset(keras.utils.PyDataset):
     def __len__(self) -> int:
         return -(-len(self.table) // self._batch_size)
 
-    @method_of(__init__)
+    @calling(__init__)
     def __getitem__(self, index: int) -> Any:
         if not 0 <= index < len(self):
             raise IndexError(f"batch {index:,} of {len(self):,} batches")

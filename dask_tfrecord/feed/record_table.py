@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from dask_tfrecord.codec import Decoder
 from dask_tfrecord.dataset.read.read_plan import ReadPlan
-from dask_tfrecord.errors import FileChangedError, TFRecordError, method_of
+from dask_tfrecord.errors import FileChangedError, TFRecordError, calling
 from dask_tfrecord.feed.record_offsets import Records, find_offsets, read_block, store_offsets
 from dask_tfrecord.feed.sources import count_rows, open_to_feed, selected_schema, usable_after_fork
 from dask_tfrecord.files.damage import locate_error
@@ -27,7 +27,7 @@ from dask_tfrecord.files.storage.change_check import check_unchanged
 from dask_tfrecord.files.storage.filesystem import Filesystem
 from dask_tfrecord.files.storage.listing import PathLike
 from dask_tfrecord.files.storage.store import Store
-from dask_tfrecord.foreign_keywords import explain_keywords
+from dask_tfrecord.public_functions import public_function
 from dask_tfrecord.schema.storage_values import load
 
 # Blocks of a dataset: what is decompressed for one record of a compressed file.
@@ -85,7 +85,7 @@ class RecordTable:
     {'x': [3, 1], 'y': ['c', 'a']}
     """
 
-    @explain_keywords
+    @public_function
     def __init__(
         self,
         path: PathLike | Sequence[PathLike],
@@ -138,7 +138,7 @@ class RecordTable:
         vars(self).update(state)
         self._prepare()
 
-    @method_of(__init__)
+    @calling(__init__)
     def store_offsets(self) -> str:
         """Store the offsets of the records beside the snapshot, so that later tables open without the data.
 
@@ -206,7 +206,7 @@ class RecordTable:
         for start in range(0, len(self), 1024):
             yield from _elements(self[start : start + 1024])
 
-    @method_of(__init__)
+    @calling(__init__)
     def batch(self, indices: Sequence[int] | npt.NDArray[Any]) -> pa.RecordBatch:
         """Read records by their numbers.
 
@@ -240,7 +240,7 @@ class RecordTable:
             return batch
         return batch.take(pa.array(order))
 
-    @method_of(__init__)
+    @calling(__init__)
     def _one(self, index: int) -> pa.RecordBatch:
         """One record, without the cost of sorting."""
         count = len(self)

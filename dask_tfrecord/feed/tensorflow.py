@@ -32,7 +32,7 @@ from dask_tfrecord.feed.sources import open_to_feed, selected_schema
 from dask_tfrecord.files.storage.change_check import check_file
 from dask_tfrecord.files.storage.filesystem import Filesystem
 from dask_tfrecord.files.storage.listing import FileInfo, PathLike
-from dask_tfrecord.foreign_keywords import explain_keywords
+from dask_tfrecord.public_functions import public_function
 from dask_tfrecord.schema.model import Field, Schema
 
 Engine = Literal["kernel", "native"]
@@ -52,7 +52,7 @@ _MISCOUNTED = "FileChangedError: the file has not as many records as when the da
 _CODECS = {None: "", "gzip": "GZIP", "zlib": "ZLIB"}
 
 
-@explain_keywords
+@public_function
 def tensorflow_dataset(
     path: PathLike | Sequence[PathLike],
     batch_size: int,

@@ -11,7 +11,7 @@ import torch
 from torch.utils.data import Dataset, IterableDataset, get_worker_info
 
 from dask_tfrecord import arguments
-from dask_tfrecord.errors import TFRecordError, method_of
+from dask_tfrecord.errors import TFRecordError, calling
 from dask_tfrecord.feed.batches import Batches, plan_batches
 from dask_tfrecord.feed.epoch_order import Uneven
 from dask_tfrecord.feed.numpy_columns import (
@@ -26,7 +26,7 @@ from dask_tfrecord.feed.numpy_columns import (
 from dask_tfrecord.feed.record_table import RecordTable
 from dask_tfrecord.files.storage.filesystem import Filesystem
 from dask_tfrecord.files.storage.listing import PathLike
-from dask_tfrecord.foreign_keywords import explain_keywords
+from dask_tfrecord.public_functions import public_function
 
 Tensors: TypeAlias = dict[str, Any]
 
@@ -167,7 +167,7 @@ class TFRecordBatches(IterableDataset[Any]):
     [[1, 2], [3]]
     """
 
-    @explain_keywords
+    @public_function
     def __init__(
         self,
         path: PathLike | Sequence[PathLike],
@@ -371,7 +371,7 @@ class TFRecordTable(Dataset[Any]):
     [1, 2, 3]
     """
 
-    @explain_keywords
+    @public_function
     def __init__(
         self,
         path: PathLike | Sequence[PathLike],
@@ -387,12 +387,12 @@ class TFRecordTable(Dataset[Any]):
     def __len__(self) -> int:
         return len(self.table)
 
-    @method_of(__init__)
+    @calling(__init__)
     def __getitem__(self, index: int) -> Tensors:
         batch = self.table.batch([index])
         return {name: values[0] for name, values in to_tensors(batch, self._missing).items()}
 
-    @method_of(__init__)
+    @calling(__init__)
     def __getitems__(self, indices: Sequence[int]) -> Tensors:
         """The tensors of a whole batch."""
         return _Collated(to_tensors(self.table.batch(indices), self._missing))

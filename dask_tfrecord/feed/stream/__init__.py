@@ -14,7 +14,7 @@ from dask_tfrecord.feed.stream.server import Pass, StreamServer, sent_batches
 from dask_tfrecord.feed.stream.tensorflow_io import Client
 from dask_tfrecord.files.storage.filesystem import Filesystem
 from dask_tfrecord.files.storage.store import Store
-from dask_tfrecord.foreign_keywords import explain_keywords
+from dask_tfrecord.public_functions import public_function
 
 __all__ = ["FeatherFile", "Pass", "StreamServer", "serve", "write_feather"]
 
@@ -22,7 +22,7 @@ __all__ = ["FeatherFile", "Pass", "StreamServer", "serve", "write_feather"]
 _ROWS = 1024
 
 
-@explain_keywords
+@public_function
 def serve(
     source: Any,
     endpoints: str | Sequence[str] = "tcp://127.0.0.1:0",
@@ -133,7 +133,7 @@ def serve(
     return StreamServer(open_batches, places, client)
 
 
-@explain_keywords
+@public_function
 def write_feather(
     source: Any,
     path: str | os.PathLike[str],

@@ -1,0 +1,52 @@
+"""The decorator of the public functions: their signatures, and what their errors show."""
+
+from collections.abc import Callable
+from functools import wraps
+from inspect import Parameter, Signature, signature
+from typing import ParamSpec, TypeVar, get_args
+
+from dask_tfrecord.errors import calling
+from dask_tfrecord.files.storage.redaction import redact_errors
+from dask_tfrecord.foreign_keywords import unknown_keywords
+from dask_tfrecord.read_request import read_request
+
+Parameters = ParamSpec("Parameters")
+Result = TypeVar("Result")
+
+_READ = signature(read_request).parameters
+
+
+def public_function(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
+    """Decorate a public function or constructor.
+
+    The signature shows the keywords of ``**read: Unpack[ReadKeywords]``. An unknown keyword raises
+    KeywordError, which names the right keyword. Other errors show no secrets of the arguments, and the
+    remedies that the function accepts.
+    """
+    shown = _expanded(signature(function))
+    known = [name for name in shown.parameters if name != "self"]
+    title = function.__qualname__.removesuffix(".__init__")
+    redacted = redact_errors(function)
+
+    @wraps(function)
+    def call(*args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
+        unknown = {name: value for name, value in kwargs.items() if name not in known}
+        if unknown:
+            raise unknown_keywords(title, known, unknown)
+        with calling(call):
+            return redacted(*args, **kwargs)
+
+    call.__signature__ = shown  # type: ignore[attr-defined]  # what `inspect.signature` looks for
+    return call
+
+
+def _expanded(given: Signature) -> Signature:
+    """Replace ``**read: Unpack[...]`` by the keywords of the typed dict, with the defaults of a read."""
+    found: list[Parameter] = []
+    for parameter in given.parameters.values():
+        if parameter.kind is Parameter.VAR_KEYWORD:
+            (keywords,) = get_args(parameter.annotation)
+            found += [_READ[name] for name in keywords.__annotations__]
+        else:
+            found.append(parameter)
+    return given.replace(parameters=found)
