@@ -6,12 +6,10 @@ from difflib import get_close_matches
 from typing import Any
 
 from dask_tfrecord.errors import KeywordError
-from dask_tfrecord.keywords import ReadKeywords, WriteKeywords
 
-_OWN = {
-    "read_tfrecord": {*ReadKeywords.__annotations__, "path", "columns"},
-    "to_tfrecord": {*WriteKeywords.__annotations__, "path", "compute"},
-}
+# The keywords of the two functions that the errors of other functions name. `public_function` fills them in.
+KEYWORDS: dict[str, Collection[str]] = {"read_tfrecord": (), "to_tfrecord": ()}
+
 _SIMPLE = (str, int, float)
 _LONGEST = 60
 
@@ -272,7 +270,7 @@ def _advice(function: str, known: Collection[str], name: str, value: Any) -> str
             return f"pass {keyword}="
     if row.otherwise:
         return row.otherwise
-    for other, keywords in _OWN.items():
+    for other, keywords in KEYWORDS.items():
         for keyword in (name, *map(_keyword, candidates)):
             if keyword in keywords:
                 return f"{keyword}= is a keyword of {other}"

@@ -151,34 +151,51 @@ def index(
     check_destination(store, "append")
     finish_newest(store)
     before = find_snapshot(store)
-    if before is not None and any(is_part(file.path) for file in before.files):
-        return _create(store, _renewed(store, before, missing))
-    if before is not None and not _is_outdated(store, before):
+    ours = before is not None and any(is_part(file.path) for file in before.files)
+    if before is not None and not ours and not _is_outdated(store, before):
         raise _up_to_date(root)
+    request = ReadRequest(
+        schema=schema,
+        hive=hive,
+        use_snapshot=False,
+        record_type=record_type,
+        infer="all",
+        split=split,
+        options=ReadOptions(extra="raise" if schema is None or isinstance(schema, Mapping) else "ignore"),
+        storage_options=storage_options,
+        filesystem=filesystem,
+    )
+    try:
+        if before is not None and ours:
+            snapshot = _renewed(store, before, missing)
+        else:
+            snapshot = replace(_described(path, store, request), number=before.number + 1 if before else 1)
+    except (FileNotFoundError, CorruptRecordError):
+        newest = find_snapshot(store)
+        if newest is None or (before is not None and newest.run == before.run):
+            raise
+        raise ConcurrentWriteError(
+            "another write was committed while index read the files, and replaced some of them",
+            path=root,
+            advice="call index() again",
+        ) from None
+    return _create(store, snapshot)
+
+
+def _described(path: str | os.PathLike[str], store: Store, request: ReadRequest) -> Snapshot:
+    """Return a snapshot of the files that another tool wrote."""
     if not store.fs.isdir(store.root):
         raise nothing_at(store, "no such directory")
     refuse_datasets_below(store, "whose files the snapshot would list, too")
     try:
-        request = ReadRequest(
-            schema=schema,
-            hive=hive,
-            use_snapshot=False,
-            record_type=record_type,
-            infer="all",
-            split=split,
-            options=ReadOptions(extra="raise" if schema is None or isinstance(schema, Mapping) else "ignore"),
-            storage_options=storage_options,
-            filesystem=filesystem,
-        )
         dataset = open_dataset(path, request, compute_each=compute_each)
-        snapshot = create_snapshot(dataset, compute_each, draw_run(store))
+        return create_snapshot(dataset, compute_each, draw_run(store))
     except TFRecordError as error:
         if not any(one.keyword == SPLIT for one in error.remedies):
             raise
         # A snapshot describes all files.
         every = [one for one in error.remedies if one.value == ALL]
         raise error.replaced(advice=None, remedies=every) from None
-    return _create(store, replace(snapshot, number=before.number + 1 if before else 1))
 
 
 def _create(store: Store, snapshot: Snapshot) -> Snapshot:

@@ -7,13 +7,13 @@ from typing import ParamSpec, TypeVar, get_args
 
 from dask_tfrecord.errors import calling
 from dask_tfrecord.files.storage.redaction import redact_errors
-from dask_tfrecord.foreign_keywords import unknown_keywords
-from dask_tfrecord.read_request import read_request
+from dask_tfrecord.foreign_keywords import KEYWORDS, unknown_keywords
 
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
 
-_READ = signature(read_request).parameters
+# The keywords of a read, with their defaults. `read_request` adds them.
+READ_PARAMETERS: dict[str, Parameter] = {}
 
 
 def public_function(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
@@ -27,6 +27,8 @@ def public_function(function: Callable[Parameters, Result]) -> Callable[Paramete
     known = [name for name in shown.parameters if name != "self"]
     title = function.__qualname__.removesuffix(".__init__")
     redacted = redact_errors(function)
+    if title in KEYWORDS:
+        KEYWORDS[title] = known
 
     @wraps(function)
     def call(*args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
@@ -46,7 +48,7 @@ def _expanded(given: Signature) -> Signature:
     for parameter in given.parameters.values():
         if parameter.kind is Parameter.VAR_KEYWORD:
             (keywords,) = get_args(parameter.annotation)
-            found += [_READ[name] for name in keywords.__annotations__]
+            found += [READ_PARAMETERS[name] for name in keywords.__annotations__]
         else:
             found.append(parameter)
     return given.replace(parameters=found)

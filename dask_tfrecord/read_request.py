@@ -6,6 +6,7 @@ rows are in `reader`.
 
 from collections.abc import Mapping, Sequence
 from functools import partial
+from inspect import signature
 from typing import Any, Literal, SupportsIndex, get_args
 
 import pyarrow as pa
@@ -27,6 +28,7 @@ from dask_tfrecord.files.options import Extra, ReadOptions
 from dask_tfrecord.files.storage.filesystem import Filesystem
 from dask_tfrecord.files.storage.listing import PathLike
 from dask_tfrecord.keywords import AnyCompression, AnyRecordType, AnySchema
+from dask_tfrecord.public_functions import READ_PARAMETERS
 from dask_tfrecord.schema.model import Schema
 
 
@@ -96,6 +98,9 @@ def read_request(
         storage_options=storage_options,
         filesystem=filesystem,
     )
+
+
+READ_PARAMETERS.update(signature(read_request).parameters)
 
 
 def open_request(path: Any, request: ReadRequest) -> ReadPlan:

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pytest
 
 import dask_tfrecord
-from dask_tfrecord import TFRecordError, read_tfrecord, to_tfrecord
+from dask_tfrecord import Snapshot, TFRecordError, read_tfrecord, to_tfrecord
 from dask_tfrecord.feed import flight, stream
 from dask_tfrecord.foreign_keywords import FOREIGN_KEYWORDS, unknown_keywords
 
@@ -99,6 +99,12 @@ def test_a_reader_names_the_right_keyword(keyword: str, value: Any, advice: str)
     for function in (read_tfrecord, dd.read_tfrecord):
         problem = f"read_tfrecord() got an unexpected keyword argument {keyword!r}; {advice}"
         assert refusal(function, "missing", **{keyword: value}) == problem
+
+
+def test_snapshots_are_opened_with_keywords_of_their_own() -> None:
+    for name, function in (("open", Snapshot.open), ("history", Snapshot.history)):
+        problem = f"Snapshot.{name}() got an unexpected keyword argument 'fs'; pass filesystem="
+        assert refusal(function, "missing", fs=None) == problem
 
 
 def test_all_unknown_keywords_are_explained_at_once_without_secrets() -> None:

@@ -22,13 +22,12 @@ from dask_tfrecord.dataset.snapshot.metadata import Levels
 from dask_tfrecord.dataset.snapshot.snapshot_file import parse_part
 from dask_tfrecord.dataset.snapshot.snapshot_file import to_parquet as part_to_parquet
 from dask_tfrecord.dataset.snapshot.versions import Version, assemble, find_newest, read_version, versions
-from dask_tfrecord.errors import calling
 from dask_tfrecord.files.entry import FileEntry
 from dask_tfrecord.files.storage.filesystem import Filesystem
 from dask_tfrecord.files.storage.listing import with_trailing_slash
 from dask_tfrecord.files.storage.not_found import nothing_at
-from dask_tfrecord.files.storage.redaction import redact_errors
 from dask_tfrecord.files.storage.store import Store
+from dask_tfrecord.public_functions import public_function
 from dask_tfrecord.schema.model import Field, Schema
 from dask_tfrecord.schema.storage_values import load
 
@@ -201,7 +200,7 @@ class Snapshot:
         return pa.Table.from_arrays(columns, schema=Schema(self.partitioning).arrow)
 
     @staticmethod
-    @redact_errors
+    @public_function
     def open(
         path: str | os.PathLike[str],
         version: int | None = None,
@@ -245,12 +244,10 @@ class Snapshot:
         >>> dask_tfrecord.Snapshot.open("ids", version=1).records
         3
         """
-        with calling(Snapshot.open):
-            store = with_trailing_slash(Store.at(path, storage_options, filesystem))
-            return open_version(store, version)
+        return open_version(with_trailing_slash(Store.at(path, storage_options, filesystem)), version)
 
     @staticmethod
-    @redact_errors
+    @public_function
     def history(
         path: str | os.PathLike[str],
         *,
@@ -298,8 +295,7 @@ class Snapshot:
         0        1  create      2        2     71
         1        2  append      4        4    142
         """
-        with calling(Snapshot.history):
-            return _history(with_trailing_slash(Store.at(path, storage_options, filesystem)))
+        return _history(with_trailing_slash(Store.at(path, storage_options, filesystem)))
 
     def __repr__(self) -> str:
         parts = [f"{value:,} {name}" for name, value in self._totals().items()]

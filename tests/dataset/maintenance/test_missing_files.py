@@ -11,6 +11,7 @@ import pandas as pd
 import pytest
 
 from dask_tfrecord import (
+    ConcurrentWriteError,
     CorruptRecordError,
     DestinationError,
     FileChangedError,
@@ -18,6 +19,7 @@ from dask_tfrecord import (
     Snapshot,
     export,
     index,
+    inspection,
     read_tfrecord,
     take,
     to_tfrecord,
@@ -138,3 +140,30 @@ def test_nothing_is_dropped_where_nothing_is_missing(tmp_path: Path) -> None:
     shutil.copytree(tmp_path, tmp_path.parent / "copy", copy_function=shutil.copy)
     remove(tmp_path.parent / "copy", 1)
     assert index(tmp_path.parent / "copy", missing="drop").records == 4
+
+
+@pytest.mark.parametrize("step", ["snapshot_files", "renew_snapshot", "create_snapshot"])
+def test_an_overwrite_while_index_reads_is_named_as_the_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    path = tmp_path / "data"
+    written(path)
+    for file in [*path.glob("day=*/part-*")]:  # other modification times, or foreign names
+        if step == "create_snapshot":
+            file.rename(file.with_name(f"x{file.name}"))
+        else:
+            shutil.copy(file, file.with_suffix(".new"))
+            file.with_suffix(".new").replace(file)
+    if step == "create_snapshot":
+        shutil.rmtree(path / "_tfrecord")
+    original = getattr(inspection, step)
+
+    def overtaken(*arguments: Any, **keywords: Any) -> Any:
+        monkeypatch.undo()
+        to_tfrecord(days(4), path, partition_on="day", overwrite=True)
+        return original(*arguments, **keywords)
+
+    monkeypatch.setattr(inspection, step, overtaken)
+    with pytest.raises(ConcurrentWriteError, match="another write was committed while index read the files"):
+        index(path)
+    assert numbers(path) == [4]
