@@ -5,9 +5,9 @@
 
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from contextlib import suppress
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
 import dask
@@ -19,31 +19,14 @@ from dask_tfrecord.errors import TFRecordError
 Argument = TypeVar("Argument")
 Result = TypeVar("Result")
 
-# Evaluated on scheduler and workers, where this package may be missing, so it must not refer to the package.
-# Returns a bool, True if the package can be imported, and the installed versions, the version in use first. A
-# directory that an uninstallation left is a namespace package, which has a spec without an origin.
-_PROBE = """(lambda metadata, util: (
-    getattr(util.find_spec("dask_tfrecord"), "origin", None) is not None,
-    [package.version for package in metadata.distributions(name="dask-tfrecord")],
-))(__import__("importlib.metadata").metadata, __import__("importlib.util").util)"""
-
+_PACKAGE = "dask-tfrecord"
 _SCHEDULER = "the scheduler"
 
 # Most workers that an error message lists.
 _LISTED_WORKERS = 8
 
 
-class _Client(Protocol):
-    """The part of `distributed.Client` that is used here."""
-
-    asynchronous: bool
-
-    def nthreads(self) -> Mapping[str, int]: ...
-    def run(self, function: Any, *args: Any, workers: list[str], on_error: str) -> dict[str, Any]: ...
-    def run_on_scheduler(self, function: Any, *args: Any) -> Any: ...
-
-
-# For each client: the addresses of workers (and the scheduler) that passed the check.
+# For each client: the addresses of the workers that passed the check.
 _checked: WeakKeyDictionary[Any, set[str]] = WeakKeyDictionary()
 
 
@@ -79,17 +62,25 @@ def check_cluster(scheduler: Any = None) -> None:
     if client is None or client.asynchronous:
         return
     checked = _checked.setdefault(client, set())
-    answers: dict[str, Any] = {}
+    problems: dict[str, list[str]] = {}
     with suppress(Exception):  # an unreachable cluster raises its own error when it gets the tasks
-        workers = [address for address in client.nthreads() if address not in checked]
-        if _SCHEDULER not in checked:
-            answers[_SCHEDULER] = _probe_scheduler(client)
-        if workers:
-            answers |= client.run(eval, _PROBE, workers=workers, on_error="return")
-    problems = {address: problem for address, answer in answers.items() if (problem := _problem(answer))}
-    checked.update(answers.keys() - problems.keys())
+        if checked and checked.issuperset(client.nthreads()):
+            return
+        versions = client.get_versions(packages=[_PACKAGE])
+        answers = {_SCHEDULER: versions["scheduler"]}
+        answers |= {f"worker {address}": answer for address, answer in versions["workers"].items()}
+        for name, answer in answers.items():
+            if problem := _problem(answer["packages"][_PACKAGE]):
+                problems.setdefault(problem, []).append(name)
+        if not problems:
+            checked.update((_SCHEDULER, *versions["workers"]))
     if problems:
-        raise _cluster_error(problems)
+        listed = "; ".join(f"{problem} on {_enumerate(names)}" for problem, names in problems.items())
+        raise TFRecordError(
+            f"the cluster cannot run dask_tfrecord: {listed}",
+            advice=f"install dask-tfrecord {library_version()} there and restart it, or compute without the "
+            'cluster under dask.config.set(scheduler="threads")',
+        )
 
 
 def warn_client(message: str, category: type[Warning] = UserWarning) -> None:
@@ -99,23 +90,14 @@ def warn_client(message: str, category: type[Warning] = UserWarning) -> None:
     warn(message, category, 4)
 
 
-def _probe_scheduler(client: _Client) -> Any:
-    try:
-        return client.run_on_scheduler(eval, _PROBE)
-    except ImportError as error:
-        return error
-    except ValueError:  # the scheduler's configuration forbids run_on_scheduler
-        return None
-
-
-def _client_of(scheduler: Any) -> _Client | None:
+def _client_of(scheduler: Any) -> Any:
     """The client through which Dask computes, or None without a cluster."""
     try:
         get = get_scheduler(scheduler=scheduler)
     except Exception:  # an invalid scheduler: Dask raises a clear error when it computes
         return None
-    client: _Client | None = getattr(get, "__self__", None)
-    return client if hasattr(client, "run_on_scheduler") else None
+    client = getattr(get, "__self__", None)
+    return client if hasattr(client, "get_versions") else None
 
 
 def _is_in_task(distributed: Any) -> bool:
@@ -126,33 +108,14 @@ def _is_in_task(distributed: Any) -> bool:
     return True
 
 
-def _problem(answer: Any) -> str:
-    """Describe what is wrong with the answer to the probe; empty if nothing is wrong or it is unknown."""
-    if isinstance(answer, ImportError):  # a module that the probe or the package needs is blocked
-        return "dask_tfrecord cannot be imported"
-    if not isinstance(answer, tuple):  # another failure, for example of a worker that is shutting down
-        return ""
-    importable, versions = answer
-    if not importable:
-        return "dask_tfrecord cannot be imported"
+def _problem(version: str | None) -> str:
+    """Describe what is wrong with the version that the scheduler or a worker has installed."""
     ours = library_version()
-    if versions and "unknown" != ours != versions[0]:
-        return f"dask_tfrecord is version {versions[0]}"
-    return ""
+    if ours == "unknown" or version == ours:
+        return ""
+    return "dask_tfrecord is not installed" if version is None else f"dask_tfrecord is version {version}"
 
 
-def _cluster_error(problems: Mapping[str, str]) -> TFRecordError:
-    by_problem: dict[str, list[str]] = {}
-    for address, problem in problems.items():
-        by_problem.setdefault(problem, []).append(address if address == _SCHEDULER else f"worker {address}")
-    listed = (f"{problem} on {_enumerate(addresses)}" for problem, addresses in by_problem.items())
-    return TFRecordError(
-        f"the cluster cannot run dask_tfrecord: {'; '.join(listed)}",
-        advice=f"install dask-tfrecord {library_version()} there and restart it, or compute without the "
-        'cluster under dask.config.set(scheduler="threads")',
-    )
-
-
-def _enumerate(addresses: list[str]) -> str:
-    hidden = len(addresses) - _LISTED_WORKERS
-    return ", ".join(addresses[:_LISTED_WORKERS]) + (f" and {hidden:,} more" if hidden > 0 else "")
+def _enumerate(names: list[str]) -> str:
+    hidden = len(names) - _LISTED_WORKERS
+    return ", ".join(names[:_LISTED_WORKERS]) + (f" and {hidden:,} more" if hidden > 0 else "")

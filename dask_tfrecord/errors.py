@@ -280,6 +280,8 @@ def literal(value: Any) -> str:
 
 
 def _type_literal(type_: pa.DataType) -> str:
+    if isinstance(type_, pa.FixedShapeTensorType):
+        return f"pa.fixed_shape_tensor({literal(type_.value_type)}, {list(type_.shape)})"
     if pa.types.is_list(type_):
         return f"pa.list_({literal(type_.value_type)})"
     if pa.types.is_large_list(type_):

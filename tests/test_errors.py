@@ -131,7 +131,31 @@ def test_a_write_has_no_remedy_of_a_read() -> None:
 
 @pytest.mark.parametrize(
     "type_",
-    [pa.int8(), pa.float64(), pa.bool_(), pa.timestamp("us", "UTC"), pa.duration("s"), pa.decimal128(5, 2)],
+    [
+        pa.int8(),
+        pa.bool_(),
+        pa.float16(),
+        pa.float32(),
+        pa.float64(),
+        pa.date32(),
+        pa.date64(),
+        pa.time32("s"),
+        pa.time64("ns"),
+        pa.timestamp("us", "Europe/Zurich"),
+        pa.timestamp("s"),
+        pa.duration("ms"),
+        pa.decimal128(9, 2),
+        pa.decimal256(40, 2),
+        pa.list_(pa.large_string()),
+        pa.large_list(pa.list_(pa.binary())),
+        pa.list_(pa.float32(), 3),
+        pa.fixed_shape_tensor(pa.int32(), [2, 2]),
+        pa.dictionary(pa.int32(), pa.string(), ordered=True),
+        pa.binary(4),
+        pa.large_binary(),
+        pa.null(),
+    ],
+    ids=str,
 )
 def test_the_code_of_a_type_makes_the_type(type_: pa.DataType) -> None:
     assert eval(literal({"x": pa.list_(type_)}), {"pa": pa}) == {"x": pa.list_(type_)}

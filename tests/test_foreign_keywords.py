@@ -17,7 +17,7 @@ import pytest
 import dask_tfrecord
 from dask_tfrecord import Snapshot, TFRecordError, read_tfrecord, to_tfrecord
 from dask_tfrecord.feed import flight, stream
-from dask_tfrecord.foreign_keywords import FOREIGN_KEYWORDS, unknown_keywords
+from dask_tfrecord.foreign_keywords import foreign_keywords, unknown_keywords
 
 PAGE = Path(__file__).parents[1] / "docs" / "migrating.md"
 
@@ -123,7 +123,9 @@ def test_every_function_names_only_keywords_that_it_has() -> None:
     )
     for function in (read_tfrecord, to_tfrecord, *public, flight.serve, stream.serve, stream.write_feather):
         known = inspect.signature(function).parameters
-        unknown = [(row, name) for row in FOREIGN_KEYWORDS for name in row.names.split() if name not in known]
+        unknown = [
+            (row, name) for row in foreign_keywords() for name in row.names.split() if name not in known
+        ]
         for row, name in unknown:
             for value in ("text", *row.values):
                 advice = refusal(function, **{name: value}).partition("; ")[2]
@@ -154,7 +156,7 @@ def test_the_loaders_of_frameworks_name_the_right_keyword(name: str, keyword: st
 def test_values_of_other_tools_become_values_that_are_accepted(ddf: dd.DataFrame, tmp_path: Path) -> None:
     to_tfrecord(ddf, tmp_path, partition_on="day")
     usual = {"partition_on": "day", "compute": False}
-    for row in FOREIGN_KEYWORDS:
+    for row in foreign_keywords():
         for value in row.values:
             message = refusal(to_tfrecord, ddf, tmp_path, **{row.names.split()[0]: value})
             _, passed, call = message.partition("; pass ")
@@ -170,7 +172,7 @@ def test_values_of_other_tools_become_values_that_are_accepted(ddf: dd.DataFrame
 
 def test_the_page_for_migrating_shows_the_table() -> None:
     lines = ["| keyword elsewhere | of | here |", "|---|---|---|"]
-    for row in FOREIGN_KEYWORDS:
+    for row in foreign_keywords():
         ours = (
             re.sub(r" \| | or ", "` or `", f"`{row.ours.replace('{}', '')}`") if row.ours else row.otherwise
         )
@@ -187,7 +189,7 @@ _CELL = re.compile(r'(?:option\(")?(\w+)(?:"?, |=)"?(?:SaveMode.)?([\w.]*)"?')
 def test_the_other_tables_of_the_page_say_the_same() -> None:
     """What the cells say about a keyword of the table is what the error says."""
     known = inspect.signature(to_tfrecord).parameters.keys() | inspect.signature(read_tfrecord).parameters
-    names = {name for row in FOREIGN_KEYWORDS for name in row.names.split()}
+    names = {name for row in foreign_keywords() for name in row.names.split()}
     checked = []
     for theirs, ours in re.findall(r"^\| (`.*?`.*?) \| (.*) \|$", PAGE.read_text(), re.MULTILINE):
         for name, value in _CELL.findall(theirs):

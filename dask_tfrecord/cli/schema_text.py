@@ -3,10 +3,9 @@
 from typing import Any, Literal, get_args
 
 import click
-import pyarrow as pa
 
 import dask_tfrecord
-from dask_tfrecord import Schema
+from dask_tfrecord import Remedy, Schema
 from dask_tfrecord.cli.escapes import printable
 from dask_tfrecord.cli.options import READ_DEFAULTS
 
@@ -54,32 +53,7 @@ def schema_text(path: Any, form: Form, read: dict[str, Any]) -> str:
 
 
 def _python(schema: Schema) -> str:
-    fields = "".join(f"        ({item.name!r}, {type_code(item.type)}),\n" for item in schema.fields)
+    # A remedy shows its value as Python code.
+    codes = {item.name: str(Remedy("type", item.type)).removeprefix("type=") for item in schema.fields}
+    fields = "".join(f"        ({name!r}, {code}),\n" for name, code in codes.items())
     return f"import pyarrow as pa\n\nschema = pa.schema(\n    [\n{fields}    ]\n)"
-
-
-def type_code(type_: pa.DataType) -> str:
-    """Return Python code that makes an Arrow type."""
-    kinds = pa.types
-    if isinstance(type_, pa.FixedShapeTensorType):
-        return f"pa.fixed_shape_tensor({type_code(type_.value_type)}, {list(type_.shape)})"
-    if kinds.is_dictionary(type_):
-        ordered = ", ordered=True" if type_.ordered else ""
-        return f"pa.dictionary({type_code(type_.index_type)}, {type_code(type_.value_type)}{ordered})"
-    if kinds.is_fixed_size_list(type_):
-        return f"pa.list_({type_code(type_.value_type)}, {type_.list_size})"
-    if kinds.is_list(type_) or kinds.is_large_list(type_):
-        name = "large_list" if kinds.is_large_list(type_) else "list_"
-        return f"pa.{name}({type_code(type_.value_type)})"
-    if kinds.is_fixed_size_binary(type_):
-        return f"pa.binary({type_.byte_width})"
-    if kinds.is_decimal(type_):
-        return f"pa.decimal{type_.bit_width}({type_.precision}, {type_.scale})"
-    if kinds.is_timestamp(type_):
-        return f"pa.timestamp({type_.unit!r}{'' if type_.tz is None else f', tz={type_.tz!r}'})"
-    if kinds.is_time(type_) or kinds.is_duration(type_):
-        name = "duration" if kinds.is_duration(type_) else f"time{type_.bit_width}"
-        return f"pa.{name}({type_.unit!r})"
-    names = {"bool": "bool_", "halffloat": "float16", "float": "float32", "double": "float64"}
-    names |= {"date32[day]": "date32", "date64[ms]": "date64"}
-    return f"pa.{names.get(str(type_), str(type_))}()"

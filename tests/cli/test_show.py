@@ -15,7 +15,6 @@ import pytest
 from conftest import Run
 
 import dask_tfrecord
-from dask_tfrecord.cli.schema_text import type_code
 from dask_tfrecord.files.window import WINDOW_BYTES
 
 SCRIPT = Path(sys.executable).parent / "dask-tfrecord"
@@ -145,38 +144,6 @@ def test_inspect_lists_all_codecs(run: Run, people: Path) -> None:
 
 def test_the_arrow_schema_is_one_column_per_line(run: Run, people: Path) -> None:
     assert run("schema", people).stdout == "name: string\nborn: int64\ntags: list<item: string>\n"
-
-
-@pytest.mark.parametrize(
-    "type_",
-    [
-        pa.int8(),
-        pa.bool_(),
-        pa.float16(),
-        pa.float32(),
-        pa.float64(),
-        pa.date32(),
-        pa.date64(),
-        pa.time32("s"),
-        pa.time64("ns"),
-        pa.timestamp("us", "Europe/Zurich"),
-        pa.timestamp("s"),
-        pa.duration("ms"),
-        pa.decimal128(9, 2),
-        pa.decimal256(40, 2),
-        pa.list_(pa.large_string()),
-        pa.large_list(pa.list_(pa.binary())),
-        pa.list_(pa.float32(), 3),
-        pa.fixed_shape_tensor(pa.int32(), [2, 2]),
-        pa.dictionary(pa.int32(), pa.string(), ordered=True),
-        pa.binary(4),
-        pa.large_binary(),
-        pa.null(),
-    ],
-    ids=str,
-)
-def test_the_code_of_a_type_makes_the_same_type(type_: pa.DataType) -> None:
-    assert eval(type_code(type_), {"pa": pa}) == type_
 
 
 def test_the_python_schema_is_code_of_the_same_columns(run: Run, people: Path) -> None:
