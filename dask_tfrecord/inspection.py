@@ -45,9 +45,16 @@ from dask_tfrecord.files.options import ReadOptions
 from dask_tfrecord.files.part_names import is_part
 from dask_tfrecord.files.side_files import without_side_files
 from dask_tfrecord.files.storage.filesystem import Filesystem
-from dask_tfrecord.files.storage.listing import PathLike, list_directory, list_files, with_trailing_slash
+from dask_tfrecord.files.storage.listing import (
+    PathLike,
+    column_paths,
+    list_directory,
+    list_files,
+    path_column,
+    unquoted_column,
+    with_trailing_slash,
+)
 from dask_tfrecord.files.storage.not_found import nothing_at
-from dask_tfrecord.files.storage.paths import unquoted_path
 from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.public_functions import public_function
 from dask_tfrecord.schema.model import Schema
@@ -327,12 +334,11 @@ def verify(
         if snapshot is not None:
             return _verify_snapshot(store, snapshot)
     listing = list_files(path, storage_options, filesystem)
-    listing = listing.keep(without_side_files(listing.store, listing.files, keep=listing.spelled_out))
-    schema, reason_for_bytes = sampled_schema(listing.store, listing.files, record_type)
-    reports = verify_files(listing.store, listing.files, schema.record_type, compute_each)
-    paths = [listing.store.public(file.path) for file in listing.files]
+    store, files = listing.store, without_side_files(listing.store, listing.files, keep=listing.spelled_out)
+    schema, reason_for_bytes = sampled_schema(store, files, record_type)
+    reports = verify_files(store, files, schema.record_type, compute_each)
     return _report_frame(
-        paths,
+        [*map(store.public, column_paths(files["path"]))],
         reports,
         schema,
         [None] * len(reports),
@@ -343,14 +349,17 @@ def verify(
 def _verify_snapshot(store: Store, snapshot: Snapshot) -> pd.DataFrame:
     """Verify the files that a snapshot lists, and report files that it does not list."""
     entries = {listed_path(store, entry.path): entry for entry in snapshot.files}
-    found = {unquoted_path(file.path): file for file in list_directory(store)}
-    others = [file for path, file in found.items() if path not in entries]
-    others = [file for file in without_side_files(store, others, data=entries) if not is_part(file.path)]
-    unlisted = {file.path for file in others}
-    found = {path: file for path, file in found.items() if path in entries or file.path in unlisted}
-    verified = verify_files(store, [*found.values()], snapshot.schema.record_type, compute_each)
+    found = list_directory(store)
+    is_listed = pa.array(
+        [path in entries for path in column_paths(unquoted_column(found["path"]))], pa.bool_()
+    )
+    others = without_side_files(store, found.filter(pc.invert(is_listed)), data=entries)
+    unlisted = [path for path in column_paths(others["path"]) if not is_part(path)]
+    found = found.filter(pc.or_(is_listed, pc.is_in(found["path"], path_column(unlisted))))
+    verified = verify_files(store, found, snapshot.schema.record_type, compute_each)
     missing = unreadable("the file is missing, but the dataset's snapshot lists it")
-    reports = {**dict.fromkeys(entries, missing), **dict(zip(found, verified, strict=True))}
+    paths = column_paths(unquoted_column(found["path"]))
+    reports = {**dict.fromkeys(entries, missing), **dict(zip(paths, verified, strict=True))}
     differs: list[str | None] = [
         describe_changes(report, entries[path]) if path in entries else "the snapshot does not list it"
         for path, report in reports.items()

@@ -5,14 +5,17 @@ A name alone leaves nothing out: the content must also be what no TFRecord file 
 
 import logging
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable
 from concurrent.futures import ThreadPoolExecutor
+
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from dask_tfrecord.codec import HEADER_BYTES
 from dask_tfrecord.codec.codecs import decompressor, detect, is_frame
 from dask_tfrecord.codec.file_signatures import LOOK_BYTES, looks_like
 from dask_tfrecord.errors import TFRecordError
-from dask_tfrecord.files.storage.listing import FileInfo
+from dask_tfrecord.files.storage.listing import FileInfo, column_paths, path_column, table_infos
 from dask_tfrecord.files.storage.paths import name_of
 from dask_tfrecord.files.storage.store import Store
 
@@ -32,8 +35,8 @@ _MOST_NAMES = 5
 
 
 def without_side_files(
-    store: Store, files: Sequence[FileInfo], *, data: Iterable[str] = (), keep: Collection[str] = ()
-) -> list[FileInfo]:
+    store: Store, files: pa.Table, *, data: Iterable[str] = (), keep: Collection[str] = ()
+) -> pa.Table:
     """Return the files without those that plainly are no TFRecord files, and log which they are.
 
     A file is kept if a data file has the same suffix, and all files are kept if none has another suffix.
@@ -42,17 +45,23 @@ def without_side_files(
     ----------
     store : Store
         The place of the files.
-    files : sequence of FileInfo
-        The files.
+    files : pyarrow.Table
+        The file list.
     data : iterable of str
         Paths of other files, which are known to be data.
     keep : collection of str
         Paths of files that are kept.
     """
-    candidates = [file for file in files if file.path not in keep and _suffix(file.path)]
+    of_files = map(_suffix, column_paths(files["path"]))
+    is_candidate = [suffix is not None for suffix in of_files]
+    candidates = [
+        file
+        for file in table_infos(files.filter(pa.array(is_candidate, pa.bool_())))
+        if file.path not in keep
+    ]
     suffixes = {_suffix(path) for path in data} if candidates else set()
     if not candidates or (len(candidates) == len(files) and not suffixes):
-        return list(files)
+        return files
     with ThreadPoolExecutor(_THREADS) as pool:
         plain = list(pool.map(lambda file: _is_plainly_other(store, file), candidates))
     pairs = list(zip(candidates, plain, strict=True))
@@ -68,7 +77,7 @@ def without_side_files(
             names,
             more,
         )
-    return [file for file in files if file.path not in skipped]
+    return files.filter(pc.invert(pc.is_in(files["path"], path_column(skipped))))
 
 
 def _suffix(path: str) -> str | None:

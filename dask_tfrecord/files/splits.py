@@ -56,7 +56,7 @@ class Partitions(Sequence[tuple[Split, ...]]):
     Attributes
     ----------
     rows : pyarrow.Table
-        A row for each split: the columns of `info_table`, ``records``, and if a file is split, ``start`` and
+        A row for each split: the columns of a file list, ``records``, and if a file is split, ``start`` and
         ``stop``, in which null is the start and the end of the file. Other columns describe the file.
     starts : numpy.ndarray
         Partition ``k`` has the rows from ``starts[k]`` up to ``starts[k + 1]``.
@@ -125,7 +125,7 @@ class Partitions(Sequence[tuple[Split, ...]]):
 
 
 def table_token(table: pa.Table) -> str:
-    """Return a hash of a table of `info_table` or of the columns of `Partitions` that describe splits."""
+    """Return a hash of a file list, or of the columns of `Partitions` that describe splits."""
     flat = table.combine_chunks().flatten()
     # It is not defined what a buffer holds in the place of a null. No number here is negative.
     columns = [one.cast(pa.int64()).fill_null(-1) if one.null_count else one for one in flat.columns]

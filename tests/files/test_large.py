@@ -21,7 +21,7 @@ from dask_tfrecord.files.entry import Block
 from dask_tfrecord.files.options import ReadOptions
 from dask_tfrecord.files.reading import count_records, read_table
 from dask_tfrecord.files.splits import Split
-from dask_tfrecord.files.storage.listing import list_files
+from dask_tfrecord.files.storage.listing import list_files, table_infos
 from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.schema.model import Schema
 
@@ -41,7 +41,8 @@ def sizes(count: int) -> list[int]:
 
 
 def whole(path: Path) -> tuple[Store, Split]:
-    store, [file], *_ = list_files(path)
+    store, files, *_ = list_files(path)
+    [file] = table_infos(files)
     return store, Split(file)
 
 

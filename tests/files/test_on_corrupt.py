@@ -238,11 +238,12 @@ from dask_tfrecord.files.damage import DamagePolicy, Losses
 from dask_tfrecord.files.options import ReadOptions
 from dask_tfrecord.files.reading import read_table
 from dask_tfrecord.files.splits import Split
-from dask_tfrecord.files.storage.listing import list_files
+from dask_tfrecord.files.storage.listing import list_files, table_infos
 from dask_tfrecord.schema.model import Schema
 
 def read(path):
-    store, [file], *_ = list_files(path)
+    store, files, *_ = list_files(path)
+    [file] = table_infos(files)
     options = ReadOptions(damage=DamagePolicy("skip"))
     types = {"bytes": {"record": pa.binary()}}.get(sys.argv[1], {"n": pa.int64()})
     schema = Schema.from_arrow(pa.schema(types), record_type=sys.argv[1])

@@ -21,7 +21,7 @@ from dask_tfrecord.files.options import ReadOptions, WriteOptions
 from dask_tfrecord.files.reading import count_records, read_table
 from dask_tfrecord.files.splits import Split
 from dask_tfrecord.files.storage import open_file
-from dask_tfrecord.files.storage.listing import list_files
+from dask_tfrecord.files.storage.listing import list_files, table_infos
 from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.files.writing import DirectoryGroup, GroupedRows, write_files
 from dask_tfrecord.schema.model import Schema
@@ -102,7 +102,8 @@ def places(written: Written, web: Web) -> Iterator[dict[str, tuple[str, dict[str
 
 def whole(place: tuple[str, dict[str, Any]], name: str) -> tuple[Store, Split]:
     root, options = place
-    store, [file], *_ = list_files(f"{root}/{name}", options)
+    store, files, *_ = list_files(f"{root}/{name}", options)
+    [file] = table_infos(files)
     return store, Split(file)
 
 
@@ -233,7 +234,8 @@ def test_a_server_that_hangs_up_is_an_error(
 
 
 def test_no_message_holds_the_secret_of_a_url(server: Web) -> None:
-    store, [file], *_ = list_files(f"{server.url}/data.tfrecord?Signature=hunter2")
+    store, files, *_ = list_files(f"{server.url}/data.tfrecord?Signature=hunter2")
+    [file] = table_infos(files)
     server.cut = 10
     with pytest.raises(TFRecordError) as caught:
         read_table(store, Split(file), SCHEMA, ReadOptions())

@@ -22,7 +22,7 @@ from dask_tfrecord.files.entry import FileEntry
 from dask_tfrecord.files.options import ReadOptions, WriteOptions
 from dask_tfrecord.files.reading import read_table
 from dask_tfrecord.files.splits import Split
-from dask_tfrecord.files.storage.listing import list_files
+from dask_tfrecord.files.storage.listing import list_files, table_infos
 from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.files.writing import DirectoryGroup, GroupedRows, write_files
 from dask_tfrecord.schema.model import Schema
@@ -71,7 +71,8 @@ def write(
 
 
 def read(root: Path, entry: FileEntry, schema: pa.Schema) -> pa.Table:
-    store, [file], *_ = list_files(root / entry.path)
+    store, files, *_ = list_files(root / entry.path)
+    [file] = table_infos(files)
     plan = Schema.from_arrow(schema, "bytes" if schema.types == [pa.binary()] else "example")
     return read_table(store, Split(file), plan, ReadOptions())
 

@@ -69,9 +69,8 @@ class TestS3Store(S3Suite):
         for name in ("", "country=US/", "country=US_$folder$"):
             store.fs.call_s3("put_object", Bucket=bucket, Key=f"{key}/{name}", Body=b"")
         assert self.read(place) == [1]
-        assert [file.size for file in list_files(f"{place}/*", self.options).files] == [
-            file.size for file in list_files(place, self.options).files
-        ]
+        of_glob, of_directory = (list_files(path, self.options).files for path in (f"{place}/*", place))
+        assert of_glob["size"] == of_directory["size"]
         with pytest.raises(FileNotFoundError, match="country=US: no visible"):
             list_files(f"{place}/country=US/", self.options)
 
@@ -138,6 +137,6 @@ class TestS3Store(S3Suite):
             server.put_object(bucket, f"{key}/{number:03d}.tfrecord", b"")
         paths = [f"{place}/{number:03d}.tfrecord" for number in reversed(range(200))]
         with noted_requests() as requests:
-            files = list_files(paths, self.options).files
-        assert [f"s3://{file.path}" for file in files] == paths
+            found = list_files(paths, self.options).paths
+        assert [f"s3://{path}" for path in found] == paths
         assert [method for method, _ in requests] == ["list_objects_v2"]

@@ -1,6 +1,5 @@
 """Build a snapshot of existing files: every file is read once. Nothing is stored here."""
 
-from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
@@ -25,7 +24,7 @@ from dask_tfrecord.files.part_names import is_part
 from dask_tfrecord.files.reading import run_kernel
 from dask_tfrecord.files.splits import Split
 from dask_tfrecord.files.storage.checksum import ChecksumStore
-from dask_tfrecord.files.storage.listing import FileInfo, table_infos
+from dask_tfrecord.files.storage.listing import column_paths, table_infos
 from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.files.window import changed_since_snapshot
 from dask_tfrecord.schema.model import Schema
@@ -69,7 +68,7 @@ def create_snapshot(dataset: ReadPlan, compute_each: ComputeEach, run: str) -> S
     SchemaError
         For a value that does not fit its column.
     """
-    files = [split.file for splits in dataset.partitions for split in splits]
+    files = dataset.partitions.rows
     partition_names = dataset.partition_values
     schema = dataset.schema.select(name for name in dataset.schema.names if name not in partition_names)
     partitioning = dataset.schema.select(partition_names).fields if partition_names else ()
@@ -88,7 +87,7 @@ def create_snapshot(dataset: ReadPlan, compute_each: ComputeEach, run: str) -> S
             file.stamp,
         )
         for file, content, of_columns, of_file in zip(
-            files, contents, columns, values or [()] * len(files), strict=True
+            table_infos(files), contents, columns, values or [()] * len(files), strict=True
         )
     ]
     compressions = {content.compression for content in contents}
@@ -140,13 +139,13 @@ def renew_snapshot(
     """
     listed = list(zip(table_infos(files), snapshot.files, strict=True))
     changed = pc.invert(are_proven(files, file_table(snapshot).rows))
-    unproven = [replace(file, crc32c=None) for file in table_infos(files.filter(changed))]
+    unproven = files.filter(changed)
+    unproven = unproven.set_column(
+        unproven.column_names.index("crc32c"), "crc32c", pa.nulls(len(unproven), pa.uint32())
+    )
     contents = _read_files(store, unproven, snapshot.schema, ReadOptions(), compute_each)
     columns = statistics.file_statistics(snapshot.schema, [content.columns for content in contents])
-    read = {
-        file.path: (content, of_columns)
-        for file, content, of_columns in zip(unproven, contents, columns, strict=True)
-    }
+    read = dict(zip(column_paths(unproven["path"]), zip(contents, columns, strict=True), strict=True))
     entries = []
     for file, entry in listed:
         content, of_columns = read.get(file.path, (None, ()))
@@ -167,11 +166,10 @@ def renew_snapshot(
 
 
 def _read_files(
-    store: Store, files: Sequence[FileInfo], schema: Schema, options: ReadOptions, compute_each: ComputeEach
+    store: Store, files: pa.Table, schema: Schema, options: ReadOptions, compute_each: ComputeEach
 ) -> list[_Content]:
     read = partial(_read_split, store, schema, options)
-    contents = merge_by_file(read, _merge, store, files, options, compute_each)
-    return [contents[file.path] for file in files]
+    return merge_by_file(read, _merge, store, files, options, compute_each)
 
 
 def _merge(first: _Content, second: _Content) -> _Content:

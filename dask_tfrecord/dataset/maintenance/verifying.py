@@ -1,9 +1,10 @@
 """Read files completely, and report damage, drift from the schema, and differences from a snapshot."""
 
-from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
+
+import pyarrow as pa
 
 from dask_tfrecord.codec import RecordType, crc32c_combine, scan
 from dask_tfrecord.dataset.read.inferred_schema import infer_schema
@@ -19,7 +20,6 @@ from dask_tfrecord.files.options import ReadOptions
 from dask_tfrecord.files.reading import run_kernel
 from dask_tfrecord.files.splits import Split
 from dask_tfrecord.files.storage.checksum import ChecksumStore
-from dask_tfrecord.files.storage.listing import FileInfo
 from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.files.window import WINDOW_BYTES
 from dask_tfrecord.schema.model import Schema
@@ -58,15 +58,14 @@ def unreadable(problem: str) -> FileReport:
 
 
 def verify_files(
-    store: Store, files: Sequence[FileInfo], record_type: RecordType, compute_each: ComputeEach
+    store: Store, files: pa.Table, record_type: RecordType, compute_each: ComputeEach
 ) -> list[FileReport]:
     """Read files completely, in tasks, and return a report for each file."""
     verify = partial(_verify_split, store, record_type)
-    reports = merge_by_file(verify, _merge, store, files, _LENIENT, compute_each)
-    return [reports[file.path] for file in files]
+    return merge_by_file(verify, _merge, store, files, _LENIENT, compute_each)
 
 
-def sampled_schema(store: Store, files: Sequence[FileInfo], record_type: AskedType) -> tuple[Schema, str]:
+def sampled_schema(store: Store, files: pa.Table, record_type: AskedType) -> tuple[Schema, str]:
     """Return the schema that `read_tfrecord` infers from a sample.
 
     For a feature of several kinds, the first kind decides. Damage in the sample is skipped if it would raise.

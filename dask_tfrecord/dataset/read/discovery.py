@@ -9,7 +9,7 @@ import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import compress, pairwise, starmap
+from itertools import pairwise, starmap
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -50,12 +50,10 @@ from dask_tfrecord.files.part_names import is_part
 from dask_tfrecord.files.splits import BlockIndex
 from dask_tfrecord.files.storage.listing import (
     INFO_SCHEMA,
-    FileInfo,
     Listing,
     PathLike,
     as_paths,
     column_paths,
-    info_table,
     list_files,
     table_infos,
     with_trailing_slash,
@@ -77,9 +75,9 @@ class Discovered:
     store : Store
         The place of the files.
     files : pyarrow.Table
-        The data files in the order of their rows, as `info_table` returns files. With a snapshot, the other
-        columns are what it says of the files, as in a `FileTable`, but ``records`` is null if nothing proves
-        that the snapshot describes the present content. Only the blocks of such a file may be used.
+        The file list, in the order of the rows of the data. With a snapshot, the other columns are what it
+        says of the files, as in a `FileTable`, but ``records`` is null if nothing proves that the snapshot
+        describes the present content. Only the blocks of such a file may be used.
     partition_values : dict of str to pyarrow.Array
         The partition columns: a value for each file.
     schema : Schema
@@ -175,11 +173,11 @@ def _discover_by_listing(
     """List the files, and infer the columns that the request leaves open from a sample of the records."""
     requested = request.requested
     listing = list_files(paths, request.storage_options, request.filesystem)
-    listing = listing.keep(committed_files(listing, use_snapshot=request.use_snapshot))
+    listing = committed_files(listing, use_snapshot=request.use_snapshot)
     values = values_from_directories(listing, requested)
     mask, names = choose_files(listing, values.get(SPLIT), request.split)
     values = _with_split({name: column.filter(mask) for name, column in values.items()}, names, request)
-    files = tuple(compress(listing.files, mask.to_pylist()))
+    files = listing.files.filter(mask)
     is_inferred = request.known_record_type == "infer"
     options = replace(request.options, is_type_inferred=is_inferred)
     columns = infer_columns(
@@ -191,7 +189,7 @@ def _discover_by_listing(
     )
     return Discovered(
         listing.store,
-        info_table(files),
+        files,
         values,
         with_partition_columns(columns.schema, partition_fields(values, requested), requested),
         replace(options, evidence=columns.evidence),
@@ -224,7 +222,7 @@ def _discover_by_snapshot(
             requested,
             [item.name for item in fields],
             request.known_record_type,
-            partial(_sample, store, table_infos(files), request.options, request, compute_each),
+            partial(_sample, store, files, request.options, request, compute_each),
             certain=request.infer == "all",
         )
         fields = [item for item in fields if item.name not in requested.excluded]
@@ -262,13 +260,10 @@ def _of_splits(found: Discovered, snapshot: Snapshot, request: ReadRequest) -> D
     """Choose the files of some splits of a dataset with a snapshot."""
     stored, store = file_table(snapshot).values, found.store
     known = stored[SPLIT].combine_chunks() if SPLIT in stored.column_names else None
-    infos = table_infos(found.files)
-    described: frozenset[str] = frozenset()
+    listing = Listing(store, found.files, store.root, counts=(len(found.files),))
     if known is None:
-        described = described_directories(
-            store, {parent_of(store.join("x")), *(parent_of(one.path) for one in infos)}
-        )
-    listing = Listing(store, tuple(infos), store.root, counts=(len(infos),), described=described)
+        directories = {parent_of(store.join("x")), *map(parent_of, listing.paths)}
+        listing = listing._replace(described=described_directories(store, directories))
     mask, names = choose_files(listing, known, request.split)
     values = {name: column.filter(mask) for name, column in found.partition_values.items()}
     if known is None:
@@ -396,7 +391,7 @@ def _may_match(predicate: Predicate | None, found: Discovered, described: pa.Tab
 
 def _sample(
     store: Store,
-    files: Sequence[FileInfo],
+    files: pa.Table,
     options: ReadOptions,
     request: ReadRequest,
     compute_each: ComputeEach,

@@ -214,7 +214,7 @@ class FoundSplits:
 
     def _glob(self, name: str) -> str | None:
         """Return a glob that matches the files of one split only."""
-        paths = [file.path for file in self.listing.files]
+        paths = self.listing.paths
         own = {path for path, split in zip(paths, self.names, strict=True) if split == name}
         if not own:
             return None
@@ -234,7 +234,7 @@ def find_splits(listing: Listing) -> FoundSplits | None:
     TFRecordError
         If the description of a dataset is not JSON.
     """
-    store, paths = listing.store, [unquoted_path(file.path) for file in listing.files]
+    store, paths = listing.store, list(map(unquoted_path, listing.paths))
     described = listing.described | _described_by_names(store, listing, paths)
     if not described and not any("/Split-" in path for path in paths):
         return None

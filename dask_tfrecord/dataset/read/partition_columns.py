@@ -30,7 +30,7 @@ def values_from_directories(listing: Listing, requested: RequestedColumns) -> di
     if not requested.hive:
         return {}
     start = len(unquoted_path(listing.base))
-    directories = [parent_of(unquoted_path(file.path)[start:]) for file in listing.files]
+    directories = [parent_of(unquoted_path(path)[start:]) for path in listing.paths]
     try:
         values = _parse_values(directories, requested)
     except SchemaError as error:

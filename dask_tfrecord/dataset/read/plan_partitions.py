@@ -27,7 +27,7 @@ def plan_partitions(
     Parameters
     ----------
     files : pyarrow.Table
-        The files to read, as `info_table` returns them. The column ``records``, if there is one, is the
+        The file list. The column ``records``, if there is one, is the
         number of records of each file, null if unknown. The splits of a file get its other columns, too.
     blocks : mapping of int to FileEntry or BlockIndex, optional
         What is known of files, by their numbers. A file that is larger than a partition is split if its

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from dask_tfrecord.codec import FeatureKey
 from dask_tfrecord.dataset.query.comparison_keys import comparison_key, has_nan, is_comparable
 from dask_tfrecord.dataset.query.predicates import Outcomes, Predicate, possible_outcomes
-from dask_tfrecord.dataset.query.ranges import file_ranges
+from dask_tfrecord.dataset.query.ranges import Mask, file_ranges
 from dask_tfrecord.dataset.read.read_task import Partition, RowRanges
 from dask_tfrecord.dataset.read.requested_columns import origin_clash
 from dask_tfrecord.dataset.snapshot.column_statistics import STATISTICS, read_statistics, statistics_name
@@ -28,7 +28,7 @@ from dask_tfrecord.files.options import ReadOptions
 from dask_tfrecord.files.reading import PATH_TYPE
 from dask_tfrecord.files.splits import Partitions, Split, table_token
 from dask_tfrecord.files.storage.change_check import check_unchanged
-from dask_tfrecord.files.storage.listing import INFO_SCHEMA, FileInfo, column_paths, info_table
+from dask_tfrecord.files.storage.listing import INFO_SCHEMA, column_paths, distinct
 from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.schema.model import Field, Schema
 
@@ -60,8 +60,7 @@ class ReadPlan:
     refused_features : frozenset of str
         Partition columns that must not be features: the user has not chosen which of the two to read.
     pruned_files : pyarrow.Table
-        Files that are in no partition only because of the statistics in a snapshot, as `info_table` returns
-        files.
+        The list of the files that are in no partition only because of the statistics in a snapshot.
     ignored_features : frozenset of str
         Features that records may have though no column reads them.
     index : tuple of (str, str or None)
@@ -90,7 +89,7 @@ class ReadPlan:
     def summary(self) -> str:
         """The files, rows and bytes that are read, and the partitions, in one line."""
         rows = self.partitions.rows
-        sizes, counts = rows["size"].take(self._first_splits), rows["records"]
+        sizes, counts = distinct(rows)["size"], rows["records"]
         parts = [f"{len(sizes):,} files"]
         if not counts.null_count and not self.options.damage.skips:
             before = "" if self.filters is None else " before filters"
@@ -173,10 +172,11 @@ class ReadPlan:
 
     def with_file_checks(self, partition: Partition, indices: Iterable[int]) -> Partition:
         """Let the task of a partition check the files of all partitions that are not in ``indices``."""
-        others = self._infos(sorted(set(range(self.npartitions)).difference(indices)))
-        pruned = partition.pruned_files
-        pruned = pruned if isinstance(pruned, pa.Table) else info_table(pruned)
-        return replace(partition, pruned_files=pa.concat_tables([pruned, others]))
+        is_other = np.ones(self.npartitions, bool)
+        is_other[list(indices)] = False
+        others = self._file_list(self._splits_of(is_other))
+        pruned = [] if partition.pruned_files is None else [partition.pruned_files]
+        return replace(partition, pruned_files=pa.concat_tables([*pruned, others]))
 
     def is_unchanged(self, indices: Iterable[int]) -> bool:
         """Check that the files of some partitions are unchanged since they were listed.
@@ -192,19 +192,23 @@ class ReadPlan:
             If a file changed.
         """
         try:
-            check_unchanged(self.store, pa.concat_tables([self._infos(indices), self.pruned_files]))
+            is_wanted = np.zeros(self.npartitions, bool)
+            is_wanted[list(indices)] = True
+            files = self._file_list(self._splits_of(is_wanted))
+            check_unchanged(self.store, pa.concat_tables([files, self.pruned_files]))
         except FileChangedError:
             raise
         except Exception:  # the store failed; the tasks report that when they read the files
             return False
         return True
 
-    def _infos(self, indices: Iterable[int]) -> pa.Table:
-        """Return the files of some partitions."""
-        is_wanted = np.zeros(self.npartitions, bool)
-        is_wanted[list(indices)] = True
-        mask = np.repeat(is_wanted, self.partitions.counts)
-        return self.partitions.rows.select(INFO_SCHEMA.names).filter(pa.array(mask, pa.bool_()))
+    def _splits_of(self, partitions: Mask) -> npt.NDArray[np.int64]:
+        """Return the numbers of the splits of the partitions that a mask selects."""
+        return np.flatnonzero(np.repeat(partitions, self.partitions.counts))
+
+    def _file_list(self, splits: npt.NDArray[np.int64]) -> pa.Table:
+        """Return the files of some splits, without what a snapshot says of the files."""
+        return self.partitions.rows.select(INFO_SCHEMA.names).take(pa.array(splits, pa.int64()))
 
     def _allowed_features(self, schema: Schema) -> tuple[FeatureKey, ...] | None:
         """Return all features that records may have; None if any other feature is ignored."""
@@ -234,7 +238,7 @@ class ReadPlan:
         """
         if not self.is_described:
             return {}
-        rows = self.partitions.rows.take(self._first_splits)
+        rows = distinct(self.partitions.rows)
         rows = rows.filter(rows["file_records"].is_valid())
         paths = column_paths(rows["path"])
         numbers = (rows[name].to_pylist() for name in ("bytes", "file_records", "crc32c"))
@@ -249,13 +253,6 @@ class ReadPlan:
         rows = self.partitions.rows
         names = [name for name in rows.column_names if not name.startswith(STATISTICS)]
         return replace(self, partitions=Partitions(rows.select(names), self.partitions.starts))
-
-    @cached_property
-    def _first_splits(self) -> pa.Array:
-        """The number of the first split of each file. A file may be listed twice."""
-        paths = self.partitions.rows["path"].combine_chunks()
-        _, first = np.unique(paths.dictionary_encode().indices.to_numpy(), return_index=True)
-        return pa.array(first)
 
     def can_prune(self, predicate: Predicate) -> bool:
         """Return True if files may be left out, since something is known about the predicate's columns."""
@@ -309,23 +306,18 @@ class ReadPlan:
         ranges = tuple((ends[at], ends[at + 1]) for at in needed.tolist())
         return tuple(splits[at] for at in needed.tolist()), needed, ranges
 
-    def _pruned(
-        self, index: int, needed: Numbers, outcomes: Outcomes | None
-    ) -> tuple[FileInfo, ...] | pa.Table:
+    def _pruned(self, index: int, needed: Numbers, outcomes: Outcomes | None) -> pa.Table | None:
         """Return the files that are left out only because of statistics, which the task checks.
 
         ``outcomes`` are the outcomes of the predicate without the statistics.
         """
-        pruned: tuple[FileInfo, ...] = ()
+        found = [self.pruned_files] if index == 0 and len(self.pruned_files) else []  # one task checks them
         if outcomes is not None:
             is_pruned = outcomes.true[self._rows(index)].copy()
             is_pruned[needed] = False
             if is_pruned.any():
-                splits = self.partitions[index]
-                pruned = tuple(splits[at].file for at in np.flatnonzero(is_pruned).tolist())
-        if index == 0 and len(self.pruned_files):  # one task checks them
-            return pa.concat_tables([info_table(pruned), self.pruned_files])
-        return pruned
+                found.insert(0, self._file_list(self._rows(index).start + np.flatnonzero(is_pruned)))
+        return pa.concat_tables(found) if found else None
 
     def _rows(self, index: int) -> slice:
         """Return the numbers of the splits of a partition."""

@@ -20,7 +20,6 @@ from dask_tfrecord.files.options import ReadOptions
 from dask_tfrecord.files.reading import read_split, read_table, rows_without_columns
 from dask_tfrecord.files.splits import Split
 from dask_tfrecord.files.storage.change_check import check_unchanged
-from dask_tfrecord.files.storage.listing import FileInfo
 from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.schema.model import Field, Schema
 from dask_tfrecord.schema.storage_values import load
@@ -56,9 +55,9 @@ class Partition:
     allowed_features : tuple of (str, bool), optional
         All features that records may have, each with True for a feature list. Another feature is an error.
         None allows every feature.
-    pruned_files : tuple of FileInfo or pyarrow.Table
-        Files that are left out because of the statistics in a snapshot. The task checks that these files are
-        unchanged, since otherwise the statistics prove nothing. A table is one that `info_table` made.
+    pruned_files : pyarrow.Table, optional
+        The list of the files that are left out because of the statistics in a snapshot. The task checks that
+        these files are unchanged, since otherwise the statistics prove nothing.
     """
 
     store: Store
@@ -70,7 +69,7 @@ class Partition:
     filter_fields: tuple[Field, ...] = ()
     row_ranges: RowRanges | None = None
     allowed_features: tuple[FeatureKey, ...] | None = None
-    pruned_files: tuple[FileInfo, ...] | pa.Table = ()
+    pruned_files: pa.Table | None = None
 
     def __repr__(self) -> str:
         return f"Partition({self.file_names or 'no files'})"
@@ -104,7 +103,7 @@ class Partition:
         """
         counted = [split.file for split in self.splits if self._count(split) is not None]
         for files in (self.pruned_files, counted):
-            check_unchanged(self.store, files)
+            check_unchanged(self.store, files or ())
         losses = Losses(self.options.damage)
         tables = [self._filter(self._read_split(split, losses)) for split in self.splits]
         losses.finish(warn)
@@ -120,7 +119,7 @@ class Partition:
         if not self._stored_columns.fields:
             yield self.read(warn)
             return
-        check_unchanged(self.store, self.pruned_files)
+        check_unchanged(self.store, self.pruned_files or ())
         losses = Losses(self.options.damage)
         try:
             for split in self.splits:

@@ -1,11 +1,13 @@
 """Which records show the columns of files without a snapshot: a bounded sample, or all records."""
 
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial, reduce
 from itertools import accumulate
+
+import pyarrow as pa
 
 from dask_tfrecord.dataset.read.map_files import merge_all
 from dask_tfrecord.files.damage import DamagePolicy
@@ -13,7 +15,7 @@ from dask_tfrecord.files.find_blocks import ComputeEach
 from dask_tfrecord.files.inference import AskedType, Sample, sample_split
 from dask_tfrecord.files.options import ReadOptions
 from dask_tfrecord.files.splits import Split
-from dask_tfrecord.files.storage.listing import FileInfo
+from dask_tfrecord.files.storage.listing import distinct, table_infos
 from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.files.window import WINDOW_BYTES
 
@@ -34,9 +36,7 @@ _THREADS = 16
 _EMPTY_BYTES = 20
 
 
-def take_sample(
-    store: Store, files: Sequence[FileInfo], *, record_type: AskedType, options: ReadOptions
-) -> Sample:
+def take_sample(store: Store, files: pa.Table, *, record_type: AskedType, options: ReadOptions) -> Sample:
     """Read records of the first file, the last file and some files between.
 
     More files are read if these records show no column, or a column without any value. With
@@ -51,24 +51,29 @@ def take_sample(
     """
     if record_type == "bytes":
         return Sample("bytes")
+    files = distinct(files)
     sample = partial(sample_split, store, options=options, record_type=record_type)
     with ThreadPoolExecutor(_THREADS) as pool:
         chosen = _choose(files)
         samples = dict(
-            zip(chosen, pool.map(partial(sample, limit=_RECORDS), map(Split, chosen)), strict=True)
+            zip(chosen, pool.map(partial(sample, limit=_RECORDS), _splits(files, chosen)), strict=True)
         )
         if _needs_more(samples.values()):
             more, windows = _choose_more(files)
             lenient = replace(options, damage=DamagePolicy("skip"))
             sample = partial(sample, options=lenient, windows=windows)
-            samples |= zip(more, pool.map(sample, map(Split, more)), strict=True)
-    in_order = [samples[file] for file in dict.fromkeys(files) if file in samples]
+            samples |= zip(more, pool.map(sample, _splits(files, more)), strict=True)
+    in_order = [samples[row] for row in sorted(samples)]
     return _with_record_type(reduce(Sample.merged, in_order, Sample(record_type)), record_type)
+
+
+def _splits(files: pa.Table, rows: list[int]) -> list[Split]:
+    return list(map(Split, table_infos(files.take(pa.array(rows, pa.int64())))))
 
 
 def sample_all(
     store: Store,
-    files: Sequence[FileInfo],
+    files: pa.Table,
     *,
     record_type: AskedType,
     options: ReadOptions,
@@ -88,15 +93,16 @@ def sample_all(
     return _with_record_type(merged, record_type)
 
 
-def _choose(files: Sequence[FileInfo]) -> list[FileInfo]:
-    """Return a few files, in their order; the choice is the same at every call.
+def _choose(files: pa.Table) -> list[int]:
+    """Return the numbers of a few files, in their order; the choice is the same at every call.
 
     Empty files are chosen only if all files are empty.
     """
-    files = [file for file in files if file.size is None or file.size > _EMPTY_BYTES] or files
-    middle = range(1, len(files) - 1)
-    some = random.Random(len(files)).sample(middle, min(len(middle), _FILES - 2))
-    return [files[at] for at in sorted({0, *some, len(files) - 1})]
+    sizes = files["size"].to_pylist()
+    rows = [at for at, size in enumerate(sizes) if size is None or size > _EMPTY_BYTES] or range(len(sizes))
+    middle = range(1, len(rows) - 1)
+    some = random.Random(len(rows)).sample(middle, min(len(middle), _FILES - 2))
+    return [rows[at] for at in sorted({0, *some, len(rows) - 1})]
 
 
 def _needs_more(samples: Iterable[Sample]) -> bool:
@@ -107,18 +113,18 @@ def _needs_more(samples: Iterable[Sample]) -> bool:
     return not merged.features or any(not feature.kinds for feature in merged.features)
 
 
-def _choose_more(files: Sequence[FileInfo]) -> tuple[list[FileInfo], int]:
-    """Return additional files and the number of windows to read of each.
+def _choose_more(files: pa.Table) -> tuple[list[int], int]:
+    """Return the numbers of additional files and the number of windows to read of each.
 
     All files of a small dataset are chosen, and some files of a large one.
     """
-    sized = [file for file in dict.fromkeys(files) if file.size is not None]
-    if len(sized) <= _MORE_FILES and sum(file.size or 0 for file in sized) <= _MORE_BYTES:
-        return sized, _MORE_WINDOWS
-    some = random.Random(len(files)).sample(sized, min(len(sized), _MORE_FILES))
+    sizes = {at: size for at, size in enumerate(files["size"].to_pylist()) if size is not None}
+    if len(sizes) <= _MORE_FILES and sum(sizes.values()) <= _MORE_BYTES:
+        return [*sizes], _MORE_WINDOWS
+    some = random.Random(len(files)).sample([*sizes], min(len(sizes), _MORE_FILES))
     windows = max(1, _MORE_BYTES // WINDOW_BYTES // len(some))
-    costs = accumulate(min(file.size or 0, windows * WINDOW_BYTES) for file in some)
-    return [file for file, cost in zip(some, costs, strict=True) if cost <= _MORE_BYTES], windows
+    costs = accumulate(min(sizes[at], windows * WINDOW_BYTES) for at in some)
+    return [at for at, cost in zip(some, costs, strict=True) if cost <= _MORE_BYTES], windows
 
 
 def _with_record_type(sample: Sample, record_type: AskedType) -> Sample:

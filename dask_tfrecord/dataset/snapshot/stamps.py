@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dask_tfrecord.files.entry import FileEntry
-from dask_tfrecord.files.storage.listing import list_directory
+from dask_tfrecord.files.storage.listing import column_paths, list_directory
 from dask_tfrecord.files.storage.open_file import stamp_of
 from dask_tfrecord.files.storage.store import Store
 
@@ -36,7 +36,9 @@ def with_stamps(store: Store, files: Sequence[FileEntry]) -> list[FileEntry]:
         if store.renames:
             stamps = {file.path: stamp_of(store.look(store.join(file.path))) for file in files}
         else:
-            stamps = {store.relative(info.path): info.stamp for info in list_directory(store)}
+            listed = list_directory(store)
+            paths = map(store.relative, column_paths(listed["path"]))
+            stamps = dict(zip(paths, listed["stamp"].to_pylist(), strict=True))
     except Exception:  # a commit must not fail because stamps are missing
         return list(files)
     return [replace(file, stamp=stamps.get(file.path, "")) for file in files]

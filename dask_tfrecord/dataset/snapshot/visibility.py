@@ -1,6 +1,6 @@
 """Which files are committed: those in a snapshot, and those of other tools, but none of an open write."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -15,11 +15,10 @@ from dask_tfrecord.errors import CorruptRecordError, Remedy, TFRecordError
 from dask_tfrecord.files.part_names import PART_NAME, is_part, run_of
 from dask_tfrecord.files.side_files import without_side_files
 from dask_tfrecord.files.storage.listing import (
-    FileInfo,
     Listing,
-    directory_table,
+    column_paths,
     list_directory,
-    table_infos,
+    path_column,
     unquoted_column,
 )
 from dask_tfrecord.files.storage.not_found import unfinished_only
@@ -55,7 +54,7 @@ def snapshot_files(store: Store, snapshot: Snapshot) -> pa.Table:
     if foreign:  # an overwrite may not have removed them yet, or has removed them since the listing
         foreign -= {listed_path(store, path) for path in replaced_paths(store, snapshot)}
         store.fs.invalidate_cache()
-        foreign &= {unquoted_path(file.path) for file in (list_directory(store) if foreign else ())}
+        foreign &= {*map(unquoted_path, column_paths(list_directory(store)["path"]))} if foreign else foreign
     if foreign:
         raise TFRecordError(
             f"the dataset's snapshot does not list {len(foreign):,} of the files here",
@@ -76,7 +75,7 @@ def listed_and_others(store: Store, snapshot: Snapshot) -> tuple[pa.Table, list[
     CorruptRecordError
         If a file is missing or has another size.
     """
-    present, rows = directory_table(store), file_table(snapshot).rows
+    present, rows = list_directory(store), file_table(snapshot).rows
     present_paths = unquoted_column(present["path"])
     paths = pc.binary_join_element_wise(listed_path(store, ""), rows["path"], "").cast(pa.binary())
     files = present.take(pc.index_in(paths, present_paths))
@@ -87,13 +86,13 @@ def listed_and_others(store: Store, snapshot: Snapshot) -> tuple[pa.Table, list[
         if first >= 0:
             entry = (rows["path"], rows["bytes"], files["size"])
             raise _lost_file(store, *(column[first].as_py() for column in entry))
-    others: list[FileInfo] = []
+    others = present[:0]
     if len(present) > len(files):
-        others = table_infos(present.filter(pc.invert(pc.is_in(present_paths, paths))))
-    if any(not is_part(file.path) for file in others):
+        others = present.filter(pc.invert(pc.is_in(present_paths, paths)))
+    if not all(map(is_part, column_paths(others["path"]))):
         others = without_side_files(store, others, data=rows["path"].to_pylist())
     columns = [*files.drop_columns(["crc32c"]).columns, rows["crc32c"]]
-    return pa.table(columns, schema=files.schema), [unquoted_path(file.path) for file in others]
+    return pa.table(columns, schema=files.schema), column_paths(unquoted_column(others["path"]))
 
 
 def _lost_file(store: Store, path: str, recorded: int, size: int | None) -> CorruptRecordError:
@@ -110,7 +109,7 @@ def _lost_file(store: Store, path: str, recorded: int, size: int | None) -> Corr
 
 def without_missing_files(store: Store, snapshot: Snapshot) -> Snapshot:
     """Return the snapshot without the files that do not exist."""
-    present, files = directory_table(store), file_table(snapshot)
+    present, files = list_directory(store), file_table(snapshot)
     if store.local:  # a broken link has no size
         present = present.filter(present["size"].is_valid())
     paths = pc.binary_join_element_wise(listed_path(store, ""), files.rows["path"], "").cast(pa.binary())
@@ -162,8 +161,8 @@ def newest_snapshot(store: Store) -> tuple[Snapshot, pa.Table] | None:
     return None
 
 
-def committed_files(listing: Listing, *, use_snapshot: bool) -> tuple[FileInfo, ...]:
-    """Return the files of a listing without the uncommitted files of this library and other formats.
+def committed_files(listing: Listing, *, use_snapshot: bool) -> Listing:
+    """Return a listing without the uncommitted files of this library and other formats.
 
     A snapshot decides which files are committed. Without one, the files of open runs are uncommitted. Files
     that the user named one by one are always returned.
@@ -178,23 +177,27 @@ def committed_files(listing: Listing, *, use_snapshot: bool) -> tuple[FileInfo, 
     store = listing.store
     files = without_side_files(store, listing.files, keep=listing.spelled_out)
     known_roots: dict[str, bool] = {}
-    parts: dict[str, list[FileInfo]] = {}  # files by the root of their dataset
-    for file in files:
-        if is_part(file.path) and file.path not in listing.spelled_out:
-            root = _dataset_root(store, parent_of(file.path), known_roots)
+    parts: dict[str, list[str]] = {}  # paths by the root of their dataset
+    for path in column_paths(files["path"]):
+        if is_part(path) and path not in listing.spelled_out:
+            root = _dataset_root(store, parent_of(path), known_roots)
             if root is not None:
-                parts.setdefault(root, []).append(file)
+                parts.setdefault(root, []).append(path)
     uncommitted: set[str] = set()
     for root, of_root in parts.items():
         uncommitted |= _uncommitted_paths(Store(store.fs, root), of_root, use_snapshot=use_snapshot)
-    uncommitted -= listing.spelled_out
-    committed = tuple(file for file in files if file.path not in uncommitted)
-    if not committed:
+    committed = listing.keep(_without(files, uncommitted - listing.spelled_out))
+    if not len(committed.files):
         place = store.public(store.root)
         raise FileNotFoundError(f"{place}: {unfinished_only(store.public(min(parts)))}")
     if use_snapshot and listing.base:
-        _check_complete(store, committed)
+        _check_complete(store, committed.paths)
     return committed
+
+
+def _without(files: pa.Table, paths: Collection[str]) -> pa.Table:
+    """Return a file list without the files with these paths."""
+    return files.filter(pc.invert(pc.is_in(files["path"], path_column(paths)))) if paths else files
 
 
 def _dataset_root(store: Store, directory: str, known: dict[str, bool]) -> str | None:
@@ -216,14 +219,14 @@ def _dataset_root(store: Store, directory: str, known: dict[str, bool]) -> str |
     return None
 
 
-def _uncommitted_paths(store: Store, files: Sequence[FileInfo], *, use_snapshot: bool) -> set[str]:
+def _uncommitted_paths(store: Store, paths: Sequence[str], *, use_snapshot: bool) -> set[str]:
     """Return the paths of those data files that are not committed, and of all files that commits replace."""
     try:
         snapshot = find_snapshot(store)
     except TFRecordError as error:
         if use_snapshot:
             raise
-        if unfinished := _of_open_runs(store, files, None):
+        if unfinished := _of_open_runs(store, paths, None):
             raise error.replaced(
                 problem=f"{error.problem}, so it is unknown if the files of an unfinished write, such as "
                 f"{store.public(min(unfinished))}, are committed",
@@ -232,61 +235,53 @@ def _uncommitted_paths(store: Store, files: Sequence[FileInfo], *, use_snapshot:
             ) from None
         return set()
     if snapshot is None or not use_snapshot:
-        uncommitted = _of_open_runs(store, files, snapshot)
+        uncommitted = _of_open_runs(store, paths, snapshot)
     else:
-        uncommitted = {file.path for file in files}.difference(map(store.join, file_table(snapshot).paths))
+        uncommitted = {*paths}.difference(map(store.join, file_table(snapshot).paths))
     replaced = () if snapshot is None else replaced_paths(store, snapshot)
     return uncommitted.union(map(store.join, replaced))
 
 
-def _check_complete(store: Store, files: Sequence[FileInfo]) -> None:
+def _check_complete(store: Store, paths: Sequence[str]) -> None:
     """Raise for the data files of a write if other files of the same write are missing."""
-    incomplete = _incomplete_writes([file.path for file in files])
+    writes: dict[tuple[str, int], dict[str, str]] = {}
+    for path in paths:
+        part = PART_NAME.fullmatch(name_of(path))
+        if part and "=" not in name_of(parent_of(path)):  # an empty partition has no file in a directory
+            writes.setdefault((part["run"], int(part["count"])), {})[part["index"]] = path
+    incomplete = [files for (_, count), files in writes.items() if len(files) < count]
     if incomplete:
         raise TFRecordError(
             "the file belongs to a write that has not finished: other files of the write are missing",
-            path=store.public(incomplete[0]),
+            path=store.public(next(iter(incomplete[0].values()))),
             advice="write the dataset again",
             remedies=[Remedy("use_snapshot", False, "read the files that exist")],
         )
 
 
-def _incomplete_writes(paths: Sequence[str]) -> list[str]:
-    """Return the data files whose names show that files of other partitions of the same write are missing.
-
-    Files in partition directories are left out: an empty partition has no file there.
-    """
-    writes: dict[tuple[str, int], dict[str, str]] = {}
-    for path in paths:
-        part = PART_NAME.fullmatch(name_of(path))
-        if part and "=" not in name_of(parent_of(path)):
-            writes.setdefault((part["run"], int(part["count"])), {})[part["index"]] = path
-    return [path for (_, count), files in writes.items() if len(files) < count for path in files.values()]
-
-
-def data_files(store: Store) -> list[FileInfo]:
+def data_files(store: Store) -> pa.Table:
     """Do as `visible_files`, without the files that plainly are no TFRecord files."""
     return without_side_files(store, visible_files(store))
 
 
-def visible_files(store: Store) -> list[FileInfo]:
+def visible_files(store: Store) -> pa.Table:
     """Return the visible files in the root, without those of open runs and those that commits replace."""
     files = list_directory(store)
-    if not files or not open_runs(store):
+    if not len(files) or not open_runs(store):
         return files
     snapshot = intact_snapshot(store)
     replaced = () if snapshot is None else replaced_paths(store, snapshot)
-    hidden = _of_open_runs(store, files, snapshot).union(map(store.join, replaced))
-    return [file for file in files if file.path not in hidden]
+    hidden = _of_open_runs(store, column_paths(files["path"]), snapshot)
+    return _without(files, hidden.union(map(store.join, replaced)))
 
 
-def _of_open_runs(store: Store, files: Sequence[FileInfo], snapshot: Snapshot | None) -> set[str]:
+def _of_open_runs(store: Store, paths: Sequence[str], snapshot: Snapshot | None) -> set[str]:
     """Return the paths of the data files of runs that are running or were interrupted before their commit."""
-    if not any(is_part(file.path) for file in files):
+    if not any(map(is_part, paths)):
         return set()
     runs = [run for run in open_runs(store) if snapshot is None or not has_committed(snapshot, run)]
     listed = {store.join(path) for path in file_table(snapshot).paths} if runs and snapshot else set()
-    made_by = {file.path: run_of(file.path) for file in files} if runs else {}
+    made_by = {path: run_of(path) for path in paths} if runs else {}
     return {
         path
         for path, made in made_by.items()  # the names of older versions hold only the first digits of the run

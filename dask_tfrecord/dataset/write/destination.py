@@ -84,6 +84,6 @@ def check_destination(store: Store, mode: Mode = "create") -> int:
             remedies=change_remedies(store, "it"),
             function="to_tfrecord",
         )
-    if mode == "create" and (files := visible_files(store)):
+    if mode == "create" and len(files := visible_files(store)):
         raise refusal(store, files)
     return newest

@@ -22,7 +22,7 @@ from dask_tfrecord.files.options import ReadOptions
 from dask_tfrecord.files.reading import count_records
 from dask_tfrecord.files.splits import Split
 from dask_tfrecord.files.storage.checksum import ChecksumStore
-from dask_tfrecord.files.storage.listing import FileInfo, listing_of
+from dask_tfrecord.files.storage.listing import FileInfo, column_paths, listing_of, table_infos
 from dask_tfrecord.files.storage.paths import parent_of
 from dask_tfrecord.files.storage.redaction import redact_errors
 from dask_tfrecord.files.storage.store import Store
@@ -49,7 +49,7 @@ def check_existing_data(
     newest = newest_snapshot(store)
     if newest is not None:
         check_agreement(newest[0], schema, partitioning, store, index)
-    elif files := data_files(store):
+    elif len(files := data_files(store)):
         refuse_datasets_below(store, "whose files would belong to both")
         if SPLIT not in [item.name for item in partitioning]:
             _check_one_split(store)
@@ -92,17 +92,17 @@ def adopt_foreign_files(store: Store, schema: Schema, partitioning: Sequence[Fie
     files. Raise ConcurrentWriteError if a file is removed or replaced meanwhile.
     """
     files = data_files(store)
-    if not files:
+    if not len(files):
         return None
     values = _partition_values(store, files, partitioning)
     with files_unchanged(store), ThreadPoolExecutor(_THREADS) as pool:
         existing = _foreign_schema(store, files, schema)
-        entries = list(pool.map(lambda file: _entry(store, file), files))
+        entries = list(pool.map(lambda file: _entry(store, file), table_infos(files)))
     entries = [replace(entry, values=row) for entry, row in zip(entries, values, strict=True)]
     return Snapshot(tuple(entries), existing, None, "", library_version(), tuple(partitioning), 0)
 
 
-def _foreign_schema(store: Store, files: Sequence[FileInfo], schema: Schema) -> Schema:
+def _foreign_schema(store: Store, files: pa.Table, schema: Schema) -> Schema:
     """Return the schema of files without a snapshot.
 
     Columns without any value get the types of the write. All other columns keep the inferred types, which
@@ -179,15 +179,14 @@ def _column_error(problem: str, name: str, root: str) -> SchemaError:
     )
 
 
-def _partition_values(
-    store: Store, files: Sequence[FileInfo], partitioning: Sequence[Field]
-) -> list[tuple[Any, ...]]:
+def _partition_values(store: Store, files: pa.Table, partitioning: Sequence[Field]) -> list[tuple[Any, ...]]:
     """Return the partition values of foreign files, from the names of their directories."""
-    directories = [parent_of(store.relative(file.path)) for file in files]
+    paths = column_paths(files["path"])
+    directories = [parent_of(store.relative(path)) for path in paths]
     expected = [item.name for item in partitioning]
-    for directory, file in dict(zip(directories, files, strict=True)).items():
+    for directory, path in dict(zip(directories, paths, strict=True)).items():
         names = [name for name, _ in hive.parse(directory)]
-        _check_partitioning(expected, names, store.public(file.path))
+        _check_partitioning(expected, names, store.public(path))
     texts = hive.value_texts(directories)
     try:
         columns = [

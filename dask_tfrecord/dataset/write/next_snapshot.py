@@ -15,6 +15,7 @@ from dask_tfrecord.dataset.write.existing import adopt_foreign_files, check_agre
 from dask_tfrecord.dataset.write.overwriting import listed_files
 from dask_tfrecord.dataset.write.run import WriteRun
 from dask_tfrecord.files.entry import FileEntry
+from dask_tfrecord.files.storage.listing import column_paths
 from dask_tfrecord.files.storage.paths import parent_of
 
 
@@ -111,7 +112,7 @@ def _ancestors(current: Snapshot | None) -> tuple[str, ...]:
 def _overwritten_files(run: WriteRun, current: Snapshot | None) -> list[str]:
     """Return the existing data files that the overwrite was planned to remove, relative to the root."""
     run.store.fs.invalidate_cache()
-    present = [run.store.relative(file.path) for file in visible_files(run.store)]
+    present = map(run.store.relative, column_paths(visible_files(run.store)["path"]))
     planned = run.replaceable | listed_files(current)
     return [path for path in present if path in planned and not run.owns(path)]
 

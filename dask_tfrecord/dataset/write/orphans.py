@@ -11,7 +11,7 @@ from dask_tfrecord.dataset.snapshot.snapshot_file import read_part
 from dask_tfrecord.dataset.snapshot.versions import versions
 from dask_tfrecord.dataset.write.staging import finish_newest, remove_staging
 from dask_tfrecord.files.part_names import is_part, run_of
-from dask_tfrecord.files.storage.listing import list_directory
+from dask_tfrecord.files.storage.listing import column_paths, list_directory
 from dask_tfrecord.files.storage.store import Store, Upload
 
 logger = logging.getLogger(__name__)
@@ -67,7 +67,7 @@ def _unlisted_files(store: Store) -> dict[str, list[str]]:
     A run removes its staging directory last, so runs without one have left nothing. Data files with their
     names were copied here, or belong to another dataset in a subdirectory.
     """
-    parts = [file.path for file in list_directory(store) if is_part(file.path)]
+    parts = [path for path in column_paths(list_directory(store)["path"]) if is_part(path)]
     runs: dict[str, list[str]] = {run: [] for run in open_runs(store)}
     numbers = versions(store)  # after listing the files, so that a commit in between is included
     listed = _listed_files(store, numbers)

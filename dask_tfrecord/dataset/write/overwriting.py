@@ -6,6 +6,9 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from dask_tfrecord.codec.codecs import is_frame
 from dask_tfrecord.dataset.snapshot.model import Snapshot, file_table
 from dask_tfrecord.dataset.snapshot.names import METADATA_DIRECTORY, exported_files
@@ -19,7 +22,7 @@ from dask_tfrecord.errors import (
     TFRecordError,
 )
 from dask_tfrecord.files.side_files import first_bytes
-from dask_tfrecord.files.storage.listing import SIDE_FILES, FileInfo
+from dask_tfrecord.files.storage.listing import SIDE_FILES, FileInfo, table_infos
 from dask_tfrecord.files.storage.local_links import linked_directories
 from dask_tfrecord.files.storage.paths import name_of
 from dask_tfrecord.files.storage.redaction import redact_errors
@@ -59,7 +62,7 @@ def replaceable_files(store: Store) -> frozenset[str]:
     if store.local:
         _refuse_links(store)
     listed = listed_files(intact_snapshot(store))
-    unlisted = [file for file in files if store.relative(file.path) not in listed]
+    unlisted = [file for file in table_infos(files) if store.relative(file.path) not in listed]
     exported = exported_files(store)
     described = [
         name for name in sorted(SIDE_FILES.difference(exported)) if store.fs.exists(store.join(name))
@@ -80,11 +83,11 @@ def listed_files(snapshot: Snapshot | None) -> frozenset[str]:
     return frozenset(file_table(snapshot).paths) if snapshot else frozenset()
 
 
-def refusal(store: Store, files: Sequence[FileInfo]) -> DestinationError:
+def refusal(store: Store, files: pa.Table) -> DestinationError:
     """Return the error for writing a new dataset to a directory with these files and without a snapshot."""
-    count, size = len(files), sum(file.size or 0 for file in files)
+    count, size = len(files), pc.sum(files["size"]).as_py() or 0
     total = f"{count:,} files with {size:,} bytes" if count > 1 else f"a file with {size:,} bytes"
-    foreign = _foreign_files(store, files[:_MOST_FILES])
+    foreign = _foreign_files(store, table_infos(files[:_MOST_FILES]))
     if foreign:
         problem, remedies = f"the directory already holds files, such as {_names(foreign[:1])}", []
     else:

@@ -9,8 +9,8 @@ import pyarrow.compute as pc
 
 from dask_tfrecord.files.storage.listing import (
     FileInfo,
-    directory_table,
     info_table,
+    list_directory,
     table_infos,
     unquoted_column,
 )
@@ -32,7 +32,7 @@ def check_unchanged(store: Store, files: Sequence[FileInfo] | pa.Table) -> None:
     store : Store
         The place of the files.
     files : sequence of FileInfo or pyarrow.Table
-        The files. A table is one that `info_table` made.
+        The files, as objects or as a file list.
 
     Raises
     ------
@@ -56,7 +56,7 @@ def check_unchanged(store: Store, files: Sequence[FileInfo] | pa.Table) -> None:
 def _without_unchanged(store: Store, files: pa.Table) -> pa.Table:
     """Return the files that a new listing of the dataset does not show to be unchanged."""
     store.fs.invalidate_cache()
-    listed = directory_table(store)
+    listed = list_directory(store)
     found = listed.take(pc.index_in(unquoted_column(files["path"]), unquoted_column(listed["path"])))
     is_same = pc.and_(
         pc.equal(found["stamp"], files["stamp"]),

@@ -3,15 +3,16 @@
 import os
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import islice
 from typing import Any, NamedTuple
 from urllib.parse import quote, urlsplit
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from fsspec import AbstractFileSystem
 from fsspec.asyn import AsyncFileSystem
 from fsspec.utils import glob_translate
@@ -74,21 +75,22 @@ class FileInfo:
         return f"FileInfo({without_credentials(path)!r}, {self.size}, {self.stamp!r})"
 
 
-# The attributes of a `FileInfo` as columns of a table. Names of files need not be valid Unicode.
+# The columns of every file list. A file list is a table with a row for each file. Its other columns say what
+# else is known of the files. Names of files need not be valid Unicode.
 INFO_SCHEMA = pa.schema(
     {"path": pa.binary(), "size": pa.int64(), "stamp": pa.string(), "crc32c": pa.uint32()}
 )
 
 
 def info_table(files: Iterable[FileInfo]) -> pa.Table:
-    """Return a table with a row for each file, and the attributes of `FileInfo` as columns."""
+    """Return the file list of some files: a row for each file, with the columns of `INFO_SCHEMA`."""
     rows = [(file.path, file.size, file.stamp, file.crc32c) for file in files]
     paths, *others = zip(*rows, strict=True) if rows else [()] * len(INFO_SCHEMA)
     return pa.table([path_column(paths), *map(list, others)], schema=INFO_SCHEMA)
 
 
 def table_infos(table: pa.Table) -> list[FileInfo]:
-    """Return the files of a table that `info_table` or `directory_table` made."""
+    """Return the files of a file list as objects, for the task that reads them."""
     others = (table[name].to_pylist() for name in INFO_SCHEMA.names[1:])
     return list(map(FileInfo, column_paths(table["path"]), *others))
 
@@ -101,6 +103,13 @@ def path_column(paths: Iterable[str]) -> pa.Array:
 def column_paths(column: pa.Array | pa.ChunkedArray) -> list[str]:
     """Return the paths in the column of a table."""
     return [path.decode(errors="surrogateescape") for path in column.to_pylist()]
+
+
+def distinct(files: pa.Table) -> pa.Table:
+    """Return a file list without the repetitions of files."""
+    codes = files["path"].combine_chunks().dictionary_encode().indices.to_numpy()
+    first = np.unique(codes, return_index=True)[1]
+    return files if len(first) == len(files) else files.take(pa.array(first))
 
 
 def unquoted_column(paths: pa.ChunkedArray) -> pa.ChunkedArray:
@@ -117,8 +126,8 @@ class Listing(NamedTuple):
     ----------
     store : Store
         Where the files are. Its root is the first path.
-    files : tuple of FileInfo
-        The files, in the order of their rows.
+    files : pyarrow.Table
+        The file list, with the columns of `INFO_SCHEMA`, in the order of the rows of the data.
     base : str
         The directory, if the caller passed a single directory; else empty. The names in this path are not
         partition directories.
@@ -131,25 +140,31 @@ class Listing(NamedTuple):
     """
 
     store: Store
-    files: tuple[FileInfo, ...]
+    files: pa.Table
     base: str
     spelled_out: frozenset[str] = frozenset()
     counts: tuple[int, ...] = ()
     described: frozenset[str] = frozenset()
 
-    def keep(self, files: Collection[FileInfo]) -> "Listing":
+    @property
+    def paths(self) -> list[str]:
+        """The paths of the files."""
+        return column_paths(self.files["path"])
+
+    def keep(self, files: pa.Table) -> "Listing":
         """Return the listing with only these files, which are some of its files."""
         if len(files) == len(self.files):
             return self
-        kept, rest = {file.path for file in files}, iter(self.files)
-        counts = tuple(sum(file.path in kept for file in islice(rest, count)) for count in self.counts)
-        return self._replace(files=tuple(file for file in self.files if file.path in kept), counts=counts)
+        mask = pc.is_in(self.files["path"], files["path"]).to_numpy()
+        of_paths = np.split(mask, np.cumsum(self.counts)[:-1])
+        counts = tuple(int(one.sum()) for one in of_paths)
+        return self._replace(files=self.files.filter(pa.array(mask)), counts=counts)
 
 
 class _Match(NamedTuple):
-    """The files that one path stands for."""
+    """What fsspec says of the files that one path stands for."""
 
-    files: list[FileInfo]
+    infos: list[dict[str, Any]]
     kind: str  # "directory", "file", "glob", or "missing" for a path without a glob that stands for nothing
     described: frozenset[str] = frozenset()
 
@@ -187,33 +202,33 @@ def list_files(
     stripped = list(_without_protocol(store, wanted, storage_options, filesystem))
     matches = _expand_all(store, stripped)
     for path, match in zip(stripped, matches, strict=True):
-        if not match.files:
+        if not match.infos:
             start = glob_start(path)
             root = path if start == len(path) else parent_of(path[:start])
             is_missing = match.kind == "missing"
             reason = "no such file or directory" if is_missing else "no visible files to read here"
             raise nothing_at(Store(store.fs, root), reason, path)
-        for file in match.files:
-            if store.local and file.size is None:
-                raise FileNotFoundError(f"{file.path}: the target of the link does not exist")
+        for info in match.infos:
+            if store.local and info.get("size") is None:
+                raise FileNotFoundError(f"{info['name']}: the target of the link does not exist")
     is_directory = (
         len(matches) == 1 and not isinstance(paths, list | tuple) and matches[0].kind == "directory"
     )
     return Listing(
         store,
-        tuple(file for match in matches for file in match.files),
+        _file_list([info for match in matches for info in match.infos]),
         store.root if is_directory else "",
-        frozenset(file.path for match in matches if match.kind == "file" for file in match.files),
-        tuple(len(match.files) for match in matches),
+        frozenset(info["name"] for match in matches if match.kind == "file" for info in match.infos),
+        tuple(len(match.infos) for match in matches),
         frozenset().union(*(match.described for match in matches)),
     )
 
 
 def listing_of(store: Store) -> Listing:
     """List the visible files of the directory that is the store's root."""
-    match = _directory(store, store.root)
-    counts = (len(match.files),)
-    return Listing(store, tuple(match.files), store.root, counts=counts, described=match.described)
+    match = _directory(store)
+    files = _file_list(match.infos)
+    return Listing(store, files, store.root, counts=(len(files),), described=match.described)
 
 
 def as_paths(paths: PathLike | Sequence[PathLike]) -> list[PathLike]:
@@ -243,15 +258,16 @@ def with_trailing_slash(store: Store) -> Store:
         return store
 
 
-def list_directory(store: Store) -> list[FileInfo]:
-    """List the visible files below the store's root, sorted by path; none if the directory does not exist."""
-    return table_infos(directory_table(store))
+def list_directory(store: Store) -> pa.Table:
+    """List the visible files below the store's root, sorted by path; none if the directory does not exist.
+
+    The result is a file list, with the columns of `INFO_SCHEMA`.
+    """
+    return _file_list(_directory(store).infos)
 
 
-def directory_table(store: Store) -> pa.Table:
-    """Do as `list_directory`, and return a table as `info_table` does, without an object for each file."""
-    found = _find_any(store)
-    infos = [found[path] for path in _visible_paths(found, store.root)]
+def _file_list(infos: Sequence[dict[str, Any]]) -> pa.Table:
+    """Return the file list of files that fsspec describes."""
     columns = [
         path_column(info["name"] for info in infos),
         [info.get("size") for info in infos],
@@ -259,14 +275,6 @@ def directory_table(store: Store) -> pa.Table:
         [None] * len(infos),
     ]
     return pa.table(columns, schema=INFO_SCHEMA)
-
-
-def _find_any(store: Store) -> dict[str, Any]:
-    """Find all files below the store's root; none if the directory does not exist."""
-    try:
-        return _find(store, store.root)
-    except FileNotFoundError:
-        return {}
 
 
 def directories_holding(store: Store, name: str) -> list[str]:
@@ -330,14 +338,18 @@ def _expand(store: Store, path: str) -> _Match:
         advice = "copy its output to a regular file and read that file"
         raise TFRecordError("is a pipe, a socket or a device, not a regular file", path=path, advice=advice)
     if info["type"] == "directory" or _is_page(info):
-        return _directory(Store(store.fs, path), path)
-    return _Match([_file(info)], "file")
+        return _directory(Store(store.fs, path))
+    return _Match([info], "file")
 
 
-def _directory(store: Store, path: str) -> _Match:
-    found = _find_any(store)
-    files = [_file(found[one]) for one in _visible_paths(found, path)]
-    return _Match(files, "directory", _described(found))
+def _directory(store: Store) -> _Match:
+    """List the files below the store's root; none if the directory does not exist."""
+    try:
+        found = _find(store, store.root)
+    except FileNotFoundError:
+        found = {}
+    infos = [found[path] for path in _visible_paths(found, store.root)]
+    return _Match(infos, "directory", _described(found))
 
 
 def _described(found: dict[str, Any]) -> frozenset[str]:
@@ -365,8 +377,8 @@ def _glob(store: Store, pattern: str) -> _Match:
             matches |= _find(store, path) if info["type"] == "directory" else {path: info}
         found |= {unquoted_path(path): matches[path] for path in _visible_paths(matches, spelled_out)}
         described |= _described(matches)
-    files = [_file(info) for _, info in sorted(without_duplicates(found).items())]
-    return _Match(files, "glob", described)
+    infos = [info for _, info in sorted(without_duplicates(found).items())]
+    return _Match(infos, "glob", described)
 
 
 def _find(store: Store, path: str) -> dict[str, Any]:
@@ -451,7 +463,3 @@ def _is_pipe(info: dict[str, Any]) -> bool:
 
 def _is_hidden(name: str) -> bool:
     return name in SIDE_FILES or name.endswith(_FOLDER_SUFFIX) or is_hidden(name)
-
-
-def _file(info: dict[str, Any]) -> FileInfo:
-    return FileInfo(info["name"], info.get("size"), stamp_of(info))

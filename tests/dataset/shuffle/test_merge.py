@@ -19,7 +19,7 @@ from dask_tfrecord.dataset.shuffle import merge, spill
 from dask_tfrecord.files.options import ReadOptions
 from dask_tfrecord.files.reading import read_table
 from dask_tfrecord.files.splits import Split
-from dask_tfrecord.files.storage.listing import list_files
+from dask_tfrecord.files.storage.listing import list_files, table_infos
 from dask_tfrecord.schema.model import Schema
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -124,7 +124,8 @@ def written(root: Path, snapshot: Snapshot) -> dict[tuple[str, int], list[int]]:
     found = {}
     for file in snapshot.files:
         directory, _, name = file.path.rpartition("/")
-        store, [info], *_ = list_files(root / file.path)
+        store, files, *_ = list_files(root / file.path)
+        [info] = table_infos(files)
         schema = Schema.from_arrow(pa.schema([("n", pa.int64())]))
         numbers = read_table(store, Split(info), schema, ReadOptions())["n"].to_pylist()
         if numbers:

@@ -210,7 +210,7 @@ def test_arrows_s3_is_read(s3: dict[str, Any]) -> None:
         assert sorted(read_tfrecord(path, filesystem=fs)["n"].compute()) == [0, 1, 2]
     assert verify(place, filesystem=fs)["agrees"].all()
     assert take(place, [0], filesystem=fs)["n"].tolist() == [0]
-    assert list_files(place, None, fs).files[0].stamp
+    assert list_files(place, None, fs).files["stamp"][0].as_py()
 
 
 def test_a_file_that_was_rewritten_on_arrows_s3_raises(s3: dict[str, Any]) -> None:

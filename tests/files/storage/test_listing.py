@@ -23,7 +23,7 @@ from servers import page_server
 
 from dask_tfrecord import read_tfrecord, to_tfrecord
 from dask_tfrecord.errors import TFRecordError
-from dask_tfrecord.files.storage.listing import _expand_all, list_directory, list_files
+from dask_tfrecord.files.storage.listing import _expand_all, list_directory, list_files, table_infos
 from dask_tfrecord.files.storage.local_links import LinkFollowingDisk
 from dask_tfrecord.files.storage.store import Store
 
@@ -57,9 +57,10 @@ def root(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 def names(root: str, paths: str | list[str]) -> list[str]:
     store, files, *_ = list_files(paths)
     start = len(Store.at(root).root) + 1
-    assert all(file.size == len(file.path) - start for file in files)
-    assert all(store.fs.isfile(file.path) for file in files)
-    return [file.path[start:] for file in files]
+    found = table_infos(files)
+    assert all(file.size == len(file.path) - start for file in found)
+    assert all(store.fs.isfile(file.path) for file in found)
+    return [file.path[start:] for file in found]
 
 
 def test_a_directory_means_its_visible_files_at_any_depth_sorted(root: str) -> None:
@@ -109,7 +110,7 @@ def test_a_path_object_is_a_path(tmp_path: Path) -> None:
 def test_a_name_with_the_signs_of_a_glob_is_found_as_it_is(tmp_path: Path) -> None:
     (tmp_path / "a[1].tfrecord").write_bytes(b"")
     (tmp_path / "a1.tfrecord").write_bytes(b"")
-    (file,) = list_files(f"{tmp_path}/a[1].tfrecord").files
+    (file,) = table_infos(list_files(f"{tmp_path}/a[1].tfrecord").files)
     assert file.path == f"{tmp_path}/a[1].tfrecord"
 
 
@@ -117,7 +118,7 @@ def test_a_link_is_what_it_points_to(tmp_path: Path) -> None:
     (tmp_path / "target").write_bytes(b"123")
     (tmp_path / "data").mkdir()
     os.symlink(tmp_path / "target", tmp_path / "data" / "link.tfrecord")
-    (file,) = list_files(tmp_path / "data").files
+    (file,) = table_infos(list_files(tmp_path / "data").files)
     assert file.size == 3
 
 
@@ -125,11 +126,11 @@ def test_a_link_is_what_it_points_to(tmp_path: Path) -> None:
 def test_a_name_with_any_sign_of_a_glob_is_found_as_it_is(tmp_path: Path, name: str) -> None:
     for other in ("a", "b", "a1.tfrecord", name):
         (tmp_path / other).write_bytes(b"")
-    assert [file.path for file in list_files(tmp_path / name).files] == [f"{tmp_path}/{name}"]
+    assert list_files(tmp_path / name).paths == [f"{tmp_path}/{name}"]
     (tmp_path / "dir").mkdir()
     (tmp_path / "dir" / name).mkdir()
     (tmp_path / "dir" / name / "x").write_bytes(b"")
-    assert [file.path for file in list_files(tmp_path / "dir" / name).files] == [f"{tmp_path}/dir/{name}/x"]
+    assert list_files(tmp_path / "dir" / name).paths == [f"{tmp_path}/dir/{name}/x"]
 
 
 def test_shards_are_named_by_a_glob_or_one_by_one(tmp_path: Path) -> None:
@@ -137,15 +138,15 @@ def test_shards_are_named_by_a_glob_or_one_by_one(tmp_path: Path) -> None:
     for name in (*shards, "x.tfrecord-00000-of-00002", "x.tfrecord.index"):
         (tmp_path / name).write_bytes(b"")
     for pattern in ("x.tfrecord-*-of-00010", "x.tfrecord-?????-of-00010", "x.tfrecord-0000[0-9]-of-00010"):
-        assert [Path(file.path).name for file in list_files(tmp_path / pattern).files] == shards
-    assert [Path(file.path).name for file in list_files(tmp_path / shards[3]).files] == shards[3:4]
+        assert [Path(path).name for path in list_files(tmp_path / pattern).paths] == shards
+    assert [Path(path).name for path in list_files(tmp_path / shards[3]).paths] == shards[3:4]
 
 
 def test_a_list_mixes_directories_globs_and_files(root: str) -> None:
     found = list_files([f"{root}/country=US", f"{root}/[ab].tfrecord", f"{root}/_SUCCESS"])
     start = len(Store.at(root).root) + 1
     expected = ["country=US/e.tfrecord", "a.tfrecord", "b.tfrecord", "_SUCCESS"]
-    assert [file.path[start:] for file in found.files] == expected
+    assert [path[start:] for path in found.paths] == expected
     assert [path[start:] for path in found.spelled_out] == ["_SUCCESS"]
 
 
@@ -193,7 +194,7 @@ def test_many_files_of_a_list_take_one_listing(tmp_path: Path) -> None:
         fs.pipe_file(path, b"x")
     Counted.asked.clear()
     found = _expand_all(Store(fs, paths[0]), paths)
-    assert [file.path for one in found for file in one.files] == paths
+    assert [info["name"] for one in found for info in one.infos] == paths
     assert Counted.asked == ["/data"]
 
 
@@ -201,15 +202,15 @@ def test_an_archive_and_a_cache_are_read_through(tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "all.zip", "w") as archive:
         for name in ("b.tfrecord", "day=1/a.tfrecord", "_SUCCESS"):
             archive.writestr(name, "12")
-    found = list_files(f"zip://*/*.tfrecord::{tmp_path}/all.zip").files
+    found = table_infos(list_files(f"zip://*/*.tfrecord::{tmp_path}/all.zip").files)
     assert [(file.path, file.size) for file in found] == [("day=1/a.tfrecord", 2)]
-    assert [file.path for file in list_files(f"zip://::{tmp_path}/all.zip").files] == [
+    assert list_files(f"zip://::{tmp_path}/all.zip").paths == [
         "b.tfrecord",
         "day=1/a.tfrecord",
     ]
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "a.tfrecord").write_bytes(b"1")
-    found = list_files(f"simplecache::file://{tmp_path}/data").files
+    found = table_infos(list_files(f"simplecache::file://{tmp_path}/data").files)
     assert [file.path for file in found] == [f"{tmp_path}/data/a.tfrecord"]
 
 
@@ -261,7 +262,7 @@ def server(tmp_path: Path) -> Iterator[str]:
 
 
 def urls(server: str, paths: Any) -> list[str]:
-    return [unquote(file.path.removeprefix(f"{server}/")) for file in list_files(paths).files]
+    return [unquote(path.removeprefix(f"{server}/")) for path in list_files(paths).paths]
 
 
 @pytest.mark.parametrize("end", ["", "/"])
@@ -275,7 +276,7 @@ def test_the_root_of_a_server_is_a_directory(server: str) -> None:
 
 
 def test_files_and_globs_over_http(server: str) -> None:
-    (file,) = list_files(f"{server}/a.tfrecord").files
+    (file,) = table_infos(list_files(f"{server}/a.tfrecord").files)
     assert (file.path, file.size) == (f"{server}/a.tfrecord", len("a.tfrecord"))
     names = ["c.tfrecord.gz", "a.tfrecord", "country=US/e.tfrecord"]
     assert urls(server, [f"{server}/{name}" for name in names]) == names
@@ -356,7 +357,7 @@ def test_a_directory_that_cannot_be_listed_raises(tmp_path: Path, pattern: str) 
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_bytes(b"")
     fs = LikeSFTP()
-    files = list_files(f"{tmp_path}{pattern}", filesystem=fs).files
+    files = table_infos(list_files(f"{tmp_path}{pattern}", filesystem=fs).files)
     assert [file.path[len(str(tmp_path)) + 1 :] for file in files][-1] == "day=1/open/b.tfrecord"
     (tmp_path / "day=1" / "closed").mkdir()
     with pytest.raises(PermissionError):
@@ -372,7 +373,7 @@ def test_links_to_directories_are_gone_into_once(tmp_path: Path) -> None:
     os.symlink("../../data", tmp_path / "elsewhere" / "day=1" / "back")
     expected = [f"{tmp_path}/data/more/day=1/a.tfrecord"]
     for path in (tmp_path / "data", f"{tmp_path}/data/mor*", f"{tmp_path}/{{data,nothing}}"):
-        assert [file.path for file in list_files(path).files] == expected
+        assert list_files(path).paths == expected
 
 
 @pytest.mark.parametrize("path", ["", [""], ["a", None], [1], [["a"]]])
@@ -406,15 +407,15 @@ def test_paths_on_two_filesystems_raise(root: str, tmp_path: Path) -> None:
 
 
 def test_a_directory_that_is_not_there_holds_nothing(root: str) -> None:
-    assert list_directory(Store.at(f"{root}/nothing")) == []
+    assert not len(list_directory(Store.at(f"{root}/nothing")))
 
 
 def test_a_rewritten_file_has_another_stamp(tmp_path: Path) -> None:
     path = tmp_path / "a.tfrecord"
     path.write_bytes(b"1")
-    (before,) = list_files(path).files
+    (before,) = table_infos(list_files(path).files)
     path.write_bytes(b"2")
     os.utime(path, (1, 1))
-    (after,) = list_files(path).files
+    (after,) = table_infos(list_files(path).files)
     assert before.size == after.size
     assert before != after
