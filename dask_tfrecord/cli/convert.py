@@ -1,27 +1,18 @@
 """`convert`: TFRecord, Parquet, CSV and JSON lines, either way."""
 
+import time
 from contextlib import suppress
 from typing import Any
 
 import click
-from dask.utils import parse_bytes
 
 import dask_tfrecord
 from dask_tfrecord.cli import options, output
 from dask_tfrecord.cli.detect_format import FORMATS, Format, format_of_files, format_of_target, list_files
 from dask_tfrecord.cli.failures import note_paths
-from dask_tfrecord.cli.progress import Computing, Stopwatch
+from dask_tfrecord.cli.progress import Computing
 from dask_tfrecord.cli.read_formats import Selection, open_source
 from dask_tfrecord.cli.write_formats import Target, plan_write, write
-
-
-def _blocksize(ctx: click.Context, param: click.Parameter, value: str | None) -> Any:
-    if value is None or value == "none":
-        return value
-    try:
-        return int(parse_bytes(value))
-    except ValueError:
-        raise click.BadParameter(f'{value!r} is not a size, such as "64 MiB"') from None
 
 
 @click.command("convert")
@@ -49,7 +40,7 @@ def _blocksize(ctx: click.Context, param: click.Parameter, value: str | None) ->
 @click.option(
     "--blocksize",
     metavar="BYTES",
-    callback=_blocksize,
+    callback=options.size("none"),
     help='Bytes of SRC that a task reads, such as "64 MiB", or none to read whole files.',
 )
 @click.option("--append", is_flag=True, help="Add to the data in DST.")
@@ -128,7 +119,7 @@ def convert_command(
         with suppress(FileNotFoundError):  # the readers know more kinds of paths, and name what is missing
             files |= list_files(path, storage_options)
     format = source_format or format_of_files(files)
-    watch = Stopwatch()
+    start = time.perf_counter()
     # Planning may compute, too: the rows of a column without a type, or where the records of a file begin.
     with computing.running("Converting"):
         ddf = open_source(paths, [*files], format, selection, storage_options)
@@ -143,23 +134,20 @@ def convert_command(
                 **plan_write(ddf, [*files], destination),
             }
         else:
-            result = _summary(write(ddf, [*files], destination), watch)
+            written, rows, size = write(ddf, [*files], destination)
+            seconds = time.perf_counter() - start
+            result = {
+                "files": written,
+                "rows": rows,
+                "bytes": size,
+                "seconds": round(seconds, 1),
+                "rows_per_second": round(rows / seconds),
+                "bytes_per_second": round(size / seconds),
+            }
     if as_json:
         output.print_json(result)
     else:
         output.print_pairs({name.replace("_", " "): _shown(value) for name, value in result.items()})
-
-
-def _summary(written: tuple[int, int, int], watch: Stopwatch) -> dict[str, Any]:
-    files, rows, size = written
-    return {
-        "files": files,
-        "rows": rows,
-        "bytes": size,
-        "seconds": round(watch.seconds, 1),
-        "rows_per_second": round(rows / watch.seconds),
-        "bytes_per_second": round(size / watch.seconds),
-    }
 
 
 def _shown(value: Any) -> Any:

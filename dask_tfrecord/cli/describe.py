@@ -1,7 +1,8 @@
 """`inspect`: a description of a dataset as text and as JSON."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable
+from contextlib import closing
 from datetime import datetime
 from typing import Any
 
@@ -12,17 +13,14 @@ from dask_tfrecord.cli import output
 from dask_tfrecord.cli.json_text import json_lines, json_values
 
 
-def first_rows(described: Description, count: int) -> pa.Table:
-    """Read the first rows. The rest of a file is not read."""
-    return pa.concat_tables([described.schema.arrow.empty_table(), *_first_tables(described, count)])
-
-
-def _first_tables(described: Description, count: int) -> Iterator[pa.Table]:
-    for table in described.iter_tables() if count else ():
-        yield table.slice(0, count)
-        count -= table.num_rows
-        if count <= 0:
-            return
+def first_rows(described: Description, count: int, files: Iterable[int] | None = None) -> pa.Table:
+    """Read the first rows of all files or of those with these numbers. The rest of a file is not read."""
+    tables = [described.schema.arrow.empty_table()]
+    with closing(described.iter_tables(files)) as rows:
+        while count > 0 and (table := next(rows, None)) is not None:
+            tables.append(table.slice(0, count))
+            count -= table.num_rows
+    return pa.concat_tables(tables)
 
 
 def description_json(described: Description, rows: pa.Table) -> dict[str, Any]:

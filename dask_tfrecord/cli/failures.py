@@ -22,6 +22,13 @@ _BROKEN_PIPE = 141  # exit code of the shell for a program that SIGPIPE ended
 _SECRETS = "dask_tfrecord.secrets"
 _PATHS = "dask_tfrecord.paths"
 
+# Packages that some options need, and what installs them.
+_OPTIONAL = {
+    "distributed": "'dask-tfrecord[distributed]'",
+    "matplotlib": "matplotlib",
+    "tensorflow": "tensorflow",
+}
+
 # Options whose names are not those of the keywords.
 _OPTION_NAMES = {"filters": "where", "quarantine_path": "quarantine", "schema": "type"}
 
@@ -84,6 +91,8 @@ def describe(error: BaseException, paths: Sequence[str] = ()) -> str:
         The paths of the command, for an error of a store that names no path.
     """
     text = str(error)
+    if isinstance(error, ModuleNotFoundError) and error.name in _OPTIONAL:
+        return f"the option needs the package {error.name}: pip install {_OPTIONAL[error.name]}"
     if isinstance(error, OSError) and error.errno is not None and error.filename is not None:
         text = f"{error.filename}: {error.strerror}"
     if isinstance(error, PermissionError):

@@ -87,6 +87,20 @@ def _limit(ctx: click.Context, param: click.Parameter, value: str | None) -> int
     raise click.BadParameter(f"{value!r} is neither a number of records nor a fraction")
 
 
+def size(word: str) -> Callable[[click.Context, click.Parameter, str | None], str | None]:
+    """Return the callback of an option that takes a number of bytes or a word."""
+
+    def check(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
+        if value not in (None, word):
+            try:
+                parse_bytes(value)
+            except ValueError:
+                raise click.BadParameter(f'{value!r} is not a size, such as "64 MiB"') from None
+        return value
+
+    return check
+
+
 paths = click.argument("path", nargs=-1, required=True, metavar="PATH...", callback=_paths)
 path = click.argument("path", callback=_path)
 
@@ -212,16 +226,6 @@ def storage_of(path: str, storage_options: dict[str, Any] | None) -> dict[str, A
     return storage_options if "://" in path and not path.startswith("file://") else None
 
 
-def _memory_limit_text(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
-    """Return the text as it is, because `distributed` also takes "auto" and fractions of the memory."""
-    if value is not None and value != "auto":
-        try:
-            parse_bytes(value)
-        except ValueError:
-            raise click.BadParameter(f'{value!r} is not a size, such as "4 GB"') from None
-    return value
-
-
 _scheduler = click.option(
     "--scheduler", metavar="ADDRESS", help="Address of a Dask scheduler, such as tcp://host:8786."
 )
@@ -236,7 +240,7 @@ _threads = click.option(
 _memory_limit = click.option(
     "--memory-limit",
     metavar="BYTES",
-    callback=_memory_limit_text,
+    callback=size("auto"),
     help='Compute in a local cluster whose workers have this memory each, such as "4 GB".',
 )
 

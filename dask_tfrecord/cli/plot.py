@@ -1,6 +1,5 @@
 """`inspect --plot`: the sizes of the files, the lengths of lists and the values of a sample."""
 
-from contextlib import closing
 from pathlib import PurePath
 from typing import Any
 
@@ -11,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dask_tfrecord import Description
+from dask_tfrecord.cli.describe import first_rows
 from dask_tfrecord.cli.escapes import printable
 
 _ROWS = 10_000
@@ -18,23 +18,22 @@ _FILES = 5
 _PANELS = 24
 _PER_LINE = 4
 _BARS = 10
+_BINARY = (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_fixed_size_binary)
 _COLOUR = "#3b6ea5"
 
 
 def draw(target: str, described: Description) -> None:
     """Draw a dataset to a file whose suffix gives the format, such as .png, .svg or .pdf."""
-    try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure  # without a window system
-    except ModuleNotFoundError as error:
-        if error.name != "matplotlib":
-            raise
-        advice = "pip install matplotlib"
-        raise click.ClickException(f"--plot needs the package matplotlib: {advice}") from None
+    from matplotlib.backends.backend_agg import FigureCanvasAgg  # optional
+    from matplotlib.figure import Figure  # without a window system
+
     known = FigureCanvasAgg.get_supported_filetypes()
     if PurePath(target).suffix[1:] not in known:
         raise click.UsageError(f"--plot needs a name with one of the suffixes {', '.join(sorted(known))}")
-    rows = _sample(described)
+    count = min(_FILES, len(described.files))
+    numbers = [at * len(described.files) // count for at in range(count)]  # spread over the dataset
+    samples = [first_rows(described, _ROWS // count, [number]) for number in numbers]
+    rows = pa.concat_tables([described.schema.arrow.empty_table(), *samples])
     panels: list[tuple[str, pd.Series]] = [("bytes of a file", pd.Series(described.sizes))]
     for name, column in zip(rows.column_names, rows.columns, strict=True):
         panels += _panels(name, column.combine_chunks())
@@ -55,43 +54,23 @@ def draw(target: str, described: Description) -> None:
     figure.savefig(target, dpi=100)
 
 
-def _sample(described: Description) -> pa.Table:
-    """Read some first rows of some files, which are spread over the dataset."""
-    count = min(_FILES, len(described.files))
-    tables = [described.schema.arrow.empty_table()]
-    for number in range(count):
-        missing = _ROWS // count
-        with closing(described.iter_tables([number * len(described.files) // count])) as rows:
-            for table in rows:
-                tables.append(table.slice(0, missing))
-                missing -= table.num_rows
-                if missing <= 0:
-                    break
-    return pa.concat_tables(tables)
-
-
 def _panels(name: str, array: Any) -> list[tuple[str, pd.Series]]:
     """Return the titles of the panels of a column, and the numbers, times or texts in each."""
     kinds = pa.types
     if isinstance(array.type, pa.BaseExtensionType):
         array = array.storage
     if kinds.is_nested(array.type):
-        lengths = [] if kinds.is_fixed_size_list(array.type) else [pc.list_value_length(array).drop_null()]
-        values = array.flatten()
-        while kinds.is_nested(values.type):
-            values = values.flatten()
-        return [(f"{name}: list lengths", one.to_pandas()) for one in lengths] + _panels(
-            f"{name}: values", values
-        )
+        lengths = []
+        if not kinds.is_fixed_size_list(array.type):
+            lengths = [(f"{name}: list lengths", pc.list_value_length(array).drop_null().to_pandas())]
+        while kinds.is_nested(array.type):
+            array = array.flatten()
+        return lengths + _panels(f"{name}: values", array)
     nulls = f" ({array.null_count:,} nulls)" if array.null_count else ""
     if kinds.is_dictionary(array.type):
         array = array.dictionary_decode()
     array = array.drop_null()
-    if (
-        kinds.is_binary(array.type)
-        or kinds.is_large_binary(array.type)
-        or kinds.is_fixed_size_binary(array.type)
-    ):
+    if any(test(array.type) for test in _BINARY):
         return [(f"{name}: bytes of a value{nulls}", pc.binary_length(array).to_pandas())]
     if kinds.is_date(array.type) or kinds.is_timestamp(array.type):
         return [(f"{name}{nulls}", array.cast(pa.timestamp("s"), safe=False).to_pandas())]

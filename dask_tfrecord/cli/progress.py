@@ -1,17 +1,14 @@
 """Where Dask computes: a cluster, a local cluster or threads. A terminal shows how far it is."""
 
-import importlib.util
 import logging
 import signal
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from multiprocessing import resource_tracker
 from typing import Any
 
-import click
 import dask
 from dask.diagnostics import ProgressBar
 from rich.console import Console
@@ -60,9 +57,6 @@ class Computing:
 
     def _open_client(self, stack: ExitStack) -> None:
         """Connect to a cluster, or start a local one. The stack closes what was opened."""
-        if importlib.util.find_spec("distributed") is None:
-            advice = "pip install 'dask-tfrecord[distributed]'"
-            raise click.ClickException(f"a cluster needs the package distributed: {advice}")
         from distributed import Client, LocalCluster  # optional
 
         # After an interrupt, asyncio would log the tasks that `distributed` gives up.
@@ -102,15 +96,3 @@ def _children_without_interrupts() -> Iterator[None]:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-class Stopwatch:
-    """The seconds since it was made."""
-
-    def __init__(self) -> None:
-        self._start = time.perf_counter()
-
-    @property
-    def seconds(self) -> float:
-        """The seconds, at least one millisecond, so that rates are finite."""
-        return max(time.perf_counter() - self._start, 1e-3)

@@ -45,7 +45,7 @@ class Selection:
     columns: list[str] | None
     filters: Filters | None
     nulls: tuple[str, ...]
-    blocksize: int | Literal["none"] | None
+    blocksize: str | None
     index: Literal[False] | None
     read: dict[str, Any]
 
@@ -137,7 +137,7 @@ def read_text(
     nulls: tuple[str, ...] = (),
     *,
     columns: Sequence[str] | None = None,
-    blocksize: int | None = _BLOCK_BYTES,
+    blocksize: int | str | None = _BLOCK_BYTES,
     storage_options: dict[str, Any] | None = None,
 ) -> dd.DataFrame:
     """Create the collection that reads CSV files or JSON lines, with Arrow types.

@@ -1,16 +1,19 @@
 """`inspect`, `head`, `cat`, `count` and `schema`: what a dataset holds."""
 
 from contextlib import closing
-from typing import Any
+from typing import Any, Literal, get_args
 
 import click
 import pyarrow as pa
 
 import dask_tfrecord
+from dask_tfrecord import Remedy, Schema
 from dask_tfrecord.cli import options, output
 from dask_tfrecord.cli.describe import description_json, first_rows, print_description
+from dask_tfrecord.cli.escapes import printable
 from dask_tfrecord.cli.progress import Computing
-from dask_tfrecord.cli.schema_text import FORMS, Form, schema_text
+
+Form = Literal["arrow", "python", "tensorflow", "pbtxt"]
 
 # Rows of a table on a terminal that are aligned together.
 _PAGE = 100
@@ -83,7 +86,7 @@ def count_command(path: Any, where: Any, read: dict[str, Any], as_json: bool, co
 @click.option(
     "--as",
     "form",
-    type=click.Choice(FORMS),
+    type=click.Choice(get_args(Form)),
     default="arrow",
     show_default=True,
     help="arrow: names and types. python: code for schema=. tensorflow: code of the spec for TensorFlow's "
@@ -93,11 +96,36 @@ def count_command(path: Any, where: Any, read: dict[str, Any], as_json: bool, co
 @options.as_json
 def schema_command(path: Any, form: Form, read: dict[str, Any], as_json: bool) -> None:
     """Print the columns and their types."""
-    text = schema_text(path, form, read)
+    text = _schema_text(path, form, read)
     if as_json:
         output.print_json({"form": form, "schema": text})
     else:
         output.print_lines(text.rstrip("\n").split("\n"))
+
+
+def _schema_text(path: Any, form: Form, read: dict[str, Any]) -> str:
+    given = {name: value for name, value in read.items() if value != options.READ_DEFAULTS.get(name)}
+    if form == "pbtxt":
+        if isinstance(path, list) or not given.keys() <= {"version", "storage_options"}:
+            raise click.UsageError("--as pbtxt needs one directory with a snapshot, and only takes --version")
+        return dask_tfrecord.metadata_schema(dask_tfrecord.Snapshot.open(path, **given))
+    if form == "tensorflow":
+        if not given.keys() <= {"storage_options"}:
+            raise click.UsageError("--as tensorflow describes the newest version, and takes no such option")
+        from dask_tfrecord.feed.tensorflow import feature_spec  # TensorFlow is optional
+
+        return feature_spec(path, **given).code()
+    schema = dask_tfrecord.inspect(path, **read).schema
+    if form == "python":
+        return _python(schema)
+    return "\n".join(f"{printable(item.name)}: {item.type}" for item in schema.fields)
+
+
+def _python(schema: Schema) -> str:
+    # A remedy shows its value as Python code.
+    codes = {item.name: str(Remedy("type", item.type)).removeprefix("type=") for item in schema.fields}
+    fields = "".join(f"        ({name!r}, {code}),\n" for name, code in codes.items())
+    return f"import pyarrow as pa\n\nschema = pa.schema(\n    [\n{fields}    ]\n)"
 
 
 @click.command("inspect")

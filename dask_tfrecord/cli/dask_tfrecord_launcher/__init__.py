@@ -6,7 +6,6 @@ Dask imports this module at every start of its own command line, such as that of
 """
 
 import importlib
-import importlib.metadata
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -90,26 +89,13 @@ def _printable_errors() -> Iterator[None]:
         raise click.ClickException(text) from None
 
 
-def _print_version(ctx: click.Context, param: click.Parameter, value: bool) -> None:
-    if value and not ctx.resilient_parsing:
-        click.echo(importlib.metadata.version("dask-tfrecord"))
-        ctx.exit()
-
-
 @click.group(
     "tfrecord",
     cls=LazyGroup,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog="Exit codes: 0 done, 1 error, 2 wrong usage, 3 damage found, 130 interrupted.",
 )
-@click.option(
-    "--version",
-    is_flag=True,
-    expose_value=False,
-    is_eager=True,
-    callback=_print_version,
-    help="Print the version and exit.",
-)
+@click.version_option(package_name="dask-tfrecord", message="%(version)s")
 @click.option("--traceback", is_flag=True, help="Print the whole traceback of an error.")
 @click.pass_context
 def main(ctx: click.Context, traceback: bool) -> None:
