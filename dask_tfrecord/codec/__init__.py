@@ -271,20 +271,16 @@ class Decoder:
 
 
 class Feature(NamedTuple):
-    """What is known about a feature. The counts are over the records that hold the feature with a kind.
+    """What the undamaged records show of a feature.
 
-    ``kinds`` maps each kind to the number of the first record with that kind. ``min_steps`` and ``max_steps``
-    are the lengths of a feature list. ``utf8`` and ``text`` describe bytes values; see ``_kernel.pyi``.
+    ``kinds`` maps each kind to the number of the first record with that kind. ``max_values`` is the greatest
+    number of values in one feature. ``utf8`` and ``text`` describe bytes values; see ``_kernel.pyi``.
     """
 
     name: str
     feature_list: bool
-    records: int
     kinds: dict[str, int]
-    min_values: int
     max_values: int
-    min_steps: int
-    max_steps: int
     utf8: bool
     text: bool
 

@@ -101,7 +101,8 @@ class Decoder:
 class Inference:
     """Finds which features records hold, and which records are damaged.
 
-    All features are parsed, so that a malformed one is damage. Records of the type "bytes" are not parsed.
+    All features are parsed, so that a malformed one is damage. Damaged records add no features. Records of
+    the type "bytes" are not parsed.
     """
 
     def __init__(
@@ -136,10 +137,8 @@ class Inference:
 
         - name.
         - feature_list: bool, True if the feature is in SequenceExample.feature_lists.
-        - records: the number of records that have the feature with a kind.
         - kinds: {"int64" | "float" | "bytes": number of the first record with this kind, over all calls}.
-        - min_values, max_values: the number of values per record.
-        - min_steps, max_steps: the number of Features per FeatureList.
+        - max_values: the greatest number of values in one Feature.
         - utf8: bool, True if all bytes values are valid UTF-8.
         - text: bool, True if all bytes values are valid UTF-8 without control characters except tab, newline
           and carriage return.

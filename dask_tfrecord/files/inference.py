@@ -258,10 +258,9 @@ def _note_places(
     numbers = {number for feature in inference.features() for number in feature.kinds.values()}
     new = sorted(number for number in numbers if number >= before)
     if new:
-        # The record after the data may have contributed features before it proved not to be a message.
-        offsets = step.offsets(np.append(record_offsets(step.data), len(step.data)))
+        offsets = step.offsets(record_offsets(step.data))
         for number in new:
-            at = min(number - before, len(offsets) - 1)
+            at = number - before
             places[number] = RecordPosition(path, step.number(at), int(offsets[at]))
 
 

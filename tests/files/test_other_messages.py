@@ -106,3 +106,19 @@ def test_a_record_of_another_type_raises_whichever_columns_are_read(tmp_path: Pa
                 path, blocksize=blocksize, columns=columns, schema=TYPES, record_type="example"
             ).compute()
         assert caught.value.record == 30
+
+
+@pytest.mark.parametrize("infer", ["sample", "all"])
+def test_skipped_records_add_nothing_to_the_inferred_schema(tmp_path: Path, infer: Any) -> None:
+    ghost = bytes_list(block(1, b"ghost"))
+    refused = [
+        example_of(entry("new", b"")) + UNKNOWN["varint"],
+        example_of(entry("id", int64_list(packed(1, 2))), entry("new", ghost), entry("k", b"\xff")),
+        example_of(entry("id", ghost), entry("name", bytes_list(block(1, b"\xff")))) + b"\xff",
+    ]
+    path = tmp_path / "data.tfrecord"
+    path.write_bytes(oracle.records_file([ordinary(0), *refused, ordinary(1)]))
+    ddf = read_tfrecord(path, record_type="example", infer=infer, on_corrupt="skip")
+    expected = {"id": pa.int64(), "k": pa.list_(pa.int64()), "name": pa.string()}
+    assert {name: dtype.pyarrow_dtype for name, dtype in ddf.dtypes.items()} == expected
+    assert ddf["id"].compute().tolist() == [0, 1]

@@ -320,21 +320,13 @@ class PyInference {
     for (const tfr::FeatureFacts& facts : inference_.facts()) {
       static constexpr const char* kNames[] = {nullptr, "bytes", "float", "int64"};
       nb::dict kinds;
-      int64_t values = 0;
-      for (int content = 1; content <= 3; ++content) {
-        if (facts.first_record[content] < 0) continue;
-        kinds[kNames[content]] = facts.first_record[content];
-        ++values;
-      }
+      for (int content = 1; content <= 3; ++content)
+        if (facts.first_record[content] >= 0) kinds[kNames[content]] = facts.first_record[content];
       nb::dict feature;
       feature["name"] = facts.name;
       feature["feature_list"] = facts.feature_list;
-      feature["records"] = facts.records;
       feature["kinds"] = kinds;
-      feature["min_values"] = values ? facts.min_values : 0;
       feature["max_values"] = facts.max_values;
-      feature["min_steps"] = facts.feature_list && facts.records ? facts.min_steps : 0;
-      feature["max_steps"] = facts.max_steps;
       feature["utf8"] = facts.utf8;
       feature["text"] = facts.text;
       all.append(feature);

@@ -50,7 +50,7 @@ def test_messages_of_other_types_are_damage_and_no_features() -> None:
         [len(good) + 17],
     )
     assert checked.texts == ("malformed protobuf message",)
-    assert [(one.name, one.records) for one in inference.features()] == [("n", 2)]
+    assert [one.name for one in inference.features()] == ["n"]
 
 
 def test_a_range_of_nothing_but_damage() -> None:

@@ -203,9 +203,7 @@ def test_inference_and_scan_agree_about_many_records(many: Any) -> None:
     for column in columns:
         if column.depth < 2:
             lengths = [len(r.features[column.name].values) for r in records if column.name in r.features]
-            feature = found[column.name]
-            assert feature.records == len(lengths)
-            assert (feature.min_values, feature.max_values) == (min(lengths), max(lengths))
+            assert found[column.name].max_values == max(lengths)
     assert scan(file, final=True).records == ROWS
 
 

@@ -3,6 +3,9 @@
 
 #include <algorithm>
 #include <deque>
+#include <string>
+#include <unordered_map>
+#include <vector>
 
 #include "framing/frame.hpp"
 #include "message/foreign_message.hpp"
@@ -10,19 +13,18 @@
 
 namespace tfr {
 
-// What is known about one feature. The counts are over the records that hold the feature with a kind.
-struct FeatureFacts {
+// What the values of one feature have shown.
+struct FeatureValues {
+  int64_t first_record[4] = {-1, -1, -1, -1};  // the first record with each Content
+  int64_t max_values = 0;                      // in one Feature
+  bool utf8 = true;                            // all bytes values are valid UTF-8
+  bool text = true;                            // all bytes values are text, see is_text()
+  Content last = Content::kUnset;              // the kind of the last value
+};
+
+struct FeatureFacts : FeatureValues {
   std::string name;
   bool feature_list = false;
-  int64_t records = 0;
-  int64_t first_record[4] = {-1, -1, -1, -1};  // the first record with each Content
-  int64_t min_values = INT64_MAX;
-  int64_t max_values = 0;
-  int64_t min_steps = INT64_MAX;  // the number of Features in a FeatureList
-  int64_t max_steps = 0;
-  bool utf8 = true;                // all bytes values are valid UTF-8
-  bool text = true;                // all bytes values are text, see is_text()
-  Content last = Content::kUnset;  // the kind of the last value
 };
 
 // One thread at a time may use an inference. It keeps no pointers into the data.
@@ -41,7 +43,8 @@ class Inference {
   Inference& operator=(const Inference&) = delete;
 
   // Adds the whole records at the start of `data`, until max_records is reached. Sets the number of records that were
-  // added, and the damage that stopped it, if any. Returns the number of bytes that were used.
+  // added, and the damage that stopped it, if any. A damaged record changes nothing. Returns the number of bytes that
+  // were used.
   uint64_t feed(Span data, bool final, int64_t& records, Damage& damage) {
     FrameRules rules = rules_;
     rules.final = final;
@@ -60,9 +63,12 @@ class Inference {
       if (!good) {
         damage.reason = fault.reason;
         damage.size = payload.size() + kFrameBytes;
+        undo();
         break;
       }
       ++record_;
+      known_ = facts_.size();
+      changes_.clear();
       p = payload.end + kFooterBytes;
     }
     records = record_ - first;
@@ -80,11 +86,13 @@ class Inference {
     bool lists;
 
     int slot_of(const std::string& name) const {
-      FeatureFacts facts;
-      facts.name = name;
-      facts.feature_list = lists;
-      inference.facts_.push_back(facts);
-      return static_cast<int>(inference.facts_.size()) - 1;
+      const auto [found, is_new] = inference.slots_[lists].emplace(name, static_cast<int>(inference.facts_.size()));
+      if (is_new) {
+        inference.facts_.emplace_back();
+        inference.facts_.back().name = name;
+        inference.facts_.back().feature_list = lists;
+      }
+      return found->second;
     }
     Content content_of(int slot) const { return inference.facts_[static_cast<size_t>(slot)].last; }
     struct Cursor {};
@@ -129,10 +137,14 @@ class Inference {
     return true;
   }
 
-  TFR_INLINE static void check_text(FeatureFacts& facts, Span value) {
+  TFR_INLINE void check_text(FeatureFacts& facts, Span value) {
     const size_t n = value.size();
-    if (facts.utf8) facts.utf8 = is_ascii(value.begin, n) || is_utf8(value.begin, n);
-    if (facts.text) facts.text = facts.utf8 && !has_control(value.begin, n);
+    const bool utf8 = facts.utf8 && (is_ascii(value.begin, n) || is_utf8(value.begin, n));
+    const bool text = facts.text && utf8 && !has_control(value.begin, n);
+    if (utf8 == facts.utf8 && text == facts.text) return;
+    remember(facts);
+    facts.utf8 = utf8;
+    facts.text = text;
   }
 
   // Returns the number of varints, or 0 if one may be longer than 10 bytes. In that case four aligned bytes all have a
@@ -163,12 +175,27 @@ class Inference {
 
   // Counts a feature of the kind facts.last with this number of values.
   TFR_INLINE void count(FeatureFacts& facts, int64_t values) {
-    int64_t& first = facts.first_record[static_cast<int>(facts.last)];
-    if (first < 0) first = record_;
     is_example_ = true;
-    ++facts.records;
-    facts.min_values = std::min(facts.min_values, values);
+    int64_t& first = facts.first_record[static_cast<int>(facts.last)];
+    if (TFR_LIKELY(first >= 0 && values <= facts.max_values)) return;
+    remember(facts);
+    if (first < 0) first = record_;
     facts.max_values = std::max(facts.max_values, values);
+  }
+
+  // Call this before the facts change. New values are rare, so a record seldom changes anything.
+  TFR_NOINLINE void remember(FeatureFacts& facts) { changes_.push_back({&facts, facts}); }
+
+  // Removes what the current record has added.
+  TFR_NOINLINE void undo() {
+    if (changes_.empty() && facts_.size() == known_) return;
+    for (; !changes_.empty(); changes_.pop_back()) {
+      FeatureValues& values = *changes_.back().facts;
+      values = changes_.back().before;
+    }
+    for (; facts_.size() > known_; facts_.pop_back()) slots_[facts_.back().feature_list].erase(facts_.back().name);
+    feature_map_.forget();
+    list_map_.forget();
   }
 
   // Adds a Feature of any shape.
@@ -179,28 +206,24 @@ class Inference {
     if (!values_.read(body)) return fault(kMalformed);
     if (values_.content == Content::kUnset) return true;
     for (const Span& value : values_.bytes) check_text(facts, value);
+    if (facts.last != values_.content) remember(facts);
     facts.last = values_.content;
     count(facts, static_cast<int64_t>(values_.size()));
     return true;
   }
 
   TFR_NOINLINE bool add_feature_list(FeatureFacts& facts, Span body, Fault& fault) {
-    int64_t steps = 0;
-    const int64_t records = facts.records;
     const bool whole = for_each_field(
-        body,
-        [&](uint32_t tag, Span span) {
-          if (tag != tag_of(1, kLen)) return true;
-          ++steps;
-          return add_feature(facts, span, fault);
-        },
+        body, [&](uint32_t tag, Span span) { return tag != tag_of(1, kLen) || add_feature(facts, span, fault); },
         [](uint32_t, Span) { return true; });
-    if (!whole) return fault.reason ? false : fault(kMalformed);
-    facts.records = records + 1;
-    facts.min_steps = std::min(facts.min_steps, steps);
-    facts.max_steps = std::max(facts.max_steps, steps);
-    return true;
+    return whole || (fault.reason ? false : fault(kMalformed));
   }
+
+  // The values of a feature before the current record changed them.
+  struct Change {
+    FeatureFacts* facts;
+    FeatureValues before;
+  };
 
   bool parses_;
   bool sequence_;
@@ -212,6 +235,9 @@ class Inference {
   MapWalker<Sink> list_map_;
   Values values_;
   std::deque<FeatureFacts> facts_;
+  std::unordered_map<std::string, int> slots_[2];  // the numbers of features and of feature lists, by their names
+  size_t known_ = 0;                               // the number of features before the current record
+  std::vector<Change> changes_;                    // of the current record
   int64_t record_ = 0;
   bool is_example_ = false;  // the current record has a feature with a kind
 };

@@ -63,6 +63,9 @@ class MapWalker {
     return true;
   }
 
+  // Forgets all keys, so that the sink is asked for their slots again.
+  void forget() { table_ = KeyTable(); }
+
  private:
   // The fast path reads so many bytes from the start of an entry: the longest head and 16 bytes of values.
   static constexpr ptrdiff_t kReach = KeyTable::kHead + 16;
