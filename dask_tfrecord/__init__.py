@@ -11,6 +11,7 @@ from dask_tfrecord.dataset.snapshot.metadata import library_version
 from dask_tfrecord.dataset.snapshot.model import Snapshot
 from dask_tfrecord.description import ColumnDescription, Description, inspect
 from dask_tfrecord.errors import (
+    Call,
     ConcurrentWriteError,
     CorruptRecordError,
     CorruptRecordWarning,
@@ -39,6 +40,7 @@ from dask_tfrecord.writer import to_tfrecord
 __all__ = [
     "Batches",
     "Block",
+    "Call",
     "ColumnDescription",
     "ColumnStatistics",
     "ConcurrentWriteError",

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple, Self
 import pyarrow as pa
 
 _PLACE = ("problem", "path", "record", "offset", "feature", "advice")
-_REMEDIES = ("remedies", "other_remedies", "function", "called", "keyword", "reason")
+_REMEDIES = ("calls", "remedies", "other_remedies", "function", "called", "keyword", "reason")
 _FIELDS = (*_PLACE, *_REMEDIES)
 
 COLLECTION = "compute"
@@ -51,6 +51,33 @@ class Remedy(NamedTuple):
         return f"{self.keyword}={literal(self.value)}"
 
 
+class Call(NamedTuple):
+    """A call of another public function that avoids an error.
+
+    Parameters
+    ----------
+    function : str
+        The function, such as ``"index"``.
+    path : str
+        The path to pass.
+    keywords : dict
+        The keywords to pass.
+    effect : str
+        The text after the call, such as ``"to add the rows"``.
+    """
+
+    function: str
+    path: str
+    keywords: Mapping[str, Any]
+    effect: str = ""
+
+    def __str__(self) -> str:
+        """Return the advice to make the call, as Python code."""
+        owner = "ddf" if self.function == "to_tfrecord" else "dask_tfrecord"
+        arguments = [repr(self.path), *(str(Remedy(*item)) for item in self.keywords.items())]
+        return f"call {owner}.{self.function}({', '.join(arguments)})"
+
+
 class TFRecordError(ValueError):
     """Base class of this library's exceptions.
 
@@ -70,6 +97,8 @@ class TFRecordError(ValueError):
         Name of the feature or column.
     advice : str, optional
         What to do, other than passing an argument.
+    calls : sequence of Call
+        Calls of other functions that avoid the error.
     remedies : sequence of Remedy
         The arguments that avoid the error: keyword, value and effect. The function that raised the error
         accepts each of them.
@@ -107,6 +136,7 @@ class TFRecordError(ValueError):
     offset: int | None
     feature: str | None
     advice: str | None
+    calls: tuple[Call, ...]
     remedies: tuple[Remedy, ...]
     other_remedies: tuple[Remedy, ...]
     function: str
@@ -123,6 +153,7 @@ class TFRecordError(ValueError):
         offset: int | None = None,
         feature: str | None = None,
         advice: str | None = None,
+        calls: Sequence[Call] = (),
         remedies: Sequence[Remedy] = (),
         other_remedies: Sequence[Remedy] = (),
         function: str = "read_tfrecord",
@@ -132,9 +163,13 @@ class TFRecordError(ValueError):
     ) -> None:
         super().__init__(problem)
         self.__dict__.update(
-            problem=problem, path=path, record=record, offset=offset, feature=feature, advice=advice
-        )
-        self.__dict__.update(
+            problem=problem,
+            path=path,
+            record=record,
+            offset=offset,
+            feature=feature,
+            advice=advice,
+            calls=tuple(calls),
             remedies=tuple(remedies),
             other_remedies=tuple(other_remedies),
             function=function,
@@ -160,8 +195,8 @@ class TFRecordError(ValueError):
         return self.rendered()
 
     # Not called `message`: PyTorch passes the errors of its workers to a parameter of that name.
-    def rendered(self, argument: Callable[[Remedy], str] = str) -> str:
-        """Return the message. ``argument`` formats each of the `remedies`, by default as Python code."""
+    def rendered(self, argument: Callable[[Remedy], str] = str, call: Callable[[Call], str] = str) -> str:
+        """Return the message. ``argument`` formats the `remedies` and ``call`` the `calls`."""
         where = []
         if self.path is not None:
             where.append(self.path)
@@ -172,6 +207,7 @@ class TFRecordError(ValueError):
             place = f"{place} (byte {self.offset:,})" if place else f"byte {self.offset:,}"
         feature = f"feature {self.feature!r}: " if self.feature is not None else ""
         actions = [self.advice] if self.advice else []
+        actions += [f"{call(one)} {one.effect}".rstrip() for one in self.calls]
         if self.remedies:
             # The function is not obvious where tasks raise: in compute(), not in read_tfrecord().
             to = " to read_tfrecord" if self.called is None and self.function == "read_tfrecord" else ""
@@ -334,7 +370,7 @@ class RemedyWarning(UserWarning):
 
     def rendered(self, argument: Callable[[Remedy], str] = str) -> str:
         """Return the text, in which ``argument`` formats each of the remedies."""
-        return f"{self.problem}; pass {_sentence(self.remedies, argument)}"
+        return f"{self.problem}; pass {_sentence(self.remedies, argument)}" if self.remedies else self.problem
 
 
 def warn_caller(warning: UserWarning | str) -> None:

@@ -105,7 +105,7 @@ def export(
         known = ", ".join(map(repr, get_args(Format)))
         raise TFRecordError(f"unknown format {format!r}", advice=f"known are {known}")
     store = Store.at(path, storage_options, filesystem)
-    refuse_inside_dataset(store, "dask_tfrecord.export")
+    refuse_inside_dataset(store, "export")
     finish_newest(store)  # an interrupted overwrite would later remove the files of the same names
     newest = newest_snapshot(store)  # raises if files are missing
     snapshot = newest[0] if newest else open_version(store, None)

@@ -167,7 +167,7 @@ def cleanup(
             "is a file, not a directory", path=store.public(store.root), advice="pass the dataset's directory"
         )
     arguments.flags(dry_run=dry_run)
-    refuse_inside_dataset(store, "dask_tfrecord.cleanup")
+    refuse_inside_dataset(store, "cleanup")
     removed = remove_orphans(store, datetime.now(UTC) - _duration(older_than), dry_run=bool(dry_run))
     action = "would remove" if dry_run else "removed"
     logger.info("%s: cleanup %s %d files", store.public(store.root), action, len(removed))

@@ -40,7 +40,13 @@ from dask_tfrecord.dataset.write.destination import check_destination, destinati
 from dask_tfrecord.dataset.write.neighbours import refuse_datasets_below, refuse_inside_dataset
 from dask_tfrecord.dataset.write.run import draw_run
 from dask_tfrecord.dataset.write.staging import finish_newest
-from dask_tfrecord.errors import ConcurrentWriteError, CorruptRecordError, DestinationError, TFRecordError
+from dask_tfrecord.errors import (
+    Call,
+    ConcurrentWriteError,
+    CorruptRecordError,
+    DestinationError,
+    TFRecordError,
+)
 from dask_tfrecord.files.options import ReadOptions
 from dask_tfrecord.files.part_names import is_part
 from dask_tfrecord.files.side_files import without_side_files
@@ -154,7 +160,7 @@ def index(
     arguments.choice("split", split, (None, ALL))
     store = destination(path, storage_options, filesystem)
     root = store.public(store.root)
-    refuse_inside_dataset(store, "dask_tfrecord.index")
+    refuse_inside_dataset(store, "index")
     check_destination(store, "append")
     finish_newest(store)
     before = find_snapshot(store)
@@ -184,7 +190,7 @@ def index(
         raise ConcurrentWriteError(
             "another write was committed while index read the files, and replaced some of them",
             path=root,
-            advice="call index() again",
+            calls=[Call("index", root, {}, "again")],
         ) from None
     return _create(store, snapshot)
 
@@ -254,7 +260,7 @@ def _up_to_date(root: str) -> DestinationError:
     return DestinationError(
         "the directory already has a snapshot, which is up to date",
         path=root,
-        advice="call index() again only after files have changed",
+        calls=[Call("index", root, {}, "again only after files have changed")],
     )
 
 

@@ -11,12 +11,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dask_tfrecord import arguments
-from dask_tfrecord.errors import SchemaError, TFRecordError
+from dask_tfrecord.errors import Remedy, SchemaError, TFRecordError
 from dask_tfrecord.schema.model import Field
 
 # The partition column with the name of the split of each row.
 SPLIT = "split"
 SPLIT_FIELD = Field(SPLIT, pa.string())
+
+_EXAMPLE = Remedy("split", {"train": 0.9, "eval": 0.1}, "write two splits, for example")
+_AT_RANDOM = Remedy("split_by", 0, "split at random with this seed")
 
 _DTYPE = pd.ArrowDtype(pa.string())
 
@@ -58,7 +61,11 @@ def parse_splits(ddf: dd.DataFrame, split: Any, split_by: Any) -> Splits | None:
     """
     if split is None:
         if split_by is not None:
-            raise TFRecordError("split_by= has no effect without split=", advice="pass split=")
+            raise TFRecordError(
+                "split_by= has no effect without split=",
+                remedies=[_EXAMPLE, Remedy("split_by", None, "split no rows")],
+                function="to_tfrecord",
+            )
         return None
     shares = dict(split) if isinstance(split, Mapping) else {}
     is_valid = bool(shares) and all(
@@ -68,20 +75,29 @@ def parse_splits(ddf: dd.DataFrame, split: Any, split_by: Any) -> Splits | None:
     if not is_valid or abs(sum(shares.values()) - 1) > 1e-6:
         raise TFRecordError(
             f"split={split!r} is not a dict of shares that sum to 1",
-            advice='pass for example split={"train": 0.9, "eval": 0.1}',
+            remedies=[_EXAMPLE],
+            function="to_tfrecord",
         )
     split_by = 0 if split_by is None else split_by
     is_seed = isinstance(split_by, int | np.integer) and not isinstance(split_by, bool)
     columns = () if is_seed else tuple(arguments.names("split_by", split_by))
     if not is_seed and not columns:
         raise TFRecordError(
-            "split_by= names no column", advice="name one, or pass the seed of a random split"
+            "split_by= names no column",
+            advice="name one",
+            remedies=[_AT_RANDOM],
+            function="to_tfrecord",
         )
     if SPLIT in ddf.columns:
         raise SchemaError(
             "split= adds a partition column of this name",
             feature=SPLIT,
-            advice='rename the column of the DataFrame, or pass partition_on="split" without split=',
+            advice="rename the column of the DataFrame",
+            remedies=[
+                Remedy("split", None),
+                Remedy("partition_on", SPLIT, "write a directory for each of its values"),
+            ],
+            function="to_tfrecord",
         )
     for name in columns:
         if name not in ddf.columns:
@@ -143,7 +159,9 @@ def _texts(column: "pd.Series[Any]") -> npt.NDArray[Any]:
         raise SchemaError(
             f"split_by= cannot use a column of {values.type}",
             feature=str(column.name),
-            advice="pass a column of strings, numbers or times, or an integer seed",
+            advice="name a column of strings, numbers or times",
+            remedies=[_AT_RANDOM],
+            function="to_tfrecord",
         ) from None
     array: npt.NDArray[Any] = texts.to_numpy(zero_copy_only=False)
     return array

@@ -252,9 +252,9 @@ def to_tfrecord(
     keys = () if partition_on is None else tuple(arguments.names("partition_on", partition_on))
     splits = parse_splits(ddf, split, split_by)
     directories = keys if splits is None else (SPLIT, *keys)
-    mode = _write_mode(append, overwrite, directories)
+    mode = _write_mode(ddf, append, overwrite, directories)
     count = _partition_count(npartitions, num_shards)
-    shuffling = _plan_shuffle(directories, colocate, shuffle, count or ddf.npartitions)
+    shuffling = _plan_shuffle(ddf, directories, colocate, shuffle, count or ddf.npartitions)
     _check_name_function(name_function, count or ddf.npartitions)
     metadata = arguments.metadata(custom_metadata)
     schema = arguments.arrow_schema(schema)
@@ -342,7 +342,9 @@ def _lossy(value: Any) -> Lossy:
     return choice
 
 
-def _write_mode(append: bool, overwrite: bool | Literal["partitions"], partition_on: tuple[str, ...]) -> Mode:
+def _write_mode(
+    ddf: dd.DataFrame, append: bool, overwrite: bool | Literal["partitions"], partition_on: tuple[str, ...]
+) -> Mode:
     arguments.choice("append", append, (False, True))
     arguments.choice("overwrite", overwrite, (False, True, "partitions"))
     if append and overwrite:
@@ -352,12 +354,19 @@ def _write_mode(append: bool, overwrite: bool | Literal["partitions"], partition
         )
     if overwrite == "partitions" and not partition_on:
         raise TFRecordError(
-            'overwrite="partitions" requires partition columns',
-            advice="pass partition_on=, or overwrite=True",
+            "a replacement of partitions requires partition columns",
+            remedies=[*_partition_columns(ddf), Remedy("overwrite", True, "replace all data")],
+            function="to_tfrecord",
         )
     if append:
         return "append"
     return "partitions" if overwrite == "partitions" else "overwrite" if overwrite else "create"
+
+
+def _partition_columns(ddf: dd.DataFrame) -> list[Remedy]:
+    """Return the remedy for a write that needs partition columns, with the first column as an example."""
+    names = list(map(str, ddf.columns[:1]))
+    return [Remedy("partition_on", names, "write a directory for each of its values")] if names else []
 
 
 def _partition_count(npartitions: int | None, num_shards: int | None) -> int | None:
@@ -367,23 +376,29 @@ def _partition_count(npartitions: int | None, num_shards: int | None) -> int | N
     if npartitions is not None and num_shards is not None and npartitions != num_shards:
         raise TFRecordError(
             f"npartitions={npartitions} and num_shards={num_shards} are different",
-            advice="pass only one of them: num_shards is an alias of npartitions",
+            remedies=[
+                Remedy("num_shards", None, f"write {npartitions} partitions"),
+                Remedy("npartitions", None, f"write {num_shards} partitions"),
+            ],
+            function="to_tfrecord",
         )
     return num_shards if npartitions is None else npartitions
 
 
 def _plan_shuffle(
-    partition_on: tuple[str, ...], colocate: bool, seed: int | None, npartitions: int
+    ddf: dd.DataFrame, partition_on: tuple[str, ...], colocate: bool, seed: int | None, npartitions: int
 ) -> Shuffle | None:
     if seed is not None and (not isinstance(seed, int | np.integer) or isinstance(seed, bool)):
         raise TFRecordError(
-            f"shuffle={seed!r} is not an integer seed", advice="pass an integer, such as shuffle=0"
+            f"shuffle={seed!r} is not an integer seed",
+            remedies=[Remedy("shuffle", 0, "shuffle with this seed")],
+            function="to_tfrecord",
         )
     if colocate and not partition_on:
         raise TFRecordError(
-            "colocate=True requires partition columns",
-            advice="pass partition_on= with the columns whose equal values belong together",
-            keyword="colocate",
+            "a colocation of rows requires partition columns",
+            remedies=_partition_columns(ddf),
+            function="to_tfrecord",
         )
     if not colocate and seed is None:
         return None

@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 import click
 import pyarrow as pa
 
-from dask_tfrecord import Remedy, RemedyWarning, TFRecordError, hide_secrets
+from dask_tfrecord import Call, Remedy, RemedyWarning, TFRecordError, hide_secrets
 from dask_tfrecord.cli.escapes import printable
 
 DAMAGED = 3  # exit code: the command worked, and found damage
@@ -56,7 +56,10 @@ def one_line_errors(ctx: click.Context) -> Iterator[None]:
     """
 
     def show(message: Warning | str, *_: Any, **__: Any) -> None:
-        text = message.rendered(option) if isinstance(message, RemedyWarning) else str(message)
+        text = str(message)
+        if isinstance(message, RemedyWarning):
+            accepted = [remedy for remedy in message.remedies if _accepts(ctx, remedy)]
+            text = RemedyWarning(message.problem, accepted).rendered(option)
         click.echo(f"Warning: {_one_line(ctx, text)}", err=True)
 
     with warnings.catch_warnings():
@@ -105,7 +108,7 @@ def describe(error: BaseException, paths: Sequence[str] = ()) -> str:
         if error.keyword:
             name = option(Remedy(error.keyword, None)).removeprefix("no ")
             error = error.replaced(problem=error.problem.replace(f"{error.keyword}=", f"{name} "))
-        return error.rendered(option)
+        return error.rendered(option, command)
     if isinstance(error, OSError) and text:
         return text
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
@@ -113,20 +116,21 @@ def describe(error: BaseException, paths: Sequence[str] = ()) -> str:
 
 def _as_command(ctx: click.Context, error: Exception) -> Exception:
     """Let an error of the library show the remedies that the subcommand accepts as options."""
-    group, name = ctx.command, ctx.invoked_subcommand
-    command = group.get_command(ctx, name) if isinstance(group, click.Group) and name else None
-    if not isinstance(error, TFRecordError) or command is None:
+    if not isinstance(error, TFRecordError) or ctx.invoked_subcommand is None:
         return error
-    params = {text: param for param in command.params for text in (*param.opts, *param.secondary_opts)}
+    return error.called_as(ctx.invoked_subcommand, lambda remedy: _accepts(ctx, remedy))
 
-    def accepts(remedy: Remedy) -> bool:
-        name, *values = option(remedy).removeprefix("no ").split(" ", 1)
-        if name not in params or (remedy.keyword == "schema" and None in remedy.value.values()):
-            return False
-        kind = params[name].type
-        return not isinstance(kind, click.Choice) or {*values} <= {*kind.choices}
 
-    return error.called_as(name or "", accepts)
+def _accepts(ctx: click.Context, remedy: Remedy) -> bool:
+    """Return True if the subcommand has the option and the value of a remedy."""
+    group, command = ctx.command, ctx.invoked_subcommand
+    found = group.get_command(ctx, command) if isinstance(group, click.Group) and command else None
+    params = {text: one for one in found.params for text in (*one.opts, *one.secondary_opts)} if found else {}
+    name, *values = option(remedy).removeprefix("no ").split(" ", 1)
+    if name not in params or (remedy.keyword == "schema" and None in remedy.value.values()):
+        return False
+    kind = params[name].type
+    return not isinstance(kind, click.Choice) or {*values} <= {*kind.choices}
 
 
 def option(remedy: Remedy) -> str:
@@ -146,6 +150,13 @@ def option(remedy: Remedy) -> str:
         return f"--no-{name.removeprefix('use_')}".replace("_", "-")
     texts = [] if value is True else [shlex.quote(",".join(value) if isinstance(value, list) else str(value))]
     return " ".join([f"--{_OPTION_NAMES.get(name, name)}".replace("_", "-"), *texts])
+
+
+def command(call: Call) -> str:
+    """Return the advice to run the command that makes a call of the library."""
+    name = {"to_tfrecord": "convert SRC"}.get(call.function, call.function)
+    options = [option(Remedy(*item)) for item in call.keywords.items()]
+    return " ".join(["run dask-tfrecord", name, shlex.quote(call.path), *options])
 
 
 def _type_name(type_: pa.DataType) -> str:

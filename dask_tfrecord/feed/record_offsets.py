@@ -18,7 +18,13 @@ from dask_tfrecord.dataset.snapshot.names import offsets_path, stored_offsets
 from dask_tfrecord.dataset.snapshot.offsets import Offsets, read_offsets, to_parquet
 from dask_tfrecord.dataset.snapshot.versions import versions
 from dask_tfrecord.dataset.write.neighbours import refuse_inside_dataset
-from dask_tfrecord.errors import ConcurrentWriteError, DestinationError, FileChangedError, TFRecordError
+from dask_tfrecord.errors import (
+    Call,
+    ConcurrentWriteError,
+    DestinationError,
+    FileChangedError,
+    TFRecordError,
+)
 from dask_tfrecord.files.damage import locate_error
 from dask_tfrecord.files.entry import FileEntry
 from dask_tfrecord.files.options import ReadOptions
@@ -163,7 +169,7 @@ def store_offsets(dataset: ReadPlan, splits: Sequence[Split], offsets: Sequence[
         raise FileChangedError(
             "the file may have been rewritten since the snapshot was written",
             path=store.public(changed[0]),
-            advice=f"call dask_tfrecord.index({store.public(store.root)!r}) first",
+            calls=[Call("index", store.public(store.root), {}, "first")],
         )
     path = store.join(offsets_path(version))
     if _is_stored(dataset, version):

@@ -8,7 +8,7 @@ import pyarrow as pa
 from dask_tfrecord.codec import HEADER_BYTES, Damage, frame_size
 from dask_tfrecord.codec.codecs import Compression, codec_of_suffix, decompressor, detect, is_frame
 from dask_tfrecord.codec.file_signatures import LOOK_BYTES, looks_like
-from dask_tfrecord.errors import CorruptRecordError, FileChangedError, Remedy, TFRecordError
+from dask_tfrecord.errors import Call, CorruptRecordError, FileChangedError, Remedy, TFRecordError
 from dask_tfrecord.files.damage import LEAVE_OUT
 from dask_tfrecord.files.options import ReadCompression, ReadOptions
 from dask_tfrecord.files.part_names import is_part
@@ -269,12 +269,11 @@ def _check_compression(found: Compression | None, wanted: ReadCompression, size:
 
 def changed_since_snapshot(store: Store, path: str) -> FileChangedError:
     """Return the error for a file whose bytes differ from what the snapshot describes."""
-    advice = f"if it was rewritten on purpose, call dask_tfrecord.index({store.public(store.root)!r}) again"
-    if is_part(path):
-        advice = "restore the file as to_tfrecord wrote it"
+    again = Call("index", store.public(store.root), {}, "again if it was rewritten on purpose")
     return FileChangedError(
         "the content is not the one in the dataset's snapshot (the CRC-32C differs)",
         path=store.public(path),
-        advice=advice,
+        advice="restore the file as to_tfrecord wrote it" if is_part(path) else None,
+        calls=[] if is_part(path) else [again],
         remedies=[Remedy("use_snapshot", False, "read the files without the snapshot")],
     )

@@ -3,6 +3,7 @@
 import importlib.metadata
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -113,6 +114,26 @@ def test_wrong_usage_exits_with_2(run: Run, arguments: list[str]) -> None:
 def test_the_advice_names_options_instead_of_keywords(run: Run, people: Path) -> None:
     error = run("convert", people, people, code=1).stderr
     assert "pass --append to add to it, or --overwrite to remove it" in error
+
+
+def test_the_advice_names_commands_instead_of_calls(run: Run, tmp_path: Path) -> None:
+    ddf = dd.from_dict({"x": [1, 2], "k": ["a", "b"]}, npartitions=1)
+    path = tmp_path / "a set"
+    dask_tfrecord.to_tfrecord(ddf, path, partition_on="k")
+    error = run("convert", path, path / "k=a", code=1).stderr
+    assert f"run dask-tfrecord convert SRC '{path}' --partition-on k --append to add the rows" in error
+    next(path.glob("k=a/*")).unlink()
+    error = run("cat", path, code=1).stderr
+    (command,) = re.findall(r"or run dask-tfrecord (.*) if it was removed on purpose", error)
+    run(*shlex.split(command))
+    assert run("cat", path).stdout == '{"x": 2, "k": "b"}\n'
+
+
+def test_options_that_need_partition_columns_name_the_option(run: Run, tmp_path: Path) -> None:
+    dask_tfrecord.to_tfrecord(dd.from_dict({"x": [1, 2]}, npartitions=1), tmp_path / "a")
+    for flag in ("--overwrite-partitions", "--colocate"):
+        error = run("convert", tmp_path / "a", tmp_path / "b", flag, code=1).stderr
+        assert "requires partition columns; pass --partition-on x to" in error
 
 
 def test_secrets_are_hidden(run: Run) -> None:

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from dask_tfrecord.dataset.snapshot.file_table import FileTable, rows_of_run
 from dask_tfrecord.dataset.snapshot.model import Snapshot, file_table, find_snapshot, open_version
 from dask_tfrecord.dataset.snapshot.names import METADATA_DIRECTORY, open_runs, replaced_files
-from dask_tfrecord.errors import CorruptRecordError, Remedy, TFRecordError
+from dask_tfrecord.errors import Call, CorruptRecordError, Remedy, TFRecordError
 from dask_tfrecord.files.part_names import PART_NAME, is_part, run_of
 from dask_tfrecord.files.side_files import without_side_files
 from dask_tfrecord.files.storage.listing import (
@@ -97,14 +97,15 @@ def listed_and_others(store: Store, snapshot: Snapshot) -> tuple[pa.Table, list[
 
 def _lost_file(store: Store, path: str, recorded: int, size: int | None) -> CorruptRecordError:
     """Return the error for a file of a snapshot that is missing or has another size."""
-    public = store.public(store.join(path))
+    root, public = store.public(store.root), store.public(store.join(path))
     if size is None:
-        call = f'dask_tfrecord.index({store.public(store.root)!r}, missing="drop")'
-        advice = f"restore the file, or call {call} if it was removed on purpose"
-        return CorruptRecordError(_MISSING, path=public, advice=advice, remedies=[_READ_ALL])
+        drop = Call("index", root, {"missing": "drop"}, "if it was removed on purpose")
+        return CorruptRecordError(
+            _MISSING, path=public, advice="restore the file", calls=[drop], remedies=[_READ_ALL]
+        )
     problem = f"the file has {size:,} bytes, but {recorded:,} in the dataset's snapshot"
-    again = None if is_part(path) else "call dask_tfrecord.index again if it was changed"
-    return CorruptRecordError(problem, path=public, advice=again, remedies=[_READ_ALL])
+    again = [] if is_part(path) else [Call("index", root, {}, "again if it was changed")]
+    return CorruptRecordError(problem, path=public, calls=again, remedies=[_READ_ALL])
 
 
 def without_missing_files(store: Store, snapshot: Snapshot) -> Snapshot:

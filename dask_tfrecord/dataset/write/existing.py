@@ -16,7 +16,7 @@ from dask_tfrecord.dataset.snapshot.model import Snapshot
 from dask_tfrecord.dataset.snapshot.visibility import data_files, newest_snapshot
 from dask_tfrecord.dataset.write.neighbours import refuse_datasets_below
 from dask_tfrecord.dataset.write.overwriting import files_unchanged
-from dask_tfrecord.errors import Remedy, SchemaError, TFRecordError
+from dask_tfrecord.errors import Call, Remedy, SchemaError, TFRecordError
 from dask_tfrecord.files.entry import FileEntry
 from dask_tfrecord.files.options import ReadOptions
 from dask_tfrecord.files.reading import count_records
@@ -66,9 +66,9 @@ def _check_one_split(store: Store) -> None:
         try:
             found.check_one_split()
         except TFRecordError as error:
-            call = f'dask_tfrecord.index({store.public(store.root)!r}, split="all")'
-            advice = f"call {call} first, and append with partition_on=[{SPLIT!r}]"
-            raise error.replaced(remedies=(), advice=advice) from None
+            effect = f"first, and append with the partition column {SPLIT!r}"
+            call = Call("index", store.public(store.root), {"split": "all"}, effect)
+            raise error.replaced(remedies=(), calls=[call]) from None
 
 
 def check_agreement(

@@ -5,15 +5,16 @@ removes files that its snapshot lists.
 """
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from typing import Any
 
 from dask_tfrecord.dataset.snapshot.model import file_table, find_snapshot
 from dask_tfrecord.dataset.snapshot.names import METADATA_DIRECTORY
 from dask_tfrecord.dataset.snapshot.versions import versions
 from dask_tfrecord.dataset.write.run import Mode
-from dask_tfrecord.errors import DestinationError, TFRecordError
+from dask_tfrecord.errors import Call, DestinationError, TFRecordError
 from dask_tfrecord.files.storage.listing import directories_holding
 from dask_tfrecord.files.storage.local_links import is_hidden
 from dask_tfrecord.files.storage.redaction import redact_errors
@@ -70,22 +71,22 @@ def _lists_below(parent: Store, below: str) -> bool:
     return snapshot is not None and any(path.startswith(below) for path in file_table(snapshot).paths)
 
 
-def refuse_inside_dataset(store: Store, call: str) -> None:
+def refuse_inside_dataset(store: Store, function: str) -> None:
     """Raise for a directory inside another dataset.
 
     Parameters
     ----------
     store : Store
         The directory, which need not exist.
-    call : str
-        What to call with the directory of the other dataset instead, such as ``index``.
+    function : str
+        The function to call with the directory of the other dataset instead, such as ``index``.
 
     Raises
     ------
     DestinationError
     """
     if (parent := parent_dataset(store)) is not None:
-        raise _inside(store, parent, f"call {call} with {parent.public(parent.root)!r}")
+        raise _inside(store, parent, calls=[Call(function, parent.public(parent.root), {})])
 
 
 @redact_errors
@@ -102,11 +103,13 @@ def refuse_write_inside(store: Store, mode: Mode) -> None:
     with suppress(TFRecordError):
         snapshot = find_snapshot(parent)
         keys = [*snapshot.partition_on] if snapshot is not None else []
-    keyword = f"partition_on={keys} and " if keys else ""
-    add = "append=True to add the rows"
-    replace = 'overwrite="partitions" to replace the partitions' if keys else "overwrite=True to replace all"
-    choices = {"append": add, "overwrite": replace, "partitions": replace}.get(mode, f"{add} or {replace}")
-    raise _inside(store, parent, f"write to {parent.public(parent.root)!r} with {keyword}{choices}")
+    partitions: dict[str, Any] = {"partition_on": keys} if keys else {}
+    path = parent.public(parent.root)
+    add = Call("to_tfrecord", path, partitions | {"append": True}, "to add the rows")
+    effect = "to replace the partitions" if keys else "to replace all"
+    replace = Call("to_tfrecord", path, partitions | {"overwrite": "partitions" if keys else True}, effect)
+    calls = {"append": [add], "overwrite": [replace], "partitions": [replace]}.get(mode, [add, replace])
+    raise _inside(store, parent, calls=calls)
 
 
 def refuse_other_files(store: Store) -> None:
@@ -119,15 +122,19 @@ def refuse_other_files(store: Store) -> None:
     parent = store if versions(store) else parent_dataset(store)
     if parent is not None:
         hidden = parent.public(parent.join("_files"))
-        raise _inside(store, parent, f"choose a hidden directory, such as {hidden!r}")
+        raise _inside(store, parent, advice=f"choose a hidden directory, such as {hidden!r}")
 
 
-def _inside(store: Store, parent: Store, advice: str) -> DestinationError:
+def _inside(
+    store: Store, parent: Store, *, advice: str | None = None, calls: Sequence[Call] = ()
+) -> DestinationError:
+    outside = "choose a path outside of the dataset"
     inside = f"lies inside the dataset {parent.public(parent.root)!r}"
     return DestinationError(
         "the directory holds a TFRecord dataset" if parent is store else f"the path {inside}",
         path=store.public(store.root),
-        advice=f"{advice}, or choose a path outside of the dataset",
+        advice=f"{advice}, or {outside}" if advice else outside,
+        calls=calls,
     )
 
 

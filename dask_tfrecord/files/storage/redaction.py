@@ -11,7 +11,7 @@ from inspect import signature
 from typing import Any, ParamSpec, TypeVar
 from urllib.parse import parse_qsl, quote, unquote
 
-from dask_tfrecord.errors import Remedy, TFRecordError
+from dask_tfrecord.errors import Call, Remedy, TFRecordError
 from dask_tfrecord.files.storage.store_failures import place_of, store_failure
 
 Parameters = ParamSpec("Parameters")
@@ -214,8 +214,8 @@ def _shows(error: BaseException, secrets: frozenset[str]) -> bool:
 
 def _rebuilt(error: BaseException, secrets: frozenset[str]) -> BaseException:
     def clean(value: Any) -> Any:
-        if isinstance(value, Remedy):
-            return Remedy(*map(clean, value))
+        if isinstance(value, Remedy | Call):
+            return type(value)(*map(clean, value))
         if isinstance(value, tuple | list):
             return type(value)(map(clean, value))
         if isinstance(value, dict):
