@@ -29,7 +29,8 @@ import dask_tfrecord
 from benchmarks.breakdown import READ, breakdown, show
 from benchmarks.tables import TABLES, Table
 from benchmarks.write import PARTITIONS, THREADS, collection, seconds, side_by_side, slices, to_pandas
-from dask_tfrecord.codec import Column, Decoder
+from dask_tfrecord.codec import Decoder
+from dask_tfrecord.codec.columns import Column
 
 REPEATS = 4  # of each partition, so that the time of the reads exceeds the time of the plan
 LARGE_BYTES = 2 << 30

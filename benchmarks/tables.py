@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
-from dask_tfrecord.codec import Column
+from dask_tfrecord.codec.columns import Column
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from dask_tfrecord import arguments
 from dask_tfrecord.cluster import compute_each
-from dask_tfrecord.codec import RecordType
+from dask_tfrecord.codec.columns import RecordType
 from dask_tfrecord.dataset.maintenance.indexing import create_snapshot, renew_snapshot
 from dask_tfrecord.dataset.maintenance.verifying import (
     FileReport,

@@ -5,8 +5,8 @@ from typing import Any, Literal, SupportsIndex, TypeAlias, TypedDict
 
 import pyarrow.compute as pc
 
-from dask_tfrecord.codec import RecordType
 from dask_tfrecord.codec.codecs import Compression
+from dask_tfrecord.codec.columns import RecordType
 from dask_tfrecord.dataset.read.request import Infer
 from dask_tfrecord.dataset.read.requested_columns import GivenHive, GivenSchema
 from dask_tfrecord.files.damage import OnCorrupt

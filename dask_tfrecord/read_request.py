@@ -14,7 +14,8 @@ import pyarrow.compute as pc
 
 from dask_tfrecord import arguments
 from dask_tfrecord.cluster import compute_each
-from dask_tfrecord.codec import MAX_RECORD_BYTES, RecordType
+from dask_tfrecord.codec import MAX_RECORD_BYTES
+from dask_tfrecord.codec.columns import RecordType
 from dask_tfrecord.config import keyword_or_default
 from dask_tfrecord.dataset.read.discovery import open_dataset
 from dask_tfrecord.dataset.read.read_plan import ReadPlan

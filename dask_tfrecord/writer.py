@@ -13,8 +13,8 @@ import pandas as pd
 
 from dask_tfrecord import arguments, expr
 from dask_tfrecord.cluster import check_cluster
-from dask_tfrecord.codec import RecordType
 from dask_tfrecord.codec.codecs import CODECS, Compression, check_level
+from dask_tfrecord.codec.columns import RecordType
 from dask_tfrecord.config import keyword_or_default
 from dask_tfrecord.dataset.shuffle.spill import Shuffle
 from dask_tfrecord.dataset.snapshot.model import Snapshot

@@ -9,54 +9,9 @@ from typing_extensions import Buffer
 
 from dask_tfrecord.codec import _kernel
 from dask_tfrecord.codec.checked import Checked
-from dask_tfrecord.codec.damage import (
-    DAMAGED_DATA,
-    KIND_TYPES,
-    NOT_AN_EXAMPLE,
-    PAYLOAD_REASONS,
-    TOO_LONG,
-    Column,
-    Damage,
-    FeatureKey,
-    Kind,
-    RecordType,
-    nested,
-)
+from dask_tfrecord.codec.columns import KIND_TYPES, Column, FeatureKey, RecordType, nested
+from dask_tfrecord.codec.damage import Damage
 from dask_tfrecord.errors import SchemaError
-
-__all__ = [
-    "BUFFER_BYTES",
-    "DAMAGED_DATA",
-    "FRAME_BYTES",
-    "HEADER_BYTES",
-    "KIND_TYPES",
-    "MAX_RECORD_BYTES",
-    "NOT_AN_EXAMPLE",
-    "PAYLOAD_REASONS",
-    "SPARE_BYTES",
-    "TOO_LONG",
-    "Checked",
-    "Column",
-    "Damage",
-    "Decoded",
-    "Decoder",
-    "Encoder",
-    "Feature",
-    "FeatureKey",
-    "Fed",
-    "FoundRecord",
-    "Inference",
-    "Kind",
-    "RecordType",
-    "Scanned",
-    "Statistics",
-    "crc32c",
-    "crc32c_combine",
-    "find_record",
-    "frame_size",
-    "scan",
-    "take_bytes",
-]
 
 # Assignments, because import-linter mistakes a from-import of the compiled module for an import of the
 # package.

@@ -1,25 +1,12 @@
-"""How a column is stored in a record, and why a record cannot be decoded."""
+"""Why a record cannot be decoded."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
+from dask_tfrecord.codec.columns import KIND_TYPES, Column, nested
 from dask_tfrecord.errors import CorruptRecordError, Remedy, SchemaError, TFRecordError
-
-Kind = Literal["int64", "float", "bytes", "string"]
-RecordType = Literal["example", "sequence_example", "bytes"]
-
-# A feature of a record: its name, and True if it is a feature list. A SequenceExample may have both.
-FeatureKey: TypeAlias = tuple[str, bool]
-
-# The Arrow type of the values that the kernel encodes from and decodes to.
-KIND_TYPES: dict[str, pa.DataType] = {
-    "int64": pa.int64(),
-    "float": pa.float32(),
-    "bytes": pa.binary(),
-    "string": pa.string(),
-}
 
 # Reasons of the kernel that concern the schema: a value does not fit its column, and the file is not damaged.
 _SCHEMA_PROBLEMS = {
@@ -44,29 +31,6 @@ PAYLOAD_REASONS = frozenset(
     }
 )
 _PAYLOAD_PROBLEM = "the file is a TFRecord file, but this undamaged record is not an Example"
-
-
-class Column(NamedTuple):
-    """How a column is stored in records.
-
-    Parameters
-    ----------
-    name : str
-        Name of the column and of the feature.
-    kind : "int64", "float", "bytes" or "string"
-        Kind of the feature. A "string" is a bytes feature that must be valid UTF-8.
-    depth : int
-        0 for a scalar, 1 for a list, 2 for a list of lists, which is a feature list of a SequenceExample.
-    """
-
-    name: str
-    kind: Kind
-    depth: int
-
-    @property
-    def feature(self) -> FeatureKey:
-        """The feature that the column reads."""
-        return self.name, self.depth == 2
 
 
 class Damage(NamedTuple):
@@ -139,8 +103,3 @@ def _wrong_map_error(unknown: Column, place: Mapping[str, Any]) -> SchemaError:
         ],
         **place,
     )
-
-
-def nested(type_: pa.DataType, depth: int) -> pa.DataType:
-    """Return the type of lists of so many levels with values of this type."""
-    return nested(pa.list_(type_), depth - 1) if depth else type_

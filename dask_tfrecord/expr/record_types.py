@@ -5,7 +5,7 @@ from dataclasses import replace
 import dask.dataframe as dd
 import pyarrow as pa
 
-from dask_tfrecord.codec import RecordType
+from dask_tfrecord.codec.columns import RecordType
 from dask_tfrecord.dataset.read.inferred_schema import PAYLOAD
 from dask_tfrecord.errors import warn_caller
 from dask_tfrecord.expr.string_conversion import read_schemas, was_computed

@@ -8,18 +8,10 @@ from typing import Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
-from dask_tfrecord.codec import (
-    FRAME_BYTES,
-    NOT_AN_EXAMPLE,
-    PAYLOAD_REASONS,
-    Checked,
-    Damage,
-    Feature,
-    Fed,
-    Inference,
-    RecordType,
-    scan,
-)
+from dask_tfrecord.codec import FRAME_BYTES, Feature, Fed, Inference, scan
+from dask_tfrecord.codec.checked import Checked
+from dask_tfrecord.codec.columns import RecordType
+from dask_tfrecord.codec.damage import NOT_AN_EXAMPLE, PAYLOAD_REASONS, Damage
 from dask_tfrecord.errors import CorruptRecordError, TFRecordError
 from dask_tfrecord.files.damage import DamagePolicy, Losses
 from dask_tfrecord.files.intact import Numbers, record_offsets

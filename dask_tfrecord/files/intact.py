@@ -5,8 +5,8 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from dask_tfrecord.codec import Checked, scan
-from dask_tfrecord.codec.checked import Ints
+from dask_tfrecord.codec import scan
+from dask_tfrecord.codec.checked import Checked, Ints
 
 _NONE = np.zeros(0, np.int64)
 _ZERO = np.zeros(1, np.int64)

@@ -3,8 +3,9 @@
 from dataclasses import dataclass, field
 from typing import Literal
 
-from dask_tfrecord.codec import MAX_RECORD_BYTES, RecordType
+from dask_tfrecord.codec import MAX_RECORD_BYTES
 from dask_tfrecord.codec.codecs import Compression
+from dask_tfrecord.codec.columns import RecordType
 from dask_tfrecord.files.damage import RAISE, DamagePolicy
 from dask_tfrecord.schema.model import Lossy
 

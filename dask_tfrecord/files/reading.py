@@ -10,18 +10,11 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 import numpy as np
 import pyarrow as pa
 
-from dask_tfrecord.codec import (
-    Checked,
-    Column,
-    Damage,
-    Decoder,
-    FeatureKey,
-    Fed,
-    Inference,
-    scan,
-)
-from dask_tfrecord.codec.checked import Ints
+from dask_tfrecord.codec import Decoder, Fed, Inference, scan
+from dask_tfrecord.codec.checked import Checked, Ints
 from dask_tfrecord.codec.codecs import codec_of_suffix
+from dask_tfrecord.codec.columns import Column, FeatureKey
+from dask_tfrecord.codec.damage import Damage
 from dask_tfrecord.errors import TFRecordError
 from dask_tfrecord.files.damage import Losses, locate_error
 from dask_tfrecord.files.intact import Intact, Numbers, record_offsets

@@ -10,7 +10,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from dask_tfrecord.codec import KIND_TYPES, Statistics
+from dask_tfrecord.codec import Statistics
+from dask_tfrecord.codec.columns import KIND_TYPES
 from dask_tfrecord.files.entry import ColumnStatistics
 from dask_tfrecord.schema.model import Field, Schema
 

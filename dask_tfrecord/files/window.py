@@ -5,8 +5,9 @@ from contextlib import contextmanager
 
 import pyarrow as pa
 
-from dask_tfrecord.codec import HEADER_BYTES, Damage, frame_size
+from dask_tfrecord.codec import HEADER_BYTES, frame_size
 from dask_tfrecord.codec.codecs import Compression, codec_of_suffix, decompressor, detect, is_frame
+from dask_tfrecord.codec.damage import Damage
 from dask_tfrecord.codec.file_signatures import LOOK_BYTES, looks_like
 from dask_tfrecord.errors import Call, CorruptRecordError, FileChangedError, Remedy, TFRecordError
 from dask_tfrecord.files.damage import LEAVE_OUT

@@ -6,7 +6,7 @@ from typing import Any
 import pandas as pd
 import pyarrow as pa
 
-from dask_tfrecord.codec import RecordType
+from dask_tfrecord.codec.columns import RecordType
 from dask_tfrecord.errors import Remedy, SchemaError, literal, warn_caller
 from dask_tfrecord.frames import text_guard
 from dask_tfrecord.frames.column_types import (

@@ -15,7 +15,7 @@ from typing import Any, Literal, Self, get_args
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dask_tfrecord.codec import Column, Kind, RecordType
+from dask_tfrecord.codec.columns import Column, Kind, RecordType
 from dask_tfrecord.errors import Remedy, SchemaError
 from dask_tfrecord.schema.storage_types import canonical_type, is_lossy, kind_and_depth, of_column
 from dask_tfrecord.schema.storage_values import (

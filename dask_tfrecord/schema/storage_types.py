@@ -6,7 +6,7 @@ from functools import lru_cache
 import pyarrow as pa
 from pyarrow import types
 
-from dask_tfrecord.codec import Kind
+from dask_tfrecord.codec.columns import Kind
 from dask_tfrecord.errors import Remedy, SchemaError
 
 _Tests = tuple[Callable[[pa.DataType], bool], ...]

@@ -13,7 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from oracle import Feature, Record
 
-from dask_tfrecord.codec import Decoder, Encoder, RecordType
+from dask_tfrecord.codec import Decoder, Encoder
+from dask_tfrecord.codec.columns import RecordType
 from dask_tfrecord.schema.model import Schema
 
 

@@ -15,7 +15,8 @@ import pytest
 from damaged_files import framed_number
 
 from dask_tfrecord import CorruptRecordError
-from dask_tfrecord.codec import Column, Decoder, Encoder, scan
+from dask_tfrecord.codec import Decoder, Encoder, scan
+from dask_tfrecord.codec.columns import Column
 from dask_tfrecord.files import reading as files
 from dask_tfrecord.files.damage import DamagePolicy, Losses
 from dask_tfrecord.files.entry import Block

@@ -135,7 +135,8 @@ import sys
 import pyarrow as pa
 import pyarrow.compute as pc
 from dask_tfrecord import read_tfrecord
-from dask_tfrecord.codec import Column, Encoder
+from dask_tfrecord.codec import Encoder
+from dask_tfrecord.codec.columns import Column
 
 image = bytes(range(256)) * 4096
 encoder = Encoder([Column("image", "bytes", 0)], "example")

@@ -14,7 +14,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dask_tfrecord.codec import Column, Encoder, RecordType
+from dask_tfrecord.codec import Encoder
+from dask_tfrecord.codec.columns import Column, RecordType
 from dask_tfrecord.files import writing
 from dask_tfrecord.files.entry import ColumnStatistics
 from dask_tfrecord.files.options import WriteOptions

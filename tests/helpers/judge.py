@@ -15,7 +15,7 @@ from oracle import (
     read_feature,
 )
 
-from dask_tfrecord.codec import Column
+from dask_tfrecord.codec.columns import Column
 
 
 class Judged(NamedTuple):

@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from dask_tfrecord.codec import RecordType
+from dask_tfrecord.codec.columns import RecordType
 from dask_tfrecord.schema.model import Schema
 
 INT64, FLOAT, BYTES, STRING = "int64", "float", "bytes", "string"

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from storage_table import SCALARS, batch_of, scalars, schema_of
 
-from dask_tfrecord.codec import Column, RecordType
+from dask_tfrecord.codec.columns import Column, RecordType
 from dask_tfrecord.errors import SchemaError
 from dask_tfrecord.schema.model import Field, Schema
 

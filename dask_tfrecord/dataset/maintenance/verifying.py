@@ -6,7 +6,8 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from dask_tfrecord.codec import RecordType, crc32c_combine, scan
+from dask_tfrecord.codec import crc32c_combine, scan
+from dask_tfrecord.codec.columns import RecordType
 from dask_tfrecord.dataset.read.inferred_schema import infer_schema
 from dask_tfrecord.dataset.read.map_files import merge_by_file
 from dask_tfrecord.dataset.read.sampling import take_sample

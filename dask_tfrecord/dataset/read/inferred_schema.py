@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from dask_tfrecord.codec import KIND_TYPES
+from dask_tfrecord.codec.columns import KIND_TYPES
 from dask_tfrecord.dataset.read.partition_columns import feature_clash, payload_clash
 from dask_tfrecord.dataset.read.requested_columns import RequestedColumns, check_given_names
 from dask_tfrecord.errors import Remedy, SchemaError

@@ -13,7 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dask_tfrecord.codec import FeatureKey
+from dask_tfrecord.codec.columns import FeatureKey
 from dask_tfrecord.dataset.query.comparison_keys import comparison_key, has_nan, is_comparable
 from dask_tfrecord.dataset.query.predicates import Outcomes, Predicate, possible_outcomes
 from dask_tfrecord.dataset.query.ranges import Mask, file_ranges

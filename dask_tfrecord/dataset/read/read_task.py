@@ -9,7 +9,7 @@ from typing import TypeAlias
 
 import pyarrow as pa
 
-from dask_tfrecord.codec import FeatureKey
+from dask_tfrecord.codec.columns import FeatureKey
 from dask_tfrecord.dataset.query.predicates import Predicate
 from dask_tfrecord.dataset.read.partition_columns import feature_clash
 from dask_tfrecord.dataset.read.requested_columns import origin_clash

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 import pyarrow as pa
 
-from dask_tfrecord.codec import RecordType
+from dask_tfrecord.codec.columns import RecordType
 from dask_tfrecord.dataset.snapshot.model import Snapshot
 from dask_tfrecord.errors import Remedy, SchemaError, TFRecordError
 from dask_tfrecord.schema.model import Field, Schema, check_names

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from dask_tfrecord.codec import FeatureKey
+from dask_tfrecord.codec.columns import FeatureKey
 from dask_tfrecord.dataset.read.inferred_schema import type_of
 from dask_tfrecord.errors import Remedy, SchemaError, TFRecordError
 from dask_tfrecord.files.damage import DamagePolicy

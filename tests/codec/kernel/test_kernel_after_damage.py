@@ -5,7 +5,8 @@ import pytest
 from guard import exact
 from oracle import Feature, Record, block, bytes_list, entry, example_of, float_list, int64_list, packed
 
-from dask_tfrecord.codec import Column, Decoder
+from dask_tfrecord.codec import Decoder
+from dask_tfrecord.codec.columns import Column
 
 COLUMNS = [
     Column("id", "int64", 0),

@@ -14,7 +14,8 @@ from guard import exact
 from oracle import block, bytes_list, entry, example_of, float_list, int64_list, packed, tag, varint
 from wire_messages import REFUSED
 
-from dask_tfrecord.codec import MAX_RECORD_BYTES, Column, Decoder, Inference, scan
+from dask_tfrecord.codec import MAX_RECORD_BYTES, Decoder, Inference, scan
+from dask_tfrecord.codec.columns import Column
 
 
 def _shapes() -> Iterator[tuple[str, Column, bytes, Any]]:

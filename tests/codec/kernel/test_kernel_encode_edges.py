@@ -9,7 +9,8 @@ import pyarrow as pa
 import pytest
 from guard import exact, room
 
-from dask_tfrecord.codec import MAX_RECORD_BYTES, SPARE_BYTES, Column, Encoder, take_bytes
+from dask_tfrecord.codec import MAX_RECORD_BYTES, SPARE_BYTES, Encoder, take_bytes
+from dask_tfrecord.codec.columns import Column
 from dask_tfrecord.errors import SchemaError
 
 COUNT = 40

@@ -15,7 +15,8 @@ from judge import Judged, judge
 from oracle import block, bytes_list, entry, example_of, float_list, int64_list, packed, tag, varint
 from wire_messages import ACCEPTED, REFUSED, UNKNOWN
 
-from dask_tfrecord.codec import Column, Decoder, Inference
+from dask_tfrecord.codec import Decoder, Inference
+from dask_tfrecord.codec.columns import Column
 
 # Heads of entries that fit one window of 32 bytes, two windows or none, and names of one and several bytes.
 NAMES = [

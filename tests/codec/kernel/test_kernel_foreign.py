@@ -8,7 +8,9 @@ from guard import exact
 from oracle import block, entry, example_of, int64_list, packed
 from wire_messages import ONE, UNKNOWN, list_entry, sequence
 
-from dask_tfrecord.codec import NOT_AN_EXAMPLE, Column, Decoder, Inference, RecordType
+from dask_tfrecord.codec import Decoder, Inference
+from dask_tfrecord.codec.columns import Column, RecordType
+from dask_tfrecord.codec.damage import NOT_AN_EXAMPLE
 
 FIELD = UNKNOWN["varint"]
 

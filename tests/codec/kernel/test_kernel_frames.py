@@ -8,7 +8,8 @@ from guard import exact
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dask_tfrecord.codec import Column, Decoder, Inference, _kernel, scan
+from dask_tfrecord.codec import Decoder, Inference, _kernel, scan
+from dask_tfrecord.codec.columns import Column
 
 COLUMNS = [Column("a", "int64", 1), Column("s", "string", 0)]
 RECORDS = [

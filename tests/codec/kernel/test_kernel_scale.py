@@ -15,7 +15,9 @@ from guard import exact
 from memory import growth
 from oracle import Feature, Record
 
-from dask_tfrecord.codec import Column, Damage, Decoder, Encoder, Inference, RecordType, scan
+from dask_tfrecord.codec import Decoder, Encoder, Inference, scan
+from dask_tfrecord.codec.columns import Column, RecordType
+from dask_tfrecord.codec.damage import Damage
 
 ROWS = 3_000  # more than one of the kernel's blocks, in records and in bytes
 
@@ -291,7 +293,8 @@ def test_threads_that_share_a_decoder_get_its_rows_or_a_refusal() -> None:
 KEEP = """
 import sys
 from pathlib import Path
-from dask_tfrecord.codec import Column, Decoder
+from dask_tfrecord.codec import Decoder
+from dask_tfrecord.codec.columns import Column
 from memory import peak_kib
 
 file = Path(sys.argv[1]).read_bytes()

@@ -8,7 +8,8 @@ from decoded import BOUNDARY_INTEGERS, decoded_rows
 from guard import exact
 from oracle import block, bytes_list, entry, example_of, float_list, int64_list, packed, tag, varint
 
-from dask_tfrecord.codec import Column, Decoder, Inference
+from dask_tfrecord.codec import Decoder, Inference
+from dask_tfrecord.codec.columns import Column
 
 
 @pytest.mark.parametrize("after", [0, 1, 100])

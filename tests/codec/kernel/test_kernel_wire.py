@@ -16,7 +16,9 @@ from wire_messages import (
     UNKNOWN,
 )
 
-from dask_tfrecord.codec import Column, Damage, Decoder, Inference
+from dask_tfrecord.codec import Decoder, Inference
+from dask_tfrecord.codec.columns import Column
+from dask_tfrecord.codec.damage import Damage
 
 COLUMNS = [Column("a", "int64", 1), Column("f", "float", 1), Column("s", "bytes", 1)]
 

@@ -15,7 +15,8 @@ from inferred import directory_of, file_of, infer, sequence_file, types
 from oracle import Feature, Record
 
 from dask_tfrecord import read_tfrecord
-from dask_tfrecord.codec import Column, Encoder
+from dask_tfrecord.codec import Encoder
+from dask_tfrecord.codec.columns import Column
 from dask_tfrecord.dataset.read.discovery import one_by_one, open_dataset
 from dask_tfrecord.dataset.read.request import ReadRequest
 from dask_tfrecord.dataset.read.sampling import sample_all, take_sample
