@@ -27,7 +27,7 @@ from dask_tfrecord.dataset.read.discovery import open_dataset
 from dask_tfrecord.dataset.read.layouts import ALL, SPLIT
 from dask_tfrecord.dataset.read.request import ReadRequest
 from dask_tfrecord.dataset.read.requested_columns import GivenHive, GivenSchema
-from dask_tfrecord.dataset.snapshot.model import Snapshot, file_count, file_table, find_snapshot, to_parquet
+from dask_tfrecord.dataset.snapshot.model import Snapshot, find_snapshot, listed_files, to_parquet
 from dask_tfrecord.dataset.snapshot.names import snapshot_path
 from dask_tfrecord.dataset.snapshot.stamps import are_proven
 from dask_tfrecord.dataset.snapshot.visibility import (
@@ -164,7 +164,7 @@ def index(
     check_destination(store, "append")
     finish_newest(store)
     before = find_snapshot(store)
-    ours = before is not None and any(is_part(file.path) for file in before.files)
+    ours = before is not None and any(map(is_part, listed_files(before)))
     if before is not None and not ours and not _is_outdated(store, before):
         raise _up_to_date(root)
     request = ReadRequest(
@@ -246,13 +246,15 @@ def _renewed(store: Store, before: Snapshot, missing: Missing) -> Snapshot:
     if kept is before and _all_proven(files, before):
         raise _up_to_date(store.public(store.root))
     if kept is not before:
-        lost = f"{file_count(before) - file_count(kept)} files with {before.records - kept.records} rows"
+        lost = (
+            f"{len(before.file_list) - len(kept.file_list)} files with {before.records - kept.records} rows"
+        )
         logger.warning("%s: index drops %s, which are missing", store.public(store.root), lost)
     return renew_snapshot(store, kept, files, compute_each, draw_run(store))
 
 
 def _all_proven(files: pa.Table, snapshot: Snapshot) -> bool:
-    proven = are_proven(files, file_table(snapshot).rows)
+    proven = are_proven(files, snapshot.file_list)
     return bool(pc.all(proven, min_count=0).as_py())
 
 

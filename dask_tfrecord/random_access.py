@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from dask_tfrecord.cluster import compute_each
 from dask_tfrecord.dataset.read.partition_columns import values_from_snapshot
 from dask_tfrecord.dataset.read.read_plan import ReadPlan
-from dask_tfrecord.dataset.snapshot.model import Snapshot, file_table
+from dask_tfrecord.dataset.snapshot.model import Snapshot
 from dask_tfrecord.dataset.snapshot.stamps import are_proven
 from dask_tfrecord.dataset.snapshot.visibility import newest_snapshot
 from dask_tfrecord.errors import SchemaError
@@ -176,7 +176,7 @@ def _row_numbers(indices: Any, count: int, root: str) -> _Numbers:
 
 def _check_changed_files(store: Store, snapshot: Snapshot, files: pa.Table) -> None:
     """Count the records of files that may have changed: they determine the numbers of all later rows."""
-    changed = pc.invert(are_proven(files, file_table(snapshot).rows))
+    changed = pc.invert(are_proven(files, snapshot.file_list))
     unproven = [Split(file) for file in table_infos(files.filter(changed))]
     if unproven:
         compute_each(partial(count_records, store, options=ReadOptions()), unproven)

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from functools import cached_property
+from itertools import chain
 from typing import ClassVar
 
 import pandas as pd
@@ -101,7 +102,7 @@ def _partition_path(run: WriteRun, index: int, count: int) -> str:
 @redact_errors
 def commit_files(run: WriteRun, entries: list[tuple[FileEntry, ...]]) -> Snapshot:
     """Commit the files of all partitions."""
-    return commit(run, [file for files in entries for file in files])
+    return commit(run, chain.from_iterable(entries))
 
 
 class _Step(Expr):

@@ -18,7 +18,7 @@ from dask_tfrecord import Snapshot, TFRecordError, expr, read_tfrecord, to_tfrec
 from dask_tfrecord.codec import Decoder
 from dask_tfrecord.dataset.read.plan_partitions import plan_partitions
 from dask_tfrecord.dataset.read.read_plan import ReadPlan
-from dask_tfrecord.dataset.snapshot import file_table
+from dask_tfrecord.dataset.snapshot import model
 from dask_tfrecord.dataset.write.run import WriteRun
 from dask_tfrecord.files import reading as files
 from dask_tfrecord.files.options import ReadOptions
@@ -191,7 +191,7 @@ def test_a_task_carries_its_own_file_and_not_the_others() -> None:
 
 def test_a_read_makes_no_entries_of_the_snapshot(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     expected = len(read_tfrecord(root, use_snapshot=False, filters=[("x", ">", 3)]))
-    monkeypatch.setattr(file_table, "to_entries", None)
+    monkeypatch.setattr(model, "to_entries", None)
     ddf = read_tfrecord(root, filters=[("x", ">", 3)])
     assert ddf.expr.dataset.is_described
     assert len(ddf) == len(ddf.compute()) == expected

@@ -11,8 +11,10 @@ from dask_tfrecord.codec import Decoder, Encoder, Scanned, crc32c_combine, scan
 from dask_tfrecord.codec.codecs import Compression, detect
 from dask_tfrecord.dataset.read.map_files import merge_by_file
 from dask_tfrecord.dataset.read.read_plan import ReadPlan
+from dask_tfrecord.dataset.snapshot.column_statistics import from_entries, to_entries
+from dask_tfrecord.dataset.snapshot.file_table import concatenate
 from dask_tfrecord.dataset.snapshot.metadata import library_version, next_ancestors
-from dask_tfrecord.dataset.snapshot.model import Snapshot, file_table
+from dask_tfrecord.dataset.snapshot.model import Snapshot
 from dask_tfrecord.dataset.snapshot.stamps import are_proven
 from dask_tfrecord.errors import TFRecordError
 from dask_tfrecord.files import statistics
@@ -90,9 +92,10 @@ def create_snapshot(dataset: ReadPlan, compute_each: ComputeEach, run: str) -> S
             table_infos(files), contents, columns, values or [()] * len(files), strict=True
         )
     ]
+    rows = from_entries(entries, schema, partitioning)
     compressions = {content.compression for content in contents}
     return Snapshot(
-        files=tuple(entries),
+        file_list=rows,
         schema=schema,
         compression=compressions.pop() if len(compressions) == 1 else None,
         run=run,
@@ -137,27 +140,32 @@ def renew_snapshot(
     SchemaError
         For a value that does not fit the snapshot's columns.
     """
-    listed = list(zip(table_infos(files), snapshot.files, strict=True))
-    changed = pc.invert(are_proven(files, file_table(snapshot).rows))
+    rows = snapshot.file_list
+    changed = pc.invert(are_proven(files, rows))
     unproven = files.filter(changed)
     unproven = unproven.set_column(
         unproven.column_names.index("crc32c"), "crc32c", pa.nulls(len(unproven), pa.uint32())
     )
     contents = _read_files(store, unproven, snapshot.schema, ReadOptions(), compute_each)
     columns = statistics.file_statistics(snapshot.schema, [content.columns for content in contents])
-    read = dict(zip(column_paths(unproven["path"]), zip(contents, columns, strict=True), strict=True))
     entries = []
-    for file, entry in listed:
-        content, of_columns = read.get(file.path, (None, ()))
-        if content is not None and content.crc32c != entry.crc32c:
-            if is_part(file.path):
-                raise changed_since_snapshot(store, file.path)
+    described = to_entries(rows.filter(changed), snapshot.schema, snapshot.partitioning)
+    for path, entry, content, of_columns in zip(
+        column_paths(unproven["path"]), described, contents, columns, strict=True
+    ):
+        if content.crc32c != entry.crc32c:
+            if is_part(path):
+                raise changed_since_snapshot(store, path)
             changes = {name: getattr(content, name) for name in ("bytes", "records", "crc32c", "blocks")}
             entry = replace(entry, **changes, statistics=of_columns)
-        entries.append(replace(entry, stamp=file.stamp))
+        entries.append(entry)
+    read = from_entries(entries, snapshot.schema, snapshot.partitioning)
+    known = concatenate([rows.filter(pc.invert(changed)), read])
+    rows = known.take(pc.index_in(rows["path"], known["path"]))
     return replace(
         snapshot,
-        files=tuple(entries),
+        file_list=rows.set_column(rows.column_names.index("stamp"), "stamp", files["stamp"]),
+        stored=None,
         run=run,
         library=library_version(),
         number=snapshot.number + 1,

@@ -78,7 +78,7 @@ def file_ranges(
     files : pyarrow.Table, optional
         A row for each file. The column ``file_records`` is the number of records, null if nothing proves that
         the statistics describe the present content. Nothing is known of the files if there is no such column.
-        The statistics are columns as in a `FileTable`.
+        The statistics are columns as in `Snapshot.file_list`.
     """
     ranges = {item.name: range_of_values(item, values[item.name]) for item in fields if item.name in values}
     if files is None or "file_records" not in files.column_names:

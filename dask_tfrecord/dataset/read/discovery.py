@@ -37,8 +37,9 @@ from dask_tfrecord.dataset.read.request import ReadRequest
 from dask_tfrecord.dataset.read.requested_columns import snapshot_columns
 from dask_tfrecord.dataset.read.sampling import sample_all, take_sample
 from dask_tfrecord.dataset.snapshot.column_statistics import read_blocks, statistics_name
+from dask_tfrecord.dataset.snapshot.file_table import partition_columns
 from dask_tfrecord.dataset.snapshot.metadata import Levels
-from dask_tfrecord.dataset.snapshot.model import Snapshot, file_table
+from dask_tfrecord.dataset.snapshot.model import Snapshot
 from dask_tfrecord.dataset.snapshot.stamps import are_proven
 from dask_tfrecord.dataset.snapshot.visibility import committed_files, newest_snapshot, snapshot_of_version
 from dask_tfrecord.errors import Remedy, SchemaError, TFRecordError, warn_caller
@@ -76,8 +77,8 @@ class Discovered:
         The place of the files.
     files : pyarrow.Table
         The file list, in the order of the rows of the data. With a snapshot, the other columns are what it
-        says of the files, as in a `FileTable`, but ``records`` is null if nothing proves that the snapshot
-        describes the present content. Only the blocks of such a file may be used.
+        says of the files, as in `Snapshot.file_list`, but ``records`` is null if nothing proves that the
+        snapshot describes the present content. Only the blocks of such a file may be used.
     partition_values : dict of str to pyarrow.Array
         The partition columns: a value for each file.
     schema : Schema
@@ -258,7 +259,7 @@ def _with_split(
 
 def _of_splits(found: Discovered, snapshot: Snapshot, request: ReadRequest) -> Discovered:
     """Choose the files of some splits of a dataset with a snapshot."""
-    stored, store = file_table(snapshot).values, found.store
+    stored, store = partition_columns(snapshot.file_list, snapshot.partitioning), found.store
     known = stored[SPLIT].combine_chunks() if SPLIT in stored.column_names else None
     listing = Listing(store, found.files, store.root, counts=(len(found.files),))
     if known is None:
@@ -409,7 +410,7 @@ def _described(files: pa.Table, snapshot: Snapshot, schema: Schema) -> pa.Table:
     If a file may have changed since the snapshot was written, the statistics and the number of records could
     leave out rows. For such a file, the number of records is null.
     """
-    rows = file_table(snapshot).rows
+    rows = snapshot.file_list
     records = pc.if_else(are_proven(files, rows), rows["records"], pa.scalar(None, pa.int64()))
     columns = {"bytes": rows["bytes"], "blocks": rows["blocks"], "records": records, "file_records": records}
     # Statistics do not hold for a column that is read as another type. With different record types, a payload

@@ -6,7 +6,8 @@ import pyarrow as pa
 
 from dask_tfrecord.dataset.partitioning import hive
 from dask_tfrecord.dataset.read.requested_columns import RequestedColumns, unknown_column
-from dask_tfrecord.dataset.snapshot.model import Snapshot, file_table
+from dask_tfrecord.dataset.snapshot.file_table import partition_columns
+from dask_tfrecord.dataset.snapshot.model import Snapshot
 from dask_tfrecord.errors import Remedy, SchemaError
 from dask_tfrecord.files.storage.listing import Listing
 from dask_tfrecord.files.storage.paths import parent_of, unquoted_path
@@ -65,7 +66,7 @@ def values_from_snapshot(snapshot: Snapshot, schema: Schema) -> dict[str, pa.Arr
     """
     types = {item.name: value_type(item.type) for item in schema.fields}
     columns = {}
-    stored = file_table(snapshot).values
+    stored = partition_columns(snapshot.file_list, snapshot.partitioning)
     for name in stored.column_names:
         if name not in types:
             continue

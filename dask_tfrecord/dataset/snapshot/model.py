@@ -7,21 +7,28 @@ import html
 import os
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
-from dataclasses import fields as dataclass_fields
+from dataclasses import dataclass, field, fields
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from functools import cached_property
+from typing import Any
 
 import pandas as pd
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from dask_tfrecord.codec.codecs import Compression
 from dask_tfrecord.dataset.partitioning.grouping import group
-from dask_tfrecord.dataset.snapshot.file_table import FileTable, by_directory
+from dask_tfrecord.dataset.snapshot.column_statistics import to_entries
+from dask_tfrecord.dataset.snapshot.file_table import (
+    Stored,
+    by_directory,
+    invalid_snapshot,
+    partition_columns,
+)
 from dask_tfrecord.dataset.snapshot.metadata import Levels
 from dask_tfrecord.dataset.snapshot.snapshot_file import parse_part
 from dask_tfrecord.dataset.snapshot.snapshot_file import to_parquet as part_to_parquet
-from dask_tfrecord.dataset.snapshot.versions import Version, assemble, find_newest, read_version, versions
+from dask_tfrecord.dataset.snapshot.versions import assemble, find_newest, read_version, versions
 from dask_tfrecord.files.entry import FileEntry
 from dask_tfrecord.files.storage.filesystem import Filesystem
 from dask_tfrecord.files.storage.listing import with_trailing_slash
@@ -49,20 +56,7 @@ _HISTORY = pa.schema(
 _MOST_COLUMNS = 12
 
 
-class _Files:
-    """The field `Snapshot.files`. The entries of a stored snapshot are made when they are needed."""
-
-    def __get__(self, snapshot: "Snapshot | None", owner: type) -> tuple[FileEntry, ...]:
-        if snapshot is None:  # dataclass asks for a default; there is none
-            raise AttributeError
-        files: tuple[FileEntry, ...] | FileTable = vars(snapshot)["_files"]
-        return files.entries if isinstance(files, FileTable) else files
-
-    def __set__(self, snapshot: "Snapshot", files: tuple[FileEntry, ...] | FileTable) -> None:
-        vars(snapshot)["_files"] = files
-
-
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True, repr=False, eq=False)
 class Snapshot:
     """One version of a dataset: the list of all its files, and their columns.
 
@@ -102,6 +96,10 @@ class Snapshot:
         When the snapshot was created, in UTC, by the clock of the process that committed. None if unknown.
     ancestors : tuple of str
         The ids of the last 100 writes before ``run``, the newest last. Overwritten writes are among them.
+    file_list : pyarrow.Table
+        The data files as a table, with a row for each file.
+    stored : Stored, optional
+        How the file list is stored. None if it is not stored.
 
     Examples
     --------
@@ -118,10 +116,7 @@ class Snapshot:
     [2, 1]
     """
 
-    if TYPE_CHECKING:
-        files: tuple[FileEntry, ...]
-    else:
-        files: _Files = _Files()
+    file_list: pa.Table
     schema: Schema
     compression: Compression | None
     run: str
@@ -135,10 +130,32 @@ class Snapshot:
     mode: str = ""
     created: datetime | None = None
     ancestors: tuple[str, ...] = ()
+    stored: Stored | None = None
 
     def __post_init__(self) -> None:
-        if self.partitioning and not isinstance(vars(self)["_files"], FileTable):
-            object.__setattr__(self, "files", by_directory(self.files))
+        if self.partitioning:
+            object.__setattr__(self, "file_list", by_directory(self.file_list))
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Snapshot):
+            return NotImplemented
+        names = {item.name for item in fields(self)} - {"file_list", "stored"} | {"files"}
+        return all(getattr(self, name) == getattr(other, name) for name in names)
+
+    def __hash__(self) -> int:
+        return hash((self.run, self.number))
+
+    @cached_property
+    def files(self) -> tuple[FileEntry, ...]:
+        try:
+            return to_entries(self.file_list, self.schema, self.partitioning)
+        except (
+            pa.ArrowException,
+            OverflowError,
+            TypeError,
+            ValueError,
+        ) as error:  # Python cannot hold a value
+            raise invalid_snapshot(error, self.stored.path if self.stored else "") from error
 
     @property
     def columns(self) -> Schema:
@@ -164,7 +181,8 @@ class Snapshot:
     @property
     def partitions(self) -> int:
         """The number of rows of `partition_values`; 0 for a dataset without partition columns."""
-        return file_table(self).partitions if self.partitioning else 0
+        keys = partition_columns(self.file_list, self.partitioning)
+        return len(keys.group_by(keys.column_names).aggregate([])) if self.partitioning else 0
 
     @property
     def partition_values(self) -> pa.Table:
@@ -191,7 +209,7 @@ class Snapshot:
         """
         if not self.partitioning:
             return pa.table({})
-        keys = file_table(self).values
+        keys = partition_columns(self.file_list, self.partitioning)
         if len(keys):
             keys = group(keys, self.partition_on).values
         columns = [
@@ -312,13 +330,10 @@ class Snapshot:
         return f"<table>{''.join(cells)}</table>"
 
     def _total(self, name: str) -> int:
-        files = vars(self)["_files"]
-        return (
-            files.total(name) if isinstance(files, FileTable) else sum(getattr(file, name) for file in files)
-        )
+        return pc.sum(self.file_list[name]).as_py() or 0
 
     def _totals(self) -> dict[str, int]:
-        totals = {"files": file_count(self)}
+        totals = {"files": len(self.file_list)}
         if self.partitioning:
             totals["partitions"] = self.partitions
         return {**totals, "records": self.records, "bytes": self.bytes}
@@ -330,18 +345,9 @@ def short_list(names: Sequence[str]) -> str:
     return ", ".join(names[:_MOST_COLUMNS]) + (f" and {more:,} more" if more > 0 else "")
 
 
-def file_table(snapshot: Snapshot) -> FileTable:
-    """Return the files of a snapshot as a table, without making the entries of a stored snapshot."""
-    files = vars(snapshot)["_files"]
-    return (
-        files if isinstance(files, FileTable) else FileTable.of(files, snapshot.schema, snapshot.partitioning)
-    )
-
-
-def file_count(snapshot: Snapshot) -> int:
-    """Return the number of files, without making the entries of a stored snapshot."""
-    files = vars(snapshot)["_files"]
-    return len(files.rows if isinstance(files, FileTable) else files)
+def listed_files(snapshot: Snapshot | None) -> frozenset[str]:
+    """Return the files that a snapshot lists, relative to the root."""
+    return frozenset(snapshot.file_list["path"].to_pylist()) if snapshot else frozenset()
 
 
 _NO_SNAPSHOT = "the directory has no snapshot; check the path, or make a snapshot with dask_tfrecord.index"
@@ -378,13 +384,13 @@ def find_snapshot(store: Store) -> Snapshot | None:
     TFRecordError
         If the snapshot is damaged, or if its base is lost.
     """
-    stored = find_newest(store)
-    return None if stored is None else _snapshot(stored)
+    found = find_newest(store)
+    return None if found is None else Snapshot(**found)
 
 
 def read_snapshot(store: Store, number: int) -> Snapshot:
     """Return one version of the dataset in the store's root. Raise as `read_version` does."""
-    return _snapshot(read_version(store, number))
+    return Snapshot(**read_version(store, number))
 
 
 def from_parquet(data: bytes, path: str, number: int = 1) -> Snapshot:
@@ -395,12 +401,7 @@ def from_parquet(data: bytes, path: str, number: int = 1) -> Snapshot:
     TFRecordError
         If the content is not a snapshot, or has a later format version.
     """
-    return _snapshot(assemble(parse_part(data, path, number), None))
-
-
-def _snapshot(stored: Version) -> Snapshot:
-    files: Any = stored.files  # the field takes a table, too
-    return Snapshot(files, number=stored.number, **stored.fields)
+    return Snapshot(**assemble(parse_part(data, path, number), None))
 
 
 def to_parquet(snapshot: Snapshot, *, delta: bool = False) -> pa.Buffer:
@@ -414,13 +415,10 @@ def to_parquet(snapshot: Snapshot, *, delta: bool = False) -> pa.Buffer:
         Store only the files that the snapshot adds to its base, unless there are too many. The dataset must
         keep the base.
     """
-    files = file_table(snapshot)
-    names = {item.name for item in dataclass_fields(snapshot)} - {"files"}
-    fields = {name: getattr(snapshot, name) for name in names}
-    added = files.delta if delta else None
-    if added is None:
-        return part_to_parquet(files.rows, fields, None)
-    return part_to_parquet(added, fields, files.base)
+    stored = snapshot.stored
+    if delta and stored is not None and stored.is_delta(snapshot.file_list):
+        return part_to_parquet(stored.added, vars(snapshot), stored.base)
+    return part_to_parquet(snapshot.file_list, vars(snapshot), None)
 
 
 def _history(store: Store) -> pd.DataFrame:
@@ -430,7 +428,7 @@ def _history(store: Store) -> pd.DataFrame:
     for number in versions(store):
         with suppress(FileNotFoundError):  # removed by an overwrite just now
             one = read_snapshot(store, number)
-            row = (number, one.created, one.mode or None, file_count(one), one.records, one.bytes)
+            row = (number, one.created, one.mode or None, len(one.file_list), one.records, one.bytes)
             for column, value in zip(columns.values(), (*row, one.run, one.library), strict=True):
                 column.append(value)
     frame: pd.DataFrame = pa.table(columns, schema=_HISTORY).to_pandas(types_mapper=pd.ArrowDtype)

@@ -1,13 +1,9 @@
 """Stamps of files: modification times or ETags, which show that a file was rewritten without opening it."""
 
-from collections.abc import Sequence
-from dataclasses import replace
-
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dask_tfrecord.files.entry import FileEntry
-from dask_tfrecord.files.storage.listing import column_paths, list_directory
+from dask_tfrecord.files.storage.listing import list_directory, path_column
 from dask_tfrecord.files.storage.open_file import stamp_of
 from dask_tfrecord.files.storage.store import Store
 
@@ -23,22 +19,23 @@ def are_proven(files: pa.Table, rows: pa.Table) -> pa.ChunkedArray:
     files : pyarrow.Table
         The files as `snapshot_files` returns them.
     rows : pyarrow.Table
-        The same files as the rows of a `FileTable`.
+        The same files as the rows of `Snapshot.file_list`.
     """
     stamps = pc.fill_null(rows["stamp"], "")
     return pc.or_(pc.equal(stamps, ""), pc.equal(stamps, files["stamp"]))
 
 
-def with_stamps(store: Store, files: Sequence[FileEntry]) -> list[FileEntry]:
-    """Add the stamps to the entries of files that were just written. If the store fails, add no stamps."""
+def with_stamps(store: Store, rows: pa.Table) -> pa.Table:
+    """Add the stamps to the list of files that were just written. If the store fails, add no stamps."""
     try:
         store.fs.invalidate_cache()
+        paths = [store.join(path) for path in rows["path"].to_pylist()]
         if store.renames:
-            stamps = {file.path: stamp_of(store.look(store.join(file.path))) for file in files}
+            stamps = pa.array([stamp_of(store.look(path)) for path in paths], pa.string())
         else:
             listed = list_directory(store)
-            paths = map(store.relative, column_paths(listed["path"]))
-            stamps = dict(zip(paths, listed["stamp"].to_pylist(), strict=True))
+            stamps = listed["stamp"].take(pc.index_in(path_column(paths), listed["path"]))
     except Exception:  # a commit must not fail because stamps are missing
-        return list(files)
-    return [replace(file, stamp=stamps.get(file.path, "")) for file in files]
+        return rows
+    stamps = pc.if_else(pc.equal(stamps, ""), None, stamps)
+    return rows.set_column(rows.column_names.index("stamp"), "stamp", stamps)

@@ -1,28 +1,17 @@
 """The stored versions of a dataset: their numbers, and the files of one version, with those of its base."""
 
 import re
-from typing import Any, NamedTuple
+from typing import Any
 
 import pyarrow as pa
 
 from dask_tfrecord.dataset.snapshot.column_statistics import check, check_unique
-from dask_tfrecord.dataset.snapshot.file_table import Base, FileTable, concatenate, invalid_snapshot
+from dask_tfrecord.dataset.snapshot.file_table import Base, Stored, concatenate, invalid_snapshot
 from dask_tfrecord.dataset.snapshot.names import METADATA_DIRECTORY, snapshot_path
 from dask_tfrecord.dataset.snapshot.snapshot_file import Part, read_part
 from dask_tfrecord.files.storage.store import Store
 
 _NAME = re.compile(r"\d{8}\.parquet")
-
-
-class Version(NamedTuple):
-    """What is stored of one version.
-
-    ``fields`` are the fields of the snapshot that the metadata holds.
-    """
-
-    number: int
-    files: FileTable
-    fields: dict[str, Any]
 
 
 class _LostBaseError(FileNotFoundError):
@@ -34,8 +23,8 @@ def versions(store: Store) -> list[int]:
     return sorted(int(name[:8]) for name in store.names(METADATA_DIRECTORY) if _NAME.fullmatch(name))
 
 
-def find_newest(store: Store) -> Version | None:
-    """Return the newest version in the store's root, or None.
+def find_newest(store: Store) -> dict[str, Any] | None:
+    """Return the fields of the newest snapshot in the store's root, or None.
 
     Raises
     ------
@@ -54,8 +43,8 @@ def find_newest(store: Store) -> Version | None:
     return None
 
 
-def read_version(store: Store, number: int) -> Version:
-    """Return one version of the dataset in the store's root.
+def read_version(store: Store, number: int) -> dict[str, Any]:
+    """Return the fields of one snapshot in the store's root.
 
     Raises
     ------
@@ -79,15 +68,14 @@ def _read_base(store: Store, base: Base) -> Part:
     return part
 
 
-def assemble(part: Part, base: Part | None) -> Version:
-    """Return the version that a file and the file of its base describe.
+def assemble(part: Part, base: Part | None) -> dict[str, Any]:
+    """Return the fields of the snapshot that a file and the file of its base describe.
 
     Raises
     ------
     TFRecordError
         If the two do not belong together.
     """
-    schema, partitioning = part.fields["schema"], part.fields["partitioning"]
     rows, added = part.rows, part.rows.slice(0, 0)
     try:
         check((part.base is None) == (base is None), "the files of its base are missing")
@@ -99,6 +87,5 @@ def assemble(part: Part, base: Part | None) -> Version:
             check_unique(rows["path"])
     except (pa.ArrowException, ValueError) as error:
         raise invalid_snapshot(error, part.path) from error
-    own = Base(part.number, part.crc32c)
-    files = FileTable(rows, schema, partitioning, part.path, part.base or own, added)
-    return Version(part.number, files, part.fields)
+    stored = Stored(part.path, part.base or Base(part.number, part.crc32c), added)
+    return {**part.fields, "number": part.number, "file_list": rows, "stored": stored}

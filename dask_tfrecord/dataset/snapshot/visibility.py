@@ -3,13 +3,12 @@
 from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dask_tfrecord.dataset.snapshot.file_table import FileTable, rows_of_run
-from dask_tfrecord.dataset.snapshot.model import Snapshot, file_table, find_snapshot, open_version
+from dask_tfrecord.dataset.snapshot.file_table import rows_of_run
+from dask_tfrecord.dataset.snapshot.model import Snapshot, find_snapshot, listed_files, open_version
 from dask_tfrecord.dataset.snapshot.names import METADATA_DIRECTORY, open_runs, replaced_files
 from dask_tfrecord.errors import Call, CorruptRecordError, Remedy, TFRecordError
 from dask_tfrecord.files.part_names import PART_NAME, is_part, run_of
@@ -75,7 +74,7 @@ def listed_and_others(store: Store, snapshot: Snapshot) -> tuple[pa.Table, list[
     CorruptRecordError
         If a file is missing or has another size.
     """
-    present, rows = list_directory(store), file_table(snapshot).rows
+    present, rows = list_directory(store), snapshot.file_list
     present_paths = unquoted_column(present["path"])
     paths = pc.binary_join_element_wise(listed_path(store, ""), rows["path"], "").cast(pa.binary())
     files = present.take(pc.index_in(paths, present_paths))
@@ -110,13 +109,12 @@ def _lost_file(store: Store, path: str, recorded: int, size: int | None) -> Corr
 
 def without_missing_files(store: Store, snapshot: Snapshot) -> Snapshot:
     """Return the snapshot without the files that do not exist."""
-    present, files = list_directory(store), file_table(snapshot)
+    present, rows = list_directory(store), snapshot.file_list
     if store.local:  # a broken link has no size
         present = present.filter(present["size"].is_valid())
-    paths = pc.binary_join_element_wise(listed_path(store, ""), files.rows["path"], "").cast(pa.binary())
-    rows = files.rows.filter(pc.is_in(paths, unquoted_column(present["path"])))
-    kept: Any = FileTable(rows, files.schema, files.partitioning)  # the field takes a table, too
-    return snapshot if len(rows) == len(files.rows) else replace(snapshot, files=kept)
+    paths = pc.binary_join_element_wise(listed_path(store, ""), rows["path"], "").cast(pa.binary())
+    kept = rows.filter(pc.is_in(paths, unquoted_column(present["path"])))
+    return snapshot if len(kept) == len(rows) else replace(snapshot, file_list=kept, stored=None)
 
 
 def snapshot_of_version(store: Store, number: int) -> tuple[Snapshot, pa.Table]:
@@ -238,7 +236,7 @@ def _uncommitted_paths(store: Store, paths: Sequence[str], *, use_snapshot: bool
     if snapshot is None or not use_snapshot:
         uncommitted = _of_open_runs(store, paths, snapshot)
     else:
-        uncommitted = {*paths}.difference(map(store.join, file_table(snapshot).paths))
+        uncommitted = {*paths}.difference(map(store.join, listed_files(snapshot)))
     replaced = () if snapshot is None else replaced_paths(store, snapshot)
     return uncommitted.union(map(store.join, replaced))
 
@@ -281,7 +279,7 @@ def _of_open_runs(store: Store, paths: Sequence[str], snapshot: Snapshot | None)
     if not any(map(is_part, paths)):
         return set()
     runs = [run for run in open_runs(store) if snapshot is None or not has_committed(snapshot, run)]
-    listed = {store.join(path) for path in file_table(snapshot).paths} if runs and snapshot else set()
+    listed = {store.join(path) for path in listed_files(snapshot)} if runs else set()
     made_by = {path: run_of(path) for path in paths} if runs else {}
     return {
         path
@@ -301,7 +299,7 @@ def has_committed(snapshot: Snapshot, run: str) -> bool:
     """Return True if a run created this snapshot, or a version before it, or a file that it lists."""
     if run in (snapshot.run, *snapshot.ancestors):
         return True
-    return len(rows_of_run(file_table(snapshot).rows, run)) > 0
+    return len(rows_of_run(snapshot.file_list, run)) > 0
 
 
 def unfinished_commits(store: Store, snapshot: Snapshot) -> list[str]:
@@ -312,4 +310,4 @@ def unfinished_commits(store: Store, snapshot: Snapshot) -> list[str]:
 def replaced_paths(store: Store, snapshot: Snapshot) -> set[str]:
     """Return the files that unfinished commits replace, relative to the root."""
     notes = (replaced_files(store, run) for run in unfinished_commits(store, snapshot))
-    return {path for note in notes for path in note}.difference(file_table(snapshot).paths)
+    return {path for note in notes for path in note}.difference(listed_files(snapshot))

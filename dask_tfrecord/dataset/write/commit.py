@@ -5,10 +5,15 @@ docs/format.md describes the steps. Each of them may be repeated, also by anothe
 
 import logging
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from contextlib import suppress
 
-from dask_tfrecord.dataset.snapshot.model import Snapshot, file_count, file_table, find_snapshot, to_parquet
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dask_tfrecord.dataset.snapshot.column_statistics import from_entries
+from dask_tfrecord.dataset.snapshot.file_table import rows_of_run
+from dask_tfrecord.dataset.snapshot.model import Snapshot, find_snapshot, listed_files, to_parquet
 from dask_tfrecord.dataset.snapshot.names import snapshot_path
 from dask_tfrecord.dataset.snapshot.stamps import with_stamps
 from dask_tfrecord.dataset.snapshot.versions import versions
@@ -26,7 +31,7 @@ logger = logging.getLogger(__name__)
 _STEPS = 7
 
 
-def commit(run: WriteRun, files: Sequence[FileEntry]) -> Snapshot:
+def commit(run: WriteRun, entries: Iterable[FileEntry]) -> Snapshot:
     """Commit the files that the tasks wrote: create the next snapshot, which lists them, and return it.
 
     If an earlier attempt has committed and another write has replaced its snapshot since, change nothing and
@@ -40,6 +45,7 @@ def commit(run: WriteRun, files: Sequence[FileEntry]) -> Snapshot:
         If the write keeps existing data, and the columns of that data have changed since the write was
         planned.
     """
+    files = from_entries(list(entries), run.schema, run.partitioning)
     _log_step(run, 1, "look for an earlier success of this write")
     snapshot = run.committed_snapshot()
     if snapshot is None:
@@ -56,7 +62,7 @@ def commit(run: WriteRun, files: Sequence[FileEntry]) -> Snapshot:
             raise
     if run.run != snapshot.run:
         logger.info("%s: was committed, and replaced since: version %d", run.title, snapshot.number)
-        run.store.remove(run.store.join(file.path) for file in _unlisted(run, files))
+        run.store.remove(map(run.store.join, _unlisted(run, files)))
     else:
         logger.info("%s: committed version %d", run.title, snapshot.number)
     _log_step(run, 7, "remove the replaced files and the staging directory")
@@ -67,9 +73,8 @@ def commit(run: WriteRun, files: Sequence[FileEntry]) -> Snapshot:
 def log_summary(run: WriteRun, snapshot: Snapshot, seconds: float) -> None:
     """Log what the write added. The snapshot may also list files of earlier writes."""
     if logger.isEnabledFor(logging.INFO):
-        added = file_table(snapshot).of_run(run.run)
-        rows = sum(file.records for file in added)
-        size = sum(file.bytes for file in added)
+        added = rows_of_run(snapshot.file_list, run.run)
+        rows, size = (pc.sum(added[name]).as_py() or 0 for name in ("records", "bytes"))
         rate = rows / max(seconds, 1e-9)
         counts = f"{len(added)} files, {rows} rows, {size} bytes in {seconds:.1f} s ({rate:.0f} rows/s)"
         logger.info("%s: done: version %d, %s", run.title, snapshot.number, counts)
@@ -94,7 +99,7 @@ def abandon(run: WriteRun) -> None:
                 run.store.remove(run.store.fs.find(run.staged("rows")))
 
 
-def refuse_if_overtaken(run: WriteRun, files: Sequence[FileEntry]) -> None:
+def refuse_if_overtaken(run: WriteRun, files: pa.Table) -> None:
     """Remove the files of this run and raise, if another write has committed since this one was planned."""
     if run.mode != "append" and _newest_number(run) > run.base:
         _remove_files(run, files)
@@ -105,21 +110,22 @@ def refuse_if_overtaken(run: WriteRun, files: Sequence[FileEntry]) -> None:
         )
 
 
-def publish_files(run: WriteRun, files: Sequence[FileEntry]) -> None:
+def publish_files(run: WriteRun, files: pa.Table) -> None:
     """Put exactly these files of the run in their final places. No snapshot lists them yet."""
     store = run.store
+    names = files["path"].to_pylist()
     if store.renames:
-        for file in files:
-            _move_from_staging(run, file)
-        for directory in _with_parents(parent_of(file.path) for file in files):
+        for name in names:
+            _move_from_staging(run, name)
+        for directory in _with_parents(map(parent_of, names)):
             store.sync_directory(store.join(directory))
     else:  # the tasks uploaded them; failed attempts of tasks may have uploaded more
-        listed = {store.join(file.path) for file in files}
+        listed = {*map(store.join, names)}
         present = store.fs.find(store.root)
         store.remove(path for path in present if run.owns(path) and path not in listed)
 
 
-def create_snapshot(run: WriteRun, files: Sequence[FileEntry]) -> Snapshot:
+def create_snapshot(run: WriteRun, files: pa.Table) -> Snapshot:
     """Create the next snapshot. This is the moment of the commit.
 
     If its number is taken, an append tries the next one. The other modes raise.
@@ -133,7 +139,7 @@ def create_snapshot(run: WriteRun, files: Sequence[FileEntry]) -> Snapshot:
             raise
         if run.run in snapshot.ancestors and (committed := run.committed_snapshot()):
             return committed  # another attempt at this commit was faster
-        action = f"create version {snapshot.number}, which lists {file_count(snapshot)} files"
+        action = f"create version {snapshot.number}, which lists {len(snapshot.file_list)} files"
         _log_step(run, 6, f"{action} and replaces {len(replaced)} files" if replaced else action)
         if replaced:
             note_replaced(run.store, run.run, replaced)
@@ -160,17 +166,17 @@ def create_file(run: WriteRun, snapshot: Snapshot) -> Exception | None:
     return None
 
 
-def withdraw_files(run: WriteRun, files: Sequence[FileEntry]) -> None:
+def withdraw_files(run: WriteRun, files: pa.Table) -> None:
     """After a failure: move the files back to staging for another attempt, unless a snapshot lists them."""
     store = run.store
     if not store.renames:
         return
     with suppress(Exception):  # the caller reports the first failure
         if run.committed_snapshot() is None:
-            for file in _unlisted(run, files):
+            for name in _unlisted(run, files):
                 with suppress(FileNotFoundError):
-                    store.place(store.join(file.path), run.staged(file.path))
-            store.remove_empty({store.join(parent_of(file.path)) for file in files})
+                    store.place(store.join(name), run.staged(name))
+            store.remove_empty({store.join(parent_of(name)) for name in files["path"].to_pylist()})
 
 
 def remove_replaced(run: WriteRun) -> None:
@@ -187,10 +193,10 @@ def remove_replaced(run: WriteRun) -> None:
         )
 
 
-def _move_from_staging(run: WriteRun, file: FileEntry) -> None:
-    target = run.store.join(file.path)
+def _move_from_staging(run: WriteRun, name: str) -> None:
+    target = run.store.join(name)
     try:
-        run.store.place(run.staged(file.path), target)
+        run.store.place(run.staged(name), target)
     except FileNotFoundError:
         if not run.store.fs.exists(target):  # no attempt of this run has moved the file
             raise
@@ -211,20 +217,19 @@ def _is_newest(run: WriteRun, number: int) -> bool:
         return True
 
 
-def _remove_files(run: WriteRun, files: Sequence[FileEntry]) -> None:
-    run.store.remove(run.store.join(file.path) for file in _unlisted(run, files))
+def _remove_files(run: WriteRun, files: pa.Table) -> None:
+    run.store.remove(map(run.store.join, _unlisted(run, files)))
     remove_staging(run.store, run.run)
 
 
-def _unlisted(run: WriteRun, files: Sequence[FileEntry]) -> list[FileEntry]:
-    """Return the files that the newest snapshot does not list.
+def _unlisted(run: WriteRun, files: pa.Table) -> list[str]:
+    """Return the files that the newest snapshot does not list, relative to the root.
 
     The newest snapshot of another run may list some of them: an append keeps the files that
     an earlier attempt of this run committed.
     """
-    newest = find_snapshot(run.store)
-    listed = set(file_table(newest).paths) if newest else set()
-    return [file for file in files if file.path not in listed]
+    listed = listed_files(find_snapshot(run.store))
+    return [name for name in files["path"].to_pylist() if name not in listed]
 
 
 def _with_parents(directories: Iterable[str]) -> set[str]:

@@ -11,6 +11,7 @@ from dask_tfrecord.dataset.partitioning import hive
 from dask_tfrecord.dataset.read.inferred_schema import infer_schema
 from dask_tfrecord.dataset.read.layouts import SPLIT, find_splits
 from dask_tfrecord.dataset.read.sampling import take_sample
+from dask_tfrecord.dataset.snapshot.column_statistics import from_entries
 from dask_tfrecord.dataset.snapshot.metadata import Levels, library_version
 from dask_tfrecord.dataset.snapshot.model import Snapshot
 from dask_tfrecord.dataset.snapshot.visibility import data_files, newest_snapshot
@@ -99,7 +100,8 @@ def adopt_foreign_files(store: Store, schema: Schema, partitioning: Sequence[Fie
         existing = _foreign_schema(store, files, schema)
         entries = list(pool.map(lambda file: _entry(store, file), table_infos(files)))
     entries = [replace(entry, values=row) for entry, row in zip(entries, values, strict=True)]
-    return Snapshot(tuple(entries), existing, None, "", library_version(), tuple(partitioning), 0)
+    rows = from_entries(entries, existing, partitioning)
+    return Snapshot(rows, existing, None, "", library_version(), tuple(partitioning), 0)
 
 
 def _foreign_schema(store: Store, files: pa.Table, schema: Schema) -> Schema:

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any
 
-from dask_tfrecord.dataset.snapshot.model import file_table, find_snapshot
+from dask_tfrecord.dataset.snapshot.model import find_snapshot, listed_files
 from dask_tfrecord.dataset.snapshot.names import METADATA_DIRECTORY
 from dask_tfrecord.dataset.snapshot.versions import versions
 from dask_tfrecord.dataset.write.run import Mode
@@ -68,7 +68,7 @@ def _lists_below(parent: Store, below: str) -> bool:
         snapshot = find_snapshot(parent)
     except TFRecordError:  # a damaged snapshot may list any file
         return True
-    return snapshot is not None and any(path.startswith(below) for path in file_table(snapshot).paths)
+    return any(path.startswith(below) for path in listed_files(snapshot))
 
 
 def refuse_inside_dataset(store: Store, function: str) -> None:

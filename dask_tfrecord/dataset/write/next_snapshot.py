@@ -1,25 +1,26 @@
 """What a commit changes: the snapshot after a write, and the files that it replaces. Writes nothing."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
-from dask_tfrecord.dataset.snapshot.file_table import rows_of_run
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dask_tfrecord.dataset.snapshot.file_table import Stored, concatenate, partition_columns, rows_of_run
 from dask_tfrecord.dataset.snapshot.metadata import library_version, next_ancestors
-from dask_tfrecord.dataset.snapshot.model import Snapshot, file_table, find_snapshot
+from dask_tfrecord.dataset.snapshot.model import Snapshot, find_snapshot, listed_files
 from dask_tfrecord.dataset.snapshot.names import exported_files, snapshot_path, stored_offsets
 from dask_tfrecord.dataset.snapshot.versions import versions
 from dask_tfrecord.dataset.snapshot.visibility import intact_snapshot, visible_files
 from dask_tfrecord.dataset.write.existing import adopt_foreign_files, check_agreement
-from dask_tfrecord.dataset.write.overwriting import listed_files
 from dask_tfrecord.dataset.write.run import WriteRun
-from dask_tfrecord.files.entry import FileEntry
 from dask_tfrecord.files.storage.listing import column_paths
 from dask_tfrecord.files.storage.paths import parent_of
 
 
-def next_snapshot(run: WriteRun, files: Sequence[FileEntry]) -> tuple[Snapshot, list[str]]:
+def next_snapshot(run: WriteRun, files: pa.Table) -> tuple[Snapshot, list[str]]:
     """Return the snapshot of the dataset after a write of these files.
 
     Returns
@@ -35,7 +36,7 @@ def next_snapshot(run: WriteRun, files: Sequence[FileEntry]) -> tuple[Snapshot, 
         If the write keeps existing data, and that data has other columns.
     """
     new = Snapshot(
-        files=tuple(files),
+        file_list=files,
         schema=run.schema,
         compression=run.options.compression,
         run=run.run,
@@ -72,27 +73,41 @@ def _merged(run: WriteRun, existing: Snapshot, new: Snapshot) -> tuple[Snapshot,
 
     In the mode "partitions", new directories replace old ones.
     """
-    table = file_table(existing)
+    old, added, stored = existing.file_list, new.file_list, existing.stored
+    mine = rows_of_run(old, run.run)
+    if run.mode == "append" and not len(mine):
+        if stored is not None:
+            stored = stored._replace(added=concatenate([stored.added, added]))
+        return _with_files(run, existing, new, concatenate([old, added]), stored), []
+    others = old.filter(pc.invert(pc.is_in(old["path"], mine["path"])))
     replaced: list[str] = []
-    if run.mode == "append" and not len(rows_of_run(table.rows, run.run)):
-        return _with_files(run, existing, new, table.with_added(new.files)), replaced
-    others = [file for file in existing.files if not run.owns(file.path)]
     if run.mode == "partitions":
-        directories = {parent_of(file.path) for file in new.files}
-        keys = {file.values for file in new.files}  # other tools name the directory of a key differently
+        directories = {*map(parent_of, added["path"].to_pylist())}
+        keys = {*_keys(run, added)}  # other tools name the directory of a key differently
         planned = run.replaceable | (listed_files(existing) if existing.number else frozenset())
-        old = [file for file in others if parent_of(file.path) in directories or file.values in keys]
-        replaced = [file.path for file in old if file.path in planned]
-    lost = set(replaced)
-    files = tuple(file for file in others if file.path not in lost) + new.files
-    return _with_files(run, existing, new, files), (replaced + _descriptions(run)) if replaced else []
+        pairs = zip(others["path"].to_pylist(), _keys(run, others), strict=True)
+        replaced = [
+            path for path, key in pairs if (parent_of(path) in directories or key in keys) and path in planned
+        ]
+    kept = others.filter(pc.invert(pc.is_in(others["path"], pa.array(replaced, pa.string()))))
+    merged = _with_files(run, existing, new, concatenate([kept, added]), None)
+    return merged, (replaced + _descriptions(run)) if replaced else []
 
 
-def _with_files(run: WriteRun, existing: Snapshot, new: Snapshot, files: Any) -> Snapshot:
+def _keys(run: WriteRun, rows: pa.Table) -> Iterator[tuple[Any, ...]]:
+    """Return the partition values of each file."""
+    values = partition_columns(rows, run.partitioning)
+    return zip(*(column.to_pylist() for column in values.columns), strict=True)
+
+
+def _with_files(
+    run: WriteRun, existing: Snapshot, new: Snapshot, files: pa.Table, stored: Stored | None
+) -> Snapshot:
     """Return the snapshot with these files, and with what the write keeps of the existing snapshot."""
     return replace(
         new,
-        files=files,
+        file_list=files,
+        stored=stored,
         schema=existing.schema,
         partitioning=existing.partitioning,
         number=existing.number + 1 if run.mode == "append" else new.number,

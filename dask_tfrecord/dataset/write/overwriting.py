@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dask_tfrecord.codec.codecs import is_frame
-from dask_tfrecord.dataset.snapshot.model import Snapshot, file_table
+from dask_tfrecord.dataset.snapshot.model import listed_files
 from dask_tfrecord.dataset.snapshot.names import METADATA_DIRECTORY, exported_files
 from dask_tfrecord.dataset.snapshot.visibility import intact_snapshot, visible_files
 from dask_tfrecord.dataset.write.neighbours import refuse_datasets_below
@@ -76,11 +76,6 @@ def replaceable_files(store: Store) -> frozenset[str]:
         )
     refuse_datasets_below(store, "which the overwrite would remove")
     return frozenset(store.relative(file.path) for file in unlisted)
-
-
-def listed_files(snapshot: Snapshot | None) -> frozenset[str]:
-    """Return the files that a snapshot lists."""
-    return frozenset(file_table(snapshot).paths) if snapshot else frozenset()
 
 
 def refusal(store: Store, files: pa.Table) -> DestinationError:

@@ -14,7 +14,7 @@ from dask_tfrecord.codec.codecs import suffix_of
 from dask_tfrecord.dataset.partitioning.grouping import group_by_directory
 from dask_tfrecord.dataset.snapshot.file_table import rows_of_run
 from dask_tfrecord.dataset.snapshot.metadata import Levels
-from dask_tfrecord.dataset.snapshot.model import Snapshot, file_table, find_snapshot, read_snapshot
+from dask_tfrecord.dataset.snapshot.model import Snapshot, find_snapshot, listed_files, read_snapshot
 from dask_tfrecord.dataset.snapshot.names import open_runs, snapshot_path, staged
 from dask_tfrecord.dataset.snapshot.snapshot_file import Part, read_part
 from dask_tfrecord.dataset.snapshot.versions import versions
@@ -200,12 +200,7 @@ class WriteRun:
         """
         own = set(rows_of_run(part.rows, self.run)["path"].to_pylist())
         newest = find_snapshot(self.store)
-        if (
-            newest is None
-            or newest.run == self.run
-            or not own
-            or not own.isdisjoint(file_table(newest).paths)
-        ):
+        if newest is None or newest.run == self.run or not own or not own.isdisjoint(listed_files(newest)):
             return read_snapshot(self.store, part.number)
         self.store.remove([self.store.join(snapshot_path(part.number))])
         return None

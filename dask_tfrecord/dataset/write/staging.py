@@ -4,7 +4,7 @@ import json
 import logging
 from collections.abc import Collection, Sequence
 
-from dask_tfrecord.dataset.snapshot.model import file_table
+from dask_tfrecord.dataset.snapshot.model import listed_files
 from dask_tfrecord.dataset.snapshot.names import (
     REPLACED,
     STAGING,
@@ -53,4 +53,4 @@ def finish_newest(store: Store, *, running: str = "") -> None:
     for run in unfinished_commits(store, newest):
         if run != running:
             logger.info("%s: finish the interrupted cleanup of write %s", store.public(store.root), run[:8])
-            finish_commit(store, run, frozenset(file_table(newest).paths))
+            finish_commit(store, run, listed_files(newest))

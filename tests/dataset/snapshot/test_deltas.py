@@ -18,7 +18,7 @@ from small_frames import by_key, collection, keyed, values
 
 from dask_tfrecord import Snapshot, TFRecordError, cleanup, index, read_tfrecord, to_tfrecord, verify
 from dask_tfrecord.codec import crc32c
-from dask_tfrecord.dataset.snapshot import file_table, versions
+from dask_tfrecord.dataset.snapshot import file_table, model, versions
 from dask_tfrecord.dataset.snapshot.column_statistics import to_entries
 from dask_tfrecord.dataset.snapshot.model import read_snapshot
 from dask_tfrecord.files.storage.store import Store
@@ -120,7 +120,7 @@ def test_appends_make_no_entries_of_the_files_that_are_there(
         made.append(len(table))
         return to_entries(table, *args)
 
-    monkeypatch.setattr(file_table, "to_entries", counting)
+    monkeypatch.setattr(model, "to_entries", counting)
     snapshots = [to_tfrecord(collection(1, npartitions=1), tmp_path, append=True) for _ in range(4)]
     assert repr(snapshots[-1]).startswith("Snapshot(24 files, 24 records, ")
     assert made == []

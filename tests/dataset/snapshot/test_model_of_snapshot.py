@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from dask_tfrecord.dataset.snapshot.column_statistics import from_entries
 from dask_tfrecord.dataset.snapshot.model import Snapshot, from_parquet, to_parquet
 from dask_tfrecord.errors import TFRecordError
 from dask_tfrecord.files.entry import Block, ColumnStatistics, FileEntry
@@ -30,9 +31,13 @@ SCHEMA = Schema.from_arrow(
     )
 )
 SNAPSHOT = Snapshot(
-    files=(
-        FileEntry("part-0123abcd-00000-of-00002.tfrecord.gz", 1_000_000, 20, 2**32 - 1),
-        FileEntry("country=a b/part-0123abcd-00001-of-00002.tfrecord.gz", 0, 0, 0),
+    from_entries(
+        [
+            FileEntry("part-0123abcd-00000-of-00002.tfrecord.gz", 1_000_000, 20, 2**32 - 1),
+            FileEntry("country=a b/part-0123abcd-00001-of-00002.tfrecord.gz", 0, 0, 0),
+        ],
+        SCHEMA,
+        (),
     ),
     schema=SCHEMA,
     compression="gzip",
@@ -68,7 +73,8 @@ def a_partitioned_snapshot(key: pa.DataType, values: list[Any]) -> Snapshot:
         FileEntry(f"key={at}/part-{at}", 2**41, 20, 3, (value, None if at else 5), **extras[at % 3])
         for at, value in enumerate(values)
     )
-    return Snapshot(files, SCHEMA, None, "run", "1", partitioning, 7, {"who": "me", "": "ü"})
+    rows = from_entries(files, SCHEMA, partitioning)
+    return Snapshot(rows, SCHEMA, None, "run", "1", partitioning, 7, {"who": "me", "": "ü"})
 
 
 @pytest.mark.parametrize(
@@ -100,7 +106,7 @@ def test_partition_values_keep_their_type(key: pa.DataType, values: list[Any]) -
 
 
 def test_no_files_are_a_dataset_too() -> None:
-    empty = Snapshot((), SCHEMA, None, "run", "1")
+    empty = Snapshot(from_entries((), SCHEMA, ()), SCHEMA, None, "run", "1")
     assert from_parquet(bytes(to_parquet(empty)), "root/1") == empty
 
 
