@@ -1,13 +1,13 @@
 """Open a path for reading: find the files and the columns, then plan which partition reads what.
 
 There are two ways to find the files. A directory with a snapshot is described by the snapshot. Everything
-else is listed, and a sample of the records shows the columns. Both ways give a `Discovered`, and `plan` makes
-a `ReadPlan` of it.
+else is listed, and a sample of the records shows the columns. Both ways give a `ReadPlan` with a partition
+for each file, and `plan` divides the files into the partitions that are read.
 """
 
 import os
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from itertools import pairwise, starmap
 from typing import Any, TypeAlias
@@ -20,8 +20,6 @@ import pyarrow.compute as pc
 from dask_tfrecord.dataset.partitioning.grouping import group
 from dask_tfrecord.dataset.partitioning.hive import to_values
 from dask_tfrecord.dataset.query.filters import parse_filters
-from dask_tfrecord.dataset.query.predicates import Predicate, possible_outcomes
-from dask_tfrecord.dataset.query.ranges import Mask, file_ranges
 from dask_tfrecord.dataset.read.inferred_schema import infer_columns
 from dask_tfrecord.dataset.read.layouts import SPLIT, choose_files, described_directories
 from dask_tfrecord.dataset.read.partition_columns import (
@@ -38,17 +36,16 @@ from dask_tfrecord.dataset.read.requested_columns import snapshot_columns
 from dask_tfrecord.dataset.read.sampling import sample_all, take_sample
 from dask_tfrecord.dataset.snapshot.column_statistics import read_blocks, statistics_name
 from dask_tfrecord.dataset.snapshot.file_table import partition_columns
-from dask_tfrecord.dataset.snapshot.metadata import Levels
 from dask_tfrecord.dataset.snapshot.model import Snapshot
 from dask_tfrecord.dataset.snapshot.stamps import are_proven
 from dask_tfrecord.dataset.snapshot.visibility import committed_files, newest_snapshot, snapshot_of_version
-from dask_tfrecord.errors import Remedy, SchemaError, TFRecordError, warn_caller
+from dask_tfrecord.errors import Remedy, SchemaError, TFRecordError
 from dask_tfrecord.files.entry import FileEntry
 from dask_tfrecord.files.find_blocks import ComputeEach, index_large_files
 from dask_tfrecord.files.inference import Sample
 from dask_tfrecord.files.options import ReadOptions
 from dask_tfrecord.files.part_names import is_part
-from dask_tfrecord.files.splits import BlockIndex
+from dask_tfrecord.files.splits import BlockIndex, Partitions
 from dask_tfrecord.files.storage.listing import (
     INFO_SCHEMA,
     Listing,
@@ -65,48 +62,6 @@ from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.schema.model import Schema
 
 Positions: TypeAlias = npt.NDArray[np.int64]
-
-
-@dataclass(frozen=True)
-class Discovered:
-    """What a path holds.
-
-    Attributes
-    ----------
-    store : Store
-        The place of the files.
-    files : pyarrow.Table
-        The file list, in the order of the rows of the data. With a snapshot, the other columns are what it
-        says of the files, as in `Snapshot.file_list`, but ``records`` is null if nothing proves that the
-        snapshot describes the present content. Only the blocks of such a file may be used.
-    partition_values : dict of str to pyarrow.Array
-        The partition columns: a value for each file.
-    schema : Schema
-        All columns.
-    options : ReadOptions
-        How the files are read.
-    ignored_features : frozenset of str
-        Features that records may have though no column reads them.
-    refused_features : frozenset of str
-        Partition columns that must not be features: the user has not chosen which of the two to read.
-    index : tuple of (str, str or None)
-        The columns that were the index of the written DataFrame, with the names of its levels.
-    warnings : tuple of str
-        Texts that the user should see.
-    version : int, optional
-        The number of the snapshot. None without a snapshot.
-    """
-
-    store: Store
-    files: pa.Table
-    partition_values: dict[str, pa.Array]
-    schema: Schema
-    options: ReadOptions
-    ignored_features: frozenset[str] = frozenset()
-    refused_features: frozenset[str] = frozenset()
-    index: Levels = ()
-    warnings: tuple[str, ...] = ()
-    version: int | None = None
 
 
 def one_by_one(function: Callable[[Any], Any], arguments: Iterable[Any]) -> list[Any]:
@@ -163,14 +118,12 @@ def open_dataset(
         found = _discover_by_listing(paths if is_single else places, request, compute_each)
     else:
         found = _discover_by_snapshot(store, *found_snapshot, request, compute_each)
-    for text in found.warnings:
-        warn_caller(text)
     return plan(found, request, compute_each)
 
 
 def _discover_by_listing(
     paths: PathLike | Sequence[PathLike], request: ReadRequest, compute_each: ComputeEach
-) -> Discovered:
+) -> ReadPlan:
     """List the files, and infer the columns that the request leaves open from a sample of the records."""
     requested = request.requested
     listing = list_files(paths, request.storage_options, request.filesystem)
@@ -178,35 +131,24 @@ def _discover_by_listing(
     values = values_from_directories(listing, requested)
     mask, names = choose_files(listing, values.get(SPLIT), request.split)
     values = _with_split({name: column.filter(mask) for name, column in values.items()}, names, request)
-    files = listing.files.filter(mask)
-    is_inferred = request.known_record_type == "infer"
-    options = replace(request.options, is_type_inferred=is_inferred)
-    columns = infer_columns(
-        requested,
-        [*values],
-        request.known_record_type,
-        partial(_sample, listing.store, files, options, request, compute_each),
-        certain=request.infer == "all",
-    )
-    return Discovered(
-        listing.store,
-        files,
-        values,
+    store, files = listing.store, listing.files.filter(mask)
+    options = replace(request.options, is_type_inferred=request.known_record_type == "infer")
+    sample = partial(_sample, store, files, options, request, compute_each)
+    columns = infer_columns(request, [*values], sample)
+    return ReadPlan(
+        store,
+        _whole_files(files),
         with_partition_columns(columns.schema, partition_fields(values, requested), requested),
         replace(options, evidence=columns.evidence),
-        columns.ignored_features,
-        frozenset(values) - requested.hive_types.keys(),
-        warnings=columns.warnings,
+        values,
+        refused_features=frozenset(values) - requested.hive_types.keys(),
+        ignored_features=columns.ignored_features,
     )
 
 
 def _discover_by_snapshot(
-    store: Store,
-    snapshot: Snapshot,
-    files: pa.Table,
-    request: ReadRequest,
-    compute_each: ComputeEach,
-) -> Discovered:
+    store: Store, snapshot: Snapshot, files: pa.Table, request: ReadRequest, compute_each: ComputeEach
+) -> ReadPlan:
     """Take the files and the columns from a snapshot.
 
     If the request gives another record type than that of the snapshot, the columns are inferred.
@@ -214,34 +156,32 @@ def _discover_by_snapshot(
     requested = request.requested
     options = replace(request.options, extra="ignore") if snapshot.partial else request.options
     ignored = requested.excluded
-    texts: tuple[str, ...] = ()
     if request.known_record_type in ("infer", snapshot.schema.record_type) or not len(files):
         schema = snapshot_columns(snapshot, requested)
     else:
         fields = [item for item in snapshot.partitioning if requested.hive]
-        columns = infer_columns(
-            requested,
-            [item.name for item in fields],
-            request.known_record_type,
-            partial(_sample, store, files, request.options, request, compute_each),
-            certain=request.infer == "all",
-        )
+        sample = partial(_sample, store, files, request.options, request, compute_each)
+        columns = infer_columns(request, [item.name for item in fields], sample)
         fields = [item for item in fields if item.name not in requested.excluded]
         schema = with_partition_columns(columns.schema, fields, requested)
-        ignored, texts = columns.ignored_features, columns.warnings
+        ignored = columns.ignored_features
         options = replace(options, evidence=columns.evidence)
-    found = Discovered(
+    found = ReadPlan(
         store,
-        _described(files, snapshot, schema),
-        values_from_snapshot(snapshot, schema),
+        _whole_files(_described(files, snapshot, schema)),
         schema,
         options,
-        ignored,
+        values_from_snapshot(snapshot, schema),
+        ignored_features=ignored,
         index=tuple(level for level in snapshot.index or () if level[0] in schema.names),
-        warnings=texts,
         version=snapshot.number,
     )
     return found if request.split is None else _of_splits(found, snapshot, request)
+
+
+def _whole_files(files: pa.Table) -> Partitions:
+    """Return a partition for each file."""
+    return Partitions(files, np.arange(len(files) + 1))
 
 
 def _with_split(
@@ -257,11 +197,12 @@ def _with_split(
     return {**values, SPLIT: to_values(SPLIT, names, type_, names.to_pylist())}
 
 
-def _of_splits(found: Discovered, snapshot: Snapshot, request: ReadRequest) -> Discovered:
+def _of_splits(found: ReadPlan, snapshot: Snapshot, request: ReadRequest) -> ReadPlan:
     """Choose the files of some splits of a dataset with a snapshot."""
-    stored, store = partition_columns(snapshot.file_list, snapshot.partitioning), found.store
+    store, files = found.store, found.partitions.rows
+    stored = partition_columns(snapshot.file_list, snapshot.partitioning)
     known = stored[SPLIT].combine_chunks() if SPLIT in stored.column_names else None
-    listing = Listing(store, found.files, store.root, counts=(len(found.files),))
+    listing = Listing(store, files, store.root, counts=(len(files),))
     if known is None:
         directories = {parent_of(store.join("x")), *map(parent_of, listing.paths)}
         listing = listing._replace(described=described_directories(store, directories))
@@ -278,45 +219,43 @@ def _of_splits(found: Discovered, snapshot: Snapshot, request: ReadRequest) -> D
     new = {name: values[name] for name in values.keys() - found.partition_values.keys()}
     schema = Schema((*schema.fields, *partition_fields(new, request.requested)), schema.record_type)
     index = tuple(level for level in found.index if level[0] in schema.names)
-    return replace(found, files=found.files.filter(mask), partition_values=values, schema=schema, index=index)
+    partitions = _whole_files(files.filter(mask))
+    return replace(found, partitions=partitions, partition_values=values, schema=schema, index=index)
 
 
-def plan(found: Discovered, request: ReadRequest, compute_each: ComputeEach) -> ReadPlan:
-    """Plan which partition reads which part of the files.
+def plan(found: ReadPlan, request: ReadRequest, compute_each: ComputeEach) -> ReadPlan:
+    """Plan which partition reads which part of the files, given a plan with a partition for each file.
 
     Files in which no row passes the filters are left out. The records of large files are located, so that the
     files can be split. Small files are packed together.
     """
-    predicate = None if request.filters is None else parse_filters(request.filters, found.schema)
-    may_match = _may_match(predicate, found, found.files)
-    kept = np.flatnonzero(may_match)
-    pruned = kept[:0]
-    if len(kept) < len(may_match):
-        pruned = np.flatnonzero(_may_match(predicate, found, None) & ~may_match)
+    files = found.partitions.rows
+    kept, pruned, predicate = np.arange(len(files)), np.arange(0), None
+    if request.filters is not None:
+        predicate = parse_filters(request.filters, found.schema)
+        may_match = found.outcomes(predicate).true
+        kept = np.flatnonzero(may_match)
+        if len(kept) < len(files):
+            by_values = found.outcomes(predicate, use_statistics=False).true
+            pruned = np.flatnonzero(by_values & ~may_match)
     keys, blocksize = None, request.blocksize
     if request.partition_by:
         kept, keys = _sort_by_key(found, kept, request.partition_by)
         blocksize = None
-    files = _taken(found.files, kept)
+    rows = _taken(files, kept)
     partitions, values = plan_partitions(
-        files.select([name for name in files.column_names if name != "blocks"]),
-        _blocks_of_large(found, files, request, blocksize, compute_each),
+        rows.select([name for name in rows.column_names if name != "blocks"]),
+        _blocks_of_large(found, rows, request, blocksize, compute_each),
         {name: _taken(column, kept) for name, column in found.partition_values.items()},
         blocksize=blocksize,
     )
-    return ReadPlan(
-        found.store,
-        partitions,
-        found.schema,
-        found.options,
-        values,
-        predicate,
-        found.refused_features,
-        _taken(found.files.select(INFO_SCHEMA.names), pruned),  # the statistics hold while they are unchanged
-        found.ignored_features,
-        found.index,
-        keys,
-        found.version,
+    return replace(
+        found,
+        partitions=partitions,
+        partition_values=values,
+        filters=predicate,
+        pruned_files=_taken(files.select(INFO_SCHEMA.names), pruned),  # while they are unchanged
+        keys=keys,
     )
 
 
@@ -329,7 +268,7 @@ def _taken(data: Any, positions: Positions) -> Any:
 
 
 def _blocks_of_large(
-    found: Discovered,
+    found: ReadPlan,
     files: pa.Table,
     request: ReadRequest,
     blocksize: int | None,
@@ -358,7 +297,7 @@ def _blocks_of_large(
 
 
 def _sort_by_key(
-    found: Discovered, kept: Positions, names: Sequence[str]
+    found: ReadPlan, kept: Positions, names: Sequence[str]
 ) -> tuple[Positions, tuple[range, ...]]:
     """Make the files of each key adjacent. Return the positions of the files, and the range of each key."""
     unknown = [name for name in names if name not in found.partition_values]
@@ -375,19 +314,6 @@ def _sort_by_key(
     groups = group(pa.table(columns), names)
     order = slice(None) if groups.order is None else groups.order
     return kept[order], tuple(starmap(range, pairwise(groups.starts.tolist())))
-
-
-def _may_match(predicate: Predicate | None, found: Discovered, described: pa.Table | None) -> Mask:
-    """Return, for each file, True if it may hold a row for which the predicate is true.
-
-    Without ``described``, the statistics in the snapshot are not used.
-    """
-    count = len(found.files)
-    if predicate is None:
-        return np.ones(count, bool)
-    fields = [item for item in found.schema.fields if item.name in predicate.columns()]
-    ranges = file_ranges(fields, count, found.partition_values, described)
-    return possible_outcomes(predicate, ranges).true
 
 
 def _sample(

@@ -9,8 +9,9 @@ import pyarrow as pa
 
 from dask_tfrecord.codec.columns import KIND_TYPES
 from dask_tfrecord.dataset.read.partition_columns import feature_clash, payload_clash
-from dask_tfrecord.dataset.read.requested_columns import RequestedColumns, check_given_names
-from dask_tfrecord.errors import Remedy, SchemaError
+from dask_tfrecord.dataset.read.request import ReadRequest
+from dask_tfrecord.dataset.read.requested_columns import check_given_names
+from dask_tfrecord.errors import Remedy, SchemaError, warn_caller
 from dask_tfrecord.files.inference import AskedType, FeatureSummary, Sample
 from dask_tfrecord.files.options import SchemaEvidence
 from dask_tfrecord.schema.model import Field, Schema
@@ -31,73 +32,69 @@ class InferredColumns(NamedTuple):
         Features that have no column.
     evidence : SchemaEvidence, optional
         What the sample showed. None if nothing was inferred.
-    warnings : tuple of str
-        Texts that the user should see.
     """
 
     schema: Schema
     ignored_features: frozenset[str] = frozenset()
     evidence: SchemaEvidence | None = None
-    warnings: tuple[str, ...] = ()
 
 
 def infer_columns(
-    requested: RequestedColumns,
-    partition_names: Sequence[str],
-    record_type: AskedType,
-    take_sample: Callable[[], Sample],
-    *,
-    certain: bool,
+    request: ReadRequest, partition_names: Sequence[str], take_sample: Callable[[], Sample]
 ) -> InferredColumns:
     """Combine the requested columns with those that a sample of the records shows.
 
     Parameters
     ----------
-    requested : RequestedColumns
-        The columns that the caller requests.
+    request : ReadRequest
+        What the caller requests.
     partition_names : sequence of str
         The partition columns. They are not read from the records.
-    record_type : RecordType or "infer"
-        The record type that the caller requests.
     take_sample : callable
         Reads the sample. It is not called if a whole schema and the record type are given.
-    certain : bool
-        True if the sample has all records.
+
+    Warns
+    -----
+    UserWarning
+        If messages are read as bytes, or if the caller seems to have mistyped a name.
 
     Raises
     ------
     SchemaError
         If a requested column contradicts the sample, or if no type fits all values of a column.
     """
+    requested, record_type, certain = request.requested, request.known_record_type, request.infer == "all"
     types = {name: type_ for name, type_ in requested.types.items() if name not in partition_names}
     if requested.is_whole_schema and not types:
         return InferredColumns(Schema((), "example" if record_type == "infer" else record_type))
     if requested.is_whole_schema and record_type != "infer":
         return InferredColumns(Schema(requested.fields(types, record_type), record_type))
     sample = _with_given_types(take_sample(), types, record_type)
-    warnings = [_bytes_warning(sample)] if sample.reason_for_bytes else []
     if requested.is_whole_schema:
         _check_nesting(sample, types)
-        schema = Schema(requested.fields(types, sample.known_type), sample.known_type)
-        return InferredColumns(schema, warnings=tuple(warnings))
+        _warn_of_bytes(sample)
+        return InferredColumns(Schema(requested.fields(types, sample.known_type), sample.known_type))
     _check_nesting(sample, {name: type_ for name, type_ in types.items() if requested.is_requested(name)})
     if sample.record_type == "bytes":
         if PAYLOAD.name in partition_names and not types:
             raise payload_clash(PAYLOAD.name)
-        return InferredColumns(infer_schema(sample, types, partition_names), warnings=tuple(warnings))
+        schema = infer_schema(sample, types, partition_names)
+        _warn_of_bytes(sample)
+        return InferredColumns(schema)
     for feature in sample.features:
         name = feature.name
         if name in partition_names and name not in requested.hive_types and requested.is_requested(name):
             raise feature_clash(name).located(path=feature.path)
     known = [*(feature.name for feature in sample.features), *partition_names]
-    if warning := check_given_names([*types, *sorted(requested.excluded)], known, certain=certain):
-        warnings.append(warning)
+    warning = check_given_names([*types, *sorted(requested.excluded)], known, certain=certain)
     conflicts = _conflicts(sample, {*types, *partition_names, *requested.excluded})
     if errors := [error for name, error in conflicts.items() if requested.is_requested(name)]:
         raise _joined(errors)
     ignored = requested.excluded | conflicts.keys()
     schema = infer_schema(sample, types, [*partition_names, *ignored])
-    return InferredColumns(schema, ignored, _evidence(sample, types, all_records=certain), tuple(warnings))
+    if warning:
+        warn_caller(warning)
+    return InferredColumns(schema, ignored, _evidence(sample, types, all_records=certain))
 
 
 def infer_schema(sample: Sample, given: Mapping[str, pa.DataType], excluded: Iterable[str] = ()) -> Schema:
@@ -162,12 +159,13 @@ def _with_given_types(sample: Sample, types: Mapping[str, pa.DataType], record_t
     return sample
 
 
-def _bytes_warning(sample: Sample) -> str:
-    return (
-        f"the records do not look like Examples and are read as bytes: {sample.reason_for_bytes}; "
-        'pass record_type="bytes" to read them as bytes without this warning, or record_type="example" or '
-        '"sequence_example" to parse them'
-    )
+def _warn_of_bytes(sample: Sample) -> None:
+    if sample.reason_for_bytes:
+        warn_caller(
+            f"the records do not look like Examples and are read as bytes: {sample.reason_for_bytes}; "
+            'pass record_type="bytes" to read them as bytes without this warning, or record_type="example" '
+            'or "sequence_example" to parse them'
+        )
 
 
 def _conflicts(sample: Sample, excluded: Iterable[str]) -> dict[str, SchemaError]:

@@ -141,8 +141,8 @@ class ReadPlan:
         filter_fields = self.schema.select(filter_names).fields
         value_names = [name for name in schema.names if name in self.partition_values]
         allowed_features = self._allowed_features(schema)
-        outcomes = None if predicate is None else self._outcomes(predicate)
-        by_values = None if predicate is None else self._outcomes(predicate, use_statistics=False)
+        outcomes = None if predicate is None else self.outcomes(predicate)
+        by_values = None if predicate is None else self.outcomes(predicate, use_statistics=False)
 
         def partition(index: int) -> Partition:
             splits, needed, row_ranges = self._needed_splits(index, outcomes)
@@ -259,7 +259,7 @@ class ReadPlan:
         columns = predicate.columns()
         return bool(columns and self.is_described) or not columns.isdisjoint(self.partition_values)
 
-    def _outcomes(self, predicate: Predicate, *, use_statistics: bool = True) -> Outcomes:
+    def outcomes(self, predicate: Predicate, *, use_statistics: bool = True) -> Outcomes:
         """Return the possible outcomes of a predicate in each split."""
         names, rows = predicate.columns(), self.partitions.rows
         columns = [item for item in self.schema.fields if item.name in names]
@@ -329,7 +329,7 @@ class ReadPlan:
         """For each split, True if it is known that the filters are true for all rows."""
         if self.filters is None:
             return np.ones(len(self.partitions.rows), bool)
-        return self._outcomes(self.filters).only_true
+        return self.outcomes(self.filters).only_true
 
     # -- What is known without a read ------------------------------------------------------------------------
 
