@@ -74,7 +74,7 @@ def infer_columns(
         _check_nesting(sample, types)
         _warn_of_bytes(sample)
         return InferredColumns(Schema(requested.fields(types, sample.known_type), sample.known_type))
-    _check_nesting(sample, {name: type_ for name, type_ in types.items() if requested.is_requested(name)})
+    _check_nesting(sample, {name: type_ for name, type_ in types.items() if request.is_requested(name)})
     if sample.record_type == "bytes":
         if PAYLOAD.name in partition_names and not types:
             raise payload_clash(PAYLOAD.name)
@@ -83,12 +83,12 @@ def infer_columns(
         return InferredColumns(schema)
     for feature in sample.features:
         name = feature.name
-        if name in partition_names and name not in requested.hive_types and requested.is_requested(name):
+        if name in partition_names and name not in requested.hive_types and request.is_requested(name):
             raise feature_clash(name).located(path=feature.path)
     known = [*(feature.name for feature in sample.features), *partition_names]
     warning = check_given_names([*types, *sorted(requested.excluded)], known, certain=certain)
     conflicts = _conflicts(sample, {*types, *partition_names, *requested.excluded})
-    if errors := [error for name, error in conflicts.items() if requested.is_requested(name)]:
+    if errors := [error for name, error in conflicts.items() if request.is_requested(name)]:
         raise _joined(errors)
     ignored = requested.excluded | conflicts.keys()
     schema = infer_schema(sample, types, [*partition_names, *ignored])

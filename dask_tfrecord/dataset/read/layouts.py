@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import pairwise
-from typing import Any, TypeAlias
+from itertools import accumulate, pairwise
+from typing import TypeAlias
 
 import pyarrow as pa
 
@@ -117,22 +117,18 @@ def read_descriptions(store: Store, directory: str) -> tuple[SplitDescription, .
     splits = info.get("splits") if isinstance(info, dict) else None
     # Hugging Face's file of this name has a mapping of splits.
     known = [one for one in splits if isinstance(one, dict)] if isinstance(splits, list) else []
-    return tuple(_description(info, one) for one in known if isinstance(one.get("name"), str))
-
-
-def _description(info: dict[str, Any], split: dict[str, Any]) -> SplitDescription:
-    lengths = split.get("shardLengths")
-    numbers = [str(length) for length in lengths] if isinstance(lengths, list) else []
-    return SplitDescription(
-        split["name"],
-        str(split.get("filepathTemplate") or _DEFAULT_TEMPLATE),
-        tuple(map(int, numbers)) if all(one.isdecimal() and len(one) < 20 for one in numbers) else (),
-        {
-            "DATASET": str(info.get("name")),
-            "SPLIT": split["name"],
-            "FILEFORMAT": str(info.get("fileFormat") or "tfrecord"),
-        },
-    )
+    found = []
+    for one in [one for one in known if isinstance(one.get("name"), str)]:
+        lengths = one.get("shardLengths")
+        numbers = [str(length) for length in lengths] if isinstance(lengths, list) else []
+        are_valid = all(number.isdecimal() and len(number) < 20 for number in numbers)
+        template = str(one.get("filepathTemplate") or _DEFAULT_TEMPLATE)
+        fields = {"DATASET": str(info.get("name")), "SPLIT": one["name"]}
+        fields["FILEFORMAT"] = str(info.get("fileFormat") or "tfrecord")
+        found.append(
+            SplitDescription(one["name"], template, tuple(map(int, numbers)) if are_valid else (), fields)
+        )
+    return tuple(found)
 
 
 @dataclass(frozen=True)
@@ -191,10 +187,7 @@ class FoundSplits:
     @property
     def _groups(self) -> list[slice]:
         """The files of each path that the caller passed."""
-        starts = [0]
-        for count in self.listing.counts:
-            starts.append(starts[-1] + count)
-        return [slice(start, stop) for start, stop in pairwise(starts)]
+        return [slice(*edges) for edges in pairwise(accumulate(self.listing.counts, initial=0))]
 
     def _mixture(self, counts: Counter[str | None]) -> TFRecordError:
         known = sorted(name for name in counts if name is not None)
@@ -340,28 +333,20 @@ def choose_files(
         names = known.cast(pa.string()).to_pylist()
     elif found is not None:
         names = found.names
-    chosen = {*names}
-    if wanted is None:
-        if found is not None and known is None:
+        if wanted is None:
             found.check_one_split()
-    else:
-        chosen = _chosen(chosen, wanted, listing)
+    chosen = {*names}
+    available = sorted(name for name in chosen if name is not None)
+    if wanted is not None and not (wanted == ALL and available):
+        chosen = {wanted} if isinstance(wanted, str) else {*wanted}
+        if not chosen.issubset(available):
+            listed = ", ".join(map(repr, available[:_MOST_NAMES])) or "none"
+            raise TFRecordError(
+                f"split={wanted!r}: the path does not have this split; its splits are: {listed}",
+                path=listing.store.public(listing.store.root),
+            )
     if found is not None:
         found.check_complete(name for name in names if name in chosen)
     mask = pa.array([name in chosen for name in names], pa.bool_())
     is_one = wanted is None or (isinstance(wanted, str) and wanted != ALL)
     return mask, None if is_one else pa.array(names, pa.string()).filter(mask)
-
-
-def _chosen(available: set[str | None], wanted: str | tuple[str, ...], listing: Listing) -> set[str | None]:
-    known = sorted(name for name in available if name is not None)
-    if wanted == ALL and known:
-        return available
-    for name in (wanted,) if isinstance(wanted, str) else wanted:
-        if name not in known:
-            listed = ", ".join(map(repr, known[:_MOST_NAMES])) or "none"
-            raise TFRecordError(
-                f"split={wanted!r}: the path does not have this split; its splits are: {listed}",
-                path=listing.store.public(listing.store.root),
-            )
-    return {wanted} if isinstance(wanted, str) else {*wanted}

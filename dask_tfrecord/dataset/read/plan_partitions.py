@@ -5,6 +5,7 @@ from collections.abc import Mapping
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from dask_tfrecord.dataset.partitioning.grouping import comparable
 from dask_tfrecord.files.entry import FileEntry
@@ -80,28 +81,16 @@ def _packed(files: pa.Table, values: Mapping[str, pa.Array], blocksize: int | No
     """Return the first file of each partition, as if no file was split."""
     if blocksize is None:
         return np.arange(len(files))
+    is_other = np.zeros(len(files), bool)  # the partition values differ from those of the file before
+    for column in values.values():
+        codes = comparable(column).dictionary_encode(null_encoding="encode").indices.to_numpy()
+        is_other[1:] |= codes[1:] != codes[:-1]
+    # The bytes that each file takes of a partition: all, if its size is unknown.
+    weights = np.maximum(pc.fill_null(files["size"], blocksize).to_numpy(), -(-blocksize // _MOST_FILES))
     starts, size = [], 0
-    pairs = zip(_weights(files, blocksize), _changes(values, len(files)), strict=True)
-    for number, (weight, is_other) in enumerate(pairs):
-        if not number or is_other or size + weight > blocksize:
+    for number, (weight, is_first) in enumerate(zip(weights.tolist(), is_other.tolist(), strict=True)):
+        if not number or is_first or size + weight > blocksize:
             starts.append(number)
             size = 0
         size += weight
     return np.array(starts, np.int64)
-
-
-def _weights(files: pa.Table, blocksize: int) -> list[int]:
-    """Return the bytes that each file takes of a partition: all, if its size is unknown."""
-    sizes = files["size"].to_pylist()
-    least = -(-blocksize // _MOST_FILES)
-    return [blocksize if size is None else max(size, least) for size in sizes]
-
-
-def _changes(values: Mapping[str, pa.Array], count: int) -> list[bool]:
-    """Return, for each file, True if its partition values differ from those of the file before."""
-    changes = np.zeros(count, bool)
-    for column in values.values():
-        codes = comparable(column).dictionary_encode(null_encoding="encode").indices.to_numpy()
-        changes[1:] |= codes[1:] != codes[:-1]
-    found: list[bool] = changes.tolist()
-    return found

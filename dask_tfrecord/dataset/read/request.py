@@ -1,5 +1,6 @@
 """What a caller asks to read: the keywords of `read_tfrecord` that decide which data is read."""
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -9,7 +10,12 @@ import pyarrow.compute as pc
 
 from dask_tfrecord.dataset.query.filters import names_in
 from dask_tfrecord.dataset.read.layouts import WantedSplits
-from dask_tfrecord.dataset.read.requested_columns import GivenHive, GivenSchema, RequestedColumns
+from dask_tfrecord.dataset.read.requested_columns import (
+    GivenHive,
+    GivenSchema,
+    RequestedColumns,
+    parse_columns,
+)
 from dask_tfrecord.files.inference import AskedType
 from dask_tfrecord.files.options import ReadOptions
 from dask_tfrecord.files.storage.filesystem import Filesystem
@@ -62,19 +68,18 @@ class ReadRequest:
 
     @cached_property
     def requested(self) -> RequestedColumns:
-        """The columns that the caller requests.
+        """The columns that `schema` and `hive` request. Raises as `parse_columns` does."""
+        return parse_columns(self.schema, self.hive)
 
-        Raises
-        ------
-        SchemaError, TFRecordError
-            If `schema` or `hive` is not valid, or if they contradict each other.
-        """
-        selected = None
-        if self.columns is not None:
-            selected = {*self.columns, *names_in(self.filters), *self.partition_by}
+    def is_requested(self, name: str) -> bool:
+        """Return True if a column is read."""
+        if name in self.requested.excluded:
+            return False
+        if self.columns is None or name in {*self.columns, *names_in(self.filters), *self.partition_by}:
+            return True
         # A pyarrow expression does not list its columns.
         expression = str(self.filters) if isinstance(self.filters, pc.Expression) else ""
-        return RequestedColumns.parse(self.schema, self.hive, selected, expression)
+        return re.search(rf"(?<!\w){re.escape(name)}(?!\w)", expression) is not None
 
     @property
     def known_record_type(self) -> AskedType:

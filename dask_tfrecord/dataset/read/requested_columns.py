@@ -1,7 +1,6 @@
 """The columns that the caller requests with ``schema=``, ``hive=`` and ``columns=``, and their types."""
 
-import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from typing import Any, TypeAlias
@@ -40,10 +39,6 @@ class RequestedColumns:
         The record type, if a whole schema states it.
     excluded : frozenset of str
         The columns that ``schema=`` maps to None. They are not read.
-    selected : frozenset of str, optional
-        The only columns that are read, from ``columns=`` and ``filters=``. None reads all columns.
-    expression : str
-        The text of a pyarrow expression in ``filters=``. The columns that it names are read too.
     """
 
     types: dict[str, pa.DataType] = field(default_factory=dict)
@@ -53,70 +48,6 @@ class RequestedColumns:
     categories: dict[str, pa.Array] = field(default_factory=dict, hash=False)
     record_type: RecordType | None = None
     excluded: frozenset[str] = frozenset()
-    selected: frozenset[str] | None = None
-    expression: str = ""
-
-    @classmethod
-    def parse(
-        cls,
-        schema: GivenSchema | None = None,
-        hive: GivenHive = True,
-        selected: Iterable[str] | None = None,
-        expression: str = "",
-    ) -> "RequestedColumns":
-        """Interpret the values of ``schema=``, ``hive=``, and the names from ``columns=`` and ``filters=``.
-
-        Raises
-        ------
-        SchemaError
-            If ``schema=`` and ``hive=`` contradict each other.
-        TFRecordError
-            If ``schema=`` or ``hive=`` does not map names to types.
-        """
-        if isinstance(schema, Snapshot):
-            schema = schema.columns
-        record_type, categories = None, {}
-        if isinstance(schema, Schema):
-            record_type = schema.record_type
-            categories = {item.name: item.categories for item in schema.fields if item.categories is not None}
-            schema = schema.arrow
-        is_whole_schema = isinstance(schema, pa.Schema) and bool(schema.names)
-        if isinstance(schema, pa.Schema):
-            if is_whole_schema:
-                check_names(schema.names)
-            schema = {item.name: item.type for item in schema}
-        excluded: frozenset[str] = frozenset()
-        if isinstance(schema, Mapping):
-            excluded = frozenset(name for name, type_ in schema.items() if type_ is None)
-            schema = {name: type_ for name, type_ in schema.items() if name not in excluded}
-        types = _parse_types("schema", schema or {})
-        hive_types = {} if isinstance(hive, bool) else _parse_types("hive", hive)
-        for name in hive_types.keys() & types.keys():
-            if hive_types[name] != types[name]:
-                raise SchemaError(
-                    f"schema= gives the type {types[name]}, but hive= gives the type {hive_types[name]}",
-                    feature=name,
-                    advice="pass the type of the column in only one of them",
-                )
-        return cls(
-            types,
-            is_whole_schema,
-            hive is not False,
-            hive_types,
-            categories,
-            record_type,
-            excluded,
-            None if selected is None else frozenset(selected),
-            expression,
-        )
-
-    def is_requested(self, name: str) -> bool:
-        """Return True if the column is read."""
-        if name in self.excluded:
-            return False
-        if self.selected is None or name in self.selected:
-            return True
-        return re.search(rf"(?<!\w){re.escape(name)}(?!\w)", self.expression) is not None
 
     def fields(self, types: Mapping[str, pa.DataType], record_type: RecordType) -> tuple[Field, ...]:
         """Return the fields of columns with these types, with their known categories."""
@@ -129,6 +60,45 @@ class RequestedColumns:
     def partition_type(self, name: str) -> pa.DataType | None:
         """Return the type that is given for a partition column; None if no type is given."""
         return self.hive_types.get(name) or self.types.get(name)
+
+
+def parse_columns(schema: GivenSchema | None, hive: GivenHive) -> RequestedColumns:
+    """Interpret the values of ``schema=`` and ``hive=``.
+
+    Raises
+    ------
+    SchemaError
+        If ``schema=`` and ``hive=`` contradict each other.
+    TFRecordError
+        If ``schema=`` or ``hive=`` does not map names to types.
+    """
+    if isinstance(schema, Snapshot):
+        schema = schema.columns
+    record_type, categories = None, {}
+    if isinstance(schema, Schema):
+        record_type = schema.record_type
+        categories = {item.name: item.categories for item in schema.fields if item.categories is not None}
+        schema = schema.arrow
+    is_whole_schema = isinstance(schema, pa.Schema) and bool(schema.names)
+    if isinstance(schema, pa.Schema):
+        if is_whole_schema:
+            check_names(schema.names)
+        schema = {item.name: item.type for item in schema}
+    excluded: frozenset[str] = frozenset()
+    if isinstance(schema, Mapping):
+        excluded = frozenset(name for name, type_ in schema.items() if type_ is None)
+        schema = {name: type_ for name, type_ in schema.items() if name not in excluded}
+    types = _parse_types("schema", schema or {})
+    hive_types = {} if isinstance(hive, bool) else _parse_types("hive", hive)
+    for name in hive_types.keys() & types.keys():
+        if hive_types[name] != types[name]:
+            raise SchemaError(
+                f"schema= gives the type {types[name]}, but hive= gives the type {hive_types[name]}",
+                feature=name,
+                advice="pass the type of the column in only one of them",
+            )
+    is_hive = hive is not False
+    return RequestedColumns(types, is_whole_schema, is_hive, hive_types, categories, record_type, excluded)
 
 
 def origin_clash(name: str) -> SchemaError:

@@ -26,9 +26,8 @@ from dask_tfrecord.dataset.snapshot.file_table import (
     partition_columns,
 )
 from dask_tfrecord.dataset.snapshot.metadata import Levels
-from dask_tfrecord.dataset.snapshot.snapshot_file import parse_part
 from dask_tfrecord.dataset.snapshot.snapshot_file import to_parquet as part_to_parquet
-from dask_tfrecord.dataset.snapshot.versions import assemble, find_newest, read_version, versions
+from dask_tfrecord.dataset.snapshot.versions import find_newest, read_version, versions
 from dask_tfrecord.files.entry import FileEntry
 from dask_tfrecord.files.storage.filesystem import Filesystem
 from dask_tfrecord.files.storage.listing import with_trailing_slash
@@ -391,17 +390,6 @@ def find_snapshot(store: Store) -> Snapshot | None:
 def read_snapshot(store: Store, number: int) -> Snapshot:
     """Return one version of the dataset in the store's root. Raise as `read_version` does."""
     return Snapshot(**read_version(store, number))
-
-
-def from_parquet(data: bytes, path: str, number: int = 1) -> Snapshot:
-    """Read the content of the file of a snapshot without a base, which is not trusted. Errors name ``path``.
-
-    Raises
-    ------
-    TFRecordError
-        If the content is not a snapshot, or has a later format version.
-    """
-    return Snapshot(**assemble(parse_part(data, path, number), None))
 
 
 def to_parquet(snapshot: Snapshot, *, delta: bool = False) -> pa.Buffer:

@@ -14,7 +14,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from dask_tfrecord.dataset.snapshot.column_statistics import from_entries
-from dask_tfrecord.dataset.snapshot.model import Snapshot, from_parquet, to_parquet
+from dask_tfrecord.dataset.snapshot.model import Snapshot, to_parquet
+from dask_tfrecord.dataset.snapshot.snapshot_file import parse_part
+from dask_tfrecord.dataset.snapshot.versions import assemble
 from dask_tfrecord.errors import TFRecordError
 from dask_tfrecord.files.entry import Block, ColumnStatistics, FileEntry
 from dask_tfrecord.schema.model import Schema
@@ -44,6 +46,10 @@ SNAPSHOT = Snapshot(
     run="0123abcd" * 4,
     library="1.2.3",
 )
+
+
+def from_parquet(data: bytes, path: str, number: int = 1) -> Snapshot:
+    return Snapshot(**assemble(parse_part(data, path, number), None))
 
 
 def stored() -> bytes:
