@@ -19,7 +19,7 @@ import numpy as np
 from dask_tfrecord.codec import HEADER_BYTES, Inference, find_record, frame_size, scan
 from dask_tfrecord.codec.codecs import detect
 from dask_tfrecord.errors import CorruptRecordError, TFRecordError
-from dask_tfrecord.files.entry import BLOCK_BYTES, Block, FileEntry
+from dask_tfrecord.files.entry import Block
 from dask_tfrecord.files.intact import Intact, record_offsets
 from dask_tfrecord.files.options import ReadOptions
 from dask_tfrecord.files.splits import BlockIndex
@@ -65,33 +65,6 @@ class _Walk(NamedTuple):
     records: int
     blocks: list[tuple[int, int]]
     damaged: list[int]
-
-
-def index_large_files(
-    store: Store,
-    files: Sequence[FileInfo],
-    known: Sequence[FileEntry | BlockIndex | None],
-    options: ReadOptions,
-    blocksize: int | None,
-    compute_each: ComputeEach,
-) -> list[FileEntry | BlockIndex | None]:
-    """Return ``known`` with a block index for each file without blocks that exceeds ``blocksize``."""
-    unknown = [
-        file
-        for file, entry in zip(files, known, strict=True)
-        if blocksize and file.size and file.size > blocksize and not (entry and entry.blocks)
-    ]
-    if not blocksize or not unknown:
-        return list(known)
-    found = find_blocks(
-        store,
-        unknown,
-        options,
-        compute_each,
-        task_bytes=max(blocksize, TASK_BYTES),
-        block_bytes=min(blocksize, BLOCK_BYTES),
-    )
-    return [found.get(file.path, entry) for file, entry in zip(files, known, strict=True)]
 
 
 def find_blocks(

@@ -40,8 +40,8 @@ from dask_tfrecord.dataset.snapshot.model import Snapshot
 from dask_tfrecord.dataset.snapshot.stamps import are_proven
 from dask_tfrecord.dataset.snapshot.visibility import committed_files, newest_snapshot, snapshot_of_version
 from dask_tfrecord.errors import Remedy, SchemaError, TFRecordError
-from dask_tfrecord.files.entry import FileEntry
-from dask_tfrecord.files.find_blocks import ComputeEach, index_large_files
+from dask_tfrecord.files.entry import BLOCK_BYTES
+from dask_tfrecord.files.find_blocks import TASK_BYTES, ComputeEach, find_blocks
 from dask_tfrecord.files.inference import Sample
 from dask_tfrecord.files.options import ReadOptions
 from dask_tfrecord.files.part_names import is_part
@@ -51,7 +51,6 @@ from dask_tfrecord.files.storage.listing import (
     Listing,
     PathLike,
     as_paths,
-    column_paths,
     list_files,
     table_infos,
     with_trailing_slash,
@@ -268,32 +267,30 @@ def _taken(data: Any, positions: Positions) -> Any:
 
 
 def _blocks_of_large(
-    found: ReadPlan,
-    files: pa.Table,
-    request: ReadRequest,
-    blocksize: int | None,
-    compute_each: ComputeEach,
-) -> dict[int, FileEntry | BlockIndex]:
+    found: ReadPlan, files: pa.Table, request: ReadRequest, blocksize: int | None, compute_each: ComputeEach
+) -> dict[int, BlockIndex]:
     """Return the blocks of the files that are larger than a partition, by the numbers of the files."""
     is_described = "blocks" in files.column_names
     if blocksize is None or (is_described and request.whole_files):
         return {}
-    large = np.flatnonzero(pc.fill_null(files["size"], 0).to_numpy() > blocksize)
-    if not len(large):
-        return {}
-    rows = files.take(pa.array(large))
-    known: list[FileEntry | BlockIndex | None] = [None] * len(rows)
+    large = np.flatnonzero(pc.fill_null(files["size"], 0).to_numpy() > blocksize).tolist()
+    rows = files.take(pa.array(large, pa.int64()))
+    infos, known = table_infos(rows), {}
     if is_described:
-        known = [
+        columns = zip(large, infos, rows["records"].to_pylist(), read_blocks(rows), strict=True)
+        known = {
             # No other content ever gets the name of a file that this library wrote, and the checksums of the
             # records at the blocks would reveal it. So its blocks are used even if its stamp has changed.
-            BlockIndex(records, blocks if records is not None or is_part(path) else ())
-            for path, records, blocks in zip(
-                column_paths(rows["path"]), rows["records"].to_pylist(), read_blocks(rows), strict=True
-            )
-        ]
-    known = index_large_files(found.store, table_infos(rows), known, found.options, blocksize, compute_each)
-    return {at: blocks for at, blocks in zip(large.tolist(), known, strict=True) if blocks is not None}
+            at: BlockIndex(records, blocks)
+            for at, file, records, blocks in columns
+            if blocks and (records is not None or is_part(file.path))
+        }
+    unknown = {at: file for at, file in zip(large, infos, strict=True) if at not in known}
+    if not unknown:
+        return known
+    limits = {"task_bytes": max(blocksize, TASK_BYTES), "block_bytes": min(blocksize, BLOCK_BYTES)}
+    scanned = find_blocks(found.store, [*unknown.values()], found.options, compute_each, **limits)
+    return known | {at: scanned[file.path] for at, file in unknown.items() if file.path in scanned}
 
 
 def _sort_by_key(

@@ -8,7 +8,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dask_tfrecord.dataset.partitioning.grouping import comparable
-from dask_tfrecord.files.entry import FileEntry
 from dask_tfrecord.files.splits import BlockIndex, Partitions, Split, split_file, with_ranges
 from dask_tfrecord.files.storage.listing import table_infos
 
@@ -18,7 +17,7 @@ _MOST_FILES = 256
 
 def plan_partitions(
     files: pa.Table,
-    blocks: Mapping[int, FileEntry | BlockIndex] | None = None,
+    blocks: Mapping[int, BlockIndex] | None = None,
     values: Mapping[str, pa.Array] | None = None,
     *,
     blocksize: int | None,
@@ -30,7 +29,7 @@ def plan_partitions(
     files : pyarrow.Table
         The file list. The column ``records``, if there is one, is the
         number of records of each file, null if unknown. The splits of a file get its other columns, too.
-    blocks : mapping of int to FileEntry or BlockIndex, optional
+    blocks : mapping of int to BlockIndex, optional
         What is known of files, by their numbers. A file that is larger than a partition is split if its
         blocks are known.
     values : mapping of str to pyarrow.Array, optional
@@ -68,7 +67,7 @@ def plan_partitions(
 
 
 def _split(
-    files: pa.Table, blocks: Mapping[int, FileEntry | BlockIndex], blocksize: int | None
+    files: pa.Table, blocks: Mapping[int, BlockIndex], blocksize: int | None
 ) -> dict[int, tuple[Split, ...]]:
     """Return the splits of the files that are split, by the number of the file."""
     infos = table_infos(files.take(pa.array([*blocks], pa.int64())))

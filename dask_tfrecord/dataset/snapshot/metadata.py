@@ -69,25 +69,17 @@ def parse(metadata: Mapping[str, Any]) -> dict[str, Any]:
 
 def dump(fields: Mapping[str, Any]) -> dict[str, Any]:
     """Return the JSON object for the fields of a snapshot: the inverse of `parse`."""
-    partitioning = fields["partitioning"]
-    metadata = {
-        "run": fields["run"],
-        "compression": fields["compression"],
-        "schema": fields["schema"].to_json(),
-        "partitioning": Schema(partitioning).to_json() if partitioning else None,
-        "library": fields["library"],
-        "custom_metadata": fields["custom_metadata"],
-        "order": list(fields["order"]),
-        "index": fields["index"],
-        "ancestors": list(fields["ancestors"]),
+    partitioning, created = fields["partitioning"], fields["created"]
+    metadata = {name: fields[name] for name in ("run", "compression", "library", "custom_metadata", "index")}
+    metadata |= {name: list(fields[name]) for name in ("order", "ancestors")}
+    metadata["schema"] = fields["schema"].to_json()
+    metadata["partitioning"] = Schema(partitioning).to_json() if partitioning else None
+    others = {
+        "partial": fields["partial"],
+        "mode": fields["mode"],
+        "created": created and created.isoformat(),
     }
-    if fields["partial"]:
-        metadata["partial"] = True
-    if fields["mode"]:
-        metadata["mode"] = fields["mode"]
-    if fields["created"]:
-        metadata["created"] = fields["created"].isoformat()
-    return metadata
+    return metadata | {name: value for name, value in others.items() if value}
 
 
 def next_ancestors(ancestors: Sequence[str], run: str) -> tuple[str, ...]:

@@ -33,6 +33,11 @@ def listed_path(store: Store, name: str) -> str:
     return f"{unquoted_path(store.join(''))}{name}"
 
 
+def _full_paths(store: Store, rows: pa.Table) -> pa.ChunkedArray:
+    """Do as `listed_path` with all files of a snapshot."""
+    return pc.binary_join_element_wise(listed_path(store, ""), rows["path"], "").cast(pa.binary())
+
+
 def snapshot_files(store: Store, snapshot: Snapshot) -> pa.Table:
     """Compare a snapshot with the directory, and return its files with their checksums.
 
@@ -76,7 +81,7 @@ def listed_and_others(store: Store, snapshot: Snapshot) -> tuple[pa.Table, list[
     """
     present, rows = list_directory(store), snapshot.file_list
     present_paths = unquoted_column(present["path"])
-    paths = pc.binary_join_element_wise(listed_path(store, ""), rows["path"], "").cast(pa.binary())
+    paths = _full_paths(store, rows)
     files = present.take(pc.index_in(paths, present_paths))
     if not files["size"].equals(rows["bytes"]):  # for remote files, some sizes may be unknown
         is_missing = files["size" if store.local else "path"].is_null()
@@ -112,8 +117,7 @@ def without_missing_files(store: Store, snapshot: Snapshot) -> Snapshot:
     present, rows = list_directory(store), snapshot.file_list
     if store.local:  # a broken link has no size
         present = present.filter(present["size"].is_valid())
-    paths = pc.binary_join_element_wise(listed_path(store, ""), rows["path"], "").cast(pa.binary())
-    kept = rows.filter(pc.is_in(paths, unquoted_column(present["path"])))
+    kept = rows.filter(pc.is_in(_full_paths(store, rows), unquoted_column(present["path"])))
     return snapshot if len(kept) == len(rows) else replace(snapshot, file_list=kept, stored=None)
 
 
@@ -234,11 +238,9 @@ def _uncommitted_paths(store: Store, paths: Sequence[str], *, use_snapshot: bool
             ) from None
         return set()
     if snapshot is None or not use_snapshot:
-        uncommitted = _of_open_runs(store, paths, snapshot)
-    else:
-        uncommitted = {*paths}.difference(map(store.join, listed_files(snapshot)))
-    replaced = () if snapshot is None else replaced_paths(store, snapshot)
-    return uncommitted.union(map(store.join, replaced))
+        return _unread_paths(store, paths, snapshot)
+    unlisted = {*paths}.difference(map(store.join, listed_files(snapshot)))
+    return unlisted.union(map(store.join, replaced_paths(store, snapshot)))
 
 
 def _check_complete(store: Store, paths: Sequence[str]) -> None:
@@ -268,10 +270,13 @@ def visible_files(store: Store) -> pa.Table:
     files = list_directory(store)
     if not len(files) or not open_runs(store):
         return files
-    snapshot = intact_snapshot(store)
+    return _without(files, _unread_paths(store, column_paths(files["path"]), intact_snapshot(store)))
+
+
+def _unread_paths(store: Store, paths: Sequence[str], snapshot: Snapshot | None) -> set[str]:
+    """Return the paths of the files of open runs, and of all files that commits replace."""
     replaced = () if snapshot is None else replaced_paths(store, snapshot)
-    hidden = _of_open_runs(store, column_paths(files["path"]), snapshot)
-    return _without(files, hidden.union(map(store.join, replaced)))
+    return _of_open_runs(store, paths, snapshot).union(map(store.join, replaced))
 
 
 def _of_open_runs(store: Store, paths: Sequence[str], snapshot: Snapshot | None) -> set[str]:

@@ -51,7 +51,7 @@ def remove_orphans(store: Store, before: datetime, *, dry_run: bool = False) -> 
                 store.remove(unlisted)
                 remove_staging(store, run)
             removed += [*unlisted, *staged]
-    files = [*_temporary_files(store, before), *_unneeded_offsets(store, before)]
+    files = [path for path in _stray_metadata(store) if _last_modified(store, [path]) < before]
     uploads = _uploads(store, before)
     if not dry_run:
         store.remove(files)
@@ -109,19 +109,13 @@ def _last_modified(store: Store, paths: Iterable[str]) -> datetime:
     return max((time if time.tzinfo else time.replace(tzinfo=UTC) for time in times), default=now)
 
 
-def _temporary_files(store: Store, before: datetime) -> list[str]:
-    """Return the incomplete snapshots."""
-    names = [name for name in store.names(METADATA_DIRECTORY) if _TEMPORARY_NAME.fullmatch(name)]
-    paths = [store.join(f"{METADATA_DIRECTORY}/{name}") for name in names]
-    return [path for path in paths if _last_modified(store, [path]) < before]
-
-
-def _unneeded_offsets(store: Store, before: datetime) -> list[str]:
-    """Return offsets that were stored while an overwrite removed their snapshot."""
-    found = stored_offsets(store)
+def _stray_metadata(store: Store) -> list[str]:
+    """Return incomplete snapshots, and offsets that were stored while an overwrite removed their snapshot."""
+    names = store.names(METADATA_DIRECTORY)
+    temporary = [f"{METADATA_DIRECTORY}/{name}" for name in names if _TEMPORARY_NAME.fullmatch(name)]
+    offsets = stored_offsets(store)
     kept = versions(store)  # after listing the offsets, so that their snapshot was there before
-    orphans = [store.join(path) for number, path in found.items() if number not in kept]
-    return [path for path in orphans if _last_modified(store, [path]) < before]
+    return [store.join(path) for path in (*temporary, *(offsets[at] for at in offsets.keys() - kept))]
 
 
 def _uploads(store: Store, before: datetime) -> list[Upload]:

@@ -57,7 +57,12 @@ def replaceable_files(store: Store) -> frozenset[str]:
         If the directory is protected, or contains files that are not TFRecord files, links to other
         directories, or another dataset.
     """
-    _refuse_protected(store)
+    if (role := _protected_role(store)) is not None:
+        raise DestinationError(
+            f"{role} is never overwritten",
+            path=store.public(store.root),
+            advice="write to a directory that holds nothing but the dataset",
+        )
     files = visible_files(store)
     if store.local:
         _refuse_links(store)
@@ -99,7 +104,7 @@ def refusal(store: Store, files: pa.Table) -> DestinationError:
 
 def change_remedies(store: Store, what: str) -> list[Remedy]:
     """Return the arguments that write to a directory with files."""
-    overwrite = [Remedy("overwrite", True, f"remove {what}")] * may_be_overwritten(store)
+    overwrite = [Remedy("overwrite", True, f"remove {what}")] * (_protected_role(store) is None)
     return [Remedy("append", True, f"add to {what}"), *overwrite]
 
 
@@ -141,60 +146,34 @@ def _is_tfrecord(store: Store, file: FileInfo) -> bool:
     return is_frame(content) or (not content and bool(_TFRECORD_NAME.fullmatch(name)))
 
 
-def may_be_overwritten(store: Store) -> bool:
-    """Return True if overwriting a directory is never refused because of where it is.
-
-    The root of a filesystem, the working directory, the home directory and their parents are protected.
-    """
-    return _protected_role(store) is None
-
-
 def is_disk_root(store: Store) -> bool:
     """Return True for the root directory of the local filesystem."""
     root = os.path.realpath(store.root)
     return store.local and os.path.dirname(root) == root
 
 
-def _refuse_protected(store: Store) -> None:
-    role = _protected_role(store)
-    if role:
-        raise DestinationError(
-            f"{role} is never overwritten",
-            path=store.public(store.root),
-            advice="write to a directory that holds nothing but the dataset",
-        )
-
-
 def _protected_role(store: Store) -> str | None:
-    """Return the role of a protected directory, such as "the home directory"; None for other directories."""
-    return _local_role(store) if store.root.strip("/") else "the root of a filesystem"
+    """Return the role of a directory that is never overwritten, such as "the home directory"; else None.
 
-
-def _local_role(store: Store) -> str | None:
+    The root of a filesystem, the working directory, the home directory and their parents are protected.
+    """
+    if not store.root.strip("/") or is_disk_root(store):
+        return "the root of a filesystem"
     if not store.local:
         return None
     root = os.path.realpath(store.root)
-    if is_disk_root(store):
-        return "the root of a filesystem"
     protected = {}
     with suppress(OSError):  # the current directory may have been removed
         protected["the current directory"] = os.path.realpath(".")
     protected["the home directory"] = os.path.realpath(os.path.expanduser("~"))
     for role, place in protected.items():
-        if root == place or _is_same(root, place):
-            return role
+        with suppress(OSError):  # on some filesystems, the two paths of a directory may differ in case
+            if root == place or os.path.samefile(root, place):
+                return role
     for role, place in protected.items():
         if place.startswith(f"{root}{os.sep}"):
             return f"a directory that contains {role}"
     return None
-
-
-def _is_same(one: str, other: str) -> bool:
-    """Return True if two paths name the same directory. On some filesystems, the paths may differ in case."""
-    try:
-        return os.path.samefile(one, other)
-    except OSError:
-        return False
 
 
 def _refuse_links(store: Store) -> None:
