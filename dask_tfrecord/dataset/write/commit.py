@@ -116,7 +116,12 @@ def publish_files(run: WriteRun, files: pa.Table) -> None:
     names = files["path"].to_pylist()
     if store.renames:
         for name in names:
-            _move_from_staging(run, name)
+            target = store.join(name)
+            try:
+                store.place(run.staged(name), target)
+            except FileNotFoundError:
+                if not store.fs.exists(target):  # no attempt of this run has moved the file
+                    raise
         for directory in _with_parents(map(parent_of, names)):
             store.sync_directory(store.join(directory))
     else:  # the tasks uploaded them; failed attempts of tasks may have uploaded more
@@ -191,15 +196,6 @@ def remove_replaced(run: WriteRun) -> None:
             UserWarning,
             stacklevel=2,
         )
-
-
-def _move_from_staging(run: WriteRun, name: str) -> None:
-    target = run.store.join(name)
-    try:
-        run.store.place(run.staged(name), target)
-    except FileNotFoundError:
-        if not run.store.fs.exists(target):  # no attempt of this run has moved the file
-            raise
 
 
 def _newest_number(run: WriteRun) -> int:
