@@ -69,11 +69,8 @@ def directory_groups(
     values = groups.values
     if values.num_rows > max_directories:
         raise too_many(f"{values.num_rows:,} different values", partition_on, max_directories)
-    directories = hive.directories(values)
-    for directory in directories:
-        hive.check_inside(directory)
     rows = zip(*(_python_values(name, values[name]) for name in partition_on), strict=True)
-    return list(map(DirectoryGroup, directories, rows, np.diff(groups.starts).tolist()))
+    return list(map(DirectoryGroup, hive.directories(values), rows, np.diff(groups.starts).tolist()))
 
 
 def sorted_rows(table: pa.Table, order: RowNumbers) -> pa.Table:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dask_tfrecord.errors import SchemaError, TFRecordError
+from dask_tfrecord.errors import SchemaError
 from dask_tfrecord.schema.storage_types import value_type
 
 # The text of a null in a directory name.
@@ -103,12 +103,6 @@ def to_values(name: str, texts: pa.Array, type_: pa.DataType, directories: Seque
                     feature=name,
                 ) from None
         raise
-
-
-def check_inside(path: str) -> None:
-    """Raise for a relative path that leads outside of its root, or that is not normalised."""
-    if any(name in ("", ".", "..") for name in path.split("/")):
-        raise TFRecordError(f"the path {path!r} would not lie inside the dataset")
 
 
 def _level(name: str, values: pa.ChunkedArray) -> list[str]:

@@ -33,27 +33,22 @@ def values_from_directories(listing: Listing, requested: RequestedColumns) -> di
     start = len(unquoted_path(listing.base))
     directories = [parent_of(unquoted_path(path)[start:]) for path in listing.paths]
     try:
-        values = _parse_values(directories, requested)
+        texts = hive.value_texts(directories)
+        for name in requested.hive_types:
+            if name not in texts:
+                raise unknown_column("hive", name, list(texts), "no directory has the partition column")
+        types = {
+            name: requested.partition_type(name) or hive.infer_type(column)
+            for name, column in texts.items()
+            if not requested.is_whole_schema or name in requested.types or name in requested.hive_types
+        }
+        values = {name: hive.to_values(name, texts[name], one, directories) for name, one in types.items()}
     except SchemaError as error:
         remedies = [Remedy("hive", False, "ignore the names of the directories")]
         if error.feature in requested.types or error.feature in requested.hive_types:
             remedies.insert(0, Remedy("hive", {error.feature: pa.string()}, "read the names as text"))
         raise error.replaced(path=listing.store.public(listing.store.root), remedies=remedies) from None
     return {name: column for name, column in values.items() if name not in requested.excluded}
-
-
-def _parse_values(directories: Sequence[str], requested: RequestedColumns) -> dict[str, pa.Array]:
-    texts = hive.value_texts(directories)
-    unknown = [name for name in requested.hive_types if name not in texts]
-    if unknown:
-        problem = "no directory has the partition column"
-        raise unknown_column("hive", unknown[0], list(texts), problem)
-    types = {
-        name: requested.partition_type(name) or hive.infer_type(column)
-        for name, column in texts.items()
-        if not requested.is_whole_schema or name in requested.types or name in requested.hive_types
-    }
-    return {name: hive.to_values(name, texts[name], type_, directories) for name, type_ in types.items()}
 
 
 def values_from_snapshot(snapshot: Snapshot, schema: Schema) -> dict[str, pa.Array]:

@@ -146,6 +146,7 @@ class Snapshot:
 
     @cached_property
     def files(self) -> tuple[FileEntry, ...]:
+        """The data files as objects, made of `file_list`."""
         try:
             return to_entries(self.file_list, self.schema, self.partitioning)
         except (

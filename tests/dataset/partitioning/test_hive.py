@@ -15,6 +15,7 @@ from dask_tfrecord import SchemaError, TFRecordError
 from dask_tfrecord.codec import take_bytes
 from dask_tfrecord.dataset.partitioning import hive
 from dask_tfrecord.dataset.partitioning.grouping import group_by_directory
+from dask_tfrecord.files.entry import is_inside
 from dask_tfrecord.files.writing import GroupedRows
 
 
@@ -72,7 +73,7 @@ def test_texts_come_back_and_stay_on_their_level(value: str, name: str) -> None:
     assert hive.parse(found) == [(name, value)]
     assert "/" not in found
     assert not found.startswith(".")
-    hive.check_inside(found)
+    assert is_inside(found)
 
 
 @given(st.binary(max_size=40))
@@ -99,12 +100,6 @@ def test_a_name_that_no_disk_holds_is_refused() -> None:
     with pytest.raises(SchemaError, match="would have 256 bytes, but at most 255 are allowed") as caught:
         directory("é" * 127)
     assert caught.value.feature == "c"
-
-
-@pytest.mark.parametrize("path", ["../x", "a/../b", "/a", "a//b", "./a", "a/.", ""])
-def test_paths_that_leave_the_root_are_refused(path: str) -> None:
-    with pytest.raises(TFRecordError, match="not lie inside"):
-        hive.check_inside(path)
 
 
 # --- the parts of a table ----------------------------------------------------------------------------
