@@ -6,7 +6,7 @@
 
 import logging
 
-from dask_tfrecord import accessor
+from dask_tfrecord import accessor, config
 from dask_tfrecord.dataset.snapshot.metadata import library_version
 from dask_tfrecord.dataset.snapshot.model import Snapshot
 from dask_tfrecord.description import ColumnDescription, Description, inspect
@@ -79,3 +79,4 @@ logging.getLogger(__name__).addHandler(logging.NullHandler())  # the application
 __version__ = library_version()
 
 accessor.install()
+config.limit_memory_pool()

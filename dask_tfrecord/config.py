@@ -9,7 +9,9 @@ from typing import Any, TypeVar
 
 import dask
 import yaml
+from dask.utils import parse_bytes
 
+from dask_tfrecord.codec import limit_pool
 from dask_tfrecord.errors import TFRecordError
 
 Value = TypeVar("Value")
@@ -51,4 +53,25 @@ def keyword_or_default(
         raise error.replaced(
             problem=f"the value {configured!r} of {key!r} in Dask's configuration: {error.problem}",
             advice=f"change the configuration, or pass {keyword}=",
+        ) from None
+
+
+def limit_memory_pool() -> None:
+    """Apply ``dask-tfrecord.memory-pool`` to this process.
+
+    Raises
+    ------
+    TFRecordError
+        If the value is not a number of bytes.
+    """
+    key = f"{_NAME}.memory-pool"
+    configured = dask.config.get(key, default=None)
+    if configured is None:
+        return
+    try:
+        limit_pool(parse_bytes(configured))
+    except (ValueError, TypeError, AttributeError):
+        raise TFRecordError(
+            f"the value {configured!r} of {key!r} in Dask's configuration is not a number of bytes",
+            advice="write it as '256 MiB'",
         ) from None

@@ -17,6 +17,7 @@ from dask_tfrecord.errors import SchemaError
 # package.
 crc32c = _kernel.crc32c
 crc32c_combine = _kernel.crc32c_combine
+limit_pool = _kernel.limit_pool
 
 # The limit of protobuf for one message, and therefore for one record.
 MAX_RECORD_BYTES = 2**31 - 1

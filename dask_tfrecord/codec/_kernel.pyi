@@ -195,6 +195,16 @@ def take_bytes(column: ArrowArray, rows: Buffer) -> ArrowArray:
     are repeated so often that the result would have more bytes than the array.
     """
 
+def limit_pool(bytes: int) -> None:
+    """Limit the memory that the process keeps for later batches.
+
+    By default it is 64 MiB, and 64 MiB more for each processor, at most 1 GiB. A process that decoded nothing
+    for a second keeps at most 64 MiB.
+    """
+
+def pool_bytes() -> int:
+    """Return the bytes that the process keeps for later batches now."""
+
 def crc32c(data: Buffer, value: int = 0, implementation: str = "best") -> int:
     """Return the unmasked CRC-32C (Castagnoli) of ``data``. ``value`` is the CRC of the bytes before."""
 

@@ -444,6 +444,8 @@ NB_MODULE(_kernel, m) {
   m.def("find_record", &find_record, "data"_a, "start"_a, nb::kw_only(), "final"_a,
         "max_record_bytes"_a = tfr::kMaxRecordBytes, "lenient"_a = false, "limit"_a = nb::none());
   m.def("take_bytes", &take_bytes, "column"_a, "rows"_a);
+  m.def("limit_pool", [](size_t bytes) { tfr::Pool::instance().set_limit(bytes); }, "bytes"_a);
+  m.def("pool_bytes", [] { return tfr::Pool::instance().kept(); });
   m.def("crc32c", &crc32c_of, "data"_a, "value"_a = 0, "implementation"_a = "best");
   m.def("crc32c_combine", &crc32c_combine, "crc1"_a, "crc2"_a, "size2"_a);
   m.def("crc32c_implementations", &crc32c_implementations);

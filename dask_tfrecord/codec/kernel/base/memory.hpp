@@ -1,16 +1,21 @@
 // Memory for decoded columns: a pool of chunks, and arenas that allocate from chunks.
 //
 // The first access to fresh pages costs more than decoding into them. A chunk is therefore large, uses huge pages where
-// the system has them, and returns to the pool for reuse.
+// the system has them, and returns to the pool for reuse. The pool holds what the threads of one process have in
+// flight, and gives most of it back to the system when no batch was decoded for a while.
 //
 // Ownership: a batch and its exported Arrow arrays share one arena (SharedArena). The arena owns its chunks and returns
 // them to the pool when the last of these owners is gone. Buffers of columns are pointers into the arena and own
 // nothing.
 #pragma once
 
+#include <algorithm>
+#include <chrono>
 #include <memory>
 #include <mutex>
 #include <new>
+#include <system_error>
+#include <thread>
 #include <vector>
 
 #include "base/bytes.hpp"
@@ -25,7 +30,9 @@
 namespace tfr {
 
 constexpr size_t kHugePage = size_t{2} << 20;
-constexpr size_t kPoolBytes = size_t{64} << 20;  // the pool keeps at most so much; the rest returns to the system
+constexpr size_t kIdleBytes = size_t{64} << 20;  // what the pool keeps of an idle process
+constexpr size_t kMostBytes = size_t{1} << 30;   // what it keeps by default on a machine with many cores
+constexpr std::chrono::milliseconds kIdleTime{500};
 
 struct Chunk {
   uint8_t* data;
@@ -48,6 +55,7 @@ class Pool {
     size = (size + kHugePage - 1) & ~(kHugePage - 1);
     {
       const std::lock_guard<std::mutex> lock(mutex_);
+      ++taken_;
       for (size_t i = free_.size(); i-- > 0;) {
         const Chunk chunk = free_[i];
         if (chunk.size < size || chunk.size > 2 * size) continue;
@@ -68,28 +76,91 @@ class Pool {
     if (chunk.size < kHugePage) return ::operator delete(chunk.data);
     {
       const std::lock_guard<std::mutex> lock(mutex_);
-      if (kept_ + chunk.size <= kPoolBytes && free_.size() < free_.capacity()) {
+      if (kept_ + chunk.size <= limit_ && free_.size() < free_.capacity()) {
         free_.push_back(chunk);
         kept_ += chunk.size;
+        if (kept_ > kIdleBytes && !trimming_) start_trimming();
         return;
       }
     }
-    ::operator delete(chunk.data, std::align_val_t{kHugePage});
+    release(chunk);
+  }
+
+  // The bytes that are free for reuse.
+  size_t kept() {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    return kept_;
+  }
+
+  // Keeps at most `bytes` from now on.
+  void set_limit(size_t bytes) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    free_.reserve(bytes / kHugePage);
+    limit_ = bytes;
+    shrink(bytes);
   }
 
  private:
+  // Each thread reads one partition, and a partition of usual size fits into 64 MiB and what an idle process keeps.
   Pool() {
-    free_.reserve(kPoolBytes / kHugePage);
+    set_limit(std::min(kMostBytes, kIdleBytes * (1 + std::max(1U, std::thread::hardware_concurrency()))));
 #if !defined(_WIN32)
     // Loaders fork their workers while other threads decode. The lock must be free in the forked process.
     pthread_atfork([] { instance().mutex_.lock(); }, [] { instance().mutex_.unlock(); },
-                   [] { instance().mutex_.unlock(); });
+                   [] {
+                     instance().trimming_ = false;  // the forked process has one thread
+                     instance().mutex_.unlock();
+                   });
 #endif
+  }
+
+  static void release(Chunk chunk) noexcept {
+#if defined(__linux__)
+    madvise(chunk.data, chunk.size, MADV_DONTNEED);  // malloc may keep the addresses
+#endif
+    ::operator delete(chunk.data, std::align_val_t{kHugePage});
+  }
+
+  // Call it with the lock held.
+  void shrink(size_t bytes) noexcept {
+    while (kept_ > bytes) {
+      release(free_.back());
+      kept_ -= free_.back().size;
+      free_.pop_back();
+    }
+  }
+
+  // Starts a thread that ends when the pool is small again. Call it with the lock held.
+  void start_trimming() noexcept {
+    try {
+      std::thread(&Pool::trim_when_idle, this).detach();
+      trimming_ = true;
+    } catch (const std::system_error&) {  // no thread: the pool keeps its chunks until the next one is given back
+    }
+  }
+
+  void trim_when_idle() noexcept {
+    for (;;) {
+      size_t before;
+      {
+        const std::lock_guard<std::mutex> lock(mutex_);
+        before = taken_;
+      }
+      std::this_thread::sleep_for(kIdleTime);
+      const std::lock_guard<std::mutex> lock(mutex_);
+      if (taken_ == before) shrink(kIdleBytes);
+      if (kept_ > kIdleBytes) continue;
+      trimming_ = false;
+      return;
+    }
   }
 
   std::mutex mutex_;
   std::vector<Chunk> free_;
+  size_t limit_ = 0;
   size_t kept_ = 0;
+  size_t taken_ = 0;  // chunks that were ever taken
+  bool trimming_ = false;
 };
 
 // The memory of one decoded batch. An allocation is never freed by itself. One thread at a time may allocate.
