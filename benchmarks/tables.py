@@ -1,6 +1,6 @@
 """The four generated tables of the benchmarks."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
 
@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
+from dask_tfrecord.codec import Encoder
 from dask_tfrecord.codec.columns import Column
 
 
@@ -108,3 +109,17 @@ TABLES: dict[str, Callable[..., Table]] = {
 def frame_of(name: str, rows: int) -> pd.DataFrame:
     """Return a table as a pandas DataFrame. Each process makes it once."""
     return pa.table(TABLES[name](rows).batch).to_pandas(types_mapper=pd.ArrowDtype)
+
+
+def encoded_views(
+    encoder: Encoder, batch: pa.RecordBatch, buffer_bytes: int = 1 << 20
+) -> Iterator[memoryview]:
+    """Yield the records of all rows as views of one buffer. A view is valid until the next iteration."""
+    row, buffer = 0, bytearray(buffer_bytes)
+    encoder.bind(batch)
+    while row < batch.num_rows:
+        row, size, need = encoder.encode_into(row, buffer)
+        if need:
+            buffer = bytearray(need)
+        else:
+            yield memoryview(buffer)[:size]

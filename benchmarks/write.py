@@ -34,7 +34,7 @@ import pyarrow as pa
 
 import dask_tfrecord
 from benchmarks.breakdown import WRITE, breakdown, show
-from benchmarks.tables import TABLES, Table
+from benchmarks.tables import TABLES, Table, encoded_views
 from dask_tfrecord.codec import Encoder, codecs
 from dask_tfrecord.dataset.partitioning.grouping import group_by_directory
 
@@ -121,13 +121,15 @@ def measure_rates(name: str, table: Table, rounds: int) -> None:
     def bare_loop(path: str) -> None:
         def write(index: int) -> None:
             with open(f"{path}/{index}", "wb", buffering=0) as file:
-                for view in Encoder(table.columns, "example").encode(batches[index]):
+                for view in encoded_views(Encoder(table.columns, "example"), batches[index]):
                     file.write(view)
 
         os.mkdir(path)
         side_by_side(write, len(batches))
 
-    encoded = [bytes(view) for view in Encoder(table.columns, "example").encode(table.batch)] * REPEATS
+    encoded = [
+        bytes(view) for view in encoded_views(Encoder(table.columns, "example"), table.batch)
+    ] * REPEATS
     size = sum(map(len, encoded))
 
     def compress(index: int) -> None:

@@ -269,7 +269,7 @@ def to_tfrecord(
     replaceable = replaceable_files(store) if replaces else frozenset()
 
     levels = index_levels(ddf._meta, write_index)
-    ddf, unverified_text = expr.check_string_conversions(ddf, text_columns(ddf._meta, schema, levels))
+    ddf, computed_text = expr.check_string_conversions(ddf, text_columns(ddf._meta, schema, levels))
     planned = plan_schema(
         ddf._meta,
         schema=schema,
@@ -313,7 +313,7 @@ def to_tfrecord(
     write_index = bool(levels) or write_index
     plan = f"{count or ddf.npartitions} partitions, {len(order)} columns, compression {options.compression}"
     logger.info("%s: planned: mode %s after version %d, %s", run.title, mode, base, plan)
-    result = expr.write(ddf, run, write_index=write_index, unverified_text=unverified_text, shuffle=shuffling)
+    result = expr.write(ddf, run, write_index=write_index, computed_text=computed_text, shuffle=shuffling)
     return _compute(result, run, compute_kwargs, retries) if compute else result
 
 

@@ -1,6 +1,6 @@
 """Encode and decode records: the typed interface of the kernel. Knows bytes and Arrow, no files."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -25,10 +25,6 @@ MAX_RECORD_BYTES = 2**31 - 1
 # The frame of a record: the payload's length (8 bytes, little-endian), a CRC (4), the payload, and a CRC (4).
 HEADER_BYTES = 12
 FRAME_BYTES = HEADER_BYTES + 4
-
-# All records pass through one buffer of this size, which stays in the cache. Fresh memory for a whole
-# partition would cost more than encoding it, because of page faults.
-BUFFER_BYTES = 1 << 20
 
 # The kernel needs this many free bytes after the last record in a buffer.
 SPARE_BYTES = 16
@@ -90,16 +86,11 @@ class Encoder:
         The columns of the batches. Their Arrow types must be the storage types; see ``_kernel.pyi``.
     record_type : "example", "sequence_example" or "bytes"
         The message that each row becomes. "bytes" needs one column, whose values are the payloads.
-    buffer_bytes : int, default 1 MiB
-        Size of the buffer that `encode` reuses. The buffer grows if a record needs more.
     """
 
-    def __init__(
-        self, columns: Sequence[Column], record_type: RecordType, buffer_bytes: int = BUFFER_BYTES
-    ) -> None:
+    def __init__(self, columns: Sequence[Column], record_type: RecordType) -> None:
         self._columns = tuple(columns)
         self._kernel = _kernel.Encoder(self._columns, record_type)
-        self._buffer = bytearray(buffer_bytes)
 
     def bind(self, batch: pa.RecordBatch) -> None:
         """Set the batch whose rows the next calls encode."""
@@ -134,17 +125,6 @@ class Encoder:
     def statistics(self, row: int, end: int) -> list[Statistics]:
         """Return the statistics of each column for the encoded rows from ``row`` to before ``end``."""
         return list(map(Statistics._make, self._kernel.statistics(row, end)))
-
-    def encode(self, batch: pa.RecordBatch) -> Iterator[memoryview]:
-        """Yield the records of all rows as views of one buffer. A view is valid until the next iteration."""
-        row = 0
-        self.bind(batch)
-        while row < batch.num_rows:
-            row, size, need = self.encode_into(row, self._buffer)
-            if need:
-                self._buffer = bytearray(need)
-            else:
-                yield memoryview(self._buffer)[:size]
 
 
 @lru_cache(maxsize=64)

@@ -1,7 +1,7 @@
 """The expression of a read, and its tasks. `rewrites` decides what the optimizer may change in it."""
 
 from collections.abc import Callable
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, ClassVar
 
 import pandas as pd
@@ -65,16 +65,12 @@ def read_partition(
     partition: Partition, numpy: list[str], index: Levels = (), is_sorted: bool = False
 ) -> pd.DataFrame:
     """Task that reads a partition."""
-    table = partition.read(_warn_of_damage)
+    table = partition.read(partial(warn_client, category=CorruptRecordWarning))
     try:
         frame = arrow_to_pandas.to_pandas(table, partition.schema, partition.row_ranges, numpy)
     except SchemaError as error:
         raise error.located(path=partition.file_names) from None
     return arrow_to_pandas.with_index(frame, index, is_sorted=is_sorted) if index else frame
-
-
-def _warn_of_damage(message: str) -> None:
-    warn_client(message, CorruptRecordWarning)
 
 
 def read_partitions(partitions: list[Partition], *arguments: Any) -> pd.DataFrame:

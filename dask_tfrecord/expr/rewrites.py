@@ -92,7 +92,8 @@ def decide(consumers: Consumers, read_type: type[Any]) -> dict[str, Decision]:
     return {
         name: Decision(
             _common_predicate(read, consumers),
-            read.ignores_partitions or _may_fuse(read, consumers),
+            read.ignores_partitions
+            or (read.npartitions > MIN_FUSED_TASKS and _ignores_partitions(read, consumers)),
         )
         for name, read in reads.items()
     }
@@ -110,10 +111,6 @@ def _value_width(field: Field) -> int:
         return int(field.type.bit_width) // 8 + 1
     except ValueError:  # strings, bytes and lists have no fixed width
         return 32 * (1 + field.depth)
-
-
-def _may_fuse(read: Expr, consumers: Consumers) -> bool:
-    return read.npartitions > MIN_FUSED_TASKS and _ignores_partitions(read, consumers)
 
 
 def _ignores_partitions(read: Expr, consumers: Consumers) -> bool:
@@ -172,13 +169,10 @@ def _common_predicate(read: Expr, consumers: Consumers) -> Predicate | None:
     filters = _final_filters(read, consumers)
     if not filters:
         return None
-    distinct = {predicate_of(_mask(one), type(read)) for one in filters}
+    masks = (one.predicate if isinstance(one, Filter) else one.iindexer for one in filters)
+    distinct = {predicate_of(mask, type(read)) for mask in masks}
     predicate = reduce(predicates.Or, sorted(distinct, key=repr))
     return predicate if read.dataset.can_prune(predicate) else None
-
-
-def _mask(expr: Filter | Loc) -> Expr:
-    return expr.predicate if isinstance(expr, Filter) else expr.iindexer
 
 
 def _final_filters(read: Expr, consumers: Consumers) -> list[Filter | Loc] | None:

@@ -25,10 +25,6 @@ from dask_tfrecord.schema.model import Schema
 # For each label of a column or index level in an expression: the name of its column in the records.
 Names = Mapping[Hashable, str]
 
-# Names of text columns of unknown origin. The flag is True if the column was computed before, for example by
-# persist(), so that Dask may have converted its objects to text then.
-UnverifiedText = tuple[tuple[str, bool], ...]
-
 _RENAMING = (RenameFrame, AddPrefix, RenameSeries, ToFrame)
 _LOADS = (ArrowStringConversion, FromGraph, FromPandas, ReadTFRecord)
 
@@ -55,7 +51,7 @@ class CheckedStringConversion(ArrowStringConversion):
         return ArrowStringConversion.operation(frame)
 
 
-def check_string_conversions(ddf: DataFrame, names: Names) -> tuple[DataFrame, UnverifiedText]:
+def check_string_conversions(ddf: DataFrame, names: Names) -> tuple[DataFrame, tuple[str, ...]]:
     """Check that Dask converts no objects other than strings to text.
 
     Data in the graph is checked now. Other data is checked when it is loaded.
@@ -71,8 +67,9 @@ def check_string_conversions(ddf: DataFrame, names: Names) -> tuple[DataFrame, U
     -------
     dask.dataframe.DataFrame
         The collection, with a check in each conversion.
-    UnverifiedText
-        The text columns of unknown origin, whose text itself must be inspected.
+    tuple of str
+        The names of text columns that were computed before, for example by persist(). Dask may have converted
+        their objects then, so only the text itself can be inspected.
 
     Raises
     ------
@@ -80,14 +77,12 @@ def check_string_conversions(ddf: DataFrame, names: Names) -> tuple[DataFrame, U
         If a column of data in the graph holds objects other than strings.
     """
     expr = ddf.expr
-    known: set[str] = set()
     computed: set[str] = set()
     conversions: dict[str, tuple[Expr, dict[Hashable, str]]] = {}
     for source, labels in _loads(expr, names, set()):
         if isinstance(source, FromGraph):
             computed |= set(labels.values())
             continue
-        known |= set(labels.values())
         if isinstance(source, FromPandas) and source.pyarrow_strings_enabled:
             _check_objects(source.operand("frame")._data, labels)
         if isinstance(source, ArrowStringConversion):
@@ -95,8 +90,7 @@ def check_string_conversions(ddf: DataFrame, names: Names) -> tuple[DataFrame, U
             conversions[source._name] = source, other_labels | dict(labels)
     for source, labels in conversions.values():
         expr = expr.substitute(source, CheckedStringConversion(source.frame, tuple(labels.items())))
-    unverified = (name for name in names.values() if name not in known or name in computed)
-    return new_collection(expr), tuple((name, name in computed) for name in unverified)
+    return new_collection(expr), tuple(name for name in names.values() if name in computed)
 
 
 def _loads(expr: Expr, names: Names, visited: set[Any]) -> Iterator[tuple[Expr, Names]]:

@@ -13,14 +13,13 @@ from dask.dataframe.dask_expr._collection import DataFrame, Scalar
 from dask.dataframe.dask_expr._expr import Blockwise, Expr
 from dask.typing import Key
 
-from dask_tfrecord.cluster import check_cluster, warn_client
+from dask_tfrecord.cluster import check_cluster
 from dask_tfrecord.dataset.shuffle.merge import write_target
 from dask_tfrecord.dataset.shuffle.spill import Shuffle, Spill, source_of, spill
 from dask_tfrecord.dataset.snapshot.model import Snapshot
 from dask_tfrecord.dataset.write.commit import commit
 from dask_tfrecord.dataset.write.run import WriteRun
 from dask_tfrecord.errors import TFRecordError
-from dask_tfrecord.expr.string_conversion import UnverifiedText
 from dask_tfrecord.files.entry import FileEntry
 from dask_tfrecord.files.storage.redaction import redact_errors
 from dask_tfrecord.frames import pandas_to_arrow, text_guard
@@ -31,11 +30,11 @@ def write(
     run: WriteRun,
     *,
     write_index: bool | None,
-    unverified_text: UnverifiedText = (),
+    computed_text: tuple[str, ...] = (),
     shuffle: Shuffle | None = None,
 ) -> Scalar:
     """Return a lazy scalar: the snapshot of the written dataset. Computing it writes."""
-    return new_collection(WriteTFRecord(ddf.expr, run, write_index, unverified_text, shuffle))
+    return new_collection(WriteTFRecord(ddf.expr, run, write_index, computed_text, shuffle))
 
 
 @redact_errors
@@ -43,7 +42,7 @@ def write_partition(
     partition: pd.DataFrame,
     run: WriteRun,
     write_index: bool | None,
-    unverified_text: UnverifiedText,
+    computed_text: tuple[str, ...],
     shuffle: Shuffle | None,
     index: int,
     count: int,
@@ -51,8 +50,8 @@ def write_partition(
     """Write the files of a partition, or a spill file from which the shuffled partitions read its rows."""
     try:
         if shuffle is None:
-            return run.write(_to_table(partition, run, write_index, unverified_text), index, count)
-        return spill(run, _to_table(partition, run, write_index, unverified_text), index, count, shuffle)
+            return run.write(_to_table(partition, run, write_index, computed_text), index, count)
+        return spill(run, _to_table(partition, run, write_index, computed_text), index, count, shuffle)
     except TFRecordError as error:
         raise error.located(path=_partition_path(run, index, count)) from None
     finally:
@@ -80,17 +79,12 @@ def _release_memory() -> None:
 
 
 def _to_table(
-    partition: pd.DataFrame, run: WriteRun, write_index: bool | None, unverified_text: UnverifiedText
+    partition: pd.DataFrame, run: WriteRun, write_index: bool | None, computed_text: tuple[str, ...]
 ) -> pa.Table:
-    """Convert a partition to Arrow, and check text of unknown origin for printed objects."""
+    """Convert a partition to Arrow, and check text that was computed before for printed objects."""
     table = pandas_to_arrow.to_table(partition, run.columns, write_index=write_index, lossy=run.options.lossy)
-    for name, was_computed in unverified_text:
-        strings = text_guard.sample_strings(table[name])
-        text_guard.check_text(strings, name)
-        if was_computed and text_guard.may_be_collections(strings):
-            problem = f"the text of {name!r} looks like printed lists or dicts"
-            text = f"pass {text_guard.as_text(name)} to write the text itself"
-            warn_client(f"{problem}; {text_guard.advice(name)}, or {text}.")
+    for name in computed_text:
+        text_guard.check_text(table[name], name)
     return table
 
 
@@ -124,12 +118,12 @@ class _Step(Expr):
 class WriteTFRecord(_Step):
     """The whole write, before it is lowered. Its only partition is the snapshot."""
 
-    _parameters: ClassVar = ["frame", "run", "write_index", "unverified_text", "shuffle"]
+    _parameters: ClassVar = ["frame", "run", "write_index", "computed_text", "shuffle"]
 
     def _lower(self) -> Expr:
         check_cluster()
         run = replace(self.run, replaceable=frozenset())  # only the commit needs these files, perhaps many
-        files = WritePartitions(self.frame, run, self.write_index, self.unverified_text, self.shuffle)
+        files = WritePartitions(self.frame, run, self.write_index, self.computed_text, self.shuffle)
         if self.shuffle is not None:
             files = WriteShuffled(files, run, self.shuffle)
         return CommitTFRecord(files, self.run)
@@ -141,7 +135,7 @@ class WritePartitions(_Step, Blockwise):
     The number of partitions may change when the frame is lowered.
     """
 
-    _parameters: ClassVar = ["frame", "run", "write_index", "unverified_text", "shuffle"]
+    _parameters: ClassVar = ["frame", "run", "write_index", "computed_text", "shuffle"]
 
     @cached_property
     def _name(self) -> str:

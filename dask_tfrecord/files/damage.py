@@ -209,7 +209,22 @@ class Losses:
     def split(self, path: str, start: int) -> Iterator["SplitLosses"]:
         """Collect the damage of the split that begins at byte ``start`` of a file."""
         with ExitStack() as stack:
-            yield SplitLosses(self, path, start, stack)
+            split = SplitLosses(self, path, start, stack)
+            yield split
+            split.flush()
+
+    def add(self, path: str, offset: int, checked: Checked) -> None:
+        """Add the damaged ranges of data that begins at this offset of a file.
+
+        Raises
+        ------
+        CorruptRecordError
+            If ``max_corrupt`` is a number and the partition has more damage.
+        """
+        self.file(path).add(offset, checked)
+        most = self.policy.max_corrupt
+        if isinstance(most, int) and self.count > most:
+            raise self._too_many(path)
 
     def file(self, path: str) -> _FileLosses:
         """Return the collected damage of one file."""
@@ -225,7 +240,7 @@ class Losses:
         """
         most, total = self.policy.max_corrupt, self.rows + self.count
         if isinstance(most, float) and self.count > most * total:
-            raise self.too_many(next(iter(self._files)), f"of {total:,}")
+            raise self._too_many(next(iter(self._files)), f"of {total:,}")
         self.report(warn)
 
     def report(self, warn: Warn) -> None:
@@ -233,7 +248,7 @@ class Losses:
         for path, found in self._files.items():
             warn(f"{path}: {found}")
 
-    def too_many(self, path: str, among: str = "") -> CorruptRecordError:
+    def _too_many(self, path: str, among: str = "") -> CorruptRecordError:
         """Return the error for more damage than ``max_corrupt`` allows."""
         return CorruptRecordError(
             f"{self.count:,} {among and among + ' '}records or ranges of the partition are damaged",
@@ -243,61 +258,28 @@ class Losses:
 
 
 class SplitLosses:
-    """The damage that was skipped in one split. Its quarantine file is created with the first damage."""
+    """The damage that was skipped in one split.
+
+    The quarantine keeps the damaged bytes of a split in one Parquet file. The file is created with the first
+    damage, whole or not at all. A task that is repeated replaces its file.
+    """
 
     def __init__(self, losses: Losses, path: str, start: int, stack: ExitStack) -> None:
         self._losses = losses
         self._path = path
         self._start = start
         self._stack = stack
-        self._log: _Log | None = None
-
-    def add(self, offset: int, data: memoryview, checked: Checked) -> None:
-        """Record the damaged ranges of data that begins at this offset of the file.
-
-        Raises
-        ------
-        CorruptRecordError
-            If ``max_corrupt`` is a number and the partition has more damage.
-        """
-        if not len(checked.starts):
-            return
-        self._losses.file(self._path).add(offset, checked)
-        most = self._losses.policy.max_corrupt
-        if isinstance(most, int) and self._losses.count > most:
-            raise self._losses.too_many(self._path)
-        if self._losses.policy.quarantine is not None:
-            self._quarantine(self._losses.policy.quarantine).add(offset, data, checked)
-
-    def _quarantine(self, store: Store) -> "_Log":
-        if self._log is None:
-            self._log = self._stack.enter_context(_open_log(store, self._path, self._start))
-        return self._log
-
-
-@contextmanager
-def _open_log(store: Store, path: str, start: int) -> Iterator["_Log"]:
-    """Create a quarantine file, whole or not at all. A task that is repeated replaces its own file."""
-    name = hashlib.sha256(path.encode()).hexdigest()[:16]
-    with (
-        store.create(store.join(f"damage-{name}-{start:012d}.parquet")) as file,
-        pq.ParquetWriter(file, LOG, compression="zstd", use_dictionary=["file", "reason"]) as writer,
-    ):
-        log = _Log(writer, path)
-        yield log
-        log.flush()
-
-
-class _Log:
-    """Writes the damaged bytes of one split to a Parquet file, many rows at a time."""
-
-    def __init__(self, writer: pq.ParquetWriter, path: str) -> None:
-        self._writer = writer
-        self._path = path
+        self._writer: pq.ParquetWriter | None = None
         self._waiting: list[pa.RecordBatch] = []
         self._rows = self._bytes = 0  # of those that wait
 
     def add(self, offset: int, data: memoryview, checked: Checked) -> None:
+        """Record the damaged ranges of data that begins at this offset of the file; see `Losses.add`."""
+        if not len(checked.starts):
+            return
+        self._losses.add(self._path, offset, checked)
+        if self._losses.policy.quarantine is None:
+            return
         lengths = checked.ends - checked.starts
         columns = [
             pa.repeat(self._path, len(lengths)),
@@ -309,13 +291,24 @@ class _Log:
         self._waiting.append(pa.RecordBatch.from_arrays(list(map(pa.array, columns)), schema=LOG))
         self._rows += len(lengths)
         self._bytes += int(lengths.sum())
+        self._writer = self._writer or self._open(self._losses.policy.quarantine)
         if self._rows >= _WAITING_ROWS or self._bytes >= _WAITING_BYTES:
             self.flush()
 
     def flush(self) -> None:
-        self._writer.write_table(pa.Table.from_batches(self._waiting, LOG))
+        """Write the rows that wait to the quarantine file."""
+        if self._writer is not None:
+            self._writer.write_table(pa.Table.from_batches(self._waiting, LOG))
         self._waiting = []
         self._rows = self._bytes = 0
+
+    def _open(self, store: Store) -> pq.ParquetWriter:
+        name = hashlib.sha256(self._path.encode()).hexdigest()[:16]
+        path = store.join(f"damage-{name}-{self._start:012d}.parquet")
+        file = self._stack.enter_context(store.create(path))
+        writer = pq.ParquetWriter(file, LOG, compression="zstd", use_dictionary=["file", "reason"])
+        self._stack.enter_context(writer)
+        return writer
 
 
 def locate_error(

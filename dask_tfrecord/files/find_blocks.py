@@ -37,19 +37,14 @@ TASK_BYTES = 1 << 24
 
 
 class _Range(NamedTuple):
-    """The bytes from ``start`` to ``stop`` of a file of ``size`` bytes, which one task scans for blocks.
-
-    With ``reads_all``, the payloads of all records are read and verified.
-    """
+    """The bytes from ``start`` to ``stop`` of a file of ``size`` bytes, which one task scans for blocks."""
 
     file: FileInfo
     size: int
     start: int
     stop: int
     block_bytes: int
-    max_record_bytes: int
-    verify_crc: bool
-    reads_all: bool
+    options: ReadOptions
 
 
 class _Walk(NamedTuple):
@@ -124,18 +119,8 @@ def _is_plain(store: Store, file: FileInfo) -> bool:
 
 def _ranges(file: FileInfo, task_bytes: int, block_bytes: int, options: ReadOptions) -> list[_Range]:
     size = file.size or 0
-    whole = _Range(
-        file,
-        size,
-        0,
-        size,
-        block_bytes,
-        options.max_record_bytes,
-        options.verify_crc,
-        options.verify_crc and options.damage.skips,
-    )
     return [
-        whole._replace(start=start, stop=min(start + task_bytes, size))
+        _Range(file, size, start, min(start + task_bytes, size), block_bytes, options)
         for start in range(0, size, task_bytes)
     ]
 
@@ -175,18 +160,18 @@ def _walk_from(store: Store, part: _Range, start: int) -> _Walk:
 
 def _walk(window: "_FileWindow", part: _Range) -> _Walk:
     """Walk from the record at the start of the window to the first record at or after the range's end."""
-    if part.reads_all:
+    options = part.options
+    if options.verify_crc and options.damage.skips:
         return _walk_past_damage(window, part)
     start = window.offset
     records = 0
     blocks: list[tuple[int, int]] = []
     damaged: list[int] = []
-    scan_frames = partial(
-        scan, final=False, verify_crc=part.verify_crc, max_record_bytes=part.max_record_bytes
-    )
+    rules: dict[str, Any] = {"verify_crc": options.verify_crc, "max_record_bytes": options.max_record_bytes}
     while window.offset < part.stop:
         window.fill(HEADER_BYTES)
-        scanned = scan_frames(window.data[: part.stop - window.offset], every=part.block_bytes)
+        data = window.data[: part.stop - window.offset]
+        scanned = scan(data, final=False, every=part.block_bytes, **rules)
         if scanned.offsets and scanned.numbers:
             offsets, numbers = scanned.offsets.to_pylist(), scanned.numbers.to_pylist()
             blocks += [(window.offset + at, records + n) for at, n in zip(offsets, numbers, strict=True)]
@@ -209,7 +194,7 @@ def _walk(window: "_FileWindow", part: _Range) -> _Walk:
 
 def _walk_past_damage(window: "_FileWindow", part: _Range) -> _Walk:
     """Walk over all records and damaged ranges as a reader does that skips damage."""
-    check = Inference("bytes", max_record_bytes=part.max_record_bytes).check
+    check = Inference("bytes", max_record_bytes=part.options.max_record_bytes).check
     start, records = window.offset, 0
     blocks: list[tuple[int, int]] = []
     damaged: list[int] = []
@@ -254,7 +239,7 @@ def _frame_size_at(window: "_FileWindow", part: _Range) -> int:
     header = window.data[:HEADER_BYTES]
     if len(header) < HEADER_BYTES:
         return 0
-    if scan(header, final=False, max_record_bytes=part.max_record_bytes).damage:
+    if scan(header, final=False, max_record_bytes=part.options.max_record_bytes).damage:
         return 0
     size = frame_size(header)
     return size if window.offset + size <= part.size else 0
@@ -271,7 +256,7 @@ def _seek(window: "_FileWindow", part: _Range, *, lenient: bool) -> bool:
             0,
             final=window.end == part.size,
             lenient=lenient,
-            max_record_bytes=part.max_record_bytes,
+            max_record_bytes=part.options.max_record_bytes,
             limit=part.size - window.offset,
         )
         window.advance(found.offset)

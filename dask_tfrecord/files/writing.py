@@ -197,7 +197,7 @@ class _RecordStream:
         self._batch_start = self._batch_end = 0
         self._schema = schema
         self._lossy: Lossy = lossy
-        self._encoder = Encoder(schema.columns, schema.record_type, buffer_bytes=0)
+        self._encoder = Encoder(schema.columns, schema.record_type)
         self._statistics: Columns | None = None
         self._counted = 0  # rows before this one are in the statistics
         self._bound_start = self._bound_end = 0  # the rows that the encoder holds

@@ -9,6 +9,7 @@ from typing import Any
 import pandas as pd
 import pyarrow as pa
 
+from dask_tfrecord.cluster import warn_client
 from dask_tfrecord.errors import Remedy, SchemaError, literal
 from dask_tfrecord.frames.object_columns import to_arrow
 from dask_tfrecord.schema.storage_types import TEXT, is_any
@@ -80,20 +81,16 @@ def _arrow_type(values: "pd.Series[Any] | pd.Index[Any]") -> str:
         return "..."
 
 
-def sample_strings(column: pa.ChunkedArray) -> list[str]:
-    """The first strings of a column. Bytes are decoded as UTF-8, and other values are left out."""
-    values = column.slice(0, _SAMPLE_ROWS).drop_null().slice(0, _SAMPLE_STRINGS).to_pylist()
-    decoded = (value.decode(errors="replace") if isinstance(value, bytes) else value for value in values)
-    return [value for value in decoded if isinstance(value, str)]
+def check_text(column: pa.ChunkedArray, name: str) -> None:
+    """Inspect the text of a column that Dask has computed before, so that only the text shows what it was.
 
-
-def check_text(strings: list[str], name: str) -> None:
-    """Raise if all strings look like printed arrays or bytes, and at least one can be nothing else.
+    Raise if all strings look like printed arrays or bytes, and at least one can be nothing else. Warn if all
+    strings look like printed lists, tuples, dicts or sets.
 
     Parameters
     ----------
-    strings : list of str
-        Sample of the column.
+    column : pyarrow.ChunkedArray
+        Text, or bytes that are decoded as UTF-8. Only its first strings are inspected.
     name : str
         Name of the column.
 
@@ -102,23 +99,23 @@ def check_text(strings: list[str], name: str) -> None:
     SchemaError
         With a string that can only be a printed object.
     """
-    if not all(_LITERAL.fullmatch(text) or _ARRAY.fullmatch(text) for text in strings):
-        return
-    certain = next((string for string in strings if _is_printed_object(string)), None)
-    if certain is None:
-        return
-    raise SchemaError(
-        f"the text of this column looks like printed objects, such as {_shortened(certain)}",
-        feature=name,
-        advice=advice(name, "pa.binary()" if certain.startswith("b") else "pa.list_(pa.float32())"),
-        remedies=[as_text(name)],
-        function="to_tfrecord",
-    )
-
-
-def may_be_collections(strings: list[str]) -> bool:
-    """True if there are strings and all of them look like printed lists, tuples, dicts or sets."""
-    return bool(strings) and all(map(_COLLECTION.fullmatch, strings))
+    values = column.slice(0, _SAMPLE_ROWS).drop_null().slice(0, _SAMPLE_STRINGS).to_pylist()
+    decoded = (value.decode(errors="replace") if isinstance(value, bytes) else value for value in values)
+    strings = [value for value in decoded if isinstance(value, str)]
+    printed = next(filter(_is_printed_object, strings), None)
+    if printed and all(_LITERAL.fullmatch(text) or _ARRAY.fullmatch(text) for text in strings):
+        raise SchemaError(
+            f"the text of this column looks like printed objects, such as {_shortened(printed)}",
+            feature=name,
+            advice=advice(name, "pa.binary()" if printed.startswith("b") else "pa.list_(pa.float32())"),
+            remedies=[as_text(name)],
+            function="to_tfrecord",
+        )
+    if strings and all(map(_COLLECTION.fullmatch, strings)):
+        warn_client(
+            f"the text of {name!r} looks like printed lists or dicts; {advice(name)}, or pass "
+            f"{as_text(name)} to write the text itself."
+        )
 
 
 def advice(name: str, type_: str = "pa.binary()") -> str:

@@ -8,6 +8,7 @@ from typing import Any
 import oracle
 import pyarrow as pa
 import pytest
+from encoded import encoded_views
 from hypothesis import given
 from hypothesis import strategies as st
 from oracle import Feature, Record
@@ -125,8 +126,8 @@ def tables(draw: Callable[..., Any], record_type: RecordType) -> Table:
 any_table = st.sampled_from(MESSAGES).flatmap(tables)
 
 
-def encode(encoder: Encoder, batch: pa.RecordBatch) -> bytes:
-    return b"".join(bytes(view) for view in encoder.encode(batch))
+def encode(encoder: Encoder, batch: pa.RecordBatch, buffer_bytes: int = 1 << 20) -> bytes:
+    return b"".join(bytes(view) for view in encoded_views(encoder, batch, buffer_bytes))
 
 
 def decode(columns: Sequence[Column], record_type: RecordType, data: bytes) -> pa.RecordBatch:
@@ -138,8 +139,8 @@ def decode(columns: Sequence[Column], record_type: RecordType, data: bytes) -> p
 
 @given(any_table, st.booleans(), st.sampled_from([1, 40, 1 << 20]))
 def test_protobuf_reads_what_the_kernel_writes(table: Table, wide: bool, buffer_bytes: int) -> None:
-    encoder = Encoder(table.columns, table.record_type, buffer_bytes)
-    payloads = oracle.frames(encode(encoder, table.batch(wide)))
+    encoder = Encoder(table.columns, table.record_type)
+    payloads = oracle.frames(encode(encoder, table.batch(wide), buffer_bytes))
     assert [oracle.parse(payload, table.record_type) for payload in payloads] == table.records()
 
 
@@ -263,7 +264,7 @@ def test_same_rows_give_same_bytes(table: Table) -> None:
     encoder = Encoder(table.columns, table.record_type)
     first = encode(encoder, table.batch(wide=False))
     again = encode(encoder, table.batch(wide=True))
-    assert first == again == encode(Encoder(table.columns, table.record_type, 1), table.batch(wide=False))
+    assert first == again == encode(Encoder(table.columns, table.record_type), table.batch(wide=False), 1)
 
 
 @given(any_table)
@@ -377,7 +378,7 @@ def test_lists_of_which_few_are_encoded_ahead_are_written_like_others(bad: int |
     batch = pa.record_batch(
         [pa.array(lists, storage), pa.array(range(10)), pa.array(last, storage)], ["first", "n", "last"]
     )
-    encoder = Encoder(columns, "example", 4 << 20)
+    encoder = Encoder(columns, "example")
     encoder.bind(batch)
     room = bytearray(32 << 20)
     if bad is not None:

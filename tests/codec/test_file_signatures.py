@@ -2,11 +2,7 @@
 
 import bz2
 import gzip
-import io
 import json
-import pickle
-import sqlite3
-import tarfile
 import zipfile
 import zlib
 from collections.abc import Callable
@@ -19,7 +15,6 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.csv
 import pyarrow.feather
-import pyarrow.orc
 import pyarrow.parquet as pq
 import pytest
 
@@ -34,12 +29,6 @@ GOOD = oracle.features_file([{"a": ("int64", [1])}] * 3)
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
-def _sqlite(path: Path) -> None:
-    with sqlite3.connect(path) as database:
-        database.execute("create table t (a)")
-    database.close()
-
-
 def _stream(path: Path) -> None:
     with pa.ipc.new_stream(path, TABLE.schema) as writer:
         writer.write_table(TABLE)
@@ -50,13 +39,6 @@ def _zip(path: Path) -> None:
         archive.writestr("a.tfrecord", GOOD)
 
 
-def _tar(path: Path) -> None:
-    with tarfile.open(path, "w") as archive:
-        entry = tarfile.TarInfo("a.tfrecord")
-        entry.size = len(GOOD)
-        archive.addfile(entry, io.BytesIO(GOOD))
-
-
 def _content(content: bytes) -> Callable[[Path], object]:
     return lambda path: path.write_bytes(content)
 
@@ -65,10 +47,7 @@ OTHERS: dict[str, tuple[str, Callable[[Path], object]]] = {
     "parquet": ("a Parquet file", lambda path: pq.write_table(TABLE, path)),
     "feather": ("an Arrow IPC or Feather file", lambda path: pyarrow.feather.write_feather(TABLE, path)),
     "arrow stream": ("an Arrow IPC stream", _stream),
-    "orc": ("an ORC file", lambda path: pyarrow.orc.write_table(TABLE, path)),
-    "sqlite": ("an SQLite database", _sqlite),
     "zip": ("a zip archive", _zip),
-    "tar": ("a tar archive", _tar),
     "csv": ("text such as CSV", lambda path: pyarrow.csv.write_csv(TABLE, path)),
     "csv in gzip": ("text such as CSV, compressed with gzip", _content(gzip.compress(CSV))),
     "csv in zlib": ("text such as CSV, compressed with zlib", _content(zlib.compress(CSV))),
@@ -82,12 +61,9 @@ OTHERS: dict[str, tuple[str, Callable[[Path], object]]] = {
     "utf-16": ("text in UTF-16", _content("a,b\n".encode("utf-16"))),
     "html": ("an HTML page", _content(b"<!DOCTYPE html><html><body>404</body></html>")),
     "xml": ("XML", _content(b'<?xml version="1.0"?><Error><Code>AccessDenied</Code></Error>')),
-    "numpy": ("a NumPy file", lambda path: np.save(path.open("wb"), np.arange(9))),
-    "pickle": ("a Python pickle", _content(pickle.dumps({"a": 1}))),
     "zeros": ("zeros", _content(bytes(4096))),
-    # The first bytes of formats whose libraries are not installed, from the formats' specifications.
+    # The first bytes from the specification of the format, whose library is not installed.
     "hdf5": ("an HDF5 file", _content(b"\x89HDF\r\n\x1a\n" + bytes(99))),
-    "avro": ("an Avro file", _content(b"Obj\x01\x04\x14avro.codec\x08null\x16avro.schema")),
 }
 
 
@@ -138,8 +114,9 @@ def test_what_hadoop_compressed_is_named(data: Path) -> None:
         read_tfrecord(data / "spark" / "example_lz4").compute()
 
 
-def test_what_looks_like_nothing_is_told_so(tmp_path: Path) -> None:
-    (tmp_path / "a").write_bytes(np.random.default_rng(0).bytes(999))
+@pytest.mark.parametrize("content", [np.random.default_rng(0).bytes(999), b"ORC" + bytes(99)])
+def test_what_looks_like_nothing_is_told_so(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "a").write_bytes(content)
     with pytest.raises(CorruptRecordError, match="check that it is a TFRecord file"):
         read_tfrecord(tmp_path)
 

@@ -9,6 +9,7 @@ from typing import Any
 import oracle
 import pyarrow as pa
 import pytest
+from encoded import encoded_views
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from oracle import Feature, Record
@@ -182,7 +183,7 @@ def _round_trip(filled: dict[str, Filled], record_type: RecordType, random_: ran
     schema = Schema.from_arrow(batch.schema, record_type)
 
     encoder = Encoder(schema.columns, record_type)
-    file = b"".join(bytes(view) for view in encoder.encode(schema.to_storage(batch, lossy="raise")))
+    file = b"".join(bytes(view) for view in encoded_views(encoder, schema.to_storage(batch, lossy="raise")))
     assert [oracle.parse(payload, record_type) for payload in oracle.frames(file)] == records
 
     payloads = []
@@ -244,6 +245,6 @@ def test_float64_is_stored_as_the_nearest_float32(values: list[float | None]) ->
     batch = pa.record_batch({"x": pa.array(values, pa.float64())})
     schema = Schema.from_arrow(batch.schema)
     storage = schema.to_storage(batch, lossy="allow")
-    file = b"".join(bytes(view) for view in Encoder(schema.columns, "example").encode(storage))
+    file = b"".join(bytes(view) for view in encoded_views(Encoder(schema.columns, "example"), storage))
     found = oracle.column_values(map(oracle.parse, oracle.frames(file)), "x", depth=0)
     assert found == [None if value is None else oracle.float_bits(value) for value in values]

@@ -13,6 +13,7 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 from damaged_files import framed_number
+from encoded import encoded_views
 
 from dask_tfrecord import CorruptRecordError
 from dask_tfrecord.codec import Decoder, Encoder, scan
@@ -84,7 +85,7 @@ def million(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, "np.ndarray
     columns = [Column("n", "int64", 0), Column("text", "string", 0)]
     numbers = np.arange(RECORDS)
     batch = pa.record_batch({"n": numbers, "text": pa.array(["x" * (n % 23) for n in range(RECORDS)])})
-    content = bytearray().join(bytes(view) for view in Encoder(columns, "example").encode(batch))
+    content = bytearray().join(bytes(view) for view in encoded_views(Encoder(columns, "example"), batch))
     starts = scan(content, final=True, offsets=True).offsets.to_numpy()
     starts = np.append(starts, len(content))
     source = random.Random(7)

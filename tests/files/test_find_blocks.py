@@ -145,7 +145,7 @@ def _stretch(data: bytes) -> tuple[Store, Any]:
     store = Store.at("memory://located")
     store.fs.pipe_file("/located/file", data)
     info = FileInfo("/located/file", len(data))
-    return store, module._Range(info, len(data), 0, len(data), 1, MAX_RECORD_BYTES, True, reads_all=False)
+    return store, module._Range(info, len(data), 0, len(data), 1, ReadOptions())
 
 
 # --- read_tfrecord ------------------------------------------------------------------------------------------

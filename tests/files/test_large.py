@@ -11,6 +11,7 @@ import pandas as pd
 import psutil
 import pyarrow as pa
 import pytest
+from encoded import encoded_views
 from memory import growth
 
 from dask_tfrecord import CorruptRecordError, random_access
@@ -140,7 +141,10 @@ from dask_tfrecord.codec.columns import Column
 
 image = bytes(range(256)) * 4096
 encoder = Encoder([Column("image", "bytes", 0)], "example")
-[record] = map(bytes, encoder.encode(pa.record_batch({"image": [image]})))
+encoder.bind(pa.record_batch({"image": [image]}))
+room = bytearray(1 << 21)
+_, size, _ = encoder.encode_into(0, room)
+record = bytes(room[:size])
 count = (2 << 30) // len(image) + 5
 with open("data", "wb") as file:
     for _ in range(count):
@@ -223,6 +227,6 @@ def test_a_task_takes_three_times_its_decoded_size_and_64_mib(
         encoder = Encoder(Schema.from_arrow(batch.schema).columns, "example")
         write = gzip.open if compression else open
         with write(tmp_path / name, "wb", *([1] if compression else [])) as file:
-            for view in encoder.encode(batch):
+            for view in encoded_views(encoder, batch):
                 file.write(view)
     assert growth(TASK, tmp_path) < 64 * 1024

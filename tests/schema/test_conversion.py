@@ -11,6 +11,7 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 from cast_table import OBJECTS, SOURCES, TARGETS, Value, array_of
+from encoded import encoded_views
 
 from dask_tfrecord.codec import Decoder, Encoder
 from dask_tfrecord.errors import SchemaError
@@ -29,7 +30,7 @@ def through_records(frame: pd.DataFrame, type_: pa.DataType, lossy: Lossy) -> pa
     table.validate(full=True)
     (batch,) = table.combine_chunks().to_batches()
     encoder = Encoder(schema.columns, schema.record_type)
-    file = b"".join(bytes(view) for view in encoder.encode(schema.to_storage(batch, lossy=lossy)))
+    file = b"".join(bytes(view) for view in encoded_views(encoder, schema.to_storage(batch, lossy=lossy)))
     decoded = Decoder(schema.columns, schema.record_type).decode(file, final=True)
     return schema.from_storage(decoded.batch).column(0)
 

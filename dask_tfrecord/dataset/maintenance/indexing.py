@@ -199,7 +199,7 @@ def _read_split(store: Store, schema: Schema, options: ReadOptions, split: Split
         verify_crc=options.verify_crc,
         max_record_bytes=options.max_record_bytes,
     )
-    encoder = Encoder(schema.columns, schema.record_type, buffer_bytes=0)
+    encoder = Encoder(schema.columns, schema.record_type)
     columns = statistics.empty_statistics(schema)
     blocks: list[Block] = []
     records = 0

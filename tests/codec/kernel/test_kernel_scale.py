@@ -11,6 +11,7 @@ from typing import Any
 import oracle
 import pyarrow as pa
 import pytest
+from encoded import encoded_views
 from guard import exact
 from memory import growth
 from oracle import Feature, Record
@@ -189,7 +190,7 @@ def test_a_batch_that_is_full_must_be_taken_first(many: Any, whole: pa.RecordBat
 def test_many_records_are_written_as_protobuf_reads_them(many: Any, whole: pa.RecordBatch) -> None:
     record_type, columns, records, _ = many
     small, middle, large = (
-        b"".join(bytes(view) for view in Encoder(columns, record_type, buffer_bytes).encode(whole))
+        b"".join(bytes(view) for view in encoded_views(Encoder(columns, record_type), whole, buffer_bytes))
         for buffer_bytes in (1 << 12, 1 << 16, 1 << 20)
     )
     assert small == middle == large
@@ -230,7 +231,7 @@ def test_a_large_value_survives_both_ways(size: int) -> None:
     batch = pa.record_batch(
         {"before": pa.array([1]), "blob": pa.array([value], pa.binary()), "after": pa.array([["x", "é"]])}
     )
-    file = b"".join(bytes(view) for view in Encoder(columns, "example", 64).encode(batch))
+    file = b"".join(bytes(view) for view in encoded_views(Encoder(columns, "example"), batch, 64))
     features = oracle.parse(file[12:-4]).features
     assert features == {
         "before": Feature("int64", [1]),
@@ -267,7 +268,7 @@ def test_threads_with_a_decoder_each_do_not_disturb_each_other() -> None:
 
     def work(_: int) -> bool:
         batch = Decoder(COLUMNS, "example").decode(file, final=True).batch
-        again = b"".join(bytes(view) for view in Encoder(COLUMNS, "example").encode(batch))
+        again = b"".join(bytes(view) for view in encoded_views(Encoder(COLUMNS, "example"), batch))
         return bool(Decoder(COLUMNS, "example").decode(again, final=True).batch.equals(expected))
 
     with ThreadPoolExecutor(4) as pool:

@@ -10,6 +10,7 @@ import hypothesis.strategies as st
 import oracle
 import pyarrow as pa
 import pytest
+from encoded import encoded_views
 from hypothesis import given
 from inferred import directory_of, file_of, infer, sequence_file, types
 from oracle import Feature, Record
@@ -54,8 +55,8 @@ def test_the_sample_of_a_large_file_is_bounded(tmp_path: Path) -> None:
 
 def test_a_record_longer_than_the_sample_is_read_whole(tmp_path: Path) -> None:
     payload = oracle.serialize(Record({"a": Feature("bytes", [bytes(5 << 20)]), "b": Feature("int64", [1])}))
-    (framed,) = Encoder([Column("record", "bytes", 0)], "bytes").encode(
-        pa.record_batch({"record": [payload]})
+    (framed,) = encoded_views(
+        Encoder([Column("record", "bytes", 0)], "bytes"), pa.record_batch({"record": [payload]})
     )
     assert sorted(infer(tmp_path, bytes(framed)).names) == ["a", "b"]
 
