@@ -91,7 +91,7 @@ def warn_client(message: str, category: type[Warning] = UserWarning) -> None:
 
 
 def _client_of(scheduler: Any) -> Any:
-    """The client through which Dask computes, or None without a cluster."""
+    """Return the client through which Dask computes, or None without a cluster."""
     try:
         get = get_scheduler(scheduler=scheduler)
     except Exception:  # an invalid scheduler: Dask raises a clear error when it computes

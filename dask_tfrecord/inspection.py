@@ -231,7 +231,7 @@ def _create(store: Store, snapshot: Snapshot) -> Snapshot:
 
 
 def _is_outdated(store: Store, snapshot: Snapshot) -> bool:
-    """True if the listing shows other files than the snapshot describes."""
+    """Return True if the listing shows other files than the snapshot describes."""
     try:
         files, others = listed_and_others(store, snapshot)
     except CorruptRecordError:  # a file is missing or has another size
@@ -240,7 +240,7 @@ def _is_outdated(store: Store, snapshot: Snapshot) -> bool:
 
 
 def _renewed(store: Store, before: Snapshot, missing: Missing) -> Snapshot:
-    """The next snapshot of a dataset that `to_tfrecord` wrote, after a copy or new files."""
+    """Return the next snapshot of a dataset that `to_tfrecord` wrote, after a copy or new files."""
     kept = without_missing_files(store, before) if missing == "drop" else before
     files = snapshot_files(store, kept)
     if kept is before and _all_proven(files, before):

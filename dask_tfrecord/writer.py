@@ -370,7 +370,7 @@ def _partition_columns(ddf: dd.DataFrame) -> list[Remedy]:
 
 
 def _partition_count(npartitions: int | None, num_shards: int | None) -> int | None:
-    """The number of partitions that the caller requests with either keyword; None keeps all partitions."""
+    """Return the number of partitions that either keyword requests; None keeps all partitions."""
     arguments.count("npartitions", npartitions)
     arguments.count("num_shards", num_shards)
     if npartitions is not None and num_shards is not None and npartitions != num_shards:

@@ -106,7 +106,7 @@ def _escaped(array: pa.Array) -> pa.Array:
 
 
 def _instants(array: pa.Array) -> pa.Array:
-    """Times in ISO 8601, in UTC and with a Z if they have a time zone."""
+    """Return times in ISO 8601. Times with a zone are in UTC and end in Z."""
     zone = "" if array.type.tz is None else "Z"
     return pc.replace_substring(
         _joined(array.cast(pa.timestamp(array.type.unit)).cast(_TEXT), zone), " ", "T"

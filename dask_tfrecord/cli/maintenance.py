@@ -62,7 +62,7 @@ def verify_command(ctx: click.Context, /, as_json: bool, computing: Computing, *
 
 
 def _problems(file: dict[str, Any]) -> list[str]:
-    """What is wrong with a file, in words."""
+    """Return what is wrong with a file, in words."""
     found = []
     if file["damaged"]:
         found.append(
@@ -202,7 +202,7 @@ def export_command(path: str, format: Any, as_json: bool, storage_options: Any) 
     "--batch-size", type=click.IntRange(1), default=1024, show_default=True, help="Rows of a batch."
 )
 @click.option("--shuffle", type=click.IntRange(0), metavar="SEED", help="Seed of a random order.")
-@click.option("--passes", type=click.IntRange(1), help="End after so many passes. Not with flight.")
+@click.option("--passes", type=click.IntRange(1), help="End after this number of passes. Not with flight.")
 @options.types
 @options.storage_options
 def serve_command(

@@ -232,7 +232,7 @@ _scheduler = click.option(
 _workers = click.option(
     "--workers",
     type=click.IntRange(1),
-    help="Compute in a local cluster of so many processes. Default: in threads of the command.",
+    help="Compute in a local cluster with this number of processes. Default: in threads of the command.",
 )
 _threads = click.option(
     "--threads", type=click.IntRange(1), help="Number of threads, of each worker if there are any."

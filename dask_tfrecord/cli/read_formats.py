@@ -124,7 +124,7 @@ def _selected(ddf: dd.DataFrame, selection: Selection) -> dd.DataFrame:
 
 
 def _filtered(frame: pd.DataFrame, filters: Filters) -> pd.DataFrame:
-    """Task that selects rows, with the semantics of ``filters=``."""
+    """Select rows as ``filters=`` does, in a task."""
     columns = pa.Table.from_pandas(frame[names_in(filters)], preserve_index=False)
     selected: pd.DataFrame = frame[dask_tfrecord.filter_mask(columns, filters).to_numpy()]
     return selected
@@ -174,7 +174,7 @@ def _to_pandas(table: pa.Table) -> pd.DataFrame:
 def _read_block(
     data: bytes, *, path: str, columns: Sequence[str], format: Format, is_first: bool, **how: Any
 ) -> pd.DataFrame:
-    """Task that parses a block of lines. The first block of a CSV file begins with the names."""
+    """Parse a block of lines, in a task. The first block of a CSV file begins with the names."""
     names = list(how["types"])
     try:
         if format == "csv":

@@ -68,7 +68,7 @@ def names_in(filters: Filters | None) -> list[str]:
 
 
 def _alternatives(node: ast.expr, negated: bool) -> Filters:
-    """The lists of conditions of an expression, or of its negation."""
+    """Return the lists of conditions of an expression, or of its negation."""
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
         return _alternatives(node.operand, not negated)
     if isinstance(node, ast.BoolOp):
@@ -96,7 +96,7 @@ def _all_of(parts: list[Filters]) -> Filters:
 
 
 def _operand(node: ast.expr) -> Any:
-    """The column or the value that one side of a comparison stands for."""
+    """Return the column or the value that one side of a comparison stands for."""
     if isinstance(node, ast.Name):
         return _Column(node.id)
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "column":

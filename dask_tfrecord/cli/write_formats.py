@@ -210,7 +210,7 @@ def _write_text(ddf: dd.DataFrame, fs: Any, staging: str, run: str, target: Targ
 
 
 def _save_text(frame: pd.DataFrame, opened: OpenFile, format: Format) -> int:
-    """Task that writes the rows of a partition to a file."""
+    """Write the rows of a partition to a file, in a task."""
     table = pa.Table.from_pandas(frame, preserve_index=False)
     with opened as file:
         for start in range(0, max(table.num_rows, 1), _ROWS):
