@@ -49,7 +49,7 @@ _VALUE_PRESERVING = (
 
 
 def read_types(ddf: DataFrame, names: Iterable[str]) -> dict[str, pa.DataType]:
-    """The stored types of the columns whose values come unchanged from records.
+    """Return the stored types of the columns whose values come unchanged from records.
 
     Partition columns and computed columns are left out.
     """
@@ -66,7 +66,7 @@ def read_types(ddf: DataFrame, names: Iterable[str]) -> dict[str, pa.DataType]:
 
 
 def large_strings(ddf: DataFrame) -> dict[str, pa.DataType]:
-    """The columns that were large strings before Dask's option dataframe.convert-string converted them."""
+    """Return the columns that were large strings before Dask's dataframe.convert-string converted them."""
     types = {}
     for name, dtype in ddf._meta.dtypes.items():
         if not isinstance(dtype, pd.StringDtype):
@@ -78,7 +78,7 @@ def large_strings(ddf: DataFrame) -> dict[str, pa.DataType]:
 
 
 def parquet_types(ddf: DataFrame) -> dict[str, pa.DataType]:
-    """The types of the object columns that come unchanged from Parquet files.
+    """Return the types of the object columns that come unchanged from Parquet files.
 
     Only types that the objects show whatever their values are, so that no partition needs to be computed.
     """
@@ -96,14 +96,14 @@ def parquet_types(ddf: DataFrame) -> dict[str, pa.DataType]:
 
 
 def _has_default_conversion(source: ReadParquet) -> bool:
-    """True if Dask converts Parquet to pandas without the user's own options."""
+    """Return True if Dask converts Parquet to pandas without the user's own options."""
     options = source.operand("kwargs") or {}
     arrow = "arrow_to_pandas"
     return not ((arrow in source._parameters and source.operand(arrow)) or {*options} - {"dtype_backend"})
 
 
 def _type_of_objects(type_: pa.DataType, *, may_be_null: bool) -> pa.DataType | None:
-    """The type that Arrow infers from the pandas objects of a type; None if it depends on the values.
+    """Return the type that Arrow infers from the pandas objects of a type; None if it depends on the values.
 
     Pandas makes floats of a list of integers if one of them is null.
     """
@@ -119,7 +119,7 @@ def _type_of_objects(type_: pa.DataType, *, may_be_null: bool) -> pa.DataType | 
 
 
 def _source(expr: Any, name: str, preserving: Any) -> Any:
-    """The source of a column below expressions of the ``preserving`` classes; None if it is assigned."""
+    """Return the source of a column below expressions of these classes; None if the column is assigned."""
     while True:
         if isinstance(expr, Assign):
             if name in expr.keys:
@@ -159,7 +159,7 @@ def check_not_read(ddf: DataFrame, store: Store) -> None:
 
 
 def _paths_on(dataset: ReadPlan, store: Store) -> Iterator[str]:
-    """The paths of a dataset's files, with links resolved; none if the store has another filesystem."""
+    """Yield the paths of a dataset's files, with links resolved; none if the store has another filesystem."""
     source = _uncached(dataset.store)
     if type(source.fs) is not type(_uncached(store).fs):
         return
@@ -176,7 +176,7 @@ def _paths_on(dataset: ReadPlan, store: Store) -> Iterator[str]:
 
 
 def _uncached(store: Store) -> Store:
-    """The store that an fsspec cache reads from, or the store itself if it is not a cache."""
+    """Return the store that an fsspec cache reads from, or the store itself if it is not a cache."""
     fs = store.fs
     while isinstance(inner := getattr(fs, "fs", None), AbstractFileSystem):
         fs = inner

@@ -78,7 +78,7 @@ def _translate(mask: Expr, read_type: type[Any]) -> Predicate:
 
 
 def _column(expr: Any, read_type: type[Any]) -> Field:
-    """The column of a read that an expression selects unchanged.
+    """Return the column of a read that an expression selects unchanged.
 
     Raises
     ------

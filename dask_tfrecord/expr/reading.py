@@ -64,7 +64,7 @@ def read(
 def read_partition(
     partition: Partition, numpy: list[str], index: Levels = (), is_sorted: bool = False
 ) -> pd.DataFrame:
-    """Task that reads a partition."""
+    """Read a partition, in a task."""
     table = partition.read(partial(warn_client, category=CorruptRecordWarning))
     try:
         frame = arrow_to_pandas.to_pandas(table, partition.schema, partition.row_ranges, numpy)
@@ -74,13 +74,13 @@ def read_partition(
 
 
 def read_partitions(partitions: list[Partition], *arguments: Any) -> pd.DataFrame:
-    """Task that reads several partitions and concatenates them."""
+    """Read several partitions and concatenate them, in a task."""
     frame: pd.DataFrame = methods.concat([read_partition(partition, *arguments) for partition in partitions])
     return frame
 
 
 def read_key(partitions: list[Partition], numpy: list[str], index: Levels, is_sorted: bool) -> pd.DataFrame:
-    """Task that reads all partitions of a key."""
+    """Read all partitions of a key, in a task."""
     frame = read_partitions(partitions, numpy, index, is_sorted)
     return frame if index else frame.reset_index(drop=True)
 
@@ -129,7 +129,7 @@ class ReadTFRecord(PartitionsFiltered, BlockwiseIO):
         return make, operands
 
     def __str__(self) -> str:
-        """The last line that Dask prints of a collection: what the whole dataset holds."""
+        """Return the last line that Dask prints of a collection: what the whole dataset holds."""
         root = self.dataset.store.public(self.dataset.store.root)
         return f"ReadTFRecord({root}: {self.dataset.summary})"
 
@@ -192,7 +192,7 @@ class ReadTFRecord(PartitionsFiltered, BlockwiseIO):
         return [name for name in self.operand("numpy") or () if name in self._schema.names]
 
     def partitions_at(self, index: int) -> list[Partition]:
-        """The partitions of the dataset that the task with this number reads, as it reads them."""
+        """Return the partitions of the dataset that the task with this number reads, as it reads them."""
         numbers = self._numbers(index)
         partitions = [*map(self._partitioner, numbers)]
         if len(numbers) > 1 and self.predicate is not None and any(one.splits for one in partitions):
@@ -208,7 +208,7 @@ class ReadTFRecord(PartitionsFiltered, BlockwiseIO):
         return self.dataset.partitioner(self._schema, self.predicate)
 
     def _numbers(self, *indices: int) -> list[int]:
-        """The numbers of the partitions of the dataset that some tasks read."""
+        """Return the numbers of the partitions of the dataset that some tasks read."""
         keys = self.dataset.keys
         return [*indices] if keys is None else [number for index in indices for number in keys[index]]
 

@@ -63,7 +63,7 @@ class Decision(NamedTuple):
 
 
 def decision(read: Expr, dependents: Any) -> Decision:
-    """The decision about a read in the pass of the optimizer that ``dependents`` belongs to.
+    """Return the decision about a read in the pass of the optimizer that ``dependents`` belongs to.
 
     The first call in a pass decides all reads of the pass together, because Dask adds the
     expressions of the rewritten graph to ``dependents`` during the pass. Dask makes one such mapping for each
@@ -76,7 +76,7 @@ def decision(read: Expr, dependents: Any) -> Decision:
 
 
 def consumers_of(dependents: Mapping[str, Any]) -> Consumers:
-    """The consumers of each expression, without the weak references."""
+    """Return the consumers of each expression, without the weak references."""
     consumers: dict[str, dict[str, Expr]] = {}
     for name, references in dependents.items():
         alive = (reference() for reference in references)
@@ -85,7 +85,7 @@ def consumers_of(dependents: Mapping[str, Any]) -> Consumers:
 
 
 def decide(consumers: Consumers, read_type: type[Any]) -> dict[str, Decision]:
-    """The decisions about all reads in a graph, by the names of the reads."""
+    """Return the decisions about all reads in a graph, by the names of the reads."""
     exprs = (expr for by_name in consumers.values() for expr in by_name.values())
     inputs = (child for expr in exprs for child in expr.dependencies())
     reads = {child._name: child for child in inputs if isinstance(child, read_type)}
@@ -114,8 +114,10 @@ def _value_width(field: Field) -> int:
 
 
 def _ignores_partitions(read: Expr, consumers: Consumers) -> bool:
-    """True if every path from the read is computed row by row from this read alone, up to an expression whose
-    result does not depend on partition boundaries.
+    """Return True if no consumer of a read depends on the boundaries of its partitions.
+
+    Then every path from the read is computed row by row from this read alone, up to an expression that combines
+    all partitions.
     """
     visited, pending = {read._name}, [read]
     while pending:
@@ -131,7 +133,7 @@ def _ignores_partitions(read: Expr, consumers: Consumers) -> bool:
 
 
 def _unvisited_consumers(expr: Expr, consumers: Consumers, visited: set[str]) -> list[Expr] | None:
-    """The consumers of an expression that have not been visited yet; None if it has no consumer."""
+    """Return the consumers of an expression that have not been visited yet; None if it has no consumer."""
     by_name = consumers.get(expr._name)
     if not by_name:
         return None
@@ -141,7 +143,7 @@ def _unvisited_consumers(expr: Expr, consumers: Consumers, visited: set[str]) ->
 
 
 def _is_rowwise_of(expr: Expr, read: Expr) -> bool:
-    """True if an expression is computed row by row from this read alone."""
+    """Return True if an expression is computed row by row from this read alone."""
     if expr._name == read._name or not expr.ndim:
         return True
     if not isinstance(expr, Elemwise | Filter) or isinstance(expr, ResetIndex):
@@ -153,7 +155,7 @@ def _is_rowwise_of(expr: Expr, read: Expr) -> bool:
 
 
 def _takes_all_partitions(consumer: Expr) -> bool:
-    """True if an expression combines all partitions to a result that does not depend on their boundaries."""
+    """Return True if an expression combines all partitions, wherever the partitions begin and end."""
     if isinstance(consumer, SingleAggregation):
         return bool(consumer.operand("sort"))  # without sort, groups are ordered by partition
     if isinstance(consumer, Repartition):
@@ -162,7 +164,7 @@ def _takes_all_partitions(consumer: Expr) -> bool:
 
 
 def _common_predicate(read: Expr, consumers: Consumers) -> Predicate | None:
-    """A predicate that is true for every row that any filter keeps; None if it cannot skip a file or block.
+    """Return a predicate that is true for every row that any filter keeps, or None if it skips nothing.
 
     All reads of the same rows get the same predicate, so that they keep the same rows.
     """
@@ -176,7 +178,7 @@ def _common_predicate(read: Expr, consumers: Consumers) -> Predicate | None:
 
 
 def _final_filters(read: Expr, consumers: Consumers) -> list[Filter | Loc] | None:
-    """The filters that end all row-by-row paths from the reads of the same rows.
+    """Return the filters that end all row-by-row paths from the reads of the same rows.
 
     None if a path does not end in a filter, or if a filter also uses rows from another input.
     """
@@ -202,8 +204,9 @@ def _final_filters(read: Expr, consumers: Consumers) -> list[Filter | Loc] | Non
 
 
 def _reads_below(expr: Filter | Loc, read: Expr) -> list[Expr] | None:
-    """The reads of the same rows that a filter is computed from; None if it is not computed row by row from
-    such reads alone.
+    """Return the reads that a filter is computed from, which all read the same rows.
+
+    None if the filter is not computed row by row from such reads alone.
     """
     reads, pending = [], expr.dependencies()
     while pending:
@@ -218,7 +221,7 @@ def _reads_below(expr: Filter | Loc, read: Expr) -> list[Expr] | None:
 
 
 def _reads_same_rows(one: Expr, other: Expr) -> bool:
-    """True if two reads give the same rows of the same dataset, in any columns."""
+    """Return True if two reads give the same rows of the same dataset, in any columns."""
     return bool(
         tokenize(one.dataset) == tokenize(other.dataset)
         and one.operand("_partitions") == other.operand("_partitions")

@@ -30,12 +30,12 @@ _LOADS = (ArrowStringConversion, FromGraph, FromPandas, ReadTFRecord)
 
 
 def read_schemas(ddf: DataFrame) -> list[Schema]:
-    """The schemas of all TFRecord datasets that a collection reads."""
+    """Return the schemas of all TFRecord datasets that a collection reads."""
     return [expr.dataset.schema for expr in ddf.expr.walk() if isinstance(expr, ReadTFRecord)]
 
 
 def was_computed(ddf: DataFrame) -> bool:
-    """True if a collection holds computed results, such as those of persist(), which hide their origin."""
+    """Return True if a collection holds computed results, such as those of persist()."""
     return any(isinstance(expr, FromGraph) for expr in ddf.expr.walk())
 
 
@@ -94,7 +94,7 @@ def check_string_conversions(ddf: DataFrame, names: Names) -> tuple[DataFrame, t
 
 
 def _loads(expr: Expr, names: Names, visited: set[Any]) -> Iterator[tuple[Expr, Names]]:
-    """The expressions that load the columns, each with its own labels of the columns."""
+    """Yield the expressions that load the columns, each with its own labels of the columns."""
     key = expr._name, frozenset(names.items())
     if not names or key in visited:
         return
@@ -130,7 +130,7 @@ def _select(names: Names, labels: list[Hashable]) -> dict[Hashable, str]:
 
 
 def _labels(expr: Expr) -> tuple[list[Hashable], list[Hashable]]:
-    """The labels of the columns and of the index levels; empty if the expression is not a frame."""
+    """Return the labels of the columns and of the index levels; empty if the expression is not a frame."""
     try:
         meta = expr._meta
     except (AttributeError, NotImplementedError):  # Dask's answers for a delayed value, not a frame

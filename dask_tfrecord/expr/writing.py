@@ -89,7 +89,7 @@ def _to_table(
 
 
 def _partition_path(run: WriteRun, index: int, count: int) -> str:
-    """The path in errors for a partition that has no file yet."""
+    """Return the path in errors for a partition that has no file yet."""
     return f"{run.store.public(run.store.root)}, partition {index:,} of {count:,}"
 
 
