@@ -114,7 +114,7 @@ def empty_meta(schema: Schema, numpy: Collection[str] = ()) -> pd.DataFrame:
 
 
 def numpy_names(schema: Schema, non_null: Collection[str]) -> list[str]:
-    """The columns that a NumPy dtype can hold. Integers and bools are included only if in ``non_null``."""
+    """Return the columns that a NumPy dtype can hold. Integers and bools must be in ``non_null``."""
     return [item.name for item in schema.fields if _fits_numpy(item.type, item.name in non_null)]
 
 
@@ -135,7 +135,7 @@ def _fits_numpy(type_: pa.DataType, non_null: bool) -> bool:
 
 
 def _converts_to_objects(type_: pa.DataType) -> bool:
-    """True if Arrow converts lists of this type to NumPy arrays; lists of fixed-size binary it does not."""
+    """Return True if Arrow converts lists of this type to NumPy arrays: all but fixed-size binary."""
     # Which types Arrow converts depends on its version, and it has no function to ask, so this tries it.
     try:
         pa.nulls(0, type_).to_pandas()
@@ -222,6 +222,6 @@ def _categorical(column: pa.ChunkedArray) -> Any:
 
 
 def _string_dtype(type_: pa.DataType) -> Any:
-    """The dtype ``str`` for strings from pandas 3 on; None leaves the choice to Arrow."""
+    """Return the dtype ``str`` for strings from pandas 3 on; None leaves the choice to Arrow."""
     is_string = pa.types.is_string(type_) or pa.types.is_large_string(type_)
     return pd.StringDtype(na_value=np.nan) if is_string and _PANDAS_MAJOR >= 3 else None

@@ -21,7 +21,7 @@ CONVERSION_ERRORS = (MisfitError, pa.ArrowException, ValueError, TypeError, Over
 
 
 def type_of(column: "pd.Series[Any]") -> pa.DataType:
-    """The Arrow type of a column, from its dtype, or from its values if they are objects.
+    """Return the Arrow type of a column, from its dtype, or from its values if they are objects.
 
     Raises
     ------
@@ -91,36 +91,36 @@ def _without_large_strings(type_: pa.DataType) -> pa.DataType:
 
 
 def is_untyped(type_: pa.DataType) -> bool:
-    """True for null and for lists and dictionaries of null: the column has shown no type yet."""
+    """Return True for null and for lists and dictionaries of null: the column has shown no type yet."""
     if is_list(type_) or pa.types.is_dictionary(type_):
         return is_untyped(type_.value_type)
     return bool(pa.types.is_null(type_))
 
 
 def is_object(dtype: Any) -> bool:
-    """True for NumPy's object dtype."""
+    """Return True for NumPy's object dtype."""
     return not isinstance(dtype, pd.ArrowDtype) and bool(pd.api.types.is_object_dtype(dtype))
 
 
 def is_text(dtype: Any) -> bool:
-    """True for pandas' own string dtypes."""
+    """Return True for pandas' own string dtypes."""
     return isinstance(dtype, pd.StringDtype)
 
 
 def is_bytes_or_list(type_: pa.DataType) -> bool:
-    """True for binary, for lists, and for dictionaries of these; a column of text cannot become one."""
+    """Return True for binary, lists and dictionaries of these, which a column of text cannot become."""
     values = innermost(type_)
     return is_any(values, BINARY) or value_type(type_) != values
 
 
 def category_array(dtype: pd.CategoricalDtype) -> pa.Array:
-    """The categories of a dtype; an empty array of the null type if they are unknown."""
+    """Return the categories of a dtype; an empty array of the null type if they are unknown."""
     known = dtype.categories is not None and UNKNOWN_CATEGORIES not in dtype.categories
     return category_values(dtype) if known and len(dtype.categories) else pa.nulls(0)
 
 
 def category_values(dtype: pd.CategoricalDtype) -> pa.Array:
-    """The categories of a dtype as an Arrow array."""
+    """Return the categories of a dtype as an Arrow array."""
     if is_object(dtype.categories.dtype):
         return object_columns.to_arrow(
             pd.Series(dtype.categories, dtype=dtype.categories.dtype), None, rounded=False
@@ -129,7 +129,7 @@ def category_values(dtype: pd.CategoricalDtype) -> pa.Array:
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of an error's message."""
+    """Return the first line of an error's message."""
     if isinstance(error, OverflowError):
         return "TFRecord holds integers from -2^63 to 2^63-1, in uint64 columns too"
     return str(error).partition("\n")[0]

@@ -9,7 +9,7 @@ from dask_tfrecord.errors import Remedy, SchemaError
 
 
 def index_levels(meta: pd.DataFrame, write_index: bool | None) -> tuple[tuple[str, str | None], ...]:
-    """The levels of the index that are written, each as the name of its column and the name of the level.
+    """Return the levels of the index that are written: the name of the column and the name of the level.
 
     Parameters
     ----------
@@ -54,7 +54,7 @@ def index_to_columns(frame: pd.DataFrame, names: Sequence[str] | None = None) ->
 
 
 def _column_names(frame: pd.DataFrame) -> list[Any]:
-    """The names of the columns for the index levels. Unnamed levels get the names that pandas gives them."""
+    """Return the column names of the index levels. Unnamed levels get the names of pandas."""
     defaults = ["index"] if frame.index.nlevels == 1 else [f"level_{i}" for i in range(frame.index.nlevels)]
     pairs = zip(frame.index.names, defaults, strict=True)
     return [default if name is None else name for name, default in pairs]

@@ -109,7 +109,7 @@ def _in_nanoseconds(type_: pa.DataType) -> pa.DataType:
 
 
 def _are_exact(present: Objects) -> bool:
-    """True if Arrow converts the objects exactly: all of one such kind, or NumPy arrays of one such dtype."""
+    """Return True if all objects have one kind that Arrow converts exactly, or one such NumPy dtype."""
     if infer_dtype(present, skipna=False) in _EXACT_KINDS:
         return True
     if set(map(type, present)) == {np.ndarray}:
@@ -119,7 +119,7 @@ def _are_exact(present: Objects) -> bool:
 
 
 def _are_equal(present: Objects, converted: pa.Array, *, is_inferred: bool = True) -> bool:
-    """True if the values equal the objects, as Python compares them. NaN equals NaN.
+    """Return True if the values equal the objects, as Python compares them. NaN equals NaN.
 
     ``is_inferred`` is True if Arrow inferred the type. Some kinds need no comparison then.
     """

@@ -72,13 +72,13 @@ def to_table(
 
 
 def _column_arrays(frame: Any) -> dict[str, Any]:
-    """The arrays of all columns, through a private method of pandas: frame[name] takes 20 times as long."""
+    """Return the arrays of all columns, by a private method of pandas: frame[name] takes 20 times as long."""
     names = frame.columns.tolist()  # iterating over an index of strings takes nine times as long
     return dict(zip(names, map(frame._mgr.iget_values, range(len(names))), strict=True))
 
 
 def _to_arrow(array: Any, frame: pd.DataFrame, item: Field, lossy: Lossy) -> pa.Array | pa.ChunkedArray:
-    """The Arrow array behind the column if it has the planned type; otherwise the column is converted."""
+    """Return the Arrow array of a column with the planned type. Convert any other column."""
     if isinstance(array, pd.arrays.ArrowExtensionArray):
         values = array.__arrow_array__()
         if values.type == item.type:
@@ -148,7 +148,7 @@ def _from_objects(column: "pd.Series[Any]", type_: pa.DataType, lossy: Lossy) ->
 
 
 def _first_misfit(column: "pd.Series[Any]", type_: pa.DataType, lossy: Lossy) -> int | None:
-    """The first row whose value cannot be converted, located by bisection."""
+    """Return the first row whose value cannot be converted, located by bisection."""
 
     def fails(rows: int) -> bool:
         try:

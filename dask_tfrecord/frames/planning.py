@@ -89,7 +89,7 @@ def plan_schema(
 
 
 def rounded_columns(meta: pd.DataFrame, schema: Schema, *, write_index: bool) -> list[str]:
-    """The columns whose dtypes show that their values may be rounded to shorter floats.
+    """Return the columns whose dtypes show that their values may be rounded to shorter floats.
 
     Object columns are left out: `to_table` checks their values.
     """
@@ -104,14 +104,14 @@ def rounded_columns(meta: pd.DataFrame, schema: Schema, *, write_index: bool) ->
 
 
 def _arrow_types(meta: pd.DataFrame) -> dict[str, pa.DataType]:
-    """The types of the Arrow-backed columns that show a type. Their dtypes are cheaper than the columns."""
+    """Return the types of the Arrow-backed columns that show a type. Dtypes cost less than columns."""
     found = zip(meta.columns.tolist(), meta.dtypes, strict=True)
     types = {name: dtype.pyarrow_dtype for name, dtype in found if isinstance(dtype, pd.ArrowDtype)}
     return {name: type_ for name, type_ in types.items() if not is_untyped(type_)}
 
 
 def _is_rounded(column: "pd.Series[Any]", type_: pa.DataType) -> bool:
-    """True if floats or decimals become shorter floats."""
+    """Return True if floats or decimals become shorter floats."""
     target = innermost(type_)
     if not pa.types.is_floating(target) or is_object(column.dtype):
         return False
@@ -122,7 +122,7 @@ def _is_rounded(column: "pd.Series[Any]", type_: pa.DataType) -> bool:
 def text_columns(
     meta: pd.DataFrame, schema: Types | pa.Schema | None, levels: Iterable[tuple[str, str | None]]
 ) -> dict[Hashable, str]:
-    """The columns and index levels that hold text although ``schema`` does not give them a text type.
+    """Return the columns and index levels that hold text although ``schema`` does not give them a text type.
 
     Returns
     -------
@@ -149,7 +149,7 @@ def _with_index(sample: Sample, data: set[str], levels: list[str]) -> Sample:
 
 
 def _given_types(schema: Types | pa.Schema | None) -> dict[str, pa.DataType]:
-    """The types of columns in ``schema=``.
+    """Return the types of columns in ``schema=``.
 
     Raises
     ------
@@ -183,7 +183,7 @@ def _given_type(name: str, given: Any) -> pa.DataType:
 
 
 def _given_types_of_columns(schema: Types | pa.Schema | None, meta: pd.DataFrame) -> dict[str, pa.DataType]:
-    """The types of columns in ``schema=``. A name that is not a column raises."""
+    """Return the types of columns in ``schema=``. A name that is not a column raises."""
     given = _given_types(schema)
     unknown = [name for name in given if name not in meta.columns]
     if unknown:
@@ -268,12 +268,12 @@ def _typed_columns(
 
 
 def _is_null_column(column: "pd.Series[Any]") -> bool:
-    """True if the dtype itself is Arrow's null type."""
+    """Return True if the dtype itself is Arrow's null type."""
     return isinstance(column.dtype, pd.ArrowDtype) and bool(pa.types.is_null(column.dtype.pyarrow_dtype))
 
 
 def _shared_categories(typed: Mapping[str, "pd.Series[Any]"], types: Types, meta: pd.DataFrame) -> Types:
-    """The known categories, which all partitions share. Ordered categories must be known."""
+    """Return the known categories, which all partitions share. Ordered categories must be known."""
     categories = {}
     for name, type_ in types.items():
         if not pa.types.is_dictionary(type_):

@@ -34,7 +34,7 @@ _COLLECTION = re.compile(r"\[([^\"].*)?\]|\(.*\)|\{([^\"].*)?\}|set\(\)", re.DOT
 
 
 def holds_text(dtype: Any) -> bool:
-    """True if values of the dtype may be text, for every dtype that Dask's text can be converted to."""
+    """Return True if values of the dtype may be text that Dask made of objects."""
     if isinstance(dtype, pd.CategoricalDtype):
         dtype = pd.StringDtype() if dtype.categories is None else dtype.categories.dtype
         return holds_text(dtype) or bool(pd.api.types.is_object_dtype(dtype))
@@ -119,7 +119,7 @@ def check_text(column: pa.ChunkedArray, name: str) -> None:
 
 
 def advice(name: str, type_: str = "pa.binary()") -> str:
-    """How to keep the objects of a column that Dask converts to text."""
+    """Return how to keep the objects of a column that Dask converts to text."""
     return (
         "give the column an Arrow dtype before Dask loads it, "
         f'.astype({{"{name}": pd.ArrowDtype({type_})}}), or build the collection under '
