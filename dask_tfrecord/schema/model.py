@@ -369,7 +369,7 @@ class Schema:
         return f"<table><caption>Schema of {self.record_type} records</caption>{lines}</table>"
 
     def _rows(self) -> list[tuple[str, str, str]]:
-        """The rows of the printed table. The first row has the titles."""
+        """Return the rows of the printed table. The first row has the titles."""
         rows = [(item.name, str(item.type), feature_text(item)) for item in self.fields]
         return [("column", "type", "feature"), *rows]
 
