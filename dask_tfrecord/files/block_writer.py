@@ -30,7 +30,7 @@ class Buffers:
         self._free: list[memoryview] = []
 
     def take(self) -> memoryview:
-        """A buffer with room for a block."""
+        """Return a buffer with room for a block."""
         # NumPy does not fill the memory with zeros, so that a small file touches little of it.
         return self._free.pop() if self._free else np.empty(BLOCK_BYTES + SPARE_BYTES, np.uint8).data
 
@@ -88,7 +88,7 @@ class BlockWriter:
             self._write(self._compressor.head)
 
     def buffer(self) -> memoryview:
-        """A buffer for the next block; pass it to `put`."""
+        """Return a buffer for the next block; pass it to `put`."""
         while self._pending and self._pending[0].compressed.done():
             self._write_oldest()
         return self._buffers.take()
@@ -175,13 +175,13 @@ class SpareThreads:
 
 
 def spare_threads(threads: int | None = None) -> SpareThreads:
-    """The threads of this process that compress blocks; by default one per available processor."""
+    """Return the threads of this process that compress blocks; by default one per available processor."""
     return _threads_of_process(threads or _available_processors(), os.getpid())
 
 
 @cache
 def _threads_of_process(threads: int, process: int) -> SpareThreads:
-    """One instance per process: the threads of a pool do not survive a fork."""
+    """Return the instance of this process: the threads of a pool do not survive a fork."""
     return SpareThreads(threads)
 
 

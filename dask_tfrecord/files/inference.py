@@ -83,7 +83,7 @@ class Sample:
     Attributes
     ----------
     record_type : "example", "sequence_example", "bytes" or "infer"
-        The record type that was requested, or the one that was recognised.
+        The requested or the recognised record type.
     features : tuple of FeatureSummary
         The features, in the order of their first records.
     records : int

@@ -105,9 +105,9 @@ def redact_errors(function: Callable[Parameters, Result]) -> Callable[Parameters
 
     Failures of a remote store become errors that name the path, the endpoint and what to check.
 
-    An exception that shows a secret is replaced by one that does not. The new exception has the same class if
-    that is a class of this library or a built-in one, else the built-in base class. Its cause and its context
-    are dropped.
+    An exception that shows a secret is replaced by an exception without the secret. The new exception has the
+    same class if that is a class of this library or a built-in class, else the built-in base class. The cause
+    and the context are dropped.
     """
 
     @wraps(function)
