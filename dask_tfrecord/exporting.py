@@ -161,7 +161,7 @@ def _write_indexes(store: Store, snapshot: Snapshot) -> list[str]:
 
 
 def _record_bounds(store: Store, file: FileEntry) -> npt.NDArray[np.int64]:
-    """The offset of each record of a file, and the end of the last."""
+    """Return the offset of each record of a file, and the end of the last."""
     path = store.join(file.path)
     found: list[npt.NDArray[np.int64]] = []
     position, window = 0, _WINDOW
@@ -202,7 +202,7 @@ def _tfds_files(store: Store, snapshot: Snapshot) -> dict[str, str]:
 
 
 def _splits(snapshot: Snapshot) -> dict[str, list[FileEntry]]:
-    """The files of each split."""
+    """Return the files of each split."""
     if not snapshot.partitioning:
         return {"train": list(snapshot.files)} if snapshot.files else {}
     if snapshot.partition_on != ("split",):
@@ -234,7 +234,7 @@ def _tfds_split(name: str, files: Sequence[FileEntry]) -> dict[str, Any]:
 
 
 def _template(name: str, paths: Sequence[str]) -> tuple[str, list[str]]:
-    """The pattern of the names of the files of a split, and these names in the order of the pattern."""
+    """Return the pattern of the names of a split's files, and these names in the order of the pattern."""
     count = len(paths)
     digits = max(5, len(str(count)))
     index = [f"{number:0{digits}d}" for number in range(count)]
@@ -297,7 +297,7 @@ def _tfds(kind: str, **content: Any) -> dict[str, Any]:
 
 
 def _dtype(item: Field) -> str:
-    """The NumPy name of the type of single values."""
+    """Return the NumPy name of the type of single values."""
     type_ = innermost(item.type)
     if types.is_boolean(type_) or types.is_integer(type_):
         return str(type_)
@@ -368,7 +368,7 @@ def _tfmd_feature(snapshot: Snapshot, item: Field) -> str:
 
 
 def _tfmd_domain(item: Field) -> list[str]:
-    """The values that the type of a column allows, if they are fewer than those of its feature."""
+    """Return the values that the type of a column allows, if they are fewer than those of its feature."""
     type_ = innermost(item.type)
     if types.is_boolean(type_):
         return ["bool_domain { }"]
@@ -382,7 +382,7 @@ def _tfmd_domain(item: Field) -> list[str]:
 
 
 def _quoted(text: str) -> str:
-    """A string of the text format of protobuf."""
+    """Return a string of the text format of protobuf."""
     signs = (chr(byte) if byte in _PLAIN else f"\\{byte:03o}" for byte in text.encode())
     return f'"{"".join(signs)}"'
 
@@ -399,7 +399,7 @@ def _check_examples(snapshot: Snapshot, reader: str) -> None:
 
 
 def _shape(type_: pa.DataType) -> list[int] | None:
-    """The shape of one value of a column; None for lists of any length."""
+    """Return the shape of one value of a column; None for lists of any length."""
     if isinstance(type_, pa.FixedShapeTensorType):
         return list(type_.shape)
     if types.is_fixed_size_list(type_):
@@ -408,7 +408,7 @@ def _shape(type_: pa.DataType) -> list[int] | None:
 
 
 def _nulls(snapshot: Snapshot, item: Field) -> str | None:
-    """What is known of the nulls of a column; None if it has no nulls."""
+    """Return what is known of the nulls of a column; None if it has no nulls."""
     if types.is_null(item.type):
         return "has only nulls"
     total = 0

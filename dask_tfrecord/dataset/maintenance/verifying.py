@@ -1,4 +1,4 @@
-"""Read files completely, and report damage, drift from the schema, and differences from a snapshot."""
+"""Read files completely, and report damage and differences from the schema and the snapshot."""
 
 from dataclasses import replace
 from functools import partial

@@ -128,7 +128,7 @@ def _choose_more(files: pa.Table) -> tuple[list[int], int]:
 
 
 def _with_record_type(sample: Sample, record_type: AskedType) -> Sample:
-    """Set the record type of a sample to the requested one, or to the one that the records show."""
+    """Set the record type of a sample to the requested type, or to the type that the records show."""
     if record_type == "infer" and (reason := _reason_for_bytes(sample)):
         return replace(sample, record_type="bytes", reason_for_bytes=reason)
     if sample.non_message and (sample.features or record_type != "infer"):

@@ -129,7 +129,7 @@ def _write_spill(run: WriteRun, table: pa.Table, index: int, count: int, shuffle
 
 
 def pass_bytes(partition_bytes: int) -> int:
-    """What one pass of a merge may take for what it reads, with source partitions of this size."""
+    """Return the bytes that one pass of a merge may read, with source partitions of this size."""
     return max(_LEAST_PASS_BYTES, partition_bytes // 2)
 
 
@@ -221,7 +221,7 @@ def _sort(directories: Directories, index: int, shuffle: Shuffle) -> tuple[Posit
 
 
 def _to_json(spill: Spill) -> bytes:
-    """The content of the file that describes a spill file."""
+    """Return the content of the file that describes a spill file."""
     _, *numbers = spill
     return json.dumps([spill.path, *(array.tolist() for array in numbers)]).encode()
 
@@ -246,7 +246,7 @@ class Batches:
         self._step = self.rows_of(_PIECE_BYTES)
 
     def rows_of(self, size: int) -> int:
-        """How many rows have about so many bytes: at least one row, and not more than a piece may have."""
+        """Return the number of rows of about this size: at least one, at most those of a piece."""
         return max(1, min(_PIECE_ROWS, int(size / max(1.0, self._row_bytes))))
 
     def pieces(self, rows: Positions) -> Iterator[Positions]:
@@ -314,7 +314,7 @@ def _decode_categories(table: pa.Table) -> pa.Table:
 
 
 def _row_ids(index: int, rows: Positions) -> Numbers:
-    """The ids of rows of source partition ``index``."""
+    """Return the ids of rows of source partition ``index``."""
     return rows.astype(np.uint64) + np.uint64(index << _ROW_BITS)
 
 
@@ -330,7 +330,7 @@ def sort_keys(row_ids: Numbers, seed: int | None) -> Numbers:
 
 
 def _split_mix(numbers: Numbers) -> Numbers:
-    """The finalizer of SplitMix64, which maps different numbers to different numbers."""
+    """Apply the finalizer of SplitMix64, which maps different numbers to different numbers."""
     numbers = (numbers ^ (numbers >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     numbers = (numbers ^ (numbers >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return numbers ^ (numbers >> np.uint64(31))

@@ -66,7 +66,7 @@ def to_parquet(files: Iterable[tuple[FileEntry, Offsets]]) -> bytes:
 
 
 def _groups(files: Iterable[tuple[FileEntry, Offsets]]) -> Iterator[list[tuple[FileEntry, Offsets]]]:
-    """The files of each row group, with the lengths of their payloads."""
+    """Yield the files of each row group, with the lengths of their payloads."""
     group: list[tuple[FileEntry, Offsets]] = []
     for entry, offsets in files:
         lengths = np.diff(offsets) - FRAME_BYTES

@@ -204,7 +204,7 @@ def _without(files: pa.Table, paths: Collection[str]) -> pa.Table:
 
 
 def _dataset_root(store: Store, directory: str, known: dict[str, bool]) -> str | None:
-    """The root of the dataset that a data file in this directory may belong to, or None.
+    """Return the root of the dataset that a data file in this directory may belong to, or None.
 
     The root is the directory itself, or one above its partition directories. ``known`` caches which
     directories are roots.
