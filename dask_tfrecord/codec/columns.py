@@ -43,5 +43,5 @@ class Column(NamedTuple):
 
 
 def nested(type_: pa.DataType, depth: int) -> pa.DataType:
-    """Return the type of lists of so many levels with values of this type."""
+    """Return the type of lists of values of this type, nested to this depth."""
     return nested(pa.list_(type_), depth - 1) if depth else type_

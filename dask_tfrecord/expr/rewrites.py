@@ -116,8 +116,8 @@ def _value_width(field: Field) -> int:
 def _ignores_partitions(read: Expr, consumers: Consumers) -> bool:
     """Return True if no consumer of a read depends on the boundaries of its partitions.
 
-    Then every path from the read is computed row by row from this read alone, up to an expression that combines
-    all partitions.
+    Then every path from the read is computed row by row from this read alone, up to an expression that
+    combines all partitions.
     """
     visited, pending = {read._name}, [read]
     while pending:
