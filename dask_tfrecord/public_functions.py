@@ -5,6 +5,8 @@ from functools import wraps
 from inspect import Parameter, Signature, signature
 from typing import ParamSpec, TypeVar, get_args
 
+from dask import is_dask_collection
+
 from dask_tfrecord.errors import calling
 from dask_tfrecord.files.storage.redaction import redact_errors
 from dask_tfrecord.foreign_keywords import KEYWORDS, unknown_keywords
@@ -20,8 +22,8 @@ def public_function(function: Callable[Parameters, Result]) -> Callable[Paramete
     """Decorate a public function or constructor.
 
     The signature shows the keywords of ``**read: Unpack[ReadKeywords]``. An unknown keyword raises
-    KeywordError, which names the right keyword. Other errors show no secrets of the arguments, and the
-    remedies that the function accepts.
+    KeywordError, which names the right keyword. Other errors show the remedies that the function accepts, and
+    no secrets of the arguments. Errors of the tasks of a Dask collection are those of its maker: they pass.
     """
     shown = _expanded(signature(function))
     known = [name for name in shown.parameters if name != "self"]
@@ -35,8 +37,9 @@ def public_function(function: Callable[Parameters, Result]) -> Callable[Paramete
         unknown = {name: value for name, value in kwargs.items() if name not in known}
         if unknown:
             raise unknown_keywords(title, known, unknown)
+        computes = any(map(is_dask_collection, (*args, *kwargs.values())))
         with calling(call):
-            return redacted(*args, **kwargs)
+            return (function if computes else redacted)(*args, **kwargs)
 
     call.__signature__ = shown  # type: ignore[attr-defined]  # what `inspect.signature` looks for
     return call
