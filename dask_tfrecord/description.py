@@ -1,31 +1,26 @@
 """`inspect`: what is known of a dataset without reading its rows, and the rows one after the other."""
 
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import Any, Literal
+from typing import Any, Unpack
 
 import pandas as pd
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from dask_tfrecord.codec.codecs import detect
 from dask_tfrecord.dataset.query.comparison_keys import comparison_key
 from dask_tfrecord.dataset.read.read_plan import ReadPlan
-from dask_tfrecord.dataset.read.request import Infer
 from dask_tfrecord.dataset.snapshot.model import Snapshot
 from dask_tfrecord.errors import TFRecordError, calling
-from dask_tfrecord.files.damage import OnCorrupt
 from dask_tfrecord.files.entry import ColumnStatistics, FileEntry
-from dask_tfrecord.files.options import Extra
-from dask_tfrecord.files.storage.filesystem import Filesystem
 from dask_tfrecord.files.storage.listing import FileInfo, PathLike
 from dask_tfrecord.files.storage.redaction import redact_errors
 from dask_tfrecord.files.storage.store import Store
-from dask_tfrecord.keywords import AnyCompression, AnyRecordType, AnySchema
+from dask_tfrecord.keywords import ReadKeywords
 from dask_tfrecord.public_functions import public_function
-from dask_tfrecord.read_request import open_request, read_request
+from dask_tfrecord.read_request import open_columns
 from dask_tfrecord.schema.model import Field, Schema, feature_text
 
 # The most bytes of a file that show its codec, and the number of files whose codec is detected.
@@ -68,21 +63,7 @@ def inspect(
     path: PathLike | Sequence[PathLike],
     *,
     columns: Sequence[str] | None = None,
-    schema: AnySchema | None = None,
-    hive: bool | Mapping[str, Any] = True,
-    use_snapshot: bool = True,
-    infer: Infer = "sample",
-    filters: Sequence[Any] | pc.Expression | None = None,
-    split: str | Sequence[str] | None = None,
-    version: int | None = None,
-    record_type: AnyRecordType = "infer",
-    compression: AnyCompression | Literal["infer"] | None = "infer",
-    extra: Extra = "raise",
-    on_corrupt: OnCorrupt = "raise",
-    max_corrupt: int | float | None = None,
-    quarantine_path: PathLike | None = None,
-    storage_options: dict[str, Any] | None = None,
-    filesystem: Filesystem = None,
+    **read: Unpack[ReadKeywords],
 ) -> "Description":
     """Open a dataset without Dask, to see what it holds or to iterate over its rows.
 
@@ -94,12 +75,9 @@ def inspect(
         A directory, a glob, a file, or a list of these, as in `read_tfrecord`.
     columns : list of str, optional
         Columns to describe and to read, in this order. By default all columns.
-    schema, hive, use_snapshot, infer, filters, split, version, record_type, compression, extra
-        As in `read_tfrecord`.
-    on_corrupt, max_corrupt, quarantine_path
-        As in `read_tfrecord`. ``max_corrupt`` applies to each file.
-    storage_options, filesystem
-        As in `read_tfrecord`.
+    **read
+        Keywords that say which rows are read, as in `read_tfrecord`: ``schema``, ``filters``, ``version`` and
+        others. ``max_corrupt`` applies to each file.
 
     Returns
     -------
@@ -135,30 +113,14 @@ def inspect(
     >>> next(found.iter_tables()).to_pylist()
     [{'name': 'Ada', 'born': 1815}, {'name': 'Alan', 'born': 1912}]
     """
-    request = read_request(
-        columns,
-        schema=schema,
-        hive=hive,
-        use_snapshot=use_snapshot,
-        infer=infer,
-        filters=filters,
-        split=split,
-        version=version,
-        blocksize=None,
-        record_type=record_type,
-        compression=compression,
-        extra=extra,
-        on_corrupt=on_corrupt,
-        max_corrupt=max_corrupt,
-        quarantine_path=quarantine_path,
-        storage_options=storage_options,
-        filesystem=filesystem,
+    dataset, schema = open_columns(path, columns, None, read)
+    history = partial(
+        Snapshot.history,
+        path,  # type: ignore[arg-type]  # only a directory has a version
+        storage_options=read.get("storage_options"),
+        filesystem=read.get("filesystem"),
     )
-    dataset = open_request(path, request)
-    read = dataset.schema if columns is None else dataset.schema.select(request.columns or ())
-    directory: Any = path  # only a directory has a version
-    history = partial(Snapshot.history, directory, storage_options=storage_options, filesystem=filesystem)
-    return Description(dataset, read, history)
+    return Description(dataset, schema, history)
 
 
 class Description:

@@ -1,4 +1,4 @@
-"""Types of the keywords that the overloads of `read_tfrecord` and `to_tfrecord` share."""
+"""Types of the keywords of reads and writes, for the functions and overloads that share them."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, SupportsIndex, TypeAlias, TypedDict
@@ -22,8 +22,8 @@ AnyRecordType: TypeAlias = RecordType | Literal["infer"]
 DtypeBackend = Literal["pyarrow", "numpy"]
 
 
-class ReadKeywords(TypedDict, total=False):
-    """Keywords of `read_tfrecord` except ``columns``, which determines the return type."""
+class DetectedReadKeywords(TypedDict, total=False):
+    """Keywords that say which rows of a path are read, for a read that detects the codec."""
 
     schema: AnySchema | None
     hive: GivenHive
@@ -32,24 +32,34 @@ class ReadKeywords(TypedDict, total=False):
     filters: Sequence[Any] | pc.Expression | None
     split: str | Sequence[str] | None
     version: int | None
-    blocksize: SupportsIndex | str | None
-    partition_by: str | Sequence[str] | None
     record_type: AnyRecordType
-    compression: AnyCompression | Literal["infer"] | None
     extra: Extra
-    include_path_column: bool | str
-    include_offset_column: bool | str
     on_corrupt: OnCorrupt
     max_corrupt: int | float | None
     quarantine_path: PathLike | None
     verify_crc: bool
     max_record_bytes: SupportsIndex | str
+    storage_options: dict[str, Any] | None
+    filesystem: Filesystem
+
+
+class ReadKeywords(DetectedReadKeywords, total=False):
+    """Keywords that say which rows of a path are read. All functions that read a path share them."""
+
+    compression: AnyCompression | Literal["infer"] | None
+
+
+class CollectionKeywords(ReadKeywords, total=False):
+    """Keywords of `read_tfrecord` except ``columns``, which determines the return type."""
+
+    blocksize: SupportsIndex | str | None
+    partition_by: str | Sequence[str] | None
+    include_path_column: bool | str
+    include_offset_column: bool | str
     index: str | Sequence[str] | Literal[False] | None
     calculate_divisions: bool
     categories: Sequence[str] | None
     dtype_backend: DtypeBackend | None
-    storage_options: dict[str, Any] | None
-    filesystem: Filesystem
 
 
 class WriteKeywords(TypedDict, total=False):

@@ -1,9 +1,10 @@
-"""`take`: load rows by their numbers, reading only the blocks that hold them."""
+"""Rows by their numbers: `take`, and the numbering and reading that `RecordTable` shares with it."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple, TypeAlias, overload
+from itertools import chain
+from typing import Any, TypeAlias, TypeVar, Unpack, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -12,65 +13,48 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dask_tfrecord.cluster import compute_each
-from dask_tfrecord.dataset.read.partition_columns import values_from_snapshot
 from dask_tfrecord.dataset.read.read_plan import ReadPlan
-from dask_tfrecord.dataset.snapshot.model import Snapshot
-from dask_tfrecord.dataset.snapshot.stamps import are_proven
-from dask_tfrecord.dataset.snapshot.visibility import newest_snapshot
-from dask_tfrecord.errors import SchemaError
-from dask_tfrecord.files.entry import FileEntry
-from dask_tfrecord.files.options import ReadOptions
-from dask_tfrecord.files.reading import count_records
-from dask_tfrecord.files.splits import Partitions, Split, split_at_blocks
-from dask_tfrecord.files.storage.filesystem import Filesystem
-from dask_tfrecord.files.storage.listing import FileInfo, PathLike, table_infos, with_trailing_slash
+from dask_tfrecord.dataset.read.read_task import Partition
+from dask_tfrecord.errors import FileChangedError
+from dask_tfrecord.files.splits import Partitions
+from dask_tfrecord.files.storage.change_check import check_unchanged
+from dask_tfrecord.files.storage.listing import PathLike
 from dask_tfrecord.files.storage.not_found import nothing_at
 from dask_tfrecord.files.storage.redaction import redact_errors
-from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.frames import arrow_to_pandas
+from dask_tfrecord.keywords import ReadKeywords
 from dask_tfrecord.public_functions import public_function
+from dask_tfrecord.read_request import open_columns
 from dask_tfrecord.schema.model import Schema
 
-_Numbers: TypeAlias = npt.NDArray[np.int64]
+Numbers: TypeAlias = npt.NDArray[np.int64]
 
-# Blocks, of about 1 MiB each, that one task reads. Up to this number, all blocks are read without a task.
+Result = TypeVar("Result")
+
+# Stored bytes of a block: what is read for one row.
+BLOCK_BYTES = 1 << 20
+
+# Blocks that one task reads. Up to this number, all blocks are read without a task.
 _BLOCKS_PER_TASK = 16
-
-
-class _BlockRows(NamedTuple):
-    """Rows to read from one block of a file."""
-
-    file: int
-    split: Split
-    rows: _Numbers
 
 
 @overload
 def take(  # type: ignore[overload-overlap]  # a str is a Sequence[str], too
-    path: PathLike,
-    indices: Sequence[int] | npt.ArrayLike,
-    columns: str,
-    *,
-    storage_options: dict[str, Any] | None = None,
-    filesystem: Filesystem = None,
+    path: PathLike, indices: Sequence[int] | npt.ArrayLike, columns: str, **read: Unpack[ReadKeywords]
 ) -> pd.Series: ...
 @overload
 def take(
     path: PathLike,
     indices: Sequence[int] | npt.ArrayLike,
     columns: Sequence[str] | None = None,
-    *,
-    storage_options: dict[str, Any] | None = None,
-    filesystem: Filesystem = None,
+    **read: Unpack[ReadKeywords],
 ) -> pd.DataFrame: ...
 @public_function
 def take(
     path: PathLike,
     indices: Sequence[int] | npt.ArrayLike,
     columns: str | Sequence[str] | None = None,
-    *,
-    storage_options: dict[str, Any] | None = None,
-    filesystem: Filesystem = None,
+    **read: Unpack[ReadKeywords],
 ) -> pd.DataFrame | pd.Series:
     """Load rows of a dataset by their numbers.
 
@@ -83,16 +67,17 @@ def take(
     path : str or path-like
         Directory of a dataset with a snapshot, which `to_tfrecord` or `index` stored.
     indices : sequence of int or bool
-        Row numbers, counted from 0 over the files in the order of `read_tfrecord`. Any order and repeated
+        Row numbers, counted from 0 over the rows in the order of `read_tfrecord`. Any order and repeated
         numbers are allowed. As in NumPy, negative numbers count from the end, and a boolean mask with an
         element for each row selects rows.
     columns : str or list of str, optional
         Columns to load, in this order. A single name that is not in a list returns a Series. By default all
         columns are loaded. An unknown or repeated name raises.
-    storage_options : dict, optional
-        Options for the filesystem, such as credentials.
-    filesystem : fsspec.AbstractFileSystem or pyarrow.fs.FileSystem, optional
-        Filesystem of the path. Pass either this or ``storage_options``.
+    **read
+        Keywords that say which rows there are, as in `read_tfrecord`: ``schema``, ``filters``, ``version``
+        and others. Only rows that pass ``filters`` have numbers, and the columns of the filter are read from
+        all files that may have such rows. If ``on_corrupt`` skips damage, all files are read, and only
+        undamaged records have numbers.
 
     Returns
     -------
@@ -126,119 +111,179 @@ def take(
     >>> dask_tfrecord.take("people", [1], columns="born").tolist()
     [1912]
     """
-    store = with_trailing_slash(Store.at(path, storage_options, filesystem))
-    root = store.public(store.root)
-    newest = newest_snapshot(store)
-    if newest is None:
-        advice = f"dask_tfrecord.index({root!r}) creates a snapshot of files that another tool wrote"
-        raise nothing_at(store, f"the directory has no snapshot, which take() needs to find rows; {advice}")
-    snapshot, files = newest
-    schema = _selected_columns(snapshot.columns, columns)
-    numbers, order = np.unique(_row_numbers(indices, snapshot.records, root), return_inverse=True)
+    plan, schema = open_columns(path, columns, BLOCK_BYTES, read)
+    if plan.version is None:
+        index = f"dask_tfrecord.index({plan.store.public(plan.store.root)!r})"
+        advice = f"{index} creates a snapshot of files that another tool wrote"
+        raise nothing_at(plan.store, f"take() needs a snapshot to find rows, and none is used; {advice}")
+    rows = NumberedRows(plan, schema)
+    numbers = rows.numbers(indices)
     if not schema.fields:
-        return pd.DataFrame(index=pd.RangeIndex(order.size))
-    _check_changed_files(store, snapshot, files)
-    blocks = list(_locate(table_infos(files), snapshot, numbers))
-    table = _read(_dataset(store, snapshot, schema, blocks), blocks)
-    rows = arrow_to_pandas.to_pandas(_ordered(table, order.reshape(-1)), schema)
-    return rows[columns] if isinstance(columns, str) else rows
+        return pd.DataFrame(index=pd.RangeIndex(numbers.size))
+    frame = arrow_to_pandas.to_pandas(rows.read(numbers), schema)
+    return frame[columns] if isinstance(columns, str) else frame
 
 
-def _selected_columns(schema: Schema, columns: str | Sequence[str] | None) -> Schema:
-    if columns is None:
-        return schema
-    names = [columns] if isinstance(columns, str) else list(columns)
-    if len(set(names)) < len(names):
-        raise SchemaError("columns= names a column more than once")
-    return schema.select(names)
+class NumberedRows:
+    """The rows of a read, numbered from 0 in the order of `read_tfrecord`.
+
+    A row has two numbers: among all rows of the result, and among the records of the files. They differ if
+    filters leave out records.
+
+    Parameters
+    ----------
+    plan : ReadPlan
+        The read.
+    schema : Schema
+        The columns that are read.
+
+    Attributes
+    ----------
+    plan : ReadPlan
+        The read of all records that have numbers, with one split in each partition.
+    schema : Schema
+        The columns that are read.
+    starts : numpy.ndarray
+        The number of the first record of each partition, and the number of all records.
+    """
+
+    def __init__(self, plan: ReadPlan, schema: Schema) -> None:
+        check_unchanged(plan.store, plan.pruned_files)
+        plan = _one_split_each(plan)
+        skips = plan.options.damage.skips
+        counts = pc.fill_null(plan.partitions.rows["records"], -1).to_numpy().copy()
+        if plan.filters is not None or skips:
+            counts[:] = -1
+        partition = plan.partitioner(schema if skips else schema.select([]))
+        unknown = np.flatnonzero(counts < 0)
+        masks = _in_tasks(_passing, [partition(at) for at in unknown.tolist()])
+        counts[unknown] = list(map(len, masks))
+        self.plan = plan if skips else replace(plan, filters=None)
+        self.schema = schema
+        self._root = plan.store.public(plan.store.root)
+        self.starts: Numbers = np.cumsum([0, *counts])
+        self._passing: Numbers | None = None
+        if not all(mask.all() for mask in masks):  # only with filters, so there are masks of all partitions
+            self._passing = np.flatnonzero(np.concatenate(masks))
+
+    def __len__(self) -> int:
+        return int(self.starts[-1]) if self._passing is None else len(self._passing)
+
+    def record(self, number: int) -> int:
+        """Return the number of the record of one row.
+
+        Raises
+        ------
+        IndexError
+            If there is no such row.
+        """
+        count = len(self)
+        if not -count <= number < count:
+            raise self._no_row(number)
+        return number % count if self._passing is None else int(self._passing[number])
+
+    def numbers(self, indices: Any) -> Numbers:
+        """Return the numbers of the records of the rows that row numbers or a mask select.
+
+        Raises
+        ------
+        IndexError
+            If there is no such row, or the indices are neither integers nor a mask.
+        """
+        count = len(self)
+        array = np.atleast_1d(np.asarray(indices))
+        if not array.size and array.dtype != bool:
+            array = array.astype(np.int64)
+        if array.ndim > 1 or array.dtype.kind not in "biu":
+            raise IndexError(
+                f"{self._root}: indices must be a list of integers or a boolean mask, not a "
+                f"{array.ndim}-dimensional array of {array.dtype}"
+            )
+        if array.dtype == bool:
+            if len(array) != count:
+                problem = f"the mask has {len(array):,} elements, but the dataset {count:,} rows"
+                raise IndexError(f"{self._root}: {problem}")
+            numbers = np.flatnonzero(array)
+        else:
+            outside = array[(array >= count) | (array < -count)]
+            if outside.size:
+                raise self._no_row(outside[0])
+            numbers = array.astype(np.int64)
+            numbers = np.where(numbers < 0, numbers + count, numbers)
+        return numbers if self._passing is None else self._passing[numbers]
+
+    def _no_row(self, number: Any) -> IndexError:
+        problem = f"index {number} is out of bounds for a dataset of {len(self):,} rows"
+        return IndexError(f"{self._root}: {problem}")
+
+    def read(self, records: Numbers) -> pa.Table:
+        """Read records by their numbers, in the order of the numbers."""
+        rows, order = np.unique(records, return_inverse=True)
+        partition = self.plan.partitioner(self.schema)
+        parts = [
+            (partition(at), of_part - self.starts[at], int(self.starts[at + 1] - self.starts[at]))
+            for at, of_part in self.by_partition(rows)
+        ]
+        empty = pa.Table.from_batches([self.schema.no_rows()])
+        table = pa.concat_tables([empty, *_in_tasks(_selected_rows, parts)])
+        in_order = np.array_equal(order, np.arange(table.num_rows))
+        return table if in_order else table.take(pa.array(order))  # rows in order may be of any size
+
+    def by_partition(self, records: Numbers) -> Iterator[tuple[int, Numbers]]:
+        """Group ascending numbers of records by their partitions."""
+        partitions = np.searchsorted(self.starts, records, side="right") - 1
+        cuts = np.flatnonzero(np.diff(partitions)) + 1
+        groups = np.split(records, cuts) if len(records) else []
+        for first, group in zip([0, *cuts.tolist()], groups, strict=False):
+            yield int(partitions[first]), group
 
 
-def _row_numbers(indices: Any, count: int, root: str) -> _Numbers:
-    """The row numbers, counted from 0, that indices or a mask select."""
-    array = np.atleast_1d(np.asarray(indices))
-    if not array.size and array.dtype != bool:
-        array = array.astype(np.int64)
-    if array.ndim > 1 or array.dtype.kind not in "biu":
-        raise IndexError(
-            f"{root}: indices must be a list of integers or a boolean mask, not a {array.ndim}-dimensional "
-            f"array of {array.dtype}"
-        )
-    if array.dtype == bool:
-        if len(array) != count:
-            raise IndexError(f"{root}: the mask has {len(array):,} elements, but the dataset {count:,} rows")
-        return np.flatnonzero(array)
-    outside = array[(array >= count) | (array < -count)]
-    if outside.size:
-        raise IndexError(f"{root}: index {outside[0]} is out of bounds for a dataset of {count:,} rows")
-    numbers = array.astype(np.int64)
-    return np.where(numbers < 0, numbers + count, numbers)
+def _one_split_each(plan: ReadPlan) -> ReadPlan:
+    """Return the same read, with one split in each partition. Without files, a partition stays empty."""
+    rows, counts = plan.partitions.rows, plan.partitions.counts
+    if not len(rows):
+        return plan
+    partition_of = pa.array(np.repeat(np.arange(len(counts)), counts))
+    return replace(
+        plan,
+        partitions=Partitions(rows, np.arange(len(rows) + 1)),
+        partition_values={name: values.take(partition_of) for name, values in plan.partition_values.items()},
+    )
 
 
-def _check_changed_files(store: Store, snapshot: Snapshot, files: pa.Table) -> None:
-    """Count the records of files that may have changed: they determine the numbers of all later rows."""
-    changed = pc.invert(are_proven(files, snapshot.file_list))
-    unproven = [Split(file) for file in table_infos(files.filter(changed))]
-    if unproven:
-        compute_each(partial(count_records, store, options=ReadOptions()), unproven)
-
-
-def _locate(files: Sequence[FileInfo], snapshot: Snapshot, numbers: _Numbers) -> Iterator[_BlockRows]:
-    """The blocks that hold the rows with these ascending numbers, and the rows to take from each block."""
-    starts = np.cumsum([0, *(entry.records for entry in snapshot.files)])
-    file_of = np.searchsorted(starts, numbers, side="right") - 1
-    for file, rows in _runs(file_of, numbers):
-        splits = _blocks(files[file], snapshot.files[file])
-        firsts = [split.start.record for split in splits]
-        rows = rows - starts[file]
-        for block, block_rows in _runs(np.searchsorted(firsts, rows, side="right") - 1, rows):
-            yield _BlockRows(file, splits[block], block_rows - firsts[block])
-
-
-def _blocks(file: FileInfo, entry: FileEntry) -> tuple[Split, ...]:
-    return split_at_blocks(replace(file, size=entry.bytes), entry, entry.blocks[1:])
-
-
-def _runs(keys: _Numbers, numbers: _Numbers) -> Iterator[tuple[int, _Numbers]]:
-    """Group adjacent numbers with equal keys."""
-    if not len(keys):
-        return
-    cuts = np.flatnonzero(np.diff(keys)) + 1
-    for first, group in zip([0, *cuts], np.split(numbers, cuts), strict=True):
-        yield int(keys[first]), group
-
-
-def _dataset(store: Store, snapshot: Snapshot, schema: Schema, blocks: Sequence[_BlockRows]) -> ReadPlan:
-    """A dataset with a partition for each block."""
-    files = pa.array([block.file for block in blocks], pa.int64())
-    values = {name: column.take(files) for name, column in values_from_snapshot(snapshot, schema).items()}
-    whole = len(schema.fields) == len(snapshot.columns.fields)
-    options = ReadOptions(extra="raise" if whole else "ignore")
-    partitions = Partitions.of([block.split] for block in blocks)
-    return ReadPlan(store, partitions, schema, options, values)
-
-
-def _read(dataset: ReadPlan, blocks: Sequence[_BlockRows]) -> pa.Table:
-    """Read the selected rows of all blocks, in the order of the dataset."""
-    parts = [(dataset.partition(number, dataset.schema), block.rows) for number, block in enumerate(blocks)]
+def _in_tasks(function: Callable[[Any], Result], parts: Sequence[Any]) -> list[Result]:
+    """Call a function with each part, in tasks if there are many parts."""
     if len(parts) <= _BLOCKS_PER_TASK:
-        return _read_blocks(dataset.schema, parts)
+        return _call_each(function, parts)
     tasks = [parts[start : start + _BLOCKS_PER_TASK] for start in range(0, len(parts), _BLOCKS_PER_TASK)]
-    return pa.concat_tables(compute_each(partial(_read_blocks, dataset.schema), tasks))
-
-
-def _ordered(table: pa.Table, order: _Numbers) -> pa.Table:
-    """Reorder the rows. Rows already in order are returned unchanged, whatever their size."""
-    return table if np.array_equal(order, np.arange(table.num_rows)) else table.take(pa.array(order))
+    return list(chain.from_iterable(compute_each(partial(_call_each, function), tasks)))
 
 
 @redact_errors
-def _read_blocks(schema: Schema, parts: Sequence[tuple[Any, _Numbers]]) -> pa.Table:
-    tables = [_selected_rows(partition.read(), rows) for partition, rows in parts]
-    return pa.concat_tables([pa.Table.from_batches([schema.no_rows()]), *tables])
+def _call_each(function: Callable[[Any], Result], parts: Sequence[Any]) -> list[Result]:
+    return list(map(function, parts))
 
 
-def _selected_rows(table: pa.Table, rows: _Numbers) -> pa.Table:
+def _passing(partition: Partition) -> npt.NDArray[np.bool_]:
+    """Read what the filters need, and return for each record True if it passes.
+
+    Where damage is skipped, only rows that pass have numbers: other columns could lose other records.
+    """
+    predicate = partition.filters
+    if predicate is None or partition.options.damage.skips:
+        return np.ones(partition.read().num_rows, bool)
+    schema = replace(partition.schema, fields=partition.filter_fields)
+    table = replace(partition, schema=schema, filters=None, filter_fields=()).read()
+    return np.asarray(pc.fill_null(predicate.mask(table), False))
+
+
+def _selected_rows(part: tuple[Partition, Numbers, int]) -> pa.Table:
     """Select ascending rows with a mask: Arrow's `take` would join chunks, which may be too large."""
-    mask = np.zeros(table.num_rows, bool)
+    partition, rows, count = part
+    table = partition.read()
+    if table.num_rows != count:
+        problem = f"{table.num_rows:,} records were read where {count:,} were counted before"
+        raise FileChangedError(problem, path=partition.file_names)
+    mask = np.zeros(count, bool)
     mask[rows] = True
     return table.filter(pa.array(mask))

@@ -23,12 +23,12 @@ from dask_tfrecord.dataset.read.request import Infer, ReadRequest
 from dask_tfrecord.dataset.snapshot.model import Snapshot
 from dask_tfrecord.dataset.write.destination import destination
 from dask_tfrecord.dataset.write.neighbours import refuse_other_files
-from dask_tfrecord.errors import TFRecordError
+from dask_tfrecord.errors import SchemaError, TFRecordError
 from dask_tfrecord.files.damage import DamagePolicy, OnCorrupt, check_policy, check_quarantine_path
 from dask_tfrecord.files.options import Extra, ReadOptions
 from dask_tfrecord.files.storage.filesystem import Filesystem
 from dask_tfrecord.files.storage.listing import PathLike
-from dask_tfrecord.keywords import AnyCompression, AnyRecordType, AnySchema
+from dask_tfrecord.keywords import AnyCompression, AnyRecordType, AnySchema, ReadKeywords
 from dask_tfrecord.public_functions import READ_PARAMETERS
 from dask_tfrecord.schema.model import Schema
 
@@ -112,6 +112,37 @@ def open_request(path: Any, request: ReadRequest) -> ReadPlan:
         check_quarantine_path(quarantine, found.store)
         refuse_other_files(quarantine)
     return found
+
+
+def open_columns(
+    path: Any, columns: str | Sequence[str] | None, blocksize: int | None, read: ReadKeywords
+) -> tuple[ReadPlan, Schema]:
+    """Open a path, and return the read and the columns that the caller names, in their order.
+
+    Parameters
+    ----------
+    path, columns, read
+        As in `read_tfrecord`.
+    blocksize : int, optional
+        Stored bytes of a partition; None makes a partition of each file.
+    """
+    plan = open_request(path, read_request(columns, blocksize=blocksize, **read))
+    if columns is None:
+        return plan, plan.schema
+    return plan, plan.schema.select(existing_names(plan.schema, "columns", columns))
+
+
+def existing_names(schema: Schema, keyword: str, value: Any) -> list[str]:
+    """Return the columns that a keyword names. An unknown or repeated name raises."""
+    names = arguments.names(keyword, value)
+    try:
+        schema.select(names)
+    except SchemaError as error:
+        raise SchemaError(f"{keyword}={value!r}: {error}") from None
+    repeated = sorted({name for name in names if names.count(name) > 1})
+    if repeated:
+        raise SchemaError(f"{keyword}= names {', '.join(map(repr, repeated))} more than once")
+    return names
 
 
 def _damage_policy(

@@ -21,9 +21,9 @@ from dask_tfrecord.files.options import Extra
 from dask_tfrecord.files.storage.filesystem import Filesystem
 from dask_tfrecord.files.storage.listing import PathLike
 from dask_tfrecord.frames.arrow_to_pandas import numpy_names
-from dask_tfrecord.keywords import AnyCompression, AnyRecordType, AnySchema, DtypeBackend, ReadKeywords
+from dask_tfrecord.keywords import AnyCompression, AnyRecordType, AnySchema, CollectionKeywords, DtypeBackend
 from dask_tfrecord.public_functions import public_function
-from dask_tfrecord.read_request import open_request, read_request
+from dask_tfrecord.read_request import existing_names, open_request, read_request
 from dask_tfrecord.schema.model import Field, Schema
 
 logger = logging.getLogger(__name__)
@@ -31,14 +31,14 @@ logger = logging.getLogger(__name__)
 
 @overload
 def read_tfrecord(
-    path: PathLike | Sequence[PathLike], *, columns: str, **keywords: Unpack[ReadKeywords]
+    path: PathLike | Sequence[PathLike], *, columns: str, **keywords: Unpack[CollectionKeywords]
 ) -> dd.Series: ...
 @overload
 def read_tfrecord(
     path: PathLike | Sequence[PathLike],
     *,
     columns: Sequence[str] | None = None,
-    **keywords: Unpack[ReadKeywords],
+    **keywords: Unpack[CollectionKeywords],
 ) -> dd.DataFrame: ...
 @public_function
 def read_tfrecord(
@@ -319,7 +319,7 @@ def read_tfrecord(
 
     if categories is not None:
         dataset = replace(dataset, schema=_with_categories(dataset.schema, categories))
-    names = None if columns is None else _existing_names(dataset.schema, "columns", columns)
+    names = None if columns is None else existing_names(dataset.schema, "columns", columns)
     levels = _index_levels(dataset, index, names)
     divisions = _divisions(dataset, levels) if calculate_divisions else None
     numpy = _numpy_columns(dataset, schema) if dtype_backend == "numpy" else []
@@ -333,7 +333,7 @@ def _index_levels(dataset: ReadPlan, index: Any, columns: Sequence[str] | None) 
     """The columns that become the index and the names of its levels, from ``index=`` or the snapshot."""
     if index is None:
         return tuple(level for level in dataset.index if level[0] not in (columns or ()))
-    names = [] if index is False else _existing_names(dataset.schema, "index", index)
+    names = [] if index is False else existing_names(dataset.schema, "index", index)
     for item in dataset.schema.select(names).fields:
         if columns is not None and item.name in columns:
             raise SchemaError(
@@ -380,7 +380,7 @@ def _with_categories(schema: Schema, categories: Any) -> Schema:
     """Make the columns that ``categories=`` names dictionary columns."""
     # Dask's own readers also take a mapping of column to number of categories.
     names = list(categories) if isinstance(categories, Mapping) else categories
-    names = _existing_names(schema, "categories", names)
+    names = existing_names(schema, "categories", names)
     return replace(
         schema, fields=tuple(_categorical(item) if item.name in names else item for item in schema.fields)
     )
@@ -396,16 +396,3 @@ def _categorical(item: Field) -> Field:
             advice="leave the column out of categories=",
         )
     return replace(item, type=pa.dictionary(pa.int32(), item.type))
-
-
-def _existing_names(schema: Schema, keyword: str, value: Any) -> list[str]:
-    """The columns that a keyword names. An unknown or repeated name raises."""
-    names = arguments.names(keyword, value)
-    try:
-        schema.select(names)
-    except SchemaError as error:
-        raise SchemaError(f"{keyword}={value!r}: {error}") from None
-    repeated = sorted({name for name in names if names.count(name) > 1})
-    if repeated:
-        raise SchemaError(f"{keyword}= names {', '.join(map(repr, repeated))} more than once")
-    return names

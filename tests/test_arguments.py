@@ -13,7 +13,7 @@ import pytest
 
 from dask_tfrecord import SchemaError, TFRecordError, read_tfrecord, to_tfrecord
 from dask_tfrecord.dataset.snapshot.model import Snapshot
-from dask_tfrecord.keywords import ReadKeywords, WriteKeywords
+from dask_tfrecord.keywords import CollectionKeywords, WriteKeywords
 from dask_tfrecord.schema.type_names import arrow_type
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -375,7 +375,7 @@ def test_secrets_in_options_of_a_wrong_type_are_not_shown(ddf: dd.DataFrame, roo
 
 
 def test_type_checkers_know_all_keywords() -> None:
-    assert {*ReadKeywords.__annotations__, "path", "columns"} == {
+    assert {*CollectionKeywords.__annotations__, "path", "columns"} == {
         *inspect.signature(read_tfrecord).parameters
     }
     known = {*WriteKeywords.__annotations__, "ddf", "path", "compute"}

@@ -1,5 +1,6 @@
 """`take`: rows by their numbers, from no more bytes than the blocks that hold them."""
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +52,13 @@ def root(
 
 
 pytestmark = [pytest.mark.filterwarnings("ignore:.*TensorFlow"), pytest.mark.usefixtures("one_thread")]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _split_at_every_block() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(random_access, "BLOCK_BYTES", 1)
+        yield
 
 
 @given(st.lists(st.integers(-ROWS, ROWS - 1), max_size=60))

@@ -1,18 +1,15 @@
 """The remedies of an error are arguments that the called function or command accepts."""
 
 import inspect
-import os
 import pickle
 import re
 import shlex
 import shutil
 from collections.abc import Callable
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import dask.dataframe as dd
-import numpy as np
 import oracle
 import pandas as pd
 import pyarrow as pa
@@ -21,11 +18,12 @@ from click.testing import CliRunner
 from inferred import sequence_file
 from oracle import Feature, Record
 from other_writers import fill
+from surfaces import READERS, Surface
 
 import dask_tfrecord
 from dask_tfrecord import TFRecordError, to_tfrecord
 from dask_tfrecord.cli import failures
-from dask_tfrecord.feed import flight, stream
+from dask_tfrecord.feed import stream
 from dask_tfrecord_launcher import main
 
 pytestmark = [
@@ -127,104 +125,29 @@ def _sample_few_files(monkeypatch: pytest.MonkeyPatch) -> None:
 # --- surfaces ----------------------------------------------------------------------------------------------
 
 
-def _served(path: Path, **keywords: Any) -> None:
-    read, write = os.pipe()
-    keywords.setdefault("batch_size", 2)
-    with open(read, "rb") as out, stream.serve(path, f"fd://{write}", **keywords) as server:
-        out.read()
-        server.wait(1)
-        for error in server.errors:
-            raise error
-
-
-def _flown(path: Path, **keywords: Any) -> None:
-    with flight.serve(path, **keywords) as server:
-        list(server._plan.batches())
-
-
-def _tensors(path: Path, **keywords: Any) -> None:
-    from dask_tfrecord.feed.tensorflow import tensorflow_dataset
-
-    plan = tensorflow_dataset(path, 2, engine="ours", **keywords)
-    assert plan is not None
-
-
-def _spec(path: Path, **keywords: Any) -> None:
-    from dask_tfrecord.feed.tensorflow import feature_spec
-
-    feature_spec(path, **keywords)
-
-
-def _keras(path: Path, **keywords: Any) -> None:
-    from dask_tfrecord.feed.keras import TFRecordPyDataset
-
-    batches = TFRecordPyDataset(path, 2, **keywords)
-    for number in range(len(batches)):
-        batches[number]
-
-
-def _table(path: Path, **keywords: Any) -> None:
-    table = dask_tfrecord.RecordTable(path, **keywords)
-    for number in range(len(table)):
-        table[number]
-
-
-def _take(path: Path, **keywords: Any) -> None:
-    rows = dask_tfrecord.Snapshot.open(path).records
-    dask_tfrecord.take(path, np.arange(rows), **keywords)
-
-
 def _read_lazily(path: Path) -> dd.DataFrame:
     """Read without a sample, so that the records raise when they are computed."""
     return dask_tfrecord.read_tfrecord(path, schema=pa.schema({"a": pa.int64()}), record_type="example")
 
 
-SURFACES: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
-    "compute": (dask_tfrecord.read_tfrecord, lambda p, **k: dask_tfrecord.read_tfrecord(p, **k).compute()),
-    "len": (dask_tfrecord.read_tfrecord, lambda p, **k: len(dask_tfrecord.read_tfrecord(p, **k))),
-    "iter_batches": (dask_tfrecord.iter_batches, lambda p, **k: list(dask_tfrecord.iter_batches(p, **k))),
-    "iter_batches of a collection": (
-        dask_tfrecord.iter_batches,
-        lambda p, **k: list(dask_tfrecord.iter_batches(_read_lazily(p), **k)),
+SURFACES = READERS | {
+    "iter_batches of a collection": Surface(
+        dask_tfrecord.iter_batches, lambda p, **k: list(dask_tfrecord.iter_batches(_read_lazily(p), **k))
     ),
-    "take": (dask_tfrecord.take, _take),
-    "RecordTable": (dask_tfrecord.RecordTable, _table),
-    "TFRecordPyDataset": (lambda path, missing, columns: None, _keras),
-    "tensorflow_dataset": (lambda path, missing, columns, engine, lists: None, _tensors),
-    "feature_spec": (lambda path, missing, columns, lists: None, _spec),
-    "stream.serve": (stream.serve, _served),
-    "flight.serve": (flight.serve, _flown),
-    "write_feather": (
-        stream.write_feather,
-        lambda p, **k: stream.write_feather(p, p.with_name("x.feather"), **k),
+    "export": Surface(dask_tfrecord.export, lambda p, **k: dask_tfrecord.export(p, "tfds", **k)),
+    "index": Surface(dask_tfrecord.index, dask_tfrecord.index),
+    "verify": Surface(dask_tfrecord.verify, dask_tfrecord.verify),
+    "exists": Surface(dask_tfrecord.exists, dask_tfrecord.exists),
+    "cleanup": Surface(dask_tfrecord.cleanup, dask_tfrecord.cleanup),
+    "Snapshot.open": Surface(dask_tfrecord.Snapshot.open, dask_tfrecord.Snapshot.open),
+    "to_tfrecord": Surface(
+        dask_tfrecord.to_tfrecord, lambda p, **k: to_tfrecord(_read_lazily(p), p.with_name("again"), **k)
     ),
-    "export": (dask_tfrecord.export, lambda p, **k: dask_tfrecord.export(p, "tfds", **k)),
-    "index": (dask_tfrecord.index, dask_tfrecord.index),
-    "verify": (dask_tfrecord.verify, dask_tfrecord.verify),
-    "exists": (dask_tfrecord.exists, dask_tfrecord.exists),
-    "cleanup": (dask_tfrecord.cleanup, dask_tfrecord.cleanup),
-    "Snapshot.open": (dask_tfrecord.Snapshot.open, dask_tfrecord.Snapshot.open),
-    "to_tfrecord": (
-        dask_tfrecord.to_tfrecord,
-        lambda p, **k: to_tfrecord(_read_lazily(p), p.with_name("again"), **k),
-    ),
-    "overwritten": (
+    "overwritten": Surface(
         dask_tfrecord.to_tfrecord,
         lambda p, **k: to_tfrecord(dd.from_dict({"a": [1]}, npartitions=1), p, **k),
     ),
 }
-
-if find_spec("torch"):
-    from dask_tfrecord.feed.torch import TFRecordBatches, TFRecordTable
-
-    def _torch_table(path: Path, **keywords: Any) -> None:
-        table = TFRecordTable(path, **keywords)
-        table.__getitems__(range(len(table)))
-
-    SURFACES |= {
-        "TFRecordBatches": (TFRecordBatches, lambda p, **k: list(TFRecordBatches(p, 2, **k))),
-        "TFRecordTable": (TFRecordTable, _torch_table),
-    }
 CHANGES = {"index", "cleanup", "export", "overwritten"}
 
 

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from threading import RLock
-from typing import Any, Literal, NamedTuple, Self, get_args
+from typing import Any, Literal, NamedTuple, Self, Unpack, get_args
 
 import pyarrow as pa
 
@@ -19,7 +19,7 @@ from dask_tfrecord.errors import TFRecordError, calling
 from dask_tfrecord.feed.epoch_order import Order, Uneven, checked_shard, order_rows, read_slices
 from dask_tfrecord.feed.numpy_columns import one_chunk
 from dask_tfrecord.feed.sources import Source, as_source
-from dask_tfrecord.files.storage.filesystem import Filesystem
+from dask_tfrecord.keywords import ReadKeywords
 from dask_tfrecord.public_functions import public_function
 
 BatchMode = Literal["keep", "drop", "auto"]
@@ -56,9 +56,7 @@ def iter_batches(
     uneven: Uneven = "keep",
     prefetch: int = 2,
     start: dict[str, Any] | None = None,
-    schema: Any = None,
-    storage_options: dict[str, Any] | None = None,
-    filesystem: Filesystem = None,
+    **read: Unpack[ReadKeywords],
 ) -> "Batches":
     """Iterate over a dataset or a Dask collection as Arrow record batches.
 
@@ -94,8 +92,10 @@ def iter_batches(
     start : dict, optional
         The `Batches.state` of an earlier iteration with the same arguments. Iteration goes on with the batch
         that followed it.
-    schema, storage_options, filesystem
-        As in `read_tfrecord`; for paths only.
+    **read
+        Keywords that say which rows of a path are read, as in `read_tfrecord`: ``schema``, ``filters``,
+        ``version`` and others. ``max_corrupt`` applies to each block. If ``filters`` or ``on_corrupt`` leave
+        out rows, the call counts the others: it reads the columns of the filter, or all columns.
 
     Returns
     -------
@@ -131,9 +131,7 @@ def iter_batches(
         shuffle_buffer=shuffle_buffer,
         uneven=uneven,
         prefetch=prefetch,
-        schema=schema,
-        storage_options=storage_options,
-        filesystem=filesystem,
+        **read,
     )
     return plan.batches(epoch, shard, start=start)
 
@@ -149,9 +147,7 @@ def plan_batches(
     shuffle_buffer: int = 65_536,
     uneven: Uneven = "keep",
     prefetch: int = 2,
-    schema: Any = None,
-    storage_options: dict[str, Any] | None = None,
-    filesystem: Filesystem = None,
+    **read: Unpack[ReadKeywords],
 ) -> "Plan":
     """Open a source for the batches of any epoch and shard; see `iter_batches`.
 
@@ -163,14 +159,8 @@ def plan_batches(
     arguments.choice("batch_mode", batch_mode, get_args(BatchMode))
     arguments.choice("uneven", uneven, get_args(Uneven))
     arguments.count("shuffle", shuffle, 0)
-    opened = as_source(
-        source,
-        columns,
-        blocksize=_SEQUENTIAL_BYTES if shuffle is None else _SHUFFLED_BYTES,
-        schema=schema,
-        storage_options=storage_options,
-        filesystem=filesystem,
-    )
+    blocksize = _SEQUENTIAL_BYTES if shuffle is None else _SHUFFLED_BYTES
+    opened = as_source(source, columns, blocksize, read)
     return Plan(opened, batch_size, batch_mode, shuffle, shuffle_buffer, uneven, prefetch, surface)
 
 
@@ -266,7 +256,7 @@ class Batches:
             position = self._position
             table = self.next_table()
             try:
-                return _as_batch(table, self.schema)
+                return as_batch(table, self.schema)
             except BaseException:  # also an interrupt: the next call returns the same rows
                 self._stop()
                 self._position = position
@@ -438,8 +428,8 @@ def _joined(tables: list[pa.Table]) -> pa.Table:
     return table.unify_dictionaries() if has_categories else table
 
 
-def _as_batch(table: pa.Table, schema: pa.Schema) -> pa.RecordBatch:
-    """A table as one batch. A column that is in one chunk is not copied."""
+def as_batch(table: pa.Table, schema: pa.Schema) -> pa.RecordBatch:
+    """Return a table as one batch. A column that is in one chunk is not copied."""
     try:
         columns = [one_chunk(column) for column in table.columns]
     except pa.ArrowInvalid as error:

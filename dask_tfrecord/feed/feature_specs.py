@@ -3,18 +3,20 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, Unpack
 
 import pyarrow as pa
 import tensorflow as tf
 
+from dask_tfrecord.codec import MAX_RECORD_BYTES
 from dask_tfrecord.dataset.read.read_plan import ReadPlan
-from dask_tfrecord.errors import SchemaError
+from dask_tfrecord.errors import SchemaError, TFRecordError
 from dask_tfrecord.feed.numpy_columns import checked_missing, missing_integers
-from dask_tfrecord.feed.sources import open_to_feed, selected_schema
-from dask_tfrecord.files.storage.filesystem import Filesystem
+from dask_tfrecord.feed.sources import checked_names
 from dask_tfrecord.files.storage.listing import PathLike
+from dask_tfrecord.keywords import ReadKeywords
 from dask_tfrecord.public_functions import public_function
+from dask_tfrecord.read_request import open_columns
 from dask_tfrecord.schema.model import Field, Schema
 from dask_tfrecord.schema.storage_types import innermost, value_type
 
@@ -94,8 +96,7 @@ def feature_spec(
     *,
     missing: Mapping[str, Any] | None = None,
     lists: Lists = "ragged",
-    storage_options: dict[str, Any] | None = None,
-    filesystem: Filesystem = None,
+    **read: Unpack[ReadKeywords],
 ) -> FeatureSpec:
     """Derive the spec with which TensorFlow's own parser reads a dataset.
 
@@ -110,10 +111,9 @@ def feature_spec(
         binary columns.
     lists : "ragged", "padded" or "sparse", default "ragged"
         What a list column becomes.
-    storage_options : dict, optional
-        Passed to the filesystem.
-    filesystem : fsspec.AbstractFileSystem or pyarrow.fs.FileSystem, optional
-        Filesystem of the path. Pass either this or ``storage_options``.
+    **read
+        Keywords that say which rows are read, as in `read_tfrecord`: ``schema``, ``filters``, ``version`` and
+        others.
 
     Returns
     -------
@@ -139,9 +139,23 @@ def feature_spec(
         'y': tf.io.FixedLenFeature(shape=[], dtype=tf.string),
     }
     """
-    dataset = open_to_feed(path, columns, storage_options=storage_options, filesystem=filesystem)
-    schema = selected_schema(dataset, columns)
+    dataset, schema = open_columns(path, checked_names(columns), None, read)
+    if problem := unlike_tensorflow(dataset):
+        raise TFRecordError(f"TensorFlow's own parser cannot {problem}", advice="leave the keyword out")
     return spec_of(dataset, schema, checked_missing(missing, schema.names), lists)
+
+
+def unlike_tensorflow(dataset: ReadPlan) -> str | None:
+    """Return what a read does that TensorFlow's own reader does not do; None if both read the same rows."""
+    options, no_columns = dataset.options, dataset.schema.select([])
+    partition = dataset.partitioner(no_columns)
+    if options.damage.skips:
+        return "skip damaged records, as on_corrupt= asks"
+    if options.max_record_bytes < MAX_RECORD_BYTES:
+        return "limit the bytes of a record, as max_record_bytes= asks"
+    if any(partition(number).filters is not None for number in range(dataset.npartitions)):
+        return "leave out some rows of a file, as filters= asks"
+    return None
 
 
 def spec_of(dataset: ReadPlan, schema: Schema, missing: Mapping[str, Any], lists: Lists) -> FeatureSpec:

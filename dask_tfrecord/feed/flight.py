@@ -3,7 +3,7 @@
 import json
 import socket
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, Unpack
 from urllib.parse import urlsplit
 
 import pyarrow as pa
@@ -11,7 +11,7 @@ from pyarrow import flight
 
 from dask_tfrecord.errors import TFRecordError
 from dask_tfrecord.feed.batches import Batches, BatchMode, Plan, plan_batches
-from dask_tfrecord.files.storage.filesystem import Filesystem
+from dask_tfrecord.keywords import ReadKeywords
 from dask_tfrecord.public_functions import public_function
 
 
@@ -27,9 +27,7 @@ def serve(
     shuffle: int | None = None,
     shuffle_buffer: int = 65_536,
     prefetch: int = 2,
-    schema: Any = None,
-    storage_options: dict[str, Any] | None = None,
-    filesystem: Filesystem = None,
+    **read: Unpack[ReadKeywords],
 ) -> "FlightServer":
     """Serve a dataset or a Dask collection by Arrow Flight.
 
@@ -45,7 +43,7 @@ def serve(
         read the rows, so use other hosts only in a network that you trust.
     shards : int, default 1
         How many endpoints share the rows.
-    batch_size, columns, batch_mode, shuffle, shuffle_buffer, prefetch, schema, storage_options, filesystem
+    batch_size, columns, batch_mode, shuffle, shuffle_buffer, prefetch, **read
         As in `iter_batches`.
 
     Returns
@@ -78,9 +76,7 @@ def serve(
         shuffle=shuffle,
         shuffle_buffer=shuffle_buffer,
         prefetch=prefetch,
-        schema=schema,
-        storage_options=storage_options,
-        filesystem=filesystem,
+        **read,
     )
     plan.batches(0, (0, shards))  # raises if there are more shards than rows
     try:

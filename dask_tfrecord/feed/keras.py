@@ -1,7 +1,7 @@
 """Keras 3: a `PyDataset` of batches, with a new order of all rows in each epoch."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Unpack
 
 import keras
 import numpy as np
@@ -10,8 +10,8 @@ from dask_tfrecord import arguments
 from dask_tfrecord.errors import SchemaError, calling
 from dask_tfrecord.feed.numpy_columns import Array, Ragged, checked_missing, numpy_columns
 from dask_tfrecord.feed.record_table import RecordTable
-from dask_tfrecord.files.storage.filesystem import Filesystem
 from dask_tfrecord.files.storage.listing import PathLike
+from dask_tfrecord.keywords import ReadKeywords
 from dask_tfrecord.public_functions import public_function
 
 
@@ -36,12 +36,11 @@ class TFRecordPyDataset(keras.utils.PyDataset):
         orders of the uninterrupted run.
     missing : mapping of str to value, optional
         What takes the place of null; see `dask_tfrecord.feed.numpy_columns.numpy_columns`.
-    storage_options : dict, optional
-        Passed to the filesystem.
-    filesystem : fsspec.AbstractFileSystem or pyarrow.fs.FileSystem, optional
-        Filesystem of the path. Pass either this or ``storage_options``.
     workers, use_multiprocessing, max_queue_size
         As in `keras.utils.PyDataset`. Threads share the dataset.
+    **read
+        Keywords that say which rows are read, as in `read_tfrecord`: ``schema``, ``filters``, ``version`` and
+        others.
 
     Raises
     ------
@@ -72,11 +71,10 @@ class TFRecordPyDataset(keras.utils.PyDataset):
         shuffle: int | None = None,
         epoch: int = 0,
         missing: Mapping[str, Any] | None = None,
-        storage_options: dict[str, Any] | None = None,
-        filesystem: Filesystem = None,
         workers: int = 1,
         use_multiprocessing: bool = False,
         max_queue_size: int = 10,
+        **read: Unpack[ReadKeywords],
     ) -> None:
         super().__init__(workers, use_multiprocessing, max_queue_size)
         arguments.count("batch_size", batch_size)
@@ -85,7 +83,7 @@ class TFRecordPyDataset(keras.utils.PyDataset):
         names = None if columns is None else arguments.names("columns", columns)
         if names is not None and label is not None and label not in names:
             names.append(label)
-        self.table = RecordTable(path, names, storage_options=storage_options, filesystem=filesystem)
+        self.table = RecordTable(path, names, **read)
         self._features = columns
         self._label = label
         self._batch_size = batch_size

@@ -80,13 +80,13 @@ def find_offsets(dataset: ReadPlan, splits: Sequence[Split]) -> list[Offsets | N
         known = stored.get(group[0].file.path)
         if known is not None:
             return [_of_split(known, split) for split in group]
-        if not dataset.store.local:
+        if not dataset.store.local or dataset.options.compression not in ("infer", None):
             return [None] * len(group)
         with open(group[0].file.path, "rb") as file:
             if detect(file.read(HEADER_BYTES)) is not None:
                 return [None] * len(group)
         data = memoryview(pa.memory_map(group[0].file.path).read_buffer())
-        return [_scan(dataset.store, split, data) for split in group]
+        return [_scan(dataset.store, dataset.options, split, data) for split in group]
 
     with ThreadPoolExecutor(_THREADS) as pool:
         found = pool.map(find, (group for _, group in _by_file(splits)))
@@ -103,17 +103,18 @@ def _of_split(offsets: Offsets, split: Split) -> Offsets:
     return offsets[start:] if split.stop is None else offsets[start : split.stop.record + 1]
 
 
-def _scan(store: Store, split: Split, data: memoryview) -> Offsets:
+def _scan(store: Store, options: ReadOptions, split: Split, data: memoryview) -> Offsets:
     """The offsets in its file of the records of a split, and its end."""
     start = split.start.offset
     stop = len(data) if split.stop is None else split.stop.offset
-    offsets = _offsets(store, split, data[start:stop])
+    offsets = _offsets(store, options, split, data[start:stop])
     offsets += start
     return offsets
 
 
-def _offsets(store: Store, split: Split, data: memoryview) -> Offsets:
-    scanned = scan(data, final=True, offsets=True, verify_crc=False)
+def _offsets(store: Store, options: ReadOptions, split: Split, data: memoryview) -> Offsets:
+    limit = options.max_record_bytes
+    scanned = scan(data, final=True, offsets=True, verify_crc=False, max_record_bytes=limit)
     if scanned.damage is not None:
         error = scanned.damage.error((), 0, split.start.content)
         raise locate_error(error, store.public(split.file.path), split.start.record)
@@ -132,7 +133,7 @@ def read_block(store: Store, options: ReadOptions, split: Split) -> Records:
                 window.advance(len(view))
     except TFRecordError as error:
         raise locate_error(error, path, split.start.record) from None
-    return Records(pa.py_buffer(data), _offsets(store, split, memoryview(data)))
+    return Records(pa.py_buffer(data), _offsets(store, options, split, memoryview(data)))
 
 
 # -- Storing -------------------------------------------------------------------------------------------------

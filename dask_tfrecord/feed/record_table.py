@@ -10,7 +10,7 @@ import threading
 from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
-from typing import Any, overload
+from typing import Any, Unpack, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -19,24 +19,21 @@ import pyarrow as pa
 from dask_tfrecord.codec import Decoder
 from dask_tfrecord.dataset.read.read_plan import ReadPlan
 from dask_tfrecord.errors import FileChangedError, TFRecordError, calling
+from dask_tfrecord.feed.batches import as_batch
 from dask_tfrecord.feed.record_offsets import Records, find_offsets, read_block, store_offsets
-from dask_tfrecord.feed.sources import count_rows, open_to_feed, selected_schema, usable_after_fork
+from dask_tfrecord.feed.sources import checked_names, usable_after_fork
 from dask_tfrecord.files.damage import locate_error
-from dask_tfrecord.files.splits import Split
 from dask_tfrecord.files.storage.change_check import check_unchanged
-from dask_tfrecord.files.storage.filesystem import Filesystem
 from dask_tfrecord.files.storage.listing import PathLike
 from dask_tfrecord.files.storage.store import Store
+from dask_tfrecord.keywords import ReadKeywords
 from dask_tfrecord.public_functions import public_function
+from dask_tfrecord.random_access import BLOCK_BYTES, NumberedRows, Numbers
+from dask_tfrecord.read_request import open_columns
 from dask_tfrecord.schema.storage_values import load
-
-# Blocks of a dataset: what is decompressed for one record of a compressed file.
-_BLOCK_BYTES = 1 << 20
 
 # Decompressed blocks that a table keeps.
 _KEPT_BLOCKS = 32
-
-_Numbers = npt.NDArray[np.int64]
 
 
 class RecordTable:
@@ -49,8 +46,11 @@ class RecordTable:
         file costs a block of about 1 MiB if `to_tfrecord` wrote the file, else the whole file.
     columns : str or list of str, optional
         The columns to read, in this order. All columns by default.
-    schema, storage_options, filesystem
-        As in `read_tfrecord`.
+    **read
+        Keywords that say which rows there are, as in `read_tfrecord`: ``schema``, ``filters``, ``version``
+        and others. Only rows that pass ``filters`` have numbers: to open the table, the columns of the filter
+        are read from all files that may have such rows. If ``on_corrupt`` skips damage, all files are read to
+        open the table, only undamaged records have numbers, and a record costs a whole block.
 
     Attributes
     ----------
@@ -90,34 +90,17 @@ class RecordTable:
         self,
         path: PathLike | Sequence[PathLike],
         columns: str | Sequence[str] | None = None,
-        *,
-        schema: Any = None,
-        storage_options: dict[str, Any] | None = None,
-        filesystem: Filesystem = None,
+        **read: Unpack[ReadKeywords],
     ) -> None:
-        dataset = open_to_feed(
-            path,
-            columns,
-            blocksize=_BLOCK_BYTES,
-            schema=schema,
-            storage_options=storage_options,
-            filesystem=filesystem,
-        )
-        self._dataset = dataset
-        self._schema = selected_schema(dataset, columns)
+        plan, self._schema = open_columns(path, checked_names(columns), BLOCK_BYTES, read)
+        self._rows = NumberedRows(plan, self._schema)
         self._stored = self._schema.select(
-            name for name in self._schema.names if name not in dataset.partition_values
+            name for name in self._schema.names if name not in plan.partition_values
         )
-        self._allowed = dataset.partition(0, self._schema).allowed_features
-        self._splits, partitions = _splits(dataset)
-        self._partition_of_split = np.array(partitions, np.int64)
-        self._offsets = find_offsets(dataset, self._splits)
-        counts = [
-            len(offsets) - 1 if offsets is not None else split.records or 0
-            for split, offsets in zip(self._splits, self._offsets, strict=True)
-        ]
-        self._first = np.cumsum([0, *counts])
-        self._firsts: list[int] = self._first.tolist()  # `bisect` is faster for one number
+        self._allowed = plan.partition(0, self._schema).allowed_features
+        self._splits = [split for splits in self._rows.plan.partitions for split in splits]
+        self._offsets = find_offsets(self._rows.plan, self._splits)
+        self._firsts: list[int] = self._rows.starts.tolist()  # `bisect` is faster for one number
         self._prepare()
 
     def _prepare(self) -> None:
@@ -137,6 +120,10 @@ class RecordTable:
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
         self._prepare()
+
+    @property
+    def _dataset(self) -> ReadPlan:
+        return self._rows.plan
 
     @calling(__init__)
     def store_offsets(self) -> str:
@@ -178,7 +165,7 @@ class RecordTable:
         return store_offsets(self._dataset, self._splits, self._offsets)
 
     def __len__(self) -> int:
-        return self._firsts[-1]
+        return len(self._rows)
 
     def __repr__(self) -> str:
         store = self._dataset.store
@@ -212,8 +199,9 @@ class RecordTable:
 
         Parameters
         ----------
-        indices : sequence of int
-            Numbers of records, in any order, also repeatedly. Negative numbers count from the end.
+        indices : sequence of int or bool
+            Numbers of records, in any order, also repeatedly. Negative numbers count from the end. A boolean
+            mask with an element for each record selects records.
 
         Returns
         -------
@@ -223,15 +211,14 @@ class RecordTable:
         Raises
         ------
         IndexError
-            If there is no such record, or the indices are not integers.
+            If there is no such record, or the indices are neither integers nor a mask.
         FileChangedError
             If a file was rewritten since the table was made.
         """
-        numbers = _row_numbers(indices)
-        outside = numbers[(numbers >= len(self)) | (numbers < -len(self))]
-        if outside.size:
-            raise IndexError(f"record {outside[0]:,} of a table of {len(self):,} records")
-        numbers = np.where(numbers < 0, numbers + len(self), numbers)
+        numbers = self._rows.numbers(indices)
+        if self._dataset.options.damage.skips:
+            self._check_unchanged([])
+            return as_batch(self._rows.read(numbers), self.schema)
         if not numbers.size:
             return self._schema.no_rows()
         rows, order = np.unique(numbers, return_inverse=True)
@@ -243,10 +230,9 @@ class RecordTable:
     @calling(__init__)
     def _one(self, index: int) -> pa.RecordBatch:
         """One record, without the cost of sorting."""
-        count = len(self)
-        if not -count <= index < count:
-            raise IndexError(f"record {index:,} of a table of {count:,} records")
-        row = index % count
+        if self._dataset.options.damage.skips:
+            return self.batch([index])
+        row = self._rows.record(index)
         split = bisect_right(self._firsts, row) - 1
         self._check_unchanged([split])
         at = row - self._firsts[split]
@@ -258,20 +244,15 @@ class RecordTable:
             [data] = self._gather([(split, np.array([at]))])
         return self._decode(data, np.array([split]), np.array([row]))
 
-    def _read(self, rows: _Numbers) -> pa.RecordBatch:
+    def _read(self, rows: Numbers) -> pa.RecordBatch:
         """The records of ascending numbers."""
-        splits = np.searchsorted(self._first, rows, side="right") - 1
-        starts = np.flatnonzero(np.diff(splits, prepend=-1))
-        self._check_unchanged(splits[starts].tolist())
-        gathered = self._gather(
-            [
-                (int(splits[start]), rows[start:stop] - self._first[splits[start]])
-                for start, stop in zip(starts, [*starts[1:], len(rows)], strict=True)
-            ]
-        )
+        by_split = list(self._rows.by_partition(rows))
+        self._check_unchanged([split for split, _ in by_split])
+        gathered = self._gather([(split, of_split - self._firsts[split]) for split, of_split in by_split])
+        splits = np.repeat([split for split, _ in by_split], [len(of_split) for _, of_split in by_split])
         return self._decode(gathered[0] if len(gathered) == 1 else b"".join(gathered), splits, rows)
 
-    def _gather(self, wanted: Sequence[tuple[int, _Numbers]]) -> list[memoryview]:
+    def _gather(self, wanted: Sequence[tuple[int, Numbers]]) -> list[memoryview]:
         """The bytes of some ascending rows of each of some splits."""
         alone = [(number, rows) for number, rows in wanted if self._reads_range(number)]
         ranges = _read_ranges(self._dataset.store, [self._range(*one) for one in alone])
@@ -297,7 +278,7 @@ class RecordTable:
             self._keep(number, None)
         return True
 
-    def _range(self, number: int, rows: _Numbers) -> tuple[str, int, int]:
+    def _range(self, number: int, rows: Numbers) -> tuple[str, int, int]:
         """The path, the start and the stop of the bytes from the first to the last of these rows."""
         offsets = self._offsets[number]
         assert offsets is not None  # `_reads_range` has checked it
@@ -308,11 +289,17 @@ class RecordTable:
         while len(self._kept) > _KEPT_BLOCKS:
             self._kept.popitem(last=False)
 
-    def _decode(self, data: "memoryview | bytes", splits: _Numbers, rows: _Numbers) -> pa.RecordBatch:
+    def _decode(self, data: "memoryview | bytes", splits: Numbers, rows: Numbers) -> pa.RecordBatch:
         decoder = getattr(self._local, "decoder", None)
         if decoder is None:  # a decoder serves one thread
-            record_type = self._dataset.options.decoded_type(self._stored.record_type)
-            decoder = Decoder(self._stored.columns, record_type, known=self._allowed)
+            options = self._dataset.options
+            decoder = Decoder(
+                self._stored.columns,
+                options.decoded_type(self._stored.record_type),
+                verify_crc=options.verify_crc,
+                max_record_bytes=options.max_record_bytes,
+                known=self._allowed,
+            )
             self._local.decoder = decoder
         decoded = decoder.decode(data, final=True)
         if decoded.damage is not None:
@@ -328,20 +315,19 @@ class RecordTable:
             raise self._error(error, splits, rows) from None
         return self._with_partition_values(batch, splits)
 
-    def _error(self, error: TFRecordError, splits: _Numbers, rows: _Numbers) -> TFRecordError:
+    def _error(self, error: TFRecordError, splits: Numbers, rows: Numbers) -> TFRecordError:
         """The error with the file and the number of its record in the file."""
         at = error.record or 0
         split = self._splits[int(splits[at])]
-        record = split.start.record + int(rows[at] - self._first[splits[at]])
+        record = split.start.record + int(rows[at]) - self._firsts[splits[at]]
         path = self._dataset.store.public(split.file.path)
         return locate_error(error.replaced(record=0, offset=None), path, record)
 
-    def _with_partition_values(self, batch: pa.RecordBatch, splits: _Numbers) -> pa.RecordBatch:
+    def _with_partition_values(self, batch: pa.RecordBatch, splits: Numbers) -> pa.RecordBatch:
         if len(self._stored.fields) == len(self._schema.fields):
             return batch
-        partitions = pa.array(self._partition_of_split[splits])
         columns = [
-            load(self._dataset.partition_values[item.name].take(partitions), item.type, item.categories)
+            load(self._dataset.partition_values[item.name].take(pa.array(splits)), item.type, item.categories)
             if item.name in self._dataset.partition_values
             else batch[item.name]
             for item in self._schema.fields
@@ -350,10 +336,9 @@ class RecordTable:
 
     def _check_unchanged(self, splits: Sequence[int]) -> None:
         if os.getpid() != self._process:
-            self._lock = (
-                threading.Lock()
-            )  # another thread may have held the lock when this process was forked
-            self._dataset, self._process = usable_after_fork(self._dataset), os.getpid()
+            # Another thread may have held the lock when this process was forked.
+            self._lock = threading.Lock()
+            self._rows.plan, self._process = usable_after_fork(self._dataset), os.getpid()
         check_unchanged(self._dataset.store, [self._splits[split].file for split in splits])
 
     def _records(self, number: int) -> Records:
@@ -378,13 +363,6 @@ class RecordTable:
         return records
 
 
-def _splits(dataset: ReadPlan) -> tuple[list[Split], list[int]]:
-    """All splits of a dataset, each with its number of records, and the partition of each split."""
-    pairs = [(split, number) for number, splits in enumerate(dataset.partitions) for split in splits]
-    splits = count_rows(dataset, [split for split, _ in pairs])
-    return splits, [number for _, number in pairs]
-
-
 def _read_ranges(store: Store, ranges: Sequence[tuple[str, int, int]]) -> list[bytes]:
     found = store.read_ranges(ranges)
     for data, (path, start, stop) in zip(found, ranges, strict=True):
@@ -395,20 +373,6 @@ def _read_ranges(store: Store, ranges: Sequence[tuple[str, int, int]]) -> list[b
 
 def _too_short(path: str) -> FileChangedError:
     return FileChangedError("the file is shorter than it was when the table was made", path=path)
-
-
-def _row_numbers(indices: Any) -> _Numbers:
-    array = np.asarray(indices)
-    if not array.size:
-        return np.zeros(0, np.int64)
-    if array.ndim != 1 or array.dtype.kind not in "iu":
-        raise IndexError(
-            "records are read by integers, in a list or an array of one dimension, not by "
-            f"{array.ndim} dimensions of {array.dtype}; np.flatnonzero(mask) makes numbers of a mask"
-        )
-    if (array > np.iinfo(np.int64).max).any():
-        raise IndexError(f"there is no record {array.max():,}")
-    return array.astype(np.int64)
 
 
 def _elements(batch: pa.RecordBatch) -> list[dict[str, Any]]:

@@ -15,16 +15,14 @@ from dask.base import get_scheduler
 
 from dask_tfrecord import arguments
 from dask_tfrecord.cluster import compute_each
-from dask_tfrecord.dataset.read.discovery import open_dataset
 from dask_tfrecord.dataset.read.read_plan import ReadPlan
-from dask_tfrecord.dataset.read.request import ReadRequest
+from dask_tfrecord.dataset.read.read_task import Partition
 from dask_tfrecord.errors import SchemaError, TFRecordError, computing
-from dask_tfrecord.files.reading import count_records
-from dask_tfrecord.files.splits import Split
-from dask_tfrecord.files.storage.filesystem import Filesystem
-from dask_tfrecord.files.storage.listing import PathLike
+from dask_tfrecord.files.storage.redaction import redact_errors
 from dask_tfrecord.frames import pandas_to_arrow
 from dask_tfrecord.frames.planning import plan_schema
+from dask_tfrecord.keywords import ReadKeywords
+from dask_tfrecord.read_request import open_columns
 from dask_tfrecord.schema.model import Schema
 
 
@@ -58,16 +56,27 @@ class DatasetSource:
 
     Parameters
     ----------
-    path, columns, blocksize, keywords
-        As in `open_to_feed`.
+    path, columns, read
+        As in `open_columns`.
+    blocksize : int
+        Stored bytes of a piece.
     """
 
-    def __init__(self, path: PathLike | Sequence[PathLike], columns: Any, **keywords: Any) -> None:
-        self.dataset = open_to_feed(path, columns, **keywords)
-        self.schema = selected_schema(self.dataset, columns)
-        self.counts: Sequence[int] | None = _counts(self.dataset)
+    def __init__(self, path: Any, columns: Any, blocksize: int, read: ReadKeywords) -> None:
+        self.dataset, self.schema = open_columns(path, checked_names(columns), blocksize, read)
+        self.counts: Sequence[int] | None = self._count()
         self.fingerprint = _fingerprint(self.dataset, self.counts)
         self._process = os.getpid()
+
+    def _count(self) -> list[int]:
+        """Count the rows of each piece. If nothing proves the number, the piece is read, in parallel."""
+        counts = [self.dataset.count(piece) for piece in range(self.dataset.npartitions)]
+        # Other columns could lose other damaged records.
+        schema = self.schema if self.dataset.options.damage.skips else self.schema.select([])
+        partition = self.dataset.partitioner(schema)
+        unknown = [partition(piece) for piece, count in enumerate(counts) if count is None]
+        found = iter(compute_each(_count_rows, unknown))
+        return [next(found) if count is None else count for count in counts]
 
     @property
     def npieces(self) -> int:
@@ -94,7 +103,7 @@ class CollectionSource:
 
     def __init__(self, ddf: dd.DataFrame | dd.Series, columns: Sequence[str] | None) -> None:
         frame = ddf.to_frame() if isinstance(ddf, dd.Series) else ddf
-        names = _checked_names(columns)
+        names = checked_names(columns)
         frame = frame if names is None else frame[names]
         frame = frame.optimize()
         self.schema = plan_schema(
@@ -128,10 +137,9 @@ def _computed_partitions(frame: dd.DataFrame, columns: list[str]) -> Any:
         yield from found
 
 
-def _counts(dataset: ReadPlan) -> list[int]:
-    """Number of rows of each partition."""
-    splits = iter(count_rows(dataset, [split for splits in dataset.partitions for split in splits]))
-    return [sum(next(splits).records or 0 for _ in of_partition) for of_partition in dataset.partitions]
+@redact_errors
+def _count_rows(partition: Partition) -> int:
+    return int(partition.read().num_rows)
 
 
 def _fingerprint(dataset: ReadPlan, counts: Sequence[int]) -> str:
@@ -146,8 +154,8 @@ def _digest(*parts: object) -> str:
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:32]
 
 
-def as_source(source: Any, columns: Sequence[str] | None, *, blocksize: int, **keywords: Any) -> Source:
-    """The source of batches that a path or a Dask collection means.
+def as_source(source: Any, columns: Any, blocksize: int, read: ReadKeywords) -> Source:
+    """Return the source of batches that a path or a Dask collection means.
 
     Raises
     ------
@@ -155,52 +163,14 @@ def as_source(source: Any, columns: Sequence[str] | None, *, blocksize: int, **k
         If the object is neither, or keywords of a path are given with a collection.
     """
     if isinstance(source, dd.Series | dd.DataFrame):
-        given = [name for name, value in keywords.items() if value is not None]
+        given = [name for name, value in read.items() if value is not None]
         if given:
             raise TFRecordError(f"{given[0]}= suits a path, not a Dask collection")
         return CollectionSource(source, columns)
-    return DatasetSource(source, columns, blocksize=blocksize, **keywords)
+    return DatasetSource(source, columns, blocksize, read)
 
 
-def open_to_feed(
-    path: PathLike | Sequence[PathLike],
-    columns: str | Sequence[str] | None,
-    *,
-    blocksize: int | None = None,
-    schema: Any = None,
-    storage_options: dict[str, Any] | None = None,
-    filesystem: Filesystem = None,
-) -> ReadPlan:
-    """Open a dataset with the columns that are read, in their order.
-
-    Parameters
-    ----------
-    path : str, path-like or list of these
-        A path that `read_tfrecord` takes.
-    columns : str or list of str, optional
-        The columns. All columns by default.
-    blocksize : int, optional
-        Stored bytes of a partition; None makes a partition of each file.
-    schema, storage_options, filesystem
-        As in `read_tfrecord`.
-    """
-    request = ReadRequest(
-        _checked_names(columns),
-        schema,
-        blocksize=blocksize,
-        storage_options=storage_options,
-        filesystem=filesystem,
-    )
-    return open_dataset(arguments.paths(path), request, compute_each=compute_each)
-
-
-def selected_schema(dataset: ReadPlan, columns: str | Sequence[str] | None) -> Schema:
-    """The columns that are read, in their order."""
-    names = _checked_names(columns)
-    return dataset.schema if names is None else dataset.schema.select(names)
-
-
-def _checked_names(columns: Any) -> list[str] | None:
+def checked_names(columns: Any) -> list[str] | None:
     """The names of ``columns=``; None for all columns.
 
     Raises
@@ -221,11 +191,3 @@ def _checked_names(columns: Any) -> list[str] | None:
 def usable_after_fork(dataset: ReadPlan) -> ReadPlan:
     """The dataset with a filesystem of this process. Those of object stores do not survive a fork."""
     return replace(dataset, store=pickle.loads(pickle.dumps(dataset.store)))
-
-
-def count_rows(dataset: ReadPlan, splits: Sequence[Split]) -> list[Split]:
-    """The splits with their numbers of records. Splits that nothing has counted are scanned, in parallel."""
-    unknown = [split for split in splits if split.records is None]
-    counted = compute_each(partial(count_records, dataset.store, options=dataset.options), unknown)
-    counts = iter(counted)
-    return [split if split.records is not None else replace(split, records=next(counts)) for split in splits]

@@ -4,7 +4,7 @@ import atexit
 import gc
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import count
-from typing import Any, Literal, get_args
+from typing import Any, Literal, Unpack, get_args
 from weakref import WeakSet
 
 import numpy as np
@@ -16,7 +16,7 @@ from dask_tfrecord.codec import HEADER_BYTES
 from dask_tfrecord.codec.codecs import detect
 from dask_tfrecord.dataset.read.read_plan import ReadPlan
 from dask_tfrecord.errors import Remedy, SchemaError, TFRecordError
-from dask_tfrecord.feed.batches import Batches, plan_batches
+from dask_tfrecord.feed.batches import Batches, Plan, plan_batches
 from dask_tfrecord.feed.epoch_order import checked_shard
 from dask_tfrecord.feed.feature_specs import (
     FeatureSpec,
@@ -26,13 +26,15 @@ from dask_tfrecord.feed.feature_specs import (
     row_shape,
     spec_of,
     tensor_type,
+    unlike_tensorflow,
 )
 from dask_tfrecord.feed.numpy_columns import Array, Ragged, checked_missing, column_to_numpy, numpy_columns
-from dask_tfrecord.feed.sources import open_to_feed, selected_schema
+from dask_tfrecord.feed.sources import checked_names
 from dask_tfrecord.files.storage.change_check import check_file
-from dask_tfrecord.files.storage.filesystem import Filesystem
 from dask_tfrecord.files.storage.listing import FileInfo, PathLike
+from dask_tfrecord.keywords import ReadKeywords
 from dask_tfrecord.public_functions import public_function
+from dask_tfrecord.read_request import open_columns
 from dask_tfrecord.schema.model import Field, Schema
 
 Engine = Literal["kernel", "native"]
@@ -67,8 +69,7 @@ def tensorflow_dataset(
     missing: Mapping[str, Any] | None = None,
     lists: Lists = "ragged",
     prefetch: int = 2,
-    storage_options: dict[str, Any] | None = None,
-    filesystem: Filesystem = None,
+    **read: Unpack[ReadKeywords],
 ) -> "tf.data.Dataset":
     """Read a dataset as a `tf.data.Dataset` of batches.
 
@@ -102,10 +103,10 @@ def tensorflow_dataset(
         What a list column becomes. "padded" fills up with 0 or empty text to the longest list of a batch.
     prefetch : int, default 2
         Number of batches that are prepared ahead.
-    storage_options : dict, optional
-        Passed to the filesystem. "native" reads with TensorFlow's filesystems, which do not take them.
-    filesystem : fsspec.AbstractFileSystem or pyarrow.fs.FileSystem, optional
-        Filesystem of the path. Pass either this or ``storage_options``.
+    **read
+        Keywords that say which rows are read, as in `read_tfrecord`: ``schema``, ``filters``, ``version`` and
+        others. "native" reads with TensorFlow's filesystems, which take no ``storage_options``, and raises if
+        ``filters`` leave out some rows of a file or ``on_corrupt`` skips damage.
 
     Returns
     -------
@@ -152,8 +153,9 @@ def tensorflow_dataset(
     arguments.flags(drop_remainder=drop_remainder)
     shard = checked_shard(shard)
     names = _with_label(columns, label)
-    dataset = open_to_feed(path, names, storage_options=storage_options, filesystem=filesystem)
-    schema = selected_schema(dataset, names)
+    dataset, schema = open_columns(path, checked_names(names), None, read)
+    if not schema.fields:
+        raise SchemaError("no column is read, and an element has at least one", advice="name one in columns=")
     for item in schema.fields:
         tensor_type(item)
     if label is not None and label not in schema.names:
@@ -163,18 +165,17 @@ def tensorflow_dataset(
     if chosen == "native":
         found = _native(dataset, schema, batch_size, shuffle, shuffle_buffer, shard, drop_remainder, missing)
     else:
-        found = _ours(
+        plan = plan_batches(
             path,
-            schema,
-            shard,
-            batch_size=batch_size,
+            batch_size,
+            surface=tensorflow_dataset,
+            columns=names,
             batch_mode="drop" if drop_remainder else "keep",
             shuffle=shuffle,
             shuffle_buffer=shuffle_buffer,
-            missing=missing,
-            storage_options=storage_options,
-            filesystem=filesystem,
+            **read,
         )
+        found = _ours(plan, shard, missing)
     if lists != "ragged":  # only now: a batch may consist of the lists of several files
         found = found.map(lambda row: {name: _converted(tensor, lists) for name, tensor in row.items()})
     if label is not None:
@@ -203,6 +204,12 @@ def _native(
     missing: Mapping[str, Any],
 ) -> "tf.data.Dataset":
     """TensorFlow's own reader; batches are made and parsed in the interleave, in parallel."""
+    if problem := unlike_tensorflow(dataset):
+        raise TFRecordError(
+            f"TensorFlow's own reader cannot {problem}",
+            remedies=[Remedy("engine", "kernel", "read with this library")],
+            function="",
+        )
     spec = spec_of(dataset, schema, missing, "ragged")
     splits = [split for splits in dataset.partitions for split in splits]
     if shard[1] > max(1, len(splits)):
@@ -325,6 +332,8 @@ def _best_engine(dataset: ReadPlan, schema: Schema) -> Engine:
     sizes = [split.file.size for splits in dataset.partitions for split in splits]
     if schema.record_type == "bytes" or None in counts or None in sizes or not dataset.store.local:
         return "kernel"
+    if unlike_tensorflow(dataset):
+        return "kernel"
     rows = sum(filter(None, counts))
     if not rows or sum(filter(None, sizes)) / rows < _LARGE_RECORD_BYTES:
         return "kernel"
@@ -344,19 +353,10 @@ def _is_readable(dataset: ReadPlan, path: str) -> bool:
 # -- Our decoder ---------------------------------------------------------------------------------------------
 
 
-def _ours(
-    path: Any,
-    schema: Schema,
-    shard: tuple[int, int],
-    *,
-    batch_mode: Any,
-    missing: Mapping[str, Any],
-    **keywords: Any,
-) -> "tf.data.Dataset":
+def _ours(plan: Plan, shard: tuple[int, int], missing: Mapping[str, Any]) -> "tf.data.Dataset":
     """Batches that are decoded here, by a thread that TensorFlow's pipeline pulls from."""
     epochs = count()
-    names = schema.names
-    plan = plan_batches(path, surface=tensorflow_dataset, columns=names, batch_mode=batch_mode, **keywords)
+    schema = plan.source.schema
 
     def generate() -> Iterator[tuple[Tensors, Tensors]]:
         with plan.batches(next(epochs), shard) as batches:

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, Unpack
 
 import numpy as np
 import pyarrow as pa
@@ -24,8 +24,8 @@ from dask_tfrecord.feed.numpy_columns import (
     one_chunk,
 )
 from dask_tfrecord.feed.record_table import RecordTable
-from dask_tfrecord.files.storage.filesystem import Filesystem
 from dask_tfrecord.files.storage.listing import PathLike
+from dask_tfrecord.keywords import ReadKeywords
 from dask_tfrecord.public_functions import public_function
 
 Tensors: TypeAlias = dict[str, Any]
@@ -138,10 +138,9 @@ class TFRecordBatches(IterableDataset[Any]):
         Number of pieces that threads read ahead.
     missing : mapping of str to value, optional
         What takes the place of null.
-    storage_options : dict, optional
-        Passed to the filesystem.
-    filesystem : fsspec.AbstractFileSystem or pyarrow.fs.FileSystem, optional
-        Filesystem of the path. Pass either this or ``storage_options``.
+    **read
+        Keywords that say which rows are read, as in `read_tfrecord`: ``schema``, ``filters``, ``version`` and
+        others.
 
     Notes
     -----
@@ -183,8 +182,7 @@ class TFRecordBatches(IterableDataset[Any]):
         world_size: int | None = None,
         prefetch: int = 2,
         missing: Mapping[str, Any] | None = None,
-        storage_options: dict[str, Any] | None = None,
-        filesystem: Filesystem = None,
+        **read: Unpack[ReadKeywords],
     ) -> None:
         if (rank is None) != (world_size is None):
             raise TFRecordError("rank= and world_size= belong together", advice="pass both or neither")
@@ -199,8 +197,7 @@ class TFRecordBatches(IterableDataset[Any]):
             shuffle_buffer=shuffle_buffer,
             uneven=uneven,
             prefetch=prefetch,
-            storage_options=storage_options,
-            filesystem=filesystem,
+            **read,
         )
         self._convert = convert
         self._missing = checked_missing(missing, self._plan.source.schema.names)
@@ -352,10 +349,9 @@ class TFRecordTable(Dataset[Any]):
         The columns to read. All columns by default.
     missing : mapping of str to value, optional
         What takes the place of null.
-    storage_options : dict, optional
-        Passed to the filesystem.
-    filesystem : fsspec.AbstractFileSystem or pyarrow.fs.FileSystem, optional
-        Filesystem of the path. Pass either this or ``storage_options``.
+    **read
+        Keywords that say which rows are read, as in `read_tfrecord`: ``schema``, ``filters``, ``version`` and
+        others.
 
     Examples
     --------
@@ -378,10 +374,9 @@ class TFRecordTable(Dataset[Any]):
         columns: str | Sequence[str] | None = None,
         *,
         missing: Mapping[str, Any] | None = None,
-        storage_options: dict[str, Any] | None = None,
-        filesystem: Filesystem = None,
+        **read: Unpack[ReadKeywords],
     ) -> None:
-        self.table = RecordTable(path, columns, storage_options=storage_options, filesystem=filesystem)
+        self.table = RecordTable(path, columns, **read)
         self._missing = checked_missing(missing, self.table.schema.names)
 
     def __len__(self) -> int:

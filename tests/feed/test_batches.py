@@ -248,7 +248,7 @@ def test_rows_after_an_error_are_not_lost(dataset: str, monkeypatch: pytest.Monk
         def interrupt(*arguments: Any) -> Any:
             raise KeyboardInterrupt
 
-        patch.setattr(module, "_as_batch", interrupt)
+        patch.setattr(module, "as_batch", interrupt)
         for _ in range(2):
             with pytest.raises(KeyboardInterrupt):
                 next(batches)

@@ -39,7 +39,7 @@ ROWS = 400
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     MemoryFileSystem.store.clear()
     monkeypatch.setattr(writing, "BLOCK_BYTES", 1 << 10)
-    monkeypatch.setattr(record_table, "_BLOCK_BYTES", 1 << 10)
+    monkeypatch.setattr(record_table, "BLOCK_BYTES", 1 << 10)
     monkeypatch.setattr(stored, "_GROUP_RECORDS", 100)
 
 

@@ -3,7 +3,7 @@
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, Unpack
 
 import pyarrow as pa
 
@@ -12,8 +12,8 @@ from dask_tfrecord.errors import TFRecordError
 from dask_tfrecord.feed.batches import Batches, BatchMode, plan_batches
 from dask_tfrecord.feed.stream.server import Pass, StreamServer, sent_batches
 from dask_tfrecord.feed.stream.tensorflow_io import Client
-from dask_tfrecord.files.storage.filesystem import Filesystem
 from dask_tfrecord.files.storage.store import Store
+from dask_tfrecord.keywords import DetectedReadKeywords, ReadKeywords
 from dask_tfrecord.public_functions import public_function
 
 __all__ = ["FeatherFile", "Pass", "StreamServer", "serve", "write_feather"]
@@ -34,9 +34,7 @@ def serve(
     shuffle: int | None = None,
     shuffle_buffer: int = 65_536,
     prefetch: int = 2,
-    schema: Any = None,
-    storage_options: dict[str, Any] | None = None,
-    filesystem: Filesystem = None,
+    **read: Unpack[ReadKeywords],
 ) -> "StreamServer":
     """Serve a dataset or a Dask collection to the `ArrowStreamDataset` of TensorFlow I/O.
 
@@ -69,7 +67,7 @@ def serve(
     shuffle : int, optional
         Seed of a random order. One endpoint has another order in each pass. Several endpoints have the same
         order in all passes, because an endpoint cannot know which pass of another endpoint its client reads.
-    shuffle_buffer, prefetch, schema, storage_options, filesystem
+    shuffle_buffer, prefetch, **read
         As in `iter_batches`.
 
     Returns
@@ -121,9 +119,7 @@ def serve(
         shuffle=shuffle,
         shuffle_buffer=shuffle_buffer,
         prefetch=prefetch,
-        schema=schema,
-        storage_options=storage_options,
-        filesystem=filesystem,
+        **read,
     )
 
     def open_batches(index: int, epoch: int) -> Batches:
@@ -148,9 +144,7 @@ def write_feather(
     epoch: int = 0,
     shard: tuple[int, int] = (0, 1),
     prefetch: int = 2,
-    schema: Any = None,
-    storage_options: dict[str, Any] | None = None,
-    filesystem: Filesystem = None,
+    **read: Unpack[DetectedReadKeywords],
 ) -> "FeatherFile":
     """Write a dataset or a Dask collection to a Feather file for the `ArrowFeatherDataset` of TensorFlow I/O.
 
@@ -167,12 +161,9 @@ def write_feather(
         As in `serve`.
     compression : "lz4", "zstd" or None, default None
         Compression of the columns.
-    shuffle, shuffle_buffer, epoch, shard, prefetch, schema
-        As in `iter_batches`.
-    storage_options : dict, optional
-        Passed to the filesystems of the source and of ``path``, such as credentials.
-    filesystem : fsspec.AbstractFileSystem or pyarrow.fs.FileSystem, optional
-        Filesystem of the path. Pass either this or ``storage_options``.
+    shuffle, shuffle_buffer, epoch, shard, prefetch, **read
+        As in `iter_batches`, but the codec of the source is always detected. ``storage_options`` and
+        ``filesystem`` are those of the source and of ``path``.
 
     Returns
     -------
@@ -209,13 +200,11 @@ def write_feather(
         shuffle=shuffle,
         shuffle_buffer=shuffle_buffer,
         prefetch=prefetch,
-        schema=schema,
-        storage_options=storage_options,
-        filesystem=filesystem,
+        **read,
     )
     batches = plan.batches(epoch, shard)
     client = Client(batches.schema, batch_size, mode, dict(fill_nulls or {}))
-    store = Store.at(path, storage_options, filesystem)
+    store = Store.at(path, read.get("storage_options"), read.get("filesystem"))
     refuse_other_files(store)
     options = pa.ipc.IpcWriteOptions(compression=compression)
     rows = 0

@@ -1,0 +1,173 @@
+"""The public functions that read a path, each with a call that reads all rows."""
+
+import os
+from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.feather
+
+import dask_tfrecord
+from dask_tfrecord.feed import flight, stream
+
+Columns = dict[str, list[Any]]
+
+
+class Surface(NamedTuple):
+    """A public function.
+
+    Attributes
+    ----------
+    function : callable
+        The function or class, for its signature.
+    read : callable
+        Takes a path and keywords of the function, and returns the values of the columns in their order.
+    """
+
+    function: Callable[..., Any]
+    read: Callable[..., Columns]
+
+
+def _joined(batches: Any) -> Columns:
+    found: Columns = {}
+    for batch in batches:
+        for name in batch if isinstance(batch, dict) else batch.schema.names:
+            values = batch[name]
+            if isinstance(values, pa.Array | pa.ChunkedArray):
+                values = values.to_pylist()
+            elif getattr(values, "is_nested", False):
+                values = [row.tolist() for row in values.unbind()]
+            found.setdefault(name, []).extend(values if isinstance(values, list) else values.tolist())
+    return found
+
+
+def _frame(frame: Any) -> Columns:
+    return {str(name): frame[name].tolist() for name in frame.columns}
+
+
+def _collection(path: Path, **keywords: Any) -> Columns:
+    return _frame(dask_tfrecord.read_tfrecord(path, **keywords).compute())
+
+
+def _length(path: Path, **keywords: Any) -> Columns:
+    """Count the rows. Then read their values, which a length does not have."""
+    count = len(dask_tfrecord.read_tfrecord(path, **keywords))
+    found = _collection(path, **keywords)
+    assert {len(values) for values in found.values()} <= {count}
+    return found
+
+
+def _batches(path: Path, **keywords: Any) -> Columns:
+    return _joined(dask_tfrecord.iter_batches(path, 2, **keywords))
+
+
+def _shards(path: Path, **keywords: Any) -> Columns:
+    shards = [dask_tfrecord.iter_batches(path, 2, shard=(at, 2), **keywords) for at in range(2)]
+    return _joined(batch for shard in shards for batch in shard)
+
+
+def _inspected(path: Path, **keywords: Any) -> Columns:
+    return _joined(dask_tfrecord.inspect(path, **keywords).iter_tables())
+
+
+def _taken(path: Path, **keywords: Any) -> Columns:
+    dask_tfrecord.take(path, [], **keywords)  # raises its own errors
+    count = len(dask_tfrecord.read_tfrecord(path, **keywords))
+    return _frame(dask_tfrecord.take(path, np.ones(count, bool), **keywords))
+
+
+def _table(path: Path, **keywords: Any) -> Columns:
+    table = dask_tfrecord.RecordTable(path, **keywords)
+    assert all([*table[number]] == table.schema.names for number in range(len(table)))
+    return _joined([table[:]])
+
+
+def _served(path: Path, **keywords: Any) -> Columns:
+    read, write = os.pipe()
+    with (
+        open(read, "rb") as out,
+        stream.serve(path, f"fd://{write}", **{"batch_size": 2} | keywords) as server,
+    ):
+        sent = out.read()
+        server.wait(1)
+        for error in server.errors:
+            raise error
+    return _joined(pa.ipc.open_stream(sent))
+
+
+def _flown(path: Path, **keywords: Any) -> Columns:
+    with flight.serve(path, **keywords) as server:
+        return _joined(server._plan.batches())
+
+
+def _feather(path: Path, **keywords: Any) -> Columns:
+    file = stream.write_feather(path, path.with_name(f"{path.name}.feather"), **keywords)
+    return _joined([pyarrow.feather.read_table(file.path)])
+
+
+READERS = {
+    "compute": Surface(dask_tfrecord.read_tfrecord, _collection),
+    "len": Surface(dask_tfrecord.read_tfrecord, _length),
+    "inspect": Surface(dask_tfrecord.inspect, _inspected),
+    "take": Surface(dask_tfrecord.take, _taken),
+    "RecordTable": Surface(dask_tfrecord.RecordTable, _table),
+    "iter_batches": Surface(dask_tfrecord.iter_batches, _batches),
+    "iter_batches of shards": Surface(dask_tfrecord.iter_batches, _shards),
+    "stream.serve": Surface(stream.serve, _served),
+    "flight.serve": Surface(flight.serve, _flown),
+    "write_feather": Surface(stream.write_feather, _feather),
+}
+
+if find_spec("torch"):
+    from dask_tfrecord.feed.torch import TFRecordBatches, TFRecordTable
+
+    def _torch_table(path: Path, **keywords: Any) -> Columns:
+        table = TFRecordTable(path, **keywords)
+        return _joined([dict(table.__getitems__(range(len(table))))])
+
+    READERS |= {
+        "TFRecordBatches": Surface(
+            TFRecordBatches, lambda path, **keywords: _joined(TFRecordBatches(path, 2, **keywords))
+        ),
+        "TFRecordTable": Surface(TFRecordTable, _torch_table),
+    }
+
+if find_spec("keras"):
+    from dask_tfrecord.feed.keras import TFRecordPyDataset
+
+    def _keras(path: Path, **keywords: Any) -> Columns:
+        batches = TFRecordPyDataset(path, 2, **keywords)
+        return _joined(batches[number] for number in range(len(batches)))
+
+    READERS["TFRecordPyDataset"] = Surface(TFRecordPyDataset, _keras)
+
+if find_spec("tensorflow"):
+    import tensorflow as tf
+
+    from dask_tfrecord.feed.tensorflow import feature_spec, tensorflow_dataset
+
+    def _tensors(path: Path, **keywords: Any) -> Columns:
+        dataset = tensorflow_dataset(path, 2, **keywords)
+        try:
+            return _joined({name: values.numpy() for name, values in batch.items()} for batch in dataset)
+        except tf.errors.OpError as error:  # which holds the text of ours
+            raise dask_tfrecord.TFRecordError(str(error)) from None
+
+    def _kernel(path: Path, **keywords: Any) -> Columns:
+        return _tensors(path, **{"engine": "kernel"} | keywords)
+
+    def _native(path: Path, **keywords: Any) -> Columns:
+        return _tensors(path, **{"engine": "native"} | keywords)
+
+    def _spec(path: Path, **keywords: Any) -> Columns:
+        spec = feature_spec(path, **keywords)
+        return {name: [] for name in (*spec.context, *spec.sequence)}
+
+    READERS |= {
+        "tensorflow_dataset": Surface(tensorflow_dataset, _kernel),
+        "tensorflow_dataset, native": Surface(tensorflow_dataset, _native),
+        "feature_spec": Surface(feature_spec, _spec),
+    }
