@@ -5,8 +5,6 @@ from functools import wraps
 from inspect import Parameter, Signature, signature
 from typing import ParamSpec, TypeVar, get_args
 
-from dask import is_dask_collection
-
 from dask_tfrecord.errors import calling
 from dask_tfrecord.files.storage.redaction import redact_errors
 from dask_tfrecord.foreign_keywords import KEYWORDS, unknown_keywords
@@ -37,7 +35,7 @@ def public_function(function: Callable[Parameters, Result]) -> Callable[Paramete
         unknown = {name: value for name, value in kwargs.items() if name not in known}
         if unknown:
             raise unknown_keywords(title, known, unknown)
-        computes = any(map(is_dask_collection, (*args, *kwargs.values())))
+        computes = any(hasattr(type(value), "__dask_graph__") for value in (*args, *kwargs.values()))
         with calling(call):
             return (function if computes else redacted)(*args, **kwargs)
 

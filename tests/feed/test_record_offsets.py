@@ -283,7 +283,7 @@ def test_files_without_a_snapshot_have_no_place_for_offsets(tmp_path: Path) -> N
     write(tmp_path / "a")
     with pytest.raises(FileNotFoundError, match=r"dask_tfrecord\.index"):
         RecordTable([tmp_path / "a"]).store_offsets()
-    with pytest.raises(DestinationError, match=r"call RecordTable with '.*/a'"):
+    with pytest.raises(DestinationError, match=r"call dask_tfrecord.RecordTable\('.*/a'\)"):
         RecordTable(f"{tmp_path}/a/*.tfrecord").store_offsets()
     (tmp_path / "a" / "_tfrecord").rename(tmp_path / "away")
     dask_tfrecord.index(tmp_path / "a")
