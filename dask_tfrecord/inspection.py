@@ -29,8 +29,8 @@ from dask_tfrecord.dataset.read.request import ReadRequest
 from dask_tfrecord.dataset.read.requested_columns import GivenHive, GivenSchema
 from dask_tfrecord.dataset.snapshot.model import Snapshot, find_snapshot, listed_files, to_parquet
 from dask_tfrecord.dataset.snapshot.names import snapshot_path
-from dask_tfrecord.dataset.snapshot.stamps import are_proven
 from dask_tfrecord.dataset.snapshot.visibility import (
+    are_proven,
     listed_and_others,
     listed_path,
     snapshot_files,

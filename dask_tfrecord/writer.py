@@ -19,10 +19,9 @@ from dask_tfrecord.config import keyword_or_default
 from dask_tfrecord.dataset.shuffle.spill import Shuffle
 from dask_tfrecord.dataset.snapshot.model import Snapshot
 from dask_tfrecord.dataset.write.commit import abandon, log_summary
-from dask_tfrecord.dataset.write.destination import check_destination, destination
+from dask_tfrecord.dataset.write.destination import check_destination, destination, replaceable_files
 from dask_tfrecord.dataset.write.existing import check_existing_data
 from dask_tfrecord.dataset.write.neighbours import refuse_write_inside
-from dask_tfrecord.dataset.write.overwriting import replaceable_files
 from dask_tfrecord.dataset.write.run import Mode, WriteRun, draw_run
 from dask_tfrecord.errors import Remedy, RemedyWarning, TFRecordError, warn_caller
 from dask_tfrecord.expr.record_types import nested_record_type, with_bytes_records

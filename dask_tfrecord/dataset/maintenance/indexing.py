@@ -15,7 +15,7 @@ from dask_tfrecord.dataset.snapshot.column_statistics import from_entries, to_en
 from dask_tfrecord.dataset.snapshot.file_table import concatenate
 from dask_tfrecord.dataset.snapshot.metadata import library_version, next_ancestors
 from dask_tfrecord.dataset.snapshot.model import Snapshot
-from dask_tfrecord.dataset.snapshot.stamps import are_proven
+from dask_tfrecord.dataset.snapshot.visibility import are_proven
 from dask_tfrecord.errors import TFRecordError
 from dask_tfrecord.files import statistics
 from dask_tfrecord.files.damage import locate_error
@@ -26,7 +26,7 @@ from dask_tfrecord.files.part_names import is_part
 from dask_tfrecord.files.reading import run_kernel
 from dask_tfrecord.files.splits import Split
 from dask_tfrecord.files.storage.checksum import ChecksumStore
-from dask_tfrecord.files.storage.listing import column_paths, table_infos
+from dask_tfrecord.files.storage.listing import column_paths
 from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.files.window import changed_since_snapshot
 from dask_tfrecord.schema.model import Schema
@@ -77,25 +77,17 @@ def create_snapshot(dataset: ReadPlan, compute_each: ComputeEach, run: str) -> S
     contents = _read_files(dataset.store, files, schema, dataset.options, compute_each)
     columns = statistics.file_statistics(schema, [content.columns for content in contents])
     values = list(zip(*(column.to_pylist() for column in dataset.partition_values.values()), strict=True))
+    paths = map(dataset.store.relative, column_paths(files["path"]))
+    stamps = files["stamp"].to_pylist()
     entries = [
-        FileEntry(
-            dataset.store.relative(file.path),
-            content.bytes,
-            content.records,
-            content.crc32c,
-            of_file,
-            content.blocks,
-            of_columns,
-            file.stamp,
-        )
-        for file, content, of_columns, of_file in zip(
-            table_infos(files), contents, columns, values or [()] * len(files), strict=True
+        FileEntry(path, one.bytes, one.records, one.crc32c, of_file, one.blocks, of_columns, stamp)
+        for path, one, of_file, of_columns, stamp in zip(
+            paths, contents, values or [()] * len(files), columns, stamps, strict=True
         )
     ]
-    rows = from_entries(entries, schema, partitioning)
     compressions = {content.compression for content in contents}
     return Snapshot(
-        file_list=rows,
+        from_entries(entries, schema, partitioning),
         schema=schema,
         compression=compressions.pop() if len(compressions) == 1 else None,
         run=run,

@@ -37,8 +37,12 @@ from dask_tfrecord.dataset.read.sampling import sample_all, take_sample
 from dask_tfrecord.dataset.snapshot.column_statistics import read_blocks, statistics_name
 from dask_tfrecord.dataset.snapshot.file_table import partition_columns
 from dask_tfrecord.dataset.snapshot.model import Snapshot
-from dask_tfrecord.dataset.snapshot.stamps import are_proven
-from dask_tfrecord.dataset.snapshot.visibility import committed_files, newest_snapshot, snapshot_of_version
+from dask_tfrecord.dataset.snapshot.visibility import (
+    are_proven,
+    committed_files,
+    newest_snapshot,
+    snapshot_of_version,
+)
 from dask_tfrecord.errors import Remedy, SchemaError, TFRecordError
 from dask_tfrecord.files.entry import BLOCK_BYTES
 from dask_tfrecord.files.find_blocks import TASK_BYTES, ComputeEach, find_blocks

@@ -26,8 +26,8 @@ from dask_tfrecord.dataset.snapshot.file_table import (
     partition_columns,
 )
 from dask_tfrecord.dataset.snapshot.metadata import Levels
-from dask_tfrecord.dataset.snapshot.snapshot_file import to_parquet as part_to_parquet
 from dask_tfrecord.dataset.snapshot.versions import find_newest, read_version, versions
+from dask_tfrecord.dataset.snapshot.versions import to_parquet as part_to_parquet
 from dask_tfrecord.files.entry import FileEntry
 from dask_tfrecord.files.storage.filesystem import Filesystem
 from dask_tfrecord.files.storage.listing import with_trailing_slash

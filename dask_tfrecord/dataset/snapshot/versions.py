@@ -1,17 +1,62 @@
-"""The stored versions of a dataset: their numbers, and the files of one version, with those of its base."""
+"""The stored versions of a dataset, and the Parquet file of each, which docs/format.md specifies.
 
+A Parquet file with a base lists only the files that its version adds to those of its base.
+"""
+
+import json
 import re
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
-from dask_tfrecord.dataset.snapshot.column_statistics import check, check_unique
+from dask_tfrecord.codec import crc32c
+from dask_tfrecord.dataset.snapshot.column_statistics import check, check_unique, from_stored, to_stored
 from dask_tfrecord.dataset.snapshot.file_table import Base, Stored, concatenate, invalid_snapshot
+from dask_tfrecord.dataset.snapshot.metadata import dump, parse, strict_json
 from dask_tfrecord.dataset.snapshot.names import METADATA_DIRECTORY, snapshot_path
-from dask_tfrecord.dataset.snapshot.snapshot_file import Part, read_part
+from dask_tfrecord.errors import TFRecordError
 from dask_tfrecord.files.storage.store import Store
 
 _NAME = re.compile(r"\d{8}\.parquet")
+
+# Increase this when older readers would misunderstand the files that are written from then on.
+FORMAT_VERSION = 2
+
+# The version of a file that does not list all files of its snapshot.
+_DELTA_VERSION = 2
+
+_METADATA_KEY = b"dask_tfrecord"
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Part:
+    """The content of a snapshot's Parquet file.
+
+    Attributes
+    ----------
+    number : int
+        The number of the snapshot.
+    path : str
+        Where the file is stored, for errors.
+    crc32c : int
+        CRC-32C of the bytes of the file.
+    fields : dict
+        The fields of the snapshot that the metadata holds.
+    base : Base, optional
+        The snapshot whose files belong to this snapshot, too. None if the file lists all files.
+    rows : pyarrow.Table
+        The files that the Parquet file lists.
+    """
+
+    number: int
+    path: str
+    crc32c: int
+    fields: dict[str, Any]
+    base: Base | None
+    rows: pa.Table
 
 
 class _LostBaseError(FileNotFoundError):
@@ -89,3 +134,83 @@ def assemble(part: Part, base: Part | None) -> dict[str, Any]:
         raise invalid_snapshot(error, part.path) from error
     stored = Stored(part.path, part.base or Base(part.number, part.crc32c), added)
     return {**part.fields, "number": part.number, "file_list": rows, "stored": stored}
+
+
+def read_part(store: Store, number: int) -> Part:
+    """Read the file of a snapshot, and no other file.
+
+    Raises
+    ------
+    FileNotFoundError
+        If there is no such file.
+    TFRecordError
+        As `parse_part` does.
+    """
+    path = store.join(snapshot_path(number))
+    return parse_part(store.fs.cat_file(path), store.public(path), number)
+
+
+def parse_part(data: bytes, path: str, number: int) -> Part:
+    """Parse the content of a snapshot's file, which is not trusted. Errors name ``path``.
+
+    Raises
+    ------
+    TFRecordError
+        If the content is not that of a snapshot, or has a later format version.
+    """
+    try:
+        # A thread of Arrow would free the buffer after the call: a process that ends just then aborts.
+        file = pq.ParquetFile(pa.BufferReader(data), page_checksum_verification=True)
+        stored = file.read(use_threads=False)
+        metadata = strict_json((stored.schema.metadata or {})[_METADATA_KEY])
+        format_version = metadata["format_version"]
+        if not isinstance(format_version, int) or format_version > FORMAT_VERSION:
+            raise TFRecordError(
+                f"the snapshot has format version {format_version!r}, "
+                f"this library reads versions up to {FORMAT_VERSION}",
+                path=path,
+                advice="upgrade dask-tfrecord",
+            )
+        fields = parse(metadata)
+        base = _base(metadata, number)
+        rows = from_stored(stored, fields["schema"], fields["partitioning"])
+        return Part(number, path, crc32c(data), fields, base, rows)
+    except (pa.ArrowException, AttributeError, KeyError, OSError, TypeError, ValueError) as error:
+        if isinstance(error, TFRecordError) and error.path:
+            raise
+        raise invalid_snapshot(error, path) from error
+
+
+def _base(metadata: Mapping[str, Any], number: int) -> Base | None:
+    stored = metadata.get("base")
+    if stored is None:
+        return None
+    base = Base(stored["version"], stored["crc32c"])
+    are_integers = all(type(value) is int for value in (base.version, base.crc32c))
+    check(are_integers and 0 < base.version < number, "the base is not an earlier version")
+    check(metadata["format_version"] >= _DELTA_VERSION, "format version 1 has no base")
+    return base
+
+
+def to_parquet(rows: pa.Table, fields: Mapping[str, Any], base: Base | None) -> pa.Buffer:
+    """Return the content of a snapshot's file.
+
+    Parameters
+    ----------
+    rows : pyarrow.Table
+        The files that the Parquet file lists.
+    fields : mapping
+        The fields of the snapshot, as `parse` returns them.
+    base : Base, optional
+        The snapshot that lists all other files. None if there are no other files.
+    """
+    metadata = {"format_version": 1 if base is None else _DELTA_VERSION, **dump(fields)}
+    if base is not None:
+        metadata["base"] = {"version": base.version, "crc32c": base.crc32c}
+    text = json.dumps(metadata, allow_nan=False)
+    table = to_stored(rows, fields["schema"], fields["partitioning"])
+    sink = pa.BufferOutputStream()
+    table = table.replace_schema_metadata({_METADATA_KEY: text.encode()})
+    # Readers read the whole file, so that Parquet's own statistics of its columns would only cost time.
+    pq.write_table(table, sink, write_page_checksum=True, write_statistics=False)
+    return sink.getvalue()

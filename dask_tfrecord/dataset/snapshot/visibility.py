@@ -99,6 +99,23 @@ def listed_and_others(store: Store, snapshot: Snapshot) -> tuple[pa.Table, list[
     return pa.table(columns, schema=files.schema), column_paths(unquoted_column(others["path"]))
 
 
+def are_proven(files: pa.Table, rows: pa.Table) -> pa.ChunkedArray:
+    """Return, for each file of a snapshot, True if the listed stamp is equal to the stamp in the snapshot.
+
+    The result is also True for files without a stamp in the snapshot, which early versions of this library
+    wrote. For such files, only the size can be compared.
+
+    Parameters
+    ----------
+    files : pyarrow.Table
+        The files as `snapshot_files` returns them.
+    rows : pyarrow.Table
+        The same files as the rows of `Snapshot.file_list`.
+    """
+    stamps = pc.fill_null(rows["stamp"], "")
+    return pc.or_(pc.equal(stamps, ""), pc.equal(stamps, files["stamp"]))
+
+
 def _lost_file(store: Store, path: str, recorded: int, size: int | None) -> CorruptRecordError:
     """Return the error for a file of a snapshot that is missing or has another size."""
     root, public = store.public(store.root), store.public(store.join(path))

@@ -15,15 +15,17 @@ from dask_tfrecord.dataset.snapshot.column_statistics import from_entries
 from dask_tfrecord.dataset.snapshot.file_table import rows_of_run
 from dask_tfrecord.dataset.snapshot.model import Snapshot, find_snapshot, listed_files, to_parquet
 from dask_tfrecord.dataset.snapshot.names import snapshot_path
-from dask_tfrecord.dataset.snapshot.stamps import with_stamps
 from dask_tfrecord.dataset.snapshot.versions import versions
 from dask_tfrecord.dataset.write.next_snapshot import next_snapshot
 from dask_tfrecord.dataset.write.run import WriteRun
 from dask_tfrecord.dataset.write.staging import finish_commit, finish_newest, note_replaced, remove_staging
 from dask_tfrecord.errors import ConcurrentWriteError, TFRecordError
 from dask_tfrecord.files.entry import FileEntry
+from dask_tfrecord.files.storage.listing import list_directory, path_column
+from dask_tfrecord.files.storage.open_file import stamp_of
 from dask_tfrecord.files.storage.paths import parent_of
 from dask_tfrecord.files.storage.redaction import hide, secrets_of
+from dask_tfrecord.files.storage.store import Store
 
 logger = logging.getLogger(__name__)
 
@@ -56,7 +58,7 @@ def commit(run: WriteRun, entries: Iterable[FileEntry]) -> Snapshot:
             finish_newest(run.store, running=run.run)
             _log_step(run, 4, f"publish {len(files)} files")
             publish_files(run, files)
-            snapshot = create_snapshot(run, with_stamps(run.store, files))
+            snapshot = create_snapshot(run, _with_stamps(run.store, files))
         except Exception:  # whatever failed, another attempt needs the files in staging
             withdraw_files(run, files)
             raise
@@ -128,6 +130,22 @@ def publish_files(run: WriteRun, files: pa.Table) -> None:
         listed = {*map(store.join, names)}
         present = store.fs.find(store.root)
         store.remove(path for path in present if run.owns(path) and path not in listed)
+
+
+def _with_stamps(store: Store, rows: pa.Table) -> pa.Table:
+    """Add the stamps to the list of files that were just written. If the store fails, add no stamps."""
+    try:
+        store.fs.invalidate_cache()
+        paths = [store.join(path) for path in rows["path"].to_pylist()]
+        if store.renames:
+            stamps = pa.array([stamp_of(store.look(path)) for path in paths], pa.string())
+        else:
+            listed = list_directory(store)
+            stamps = listed["stamp"].take(pc.index_in(path_column(paths), listed["path"]))
+    except Exception:  # a commit must not fail because stamps are missing
+        return rows
+    stamps = pc.if_else(pc.equal(stamps, ""), None, stamps)
+    return rows.set_column(rows.column_names.index("stamp"), "stamp", stamps)
 
 
 def create_snapshot(run: WriteRun, files: pa.Table) -> Snapshot:

@@ -1,15 +1,35 @@
-"""The directory that a write goes to: is it a usable path, and does its content allow the write?"""
+"""The directory that a write goes to: is the path usable, and what may the write do to the files there?"""
 
 import os
+import re
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dask_tfrecord.codec.codecs import is_frame
+from dask_tfrecord.dataset.snapshot.model import listed_files
+from dask_tfrecord.dataset.snapshot.names import METADATA_DIRECTORY, exported_files
 from dask_tfrecord.dataset.snapshot.versions import versions
-from dask_tfrecord.dataset.snapshot.visibility import visible_files
-from dask_tfrecord.dataset.write.overwriting import change_remedies, is_disk_root, refusal
+from dask_tfrecord.dataset.snapshot.visibility import intact_snapshot, visible_files
+from dask_tfrecord.dataset.write.neighbours import refuse_datasets_below
 from dask_tfrecord.dataset.write.run import Mode
-from dask_tfrecord.errors import DestinationError, TFRecordError
+from dask_tfrecord.errors import (
+    ConcurrentWriteError,
+    DestinationError,
+    FileChangedError,
+    Remedy,
+    TFRecordError,
+)
+from dask_tfrecord.files.side_files import first_bytes
 from dask_tfrecord.files.storage.filesystem import Filesystem, check_writable
+from dask_tfrecord.files.storage.listing import SIDE_FILES, FileInfo, table_infos
+from dask_tfrecord.files.storage.local_links import linked_directories
 from dask_tfrecord.files.storage.not_found import check_bucket
+from dask_tfrecord.files.storage.paths import name_of
 from dask_tfrecord.files.storage.redaction import redact_errors, without_credentials
 from dask_tfrecord.files.storage.store import Store
 
@@ -18,6 +38,24 @@ _FSSPEC_SYNTAX = {
     "::": "chains filesystems in fsspec; a chain can be read but not written",
     "?versionId=": "selects a version of an object on S3",
 }
+
+# Files that are opened at the same time.
+_THREADS = 16
+
+# The most names that an error lists. The error gives the number of further names.
+_MOST_NAMES = 5
+
+# The most files that are opened to find out whether overwrite=True is good advice.
+_MOST_FILES = 100
+
+# An empty file counts as a TFRecord file without records if it has such a name.
+_TFRECORD_NAME = re.compile(
+    r"(.*\.tfr\w*(-\d+-of-\d+)?|part-[\w-]+|[^.]*-\d{2,}-of-\d{2,})(\.(gz|zlib|deflate|zst|lz4|bz2|xz))?",
+    re.IGNORECASE,
+)
+
+# The event files of TensorBoard consist of records, but they are never a dataset.
+_EVENTS = "tfevents"
 
 
 @redact_errors
@@ -87,3 +125,149 @@ def check_destination(store: Store, mode: Mode = "create") -> int:
     if mode == "create" and len(files := visible_files(store)):
         raise refusal(store, files)
     return newest
+
+
+@redact_errors
+def replaceable_files(store: Store) -> frozenset[str]:
+    """Return the files that an overwrite may remove although no snapshot lists them, relative to the root.
+
+    Raises
+    ------
+    DestinationError
+        If the directory is protected, or contains files that are not TFRecord files, links to other
+        directories, or another dataset.
+    """
+    if (role := _protected_role(store)) is not None:
+        raise DestinationError(
+            f"{role} is never overwritten",
+            path=store.public(store.root),
+            advice="write to a directory that holds nothing but the dataset",
+        )
+    files = visible_files(store)
+    if store.local:
+        _refuse_links(store)
+    listed = listed_files(intact_snapshot(store))
+    unlisted = [file for file in table_infos(files) if store.relative(file.path) not in listed]
+    exported = exported_files(store)
+    described = [
+        name for name in sorted(SIDE_FILES.difference(exported)) if store.fs.exists(store.join(name))
+    ]
+    foreign = [*_foreign_files(store, unlisted), *described]
+    if foreign:
+        raise DestinationError(
+            f"an overwrite removes only TFRecord files, and the directory also holds {_names(foreign)}",
+            path=store.public(store.root),
+            advice="move the other files elsewhere, or write to another directory",
+        )
+    refuse_datasets_below(store, "which the overwrite would remove")
+    return frozenset(store.relative(file.path) for file in unlisted)
+
+
+def refusal(store: Store, files: pa.Table) -> DestinationError:
+    """Return the error for writing a new dataset to a directory with these files and without a snapshot."""
+    count, size = len(files), pc.sum(files["size"]).as_py() or 0
+    total = f"{count:,} files with {size:,} bytes" if count > 1 else f"a file with {size:,} bytes"
+    foreign = _foreign_files(store, table_infos(files[:_MOST_FILES]))
+    if foreign:
+        problem, remedies = f"the directory already holds files, such as {_names(foreign[:1])}", []
+    else:
+        problem = f"the directory already holds files of other tools ({total}) and no snapshot"
+        remedies = change_remedies(store, "them")
+    return DestinationError(
+        problem,
+        path=store.public(store.root),
+        advice="choose another directory",
+        remedies=remedies,
+        function="to_tfrecord",
+    )
+
+
+def change_remedies(store: Store, what: str) -> list[Remedy]:
+    """Return the arguments that write to a directory with files."""
+    overwrite = [Remedy("overwrite", True, f"remove {what}")] * (_protected_role(store) is None)
+    return [Remedy("append", True, f"add to {what}"), *overwrite]
+
+
+def _foreign_files(store: Store, files: Sequence[FileInfo]) -> list[str]:
+    """Return the files that are not TFRecord files, relative to the root."""
+    with files_unchanged(store), ThreadPoolExecutor(_THREADS) as pool:
+        results = list(pool.map(lambda file: _is_tfrecord(store, file), files))
+    return [
+        store.relative(file.path) for file, is_tfrecord in zip(files, results, strict=True) if not is_tfrecord
+    ]
+
+
+@contextmanager
+def files_unchanged(store: Store) -> Iterator[None]:
+    """Raise ConcurrentWriteError if a file that is read in the block was removed or replaced."""
+    try:
+        yield
+    except (FileNotFoundError, FileChangedError):
+        raise ConcurrentWriteError(
+            "another write removed or replaced files here at the same time",
+            path=store.public(store.root),
+            advice="start the write again",
+        ) from None
+
+
+def _is_tfrecord(store: Store, file: FileInfo) -> bool:
+    """Return True if the decompressed content begins with the length of a record and its checksum."""
+    name = name_of(file.path)
+    if _EVENTS in name:
+        return False
+    if not file.size:
+        return bool(_TFRECORD_NAME.fullmatch(name))
+    try:
+        content = first_bytes(store, file)
+    except FileChangedError:
+        raise
+    except (TFRecordError, PermissionError):
+        return False
+    return is_frame(content) or (not content and bool(_TFRECORD_NAME.fullmatch(name)))
+
+
+def is_disk_root(store: Store) -> bool:
+    """Return True for the root directory of the local filesystem."""
+    root = os.path.realpath(store.root)
+    return store.local and os.path.dirname(root) == root
+
+
+def _protected_role(store: Store) -> str | None:
+    """Return the role of a directory that is never overwritten, such as "the home directory"; else None.
+
+    The root of a filesystem, the working directory, the home directory and their parents are protected.
+    """
+    if not store.root.strip("/") or is_disk_root(store):
+        return "the root of a filesystem"
+    if not store.local:
+        return None
+    root = os.path.realpath(store.root)
+    protected = {}
+    with suppress(OSError):  # the current directory may have been removed
+        protected["the current directory"] = os.path.realpath(".")
+    protected["the home directory"] = os.path.realpath(os.path.expanduser("~"))
+    for role, place in protected.items():
+        with suppress(OSError):  # on some filesystems, the two paths of a directory may differ in case
+            if root == place or os.path.samefile(root, place):
+                return role
+    for role, place in protected.items():
+        if place.startswith(f"{root}{os.sep}"):
+            return f"a directory that contains {role}"
+    return None
+
+
+def _refuse_links(store: Store) -> None:
+    """Raise for a directory with links to outside directories, whose files are not the dataset's."""
+    own = store.join(METADATA_DIRECTORY)
+    for link in [own] * os.path.islink(own) + linked_directories(store.root):
+        raise DestinationError(
+            f"the link {link} leads to another directory, and the overwrite would remove the files there",
+            path=store.public(store.root),
+            advice="remove the link first",
+        )
+
+
+def _names(paths: Sequence[str]) -> str:
+    names = ", ".join(map(repr, paths[:_MOST_NAMES]))
+    more = len(paths) - _MOST_NAMES
+    return f"{names} and {more:,} more" if more > 0 else names

@@ -15,8 +15,8 @@ from dask_tfrecord.dataset.snapshot.column_statistics import from_entries
 from dask_tfrecord.dataset.snapshot.metadata import Levels, library_version
 from dask_tfrecord.dataset.snapshot.model import Snapshot
 from dask_tfrecord.dataset.snapshot.visibility import data_files, newest_snapshot
+from dask_tfrecord.dataset.write.destination import files_unchanged
 from dask_tfrecord.dataset.write.neighbours import refuse_datasets_below
-from dask_tfrecord.dataset.write.overwriting import files_unchanged
 from dask_tfrecord.errors import Call, Remedy, SchemaError, TFRecordError
 from dask_tfrecord.files.entry import FileEntry
 from dask_tfrecord.files.options import ReadOptions

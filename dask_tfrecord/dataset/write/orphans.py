@@ -7,8 +7,7 @@ from contextlib import suppress
 from datetime import UTC, datetime
 
 from dask_tfrecord.dataset.snapshot.names import METADATA_DIRECTORY, STAGING, open_runs, stored_offsets
-from dask_tfrecord.dataset.snapshot.snapshot_file import read_part
-from dask_tfrecord.dataset.snapshot.versions import versions
+from dask_tfrecord.dataset.snapshot.versions import read_part, versions
 from dask_tfrecord.dataset.write.staging import finish_newest, remove_staging
 from dask_tfrecord.files.part_names import is_part, run_of
 from dask_tfrecord.files.storage.listing import column_paths, list_directory

@@ -16,8 +16,7 @@ from dask_tfrecord.dataset.snapshot.file_table import rows_of_run
 from dask_tfrecord.dataset.snapshot.metadata import Levels
 from dask_tfrecord.dataset.snapshot.model import Snapshot, find_snapshot, listed_files, read_snapshot
 from dask_tfrecord.dataset.snapshot.names import open_runs, snapshot_path, staged
-from dask_tfrecord.dataset.snapshot.snapshot_file import Part, read_part
-from dask_tfrecord.dataset.snapshot.versions import versions
+from dask_tfrecord.dataset.snapshot.versions import Part, read_part, versions
 from dask_tfrecord.dataset.snapshot.visibility import has_committed, intact_snapshot
 from dask_tfrecord.files.entry import FileEntry
 from dask_tfrecord.files.options import WriteOptions

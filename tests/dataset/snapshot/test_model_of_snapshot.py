@@ -15,8 +15,7 @@ import pytest
 
 from dask_tfrecord.dataset.snapshot.column_statistics import from_entries
 from dask_tfrecord.dataset.snapshot.model import Snapshot, to_parquet
-from dask_tfrecord.dataset.snapshot.snapshot_file import parse_part
-from dask_tfrecord.dataset.snapshot.versions import assemble
+from dask_tfrecord.dataset.snapshot.versions import assemble, parse_part
 from dask_tfrecord.errors import TFRecordError
 from dask_tfrecord.files.entry import Block, ColumnStatistics, FileEntry
 from dask_tfrecord.schema.model import Schema
