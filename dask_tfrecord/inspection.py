@@ -356,7 +356,9 @@ def verify(
 
 def _verify_snapshot(store: Store, snapshot: Snapshot) -> pd.DataFrame:
     """Verify the files that a snapshot lists, and report files that it does not list."""
-    entries = {listed_path(store, entry.path): entry for entry in snapshot.files}
+    rows = snapshot.file_list.select(["bytes", "records", "crc32c"]).to_pylist()
+    names = snapshot.file_list["path"].to_pylist()
+    entries = {listed_path(store, name): row for name, row in zip(names, rows, strict=True)}
     found = list_directory(store)
     is_listed = pa.array(
         [path in entries for path in column_paths(unquoted_column(found["path"]))], pa.bool_()

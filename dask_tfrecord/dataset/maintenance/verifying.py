@@ -1,5 +1,6 @@
 """Read files completely, and report damage and differences from the schema and the snapshot."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
@@ -14,7 +15,6 @@ from dask_tfrecord.dataset.read.sampling import take_sample
 from dask_tfrecord.dataset.read.schema_drift import find_drift
 from dask_tfrecord.errors import CorruptRecordError
 from dask_tfrecord.files.damage import DamagedRange, DamagePolicy, Losses
-from dask_tfrecord.files.entry import FileEntry
 from dask_tfrecord.files.find_blocks import ComputeEach
 from dask_tfrecord.files.inference import AskedType, FeatureSummary, Sample, sample_split
 from dask_tfrecord.files.options import ReadOptions
@@ -97,14 +97,12 @@ def describe_drift(sample: Sample, schema: Schema) -> str:
     return "; ".join(drift.problem for drift in find_drift(sample, schema))
 
 
-def describe_changes(report: FileReport, entry: FileEntry) -> str:
-    """Describe how a file differs from its entry in a snapshot; empty if it does not."""
-    pairs = [
-        ("bytes", report.bytes, entry.bytes),
-        ("records", report.sample.records, entry.records),
-        ("crc32c", report.crc32c, entry.crc32c),
-    ]
-    return "; ".join(f"{name}: {now:,} instead of {was:,}" for name, now, was in pairs if now != was)
+def describe_changes(report: FileReport, was: Mapping[str, int]) -> str:
+    """Describe how a file differs from its row in a snapshot's file list; empty if it does not."""
+    now = {"bytes": report.bytes, "records": report.sample.records, "crc32c": report.crc32c}
+    return "; ".join(
+        f"{name}: {now[name]:,} instead of {was[name]:,}" for name in now if now[name] != was[name]
+    )
 
 
 def _verify_split(store: Store, record_type: RecordType, split: Split) -> FileReport:
