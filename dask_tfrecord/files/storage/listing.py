@@ -263,7 +263,16 @@ def list_directory(store: Store) -> pa.Table:
 
     The result is a file list, with the columns of `INFO_SCHEMA`.
     """
-    return _file_list(_directory(store).infos)
+    found = _find_any(store)
+    return _file_list([found[path] for path in _visible_paths(found, store.root)])
+
+
+def _find_any(store: Store) -> dict[str, Any]:
+    """Find all files below the store's root; none if the directory does not exist."""
+    try:
+        return _find(store, store.root)
+    except FileNotFoundError:
+        return {}
 
 
 def _file_list(infos: Sequence[dict[str, Any]]) -> pa.Table:
@@ -343,11 +352,7 @@ def _expand(store: Store, path: str) -> _Match:
 
 
 def _directory(store: Store) -> _Match:
-    """List the files below the store's root; none if the directory does not exist."""
-    try:
-        found = _find(store, store.root)
-    except FileNotFoundError:
-        found = {}
+    found = _find_any(store)
     infos = [found[path] for path in _visible_paths(found, store.root)]
     return _Match(infos, "directory", _described(found))
 
