@@ -1,12 +1,11 @@
-// The binding of the kernel. Only this file and without_gil.hpp use Python. The contract of each call is in
-// ../_kernel.pyi.
+// The binding of the kernel. Only this file, python_data.hpp and without_gil.hpp use Python. The contract of each call
+// is in ../_kernel.pyi.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
-#include <memory>
 #include <mutex>
 
 #include "columns/check.hpp"
@@ -15,32 +14,13 @@
 #include "columns/gather.hpp"
 #include "framing/locate.hpp"
 #include "framing/scan.hpp"
+#include "python_data.hpp"
 #include "without_gil.hpp"
-
-namespace nb = nanobind;
 
 namespace {
 
 using ColumnTuple = std::tuple<std::string, std::string, int>;
 using KnownFeatures = std::vector<std::tuple<std::string, bool>>;
-
-// Holds the buffer of a Python object.
-class Bytes {
- public:
-  explicit Bytes(nb::handle object, int flags = PyBUF_SIMPLE) {
-    if (PyObject_GetBuffer(object.ptr(), &buffer_, flags)) throw nb::python_error();
-  }
-  Bytes(const Bytes&) = delete;
-  Bytes& operator=(const Bytes&) = delete;
-  ~Bytes() { PyBuffer_Release(&buffer_); }
-
-  uint8_t* data() const { return static_cast<uint8_t*>(buffer_.buf); }
-  size_t size() const { return static_cast<size_t>(buffer_.len); }
-  tfr::Span span() const { return {data(), data() + size()}; }
-
- private:
-  Py_buffer buffer_;
-};
 
 // Refuses a second call at the same time, because the kernel's objects keep scratch memory between calls.
 class OneCall {
@@ -94,65 +74,6 @@ nb::object damage_tuple(const tfr::Damage& damage) {
   return nb::make_tuple(damage.record, damage.offset, damage.size, damage.reason, damage.column, damage.found, unknown);
 }
 
-nb::object capsule(void* pointer, const char* name, void (*destroy)(PyObject*)) {
-  PyObject* const object = PyCapsule_New(pointer, name, destroy);
-  if (!object) throw nb::python_error();
-  return nb::steal(object);
-}
-
-template <class Struct>
-void destroy_capsule(PyObject* object, const char* name) {
-  auto* pointer = static_cast<Struct*>(PyCapsule_GetPointer(object, name));
-  if (pointer->release) pointer->release(pointer);
-  delete pointer;
-}
-
-// A decoded batch. Any Arrow library can import it through __arrow_c_array__.
-class Batch {
- public:
-  Batch(tfr::ExportNode root, tfr::SharedArena arena) : root_(std::move(root)), arena_(std::move(arena)) {}
-  Batch(const Batch&) = delete;
-  Batch& operator=(const Batch&) = delete;
-  ~Batch() {
-    if (array_.release) array_.release(&array_);
-  }
-
-  // Returns the address of an ArrowArray without its schema. The importer moves the array out of this batch.
-  uintptr_t array_address() {
-    if (!array_.release) tfr::export_array(root_, arena_, &array_);
-    return reinterpret_cast<uintptr_t>(&array_);
-  }
-
-  nb::tuple export_capsules() const {
-    auto schema = std::make_unique<ArrowSchema>();
-    tfr::export_schema(root_, schema.get());
-    nb::object schema_capsule =
-        capsule(schema.release(), "arrow_schema", [](PyObject* o) { destroy_capsule<ArrowSchema>(o, "arrow_schema"); });
-    auto array = std::make_unique<ArrowArray>();
-    tfr::export_array(root_, arena_, array.get());
-    nb::object array_capsule =
-        capsule(array.release(), "arrow_array", [](PyObject* o) { destroy_capsule<ArrowArray>(o, "arrow_array"); });
-    return nb::make_tuple(std::move(schema_capsule), std::move(array_capsule));
-  }
-
- private:
-  tfr::ExportNode root_;
-  tfr::SharedArena arena_;
-  ArrowArray array_{};
-};
-
-nb::object python_batch(tfr::ExportNode root, tfr::SharedArena arena) {
-  return nb::cast(new Batch(std::move(root), std::move(arena)), nb::rv_policy::take_ownership);
-}
-
-nb::object int64_array(const tfr::Growing<int64_t>& values, const tfr::SharedArena& arena) {
-  tfr::ExportNode node;
-  node.format = "l";
-  node.length = static_cast<int64_t>(values.size);
-  node.buffers = {nullptr, values.data};
-  return python_batch(std::move(node), arena);
-}
-
 class PyDecoder {
  public:
   PyDecoder(const std::vector<ColumnTuple>& columns, const std::string& record_type, bool verify_crc,
@@ -187,26 +108,6 @@ class PyDecoder {
   std::mutex mutex_;
   tfr::RecordType type_;
   tfr::Decoder decoder_;
-};
-
-// Holds the Arrow data of a Python object.
-class ImportedArray {
- public:
-  ImportedArray() = default;
-  explicit ImportedArray(nb::handle object) : capsules_(nb::cast<nb::tuple>(object.attr("__arrow_c_array__")())) {
-    schema_ = static_cast<ArrowSchema*>(PyCapsule_GetPointer(nb::object(capsules_[0]).ptr(), "arrow_schema"));
-    if (!schema_) throw nb::python_error();
-    array_ = static_cast<ArrowArray*>(PyCapsule_GetPointer(nb::object(capsules_[1]).ptr(), "arrow_array"));
-    if (!array_) throw nb::python_error();
-  }
-
-  const ArrowSchema& schema() const { return *schema_; }
-  const ArrowArray& array() const { return *array_; }
-
- private:
-  nb::tuple capsules_;
-  const ArrowSchema* schema_ = nullptr;
-  const ArrowArray* array_ = nullptr;
 };
 
 PyObject* encode_error = nullptr;
