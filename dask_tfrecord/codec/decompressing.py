@@ -41,18 +41,6 @@ class Decompressor(Protocol):
         """
 
 
-class Stream(Protocol):
-    """The decompressor of one stream, as igzip_lib, bz2 and lzma have it. It detects the stream's end."""
-
-    @property
-    def eof(self) -> bool: ...
-    @property
-    def needs_input(self) -> bool: ...
-    @property
-    def unused_data(self) -> bytes: ...
-    def decompress(self, data: bytes, max_length: int, /) -> bytes: ...
-
-
 class StreamDecompressor:
     """Reads all streams (gzip members) of a file to their ends and verifies their checksums.
 
@@ -66,7 +54,8 @@ class StreamDecompressor:
     readinto : callable
         Reads the compressed bytes.
     new_stream : callable
-        Returns the decompressor of the next stream.
+        Returns the decompressor of the next stream, as igzip_lib, bz2 and lzma have it. It detects the end of
+        the stream.
     single : bool, default False
         Ignore everything after the first stream.
     """
@@ -80,7 +69,7 @@ class StreamDecompressor:
         self._single = single
         self._buffer = memoryview(bytearray(_INPUT_BYTES))
         self._unread = b""  # compressed bytes that no stream has taken yet
-        self._stream: Stream | None = None
+        self._stream: Any = None
         self._streams = 0
         self._offset = 0  # in the content
         self._stream_offset = 0
@@ -95,7 +84,7 @@ class StreamDecompressor:
                 return len(content)
         return 0
 
-    def _next_stream(self) -> Stream | None:
+    def _next_stream(self) -> Any:
         """Start the next stream. Return None at the end of the file."""
         if self._single and self._streams:
             return None
@@ -112,13 +101,13 @@ class StreamDecompressor:
         self._stream_offset = self._offset
         return self._stream
 
-    def _step(self, stream: Stream, size: int) -> bytes:
+    def _step(self, stream: Any, size: int) -> bytes:
         """Decompress at most ``size`` bytes of the stream. The result may be empty."""
         data = self._take() if stream.needs_input else b""
         if stream.needs_input and not data:
             raise self._damage(f"the {self._name} stream is cut off")
         try:
-            content = stream.decompress(data, size)
+            content: bytes = stream.decompress(data, size)
         except _DAMAGE as error:
             if self._streams > 1 and self._offset == self._stream_offset:
                 problem = f"the {self._name} stream is followed by bytes that are not a {self._name} stream"
@@ -213,7 +202,7 @@ def bz2_(readinto: ReadInto, *, inside: bool) -> Decompressor:
 def xz(readinto: ReadInto, *, inside: bool) -> Decompressor:
     """Return the decompressor of a file of xz streams."""
 
-    def new_stream() -> Stream:
+    def new_stream() -> lzma.LZMADecompressor:
         return lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=_XZ_MEMORY_BYTES)
 
     return StreamDecompressor("xz", readinto, new_stream)

@@ -1,5 +1,7 @@
 """Recognises files of other formats by their first bytes, for error messages."""
 
+from codecs import getincrementaldecoder
+
 # The number of bytes that `looks_like` needs: enough to tell text from binary data.
 LOOK_BYTES = 512
 
@@ -49,13 +51,10 @@ def looks_like(head: bytes) -> str | None:
 def _is_text(head: bytes) -> bool:
     if not head or any(byte < 32 and byte not in _WHITESPACE for byte in head) or b"\x7f" in head:
         return False
-    for cut in range(min(4, len(head))):  # the last character may be incomplete
-        try:
-            head[: len(head) - cut].decode()
-        except UnicodeDecodeError:
-            continue
-        return True
-    return False
+    try:  # the last character may be incomplete
+        return bool(getincrementaldecoder("utf-8")().decode(head))
+    except UnicodeDecodeError:
+        return False
 
 
 def _kind_of_text(head: bytes) -> str:

@@ -5,16 +5,15 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from operator import itemgetter
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 import pyarrow as pa
 
-from dask_tfrecord.codec import Decoder, Fed, Inference, scan
+from dask_tfrecord.codec import Decoded, Decoder, Fed, Inference, Scanned, scan
 from dask_tfrecord.codec.checked import Checked, Ints
 from dask_tfrecord.codec.codecs import codec_of_suffix
 from dask_tfrecord.codec.columns import Column, FeatureKey
-from dask_tfrecord.codec.damage import Damage
 from dask_tfrecord.errors import TFRecordError
 from dask_tfrecord.files.damage import Losses, locate_error
 from dask_tfrecord.files.intact import Intact, Numbers, record_offsets
@@ -229,16 +228,8 @@ class _Batches:
             yield self._done.pop(0)
 
 
-class Result(Protocol):
-    """The return value of a kernel function that was called with bytes that start with whole records."""
-
-    @property
-    def records(self) -> int: ...
-    @property
-    def consumed(self) -> int: ...
-    @property
-    def damage(self) -> Damage | None: ...
-
+# The return value of a kernel function that was called with bytes that start with whole records.
+Result: TypeAlias = Fed | Decoded | Scanned
 
 _R = TypeVar("_R", bound=Result)
 

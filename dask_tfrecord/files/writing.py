@@ -49,36 +49,14 @@ class DirectoryGroup(NamedTuple):
 
 
 class GroupedRows(NamedTuple):
-    """The rows of a table, sorted by partition directory.
-
-    Attributes
-    ----------
-    table : pyarrow.Table
-        The sorted rows, without the partition columns.
-    groups : list of DirectoryGroup
-        The groups in the order of the rows.
-    order : numpy.ndarray, optional
-        For each sorted row, its number in the table that was sorted. None if sorting changed nothing.
-    """
-
-    table: pa.Table
-    groups: list[DirectoryGroup]
-    order: RowNumbers | None = None
-
-    @property
-    def pieces(self) -> "Iterable[tuple[pa.Table, RowNumbers | None]]":
-        """All rows and their numbers, as in `GroupedPieces`."""
-        return [(self.table, self.order)]
-
-
-class GroupedPieces(NamedTuple):
-    """Rows as in `GroupedRows` that are not in memory at the same time.
+    """Rows that are sorted by partition directory.
 
     Attributes
     ----------
     pieces : iterable of (pyarrow.Table, numpy.ndarray or None)
-        Tables with the sorted rows, which are made one after the other, and for each row the number that
-        errors give it. None if the rows were numbered in this order.
+        Tables with the sorted rows, without the partition columns, which may be made one after the other. For
+        each row of a table, the number that errors give the row. None if the rows are numbered in this
+        order.
     groups : list of DirectoryGroup
         The groups in the order of the rows.
     """
@@ -90,7 +68,7 @@ class GroupedPieces(NamedTuple):
 def write_files(
     store: Store,
     place: Callable[[str, int], tuple[str, str]],
-    rows: GroupedRows | GroupedPieces,
+    rows: GroupedRows,
     schema: Schema,
     options: WriteOptions,
     *,
@@ -105,7 +83,7 @@ def write_files(
     place : callable
         Returns two paths for a partition directory and the number of a file in it (from 0): the path in the
         store, and the path relative to the dataset's root, which entries and error messages use.
-    rows : GroupedRows or GroupedPieces
+    rows : GroupedRows
         The rows. A group without rows gets one empty file.
     schema : Schema
         The table's columns.

@@ -194,7 +194,7 @@ def test_every_file_has_its_own(
     entries = write_files(
         store,
         lambda _, index: (store.join(f"{index}"), f"{index}"),
-        GroupedRows(table, [DirectoryGroup("", (), 1000)]),
+        GroupedRows([(table, None)], [DirectoryGroup("", (), 1000)]),
         Schema.from_arrow(table.schema),
         WriteOptions(lossy="allow", **limits),
     )

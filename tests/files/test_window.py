@@ -58,7 +58,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Written]:
             def place(_: str, __: int, name: str = name) -> tuple[str, str]:
                 return store.join(name), name
 
-            whole = GroupedRows(TABLE, [DirectoryGroup("", (), TABLE.num_rows)])
+            whole = GroupedRows([(TABLE, None)], [DirectoryGroup("", (), TABLE.num_rows)])
             [entry] = write_files(store, place, whole, SCHEMA, WriteOptions(compression, lossy="allow"))
             found.blocks[compression] = entry.blocks
         yield found

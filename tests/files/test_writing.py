@@ -67,7 +67,9 @@ def write(
     whole = [DirectoryGroup("", (), table.num_rows)]
     threads = options.pop("threads", None)
     given = WriteOptions(**{"lossy": "allow", **options})
-    return write_files(store, place, GroupedRows(table, groups or whole), schema, given, threads=threads)
+    return write_files(
+        store, place, GroupedRows([(table, None)], groups or whole), schema, given, threads=threads
+    )
 
 
 def read(root: Path, entry: FileEntry, schema: pa.Schema) -> pa.Table:
@@ -262,8 +264,9 @@ table = pa.table(make())
 schema = Schema.from_arrow(table.schema)
 store = Store.at("out")
 place = lambda _, number: (store.join("file"), "file")
-write = lambda rows: write_files(store, place, GroupedRows(rows, [DirectoryGroup("", (), len(rows))]), schema,
-                                 WriteOptions(sys.argv[2] or None, lossy="allow"), threads=16)
+whole = lambda rows: GroupedRows([(rows, None)], [DirectoryGroup("", (), len(rows))])
+options = WriteOptions(sys.argv[2] or None, lossy="allow")
+write = lambda rows: write_files(store, place, whole(rows), schema, options, threads=16)
 write(table.slice(0, 1))
 normal = peak_kib()
 write(table)

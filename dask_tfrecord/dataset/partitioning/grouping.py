@@ -52,14 +52,14 @@ def group_by_directory(table: pa.Table, partition_on: Sequence[str], *, max_dire
         If there are more directories than ``max_directories``.
     """
     if not partition_on:
-        return GroupedRows(table, [DirectoryGroup("", (), table.num_rows)])
+        return GroupedRows([(table, None)], [DirectoryGroup("", (), table.num_rows)])
     rows = table.drop_columns(list(partition_on))
     if not table.num_rows:
-        return GroupedRows(rows, [])
+        return GroupedRows([(rows, None)], [])
     groups = group(table, partition_on)
     directories = directory_groups(groups, partition_on, max_directories=max_directories)
     order = groups.order
-    return GroupedRows(rows if order is None else sorted_rows(rows, order), directories, order)
+    return GroupedRows([(rows if order is None else sorted_rows(rows, order), order)], directories)
 
 
 def directory_groups(

@@ -32,7 +32,7 @@ from dask_tfrecord.dataset.write.run import WriteRun
 from dask_tfrecord.errors import TFRecordError
 from dask_tfrecord.files.entry import FileEntry
 from dask_tfrecord.files.storage.store import Store
-from dask_tfrecord.files.writing import DirectoryGroup, GroupedPieces
+from dask_tfrecord.files.writing import DirectoryGroup, GroupedRows
 from dask_tfrecord.schema.model import Schema
 from dask_tfrecord.schema.storage_values import load
 
@@ -53,7 +53,7 @@ def write_target(
     """
     size = pass_bytes(max(int(spill.starts[-1]) for spill in spills))
     groups, sections = _numbered(run, _open_sections(run.store, spills, index, size))
-    rows = GroupedPieces(_merge(run, sections, shuffle.seed, size), groups)
+    rows = GroupedRows(_merge(run, sections, shuffle.seed, size), groups)
     return run.write_grouped(rows, index, shuffle.npartitions)
 
 

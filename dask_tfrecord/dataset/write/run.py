@@ -23,7 +23,7 @@ from dask_tfrecord.files.options import WriteOptions
 from dask_tfrecord.files.part_names import part_name, run_of
 from dask_tfrecord.files.storage.redaction import redact_errors
 from dask_tfrecord.files.storage.store import Store
-from dask_tfrecord.files.writing import GroupedPieces, GroupedRows, write_files
+from dask_tfrecord.files.writing import GroupedRows, write_files
 from dask_tfrecord.schema.model import Field, Schema
 
 logger = logging.getLogger(__name__)
@@ -143,9 +143,7 @@ class WriteRun:
         rows = group_by_directory(table, self.partition_on, max_directories=self.max_directories)
         return self.write_grouped(rows, index, count)
 
-    def write_grouped(
-        self, rows: GroupedRows | GroupedPieces, index: int, count: int
-    ) -> tuple[FileEntry, ...]:
+    def write_grouped(self, rows: GroupedRows, index: int, count: int) -> tuple[FileEntry, ...]:
         """Write the files of a partition whose rows are sorted by directory. A repetition replaces them.
 
         On stores with a rename, the files are written to staging. On other stores, the files are uploaded to

@@ -108,8 +108,9 @@ def test_a_name_that_no_disk_holds_is_refused() -> None:
 def numbers(found: GroupedRows) -> dict[tuple[Any, ...], list[int]]:
     """The column "n" of each part, keyed by the partition values of the part."""
     ends = itertools.accumulate(part.rows for part in found.groups)
+    [(table, _)] = found.pieces
     return {
-        part.values: found.table["n"].slice(end - part.rows, part.rows).to_pylist()
+        part.values: table["n"].slice(end - part.rows, part.rows).to_pylist()
         for part, end in zip(found.groups, ends, strict=True)
     }
 
@@ -119,9 +120,10 @@ def test_rows_go_to_their_part_in_the_order_they_had() -> None:
     found = group_by_directory(table, ["c"], max_directories=9)
     assert [part.directory for part in found.groups] == ["c=b", "c=a", f"c={hive.NULL}", "c="]
     assert numbers(found) == {("b",): [0, 3], ("a",): [1, 4], (None,): [2], ("",): [5]}
-    assert found.table.column_names == ["n"]
-    assert found.order is not None
-    assert found.order.tolist() == found.table["n"].to_pylist()
+    [(rows, order)] = found.pieces
+    assert rows.column_names == ["n"]
+    assert order is not None
+    assert order.tolist() == rows["n"].to_pylist()
 
 
 def test_two_columns_part_by_their_combinations() -> None:
@@ -148,8 +150,9 @@ def test_floats_part_by_value_with_nan_as_one() -> None:
 def test_rows_that_are_in_order_are_not_moved() -> None:
     table = pa.table({"c": ["a", "a", "b"], "n": [1, 2, 3]})
     found = group_by_directory(table, ["c"], max_directories=9)
-    assert found.table["n"].chunk(0).buffers()[1].address == table["n"].chunk(0).buffers()[1].address
-    assert found.order is None
+    [(rows, order)] = found.pieces
+    assert rows["n"].chunk(0).buffers()[1].address == table["n"].chunk(0).buffers()[1].address
+    assert order is None
 
 
 BYTES = [b"", None, b"a", b"\0" * 16, b"x" * 17, b"y" * 1000]
@@ -163,11 +166,12 @@ def test_rows_keep_their_values_in_another_order(type_: pa.DataType, cut: int, n
     array = pa.array((chosen * 40)[: 40 * len(chosen) - 1], pa.binary()).cast(type_)
     table = pa.table({"key": [n * n % 7 for n in range(len(array))], "x": array}).slice(cut)
     found = group_by_directory(table, ["key"], max_directories=9)
-    assert found.order is not None
-    assert found.table["x"].type == type_
-    found.table.validate(full=True)
+    [(rows, order)] = found.pieces
+    assert order is not None
+    assert rows["x"].type == type_
+    rows.validate(full=True)
     values = table["x"].to_pylist()
-    assert found.table["x"].to_pylist() == [values[row] for row in found.order]
+    assert rows["x"].to_pylist() == [values[row] for row in order]
 
 
 @pytest.mark.parametrize("row", [-1, 3, 2**62])
@@ -187,7 +191,7 @@ def test_more_bytes_than_the_column_has_are_refused() -> None:
 
 def test_no_columns_give_one_part_and_no_rows_give_none() -> None:
     table = pa.table({"n": [1]})
-    assert group_by_directory(table, [], max_directories=1) == (table, [("", (), 1)], None)
+    assert group_by_directory(table, [], max_directories=1) == ([(table, None)], [("", (), 1)])
     assert group_by_directory(table.slice(1), ["n"], max_directories=1).groups == []
 
 
