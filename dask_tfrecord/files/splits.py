@@ -2,21 +2,21 @@
 
 import hashlib
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain, pairwise, repeat
+from itertools import pairwise, repeat
 from typing import Any, overload
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from dask_tfrecord.files.entry import Block, FileEntry
-from dask_tfrecord.files.storage.listing import FileInfo, info_table, table_infos
+from dask_tfrecord.files.entry import Block
+from dask_tfrecord.files.storage.listing import FileInfo, table_infos
 
 _FIRST = Block(0, 0, 0)
 
-_BLOCK = pa.struct([(name, pa.int64()) for name in Block._fields])
+BLOCK_TYPE = pa.struct([(name, pa.int64()) for name in Block._fields])
 
 # The columns that describe splits. Other columns describe what is known about their files.
 _COLUMNS = ("path", "size", "stamp", "crc32c", "records", "start", "stop")
@@ -64,16 +64,6 @@ class Partitions(Sequence[tuple[Split, ...]]):
 
     rows: pa.Table
     starts: npt.NDArray[np.int64]
-
-    @classmethod
-    def of(cls, partitions: Iterable[Sequence[Split]]) -> "Partitions":
-        """Return the partitions with these splits."""
-        listed = list(partitions)
-        splits = list(chain.from_iterable(listed))
-        rows = info_table(split.file for split in splits)
-        rows = rows.append_column("records", pa.nulls(len(splits), pa.int64()))
-        starts = np.cumsum([0, *map(len, listed)], dtype=np.int64)
-        return cls(with_ranges(rows, dict(enumerate(splits))), starts)
 
     def __len__(self) -> int:
         return len(self.starts) - 1
@@ -135,29 +125,6 @@ def table_token(table: pa.Table) -> str:
     return hashlib.sha256(sink.getvalue()).hexdigest()
 
 
-def with_ranges(rows: pa.Table, splits: Mapping[int, Split]) -> pa.Table:
-    """Return rows of `Partitions` of which some are parts of files.
-
-    Parameters
-    ----------
-    rows : pyarrow.Table
-        Rows for whole files, without ``start`` and ``stop``.
-    splits : mapping of int to Split
-        For the number of a row, the split that it becomes.
-    """
-    records = rows["records"].to_pylist()
-    starts: list[Block | None] = [None] * len(rows)
-    stops = list(starts)
-    for row, split in splits.items():
-        records[row], stops[row] = split.records, split.stop
-        starts[row] = None if split.start == _FIRST else split.start
-    rows = rows.drop_columns(["records"]).append_column("records", pa.array(records, pa.int64()))
-    if any(starts) or any(stops):
-        for name, blocks in (("start", starts), ("stop", stops)):
-            rows = rows.append_column(name, pa.array(blocks, _BLOCK))
-    return rows
-
-
 @dataclass(frozen=True)
 class BlockIndex:
     """The blocks of a file that no snapshot describes, found by scanning it.
@@ -178,38 +145,25 @@ class BlockIndex:
     damaged: tuple[int, ...] = ()
 
 
-def split_file(
-    file: FileInfo, known: FileEntry | BlockIndex | None, blocksize: int | None
-) -> tuple[Split, ...]:
-    """Split a file into ranges of about equal size, of at most ``blocksize`` bytes if its blocks allow it."""
-    if known is None:
-        return (Split(file),)
-    return split_at_blocks(file, known, _cuts(file.size or 0, known.blocks, blocksize))
+def cut(size: int, known: BlockIndex, blocksize: int) -> list[tuple[Block, Block | None, int | None]]:
+    """Cut a file into ranges of about equal size, of at most ``blocksize`` bytes if its blocks allow it.
 
-
-def split_at_blocks(
-    file: FileInfo, known: FileEntry | BlockIndex, cuts: Sequence[Block]
-) -> tuple[Split, ...]:
-    """Split a file at some of its blocks. The first block must not be among them."""
-    starts = [_FIRST, *cuts]
-    ends = [*(cut.record for cut in cuts), known.records or 0]
-    records: list[int | None] = [end - start.record for start, end in zip(starts, ends, strict=True)]
+    Returns
+    -------
+    list of (Block, Block or None, int or None)
+        The attributes ``start``, ``stop`` and ``records`` of the `Split` of each range.
+    """
+    parts = -(-size // blocksize)
+    offsets = [block.offset for block in known.blocks[1:]]
+    found = [bisect_left(offsets, size * part // parts) + 1 for part in range(1, parts)]
+    cuts = [known.blocks[at] for at in dict.fromkeys(found) if at < len(known.blocks)]
+    starts, records = [_FIRST, *cuts], list[int | None]()
     if known.records is None:
         records = [None] * len(starts)
-    elif isinstance(known, BlockIndex):
-        edges = [bisect_left(known.damaged, start.offset) for start in starts]
-        for at, (first, stop) in enumerate(pairwise([*edges, len(known.damaged)])):
-            if first < stop:  # the number of undamaged records is unknown
-                records[at] = None
-    ranges = zip(starts, [*cuts, None], records, strict=True)
-    return tuple(Split(file, start, stop, count) for start, stop, count in ranges)
-
-
-def _cuts(size: int, blocks: Sequence[Block], blocksize: int | None) -> list[Block]:
-    """Return the blocks at which to split a file, without its first block."""
-    if blocksize is None or size <= blocksize:
-        return []
-    parts = -(-size // blocksize)
-    offsets = [block.offset for block in blocks[1:]]
-    found = [bisect_left(offsets, size * part // parts) + 1 for part in range(1, parts)]
-    return [blocks[at] for at in dict.fromkeys(found) if at < len(blocks)]
+    else:
+        ends = [*(one.record for one in cuts), known.records]
+        damaged = [*(bisect_left(known.damaged, one.offset) for one in starts), len(known.damaged)]
+        for start, end, (first, last) in zip(starts, ends, pairwise(damaged), strict=True):
+            # With damage in the range, the number of undamaged records is unknown.
+            records.append(end - start.record if first == last else None)
+    return list(zip(starts, [*cuts, None], records, strict=True))

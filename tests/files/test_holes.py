@@ -20,7 +20,7 @@ from dask_tfrecord.files.damage import DamagePolicy, Losses
 from dask_tfrecord.files.find_blocks import find_blocks
 from dask_tfrecord.files.options import ReadOptions
 from dask_tfrecord.files.reading import count_records, read_table
-from dask_tfrecord.files.splits import Split, split_file
+from dask_tfrecord.files.splits import Split, cut
 from dask_tfrecord.files.storage.listing import FileInfo
 from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.schema.model import Schema
@@ -50,7 +50,7 @@ def windows_of(size: int) -> Iterator[None]:
 def splits_of(store: Store, data: bytes, blocksize: int, options: ReadOptions) -> tuple[Split, ...]:
     file = FileInfo(store.join("data"), len(data))
     found = find_blocks(store, [file], options, one_by_one, task_bytes=max(64, blocksize), block_bytes=1)
-    return split_file(file, found[file.path], blocksize)
+    return tuple(Split(file, *one) for one in cut(file.size or 0, found[file.path], blocksize))
 
 
 @given(

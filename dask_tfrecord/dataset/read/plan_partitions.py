@@ -8,8 +8,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dask_tfrecord.dataset.partitioning.grouping import comparable
-from dask_tfrecord.files.splits import BlockIndex, Partitions, Split, split_file, with_ranges
-from dask_tfrecord.files.storage.listing import table_infos
+from dask_tfrecord.files.entry import Block
+from dask_tfrecord.files.splits import BLOCK_TYPE, BlockIndex, Partitions, cut
 
 # At most this many files share a partition, since opening a file takes time, too.
 _MOST_FILES = 256
@@ -49,31 +49,38 @@ def plan_partitions(
     if "records" not in files.column_names:
         files = files.append_column("records", pa.nulls(len(files), pa.int64()))
     rows, file_of, starts = files, np.arange(len(files)), _packed(files, columns, blocksize)
-    splits = _split(files, blocks, blocksize) if blocks else {}
-    if splits:  # such a file fills a partition, so it shares none
+    ranges = {}
+    if blocks and blocksize is not None:
+        sizes = pc.fill_null(files["size"], 0).take(pa.array([*blocks])).to_pylist()
+        ranges = {at: cut(size, blocks[at], blocksize) for at, size in zip(blocks, sizes, strict=True)}
+        ranges = {at: of_file for at, of_file in ranges.items() if len(of_file) > 1}
+    if ranges:  # such a file fills a partition, so it shares none
         counts = np.ones(len(files), np.int64)
-        counts[[*splits]] = [len(of_file) for of_file in splits.values()]
+        counts[[*ranges]] = [len(of_file) for of_file in ranges.values()]
         firsts, file_of = np.cumsum(counts) - counts, np.repeat(file_of, counts)
-        is_start = np.isin(file_of, [*splits])
+        is_start = np.isin(file_of, [*ranges])
         is_start[firsts[starts]] = True
         starts = np.flatnonzero(is_start)
-        rows = with_ranges(
+        rows = _with_ranges(
             files.take(pa.array(file_of)),
-            {row: split for at, of_file in splits.items() for row, split in enumerate(of_file, firsts[at])},
+            {row: one for at, of_file in ranges.items() for row, one in enumerate(of_file, firsts[at])},
         )
     taken = pa.array(file_of[starts], pa.int64())
     partitions = Partitions(rows, np.append(starts, [len(rows)] if len(rows) else [0, 0]).astype(np.int64))
     return partitions, {name: column.take(taken) for name, column in columns.items()}
 
 
-def _split(
-    files: pa.Table, blocks: Mapping[int, BlockIndex], blocksize: int | None
-) -> dict[int, tuple[Split, ...]]:
-    """Return the splits of the files that are split, by the number of the file."""
-    infos = table_infos(files.take(pa.array([*blocks], pa.int64())))
-    pairs = zip(infos, blocks.items(), strict=True)
-    splits = {at: split_file(file, known, blocksize) for file, (at, known) in pairs}
-    return {at: of_file for at, of_file in splits.items() if len(of_file) > 1}
+def _with_ranges(rows: pa.Table, ranges: Mapping[int, tuple[Block, Block | None, int | None]]) -> pa.Table:
+    """Add ``start`` and ``stop`` to rows of `Partitions` of which some, by number, are ranges of files."""
+    records = rows["records"].to_pylist()
+    starts: list[Block | None] = [None] * len(rows)
+    stops = list(starts)
+    for row, (start, stop, count) in ranges.items():
+        starts[row], stops[row], records[row] = start, stop, count
+    rows = rows.drop_columns(["records"]).append_column("records", pa.array(records, pa.int64()))
+    for name, blocks in (("start", starts), ("stop", stops)):
+        rows = rows.append_column(name, pa.array(blocks, BLOCK_TYPE))
+    return rows
 
 
 def _packed(files: pa.Table, values: Mapping[str, pa.Array], blocksize: int | None) -> npt.NDArray[np.int64]:

@@ -44,7 +44,7 @@ def snapshot_files(store: Store, snapshot: Snapshot) -> pa.Table:
     Returns
     -------
     pyarrow.Table
-        The files in the order of the snapshot, as `info_table` returns files.
+        The file list, in the order of the snapshot.
 
     Raises
     ------

@@ -14,8 +14,8 @@ from dask_tfrecord import TFRecordError, read_tfrecord, to_tfrecord
 from dask_tfrecord.codec.codecs import CODECS
 from dask_tfrecord.dataset.read.plan_partitions import plan_partitions
 from dask_tfrecord.files import writing
-from dask_tfrecord.files.entry import Block, FileEntry
-from dask_tfrecord.files.splits import Split
+from dask_tfrecord.files.entry import Block
+from dask_tfrecord.files.splits import BlockIndex, Split
 from dask_tfrecord.files.storage.listing import FileInfo, info_table
 from dask_tfrecord.files.storage.store import Store
 
@@ -67,7 +67,7 @@ def test_files_of_different_partition_values_never_share() -> None:
 
 def test_partition_values_are_those_of_the_partition_where_files_are_split() -> None:
     blocks = tuple(Block(n, n, n) for n in range(0, 100, 10))
-    entries = [FileEntry(f"{n}", 100, 100, 0, blocks=blocks) for n in range(2)]
+    entries = [BlockIndex(100, blocks)] * 2
     values = {"key": pa.array(["a", "b"])}
     partitions, found = plan_partitions(files(100, 100), dict(enumerate(entries)), values, blocksize=50)
     assert found["key"].to_pylist() == ["a", "a", "b", "b"]
@@ -81,7 +81,7 @@ def test_more_files_than_a_task_should_open_do_not_share_a_partition() -> None:
 
 def test_a_file_is_cut_at_its_blocks_into_stretches_of_about_the_same_size() -> None:
     blocks = tuple(Block(n * 10, n * 10, n) for n in range(100))
-    [entry] = [FileEntry("f", 1000, 100, 0, blocks=blocks)]
+    entry = BlockIndex(100, blocks)
     partitions, _ = plan_partitions(files(1000), {0: entry}, blocksize=300)
     [info] = infos(1000)
     assert tuple(partitions) == (
@@ -171,7 +171,7 @@ def test_what_is_no_size_is_refused(blocksize: Any, tmp_path: Path) -> None:
 
 def test_a_task_carries_no_splits_but_its_own(frame: pd.DataFrame, tmp_path: Path) -> None:
     blocks = tuple(Block(n * 10, n * 10, n) for n in range(100_000))
-    entry = FileEntry("f", 1_000_000, 100_000, 0, blocks=blocks)
+    entry = BlockIndex(100_000, blocks)
     partitions, _ = plan_partitions(files(1_000_000), {0: entry}, blocksize=1000)
     assert len(partitions) == 1000
     assert max(len(pickle.dumps(partition)) for partition in partitions) < 500
@@ -180,7 +180,7 @@ def test_a_task_carries_no_splits_but_its_own(frame: pd.DataFrame, tmp_path: Pat
 def test_a_hundred_thousand_files_of_many_values_are_each_planned_once() -> None:
     count = 100_000
     values = {"key": pa.array([n // 100 for n in range(count)])}
-    entries = [FileEntry(f"{n}", 10, 1, 0, blocks=(Block(0, 0, 0),)) for n in range(count)]
+    entries = [BlockIndex(1, (Block(0, 0, 0),))] * count
     partitions, found = plan_partitions(
         files(*[10] * count), dict(enumerate(entries)), values, blocksize=1 << 20
     )
