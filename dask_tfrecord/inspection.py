@@ -27,8 +27,9 @@ from dask_tfrecord.dataset.read.discovery import open_dataset
 from dask_tfrecord.dataset.read.layouts import ALL, SPLIT
 from dask_tfrecord.dataset.read.request import ReadRequest
 from dask_tfrecord.dataset.read.requested_columns import GivenHive, GivenSchema
-from dask_tfrecord.dataset.snapshot.model import Snapshot, find_snapshot, listed_files, to_parquet
+from dask_tfrecord.dataset.snapshot.model import Snapshot, find_snapshot, listed_files
 from dask_tfrecord.dataset.snapshot.names import snapshot_path
+from dask_tfrecord.dataset.snapshot.versions import to_parquet
 from dask_tfrecord.dataset.snapshot.visibility import (
     are_proven,
     listed_and_others,
@@ -217,7 +218,7 @@ def _create(store: Store, snapshot: Snapshot) -> Snapshot:
     snapshot = replace(snapshot, mode="index", created=datetime.now(UTC).replace(microsecond=0))
     try:
         store.create_exclusively(
-            store.join(snapshot_path(snapshot.number)), to_parquet(snapshot).to_pybytes()
+            store.join(snapshot_path(snapshot.number)), to_parquet(vars(snapshot)).to_pybytes()
         )
     except Exception as error:
         stored = find_snapshot(store)

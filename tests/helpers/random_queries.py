@@ -17,8 +17,8 @@ import pandas as pd
 import pyarrow as pa
 
 from dask_tfrecord import Snapshot, index, read_tfrecord, to_tfrecord
-from dask_tfrecord.dataset.snapshot.model import to_parquet
 from dask_tfrecord.dataset.snapshot.names import snapshot_path
+from dask_tfrecord.dataset.snapshot.versions import to_parquet
 from dask_tfrecord.files.storage.store import Store
 
 # The global names that the text of a query uses.
@@ -192,7 +192,9 @@ def variants(data: Data) -> Iterator[tuple[str, Data]]:
         options = dict(data.options)
         if name == "bare":
             store = Store.at(root)
-            store.create_exclusively(store.join(snapshot_path(bare.number)), to_parquet(bare).to_pybytes())
+            store.create_exclusively(
+                store.join(snapshot_path(bare.number)), to_parquet(vars(bare)).to_pybytes()
+            )
         else:
             hive = {item.name: item.type for item in snapshot.partitioning}
             known: dict[str, Any] = {"schema": snapshot.schema.arrow, "hive": hive or False}

@@ -1,7 +1,7 @@
 """Run a function on all parts of many files, in tasks of about the same size, and merge the results."""
 
 from collections.abc import Callable, Sequence
-from functools import partial, reduce
+from functools import partial
 from typing import TypeVar
 
 import numpy as np
@@ -72,32 +72,6 @@ def merge_by_file(
     return [merged[path] for path in column_paths(files["path"])]
 
 
-def merge_all(
-    function: Callable[[Split], Result],
-    merge: Callable[[Result, Result], Result],
-    initial: Result,
-    files: pa.Table,
-    compute_each: ComputeEach,
-) -> Result:
-    """Call a function with every file as one split, and merge all results in the order of the files.
-
-    The tasks merge the results of their own files, so that little travels back.
-    """
-    partitions, _ = plan_partitions(files, blocksize=TASK_BYTES)
-    results = compute_each(partial(_call_and_merge, function, merge, initial), partitions)
-    return reduce(merge, results, initial)
-
-
 @redact_errors
 def _call_each(function: Callable[[Split], Result], splits: Sequence[Split]) -> list[Result]:
     return [function(split) for split in splits]
-
-
-@redact_errors
-def _call_and_merge(
-    function: Callable[[Split], Result],
-    merge: Callable[[Result, Result], Result],
-    initial: Result,
-    splits: Sequence[Split],
-) -> Result:
-    return reduce(merge, map(function, splits), initial)

@@ -140,7 +140,16 @@ class Partition:
         """Read the columns of `schema` and `filter_fields`."""
         count = self._count(split)
         if count is None:
-            table = self._decode(split, losses)
+            with self._explained_errors(split):
+                table = read_table(
+                    self.store,
+                    split,
+                    self._stored_columns,
+                    self.options,
+                    known=self.allowed_features,
+                    losses=losses,
+                )
+            self._log_rows(split, table.num_rows)
             losses.rows += table.num_rows
         else:
             table = rows_without_columns(count)
@@ -170,19 +179,6 @@ class Partition:
         """Return the number of rows of a split that need not be read; None if its records must be read."""
         must_check = self.allowed_features is not None or self.options.damage.skips
         return None if must_check or self._stored_columns.fields else split.records
-
-    def _decode(self, split: Split, losses: Losses) -> pa.Table:
-        with self._explained_errors(split):
-            table = read_table(
-                self.store,
-                split,
-                self._stored_columns,
-                self.options,
-                known=self.allowed_features,
-                losses=losses,
-            )
-        self._log_rows(split, table.num_rows)
-        return table
 
     def _decode_stepwise(self, split: Split, losses: Losses) -> Iterator[pa.Table]:
         schema, rows = self._stored_columns, 0

@@ -1,7 +1,7 @@
 """Which records show the columns of files without a snapshot: a bounded sample, or all records."""
 
 import random
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial, reduce
@@ -9,13 +9,15 @@ from itertools import accumulate
 
 import pyarrow as pa
 
-from dask_tfrecord.dataset.read.map_files import merge_all
+from dask_tfrecord.dataset.read.map_files import TASK_BYTES
+from dask_tfrecord.dataset.read.plan_partitions import plan_partitions
 from dask_tfrecord.files.damage import DamagePolicy
 from dask_tfrecord.files.find_blocks import ComputeEach
 from dask_tfrecord.files.inference import AskedType, Sample, sample_split
 from dask_tfrecord.files.options import ReadOptions
 from dask_tfrecord.files.splits import Split
 from dask_tfrecord.files.storage.listing import distinct, table_infos
+from dask_tfrecord.files.storage.redaction import redact_errors
 from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.files.window import WINDOW_BYTES
 
@@ -88,9 +90,18 @@ def sample_all(
     """
     if record_type == "bytes":
         return Sample("bytes")
+    partitions, _ = plan_partitions(files, blocksize=TASK_BYTES)
+    samples = compute_each(partial(_sample_splits, store, options, record_type), partitions)
+    return _with_record_type(reduce(Sample.merged, samples, Sample(record_type)), record_type)
+
+
+@redact_errors
+def _sample_splits(
+    store: Store, options: ReadOptions, record_type: AskedType, splits: Sequence[Split]
+) -> Sample:
+    """Task that merges the samples of its files, so that little travels back."""
     sample = partial(sample_split, store, options=options, record_type=record_type)
-    merged = merge_all(sample, Sample.merged, Sample(record_type), files, compute_each)
-    return _with_record_type(merged, record_type)
+    return reduce(Sample.merged, map(sample, splits), Sample(record_type))
 
 
 def _choose(files: pa.Table) -> list[int]:

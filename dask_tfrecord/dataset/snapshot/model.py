@@ -27,7 +27,6 @@ from dask_tfrecord.dataset.snapshot.file_table import (
 )
 from dask_tfrecord.dataset.snapshot.metadata import Levels
 from dask_tfrecord.dataset.snapshot.versions import find_newest, read_version, versions
-from dask_tfrecord.dataset.snapshot.versions import to_parquet as part_to_parquet
 from dask_tfrecord.files.entry import FileEntry
 from dask_tfrecord.files.storage.filesystem import Filesystem
 from dask_tfrecord.files.storage.listing import with_trailing_slash
@@ -391,23 +390,6 @@ def find_snapshot(store: Store) -> Snapshot | None:
 def read_snapshot(store: Store, number: int) -> Snapshot:
     """Return one version of the dataset in the store's root. Raise as `read_version` does."""
     return Snapshot(**read_version(store, number))
-
-
-def to_parquet(snapshot: Snapshot, *, delta: bool = False) -> pa.Buffer:
-    """Return the content of the snapshot's file.
-
-    Parameters
-    ----------
-    snapshot : Snapshot
-        The snapshot.
-    delta : bool, default False
-        Store only the files that the snapshot adds to its base, unless there are too many. The dataset must
-        keep the base.
-    """
-    stored = snapshot.stored
-    if delta and stored is not None and stored.is_delta(snapshot.file_list):
-        return part_to_parquet(stored.added, vars(snapshot), stored.base)
-    return part_to_parquet(snapshot.file_list, vars(snapshot), None)
 
 
 def _history(store: Store) -> pd.DataFrame:

@@ -192,18 +192,20 @@ def _base(metadata: Mapping[str, Any], number: int) -> Base | None:
     return base
 
 
-def to_parquet(rows: pa.Table, fields: Mapping[str, Any], base: Base | None) -> pa.Buffer:
+def to_parquet(fields: Mapping[str, Any], *, delta: bool = False) -> pa.Buffer:
     """Return the content of a snapshot's file.
 
     Parameters
     ----------
-    rows : pyarrow.Table
-        The files that the Parquet file lists.
     fields : mapping
-        The fields of the snapshot, as `parse` returns them.
-    base : Base, optional
-        The snapshot that lists all other files. None if there are no other files.
+        The fields of the snapshot, as `assemble` returns them.
+    delta : bool, default False
+        Store only the files that the snapshot adds to its base, unless there are too many. The dataset must
+        keep the base.
     """
+    rows, stored, base = fields["file_list"], fields["stored"], None
+    if delta and stored is not None and stored.is_delta(rows):
+        rows, base = stored.added, stored.base
     metadata = {"format_version": 1 if base is None else _DELTA_VERSION, **dump(fields)}
     if base is not None:
         metadata["base"] = {"version": base.version, "crc32c": base.crc32c}

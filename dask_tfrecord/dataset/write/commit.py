@@ -13,9 +13,9 @@ import pyarrow.compute as pc
 
 from dask_tfrecord.dataset.snapshot.column_statistics import from_entries
 from dask_tfrecord.dataset.snapshot.file_table import rows_of_run
-from dask_tfrecord.dataset.snapshot.model import Snapshot, find_snapshot, listed_files, to_parquet
+from dask_tfrecord.dataset.snapshot.model import Snapshot, find_snapshot, listed_files
 from dask_tfrecord.dataset.snapshot.names import snapshot_path
-from dask_tfrecord.dataset.snapshot.versions import versions
+from dask_tfrecord.dataset.snapshot.versions import to_parquet, versions
 from dask_tfrecord.dataset.write.next_snapshot import next_snapshot
 from dask_tfrecord.dataset.write.run import WriteRun
 from dask_tfrecord.dataset.write.staging import finish_commit, finish_newest, note_replaced, remove_staging
@@ -181,7 +181,7 @@ def create_file(run: WriteRun, snapshot: Snapshot) -> Exception | None:
     """Create the snapshot's file unless its number is taken. Return the failure, if there is one."""
     path = run.store.join(snapshot_path(snapshot.number))
     try:
-        run.store.create_exclusively(path, bytes(to_parquet(snapshot, delta=run.mode == "append")))
+        run.store.create_exclusively(path, bytes(to_parquet(vars(snapshot), delta=run.mode == "append")))
     except Exception as error:  # the file may exist even so, which the caller finds out
         reason = hide(repr(error), secrets_of(run.store))
         logger.info("%s: version %d was not created: %s", run.title, snapshot.number, reason)

@@ -14,8 +14,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from dask_tfrecord.dataset.snapshot.column_statistics import from_entries
-from dask_tfrecord.dataset.snapshot.model import Snapshot, to_parquet
-from dask_tfrecord.dataset.snapshot.versions import assemble, parse_part
+from dask_tfrecord.dataset.snapshot.model import Snapshot
+from dask_tfrecord.dataset.snapshot.versions import assemble, parse_part, to_parquet
 from dask_tfrecord.errors import TFRecordError
 from dask_tfrecord.files.entry import Block, ColumnStatistics, FileEntry
 from dask_tfrecord.schema.model import Schema
@@ -52,7 +52,7 @@ def from_parquet(data: bytes, path: str, number: int = 1) -> Snapshot:
 
 
 def stored() -> bytes:
-    return bytes(to_parquet(SNAPSHOT))
+    return bytes(to_parquet(vars(SNAPSHOT)))
 
 
 def test_what_was_stored_comes_back() -> None:
@@ -103,7 +103,7 @@ def a_partitioned_snapshot(key: pa.DataType, values: list[Any]) -> Snapshot:
 )
 def test_partition_values_keep_their_type(key: pa.DataType, values: list[Any]) -> None:
     snapshot = a_partitioned_snapshot(key, values)
-    found = from_parquet(bytes(to_parquet(snapshot)), "root/7", 7)
+    found = from_parquet(bytes(to_parquet(vars(snapshot))), "root/7", 7)
     assert found == snapshot
     assert [type(file.values[0]) for file in found.files] == [type(value) for value in values]
     assert found.partition_on == ("key", "it's 2")
@@ -112,7 +112,7 @@ def test_partition_values_keep_their_type(key: pa.DataType, values: list[Any]) -
 
 def test_no_files_are_a_dataset_too() -> None:
     empty = Snapshot(from_entries((), SCHEMA, ()), SCHEMA, None, "run", "1")
-    assert from_parquet(bytes(to_parquet(empty)), "root/1") == empty
+    assert from_parquet(bytes(to_parquet(vars(empty))), "root/1") == empty
 
 
 def test_it_says_what_there_is() -> None:
@@ -233,7 +233,7 @@ def test_a_damaged_file_is_refused(data: bytes) -> None:
 def test_a_flipped_bit_in_a_value_is_noticed() -> None:
     """A changed bound would make filters skip files that hold rows."""
     text = b"a value that compression leaves as it is"
-    data = bytes(to_parquet(a_partitioned_snapshot(pa.string(), [text.decode()])))
+    data = bytes(to_parquet(vars(a_partitioned_snapshot(pa.string(), [text.decode()]))))
     at = data.index(text)
     flipped = data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]
     with pytest.raises(TFRecordError, match="not a valid snapshot"):
