@@ -26,7 +26,7 @@ from dask_tfrecord.files.part_names import is_part
 from dask_tfrecord.files.reading import run_kernel
 from dask_tfrecord.files.splits import Split
 from dask_tfrecord.files.storage.checksum import ChecksumStore
-from dask_tfrecord.files.storage.listing import column_paths
+from dask_tfrecord.files.storage.listing import column_paths, with_column
 from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.files.window import changed_since_snapshot
 from dask_tfrecord.schema.model import Schema
@@ -135,9 +135,7 @@ def renew_snapshot(
     rows = snapshot.file_list
     changed = pc.invert(are_proven(files, rows))
     unproven = files.filter(changed)
-    unproven = unproven.set_column(
-        unproven.column_names.index("crc32c"), "crc32c", pa.nulls(len(unproven), pa.uint32())
-    )
+    unproven = with_column(unproven, "crc32c", pa.nulls(len(unproven), pa.uint32()))
     contents = _read_files(store, unproven, snapshot.schema, ReadOptions(), compute_each)
     columns = statistics.file_statistics(snapshot.schema, [content.columns for content in contents])
     entries = []
@@ -156,7 +154,7 @@ def renew_snapshot(
     rows = known.take(pc.index_in(rows["path"], known["path"]))
     return replace(
         snapshot,
-        file_list=rows.set_column(rows.column_names.index("stamp"), "stamp", files["stamp"]),
+        file_list=with_column(rows, "stamp", files["stamp"]),
         stored=None,
         run=run,
         library=library_version(),

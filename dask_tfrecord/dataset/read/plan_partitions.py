@@ -10,6 +10,7 @@ import pyarrow.compute as pc
 from dask_tfrecord.dataset.partitioning.grouping import comparable
 from dask_tfrecord.files.entry import Block
 from dask_tfrecord.files.splits import BLOCK_TYPE, BlockIndex, Partitions, cut
+from dask_tfrecord.files.storage.listing import with_column
 
 # At most this many files share a partition, since opening a file takes time, too.
 _MOST_FILES = 256
@@ -77,7 +78,7 @@ def _with_ranges(rows: pa.Table, ranges: Mapping[int, tuple[Block, Block | None,
     stops = list(starts)
     for row, (start, stop, count) in ranges.items():
         starts[row], stops[row], records[row] = start, stop, count
-    rows = rows.drop_columns(["records"]).append_column("records", pa.array(records, pa.int64()))
+    rows = with_column(rows, "records", pa.array(records, pa.int64()))
     for name, blocks in (("start", starts), ("stop", stops)):
         rows = rows.append_column(name, pa.array(blocks, BLOCK_TYPE))
     return rows

@@ -19,6 +19,7 @@ from dask_tfrecord.files.storage.listing import (
     list_directory,
     path_column,
     unquoted_column,
+    with_column,
 )
 from dask_tfrecord.files.storage.not_found import unfinished_only
 from dask_tfrecord.files.storage.paths import name_of, parent_of, unquoted_path
@@ -95,8 +96,7 @@ def listed_and_others(store: Store, snapshot: Snapshot) -> tuple[pa.Table, list[
         others = present.filter(pc.invert(pc.is_in(present_paths, paths)))
     if not all(map(is_part, column_paths(others["path"]))):
         others = without_side_files(store, others, data=rows["path"].to_pylist())
-    columns = [*files.drop_columns(["crc32c"]).columns, rows["crc32c"]]
-    return pa.table(columns, schema=files.schema), column_paths(unquoted_column(others["path"]))
+    return with_column(files, "crc32c", rows["crc32c"]), column_paths(unquoted_column(others["path"]))
 
 
 def are_proven(files: pa.Table, rows: pa.Table) -> pa.ChunkedArray:

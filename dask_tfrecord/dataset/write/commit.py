@@ -21,7 +21,7 @@ from dask_tfrecord.dataset.write.run import WriteRun
 from dask_tfrecord.dataset.write.staging import finish_commit, finish_newest, note_replaced, remove_staging
 from dask_tfrecord.errors import ConcurrentWriteError, TFRecordError
 from dask_tfrecord.files.entry import FileEntry
-from dask_tfrecord.files.storage.listing import list_directory, path_column
+from dask_tfrecord.files.storage.listing import list_directory, path_column, with_column
 from dask_tfrecord.files.storage.open_file import stamp_of
 from dask_tfrecord.files.storage.paths import parent_of
 from dask_tfrecord.files.storage.redaction import hide, secrets_of
@@ -145,7 +145,7 @@ def _with_stamps(store: Store, rows: pa.Table) -> pa.Table:
     except Exception:  # a commit must not fail because stamps are missing
         return rows
     stamps = pc.if_else(pc.equal(stamps, ""), None, stamps)
-    return rows.set_column(rows.column_names.index("stamp"), "stamp", stamps)
+    return with_column(rows, "stamp", stamps)
 
 
 def create_snapshot(run: WriteRun, files: pa.Table) -> Snapshot:

@@ -112,6 +112,11 @@ def distinct(files: pa.Table) -> pa.Table:
     return files if len(first) == len(files) else files.take(pa.array(first))
 
 
+def with_column(files: pa.Table, name: str, values: pa.Array | pa.ChunkedArray) -> pa.Table:
+    """Return a file list with other values in one of its columns."""
+    return files.set_column(files.column_names.index(name), name, values)
+
+
 def unquoted_column(paths: pa.ChunkedArray) -> pa.ChunkedArray:
     """Do as `unquoted_path` with all paths in the column of a table."""
     if not len(paths) or not is_http(column_paths(paths[:1])[0]):
