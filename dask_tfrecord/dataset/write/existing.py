@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -98,8 +98,7 @@ def adopt_foreign_files(store: Store, schema: Schema, partitioning: Sequence[Fie
     values = _partition_values(store, files, partitioning)
     with files_unchanged(store), ThreadPoolExecutor(_THREADS) as pool:
         existing = _foreign_schema(store, files, schema)
-        entries = list(pool.map(lambda file: _entry(store, file), table_infos(files)))
-    entries = [replace(entry, values=row) for entry, row in zip(entries, values, strict=True)]
+        entries = list(pool.map(partial(_entry, store), table_infos(files), values))
     rows = from_entries(entries, existing, partitioning)
     return Snapshot(rows, existing, None, "", library_version(), tuple(partitioning), 0)
 
@@ -200,9 +199,9 @@ def _partition_values(store: Store, files: pa.Table, partitioning: Sequence[Fiel
     return list(rows) if columns else [()] * len(files)
 
 
-def _entry(store: Store, file: FileInfo) -> FileEntry:
+def _entry(store: Store, file: FileInfo, values: tuple[Any, ...]) -> FileEntry:
     """Read a foreign file and return its entry, with the number of records and the checksum."""
     summing = ChecksumStore(store.fs, store.root)
     records = count_records(summing, Split(file), ReadOptions())
     total = summing.checksum
-    return FileEntry(store.relative(file.path), total.bytes, records, total.crc32c, stamp=file.stamp)
+    return FileEntry(store.relative(file.path), total.bytes, records, total.crc32c, values, stamp=file.stamp)
