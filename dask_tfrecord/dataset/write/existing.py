@@ -67,9 +67,9 @@ def _check_one_split(store: Store) -> None:
         try:
             found.check_one_split()
         except TFRecordError as error:
-            effect = f"first, and append with the partition column {SPLIT!r}"
+            effect = f"first, and append with partition_on=[{SPLIT!r}]"
             call = Call("index", store.public(store.root), {"split": "all"}, effect)
-            raise error.replaced(remedies=(), calls=[call]) from None
+            raise error.replaced(advice=None, remedies=(), calls=[call]) from None
 
 
 def check_agreement(
