@@ -11,7 +11,7 @@ from dask_tfrecord.codec.columns import KIND_TYPES
 from dask_tfrecord.dataset.read.partition_columns import feature_clash, payload_clash
 from dask_tfrecord.dataset.read.request import ReadRequest
 from dask_tfrecord.dataset.read.requested_columns import check_given_names
-from dask_tfrecord.errors import Remedy, SchemaError, warn_caller
+from dask_tfrecord.errors import Remedy, RemedyWarning, SchemaError, warn_caller
 from dask_tfrecord.files.inference import AskedType, FeatureSummary, Sample
 from dask_tfrecord.files.options import SchemaEvidence
 from dask_tfrecord.schema.model import Field, Schema
@@ -161,11 +161,13 @@ def _with_given_types(sample: Sample, types: Mapping[str, pa.DataType], record_t
 
 def _warn_of_bytes(sample: Sample) -> None:
     if sample.reason_for_bytes:
-        warn_caller(
-            f"the records do not look like Examples and are read as bytes: {sample.reason_for_bytes}; "
-            'pass record_type="bytes" to read them as bytes without this warning, or record_type="example" '
-            'or "sequence_example" to parse them'
-        )
+        problem = f"the records do not look like Examples and are read as bytes: {sample.reason_for_bytes}"
+        remedies = [
+            Remedy("record_type", "bytes", "read them as bytes without this warning"),
+            Remedy("record_type", "example", "parse them"),
+            Remedy("record_type", "sequence_example", "parse them as sequence examples"),
+        ]
+        warn_caller(RemedyWarning(problem, remedies))
 
 
 def _conflicts(sample: Sample, excluded: Iterable[str]) -> dict[str, SchemaError]:
