@@ -395,7 +395,7 @@ def _plan_shuffle(
         )
     if colocate and not partition_on:
         raise TFRecordError(
-            "a colocation of rows requires partition columns",
+            "colocate=True requires partition columns",
             remedies=_partition_columns(ddf),
             function="to_tfrecord",
         )
