@@ -141,8 +141,8 @@ def test_every_function_names_only_keywords_that_it_has() -> None:
     [
         ("torch.TFRecordBatches", "num_shards", "pass world_size=4"),
         ("torch.TFRecordTable", "path_", "pass path="),
-        ("tensorflow.tensorflow_dataset", "drop_last", "pass drop_remainder=4"),
-        ("tensorflow.feature_spec", "default_value", "pass missing="),
+        ("tensorflow.tensorflow_dataset", "drop_last", 'pass batch_mode="drop"'),
+        ("tensorflow.feature_spec", "default_value", "pass fill_nulls="),
         ("keras.TFRecordPyDataset", "seed", "pass shuffle=4"),
     ],
 )

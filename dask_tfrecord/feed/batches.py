@@ -23,6 +23,7 @@ from dask_tfrecord.keywords import ReadKeywords
 from dask_tfrecord.public_functions import public_function
 
 BatchMode = Literal["keep", "drop", "auto"]
+LastBatch = Literal["keep", "drop"]
 
 # Stored bytes of a piece: large pieces need few requests, small pieces shuffle well.
 _SEQUENTIAL_BYTES = 1 << 24

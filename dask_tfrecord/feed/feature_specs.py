@@ -11,7 +11,7 @@ import tensorflow as tf
 from dask_tfrecord.codec import MAX_RECORD_BYTES
 from dask_tfrecord.dataset.read.read_plan import ReadPlan
 from dask_tfrecord.errors import SchemaError, TFRecordError
-from dask_tfrecord.feed.numpy_columns import checked_missing, missing_integers
+from dask_tfrecord.feed.numpy_columns import checked_fill_nulls, null_integers
 from dask_tfrecord.feed.sources import checked_names
 from dask_tfrecord.files.storage.listing import PathLike
 from dask_tfrecord.keywords import ReadKeywords
@@ -94,7 +94,7 @@ def feature_spec(
     path: PathLike | Sequence[PathLike],
     columns: str | Sequence[str] | None = None,
     *,
-    missing: Mapping[str, Any] | None = None,
+    fill_nulls: Mapping[str, Any] | None = None,
     lists: Lists = "ragged",
     **read: Unpack[ReadKeywords],
 ) -> FeatureSpec:
@@ -106,7 +106,7 @@ def feature_spec(
         A path that `read_tfrecord` takes. The snapshot of a dataset proves which columns have no null.
     columns : str or list of str, optional
         The columns to parse. All columns that are in the records by default.
-    missing : mapping of str to value, optional
+    fill_nulls : mapping of str to value, optional
         What takes the place of null. By default NaN in floating point columns and an empty text in string and
         binary columns.
     lists : "ragged", "padded" or "sparse", default "ragged"
@@ -123,8 +123,8 @@ def feature_spec(
     Raises
     ------
     SchemaError
-        For a column of integers that may have null and has no value in ``missing``, and for records that are
-        not Examples or SequenceExamples.
+        For a column of integers that may have null and has no value in ``fill_nulls``, and for records that
+        are not Examples or SequenceExamples.
 
     Examples
     --------
@@ -142,7 +142,7 @@ def feature_spec(
     dataset, schema = open_columns(path, checked_names(columns), None, read)
     if problem := unlike_tensorflow(dataset):
         raise TFRecordError(f"TensorFlow's own parser cannot {problem}", advice="leave the keyword out")
-    return spec_of(dataset, schema, checked_missing(missing, schema.names), lists)
+    return spec_of(dataset, schema, checked_fill_nulls(fill_nulls, schema.names), lists)
 
 
 def unlike_tensorflow(dataset: ReadPlan) -> str | None:
@@ -151,6 +151,8 @@ def unlike_tensorflow(dataset: ReadPlan) -> str | None:
     partition = dataset.partitioner(no_columns)
     if options.damage.skips:
         return "skip damaged records, as on_corrupt= asks"
+    if options.compression != "infer":
+        return "refuse files of other codecs, as compression= asks"
     if options.max_record_bytes < MAX_RECORD_BYTES:
         return "limit the bytes of a record, as max_record_bytes= asks"
     if any(partition(number).filters is not None for number in range(dataset.npartitions)):
@@ -158,7 +160,7 @@ def unlike_tensorflow(dataset: ReadPlan) -> str | None:
     return None
 
 
-def spec_of(dataset: ReadPlan, schema: Schema, missing: Mapping[str, Any], lists: Lists) -> FeatureSpec:
+def spec_of(dataset: ReadPlan, schema: Schema, fill_nulls: Mapping[str, Any], lists: Lists) -> FeatureSpec:
     """Derive the spec of an opened dataset; see `feature_spec`."""
     if schema.record_type == "bytes":
         raise SchemaError(
@@ -178,7 +180,7 @@ def spec_of(dataset: ReadPlan, schema: Schema, missing: Mapping[str, Any], lists
             of_lists = sequence if item.depth == 2 else context
             of_lists[item.name] = _list_feature(parsed, lists, nested=item.depth == 2)
         else:
-            default = None if item.name in non_null else _default(item, missing.get(item.name), shape)
+            default = None if item.name in non_null else _default(item, fill_nulls.get(item.name), shape)
             context[item.name] = tf.io.FixedLenFeature(shape, parsed, default)
         if tensor != parsed:
             casts[item.name] = tensor
@@ -198,7 +200,7 @@ def _default(item: Field, given: Any, shape: Sequence[int]) -> Any:
     if given is None:
         defaults: dict[str, Any] = {"float": math.nan, "bytes": b"", "string": ""}
         if item.kind not in defaults:
-            raise missing_integers(
+            raise null_integers(
                 item.name, innermost(item.type), "may have null, because no statistics exclude it"
             )
         given = defaults[item.kind]

@@ -8,7 +8,7 @@ import numpy as np
 
 from dask_tfrecord import arguments
 from dask_tfrecord.errors import SchemaError, calling
-from dask_tfrecord.feed.numpy_columns import Array, Ragged, checked_missing, numpy_columns
+from dask_tfrecord.feed.numpy_columns import Array, Ragged, checked_fill_nulls, numpy_columns
 from dask_tfrecord.feed.record_table import RecordTable
 from dask_tfrecord.files.storage.listing import PathLike
 from dask_tfrecord.keywords import ReadKeywords
@@ -34,7 +34,7 @@ class TFRecordPyDataset(keras.utils.PyDataset):
     epoch : int, default 0
         Number of the first epoch. Pass the ``initial_epoch`` of ``fit``, so that a resumed run has the
         orders of the uninterrupted run.
-    missing : mapping of str to value, optional
+    fill_nulls : mapping of str to value, optional
         What takes the place of null; see `dask_tfrecord.feed.numpy_columns.numpy_columns`.
     workers, use_multiprocessing, max_queue_size
         As in `keras.utils.PyDataset`. Threads share the dataset.
@@ -70,7 +70,7 @@ class TFRecordPyDataset(keras.utils.PyDataset):
         *,
         shuffle: int | None = None,
         epoch: int = 0,
-        missing: Mapping[str, Any] | None = None,
+        fill_nulls: Mapping[str, Any] | None = None,
         workers: int = 1,
         use_multiprocessing: bool = False,
         max_queue_size: int = 10,
@@ -87,7 +87,7 @@ class TFRecordPyDataset(keras.utils.PyDataset):
         self._features = columns
         self._label = label
         self._batch_size = batch_size
-        self._missing = checked_missing(missing, self.table.schema.names)
+        self._fill_nulls = checked_fill_nulls(fill_nulls, self.table.schema.names)
         self._seed = shuffle
         self._epoch = epoch - 1
         if label is not None and label not in self.table.schema.names:
@@ -103,7 +103,7 @@ class TFRecordPyDataset(keras.utils.PyDataset):
             raise IndexError(f"batch {index:,} of {len(self):,} batches")
         first = index * self._batch_size
         columns = numpy_columns(
-            self.table.batch(self._order[first : first + self._batch_size]), self._missing
+            self.table.batch(self._order[first : first + self._batch_size]), self._fill_nulls
         )
         arrays = {name: _dense(name, column) for name, column in columns.items()}
         label = None if self._label is None else arrays[self._label]

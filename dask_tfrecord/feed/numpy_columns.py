@@ -32,7 +32,7 @@ class Ragged(NamedTuple):
 
 
 def numpy_columns(
-    batch: pa.RecordBatch | pa.Table, missing: Mapping[str, Any] | None = None
+    batch: pa.RecordBatch | pa.Table, fill_nulls: Mapping[str, Any] | None = None
 ) -> dict[str, Array | Ragged]:
     """Convert the columns of a batch to NumPy.
 
@@ -40,7 +40,7 @@ def numpy_columns(
     ----------
     batch : pyarrow.RecordBatch or pyarrow.Table
         The batch.
-    missing : mapping of str to value, optional
+    fill_nulls : mapping of str to value, optional
         What takes the place of null in a column. By default NaN in floating point columns, an empty text in
         string and binary columns, and an empty list in list columns. In a row of a fixed size that is null,
         the value takes the place of all values.
@@ -54,32 +54,32 @@ def numpy_columns(
     Raises
     ------
     SchemaError
-        For null in a column of integers or booleans without a value in ``missing``, and for types that no
+        For null in a column of integers or booleans without a value in ``fill_nulls``, and for types that no
         tensor can hold.
     """
-    fill = missing or {}
+    fill = fill_nulls or {}
     return {
         name: column_to_numpy(name, column, fill.get(name))
         for name, column in zip(batch.schema.names, batch.columns, strict=True)
     }
 
 
-def checked_missing(missing: Any, names: Sequence[str]) -> dict[str, Any]:
-    """Return ``missing=`` as a dict.
+def checked_fill_nulls(fill_nulls: Any, names: Sequence[str]) -> dict[str, Any]:
+    """Return ``fill_nulls=`` as a dict.
 
     Raises
     ------
     TFRecordError
         If it is not a dict, or names a column that is not read.
     """
-    arguments.mappings(missing=missing)
-    for name in missing or {}:
+    arguments.mappings(fill_nulls=fill_nulls)
+    for name in fill_nulls or {}:
         if name not in names:
             raise TFRecordError(
-                f"missing= names the column {name!r}, which is not read",
+                f"fill_nulls= names the column {name!r}, which is not read",
                 advice=f"the columns are {short_list(names)}",
             )
-    return dict(missing or {})
+    return dict(fill_nulls or {})
 
 
 def one_chunk(column: pa.ChunkedArray) -> pa.Array:
@@ -167,19 +167,19 @@ def fill_value(name: str, type_: pa.DataType, fill: Any) -> pa.Scalar:
         elif is_text(type_):
             fill = "" if pa.types.is_string(type_) or pa.types.is_large_string(type_) else b""
         else:
-            raise missing_integers(name, type_, "has null")
+            raise null_integers(name, type_, "has null")
     try:
         return pa.scalar(fill, type_)
     except (pa.ArrowException, OverflowError, TypeError, ValueError) as error:
-        raise SchemaError(f"missing= gives {fill!r}, which is no {type_}: {error}", feature=name) from None
+        raise SchemaError(f"fill_nulls= gives {fill!r}, which is no {type_}: {error}", feature=name) from None
 
 
-def missing_integers(name: str, type_: pa.DataType, what: str) -> SchemaError:
+def null_integers(name: str, type_: pa.DataType, what: str) -> SchemaError:
     """The error for null in a column whose tensor has no value for null."""
     value = False if pa.types.is_boolean(type_) else 0 if pa.types.is_unsigned_integer(type_) else -1
     return SchemaError(
         f"the column {what}, and no tensor of integers or booleans can hold null",
         feature=name,
-        remedies=[Remedy("missing", {name: value}, "replace null by this value, or another one")],
+        remedies=[Remedy("fill_nulls", {name: value}, "replace null by this value, or another one")],
         function="",
     )

@@ -16,7 +16,7 @@ from dask_tfrecord.codec import HEADER_BYTES
 from dask_tfrecord.codec.codecs import detect
 from dask_tfrecord.dataset.read.read_plan import ReadPlan
 from dask_tfrecord.errors import Remedy, SchemaError, TFRecordError
-from dask_tfrecord.feed.batches import Batches, Plan, plan_batches
+from dask_tfrecord.feed.batches import Batches, LastBatch, Plan, plan_batches
 from dask_tfrecord.feed.epoch_order import checked_shard
 from dask_tfrecord.feed.feature_specs import (
     FeatureSpec,
@@ -28,7 +28,7 @@ from dask_tfrecord.feed.feature_specs import (
     tensor_type,
     unlike_tensorflow,
 )
-from dask_tfrecord.feed.numpy_columns import Array, Ragged, checked_missing, column_to_numpy, numpy_columns
+from dask_tfrecord.feed.numpy_columns import Array, Ragged, checked_fill_nulls, column_to_numpy, numpy_columns
 from dask_tfrecord.feed.sources import checked_names
 from dask_tfrecord.files.storage.change_check import check_file
 from dask_tfrecord.files.storage.listing import FileInfo, PathLike
@@ -65,8 +65,8 @@ def tensorflow_dataset(
     shuffle: int | None = None,
     shuffle_buffer: int = 65_536,
     shard: tuple[int, int] = (0, 1),
-    drop_remainder: bool = False,
-    missing: Mapping[str, Any] | None = None,
+    batch_mode: LastBatch = "keep",
+    fill_nulls: Mapping[str, Any] | None = None,
     lists: Lists = "ragged",
     prefetch: int = 2,
     **read: Unpack[ReadKeywords],
@@ -94,9 +94,9 @@ def tensorflow_dataset(
         Number of rows that are shuffled together.
     shard : tuple of int, default (0, 1)
         Which shard to return, and how many there are. "kernel" shares rows, "native" shares files.
-    drop_remainder : bool, default False
-        Drop the last batch if it is smaller.
-    missing : mapping of str to value, optional
+    batch_mode : "keep" or "drop", default "keep"
+        "keep" returns the last batch although it may be smaller, "drop" drops it then.
+    fill_nulls : mapping of str to value, optional
         What takes the place of null. By default NaN in floating point columns, an empty text in string and
         binary columns, and an empty list in list columns.
     lists : "ragged", "padded" or "sparse", default "ragged"
@@ -119,7 +119,7 @@ def tensorflow_dataset(
     ------
     SchemaError
         For a column that no tensor can hold, and for null in a column of integers without a value in
-        ``missing``. With "kernel", the latter raises while the dataset is iterated.
+        ``fill_nulls``. With "kernel", the latter raises while the dataset is iterated.
     TFRecordError
         If "native" is asked for files that TensorFlow cannot read.
     tf.errors.OpError
@@ -142,15 +142,12 @@ def tensorflow_dataset(
     for name, given, known in (
         ("engine", engine, (None, *get_args(Engine))),
         ("lists", lists, get_args(Lists)),
+        ("batch_mode", batch_mode, get_args(LastBatch)),
     ):
-        if given not in known:
-            raise TFRecordError(
-                f"unknown {name} {given!r}", advice=f"known are {', '.join(map(repr, known))}"
-            )
+        arguments.choice(name, given, known)
     arguments.count("batch_size", batch_size)
     arguments.count("shuffle", shuffle, 0)
     arguments.count("shuffle_buffer", shuffle_buffer)
-    arguments.flags(drop_remainder=drop_remainder)
     shard = checked_shard(shard)
     names = _with_label(columns, label)
     dataset, schema = open_columns(path, checked_names(names), None, read)
@@ -160,22 +157,24 @@ def tensorflow_dataset(
         tensor_type(item)
     if label is not None and label not in schema.names:
         raise SchemaError("label= names no column", feature=label)
-    missing = checked_missing(missing, schema.names)
+    fill_nulls = checked_fill_nulls(fill_nulls, schema.names)
     chosen = engine or _best_engine(dataset, schema)
     if chosen == "native":
-        found = _native(dataset, schema, batch_size, shuffle, shuffle_buffer, shard, drop_remainder, missing)
+        found = _native(
+            dataset, schema, batch_size, shuffle, shuffle_buffer, shard, batch_mode == "drop", fill_nulls
+        )
     else:
         plan = plan_batches(
             path,
             batch_size,
             surface=tensorflow_dataset,
             columns=names,
-            batch_mode="drop" if drop_remainder else "keep",
+            batch_mode=batch_mode,
             shuffle=shuffle,
             shuffle_buffer=shuffle_buffer,
             **read,
         )
-        found = _ours(plan, shard, missing)
+        found = _ours(plan, shard, fill_nulls)
     if lists != "ragged":  # only now: a batch may consist of the lists of several files
         found = found.map(lambda row: {name: _converted(tensor, lists) for name, tensor in row.items()})
     if label is not None:
@@ -201,7 +200,7 @@ def _native(
     shuffle_buffer: int,
     shard: tuple[int, int],
     drop_remainder: bool,
-    missing: Mapping[str, Any],
+    fill_nulls: Mapping[str, Any],
 ) -> "tf.data.Dataset":
     """TensorFlow's own reader; batches are made and parsed in the interleave, in parallel."""
     if problem := unlike_tensorflow(dataset):
@@ -210,7 +209,7 @@ def _native(
             remedies=[Remedy("engine", "kernel", "read with this library")],
             function="",
         )
-    spec = spec_of(dataset, schema, missing, "ragged")
+    spec = spec_of(dataset, schema, fill_nulls, "ragged")
     splits = [split for splits in dataset.partitions for split in splits]
     if shard[1] > max(1, len(splits)):
         raise TFRecordError(
@@ -222,7 +221,7 @@ def _native(
     numbers = range(*slice(shard[0], None, shard[1]).indices(len(splits)))
     counts = [splits[number].records for number in numbers]
     keys = {
-        item.name: tf.gather(_partition_tensor(dataset, item, missing), numbers)
+        item.name: tf.gather(_partition_tensor(dataset, item, fill_nulls), numbers)
         for item in schema.fields
         if item.name in dataset.partition_values
     }
@@ -314,10 +313,10 @@ def _codec_name(dataset: ReadPlan, path: str) -> str:
     return _CODECS[codec]
 
 
-def _partition_tensor(dataset: ReadPlan, item: Field, missing: Mapping[str, Any]) -> Any:
+def _partition_tensor(dataset: ReadPlan, item: Field, fill_nulls: Mapping[str, Any]) -> Any:
     """A value of a partition column for each file."""
     values = item.load(dataset.partition_values[item.name])
-    column = numpy_columns(pa.record_batch({item.name: values}), missing)[item.name]
+    column = numpy_columns(pa.record_batch({item.name: values}), fill_nulls)[item.name]
     assert not isinstance(column, Ragged)  # partition columns are scalars
     return tf.constant(column.tolist() if column.dtype == object else column, tensor_type(item))
 
@@ -353,7 +352,7 @@ def _is_readable(dataset: ReadPlan, path: str) -> bool:
 # -- Our decoder ---------------------------------------------------------------------------------------------
 
 
-def _ours(plan: Plan, shard: tuple[int, int], missing: Mapping[str, Any]) -> "tf.data.Dataset":
+def _ours(plan: Plan, shard: tuple[int, int], fill_nulls: Mapping[str, Any]) -> "tf.data.Dataset":
     """Batches that are decoded here, by a thread that TensorFlow's pipeline pulls from."""
     epochs = count()
     schema = plan.source.schema
@@ -362,10 +361,10 @@ def _ours(plan: Plan, shard: tuple[int, int], missing: Mapping[str, Any]) -> "tf
         with plan.batches(next(epochs), shard) as batches:
             _open.add(batches)
             for table in iter(batches.next_table, None):
-                alone = numpy_columns(table.select(singles), missing)
+                alone = numpy_columns(table.select(singles), fill_nulls)
                 yield (
                     {name: _tensor(column, is_eager) for name, column in alone.items()},
-                    {dtype: _stacked(table, names, dtype, missing) for dtype, names in stacks.items()},
+                    {dtype: _stacked(table, names, dtype, fill_nulls) for dtype, names in stacks.items()},
                 )
             _open.discard(batches)
 
@@ -411,7 +410,7 @@ def _stacks(signature: Mapping[str, Any]) -> dict[str, list[str]]:
     return {dtype: names for dtype, names in found.items() if len(names) > 1}
 
 
-def _stacked(table: pa.Table, names: Sequence[str], dtype: str, missing: Mapping[str, Any]) -> Array:
+def _stacked(table: pa.Table, names: Sequence[str], dtype: str, fill_nulls: Mapping[str, Any]) -> Array:
     """Columns of one type as the rows of an array."""
     # TensorFlow copies an array whose memory is not aligned as Arrow aligns buffers.
     buffer = pa.allocate_buffer(len(names) * table.num_rows * tf.as_dtype(dtype).size)
@@ -419,7 +418,7 @@ def _stacked(table: pa.Table, names: Sequence[str], dtype: str, missing: Mapping
     for row, name in zip(found, names, strict=True):
         at = 0
         for chunk in table[name].chunks:
-            row[at : at + len(chunk)] = column_to_numpy(name, chunk, missing.get(name))
+            row[at : at + len(chunk)] = column_to_numpy(name, chunk, fill_nulls.get(name))
             at += len(chunk)
     return found
 

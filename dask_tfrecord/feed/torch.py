@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, TypeAlias, Unpack
+from typing import Any, TypeAlias, Unpack, get_args
 
 import numpy as np
 import pyarrow as pa
@@ -12,12 +12,12 @@ from torch.utils.data import Dataset, IterableDataset, get_worker_info
 
 from dask_tfrecord import arguments
 from dask_tfrecord.errors import TFRecordError, calling
-from dask_tfrecord.feed.batches import Batches, plan_batches
+from dask_tfrecord.feed.batches import Batches, LastBatch, plan_batches
 from dask_tfrecord.feed.epoch_order import Uneven
 from dask_tfrecord.feed.numpy_columns import (
     Array,
     Ragged,
-    checked_missing,
+    checked_fill_nulls,
     column_to_numpy,
     fill_value,
     is_text,
@@ -34,14 +34,14 @@ Tensors: TypeAlias = dict[str, Any]
 _Position: TypeAlias = tuple[int, dict[str, Any] | None]
 
 
-def to_tensors(batch: pa.RecordBatch | pa.Table, missing: Mapping[str, Any] | None = None) -> Tensors:
+def to_tensors(batch: pa.RecordBatch | pa.Table, fill_nulls: Mapping[str, Any] | None = None) -> Tensors:
     """Convert a batch to tensors, without a copy where Arrow holds plain numbers without null.
 
     Parameters
     ----------
     batch : pyarrow.RecordBatch or pyarrow.Table
         The batch.
-    missing : mapping of str to value, optional
+    fill_nulls : mapping of str to value, optional
         What takes the place of null; see `dask_tfrecord.feed.numpy_columns.numpy_columns`.
 
     Returns
@@ -53,13 +53,14 @@ def to_tensors(batch: pa.RecordBatch | pa.Table, missing: Mapping[str, Any] | No
     Raises
     ------
     SchemaError
-        For null in a column of integers without a value in ``missing``, and for types that no tensor holds.
+        For null in a column of integers without a value in ``fill_nulls``, and for types that no tensor
+        holds.
 
     Notes
     -----
     A tensor that shares the memory of a batch must not be written to.
     """
-    fill = missing or {}
+    fill = fill_nulls or {}
     return {
         name: _tensor(name, column, fill.get(name))
         for name, column in zip(batch.schema.names, batch.columns, strict=True)
@@ -130,13 +131,13 @@ class TFRecordBatches(IterableDataset[Any]):
         What happens if the rows cannot be shared equally among ranks. "drop" leaves out less than one row
         per rank, "pad" repeats less than one row per rank, so that every rank makes the same number of steps.
         "keep" returns every row once.
-    drop_last : bool, default False
-        Drop the last batch of each rank if it is smaller.
+    batch_mode : "keep" or "drop", default "keep"
+        "keep" returns the last batch of each rank although it may be smaller, "drop" drops it then.
     rank, world_size : int, optional
         By default those of `torch.distributed` at the time of the iteration.
     prefetch : int, default 2
         Number of pieces that threads read ahead.
-    missing : mapping of str to value, optional
+    fill_nulls : mapping of str to value, optional
         What takes the place of null.
     **read
         Keywords that say which rows are read, as in `read_tfrecord`: ``schema``, ``filters``, ``version`` and
@@ -177,22 +178,22 @@ class TFRecordBatches(IterableDataset[Any]):
         shuffle: int | None = None,
         shuffle_buffer: int = 65_536,
         uneven: Uneven = "drop",
-        drop_last: bool = False,
+        batch_mode: LastBatch = "keep",
         rank: int | None = None,
         world_size: int | None = None,
         prefetch: int = 2,
-        missing: Mapping[str, Any] | None = None,
+        fill_nulls: Mapping[str, Any] | None = None,
         **read: Unpack[ReadKeywords],
     ) -> None:
         if (rank is None) != (world_size is None):
             raise TFRecordError("rank= and world_size= belong together", advice="pass both or neither")
-        arguments.flags(drop_last=drop_last)
+        arguments.choice("batch_mode", batch_mode, get_args(LastBatch))
         self._plan = plan_batches(
             path,
             batch_size,
             surface=TFRecordBatches.__init__,
             columns=columns,
-            batch_mode="drop" if drop_last else "keep",
+            batch_mode=batch_mode,
             shuffle=shuffle,
             shuffle_buffer=shuffle_buffer,
             uneven=uneven,
@@ -200,7 +201,7 @@ class TFRecordBatches(IterableDataset[Any]):
             **read,
         )
         self._convert = convert
-        self._missing = checked_missing(missing, self._plan.source.schema.names)
+        self._fill_nulls = checked_fill_nulls(fill_nulls, self._plan.source.schema.names)
         self._shard = None if rank is None or world_size is None else (rank, world_size)
         # In memory that workers share: the epoch of the last `set_epoch`, the number of its calls, and the
         # number of iterations that began in workers.
@@ -328,7 +329,7 @@ class TFRecordBatches(IterableDataset[Any]):
         with batches:
             if self._convert is None:
                 for table in iter(batches.next_table, None):
-                    yield to_tensors(table, self._missing)
+                    yield to_tensors(table, self._fill_nulls)
             else:
                 yield from map(self._convert, batches)
         if self._batches is batches:
@@ -347,7 +348,7 @@ class TFRecordTable(Dataset[Any]):
         A path that `RecordTable` takes. Uncompressed local files are fastest.
     columns : str or list of str, optional
         The columns to read. All columns by default.
-    missing : mapping of str to value, optional
+    fill_nulls : mapping of str to value, optional
         What takes the place of null.
     **read
         Keywords that say which rows are read, as in `read_tfrecord`: ``schema``, ``filters``, ``version`` and
@@ -373,11 +374,11 @@ class TFRecordTable(Dataset[Any]):
         path: PathLike | Sequence[PathLike],
         columns: str | Sequence[str] | None = None,
         *,
-        missing: Mapping[str, Any] | None = None,
+        fill_nulls: Mapping[str, Any] | None = None,
         **read: Unpack[ReadKeywords],
     ) -> None:
         self.table = RecordTable(path, columns, **read)
-        self._missing = checked_missing(missing, self.table.schema.names)
+        self._fill_nulls = checked_fill_nulls(fill_nulls, self.table.schema.names)
 
     def __len__(self) -> int:
         return len(self.table)
@@ -385,12 +386,12 @@ class TFRecordTable(Dataset[Any]):
     @calling(__init__)
     def __getitem__(self, index: int) -> Tensors:
         batch = self.table.batch([index])
-        return {name: values[0] for name, values in to_tensors(batch, self._missing).items()}
+        return {name: values[0] for name, values in to_tensors(batch, self._fill_nulls).items()}
 
     @calling(__init__)
     def __getitems__(self, indices: Sequence[int]) -> Tensors:
         """The tensors of a whole batch."""
-        return _Collated(to_tensors(self.table.batch(indices), self._missing))
+        return _Collated(to_tensors(self.table.batch(indices), self._fill_nulls))
 
     @staticmethod
     def collate(batch: Tensors) -> Tensors:

@@ -92,8 +92,8 @@ def test_ragged_lists_are_refused_by_name(dataset: str) -> None:
         ({"shuffle": True}, "shuffle=True"),
         ({"epoch": -1}, "epoch=-1"),
         ({"batch_size": 0}, "batch_size=0"),
-        ({"missing": {"ids": -1}}, "missing= names the column 'ids'"),
-        ({"missing": -1}, "missing="),
+        ({"fill_nulls": {"ids": -1}}, "fill_nulls= names the column 'ids'"),
+        ({"fill_nulls": -1}, "fill_nulls="),
     ],
 )
 def test_wrong_arguments_are_named(dataset: str, arguments: dict[str, Any], message: str) -> None:

@@ -137,13 +137,13 @@ def test_null_in_columns_that_travel_together(tmp_path: Path) -> None:
     )
     path = str(tmp_path / "dataset")
     dask_tfrecord.to_tfrecord(dd.from_pandas(frame, npartitions=1), path, lossy="allow")
-    [batch] = tensorflow_dataset(path, 3, engine="kernel", missing={"a": -1, "b": -2, "d": 9.0})
+    [batch] = tensorflow_dataset(path, 3, engine="kernel", fill_nulls={"a": -1, "b": -2, "d": 9.0})
     assert batch["a"].numpy().tolist() == [1, -1, 3]
     assert batch["b"].numpy().tolist() == [-2, 5, 6]
     np.testing.assert_array_equal(batch["c"].numpy(), [0.5, np.nan, 1.5])
     assert batch["d"].numpy().tolist() == [9.0, 2.5, 3.5]
-    with pytest.raises(tf.errors.InvalidArgumentError, match="missing="):
-        list(tensorflow_dataset(path, 3, engine="kernel", missing={"a": -1}))
+    with pytest.raises(tf.errors.InvalidArgumentError, match="fill_nulls="):
+        list(tensorflow_dataset(path, 3, engine="kernel", fill_nulls={"a": -1}))
 
 
 def test_the_rows_are_those_of_the_dataset(dataset: str) -> None:
@@ -186,7 +186,7 @@ def test_epochs_are_shuffled_differently(dataset: str, engine: Any) -> None:
 def test_a_label_is_the_second_part(dataset: str, engine: Any) -> None:
     from dask_tfrecord.feed.tensorflow import tensorflow_dataset
 
-    elements = tensorflow_dataset(dataset, 100, ["id"], "int8", engine=engine, drop_remainder=True)
+    elements = tensorflow_dataset(dataset, 100, ["id"], "int8", engine=engine, batch_mode="drop")
     batches = list(elements)
     assert len(batches) == int(elements.cardinality()) == 2
     for features, label in batches:
@@ -231,10 +231,10 @@ def test_missing_values_have_a_default_or_are_refused(tmp_path: Path) -> None:
     }
     frame = pd.DataFrame({name: pd.array(one, pd.ArrowDtype(one.type)) for name, one in data.items()})
     dask_tfrecord.to_tfrecord(dd.from_pandas(frame, npartitions=1), tmp_path / "d")
-    with pytest.raises(SchemaError, match=r"feature 'x'.*missing="):
+    with pytest.raises(SchemaError, match=r"feature 'x'.*fill_nulls="):
         feature_spec(tmp_path / "d")
     for engine in ("kernel", "native"):
-        elements = tensorflow_dataset(tmp_path / "d", 3, engine=engine, missing={"x": -1})
+        elements = tensorflow_dataset(tmp_path / "d", 3, engine=engine, fill_nulls={"x": -1})
         (batch,) = elements
         assert batch["x"].numpy().tolist() == [1, -1, 3]
         assert np.isnan(batch["y"].numpy()).tolist() == [False, True, False]
@@ -325,7 +325,7 @@ FIRST, MIDDLE, LATER = "before the first epoch", "in an epoch", "after an epoch"
         ("replaced by a file of the same size", LATER, {"shard": (1, 2)}, False),
         ("rewritten with the same size", FIRST, {}, False),
         ("rewritten with the same size", MIDDLE, {"shard": (1, 2)}, True),
-        ("rewritten with the same size", LATER, {"drop_remainder": True}, True),
+        ("rewritten with the same size", LATER, {"batch_mode": "drop"}, True),
         ("cut", FIRST, {"shuffle": 1}, False),
         ("cut", MIDDLE, {"shard": (1, 2)}, True),
         ("cut", LATER, {}, True),
@@ -347,7 +347,7 @@ def test_native_notices_changed_files(
         shutil.rmtree(tmp_path / "old" / "_tfrecord")
     last, new = (sorted((tmp_path / name).glob("*.tfrecord"))[-1] for name in ("old", "new"))
     os.utime(new, (1e9, 1e9))  # a change within one tick of the clock cannot be noticed
-    given = {"missing": {"x": -1}, "engine": "native", "prefetch": 0, **arguments}
+    given = {"fill_nulls": {"x": -1}, "engine": "native", "prefetch": 0, **arguments}
     elements = tensorflow_dataset(tmp_path / "old", 10, **given)
     if moment == LATER:
         assert len(list(elements)) == 10 if "shard" in arguments else 20
@@ -435,8 +435,8 @@ def test_a_dataset_without_rows(tmp_path: Path, engine: Any) -> None:
         ({"shuffle": False}, "shuffle=False"),
         ({"shuffle_buffer": 0}, "shuffle_buffer=0"),
         ({"shard": (2, 2)}, "shard="),
-        ({"drop_remainder": "no"}, "drop_remainder="),
-        ({"missing": {"ids": -1}}, "missing= names the column 'ids'"),
+        ({"batch_mode": "auto"}, "batch_mode"),
+        ({"fill_nulls": {"ids": -1}}, "fill_nulls= names the column 'ids'"),
     ],
 )
 def test_wrong_arguments_are_named(
@@ -451,8 +451,8 @@ def test_wrong_arguments_are_named(
 def test_missing_values_of_a_spec_are_checked(dataset: str) -> None:
     from dask_tfrecord.feed.tensorflow import feature_spec
 
-    with pytest.raises(TFRecordError, match="missing= names the column 'ids'"):
-        feature_spec(dataset, missing={"ids": -1})
+    with pytest.raises(TFRecordError, match="fill_nulls= names the column 'ids'"):
+        feature_spec(dataset, fill_nulls={"ids": -1})
 
 
 OPEN_AT_EXIT = """

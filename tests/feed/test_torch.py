@@ -148,7 +148,10 @@ def test_a_resumed_run_is_the_uninterrupted_run(rows_of_50: str, seed: int) -> N
     options = {"num_workers": workers, "persistent_workers": workers > 0 and draw.random() < 0.5}
     options["snapshot_every_n_steps"] = draw.choice([1, 1, 3])
     arguments: dict[str, Any] = {"shuffle": draw.choice([None, 7]), "shuffle_buffer": draw.choice([15, 1000])}
-    arguments |= {"drop_last": draw.random() < 0.3, "uneven": draw.choice(["drop", "keep", "pad"])}
+    arguments |= {
+        "batch_mode": "drop" if draw.random() < 0.3 else "keep",
+        "uneven": draw.choice(["drop", "keep", "pad"]),
+    }
     arguments |= draw.choice([{}, {"rank": 1, "world_size": 2}])
     size, calls_set_epoch = draw.choice([5, 7, 10]), draw.random() < 0.5
 
@@ -328,10 +331,10 @@ def test_numbers_are_not_copied() -> None:
 
 def test_missing_integers_need_a_value() -> None:
     batch = pa.record_batch({"x": pa.array([1, None])})
-    with pytest.raises(SchemaError, match=r"missing=\{.x.: -1\}"):
+    with pytest.raises(SchemaError, match=r"fill_nulls=\{.x.: -1\}"):
         to_tensors(batch)
     assert to_tensors(batch, {"x": -1})["x"].tolist() == [1, -1]
-    with pytest.raises(SchemaError, match="missing= gives 'a'"):
+    with pytest.raises(SchemaError, match="fill_nulls= gives 'a'"):
         to_tensors(batch, {"x": "a"})
 
 
@@ -420,7 +423,9 @@ def test_persistent_workers_stay_in_the_same_epoch_after_a_break(dataset: str) -
 @pytest.mark.parametrize("drop_last", [False, True])
 @pytest.mark.parametrize("workers", [0, 1, 2, 3])
 def test_the_length_is_true_for_any_number_of_workers(dataset: str, workers: int, drop_last: bool) -> None:
-    batches = TFRecordBatches(dataset, 50, ["id"], drop_last=drop_last, rank=1, world_size=2)
+    batches = TFRecordBatches(
+        dataset, 50, ["id"], batch_mode="drop" if drop_last else "keep", rank=1, world_size=2
+    )
     loader = DataLoader(batches, batch_size=None, num_workers=workers)
     assert len(loader) == len(list(loader)) == (10 if drop_last else 11)
 
@@ -463,12 +468,12 @@ def test_a_fixed_value_takes_the_place_of_null() -> None:
     assert to_tensors(batch, {"fixed": 0})["price"][0] == 29.99
 
 
-@pytest.mark.parametrize("missing", [{"ids": -1}, -1])
-def test_missing_values_are_checked(dataset: str, missing: Any) -> None:
-    with pytest.raises(TFRecordError, match="missing="):
-        TFRecordBatches(dataset, 10, missing=missing)
-    with pytest.raises(TFRecordError, match="missing="):
-        TFRecordTable(dataset, missing=missing)
+@pytest.mark.parametrize("fill_nulls", [{"ids": -1}, -1])
+def test_missing_values_are_checked(dataset: str, fill_nulls: Any) -> None:
+    with pytest.raises(TFRecordError, match="fill_nulls="):
+        TFRecordBatches(dataset, 10, fill_nulls=fill_nulls)
+    with pytest.raises(TFRecordError, match="fill_nulls="):
+        TFRecordTable(dataset, fill_nulls=fill_nulls)
 
 
 @pytest.mark.parametrize("workers", [0, 1])

@@ -152,9 +152,13 @@ if find_spec("tensorflow"):
     def _tensors(path: Path, **keywords: Any) -> Columns:
         dataset = tensorflow_dataset(path, 2, **keywords)
         try:
-            return _joined({name: values.numpy() for name, values in batch.items()} for batch in dataset)
+            found = _joined({name: values.numpy() for name, values in batch.items()} for batch in dataset)
         except tf.errors.OpError as error:  # which holds the text of ours
             raise dask_tfrecord.TFRecordError(str(error)) from None
+        return {
+            name: [value.decode() if isinstance(value, bytes) else value for value in values]
+            for name, values in found.items()
+        }
 
     def _kernel(path: Path, **keywords: Any) -> Columns:
         return _tensors(path, **{"engine": "kernel"} | keywords)

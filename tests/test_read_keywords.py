@@ -1,0 +1,175 @@
+"""Every function that reads a path takes the same keywords, and reads the rows of `read_tfrecord`."""
+
+import inspect
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import dask.dataframe as dd
+import fsspec
+import oracle
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from surfaces import READERS
+
+import dask_tfrecord
+from dask_tfrecord import TFRecordError, to_tfrecord
+from dask_tfrecord.keywords import CollectionKeywords, ReadKeywords
+
+pytestmark = [
+    pytest.mark.usefixtures("one_thread"),
+    pytest.mark.filterwarnings("ignore::UserWarning"),
+]
+
+NAMES = ["day", "id", "x"]
+FILTER = [("id", ">", 2), ("x", "<", 8.0)]
+
+
+def _write(root: Path, rows: range = range(12), **options: Any) -> None:
+    data = {"day": [n % 3 for n in rows], "id": list(rows), "x": [float(n) for n in rows]}
+    frame = pd.DataFrame(data).astype({"x": "float32"})
+    to_tfrecord(dd.from_pandas(frame, npartitions=3), root, **options)
+
+
+def _appended(root: Path) -> None:
+    _write(root)
+    _write(root, range(12, 17), append=True)
+
+
+def _damaged(root: Path) -> None:
+    """Damage one payload of each of two files, one of them in a way that only the checksum shows."""
+    _write(root)
+    for part, at in zip(sorted(root.glob("part-*")), (-5, -1), strict=False):
+        content = bytearray(part.read_bytes())
+        content[at] ^= 1
+        part.write_bytes(content)
+    for item in (root / "_tfrecord").iterdir():
+        item.unlink()
+    (root / "_tfrecord").rmdir()
+
+
+def _without_snapshot(root: Path) -> None:
+    """Write files of which one, which is not sampled, has a further feature."""
+    root.mkdir()
+    for number in range(40):
+        features = {name: ("int64", [number]) for name in NAMES}
+        more = {"more": ("int64", [1])} if number == 17 else {}
+        (root / f"{number:02d}").write_bytes(oracle.features_file([features | more]))
+
+
+DATASETS: dict[str, Callable[[Path], None]] = {
+    "plain": _write,
+    "gzip": lambda root: _write(root, compression="gzip"),
+    "directories": lambda root: _write(root, partition_on=["day"]),
+    "versions": _appended,
+    "damaged": _damaged,
+    "others": _without_snapshot,
+    "splits": lambda root: _write(root, split={"train": 0.5, "test": 0.5}, split_by="id"),
+}
+
+
+class Case(NamedTuple):
+    """Keywords with an effect on the rows of a dataset."""
+
+    dataset: str
+    read: dict[str, Any]
+
+
+CASES = [
+    Case("plain", {"filters": FILTER}),
+    Case("gzip", {"filters": FILTER, "columns": ["x"]}),
+    Case("plain", {"filters": [("id", ">", 100)]}),
+    Case("gzip", {"filters": pc.field("id") > 6, "schema": {"id": pa.int32()}}),
+    Case("directories", {"filters": [("day", "in", [0, 2])]}),
+    Case("directories", {"filters": [("day", "=", 1), ("id", ">", 3)], "columns": ["id"]}),
+    Case("directories", {"hive": False, "use_snapshot": False}),
+    Case("directories", {"hive": {"day": pa.int16()}, "use_snapshot": False}),
+    Case("versions", {"version": 1}),
+    Case("versions", {"version": 1, "filters": FILTER}),
+    Case("versions", {"version": 7}),
+    Case("splits", {"split": "train"}),
+    Case("splits", {"split": ["test"], "filters": FILTER}),
+    Case("damaged", {}),
+    Case("damaged", {"on_corrupt": "skip"}),
+    Case("damaged", {"on_corrupt": "skip", "filters": FILTER}),
+    Case("damaged", {"on_corrupt": "skip", "max_corrupt": 0}),
+    Case("damaged", {"on_corrupt": "quarantine", "quarantine_path": "lost", "columns": ["id"]}),
+    Case("damaged", {"verify_crc": False, "columns": ["id"]}),
+    Case("others", {}),
+    Case("others", {"extra": "ignore"}),
+    Case("others", {"infer": "all", "schema": {"more": None}}),
+    Case("others", {"schema": {"x": pa.float32(), "more": pa.int64()}, "columns": ["x", "id"]}),
+    Case("plain", {"schema": {"x": None}}),
+    Case("plain", {"max_record_bytes": 10}),
+    Case("plain", {"compression": None}),
+    Case("gzip", {"compression": None}),
+    Case("plain", {"record_type": "sequence_example"}),
+    Case("plain", {"storage_options": {"auto_mkdir": False}}),
+    Case("plain", {"filesystem": fsspec.filesystem("file")}),
+]
+
+# TensorFlow's own reader does not do this, and says so. Without a snapshot, it must be told to fill nulls.
+NOT_IN_TENSORFLOW = {
+    "filters",
+    "on_corrupt",
+    "max_record_bytes",
+    "compression",
+    "record_type",
+    "use_snapshot",
+}
+
+
+@pytest.fixture(scope="module")
+def datasets(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("datasets")
+    for name, write in DATASETS.items():
+        write(root / name)
+    return root
+
+
+def _outcome(surface: str, path: Path, read: dict[str, Any]) -> Any:
+    """The columns and their rows, or None for an error of this package."""
+    try:
+        found = READERS[surface].read(path, **read)
+    except (TFRecordError, FileNotFoundError):
+        return None
+    return {name: sorted(values) for name, values in found.items() if values}
+
+
+@pytest.mark.parametrize("surface", READERS)
+@pytest.mark.parametrize("case", CASES, ids=lambda case: " ".join([case.dataset, *case.read]))
+def test_the_rows_are_those_of_read_tfrecord(
+    surface: str, case: Case, datasets: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("dask_tfrecord.dataset.read.sampling._MORE_BYTES", 0)
+    monkeypatch.chdir(tmp_path)
+    path, read = datasets / case.dataset, dict(case.read)
+    if surface == "write_feather" and read.pop("compression", "infer") != "infer":
+        pytest.skip("the keyword is the compression of the Feather file")
+    if surface == "feature_spec":
+        pytest.skip("a spec has no rows")
+    expected = _outcome("compute", path, read)
+    found = _outcome(surface, path, read)
+    has_snapshot = (path / "_tfrecord").exists() and "use_snapshot" not in read
+    if surface == "tensorflow_dataset, native" and found is None and expected is not None:
+        assert read.keys() & NOT_IN_TENSORFLOW or not has_snapshot
+    elif surface == "take" and not has_snapshot:
+        assert found is None
+    elif expected == {} and surface in ("iter_batches of shards", "write_feather"):
+        assert found is None  # no rows cannot be shared, and TensorFlow I/O cannot read such a file
+    else:
+        assert found == expected
+
+
+@pytest.mark.parametrize("surface", READERS)
+def test_the_signature_shows_all_read_keywords_with_their_defaults(surface: str) -> None:
+    given = inspect.signature(READERS[surface].function).parameters
+    shared = inspect.signature(dask_tfrecord.read_tfrecord).parameters
+    keywords = {*ReadKeywords.__annotations__} - ({"compression"} if surface == "write_feather" else set())
+    assert {name: given[name].default for name in keywords} == {
+        name: shared[name].default for name in keywords
+    }
+    collection_only = {*CollectionKeywords.__annotations__} - {*ReadKeywords.__annotations__}
+    assert surface in ("compute", "len") or not collection_only & given.keys()
