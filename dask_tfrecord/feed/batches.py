@@ -396,7 +396,7 @@ class Batches:
 def _windows(
     source: Source, order: Order, prefetch: int, first: int, skip: int
 ) -> Generator[_Rows, None, None]:
-    """The windows from a position on, in their final order."""
+    """Yield the windows from a position on, in their final order."""
     tables: list[pa.Table] = []
     count, size, window = 0, 0, first
     least = order.buffer if order.seed is not None else 1

@@ -44,7 +44,7 @@ class Order:
     buffer: int
 
     def shuffled(self, table: pa.Table, window: int) -> pa.Table:
-        """The rows of a window in their final order."""
+        """Return the rows of a window in their final order."""
         if self.seed is None:
             return table
         order = np.random.default_rng((*self.seed, window)).permutation(table.num_rows)
@@ -68,7 +68,7 @@ def order_rows(
     buffer: int,
     uneven: Uneven,
 ) -> Order:
-    """The order of the rows of one part of one shard; see `Plan.batches`."""
+    """Return the order of the rows of one part of one shard; see `Plan.batches`."""
     (index, count), (worker, workers) = shard, part
     pieces = np.arange(source.npieces)
     if seed is not None:
@@ -101,7 +101,7 @@ def order_rows(
 
 
 def _bounds(total: int, index: int, count: int, uneven: Uneven) -> tuple[int, int]:
-    """The first row of a shard, and the row behind its last."""
+    """Return the first row of a shard, and the row behind its last."""
     first, last = total * index // count, total * (index + 1) // count
     if uneven == "drop":
         return first, first + total // count
@@ -125,7 +125,7 @@ def checked_shard(shard: Any) -> tuple[int, int]:
 
 
 def read_slices(source: Source, slices: Sequence[Slice], prefetch: int) -> Generator[pa.Table, None, None]:
-    """The rows of each slice, of which threads read some ahead."""
+    """Yield the rows of each slice, of which threads read some ahead."""
     read = partial(_read, source)
     if not prefetch:
         yield from map(read, slices)

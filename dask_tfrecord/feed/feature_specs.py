@@ -196,7 +196,7 @@ def _list_feature(parsed: Any, lists: Lists, *, nested: bool) -> Any:
 
 
 def _default(item: Field, given: Any, shape: Sequence[int]) -> Any:
-    """The value of a feature that is absent."""
+    """Return the value of a feature that is absent."""
     if given is None:
         defaults: dict[str, Any] = {"float": math.nan, "bytes": b"", "string": ""}
         if item.kind not in defaults:
@@ -233,7 +233,7 @@ def _value_code(value: Any) -> str:
 
 
 def tensor_type(item: Field) -> Any:
-    """The type of the tensor of a column.
+    """Return the type of the tensor of a column.
 
     Raises
     ------
@@ -257,7 +257,7 @@ def tensor_type(item: Field) -> Any:
 
 
 def row_shape(type_: pa.DataType) -> list[int] | None:
-    """The shape of one row; None for lists of any length."""
+    """Return the shape of one row; None for lists of any length."""
     if isinstance(type_, pa.FixedShapeTensorType):
         return list(type_.shape)
     if pa.types.is_fixed_size_list(type_):

@@ -156,7 +156,7 @@ def _closing(batches: Batches) -> Iterator[pa.RecordBatch]:
 
 
 def _numbers(text: bytes, names: Sequence[str]) -> list[int]:
-    """The integers of a JSON object of a client."""
+    """Return the integers of a JSON object of a client."""
     try:
         given = json.loads(text)
         found = [given[name] for name in names]

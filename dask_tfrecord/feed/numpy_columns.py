@@ -83,7 +83,7 @@ def checked_fill_nulls(fill_nulls: Any, names: Sequence[str]) -> dict[str, Any]:
 
 
 def one_chunk(column: pa.ChunkedArray) -> pa.Array:
-    """The values of a column in one array, which is a copy only of several chunks."""
+    """Return the values of a column in one array, which is a copy only of several chunks."""
     return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
 
 
@@ -112,7 +112,7 @@ def column_to_numpy(name: str, column: pa.Array | pa.ChunkedArray, fill: Any = N
 
 
 def _fixed(name: str, column: pa.Array, shape: list[int], fill: Any) -> Array:
-    """Rows that all have the same number of values, all of which are missing in a row that is null."""
+    """Return rows of the same length. All values of a null row are missing."""
     values = column.flatten()  # without the rows that are null
     if column.null_count:
         indices = np.full((len(column), column.type.list_size), -1)
@@ -126,7 +126,7 @@ def _fixed(name: str, column: pa.Array, shape: list[int], fill: Any) -> Array:
 
 
 def _as_plain(name: str, column: pa.Array) -> pa.Array:
-    """The column as a type that NumPy has."""
+    """Return the column as a type that NumPy has."""
     type_ = column.type
     if pa.types.is_temporal(type_):
         width = pa.int32() if type_.bit_width == 32 else pa.int64()
@@ -149,7 +149,7 @@ def _as_plain(name: str, column: pa.Array) -> pa.Array:
 
 
 def is_text(type_: pa.DataType) -> bool:
-    """True for strings and bytes."""
+    """Return True for strings and bytes."""
     return bool(
         pa.types.is_string(type_)
         or pa.types.is_large_string(type_)
@@ -160,7 +160,7 @@ def is_text(type_: pa.DataType) -> bool:
 
 
 def fill_value(name: str, type_: pa.DataType, fill: Any) -> pa.Scalar:
-    """What takes the place of null in a column of a type; see `numpy_columns`."""
+    """Return what takes the place of null in a column of a type; see `numpy_columns`."""
     if fill is None:
         if pa.types.is_floating(type_):
             fill = math.nan
@@ -175,7 +175,7 @@ def fill_value(name: str, type_: pa.DataType, fill: Any) -> pa.Scalar:
 
 
 def null_integers(name: str, type_: pa.DataType, what: str) -> SchemaError:
-    """The error for null in a column whose tensor has no value for null."""
+    """Return the error for null in a column whose tensor has no value for null."""
     value = False if pa.types.is_boolean(type_) else 0 if pa.types.is_unsigned_integer(type_) else -1
     return SchemaError(
         f"the column {what}, and no tensor of integers or booleans can hold null",

@@ -57,7 +57,7 @@ class Records(NamedTuple):
     offsets: Offsets
 
     def gather(self, rows: npt.NDArray[np.int64]) -> memoryview:
-        """The bytes of some records, which are given in ascending order, one after the other."""
+        """Return the bytes of some records, which are given in ascending order, one after the other."""
         bounds = np.empty(2 * len(rows), np.int64)
         bounds[::2], bounds[1::2] = self.offsets[rows], self.offsets[rows + 1]
         spans = pa.Array.from_buffers(
@@ -68,7 +68,7 @@ class Records(NamedTuple):
 
 
 def find_offsets(dataset: ReadPlan, splits: Sequence[Split]) -> list[Offsets | None]:
-    """The offsets in its file of the records of each split; None for a split that is read as a block.
+    """Return the offsets in its file of the records of each split; None for a split that is read as a block.
 
     Stored offsets are used. Without them, the records of uncompressed local files are searched.
     """
@@ -98,13 +98,13 @@ def _by_file(splits: Sequence[Split]) -> list[tuple[str, list[Split]]]:
 
 
 def _of_split(offsets: Offsets, split: Split) -> Offsets:
-    """The part of the offsets of a whole file that belongs to a split."""
+    """Return the part of the offsets of a whole file that belongs to a split."""
     start = split.start.record
     return offsets[start:] if split.stop is None else offsets[start : split.stop.record + 1]
 
 
 def _scan(store: Store, options: ReadOptions, split: Split, data: memoryview) -> Offsets:
-    """The offsets in its file of the records of a split, and its end."""
+    """Return the offsets in its file of the records of a split, and its end."""
     start = split.start.offset
     stop = len(data) if split.stop is None else split.stop.offset
     offsets = _offsets(store, options, split, data[start:stop])
@@ -192,7 +192,7 @@ def store_offsets(dataset: ReadPlan, splits: Sequence[Split], offsets: Sequence[
 
 
 def _is_stored(dataset: ReadPlan, version: int) -> bool:
-    """True if offsets are stored for this version. Raise if they are those of other files."""
+    """Return True if offsets are stored for this version. Raise if they are those of other files."""
     store = dataset.store
     if version not in stored_offsets(store):
         return False
@@ -208,7 +208,7 @@ def _is_stored(dataset: ReadPlan, version: int) -> bool:
 def _described(
     dataset: ReadPlan, splits: Sequence[Split], offsets: Sequence[Offsets | None]
 ) -> Iterator[tuple[FileEntry, Offsets]]:
-    """The uncompressed files with the offsets of their records."""
+    """Return the uncompressed files with the offsets of their records."""
     store, entries = dataset.store, dataset.entries
     found: dict[str, list[Offsets]] = {}
     unknown: list[Split] = []
@@ -239,7 +239,7 @@ def _described(
 
 @redact_errors
 def _search(store: Store, options: ReadOptions, splits: Sequence[Split]) -> Offsets | None:
-    """Task that finds the offsets of the records of adjacent splits; None if the file is compressed."""
+    """Find the offsets of the records of adjacent splits, in a task; None if the file is compressed."""
     file = splits[0].file
     if file.size != 0:
         [head] = store.read_ranges([(file.path, 0, HEADER_BYTES)])
@@ -249,5 +249,5 @@ def _search(store: Store, options: ReadOptions, splits: Sequence[Split]) -> Offs
 
 
 def _joined(parts: Sequence[Offsets]) -> Offsets:
-    """The offsets of the records of adjacent splits, given those of each split."""
+    """Return the offsets of the records of adjacent splits, given those of each split."""
     return np.concatenate([*(part[:-1] for part in parts), parts[-1][-1:]])

@@ -178,7 +178,7 @@ class RecordTable:
     def __getitem__(
         self, key: "int | slice | Sequence[int] | npt.NDArray[Any]"
     ) -> dict[str, Any] | pa.RecordBatch:
-        """One record as a dict of Python values and NumPy arrays, or several records as a batch."""
+        """Return one record as a dict of Python values and NumPy arrays, or several records as a batch."""
         if isinstance(key, slice):
             return self.batch(np.arange(*key.indices(len(self))))
         if isinstance(key, int | np.integer):
@@ -229,7 +229,7 @@ class RecordTable:
 
     @calling(__init__)
     def _one(self, index: int) -> pa.RecordBatch:
-        """One record, without the cost of sorting."""
+        """Return one record, without the cost of sorting."""
         if self._dataset.options.damage.skips:
             return self.batch([index])
         row = self._rows.record(index)
@@ -245,7 +245,7 @@ class RecordTable:
         return self._decode(data, np.array([split]), np.array([row]))
 
     def _read(self, rows: Numbers) -> pa.RecordBatch:
-        """The records of ascending numbers."""
+        """Return the records of ascending numbers."""
         by_split = list(self._rows.by_partition(rows))
         self._check_unchanged([split for split, _ in by_split])
         gathered = self._gather([(split, of_split - self._firsts[split]) for split, of_split in by_split])
@@ -253,7 +253,7 @@ class RecordTable:
         return self._decode(gathered[0] if len(gathered) == 1 else b"".join(gathered), splits, rows)
 
     def _gather(self, wanted: Sequence[tuple[int, Numbers]]) -> list[memoryview]:
-        """The bytes of some ascending rows of each of some splits."""
+        """Return the bytes of some ascending rows of each of some splits."""
         alone = [(number, rows) for number, rows in wanted if self._reads_range(number)]
         ranges = _read_ranges(self._dataset.store, [self._range(*one) for one in alone])
         read = {number: data for (number, _), data in zip(alone, ranges, strict=True)}
@@ -269,7 +269,7 @@ class RecordTable:
         return gathered
 
     def _reads_range(self, number: int) -> bool:
-        """True if only a range of a split is read: the offsets are known, and it is the first such range."""
+        """Return True for the first range of a split with known offsets: only the range is read."""
         if self._dataset.store.local or self._offsets[number] is None:
             return False
         with self._lock:
@@ -279,7 +279,7 @@ class RecordTable:
         return True
 
     def _range(self, number: int, rows: Numbers) -> tuple[str, int, int]:
-        """The path, the start and the stop of the bytes from the first to the last of these rows."""
+        """Return the path, the start and the stop of the bytes from the first to the last of these rows."""
         offsets = self._offsets[number]
         assert offsets is not None  # `_reads_range` has checked it
         return self._splits[number].file.path, int(offsets[rows[0]]), int(offsets[rows[-1] + 1])
@@ -316,7 +316,7 @@ class RecordTable:
         return self._with_partition_values(batch, splits)
 
     def _error(self, error: TFRecordError, splits: Numbers, rows: Numbers) -> TFRecordError:
-        """The error with the file and the number of its record in the file."""
+        """Return the error with the file and the number of its record in the file."""
         at = error.record or 0
         split = self._splits[int(splits[at])]
         record = split.start.record + int(rows[at]) - self._firsts[splits[at]]
@@ -342,7 +342,7 @@ class RecordTable:
         check_unchanged(self._dataset.store, [self._splits[split].file for split in splits])
 
     def _records(self, number: int) -> Records:
-        """The records of a split: in the map of its file, or in a block that is read and kept."""
+        """Return the records of a split: in the map of its file, or in a block that is read and kept."""
         store, split, offsets = self._dataset.store, self._splits[number], self._offsets[number]
         if offsets is not None and store.local:
             path = split.file.path
@@ -376,7 +376,7 @@ def _too_short(path: str) -> FileChangedError:
 
 
 def _elements(batch: pa.RecordBatch) -> list[dict[str, Any]]:
-    """The rows as dicts of Python values; lists of numbers and tensors become NumPy arrays."""
+    """Return the rows as dicts of Python values; lists of numbers and tensors become NumPy arrays."""
     names = batch.schema.names
     columns = [_values(column) for column in batch.columns]
     if not columns:

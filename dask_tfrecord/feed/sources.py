@@ -171,7 +171,7 @@ def as_source(source: Any, columns: Any, blocksize: int, read: ReadKeywords) -> 
 
 
 def checked_names(columns: Any) -> list[str] | None:
-    """The names of ``columns=``; None for all columns.
+    """Return the names of ``columns=``; None for all columns.
 
     Raises
     ------
@@ -189,5 +189,5 @@ def checked_names(columns: Any) -> list[str] | None:
 
 
 def usable_after_fork(dataset: ReadPlan) -> ReadPlan:
-    """The dataset with a filesystem of this process. Those of object stores do not survive a fork."""
+    """Return the dataset with a filesystem of this process. Those of object stores do not survive a fork."""
     return replace(dataset, store=pickle.loads(pickle.dumps(dataset.store)))

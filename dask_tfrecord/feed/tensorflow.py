@@ -273,7 +273,7 @@ def _native(
 
 
 def _unchanged_check(dataset: ReadPlan, files: Sequence[FileInfo]) -> Callable[[Any], "tf.data.Dataset"]:
-    """A function that makes a dataset without elements, which raises if a file is not the one listed."""
+    """Return a function that makes an empty dataset, which raises if a file changed after the listing."""
 
     def look(number: Any) -> bytes:
         try:
@@ -299,7 +299,7 @@ def _unchanged_check(dataset: ReadPlan, files: Sequence[FileInfo]) -> Callable[[
 
 
 def _codec_name(dataset: ReadPlan, path: str) -> str:
-    """What TensorFlow calls the codec of a file."""
+    """Return what TensorFlow calls the codec of a file."""
     with dataset.store.fs.open(path, "rb") as file:
         codec = detect(file.read(HEADER_BYTES))
     if codec not in _CODECS:
@@ -314,7 +314,7 @@ def _codec_name(dataset: ReadPlan, path: str) -> str:
 
 
 def _partition_tensor(dataset: ReadPlan, item: Field, fill_nulls: Mapping[str, Any]) -> Any:
-    """A value of a partition column for each file."""
+    """Return a value of a partition column for each file."""
     values = item.load(dataset.partition_values[item.name])
     column = numpy_columns(pa.record_batch({item.name: values}), fill_nulls)[item.name]
     assert not isinstance(column, Ragged)  # partition columns are scalars
@@ -399,7 +399,7 @@ def _drop_iterators() -> None:
 
 
 def _stacks(signature: Mapping[str, Any]) -> dict[str, list[str]]:
-    """The names of the columns of numbers, by their types; only where a type has several columns.
+    """Return the names of the columns of numbers, by their types; only where a type has several columns.
 
     `tf.data` spends 30 microseconds on each tensor of a generator. Columns of one type travel as one tensor.
     """

@@ -90,7 +90,7 @@ def _tensor(name: str, column: pa.Array | pa.ChunkedArray, fill: Any) -> Any:
 
 
 def _from_numpy(values: Array) -> torch.Tensor:
-    """A tensor that shares the memory of an array. PyTorch warns of arrays that cannot be written to."""
+    """Return a tensor that shares the memory of an array. PyTorch warns of read-only arrays."""
     if values.flags.writeable:
         return torch.from_numpy(values)
     return torch.from_dlpack(pa.array(values.reshape(-1))).reshape(values.shape)
@@ -302,7 +302,7 @@ class TFRecordBatches(IterableDataset[Any]):
         return self._elements(batches)
 
     def _resumed(self, part: tuple[int, int], is_worker: bool) -> _Position | None:
-        """Where the iteration of the loaded state goes on; None if another iteration begins."""
+        """Return where the iteration of the loaded state goes on; None if another iteration begins."""
         if self._loaded is None:
             return None
         if is_worker and self._loader != os.getpid():
@@ -390,7 +390,7 @@ class TFRecordTable(Dataset[Any]):
 
     @calling(__init__)
     def __getitems__(self, indices: Sequence[int]) -> Tensors:
-        """The tensors of a whole batch."""
+        """Return the tensors of a whole batch."""
         return _Collated(to_tensors(self.table.batch(indices), self._fill_nulls))
 
     @staticmethod
@@ -411,7 +411,7 @@ class _Collated(dict[str, Any]):
 
 
 def _distributed_shard() -> tuple[int, int] | None:
-    """The rank and the number of ranks, if `torch.distributed` is initialized."""
+    """Return the rank and the number of ranks, if `torch.distributed` is initialized."""
     distributed = torch.distributed
     if distributed.is_available() and distributed.is_initialized():
         return distributed.get_rank(), distributed.get_world_size()

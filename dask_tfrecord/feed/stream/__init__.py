@@ -243,7 +243,7 @@ class FeatherFile:
 
 
 def _batching(batch_size: int | None, batch_mode: BatchMode) -> tuple[int, BatchMode]:
-    """The size of the batches that are sent, and what happens to the last rows."""
+    """Return the size of the batches that are sent, and what happens to the last rows."""
     if batch_size is None:
         return _ROWS, "keep" if batch_mode == "drop" else batch_mode
     return batch_size, batch_mode

@@ -161,7 +161,7 @@ def _tcp_socket(endpoint: str, place: str) -> socket.socket:
 
 
 def _unix_socket(path: str) -> socket.socket:
-    """A Unix socket that only the user of this process may connect to."""
+    """Return a Unix socket that only the user of this process may connect to."""
     _remove_unused(path)
     server = socket.socket(socket.AF_UNIX)
     try:

@@ -236,7 +236,7 @@ class StreamServer:
 
 
 def sent_batches(batches: Batches, client: Client, *, may_be_empty: bool) -> Iterator[pa.RecordBatch]:
-    """The batches as they are sent. None is empty, except that no rows become one empty batch.
+    """Yield the batches as they are sent. None is empty, except that no rows become one empty batch.
 
     Raises
     ------

@@ -145,12 +145,12 @@ class Client:
 
 
 def _storage(column: pa.Array) -> pa.Array:
-    """The values of an extension type in their plain type."""
+    """Return the values of an extension type in their plain type."""
     return _storage(column.storage) if isinstance(column.type, pa.BaseExtensionType) else column
 
 
 def _sent_type(item: pa.Field) -> pa.DataType:
-    """The type in which TensorFlow I/O can read the values of a column."""
+    """Return the type in which TensorFlow I/O can read the values of a column."""
     plain = _plain_type(item.type)
     if plain is None:
         raise SchemaError(
@@ -162,7 +162,7 @@ def _sent_type(item: pa.Field) -> pa.DataType:
 
 
 def _plain_type(type_: pa.DataType) -> pa.DataType | None:
-    """The type in which TensorFlow I/O can read the values of a type; None if there is no such type."""
+    """Return the type in which TensorFlow I/O can read the values of a type, or None."""
     if isinstance(type_, pa.BaseExtensionType):
         return _plain_type(type_.storage_type)
     if types.is_dictionary(type_):
@@ -194,14 +194,14 @@ def _dtype(type_: pa.DataType) -> str:
 
 
 def _list_size(type_: pa.DataType) -> int | None:
-    """The length of the lists of a column; None if they have no fixed length."""
+    """Return the length of the lists of a column; None if they have no fixed length."""
     if isinstance(type_, pa.BaseExtensionType):
         return _list_size(type_.storage_type)
     return type_.list_size if types.is_fixed_size_list(type_) else None
 
 
 def _shape(type_: pa.DataType) -> str:
-    """The shape of one value, as a Python list."""
+    """Return the shape of one value, as a Python list."""
     if not types.is_list(_plain_type(type_)):
         return "[]"
     return repr([_list_size(type_)])
