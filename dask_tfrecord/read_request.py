@@ -179,7 +179,7 @@ def _key_columns(partition_by: Any, calculate_divisions: bool) -> tuple[str, ...
 
 
 def _requested_columns(columns: Any, index: Any) -> list[str] | None:
-    """The columns and index levels that the caller names; None if all columns are read."""
+    """Return the columns and index levels that the caller names; None if all columns are read."""
     if columns is None:
         return None
     levels = [] if index is None or index is False else arguments.names("index", index)

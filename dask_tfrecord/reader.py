@@ -330,7 +330,7 @@ def read_tfrecord(
 
 
 def _index_levels(dataset: ReadPlan, index: Any, columns: Sequence[str] | None) -> Levels:
-    """The columns that become the index and the names of its levels, from ``index=`` or the snapshot."""
+    """Return the columns and the level names of the index, from ``index=`` or the snapshot."""
     if index is None:
         return tuple(level for level in dataset.index if level[0] not in (columns or ()))
     names = [] if index is False else existing_names(dataset.schema, "index", index)
@@ -351,7 +351,7 @@ def _index_levels(dataset: ReadPlan, index: Any, columns: Sequence[str] | None) 
 
 
 def _numpy_columns(dataset: ReadPlan, schema: Any) -> list[str]:
-    """The columns that NumPy dtypes can hold.
+    """Return the columns that NumPy dtypes can hold.
 
     Integers and bools are included only if statistics or ``nullable=False`` in ``schema`` exclude nulls.
     """
@@ -361,7 +361,7 @@ def _numpy_columns(dataset: ReadPlan, schema: Any) -> list[str]:
 
 
 def _has_time_index(schema: Schema, name: str) -> bool:
-    """True if pandas has an index class for the column's type: DatetimeIndex or TimedeltaIndex."""
+    """Return True if pandas has an index class for the column's type: DatetimeIndex or TimedeltaIndex."""
     type_ = schema.arrow.field(name).type
     return bool(pa.types.is_timestamp(type_) or pa.types.is_duration(type_))
 

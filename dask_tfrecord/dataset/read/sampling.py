@@ -99,7 +99,7 @@ def sample_all(
 def _sample_splits(
     store: Store, options: ReadOptions, record_type: AskedType, splits: Sequence[Split]
 ) -> Sample:
-    """Task that merges the samples of its files, so that little travels back."""
+    """Merge the samples of the files of a task, so that little travels back."""
     sample = partial(sample_split, store, options=options, record_type=record_type)
     return reduce(Sample.merged, map(sample, splits), Sample(record_type))
 
