@@ -6,7 +6,7 @@ import pickle
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, TypeAlias
 
 import dask
 import dask.dataframe as dd
@@ -23,36 +23,12 @@ from dask_tfrecord.frames import pandas_to_arrow
 from dask_tfrecord.frames.planning import plan_schema
 from dask_tfrecord.keywords import ReadKeywords
 from dask_tfrecord.read_request import open_columns
-from dask_tfrecord.schema.model import Schema
-
-
-class Source(Protocol):
-    """A sequence of pieces, each of which is one Arrow table.
-
-    Attributes
-    ----------
-    schema : Schema
-        The columns of each table.
-    counts : list of int or None
-        The number of rows of each piece. None if the rows cannot be counted without computing them.
-    fingerprint : str
-        Differs if the rows differ, as far as that is known without reading them.
-    """
-
-    schema: Schema
-    counts: Sequence[int] | None
-    fingerprint: str
-
-    @property
-    def npieces(self) -> int:
-        """Number of pieces."""
-
-    def read(self, piece: int) -> pa.Table:
-        """Read one piece. Several threads may read at the same time."""
 
 
 class DatasetSource:
-    """The blocks of a TFRecord dataset.
+    """The blocks of a TFRecord dataset, as pieces that are one Arrow table each.
+
+    Several threads may read pieces at the same time.
 
     Parameters
     ----------
@@ -60,6 +36,15 @@ class DatasetSource:
         As in `open_columns`.
     blocksize : int
         Stored bytes of a piece.
+
+    Attributes
+    ----------
+    schema : Schema
+        The columns of each piece.
+    counts : list of int or None
+        The number of rows of each piece. None if the rows cannot be counted without computing them.
+    fingerprint : str
+        Differs if the rows differ, as far as that is known without reading them.
     """
 
     def __init__(self, path: Any, columns: Any, blocksize: int, read: ReadKeywords) -> None:
@@ -92,6 +77,8 @@ class DatasetSource:
 
 class CollectionSource:
     """The partitions of a Dask collection, computed when they are needed.
+
+    The attributes are those of `DatasetSource`.
 
     Parameters
     ----------
@@ -152,6 +139,9 @@ def _fingerprint(dataset: ReadPlan, counts: Sequence[int]) -> str:
 
 def _digest(*parts: object) -> str:
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:32]
+
+
+Source: TypeAlias = DatasetSource | CollectionSource
 
 
 def as_source(source: Any, columns: Any, blocksize: int, read: ReadKeywords) -> Source:

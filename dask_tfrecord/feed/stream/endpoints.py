@@ -5,7 +5,7 @@ import socket
 import stat
 import time
 from contextlib import suppress
-from typing import Protocol
+from typing import TypeAlias
 
 from dask_tfrecord.errors import TFRecordError
 
@@ -14,19 +14,6 @@ _KINDS = "'tcp://host:port', 'unix://path' or 'fd://number'"
 
 class ClientLeftError(Exception):
     """The client closed its end of the stream."""
-
-
-class Sink(Protocol):
-    """The writing end of one stream."""
-
-    def send(self, data: memoryview) -> None:
-        """Write all of the bytes. Blocks until the client has room for them."""
-
-    def interrupt(self) -> None:
-        """Make the current and all later calls of `send` fail, where that is possible."""
-
-    def close(self) -> None:
-        """Close the writing end."""
 
 
 class SocketSink:
@@ -79,6 +66,9 @@ class DescriptorSink:
         """Close the descriptor, so that the reader sees the end of the stream."""
         with suppress(OSError):
             os.close(self._number)
+
+
+Sink: TypeAlias = SocketSink | DescriptorSink
 
 
 class Listener:
