@@ -105,7 +105,7 @@ class TFRecordError(ValueError):
     other_remedies : sequence of Remedy
         Further remedies, which the function that raised the error does not accept.
     function : str, default "read_tfrecord"
-        The public function that accepts all remedies. It is empty if only the called function has them.
+        The public function that accepts all remedies. Empty if only the called function accepts the remedies.
     called : str, optional
         The public function that raised the error. None for an error of a task.
     keyword : str, optional

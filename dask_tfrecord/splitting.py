@@ -152,7 +152,7 @@ def _texts(column: "pd.Series[Any]") -> npt.NDArray[Any]:
     try:
         texts = values.fill_null(b"") if is_binary else values.cast(pa.string()).fill_null("")
         if pa.types.is_temporal(values.type) or pa.types.is_decimal(values.type):
-            # The number of decimals depends on the type. The text may end in the Z of a time zone.
+            # The number of decimals depends on the type. Text with a time zone ends in Z.
             texts = pc.replace_substring_regex(texts, r"(\.[0-9]*?)0+(Z?)$", r"\1\2")
             texts = pc.replace_substring_regex(texts, r"\.(Z?)$", r"\1")
     except pa.ArrowException:

@@ -121,13 +121,14 @@ def to_tfrecord(
         cannot hold exactly raises `SchemaError` with the row.
 
         Without a type, object columns that come unchanged from Parquet files get the type of the files.
-        Others are computed partition by partition until their values show a type. A column without any
-        value has the null type.
+        Other object columns are computed partition by partition until their values show a type. A column
+        without any value has the null type.
     lossy : {"default", "warn", "allow", "raise"}
         Action for values that are rounded, because TFRecord stores only 32-bit floats: float64, decimals,
         and floats that ``schema`` shortens. "warn" warns once per write, "allow" rounds silently, "raise"
-        refuses every value that would change. Unchanged columns of `read_tfrecord` cause no warning.
-        "default" is ``dask-tfrecord.lossy`` of Dask's configuration, "warn" unless it was changed.
+        refuses every value that would change. Columns that come unchanged from
+        `read_tfrecord` cause no warning. "default" is ``dask-tfrecord.lossy`` of Dask's configuration, "warn"
+        unless it was changed.
     write_index : bool, optional
         Write the index as the first columns, which `read_tfrecord` restores as the index. False drops the
         index. By default, an index is written if it has a name or does not hold integers.
@@ -170,7 +171,7 @@ def to_tfrecord(
     num_shards : int, optional
         Alias of ``npartitions``.
     max_rows_per_file : int, optional
-        Most rows in a file. A partition with more rows continues in another file.
+        Maximum number of rows in a file. A partition with more rows continues in another file.
     max_bytes_per_file : int, optional
         Most bytes in a file, before compression. A partition with more bytes continues in another file. A
         record that exceeds the limit alone gets a file of its own.

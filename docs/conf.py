@@ -73,7 +73,7 @@ CHANGELOG
 
 
 def add_menu(app: Any, name: str, source: list[str]) -> None:
-    """Append the menu to the front page, where the repository's view of README.md must not show it."""
+    """Add the table of contents to the front page. The repository's view of README.md does not show it."""
     if name == root_doc:
         source[0] += MENU
 

@@ -61,7 +61,7 @@ class Damage(NamedTuple):
     unknown: Column | None = None
 
     def error(self, columns: Sequence[Column], record: int, offset: int) -> TFRecordError:
-        """Return the exception for data that starts at this record and offset of the file."""
+        """Return the exception. ``record`` and ``offset`` say where the data starts in the file."""
         column = columns[self.column] if self.column >= 0 else self.unknown
         place: dict[str, Any] = {
             "record": record + self.record,

@@ -116,7 +116,7 @@ class _Step(Expr):
 
 
 class WriteTFRecord(_Step):
-    """The whole write, before it is lowered. Its only partition is the snapshot."""
+    """The whole write, before it is lowered. The expression has one partition: the snapshot."""
 
     _parameters: ClassVar = ["frame", "run", "write_index", "computed_text", "shuffle"]
 
@@ -167,7 +167,7 @@ class WriteShuffled(_Step):
         return (None,) * (count + 1)
 
     def _layer(self) -> dict[Key, Task]:
-        # A task collects the spills in a list. Without it, the graph had spills times writers edges.
+        # A task collects the spills in a list. A direct graph would have spills times writers edges.
         listed = f"spilled-{self.deterministic_token}"
         spills = List(*(TaskRef(key) for key in self.frame.__dask_keys__()))
         writers = [(self._name, index) for index in range(self.shuffle.npartitions)]

@@ -76,7 +76,7 @@ class DatasetSource:
 
 
 class CollectionSource:
-    """The partitions of a Dask collection, computed when they are needed.
+    """The partitions of a Dask collection, each computed when it is needed.
 
     The attributes are those of `DatasetSource`.
 

@@ -262,7 +262,7 @@ class TFRecordBatches(IterableDataset[Any]):
         return {"epoch": self._epoch, "batches": position, "ended": self._ended, "chosen": self._chosen}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Let the next iteration go on where `state_dict` was called.
+        """Resume the next iteration at the position of the `state_dict` call.
 
         If that iteration had ended, the next iteration is the epoch after it.
         """

@@ -102,7 +102,7 @@ def write_files(
     ------
     SchemaError
         If a value cannot be stored. The error names the column and the row of the table before it was
-        sorted. The file with the value does not exist then; the files before it do.
+        sorted. Files before the failing row remain.
     """
     records = _RecordStream(rows.pieces, schema, options.lossy)
     spare = spare_threads(threads)

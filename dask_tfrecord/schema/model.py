@@ -307,7 +307,7 @@ class Schema:
         )
 
     def from_storage(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Convert a batch that the kernel decoded to the logical types, the inverse of `to_storage`.
+        """Convert a decoded batch from storage types to logical types, the inverse of `to_storage`.
 
         Raises
         ------

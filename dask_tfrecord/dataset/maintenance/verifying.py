@@ -69,7 +69,8 @@ def verify_files(
 def sampled_schema(store: Store, files: pa.Table, record_type: AskedType) -> tuple[Schema, str]:
     """Return the schema that `read_tfrecord` infers from a sample.
 
-    For a feature of several kinds, the first kind decides. Damage in the sample is skipped if it would raise.
+    If a feature has several kinds, its column gets the first. Damage in the sample is
+    skipped if it would raise.
 
     Returns
     -------

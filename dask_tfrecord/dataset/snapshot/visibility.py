@@ -261,7 +261,7 @@ def _uncommitted_paths(store: Store, paths: Sequence[str], *, use_snapshot: bool
 
 
 def _check_complete(store: Store, paths: Sequence[str]) -> None:
-    """Raise for the data files of a write if other files of the same write are missing."""
+    """Raise if files of a write are missing."""
     writes: dict[tuple[str, int], dict[str, str]] = {}
     for path in paths:
         part = PART_NAME.fullmatch(name_of(path))

@@ -30,7 +30,7 @@ _WORDS = frozenset({"anon", "anonymous", "browser", "cache", "cloud", "google_de
 # User and password in the URL of a bucket. AWS keys may contain slashes; bucket names contain no colon.
 _BUCKET_USER = re.compile(r"\b((?:s3a?|gs|gcs)://)(?!arn:)[^/?#\s'\"<>:]*:[^\s'\"<>]*@", re.IGNORECASE)
 
-# User and password in a URL. Azure's URLs have the name of the container in their place.
+# User and password in a URL. In Azure URLs, the text before `@` is the container, not a user.
 _USER = re.compile(
     r"\b(?!abfss?:|wasbs?:)([a-z][a-z0-9+.-]*://)(?:[^/?#\s'\"<>]*@|(/+)[^/?#\s'\"<>]*:[^/?#\s'\"<>]*@)",
     re.IGNORECASE,
