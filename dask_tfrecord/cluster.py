@@ -7,6 +7,7 @@ import sys
 import warnings
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from functools import partial
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -33,8 +34,9 @@ _checked: WeakKeyDictionary[Any, set[str]] = WeakKeyDictionary()
 def compute_each(function: Callable[[Argument], Result], arguments: Iterable[Argument]) -> list[Result]:
     """Call a function on each argument in a task of its own; return the results in order."""
     check_cluster()
-    task = dask.delayed(function, pure=False, traverse=False)
-    return list(dask.compute(*map(task, arguments), traverse=False, retries=5))
+    # Dask looks for collections in the arguments of a delayed call, but not in those of a partial function.
+    tasks = [dask.delayed(partial(function, each), pure=False, traverse=False)() for each in arguments]
+    return list(dask.compute(*tasks, traverse=False, retries=5))
 
 
 def check_cluster(scheduler: Any = None) -> None:

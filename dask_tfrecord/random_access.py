@@ -31,8 +31,8 @@ Numbers: TypeAlias = npt.NDArray[np.int64]
 
 Result = TypeVar("Result")
 
-# Stored bytes of a block: what is read for one row.
-BLOCK_BYTES = 1 << 20
+# Least stored bytes of a block, which is read for one row. A compressed block of `to_tfrecord` has more.
+BLOCK_BYTES = 1 << 18
 
 # Blocks that one task reads. Up to this number, all blocks are read without a task.
 _BLOCKS_PER_TASK = 16
