@@ -70,8 +70,11 @@ class Records(NamedTuple):
 def find_offsets(dataset: ReadPlan, splits: Sequence[Split]) -> list[Offsets | None]:
     """Return the offsets in its file of the records of each split; None for a split that is read as a block.
 
-    Stored offsets are used. Without them, the records of uncompressed local files are searched.
+    Stored offsets are used. Without them, the records of uncompressed local files are searched. Where damage is
+    skipped, all splits are read as blocks.
     """
+    if dataset.options.damage.skips:
+        return [None] * len(splits)
     stored = {}
     if dataset.version is not None:
         stored = read_offsets(dataset.store, dataset.version, dataset.entries)
