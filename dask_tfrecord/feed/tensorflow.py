@@ -221,21 +221,22 @@ def _native(
     numbers = range(*slice(shard[0], None, shard[1]).indices(len(splits)))
     counts = [splits[number].records for number in numbers]
     keys = {
-        item.name: tf.gather(_partition_tensor(dataset, item, fill_nulls), numbers)
+        item.name: tf.gather(_partition_tensor(dataset, item, fill_nulls), np.array(numbers, np.int64))
         for item in schema.fields
         if item.name in dataset.partition_values
     }
-    files = {
-        "number": np.array(numbers),
-        "path": [dataset.store.public(splits[number].file.path) for number in numbers],
-        "codec": [_codec_name(dataset, splits[number].file.path) for number in numbers],
+    paths = [splits[number].file.path for number in numbers]
+    files = {  # with their types, which TensorFlow does not guess if there are no files
+        "number": np.array(numbers, np.int64),
+        "path": tf.constant([dataset.store.public(path) for path in paths], tf.string),
+        "codec": tf.constant([_codec_name(dataset, path) for path in paths], tf.string),
         "rows": np.array([-1 if count is None else count for count in counts], np.int64),
         "keys": keys,
     }
     unchanged = _unchanged_check(dataset, [split.file for split in splits])
     found = tf.data.Dataset.from_tensor_slices(files)
     if shuffle is not None:
-        found = found.shuffle(len(numbers), seed=shuffle, reshuffle_each_iteration=True)
+        found = found.shuffle(max(1, len(numbers)), seed=shuffle, reshuffle_each_iteration=True)
 
     def read(file: Any) -> Any:
         records = tf.data.TFRecordDataset(file["path"], file["codec"], buffer_size=1 << 22)

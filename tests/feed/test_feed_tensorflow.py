@@ -480,3 +480,22 @@ def test_iterators_that_a_program_leaves_open_are_dropped_before_python_ends(
     command = [sys.executable, "-c", OPEN_AT_EXIT, dataset, engine]
     ended = subprocess.run(command, stdout=subprocess.PIPE, text=True)
     assert (ended.stdout, ended.returncode) == ("{} 0\n", 0)
+
+
+@pytest.mark.parametrize("more", [{}, {"shuffle": 1}, {"batch_mode": "drop"}])
+@pytest.mark.parametrize("engine", ["kernel", "native"])
+def test_a_read_of_no_file_has_no_batch(engine: Any, more: dict[str, Any], tmp_path: Path) -> None:
+    from dask_tfrecord.feed.tensorflow import tensorflow_dataset
+
+    rows = pd.DataFrame({"x": [1, 2], "key": [1, 2], "text": ["a", "b"]})
+    dask_tfrecord.to_tfrecord(dd.from_pandas(rows, npartitions=1), tmp_path / "d", partition_on=["key"])
+    nulls = {"x": -1, "text": ""}
+    found = tensorflow_dataset(
+        tmp_path / "d", 2, engine=engine, filters=[("key", ">", 2)], fill_nulls=nulls, **more
+    )
+    assert (list(found), found.cardinality().numpy()) == ([], 0)
+    assert {name: spec.dtype for name, spec in found.element_spec.items()} == {
+        "x": tf.int64,
+        "key": tf.int64,
+        "text": tf.string,
+    }
