@@ -70,7 +70,7 @@ class Records(NamedTuple):
 def find_offsets(dataset: ReadPlan, splits: Sequence[Split]) -> list[Offsets | None]:
     """Return the offsets in its file of the records of each split; None for a split that is read as a block.
 
-    Stored offsets are used. Without them, the records of uncompressed local files are searched. Where damage is
+    Stored offsets are used. Without them, the records of uncompressed local files are searched. If damage is
     skipped, all splits are read as blocks.
     """
     if dataset.options.damage.skips:
