@@ -3,7 +3,7 @@
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import partial
 from typing import Any, Unpack
 
 import pandas as pd
@@ -19,6 +19,7 @@ from dask_tfrecord.files.storage.listing import FileInfo, PathLike
 from dask_tfrecord.files.storage.redaction import redact_errors
 from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.keywords import ReadKeywords
+from dask_tfrecord.lazy import cached_property
 from dask_tfrecord.public_functions import public_function
 from dask_tfrecord.read_request import open_columns
 from dask_tfrecord.schema.model import Field, Schema, feature_text

@@ -1,7 +1,7 @@
 """The expression of a read, and its tasks. `rewrites` decides what the optimizer may change in it."""
 
 from collections.abc import Callable
-from functools import cached_property, partial
+from functools import partial
 from typing import Any, ClassVar
 
 import pandas as pd
@@ -31,6 +31,7 @@ from dask_tfrecord.errors import CorruptRecordWarning, SchemaError
 from dask_tfrecord.expr.rewrites import decision, partitions_per_task
 from dask_tfrecord.files.storage.redaction import redact_errors
 from dask_tfrecord.frames import arrow_to_pandas
+from dask_tfrecord.lazy import cached_property
 from dask_tfrecord.schema.model import Schema
 
 

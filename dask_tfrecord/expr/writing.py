@@ -1,7 +1,6 @@
 """The expressions of a write, and their tasks."""
 
 from dataclasses import replace
-from functools import cached_property
 from itertools import chain
 from typing import ClassVar
 
@@ -23,6 +22,7 @@ from dask_tfrecord.errors import TFRecordError
 from dask_tfrecord.files.entry import FileEntry
 from dask_tfrecord.files.storage.redaction import redact_errors
 from dask_tfrecord.frames import pandas_to_arrow, text_guard
+from dask_tfrecord.lazy import cached_property
 
 
 def write(

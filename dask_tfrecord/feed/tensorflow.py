@@ -30,7 +30,7 @@ from dask_tfrecord.feed.feature_specs import (
 )
 from dask_tfrecord.feed.numpy_columns import Array, Ragged, checked_fill_nulls, column_to_numpy, numpy_columns
 from dask_tfrecord.feed.sources import checked_names
-from dask_tfrecord.files.storage.change_check import check_file
+from dask_tfrecord.files.storage.change_check import check_file, check_unchanged
 from dask_tfrecord.files.storage.listing import FileInfo, PathLike
 from dask_tfrecord.keywords import ReadKeywords
 from dask_tfrecord.public_functions import public_function
@@ -209,6 +209,7 @@ def _native(
             remedies=[Remedy("engine", "kernel", "read with this library")],
             function="",
         )
+    check_unchanged(dataset.store, dataset.pruned_files)
     spec = spec_of(dataset, schema, fill_nulls, "ragged")
     splits = [split for splits in dataset.partitions for split in splits]
     if shard[1] > max(1, len(splits)):

@@ -9,7 +9,6 @@ import html
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any, Literal, Self, get_args
 
 import pyarrow as pa
@@ -17,6 +16,7 @@ import pyarrow.compute as pc
 
 from dask_tfrecord.codec.columns import Column, Kind, RecordType
 from dask_tfrecord.errors import Remedy, SchemaError
+from dask_tfrecord.lazy import cached_property
 from dask_tfrecord.schema.storage_types import canonical_type, is_lossy, kind_and_depth, of_column
 from dask_tfrecord.schema.storage_values import (
     ROUND,

@@ -11,7 +11,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from functools import cached_property
 from itertools import accumulate, pairwise
 from typing import TypeAlias
 
@@ -21,6 +20,7 @@ from dask_tfrecord.errors import CorruptRecordError, Remedy, TFRecordError
 from dask_tfrecord.files.storage.listing import TFDS_FILES, Listing
 from dask_tfrecord.files.storage.paths import glob_start, name_of, parent_of, unquoted_path
 from dask_tfrecord.files.storage.store import Store
+from dask_tfrecord.lazy import cached_property
 
 # The partition column with the names of the splits.
 SPLIT = "split"

@@ -3,7 +3,6 @@
 import hashlib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, fields, replace
-from functools import cached_property
 from itertools import accumulate, pairwise
 from operator import itemgetter
 from typing import Any, Self, TypeAlias
@@ -30,6 +29,7 @@ from dask_tfrecord.files.splits import Partitions, Split, table_token
 from dask_tfrecord.files.storage.change_check import check_unchanged
 from dask_tfrecord.files.storage.listing import INFO_SCHEMA, column_paths, distinct
 from dask_tfrecord.files.storage.store import Store
+from dask_tfrecord.lazy import cached_property
 from dask_tfrecord.schema.model import Field, Schema
 
 # The numbers of splits.

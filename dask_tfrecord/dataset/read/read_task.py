@@ -4,7 +4,6 @@ import logging
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import TypeAlias
 
 import pyarrow as pa
@@ -21,6 +20,7 @@ from dask_tfrecord.files.reading import read_split, read_table, rows_without_col
 from dask_tfrecord.files.splits import Split
 from dask_tfrecord.files.storage.change_check import check_unchanged
 from dask_tfrecord.files.storage.store import Store
+from dask_tfrecord.lazy import cached_property
 from dask_tfrecord.schema.model import Field, Schema
 from dask_tfrecord.schema.storage_values import load
 

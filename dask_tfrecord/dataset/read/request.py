@@ -3,7 +3,6 @@
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any, Literal
 
 import pyarrow.compute as pc
@@ -19,6 +18,7 @@ from dask_tfrecord.dataset.read.requested_columns import (
 from dask_tfrecord.files.inference import AskedType
 from dask_tfrecord.files.options import ReadOptions
 from dask_tfrecord.files.storage.filesystem import Filesystem
+from dask_tfrecord.lazy import cached_property
 
 Infer = Literal["sample", "all"]
 

@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from datetime import datetime
-from functools import cached_property
 from typing import Any
 
 import pandas as pd
@@ -32,6 +31,7 @@ from dask_tfrecord.files.storage.filesystem import Filesystem
 from dask_tfrecord.files.storage.listing import with_trailing_slash
 from dask_tfrecord.files.storage.not_found import nothing_at
 from dask_tfrecord.files.storage.store import Store
+from dask_tfrecord.lazy import cached_property
 from dask_tfrecord.public_functions import public_function
 from dask_tfrecord.schema.model import Field, Schema
 from dask_tfrecord.schema.storage_values import load

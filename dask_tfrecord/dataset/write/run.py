@@ -4,7 +4,6 @@ import logging
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Literal
 from uuid import uuid4
 
@@ -24,6 +23,7 @@ from dask_tfrecord.files.part_names import part_name, run_of
 from dask_tfrecord.files.storage.redaction import redact_errors
 from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.files.writing import GroupedRows, write_files
+from dask_tfrecord.lazy import cached_property
 from dask_tfrecord.schema.model import Field, Schema
 
 logger = logging.getLogger(__name__)

@@ -10,7 +10,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
-from functools import cached_property
 from glob import has_magic
 from threading import Lock
 from typing import Any, BinaryIO, NamedTuple, TypeVar
@@ -31,6 +30,7 @@ from dask_tfrecord.files.storage.filesystem import (
 from dask_tfrecord.files.storage.open_file import REQUEST_BYTES, ExpectedFile, FileReader
 from dask_tfrecord.files.storage.paths import check_url, name_of, parent_of
 from dask_tfrecord.files.storage.redaction import without_credentials
+from dask_tfrecord.lazy import cached_property
 
 _T = TypeVar("_T")
 

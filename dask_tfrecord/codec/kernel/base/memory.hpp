@@ -14,7 +14,6 @@
 #include <memory>
 #include <mutex>
 #include <new>
-#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -135,7 +134,7 @@ class Pool {
     try {
       std::thread(&Pool::trim_when_idle, this).detach();
       trimming_ = true;
-    } catch (const std::system_error&) {  // no thread: the pool keeps its chunks until the next one is given back
+    } catch (...) {  // no thread: the pool keeps its chunks until the next one is given back
     }
   }
 

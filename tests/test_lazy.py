@@ -1,0 +1,44 @@
+"""Attributes that are computed once, also in a process that is forked meanwhile."""
+
+import os
+import signal
+import threading
+
+import pytest
+
+from dask_tfrecord.lazy import cached_property
+
+begun, may_end = threading.Event(), threading.Event()
+
+
+class Example:
+    def __init__(self, *, slow: bool) -> None:
+        self.slow = slow
+
+    @cached_property
+    def computed(self) -> list[int]:
+        if self.slow:
+            begun.set()
+            may_end.wait()
+        return [1]
+
+
+def test_a_value_is_computed_once() -> None:
+    example = Example(slow=False)
+    assert example.computed is example.computed
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="the system has no fork")
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_process_forked_while_a_thread_computes_can_compute() -> None:
+    thread = threading.Thread(target=lambda: Example(slow=True).computed)
+    thread.start()
+    begun.wait()
+    child = os.fork()
+    if not child:
+        signal.alarm(60)  # ends a child that waits forever
+        os._exit(0 if Example(slow=False).computed == [1] else 1)
+    status = os.waitpid(child, 0)[1]
+    may_end.set()
+    thread.join()
+    assert os.waitstatus_to_exitcode(status) == 0
