@@ -1,1 +1,1 @@
-"""The snapshot of a dataset: its content, its file, and which files are committed."""
+"""The snapshot of a dataset: its content, its Parquet file, and the rule which files are committed."""

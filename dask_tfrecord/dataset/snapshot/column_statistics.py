@@ -1,7 +1,8 @@
-"""The files of a snapshot as an Arrow table with a row per file.
+"""Convert file entries to the file list of a snapshot and back. A file list has a row for each file.
 
-In memory, each partition column and the statistics of each column are columns of the table. Such tables can
-be concatenated. In the Parquet file, which docs/format.md specifies, they are the fields of two structs.
+In memory, the values of each partition column, and the statistics of each column, are a column of the file
+list. Such file lists can be concatenated. In the Parquet file, which docs/format.md specifies, the values and
+the statistics are the fields of two structs.
 """
 
 from collections.abc import Iterable, Sequence
@@ -30,7 +31,7 @@ _TABLE = pa.schema(
     ]
 )
 
-# Optional columns. Parquet has no struct without fields, so an empty one is left out.
+# Optional columns of the Parquet file. Parquet has no struct without fields, so an empty struct is omitted.
 _STAMP = "stamp"
 _VALUES = "partition"
 STATISTICS = "statistics"
@@ -38,20 +39,20 @@ STATISTICS = "statistics"
 _NULLS = pa.field("nulls", pa.int64())
 _LENGTH_FIELDS = [_NULLS, pa.field("min_length", pa.int64()), pa.field("max_length", pa.int64())]
 
-# In place of the statistics of a file that has none.
+# Stands for the statistics of a file that has no statistics.
 _NO_STATISTICS: tuple[Any, ...] = (None,) * len(ColumnStatistics._fields)
 
-# Matches each path that is not inside the dataset, and some others.
+# Matches every path that leads out of the dataset, and some paths that do not, which are then checked.
 _SUSPICIOUS_PATH = r"(^|/)\.{0,2}(/|$)|[\\:\x00]"
 
 
 def value_name(column: str) -> str:
-    """Return the name of the table's column with the values of a partition column."""
+    """Return the name of the file list's column with the values of the partition column `column`."""
     return f"{_VALUES}.{column}"
 
 
 def statistics_name(column: str) -> str:
-    """Return the name of the table's column with the statistics of a column of the records."""
+    """Return the name of the file list's column with the statistics of the data column `column`."""
     return f"{STATISTICS}.{column}"
 
 
@@ -59,7 +60,7 @@ def statistics_name(column: str) -> str:
 
 
 def from_entries(files: Sequence[FileEntry], schema: Schema, partitioning: Sequence[Field]) -> pa.Table:
-    """Return the table of these files."""
+    """Return the file list of a snapshot for these file entries: a table with a row for each file."""
     columns = {name: _column(files, name) for name in ("path", "bytes", "records", "crc32c")}
     columns["blocks"] = _blocks(files)
     columns[_STAMP] = pa.array([file.stamp or None for file in files], pa.string())
@@ -78,12 +79,12 @@ def from_entries(files: Sequence[FileEntry], schema: Schema, partitioning: Seque
 
 
 def to_entries(table: pa.Table, schema: Schema, partitioning: Sequence[Field]) -> tuple[FileEntry, ...]:
-    """Return the files of a table.
+    """Return the file entries of a file list: the inverse of `from_entries`.
 
     Raises
     ------
     OverflowError, TypeError, ValueError, pyarrow.ArrowException
-        If Python cannot hold a value.
+        If Python cannot represent a value of the table.
     """
     required = [table[name].to_pylist() for name in _TABLE.names[:-1]]
     stamps = [stamp or "" for stamp in table[_STAMP].to_pylist()]
@@ -102,7 +103,7 @@ def to_entries(table: pa.Table, schema: Schema, partitioning: Sequence[Field]) -
 
 
 def read_statistics(table: pa.Table, schema: Schema) -> Iterable[tuple[ColumnStatistics, ...]]:
-    """Return the statistics of each file."""
+    """Return, for each file of a file list, the statistics of its columns."""
     names = {statistics_name(item.name): item.name for item in schema.fields}
     found = table.select([name for name in names if name in {*table.column_names}])
     statistics = [
@@ -131,7 +132,7 @@ def _blocks(files: Sequence[FileEntry]) -> pa.Array:
 
 
 def read_blocks(table: pa.Table) -> Iterable[tuple[Block, ...]]:
-    """Return the blocks of each file."""
+    """Return, for each file of a file list, the blocks of the file."""
     numbers, ends = _block_numbers(table)
     blocks = list(map(Block, *(number.tolist() for number in numbers)))
     starts = [0, *ends[:-1].tolist()]
@@ -141,7 +142,7 @@ def read_blocks(table: pa.Table) -> Iterable[tuple[Block, ...]]:
 def _block_numbers(
     table: pa.Table,
 ) -> tuple[list[npt.NDArray[np.int64]], npt.NDArray[np.int64]]:
-    """Return the three numbers of each block of all files, and where the blocks of each file end."""
+    """Return the three fields of all blocks as arrays, and the end position of each file's blocks in them."""
     lists = table["blocks"].combine_chunks()
     fields = lists.flatten().flatten()
     check(not any(field.null_count for field in fields), "a number of a block is null")
@@ -150,7 +151,7 @@ def _block_numbers(
 
 
 def _column_statistics(found: Sequence[ColumnStatistics | None], column: Field) -> pa.Array:
-    """Return the statistics of one column in each file; null for a file without statistics."""
+    """Return an array with the statistics of a column in each file; null for a file without statistics."""
     fields = _statistics_fields(column)
     mask = pa.array([one is None for one in found]) if None in found else None
     known = zip(*(one or _NO_STATISTICS for one in found), strict=True)
@@ -160,7 +161,7 @@ def _column_statistics(found: Sequence[ColumnStatistics | None], column: Field) 
 
 
 def _statistics_fields(column: Field) -> list[pa.Field]:
-    """Return the fields of a column's statistics: bounds of scalar values, or of the lengths of lists."""
+    """Return the fields of a column's statistics: bounds of scalar values, or bounds of list lengths."""
     return _LENGTH_FIELDS if column.depth else _bound_fields(value_type(column.type))
 
 
@@ -184,7 +185,7 @@ def _read_statistics(column: pa.ChunkedArray, name: str) -> list[ColumnStatistic
 
 
 def to_stored(table: pa.Table, schema: Schema, partitioning: Sequence[Field]) -> pa.Table:
-    """Return the columns of the Parquet file."""
+    """Return the columns of a snapshot's Parquet file, given the file list."""
     columns = {name: table[name] for name in _TABLE.names}
     if table[_STAMP].null_count < len(table):
         columns[_STAMP] = table[_STAMP]
@@ -203,12 +204,14 @@ def to_stored(table: pa.Table, schema: Schema, partitioning: Sequence[Field]) ->
 
 
 def from_stored(stored: pa.Table, schema: Schema, partitioning: Sequence[Field]) -> pa.Table:
-    """Return the table of what a Parquet file holds, which is not trusted. Unknown columns are ignored.
+    """Return the file list, given the untrusted columns of a snapshot's Parquet file. Check the columns.
+
+    Unknown columns are ignored.
 
     Raises
     ------
     TypeError, ValueError, KeyError, pyarrow.ArrowException
-        If `to_stored` cannot have made the columns.
+        If the columns are not valid, so that `to_stored` cannot have returned them.
     """
     required = stored.select(_TABLE.names).cast(_TABLE)
     columns = {name: required[name] for name in _TABLE.names}
@@ -253,12 +256,12 @@ def _check_files(table: pa.Table) -> None:
 
 
 def check_unique(paths: pa.ChunkedArray) -> None:
-    """Raise a ValueError if several files have the same path."""
+    """Raise a ValueError if several files in a file list have the same path."""
     check(len(paths.unique()) == len(paths), "several files have the same path")
 
 
 def _files_with_bad_blocks(table: pa.Table) -> npt.NDArray[np.intp]:
-    """Return the files with a block outside the file, or a block that does not start after the one before."""
+    """Return the row numbers of files with a block outside the file, or with blocks that do not ascend."""
     numbers, ends = _block_numbers(table)
     files = np.repeat(np.arange(len(ends)), np.diff(ends, prepend=0))
     is_last = np.ones(len(files), bool)
@@ -275,6 +278,6 @@ def _files_with_bad_blocks(table: pa.Table) -> npt.NDArray[np.intp]:
 
 
 def check(valid: bool, problem: str) -> None:
-    """Raise a ValueError with the problem unless the data is valid."""
+    """Raise a ValueError with the message `problem` unless `valid` is true."""
     if not valid:
         raise ValueError(problem)

@@ -1,4 +1,4 @@
-"""The file list of a snapshot: a table with a row for each file, as `from_entries` makes it."""
+"""The file list of a snapshot: a table with a row for each file, as `from_entries` returns the table."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,21 +13,22 @@ from dask_tfrecord.errors import Remedy, TFRecordError
 from dask_tfrecord.files.part_names import run_of
 from dask_tfrecord.schema.model import Field
 
-# An append stores only the files that it adds to a base, as long as they are at most this part of the
-# files of the base.
+# An append stores only the files added to the base, as long as their number is at most this fraction of the
+# number of files in the base.
 DELTA_PART = 0.1
 
 
 @dataclass(frozen=True)
 class Base:
-    """The file of a full snapshot that other snapshots add files to.
+    """The Parquet file of a full snapshot, to whose file list later snapshots add files.
 
     Attributes
     ----------
     version : int
-        The number of the snapshot.
+        The number of the full snapshot.
     crc32c : int
-        CRC-32C of the bytes of its file. It distinguishes the file from another one with the same number.
+        CRC-32C of the bytes of the snapshot's file. The checksum distinguishes this file from another
+        snapshot file with the same number.
     """
 
     version: int
@@ -40,11 +41,11 @@ class Stored(NamedTuple):
     Attributes
     ----------
     path : str
-        Where the snapshot is stored, for errors.
+        The path of the snapshot's file, for error messages.
     base : Base
-        The base that the next append may add to.
+        The full snapshot to whose file list the next append may add files.
     added : pyarrow.Table
-        The files that are not in the base.
+        The files of the snapshot that the base does not list.
     """
 
     path: str
@@ -52,17 +53,17 @@ class Stored(NamedTuple):
     added: pa.Table
 
     def is_delta(self, files: pa.Table) -> bool:
-        """Return True if the added files are few enough among these files to be stored alone."""
+        """Return True if the snapshot of `files` may store only the added files, because they are few."""
         return len(self.added) <= DELTA_PART * (len(files) - len(self.added))
 
 
 def concatenate(tables: list[pa.Table]) -> pa.Table:
-    """Return the rows of several tables. A column that a table does not have is null in its rows."""
+    """Concatenate tables. If a table lacks a column, the column is null in the rows of that table."""
     return pa.concat_tables(tables, promote_options="default")
 
 
 def rows_of_run(rows: pa.Table, run: str) -> pa.Table:
-    """Return the rows of the files that a write made."""
+    """Return the rows of a file list whose files were written by the run with the id `run`."""
     candidates = rows.filter(pc.match_substring(rows["path"], f"part-{run}-"))
     return candidates.filter(
         pa.array([run_of(path) == run for path in candidates["path"].to_pylist()], pa.bool_())
@@ -70,12 +71,12 @@ def rows_of_run(rows: pa.Table, run: str) -> pa.Table:
 
 
 def partition_columns(rows: pa.Table, partitioning: Sequence[Field]) -> pa.Table:
-    """Return the partition columns, with a row for each file. Categories are their values."""
+    """Return the partition columns, with a row for each file. Categories are replaced by their values."""
     return pa.table({item.name: rows[value_name(item.name)] for item in partitioning})
 
 
 def by_directory(rows: pa.Table) -> pa.Table:
-    """Make the files of each directory adjacent, and keep their order otherwise."""
+    """Make the files of each directory adjacent in a file list. Files of a directory keep their order."""
     directories = pc.replace_substring_regex(rows["path"], r"/?[^/]*\z", "")
     codes = directories.combine_chunks().dictionary_encode().indices.to_numpy()
     if bool(np.all(codes[1:] >= codes[:-1])):
@@ -84,6 +85,6 @@ def by_directory(rows: pa.Table) -> pa.Table:
 
 
 def invalid_snapshot(error: Exception, path: str) -> TFRecordError:
-    """Return the error for a file that is not the file of a snapshot."""
+    """Return the exception for a file that is not a valid snapshot file."""
     remedy = Remedy("use_snapshot", False, "read the data files without it")
     return TFRecordError(f"not a valid snapshot ({error})", path=path, remedies=[remedy])

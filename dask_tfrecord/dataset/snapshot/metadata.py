@@ -1,4 +1,7 @@
-"""The JSON object in the Parquet file of a snapshot, which is not trusted. docs/format.md lists its keys."""
+"""Read and write the JSON object in a snapshot's Parquet file. docs/format.md lists the keys of the object.
+
+The JSON object that is read is not trusted.
+"""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -12,29 +15,32 @@ from dask_tfrecord.codec.codecs import CODECS
 from dask_tfrecord.dataset.snapshot.column_statistics import check
 from dask_tfrecord.schema.model import Schema
 
-# The columns that become the index of a DataFrame, each with the name of its level.
+# The columns that become the index of a DataFrame, each with the name of its index level.
 Levels = tuple[tuple[str, str | None], ...]
 
-# Writes that a snapshot remembers. A write that is repeated after more other writes is not recognized.
+# The number of earlier writes whose ids a snapshot holds. If a write is repeated after more than this number
+# of other writes, the repetition is not recognized.
 _MOST_ANCESTORS = 100
 
 
-@cache  # the metadata of the installation takes milliseconds to read
+@cache  # reading the metadata of the installed package takes milliseconds
 def library_version() -> str:
     """Return the installed version of this package, or "unknown"."""
     try:
         return version("dask-tfrecord")
-    except PackageNotFoundError:  # the sources are used without an installation
+    except PackageNotFoundError:  # the package is imported from its sources without being installed
         return "unknown"
 
 
 def parse(metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of a snapshot that its metadata holds: all except ``files`` and ``number``.
+    """Return the fields of a snapshot that the JSON metadata holds, such as its schema and its run.
+
+    The metadata does not hold the file list, the number of the snapshot, and how the file list is stored.
 
     Raises
     ------
     AttributeError, KeyError, TypeError, ValueError
-        If the metadata is not that of a snapshot.
+        If the metadata does not describe a valid snapshot.
     """
     compression, run, library = (metadata[key] for key in ("compression", "run", "library"))
     check(compression is None or compression in CODECS, f"unknown compression {compression!r}")
@@ -83,12 +89,12 @@ def dump(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def next_ancestors(ancestors: Sequence[str], run: str) -> tuple[str, ...]:
-    """Return the ancestors of the snapshot that follows one with these ancestors and this run."""
+    """Return the ancestors of the next snapshot, given the ancestors and the run of the current snapshot."""
     return (*ancestors, run)[-_MOST_ANCESTORS:]
 
 
 def _levels(stored: Any, names: Sequence[str]) -> Levels | None:
-    """Check that the levels of the index are columns."""
+    """Return the stored index levels, or None if the index is unknown. Check that each level is a column."""
     if stored is None:
         return None
     levels = tuple((column, name) for column, name in stored)
@@ -100,7 +106,7 @@ def _levels(stored: Any, names: Sequence[str]) -> Levels | None:
 
 
 def _time(stored: Any) -> datetime | None:
-    """Return a time with its zone, or None. It is for people, so an invalid time refuses no data."""
+    """Parse a time with a time zone. Return None if the time is invalid, because no data depends on it."""
     with suppress(TypeError, ValueError):
         time = datetime.fromisoformat(stored)
         return time if time.tzinfo else None
@@ -108,7 +114,7 @@ def _time(stored: Any) -> datetime | None:
 
 
 def strict_json(text: bytes) -> dict[str, Any]:
-    """Parse JSON. Refuse repeated keys, and constants such as NaN."""
+    """Parse JSON text. Raise a ValueError for repeated keys in an object and for constants such as NaN."""
 
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         names = [name for name, _ in pairs]

@@ -1,6 +1,7 @@
-"""The snapshot of a dataset: its content, how to find it, and its Parquet file. docs/format.md specifies it.
+"""The snapshot of a dataset: its content, and how to open it. docs/format.md specifies a snapshot's file.
 
-Any tool can read the file. It holds relative paths only. Nothing in it is executed or opened as a URL.
+A snapshot is a Parquet file, so any tool can read it. A snapshot holds only relative paths. No content of
+a snapshot is executed or opened as a URL.
 """
 
 import html
@@ -50,16 +51,16 @@ _HISTORY = pa.schema(
     }
 )
 
-# Most columns that the repr of a snapshot names.
+# The maximum number of column names in the repr of a snapshot.
 _MOST_COLUMNS = 12
 
 
 @dataclass(frozen=True, repr=False, eq=False)
 class Snapshot:
-    """One version of a dataset: the list of all its files, and their columns.
+    """One version of a dataset: the list of all files of the dataset, and the columns of these files.
 
     `to_tfrecord` and `index` return a snapshot and store it in the directory of the dataset. `Snapshot.open`
-    reads it again.
+    reads a stored snapshot.
 
     Attributes
     ----------
@@ -68,36 +69,38 @@ class Snapshot:
     schema : Schema
         The columns of the records with their Arrow types, and the record type.
     compression : "gzip", "zlib", "zstd", "lz4", "bz2", "xz" or None
-        The codec of the files that the newest write added. Other files may have other codecs.
+        The codec of the files that the newest write added. Files of earlier writes may have other codecs.
     run : str
         The id of the write that created the snapshot.
     library : str
         The version of this package that created the snapshot.
     partitioning : tuple of Field
-        The partition columns. They are in the names of the directories and not in the records.
+        The partition columns. Their values are in the names of the directories and not in the records.
     number : int
-        The version of the dataset. The first is 1, and each write adds 1.
+        The version of the dataset. The first version is 1, and each write adds 1.
     custom_metadata : dict of str to str
         The metadata that the user passed to `to_tfrecord`.
     order : tuple of str
-        The names of all columns in the order in which `read_tfrecord` returns them. Empty if the partition
-        columns come last.
+        The names of all columns in the order in which `read_tfrecord` returns them. If empty, the partition
+        columns follow the columns of the records.
     partial : bool
-        True if the records may have features that are not columns.
+        True if the records may have features for which the dataset has no column.
     index : tuple of (str, str or None), optional
-        The columns that were the index of the DataFrame, and the names of the index levels. Empty if the
-        index was not written. None if that is unknown, as for files of other tools.
+        The columns that were the index of the DataFrame, each with the name of its index level. Empty if the
+        index was not written. None if the index is unknown, as for files of other tools.
     mode : str
-        What created the snapshot: "create", "append", "overwrite" or "partitions" for `to_tfrecord`,
-        "index" for `index`. Empty if it is unknown.
+        The kind of write that created the snapshot: "create", "append", "overwrite" or "partitions" for
+        `to_tfrecord`, "index" for `index`. Empty if the kind is unknown.
     created : datetime, optional
-        When the snapshot was created, in UTC, by the clock of the process that committed. None if unknown.
+        The time in UTC at which the snapshot was created, by the clock of the process that committed. None
+        if the time is unknown.
     ancestors : tuple of str
-        The ids of the last 100 writes before ``run``, the newest last. Overwritten writes are among them.
+        The ids of the last 100 writes before ``run``, the newest last. Writes whose files were overwritten
+        are included.
     file_list : pyarrow.Table
         The data files as a table, with a row for each file.
     stored : Stored, optional
-        How the file list is stored. None if it is not stored.
+        How the file list is stored. None if the file list is not stored.
 
     Examples
     --------
@@ -145,7 +148,7 @@ class Snapshot:
 
     @cached_property
     def files(self) -> tuple[FileEntry, ...]:
-        """The data files as objects, made of `file_list`."""
+        """The data files as `FileEntry` objects, made from the table `file_list`."""
         try:
             return to_entries(self.file_list, self.schema, self.partitioning)
         except (
@@ -153,33 +156,33 @@ class Snapshot:
             OverflowError,
             TypeError,
             ValueError,
-        ) as error:  # Python cannot hold a value
+        ) as error:  # Python cannot represent a value of the table
             raise invalid_snapshot(error, self.stored.path if self.stored else "") from error
 
     @property
     def columns(self) -> Schema:
-        """The columns of the records and of the directories, in the order of `read_tfrecord`."""
+        """All columns, including partition columns, in the order in which `read_tfrecord` returns them."""
         every = Schema((*self.schema.fields, *self.partitioning), self.schema.record_type)
         return every.select(self.order or every.names)
 
     @property
     def partition_on(self) -> tuple[str, ...]:
-        """The names of the partition columns."""
+        """The names of the partition columns of the dataset."""
         return tuple(column.name for column in self.partitioning)
 
     @property
     def bytes(self) -> int:
-        """The stored size of all files."""
+        """The total stored size of all data files, in bytes."""
         return self._total("bytes")
 
     @property
     def records(self) -> int:
-        """The number of records in all files."""
+        """The total number of records in all data files."""
         return self._total("records")
 
     @property
     def partitions(self) -> int:
-        """The number of rows of `partition_values`; 0 for a dataset without partition columns."""
+        """The number of rows of `partition_values`. 0 if the dataset has no partition columns."""
         keys = partition_columns(self.file_list, self.partitioning)
         return len(keys.group_by(keys.column_names).aggregate([])) if self.partitioning else 0
 
@@ -187,13 +190,14 @@ class Snapshot:
     def partition_values(self) -> pa.Table:
         """The keys of the dataset: a row for each combination of values of the partition columns.
 
-        The columns have the types of the partition columns. A key has one row, however many files it has.
-        The rows are in the order of the partitions of ``read_tfrecord(path, partition_by=partition_on)``.
+        The table's columns have the types of the partition columns. Each key has one row, even if several
+        files belong to the key. The rows have the order of the partitions that
+        ``read_tfrecord(path, partition_by=partition_on)`` returns.
 
         Returns
         -------
         pyarrow.Table
-            Without rows and columns if there are no partition columns.
+            The table of keys. If the dataset has no partition columns, the table has no rows and no columns.
 
         Examples
         --------
@@ -225,15 +229,15 @@ class Snapshot:
         storage_options: dict[str, Any] | None = None,
         filesystem: Filesystem = None,
     ) -> "Snapshot":
-        """Read the snapshot of a dataset. Does not open the data files.
+        """Read the snapshot of a dataset, without opening the data files.
 
         Parameters
         ----------
         path : str or path-like
             The directory of the dataset.
         version : int, optional
-            The version of the dataset. Default: the newest. Appending keeps the versions before it;
-            overwriting removes them.
+            The version of the dataset to open. By default, the newest version is opened. An append keeps all
+            earlier versions. An overwrite removes all earlier versions.
         storage_options : dict, optional
             Passed to the filesystem, such as credentials.
         filesystem : fsspec.AbstractFileSystem or pyarrow.fs.FileSystem, optional
@@ -246,7 +250,7 @@ class Snapshot:
         Raises
         ------
         FileNotFoundError
-            If the directory has no snapshot, or not this version.
+            If the directory has no snapshot, or the dataset does not have this version.
 
         Examples
         --------
@@ -271,7 +275,7 @@ class Snapshot:
         storage_options: dict[str, Any] | None = None,
         filesystem: Filesystem = None,
     ) -> pd.DataFrame:
-        """List the versions of a dataset that can be read. Does not open the data files.
+        """List the versions of a dataset that can be read, without opening the data files.
 
         Parameters
         ----------
@@ -288,10 +292,10 @@ class Snapshot:
             A row for each version, the newest last, with Arrow-backed columns:
 
             - version : number of the version, for ``read_tfrecord(path, version=...)``
-            - created : time of the commit in UTC; null if it is unknown
-            - mode : "create", "append", "overwrite", "partitions" or "index"; null if it is unknown
-            - files, records, bytes : totals of the version, not of the write alone
-            - run : id of the write, which begins with the digits in the names of its files
+            - created : time of the commit in UTC; null if the time is unknown
+            - mode : "create", "append", "overwrite", "partitions" or "index"; null if the mode is unknown
+            - files, records, bytes : totals of the whole version, not only of the files that the write added
+            - run : id of the write, which begins with the digits in the names of the write's files
             - library : version of this package that created the snapshot
 
         Raises
@@ -339,13 +343,13 @@ class Snapshot:
 
 
 def short_list(names: Sequence[str]) -> str:
-    """Return the names in one line. The line gives only the number of those after the first few."""
+    """Join names into one line. After the first names, the line gives only the number of further names."""
     more = len(names) - _MOST_COLUMNS
     return ", ".join(names[:_MOST_COLUMNS]) + (f" and {more:,} more" if more > 0 else "")
 
 
 def listed_files(snapshot: Snapshot | None) -> frozenset[str]:
-    """Return the files that a snapshot lists, relative to the root."""
+    """Return the paths of the files that a snapshot lists, relative to the root of the dataset."""
     return frozenset(snapshot.file_list["path"].to_pylist()) if snapshot else frozenset()
 
 
@@ -353,12 +357,12 @@ _NO_SNAPSHOT = "the directory has no snapshot; check the path, or make a snapsho
 
 
 def open_version(store: Store, number: int | None) -> Snapshot:
-    """Return one version of the dataset in the store's root; None is the newest.
+    """Return one version of the dataset in the store's root. If ``number`` is None, return the newest one.
 
     Raises
     ------
     FileNotFoundError
-        If there is no snapshot, or not this version.
+        If the root has no snapshot, or the dataset does not have this version.
     """
     if number is None:
         if (snapshot := find_snapshot(store)) is None:
@@ -376,28 +380,28 @@ def open_version(store: Store, number: int | None) -> Snapshot:
 
 
 def find_snapshot(store: Store) -> Snapshot | None:
-    """Return the newest snapshot in the store's root, or None.
+    """Return the newest snapshot in the store's root, or None if the root has no snapshot.
 
     Raises
     ------
     TFRecordError
-        If the snapshot is damaged, or if its base is lost.
+        If the snapshot is damaged, or if the base of the snapshot is lost.
     """
     found = find_newest(store)
     return None if found is None else Snapshot(**found)
 
 
 def read_snapshot(store: Store, number: int) -> Snapshot:
-    """Return one version of the dataset in the store's root. Raise as `read_version` does."""
+    """Return one version of the dataset in the store's root. Raise the same errors as `read_version`."""
     return Snapshot(**read_version(store, number))
 
 
 def _history(store: Store) -> pd.DataFrame:
-    """Return the table of `Snapshot.history`."""
+    """Return the table of versions that `Snapshot.history` returns."""
     open_version(store, None)
     columns: dict[str, list[Any]] = {name: [] for name in _HISTORY.names}
     for number in versions(store):
-        with suppress(FileNotFoundError):  # removed by an overwrite just now
+        with suppress(FileNotFoundError):  # an overwrite has just removed this version
             one = read_snapshot(store, number)
             row = (number, one.created, one.mode or None, len(one.file_list), one.records, one.bytes)
             for column, value in zip(columns.values(), (*row, one.run, one.library), strict=True):

@@ -1,7 +1,7 @@
-"""The file of the offsets of all records, beside a snapshot. docs/format.md specifies it.
+"""The offsets file of a snapshot, which gives the offset of each record. docs/format.md specifies the file.
 
-The file describes uncompressed data files only. It stores the lengths of the payloads, which take less space
-than offsets.
+An offsets file describes only uncompressed data files. It stores the lengths of the payloads, which take
+less space than offsets.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -19,10 +19,11 @@ from dask_tfrecord.errors import TFRecordError
 from dask_tfrecord.files.entry import FileEntry
 from dask_tfrecord.files.storage.store import Store
 
-# The offset of each record of a file, and the end of the last.
+# The byte offset of each record of a file, followed by the end of the last record.
 Offsets: TypeAlias = npt.NDArray[np.int64]
 
-# A row group is complete from this many records on, so that readers need little memory.
+# A row group of the offsets file ends after the data file that brings it to at least this number of records,
+# so that readers need little memory.
 _GROUP_RECORDS = 1 << 20
 
 _TABLE = pa.schema(
@@ -36,12 +37,12 @@ _TABLE = pa.schema(
 
 
 def to_parquet(files: Iterable[tuple[FileEntry, Offsets]]) -> bytes:
-    """Return the content of the file, given the offsets of the records of each uncompressed file.
+    """Return the content of an offsets file, given the record offsets of each uncompressed data file.
 
     Raises
     ------
     ValueError
-        If the offsets are not those of the file that the snapshot describes.
+        If the record offsets do not match the file size or record count in the snapshot.
     """
     sink = pa.BufferOutputStream()
     writer = pq.ParquetWriter(
@@ -66,7 +67,7 @@ def to_parquet(files: Iterable[tuple[FileEntry, Offsets]]) -> bytes:
 
 
 def _groups(files: Iterable[tuple[FileEntry, Offsets]]) -> Iterator[list[tuple[FileEntry, Offsets]]]:
-    """Yield the files of each row group, with the lengths of their payloads."""
+    """Yield, for each row group of the offsets file, its data files with the lengths of their payloads."""
     group: list[tuple[FileEntry, Offsets]] = []
     for entry, offsets in files:
         lengths = np.diff(offsets) - FRAME_BYTES
@@ -80,28 +81,28 @@ def _groups(files: Iterable[tuple[FileEntry, Offsets]]) -> Iterator[list[tuple[F
 
 
 def read_offsets(store: Store, number: int, entries: Mapping[str, FileEntry]) -> dict[str, Offsets]:
-    """Return the stored offsets of the records of each file.
+    """Read the stored record offsets of each data file.
 
     Parameters
     ----------
     store : Store
-        The place of the dataset.
+        The root of the dataset.
     number : int
         The version of the dataset.
     entries : mapping of str to FileEntry
-        The files of the snapshot, by their paths in the store. The offsets of files with another size or
-        checksum are left out.
+        The files of the snapshot, by their paths in the store. Stored offsets are ignored if the size or
+        checksum beside them differs from that in the file's entry.
 
     Returns
     -------
     dict of str to numpy.ndarray
-        For the path in the store: the offset of each record, and the end of the last. Empty if no offsets are
-        stored.
+        Map the path of each data file in the store to the byte offsets of its records, followed by the end of
+        the last record. Empty if no offsets are stored.
 
     Raises
     ------
     TFRecordError
-        If the file of the offsets is damaged.
+        If the offsets file is damaged.
     """
     name = offsets_path(number)
     if name.rpartition("/")[2] not in store.names(METADATA_DIRECTORY):
@@ -118,7 +119,7 @@ def read_offsets(store: Store, number: int, entries: Mapping[str, FileEntry]) ->
                 entries,
             )
         return found
-    except FileNotFoundError:  # an overwrite has just removed it
+    except FileNotFoundError:  # an overwrite has just removed the offsets file
         return {}
     except (pa.ArrowException, OSError, KeyError, ValueError) as error:
         raise TFRecordError(
@@ -146,7 +147,7 @@ def _offsets_of(store: Store, table: pa.Table, entries: Mapping[str, FileEntry])
 
 
 def _check_lengths(entry: FileEntry, lengths: npt.NDArray[np.integer]) -> None:
-    """Check that records of these lengths fill the file."""
+    """Check that records with payloads of these lengths fill the file exactly, and match its record count."""
     fills = int(lengths.sum(dtype=np.int64)) + FRAME_BYTES * len(lengths) == entry.bytes
     is_valid = fills and len(lengths) == entry.records and lengths.min(initial=0) >= 0
     check(is_valid, f"the lengths of the records are not those of {entry.path!r}")

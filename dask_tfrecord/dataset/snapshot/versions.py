@@ -1,6 +1,6 @@
-"""The stored versions of a dataset, and the Parquet file of each, which docs/format.md specifies.
+"""Read and encode the Parquet file of each stored version of a dataset. docs/format.md specifies the file.
 
-A Parquet file with a base lists only the files that its version adds to those of its base.
+If a version has a base, its Parquet file lists only the data files that the base does not list.
 """
 
 import json
@@ -22,10 +22,10 @@ from dask_tfrecord.files.storage.store import Store
 
 _NAME = re.compile(r"\d{8}\.parquet")
 
-# Increase this when older readers would misunderstand the files that are written from then on.
+# The newest format version. Increase this number with any change that older readers would misunderstand.
 FORMAT_VERSION = 2
 
-# The version of a file that does not list all files of its snapshot.
+# The format version of a snapshot file that lists only the files that its base does not list.
 _DELTA_VERSION = 2
 
 _METADATA_KEY = b"dask_tfrecord"
@@ -40,15 +40,15 @@ class Part:
     number : int
         The number of the snapshot.
     path : str
-        Where the file is stored, for errors.
+        The path of the Parquet file, for error messages.
     crc32c : int
-        CRC-32C of the bytes of the file.
+        CRC-32C of the bytes of the Parquet file.
     fields : dict
-        The fields of the snapshot that the metadata holds.
+        The fields of `Snapshot` that the metadata of the Parquet file holds.
     base : Base, optional
-        The snapshot whose files belong to this snapshot, too. None if the file lists all files.
+        The full snapshot whose files also belong to this snapshot. None if the Parquet file lists all files.
     rows : pyarrow.Table
-        The files that the Parquet file lists.
+        The data files that the Parquet file lists.
     """
 
     number: int
@@ -60,7 +60,7 @@ class Part:
 
 
 class _LostBaseError(FileNotFoundError):
-    """The base of a version is gone: an overwrite has just removed it, or the dataset is damaged."""
+    """The base of a version is missing: an overwrite has just removed it, or the dataset is damaged."""
 
 
 def versions(store: Store) -> list[int]:
@@ -69,17 +69,17 @@ def versions(store: Store) -> list[int]:
 
 
 def find_newest(store: Store) -> dict[str, Any] | None:
-    """Return the fields of the newest snapshot in the store's root, or None.
+    """Return the fields of the newest snapshot in the store's root, or None if the root has no snapshot.
 
     Raises
     ------
     TFRecordError
-        If its file or the file of its base is damaged, or if its base is lost.
+        If the file of the snapshot or of its base is damaged, or if the base is missing.
     """
     while numbers := versions(store):
         try:
             return read_version(store, numbers[-1])
-        except FileNotFoundError as error:  # an overwrite has just removed it, and created a newer one
+        except FileNotFoundError as error:  # an overwrite may have just replaced this version by a newer one
             if versions(store) != numbers:
                 continue
             if isinstance(error, _LostBaseError):
@@ -89,14 +89,14 @@ def find_newest(store: Store) -> dict[str, Any] | None:
 
 
 def read_version(store: Store, number: int) -> dict[str, Any]:
-    """Return the fields of one snapshot in the store's root.
+    """Return the fields of the snapshot with this number in the store's root.
 
     Raises
     ------
     FileNotFoundError
-        If its file is gone, or the file of its base.
+        If the file of the snapshot or of its base does not exist.
     TFRecordError
-        If one of the files is damaged.
+        If the file of the snapshot or of its base is damaged.
     """
     part = read_part(store, number)
     return assemble(part, None if part.base is None else _read_base(store, part.base))
@@ -114,12 +114,12 @@ def _read_base(store: Store, base: Base) -> Part:
 
 
 def assemble(part: Part, base: Part | None) -> dict[str, Any]:
-    """Return the fields of the snapshot that a file and the file of its base describe.
+    """Return the fields of a snapshot, given the content of its file and of the file of its base.
 
     Raises
     ------
     TFRecordError
-        If the two do not belong together.
+        If the file and the base do not belong together.
     """
     rows, added = part.rows, part.rows.slice(0, 0)
     try:
@@ -137,29 +137,30 @@ def assemble(part: Part, base: Part | None) -> dict[str, Any]:
 
 
 def read_part(store: Store, number: int) -> Part:
-    """Read the file of a snapshot, and no other file.
+    """Read the file of a snapshot, but not the file of its base.
 
     Raises
     ------
     FileNotFoundError
-        If there is no such file.
+        If the file of the snapshot does not exist.
     TFRecordError
-        As `parse_part` does.
+        If the file is not a snapshot, or has a later format version.
     """
     path = store.join(snapshot_path(number))
     return parse_part(store.fs.cat_file(path), store.public(path), number)
 
 
 def parse_part(data: bytes, path: str, number: int) -> Part:
-    """Parse the content of a snapshot's file, which is not trusted. Errors name ``path``.
+    """Parse and check the untrusted content of a snapshot's file. Error messages name ``path``.
 
     Raises
     ------
     TFRecordError
-        If the content is not that of a snapshot, or has a later format version.
+        If the content is not a valid snapshot, or has a later format version.
     """
     try:
-        # A thread of Arrow would free the buffer after the call: a process that ends just then aborts.
+        # Without threads, because a thread of Arrow may free the buffer after the call has returned. If the
+        # process ends at that moment, the process aborts.
         file = pq.ParquetFile(pa.BufferReader(data), page_checksum_verification=True)
         stored = file.read(use_threads=False)
         metadata = strict_json((stored.schema.metadata or {})[_METADATA_KEY])
@@ -193,15 +194,15 @@ def _base(metadata: Mapping[str, Any], number: int) -> Base | None:
 
 
 def to_parquet(fields: Mapping[str, Any], *, delta: bool = False) -> pa.Buffer:
-    """Return the content of a snapshot's file.
+    """Return the content of a snapshot's Parquet file.
 
     Parameters
     ----------
     fields : mapping
         The fields of the snapshot, as `assemble` returns them.
     delta : bool, default False
-        Store only the files that the snapshot adds to its base, unless there are too many. The dataset must
-        keep the base.
+        If True, store only the files that the base does not list, unless these files are too many. The
+        dataset must then keep the file of the base.
     """
     rows, stored, base = fields["file_list"], fields["stored"], None
     if delta and stored is not None and stored.is_delta(rows):
@@ -213,6 +214,6 @@ def to_parquet(fields: Mapping[str, Any], *, delta: bool = False) -> pa.Buffer:
     table = to_stored(rows, fields["schema"], fields["partitioning"])
     sink = pa.BufferOutputStream()
     table = table.replace_schema_metadata({_METADATA_KEY: text.encode()})
-    # Readers read the whole file, so that Parquet's own statistics of its columns would only cost time.
+    # Readers read the whole snapshot file, so Parquet's column statistics would only cost time.
     pq.write_table(table, sink, write_page_checksum=True, write_statistics=False)
     return sink.getvalue()

@@ -1,4 +1,4 @@
-"""Which files are committed: those in a snapshot, and those of other tools, but none of an open write."""
+"""Find the committed files: files in a snapshot and files of other tools, but no files of an open run."""
 
 from collections.abc import Collection, Sequence
 from contextlib import suppress
@@ -30,17 +30,17 @@ _READ_ALL = Remedy("use_snapshot", False, "read all files in the directory witho
 
 
 def listed_path(store: Store, name: str) -> str:
-    """Return the full path of a file of a snapshot, as `unquoted_path` returns it for a listed file."""
+    """Return the full path of a file in a snapshot, in the form that `unquoted_path` returns."""
     return f"{unquoted_path(store.join(''))}{name}"
 
 
 def _full_paths(store: Store, rows: pa.Table) -> pa.ChunkedArray:
-    """Do as `listed_path` with all files of a snapshot."""
+    """Return the full paths of all files of a snapshot, in the form that `listed_path` returns."""
     return pc.binary_join_element_wise(listed_path(store, ""), rows["path"], "").cast(pa.binary())
 
 
 def snapshot_files(store: Store, snapshot: Snapshot) -> pa.Table:
-    """Compare a snapshot with the directory, and return its files with their checksums.
+    """Check a snapshot against its directory, and return the listed files with their checksums.
 
     Returns
     -------
@@ -50,13 +50,13 @@ def snapshot_files(store: Store, snapshot: Snapshot) -> pa.Table:
     Raises
     ------
     CorruptRecordError
-        If a file is missing or has another size.
+        If a file of the snapshot is missing or has another size.
     TFRecordError
         If the directory holds files of other tools that the snapshot does not list.
     """
     files, others = listed_and_others(store, snapshot)
     foreign = {path for path in others if not is_part(path)}
-    if foreign:  # an overwrite may not have removed them yet, or has removed them since the listing
+    if foreign:  # an overwrite may still have to remove these files, or has removed them since the listing
         foreign -= {listed_path(store, path) for path in replaced_paths(store, snapshot)}
         store.fs.invalidate_cache()
         foreign &= {*map(unquoted_path, column_paths(list_directory(store)["path"]))} if foreign else foreign
@@ -71,14 +71,14 @@ def snapshot_files(store: Store, snapshot: Snapshot) -> pa.Table:
 
 
 def listed_and_others(store: Store, snapshot: Snapshot) -> tuple[pa.Table, list[str]]:
-    """Compare a snapshot with the directory. Return its files, and the paths of all other visible files.
+    """Check a snapshot against its directory. Return its files, and the paths of all other visible files.
 
-    Files that plainly are no TFRecord files are left out.
+    Files that are clearly not TFRecord files are omitted from the other files.
 
     Raises
     ------
     CorruptRecordError
-        If a file is missing or has another size.
+        If a file of the snapshot is missing or has another size.
     """
     present, rows = list_directory(store), snapshot.file_list
     present_paths = unquoted_column(present["path"])
@@ -100,24 +100,25 @@ def listed_and_others(store: Store, snapshot: Snapshot) -> tuple[pa.Table, list[
 
 
 def are_proven(files: pa.Table, rows: pa.Table) -> pa.ChunkedArray:
-    """Return, for each file of a snapshot, True if the listed stamp is equal to the stamp in the snapshot.
+    """Return, for each file of a snapshot, True if its version in the listing equals that in the snapshot.
 
-    The result is also True for files without a stamp in the snapshot, which early versions of this library
-    wrote. For such files, only the size can be compared.
+    The column ``stamp`` identifies the version of a file. Early versions of this library wrote snapshots
+    without stamps. For files without a stamp in the snapshot, only the size can be compared, so the result
+    is True.
 
     Parameters
     ----------
     files : pyarrow.Table
         The files as `snapshot_files` returns them.
     rows : pyarrow.Table
-        The same files as the rows of `Snapshot.file_list`.
+        The rows of `Snapshot.file_list` for the same files.
     """
     stamps = pc.fill_null(rows["stamp"], "")
     return pc.or_(pc.equal(stamps, ""), pc.equal(stamps, files["stamp"]))
 
 
 def _lost_file(store: Store, path: str, recorded: int, size: int | None) -> CorruptRecordError:
-    """Return the error for a file of a snapshot that is missing or has another size."""
+    """Return the exception for a file of a snapshot that is missing or has another size."""
     root, public = store.public(store.root), store.public(store.join(path))
     if size is None:
         drop = Call("index", root, {"missing": "drop"}, "if it was removed on purpose")
@@ -130,7 +131,7 @@ def _lost_file(store: Store, path: str, recorded: int, size: int | None) -> Corr
 
 
 def without_missing_files(store: Store, snapshot: Snapshot) -> Snapshot:
-    """Return the snapshot without the files that do not exist."""
+    """Return a copy of the snapshot that omits the files that no longer exist."""
     present, rows = list_directory(store), snapshot.file_list
     if store.local:  # a broken link has no size
         present = present.filter(present["size"].is_valid())
@@ -139,7 +140,9 @@ def without_missing_files(store: Store, snapshot: Snapshot) -> Snapshot:
 
 
 def snapshot_of_version(store: Store, number: int) -> tuple[Snapshot, pa.Table]:
-    """Return one version of a dataset with its files. The directory may hold files of other versions.
+    """Return one version of a dataset and the list of its files.
+
+    The directory may also hold files of other versions.
 
     Raises
     ------
@@ -160,14 +163,16 @@ def snapshot_of_version(store: Store, number: int) -> tuple[Snapshot, pa.Table]:
 
 
 def newest_snapshot(store: Store) -> tuple[Snapshot, pa.Table] | None:
-    """Return the newest snapshot with its files; None if the store's root has no snapshot.
+    """Return the newest snapshot and the list of its files, or None if the store's root has no snapshot.
 
-    If an overwrite replaces the files in the meantime, its snapshot is used.
+    If an overwrite replaces the files in the meantime, the snapshot of the overwrite is returned.
 
     Raises
     ------
-    CorruptRecordError, TFRecordError
-        As `snapshot_files` does.
+    CorruptRecordError
+        If a file of the snapshot is missing or has another size.
+    TFRecordError
+        If the snapshot is damaged, or if the directory holds files of other tools that it does not list.
     """
     snapshot = find_snapshot(store)
     while snapshot is not None:
@@ -182,22 +187,22 @@ def newest_snapshot(store: Store) -> tuple[Snapshot, pa.Table] | None:
 
 
 def committed_files(listing: Listing, *, use_snapshot: bool) -> Listing:
-    """Return a listing without the uncommitted files of this library and other formats.
+    """Return a listing without uncommitted files of this library and without files of other formats.
 
-    A snapshot decides which files are committed. Without one, the files of open runs are uncommitted. Files
-    that the user named one by one are always returned.
+    In a dataset with a snapshot, only the listed files are committed. In a dataset without a snapshot, the
+    files of open runs are uncommitted. Files that the user named one by one are always returned.
 
     Raises
     ------
     FileNotFoundError
-        If no file is left.
+        If the listing has no committed file.
     TFRecordError
         If a directory without a snapshot lacks some of the files of a write.
     """
     store = listing.store
     files = without_side_files(store, listing.files, keep=listing.spelled_out)
     known_roots: dict[str, bool] = {}
-    parts: dict[str, list[str]] = {}  # paths by the root of their dataset
+    parts: dict[str, list[str]] = {}  # the root of each dataset -> the paths of its parts
     for path in column_paths(files["path"]):
         if is_part(path) and path not in listing.spelled_out:
             root = _dataset_root(store, parent_of(path), known_roots)
@@ -216,15 +221,15 @@ def committed_files(listing: Listing, *, use_snapshot: bool) -> Listing:
 
 
 def _without(files: pa.Table, paths: Collection[str]) -> pa.Table:
-    """Return a file list without the files with these paths."""
+    """Remove the files with these paths from a file list."""
     return files.filter(pc.invert(pc.is_in(files["path"], path_column(paths)))) if paths else files
 
 
 def _dataset_root(store: Store, directory: str, known: dict[str, bool]) -> str | None:
     """Return the root of the dataset that a data file in this directory may belong to, or None.
 
-    The root is the directory itself, or one above its partition directories. ``known`` caches which
-    directories are roots.
+    The root is the directory itself, or the directory above its partition directories. ``known`` caches
+    which directories are roots.
     """
     levels = directory.split("/")
     start = len(levels)
@@ -240,7 +245,7 @@ def _dataset_root(store: Store, directory: str, known: dict[str, bool]) -> str |
 
 
 def _uncommitted_paths(store: Store, paths: Sequence[str], *, use_snapshot: bool) -> set[str]:
-    """Return the paths of those data files that are not committed, and of all files that commits replace."""
+    """Return the paths of the uncommitted files among ``paths``, and of all files that commits replace."""
     try:
         snapshot = find_snapshot(store)
     except TFRecordError as error:
@@ -261,11 +266,11 @@ def _uncommitted_paths(store: Store, paths: Sequence[str], *, use_snapshot: bool
 
 
 def _check_complete(store: Store, paths: Sequence[str]) -> None:
-    """Raise if files of a write are missing."""
+    """Raise TFRecordError if a directory without a snapshot lacks some of the files of a write."""
     writes: dict[tuple[str, int], dict[str, str]] = {}
     for path in paths:
         part = PART_NAME.fullmatch(name_of(path))
-        if part and "=" not in name_of(parent_of(path)):  # an empty partition has no file in a directory
+        if part and "=" not in name_of(parent_of(path)):  # a partition may have no file in some directory
             writes.setdefault((part["run"], int(part["count"])), {})[part["index"]] = path
     incomplete = [files for (_, count), files in writes.items() if len(files) < count]
     if incomplete:
@@ -278,12 +283,12 @@ def _check_complete(store: Store, paths: Sequence[str]) -> None:
 
 
 def data_files(store: Store) -> pa.Table:
-    """Do as `visible_files`, without the files that plainly are no TFRecord files."""
+    """Return the visible files in the store's root, except files that are clearly not TFRecord files."""
     return without_side_files(store, visible_files(store))
 
 
 def visible_files(store: Store) -> pa.Table:
-    """Return the visible files in the root, without those of open runs and those that commits replace."""
+    """Return the visible files in the root, except files of open runs and files that commits replace."""
     files = list_directory(store)
     if not len(files) or not open_runs(store):
         return files
@@ -291,13 +296,13 @@ def visible_files(store: Store) -> pa.Table:
 
 
 def _unread_paths(store: Store, paths: Sequence[str], snapshot: Snapshot | None) -> set[str]:
-    """Return the paths of the files of open runs, and of all files that commits replace."""
+    """Return the paths of the files of open runs, and of all files that unfinished commits replace."""
     replaced = () if snapshot is None else replaced_paths(store, snapshot)
     return _of_open_runs(store, paths, snapshot).union(map(store.join, replaced))
 
 
 def _of_open_runs(store: Store, paths: Sequence[str], snapshot: Snapshot | None) -> set[str]:
-    """Return the paths of the data files of runs that are running or were interrupted before their commit."""
+    """Return the paths of the data files of uncommitted runs, which are active or were interrupted."""
     if not any(map(is_part, paths)):
         return set()
     runs = [run for run in open_runs(store) if snapshot is None or not has_committed(snapshot, run)]
@@ -305,31 +310,31 @@ def _of_open_runs(store: Store, paths: Sequence[str], snapshot: Snapshot | None)
     made_by = {path: run_of(path) for path in paths} if runs else {}
     return {
         path
-        for path, made in made_by.items()  # the names of older versions hold only the first digits of the run
+        for path, made in made_by.items()  # older versions put only the first digits of a run in file names
         if made and path not in listed and any(run.startswith(made) for run in runs)
     }
 
 
 def intact_snapshot(store: Store) -> Snapshot | None:
-    """Return the newest snapshot, or None if it is damaged or missing."""
+    """Return the newest snapshot in the store's root, or None if the snapshot is damaged or missing."""
     with suppress(TFRecordError):
         return find_snapshot(store)
     return None
 
 
 def has_committed(snapshot: Snapshot, run: str) -> bool:
-    """Return True if a run created this snapshot, or a version before it, or a file that it lists."""
+    """Return True if a run created this snapshot, an earlier version, or a file that the snapshot lists."""
     if run in (snapshot.run, *snapshot.ancestors):
         return True
     return len(rows_of_run(snapshot.file_list, run)) > 0
 
 
 def unfinished_commits(store: Store, snapshot: Snapshot) -> list[str]:
-    """Return the runs that have committed, but may not have removed all files that they replace."""
+    """Return the ids of the runs that have committed, but may not have removed all files they replace."""
     return [run for run in open_runs(store) if has_committed(snapshot, run)]
 
 
 def replaced_paths(store: Store, snapshot: Snapshot) -> set[str]:
-    """Return the files that unfinished commits replace, relative to the root."""
+    """Return the paths, relative to the root, of the files that unfinished commits replace."""
     notes = (replaced_files(store, run) for run in unfinished_commits(store, snapshot))
     return {path for note in notes for path in note}.difference(listed_files(snapshot))
