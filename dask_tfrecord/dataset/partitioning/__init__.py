@@ -1,1 +1,1 @@
-"""Partition columns: values <-> directory names, and rows sorted by them."""
+"""Partition columns: convert values to directory names and back, and group rows by directory."""

@@ -1,4 +1,4 @@
-"""Group the rows of a table by the values of the partition columns, one group for each directory."""
+"""Group the rows of a table by the values of partition columns. Each group belongs to one directory."""
 
 from collections.abc import Sequence
 from contextlib import suppress
@@ -14,7 +14,7 @@ from dask_tfrecord.dataset.partitioning import hive
 from dask_tfrecord.errors import Remedy, SchemaError, TFRecordError
 from dask_tfrecord.files.writing import DirectoryGroup, GroupedRows, RowNumbers
 
-# Types whose values the kernel sorts, which is faster than Arrow.
+# The types whose values the kernel reorders, because the kernel is faster than Arrow.
 BYTES = (pa.binary(), pa.large_binary(), pa.string(), pa.large_string())
 
 
@@ -24,12 +24,13 @@ class Groups(NamedTuple):
     Attributes
     ----------
     values : pyarrow.Table
-        The values of each group: a row for each group.
+        The columns by which the rows are grouped, with one row for each group.
     order : numpy.ndarray, optional
-        The row numbers, sorted by group. Within a group the rows keep their order. None if the rows are
-        sorted already.
+        The row numbers, sorted by group. Within a group, the rows keep their order. None if the rows are
+        already sorted by group.
     starts : numpy.ndarray
-        Group ``k`` has the rows from ``starts[k]`` up to ``starts[k + 1]`` of the sorted rows.
+        The bounds of the groups: group ``k`` has the rows ``starts[k]`` to ``starts[k + 1] - 1`` of the
+        sorted rows.
     """
 
     values: pa.Table
@@ -41,8 +42,8 @@ def group_by_directory(table: pa.Table, partition_on: Sequence[str], *, max_dire
     """Sort the rows of a table by partition directory.
 
     The directories are sorted by the first appearance of their value in the first partition column, then in
-    the second one, and so on. An empty table has no directories. A table that is sorted already is not
-    copied.
+    the second partition column, and so on. An empty table has no directories. A table that is already sorted
+    is not copied.
 
     Raises
     ------
@@ -65,7 +66,7 @@ def group_by_directory(table: pa.Table, partition_on: Sequence[str], *, max_dire
 def directory_groups(
     groups: Groups, partition_on: Sequence[str], *, max_directories: int
 ) -> list[DirectoryGroup]:
-    """Return the partition directory of each group. Raise as `group_by_directory` does."""
+    """Return the partition directory of each group. Raise the same errors as `group_by_directory`."""
     values = groups.values
     if values.num_rows > max_directories:
         raise too_many(f"{values.num_rows:,} different values", partition_on, max_directories)
@@ -74,7 +75,7 @@ def directory_groups(
 
 
 def sorted_rows(table: pa.Table, order: RowNumbers) -> pa.Table:
-    """Return the rows in another order, column by column, which is faster than sorting an Arrow table."""
+    """Return the rows of a table in another order. Columns are reordered one by one, which is faster."""
     numbers = pa.array(order)
     columns = [_take(column, order, numbers) for column in table.columns]
     return pa.Table.from_arrays(columns, schema=table.schema)
@@ -89,7 +90,7 @@ def _take(column: pa.ChunkedArray, order: RowNumbers, numbers: pa.Array) -> pa.A
 
 
 def group(table: pa.Table, names: Sequence[str]) -> Groups:
-    """Group the rows of a table, which must have rows, by their values in the columns ``names``."""
+    """Group the rows of a non-empty table by their values in the columns ``names``."""
     codes, _ = _codes(table[names[0]])
     for name in names[1:]:
         more, count = _codes(table[name])
@@ -103,12 +104,12 @@ def group(table: pa.Table, names: Sequence[str]) -> Groups:
 
 
 def sorting(codes: npt.NDArray[np.integer[Any]]) -> RowNumbers:
-    """Return the positions that sort the codes. NumPy sorts 16-bit integers much faster than longer ones."""
+    """Return the positions that sort the codes. If possible, sort 16-bit codes, which is much faster."""
     return np.argsort(codes.astype(np.uint16) if codes.max(initial=0) < 1 << 16 else codes, kind="stable")
 
 
 def too_many(what: str, partition_on: Sequence[str], limit: int) -> TFRecordError:
-    """Return the error for a task that would write more files than ``max_files_per_task`` allows."""
+    """Return the exception for a task that would write more files than ``max_files_per_task`` allows."""
     columns = ", ".join(map(repr, partition_on))
     hashes = f'ddf["{partition_on[0]}"].map_partitions(pd.util.hash_pandas_object, index=False)'
     return TFRecordError(
@@ -123,16 +124,17 @@ def too_many(what: str, partition_on: Sequence[str], limit: int) -> TFRecordErro
 
 
 def _codes(column: pa.ChunkedArray) -> tuple[npt.NDArray[np.integer[Any]], int]:
-    """Return a code for each value, numbered by first appearance, and the number of distinct values."""
+    """Return an integer code for each value, in order of first appearance, and the number of codes."""
     encoded = pc.dictionary_encode(comparable(column), null_encoding="encode")
     indices = [chunk.indices.to_numpy() for chunk in encoded.chunks]
     return np.concatenate(indices), len(encoded.chunks[-1].dictionary)
 
 
 def comparable(column: pa.ChunkedArray | pa.Array) -> pa.ChunkedArray | pa.Array:
-    """Return the values in a form in which Arrow treats equal values as equal.
+    """Convert values to a form in which Arrow treats equal values as equal.
 
-    Categories become their values, since each chunk may number them differently. All NaNs get the same bits.
+    Categories are replaced by their values, because each chunk may number the categories differently. All
+    NaNs get the same bits.
     """
     if pa.types.is_dictionary(column.type):
         column = column.cast(column.type.value_type)
@@ -145,7 +147,7 @@ def comparable(column: pa.ChunkedArray | pa.Array) -> pa.ChunkedArray | pa.Array
 
 
 def _python_values(name: str, column: pa.ChunkedArray) -> list[Any]:
-    """Return the values as Python objects. Raise if Python cannot represent a value exactly."""
+    """Return the values as Python objects. Raise SchemaError if Python cannot represent a value exactly."""
     with suppress(OverflowError, ValueError, pa.ArrowException):  # such as a date in the year 20,000
         values: list[Any] = column.to_pylist()
         if _same(pa.chunked_array([pa.array(values, column.type)]), column):
@@ -158,7 +160,7 @@ def _python_values(name: str, column: pa.ChunkedArray) -> list[Any]:
 
 
 def _same(one: pa.ChunkedArray, other: pa.ChunkedArray) -> bool:
-    """Return True if the values are equal. NaN is equal to NaN."""
+    """Return True if two columns have equal values. A NaN counts as equal to a NaN."""
     if pa.types.is_floating(one.type):
         return True  # a Python float holds every value of a floating-point type
     return bool(one.equals(other))

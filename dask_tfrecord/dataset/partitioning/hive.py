@@ -9,46 +9,46 @@ import pyarrow.compute as pc
 from dask_tfrecord.errors import SchemaError
 from dask_tfrecord.schema.storage_types import value_type
 
-# The text of a null in a directory name.
+# The text that stands for a null in a directory name.
 NULL = "__HIVE_DEFAULT_PARTITION__"
 
-# The longest name that all common filesystems allow.
+# The maximum length in bytes of a name that all common filesystems allow.
 MAX_NAME_BYTES = 255
 
-# The characters that Spark escapes, and NUL.
+# Matches the characters that Spark escapes in directory names, and NUL.
 _SPECIAL = re.compile(r"[\0-\x1f\x7f\"#%'*/:=?\\{\[\]^]")
 _ESCAPED = re.compile("(?:%[0-9A-Fa-f]{2})+")
 
-# An integer without leading zeros or a plus sign: the number determines the text.
+# Matches integers without leading zeros or a plus sign, so that each number has exactly one text.
 _CANONICAL = "^(0|-?[1-9][0-9]{0,18})$"
 
 
 def directories(keys: pa.Table) -> list[str]:
-    """Return the partition directory of each row, which has a level ``name=value`` for each column.
+    """Return the partition directory of each row. The path has a level ``name=value`` for each column.
 
     Raises
     ------
     SchemaError
-        If a level is longer than filesystems allow.
+        If the name of a level is longer than filesystems allow.
     """
     levels = [_level(name, column) for name, column in zip(keys.column_names, keys.columns, strict=True)]
     return ["/".join(names) for names in zip(*levels, strict=True)]
 
 
 def parse(directory: str) -> list[tuple[str, str | None]]:
-    """Return the names and the texts of the values in a directory path. Other levels are ignored."""
+    """Return the name and the text of the value of each level ``name=value`` of a directory path."""
     pairs = (level.partition("=") for level in directory.split("/") if "=" in level)
     return [(_unescape(name), None if text == NULL else _unescape(text)) for name, _, text in pairs]
 
 
 def value_texts(directories: Sequence[str]) -> dict[str, pa.Array]:
-    """Return the partition columns of directories, in the order of their first appearance.
+    """Return the partition columns of directories as text. The columns are in order of first appearance.
 
     Returns
     -------
     dict of str to pyarrow.Array
-        For each column, the text of its value in each directory. Null if the value is null, or if the
-        directory has no level of this name.
+        Map the name of each partition column to the text of its value in each directory. The text is null if
+        the value is null, or if the directory has no level of this name.
 
     Raises
     ------
@@ -69,7 +69,7 @@ def value_texts(directories: Sequence[str]) -> dict[str, pa.Array]:
 
 
 def infer_type(texts: pa.Array) -> pa.DataType:
-    """Return int64 if there are texts and all are canonical integers; else string. Nulls are ignored."""
+    """Return int64 if there are non-null texts and all are canonical 64-bit integers, else string."""
     canonical = pc.match_substring_regex(texts, _CANONICAL)
     if texts.null_count == len(texts) or not pc.all(canonical).as_py():
         return pa.string()
@@ -83,12 +83,12 @@ def infer_type(texts: pa.Array) -> pa.DataType:
 def to_values(name: str, texts: pa.Array, type_: pa.DataType, directories: Sequence[str]) -> pa.Array:
     """Parse the texts of a partition column: the inverse of `directories`.
 
-    The texts of a dictionary type become its values.
+    For a dictionary type, the result has the type of the dictionary's values.
 
     Raises
     ------
     SchemaError
-        If a text is not a value of the type. The message names the directory.
+        If a text is not a value of the type. The error message names the directory.
     """
     type_ = value_type(type_)
     try:
@@ -121,21 +121,21 @@ def _level(name: str, values: pa.ChunkedArray) -> list[str]:
 
 
 def _texts(values: pa.ChunkedArray) -> Sequence[str | None]:
-    """Return the values as Spark writes them. Different values have different texts."""
+    """Return the text that Spark writes for each value. Different values have different texts."""
     type_ = values.type
     if pa.types.is_null(type_):
         return [None] * len(values)
     if pa.types.is_binary(type_) or pa.types.is_large_binary(type_) or pa.types.is_fixed_size_binary(type_):
         return [None if value is None else value.decode("latin-1") for value in values.to_pylist()]
     if pa.types.is_timestamp(type_) and type_.tz is not None:
-        # A local time occurs twice when clocks go back.
+        # The text is in UTC, because a local time occurs twice when clocks go back.
         values = values.cast(pa.timestamp(type_.unit, "UTC"))
     texts: list[str | None] = pc.cast(values, pa.large_string()).to_pylist()
     return texts
 
 
 def _cast(texts: pa.Array, type_: pa.DataType) -> pa.Array:
-    """Parse texts: the inverse of `_texts`."""
+    """Parse the texts of values of an Arrow type: the inverse of `_texts`."""
     if pa.types.is_binary(type_) or pa.types.is_large_binary(type_) or pa.types.is_fixed_size_binary(type_):
         values = [None if text is None else text.encode("latin-1") for text in texts.to_pylist()]
         return pa.array(values, type_)
@@ -150,7 +150,7 @@ def _cast(texts: pa.Array, type_: pa.DataType) -> pa.Array:
 
 
 def _floats(texts: pa.Array, type_: pa.DataType) -> pa.Array:
-    """Parse floats. Raise for a number that no float equals, such as a large integer."""
+    """Parse floats. Raise if no float of the type equals a number, such as a large integer."""
     floats = texts.cast(type_)
     whole = texts.filter(pc.match_substring_regex(texts, "^-?[0-9]+$"))
     whole.cast(pa.int64()).cast(pa.float64())
@@ -169,7 +169,7 @@ def _escape(text: str | None) -> str:
 
 
 def _escape_name(name: str) -> str:
-    """Escape a name, and a dot at its start, which would hide the directory."""
+    """Escape a column name. Also escape a dot at the start of the name, which would hide the directory."""
     escaped = _SPECIAL.sub(_percent, name)
     return f"%2E{escaped[1:]}" if escaped.startswith(".") else escaped
 
@@ -183,7 +183,7 @@ def _unescape(text: str) -> str:
 
 
 def _unescaped(match: re.Match[str]) -> str:
-    """Decode escapes: Spark escapes single ASCII characters, other writers escape UTF-8."""
+    """Decode percent escapes. Spark escapes single ASCII characters, and other writers escape UTF-8."""
     found = bytes.fromhex(match[0].replace("%", ""))
     try:
         return found.decode()
