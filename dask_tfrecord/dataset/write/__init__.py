@@ -1,1 +1,1 @@
-"""Write a dataset: inspect the destination, write the files, commit them, remove what failed writes left."""
+"""Write a dataset: check the destination, write and commit files, and remove files of failed writes."""

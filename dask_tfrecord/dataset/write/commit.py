@@ -1,6 +1,6 @@
-"""The commit of a write: until its snapshot exists, readers see the old dataset; afterwards, the new one.
+"""Commit a write. Readers see the old dataset until the new snapshot exists, then the new dataset.
 
-docs/format.md describes the steps. Each of them may be repeated, also by another process.
+docs/format.md describes the steps of a commit. Each step may be repeated, also by another process.
 """
 
 import logging
@@ -29,20 +29,20 @@ from dask_tfrecord.files.storage.store import Store
 
 logger = logging.getLogger(__name__)
 
-# The number of steps of a commit in docs/format.md.
+# The number of steps of a commit that docs/format.md describes.
 _STEPS = 7
 
 
 def commit(run: WriteRun, entries: Iterable[FileEntry]) -> Snapshot:
-    """Commit the files that the tasks wrote: create the next snapshot, which lists them, and return it.
+    """Commit the files that the tasks wrote: create the next snapshot, which lists these files.
 
-    If an earlier attempt has committed and another write has replaced its snapshot since, change nothing and
-    return the newest snapshot.
+    Return the new snapshot. If an earlier attempt at this commit has succeeded, and another write has since
+    replaced the snapshot of that attempt, do not change the dataset and return the newest snapshot.
 
     Raises
     ------
     ConcurrentWriteError
-        If the write does not append and another write has committed since it was planned.
+        If the write does not append, and another write has committed since this write was planned.
     SchemaError
         If the write keeps existing data, and the columns of that data have changed since the write was
         planned.
@@ -59,7 +59,7 @@ def commit(run: WriteRun, entries: Iterable[FileEntry]) -> Snapshot:
             _log_step(run, 4, f"publish {len(files)} files")
             publish_files(run, files)
             snapshot = create_snapshot(run, _with_stamps(run.store, files))
-        except Exception:  # whatever failed, another attempt needs the files in staging
+        except Exception:  # after any failure, another attempt needs the files in staging
             withdraw_files(run, files)
             raise
     if run.run != snapshot.run:
@@ -73,7 +73,7 @@ def commit(run: WriteRun, entries: Iterable[FileEntry]) -> Snapshot:
 
 
 def log_summary(run: WriteRun, snapshot: Snapshot, seconds: float) -> None:
-    """Log what the write added. The snapshot may also list files of earlier writes."""
+    """Log the number of files, rows and bytes that the write added, not those of earlier writes."""
     if logger.isEnabledFor(logging.INFO):
         added = rows_of_run(snapshot.file_list, run.run)
         rows, size = (pc.sum(added[name]).as_py() or 0 for name in ("records", "bytes"))
@@ -87,10 +87,10 @@ def _log_step(run: WriteRun, step: int, action: str) -> None:
 
 
 def abandon(run: WriteRun) -> None:
-    """Remove what a failed write has staged, so that a commit of it fails from now on.
+    """Remove the staged files of a failed write, so that the write can no longer be committed.
 
-    Files that were uploaded to their final place stay, hidden, until `cleanup`: a commit in another process
-    may be about to list them.
+    Files that were uploaded to their final paths stay hidden until `cleanup` removes them. They are kept
+    because a commit in another process may be about to list them.
     """
     with suppress(Exception):  # the caller reports the failure of the write
         if run.committed_snapshot() is None:
@@ -102,7 +102,10 @@ def abandon(run: WriteRun) -> None:
 
 
 def refuse_if_overtaken(run: WriteRun, files: pa.Table) -> None:
-    """Remove the files of this run and raise, if another write has committed since this one was planned."""
+    """If another write has committed since this write was planned, remove this run's files and raise.
+
+    Appends are never refused.
+    """
     if run.mode != "append" and _newest_number(run) > run.base:
         _remove_files(run, files)
         raise ConcurrentWriteError(
@@ -113,7 +116,10 @@ def refuse_if_overtaken(run: WriteRun, files: pa.Table) -> None:
 
 
 def publish_files(run: WriteRun, files: pa.Table) -> None:
-    """Put exactly these files of the run in their final places. No snapshot lists them yet."""
+    """Move the files of the run to their final paths, where readers do not see them until the commit.
+
+    On stores without a rename, remove the run's uploaded files that are not in `files`.
+    """
     store = run.store
     names = files["path"].to_pylist()
     if store.renames:
@@ -126,14 +132,17 @@ def publish_files(run: WriteRun, files: pa.Table) -> None:
                     raise
         for directory in _with_parents(map(parent_of, names)):
             store.sync_directory(store.join(directory))
-    else:  # the tasks uploaded them; failed attempts of tasks may have uploaded more
+    else:  # the tasks uploaded the files; failed attempts of tasks may have uploaded more files
         listed = {*map(store.join, names)}
         present = store.fs.find(store.root)
         store.remove(path for path in present if run.owns(path) and path not in listed)
 
 
 def _with_stamps(store: Store, rows: pa.Table) -> pa.Table:
-    """Add the stamps to the list of files that were just written. If the store fails, add no stamps."""
+    """Add the column ``stamp``, the version of each file in the store, to the list of new files.
+
+    If the store fails, add no stamps.
+    """
     try:
         store.fs.invalidate_cache()
         paths = [store.join(path) for path in rows["path"].to_pylist()]
@@ -149,9 +158,9 @@ def _with_stamps(store: Store, rows: pa.Table) -> pa.Table:
 
 
 def create_snapshot(run: WriteRun, files: pa.Table) -> Snapshot:
-    """Create the next snapshot. This is the moment of the commit.
+    """Create the file of the next snapshot. This step commits the write.
 
-    If its number is taken, an append tries the next one. The other modes raise.
+    If the number of the snapshot is taken, an append tries the next number, and other modes raise.
     """
     while True:
         _log_step(run, 5, "make the next snapshot")
@@ -178,11 +187,11 @@ def create_snapshot(run: WriteRun, files: pa.Table) -> Snapshot:
 
 
 def create_file(run: WriteRun, snapshot: Snapshot) -> Exception | None:
-    """Create the snapshot's file unless its number is taken. Return the failure, if there is one."""
+    """Create the snapshot's file unless its number is taken. Return the exception if creating it failed."""
     path = run.store.join(snapshot_path(snapshot.number))
     try:
         run.store.create_exclusively(path, bytes(to_parquet(vars(snapshot), delta=run.mode == "append")))
-    except Exception as error:  # the file may exist even so, which the caller finds out
+    except Exception as error:  # the file may exist in spite of the error; the caller checks this
         reason = hide(repr(error), secrets_of(run.store))
         logger.info("%s: version %d was not created: %s", run.title, snapshot.number, reason)
         return error
@@ -190,7 +199,7 @@ def create_file(run: WriteRun, snapshot: Snapshot) -> Exception | None:
 
 
 def withdraw_files(run: WriteRun, files: pa.Table) -> None:
-    """After a failure: move the files back to staging for another attempt, unless a snapshot lists them."""
+    """After a failed commit, move files that no snapshot lists back to staging for another attempt."""
     store = run.store
     if not store.renames:
         return
@@ -203,7 +212,10 @@ def withdraw_files(run: WriteRun, files: pa.Table) -> None:
 
 
 def remove_replaced(run: WriteRun) -> None:
-    """Remove what the commit replaced, and the run's staging. Only warn of failures: the data is written."""
+    """Remove the files that the commit replaced, and the staging directory of the run.
+
+    If this fails, only warn, because the data is already written.
+    """
     try:
         finish_commit(run.store, run.run)
     except Exception as error:  # the snapshot exists, so the write has succeeded
@@ -221,13 +233,13 @@ def _newest_number(run: WriteRun) -> int:
 
 
 def _is_newest(run: WriteRun, number: int) -> bool:
-    """Return True if the snapshot that was just created is the newest one, which readers use.
+    """Return True if the snapshot that was just created is the newest snapshot, which readers use.
 
-    An overwrite removes earlier snapshots, so a number may be free that is lower than the newest one.
+    An overwrite removes earlier snapshots, so a number lower than that of the newest snapshot may be free.
     """
     try:
         return _newest_number(run) <= number
-    except Exception:  # the snapshot exists, and nothing shows that it is not the newest
+    except Exception:  # the new snapshot exists, and no newer snapshot is known
         return True
 
 
@@ -237,17 +249,17 @@ def _remove_files(run: WriteRun, files: pa.Table) -> None:
 
 
 def _unlisted(run: WriteRun, files: pa.Table) -> list[str]:
-    """Return the files that the newest snapshot does not list, relative to the root.
+    """Return the paths, relative to the root, of those files that the newest snapshot does not list.
 
-    The newest snapshot of another run may list some of them: an append keeps the files that
-    an earlier attempt of this run committed.
+    The newest snapshot may belong to another run and list some of the files, because an append keeps the
+    files that an earlier attempt of this run committed.
     """
     listed = listed_files(find_snapshot(run.store))
     return [name for name in files["path"].to_pylist() if name not in listed]
 
 
 def _with_parents(directories: Iterable[str]) -> set[str]:
-    """Return the directories and all of their parents, up to the root, which is ""."""
+    """Return the directories and all parents of the directories, up to the root, which is ""."""
     result: set[str] = set()
     for directory in directories:
         while directory not in result:

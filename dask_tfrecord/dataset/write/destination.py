@@ -1,4 +1,4 @@
-"""The directory that a write goes to: is the path usable, and what may the write do to the files there?"""
+"""Check the destination of a write: whether the path is usable, and which existing files may be removed."""
 
 import os
 import re
@@ -33,22 +33,22 @@ from dask_tfrecord.files.storage.paths import name_of
 from dask_tfrecord.files.storage.redaction import redact_errors, without_credentials
 from dask_tfrecord.files.storage.store import Store
 
-# Parts of a path that fsspec interprets, and what fsspec does with each.
+# Parts of a path that fsspec interprets, each with the meaning that fsspec gives to it.
 _FSSPEC_SYNTAX = {
     "::": "chains filesystems in fsspec; a chain can be read but not written",
     "?versionId=": "selects a version of an object on S3",
 }
 
-# Files that are opened at the same time.
+# The maximum number of files that are opened at the same time.
 _THREADS = 16
 
-# The most names that an error lists. The error gives the number of further names.
+# The maximum number of names that an error lists. The error gives the number of further names.
 _MOST_NAMES = 5
 
-# The most files that are opened to find out whether overwrite=True is good advice.
+# The maximum number of files that are opened to decide if an error suggests overwrite=True.
 _MOST_FILES = 100
 
-# An empty file counts as a TFRecord file without records if it has such a name.
+# An empty file counts as a TFRecord file without records if its name matches this pattern.
 _TFRECORD_NAME = re.compile(
     r"(.*\.tfr\w*(-\d+-of-\d+)?|part-[\w-]+|[^.]*-\d{2,}-of-\d{2,})(\.(gz|zlib|deflate|zst|lz4|bz2|xz))?",
     re.IGNORECASE,
@@ -67,7 +67,7 @@ def destination(
     Raises
     ------
     TFRecordError
-        If ``path`` is not a path.
+        If ``path`` is not a string or path-like object, or is empty.
     DestinationError
         If fsspec would not interpret ``path`` as the name of one directory, or if files cannot be created
         atomically on its filesystem.
@@ -93,17 +93,18 @@ def destination(
 
 @redact_errors
 def check_destination(store: Store, mode: Mode = "create") -> int:
-    """Check that a directory can be written to in this mode.
+    """Check that a dataset can be written to a directory in this mode.
 
     Returns
     -------
     int
-        The number of the newest snapshot there, or 0.
+        The number of the newest snapshot in the directory, or 0 if there is no snapshot.
 
     Raises
     ------
     DestinationError
-        If ``path`` is a file, or if the mode is "create" and the directory has files that readers would see.
+        If the path is a file or the root of a filesystem, or if the mode is "create" and the directory holds
+        a dataset or files that readers would see.
     """
     root = store.public(store.root)
     if is_disk_root(store):  # listing it would take very long
@@ -129,7 +130,9 @@ def check_destination(store: Store, mode: Mode = "create") -> int:
 
 @redact_errors
 def replaceable_files(store: Store) -> frozenset[str]:
-    """Return the files that an overwrite may remove although no snapshot lists them, relative to the root.
+    """Return the paths, relative to the root, of unlisted files that an overwrite may remove.
+
+    Unlisted files are files that no snapshot lists.
 
     Raises
     ------
@@ -164,7 +167,7 @@ def replaceable_files(store: Store) -> frozenset[str]:
 
 
 def refusal(store: Store, files: pa.Table) -> DestinationError:
-    """Return the error for writing a new dataset to a directory with these files and without a snapshot."""
+    """Return the exception for writing a new dataset to a directory with these files and no snapshot."""
     count, size = len(files), pc.sum(files["size"]).as_py() or 0
     total = f"{count:,} files with {size:,} bytes" if count > 1 else f"a file with {size:,} bytes"
     foreign = _foreign_files(store, table_infos(files[:_MOST_FILES]))
@@ -183,13 +186,13 @@ def refusal(store: Store, files: pa.Table) -> DestinationError:
 
 
 def change_remedies(store: Store, what: str) -> list[Remedy]:
-    """Return the arguments that write to a directory with files."""
+    """Return the remedies ``append=True`` and ``overwrite=True``. Protected directories get no overwrite."""
     overwrite = [Remedy("overwrite", True, f"remove {what}")] * (_protected_role(store) is None)
     return [Remedy("append", True, f"add to {what}"), *overwrite]
 
 
 def _foreign_files(store: Store, files: Sequence[FileInfo]) -> list[str]:
-    """Return the files that are not TFRecord files, relative to the root."""
+    """Return the paths, relative to the root, of those files that are not TFRecord files."""
     with files_unchanged(store), ThreadPoolExecutor(_THREADS) as pool:
         results = list(pool.map(lambda file: _is_tfrecord(store, file), files))
     return [
@@ -199,7 +202,7 @@ def _foreign_files(store: Store, files: Sequence[FileInfo]) -> list[str]:
 
 @contextmanager
 def files_unchanged(store: Store) -> Iterator[None]:
-    """Raise ConcurrentWriteError if a file that is read in the block was removed or replaced."""
+    """Raise ConcurrentWriteError if a file that the ``with`` block reads was removed or replaced."""
     try:
         yield
     except (FileNotFoundError, FileChangedError):
@@ -211,7 +214,10 @@ def files_unchanged(store: Store) -> Iterator[None]:
 
 
 def _is_tfrecord(store: Store, file: FileInfo) -> bool:
-    """Return True if the decompressed content begins with the length of a record and its checksum."""
+    """Return True if the decompressed content of a file begins with a record's length and its checksum.
+
+    An empty file counts as a TFRecord file if its name is that of a TFRecord file.
+    """
     name = name_of(file.path)
     if _EVENTS in name:
         return False
@@ -227,13 +233,13 @@ def _is_tfrecord(store: Store, file: FileInfo) -> bool:
 
 
 def is_disk_root(store: Store) -> bool:
-    """Return True for the root directory of the local filesystem."""
+    """Return True if the store's root is the root directory of the local filesystem."""
     root = os.path.realpath(store.root)
     return store.local and os.path.dirname(root) == root
 
 
 def _protected_role(store: Store) -> str | None:
-    """Return the role of a directory that is never overwritten, such as "the home directory"; else None.
+    """Return the role that protects a directory from overwriting, such as "the home directory", or None.
 
     The root of a filesystem, the working directory, the home directory and their parents are protected.
     """
@@ -257,7 +263,10 @@ def _protected_role(store: Store) -> str | None:
 
 
 def _refuse_links(store: Store) -> None:
-    """Raise for a directory with links to outside directories, whose files are not the dataset's."""
+    """Raise DestinationError if the directory holds links to other directories.
+
+    The files in a linked directory do not belong to the dataset.
+    """
     own = store.join(METADATA_DIRECTORY)
     for link in [own] * os.path.islink(own) + linked_directories(store.root):
         raise DestinationError(

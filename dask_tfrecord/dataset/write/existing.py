@@ -1,4 +1,4 @@
-"""Check that the data in a directory has the columns of an append, and adopt the files of other tools."""
+"""Check that the existing data has the same columns as an append, and adopt the files of other tools."""
 
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -30,7 +30,7 @@ from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.schema.conversion import same_layout
 from dask_tfrecord.schema.model import Field, Schema
 
-# Foreign files that are read at a time.
+# The maximum number of foreign files that are read at the same time.
 _THREADS = 8
 
 
@@ -38,14 +38,17 @@ _THREADS = 8
 def check_existing_data(
     store: Store, schema: Schema, partitioning: Sequence[Field], index: Levels = ()
 ) -> None:
-    """Check that these columns can be added to the data in a directory, if there is any.
+    """Check that rows with these columns can be appended to the existing data in a directory.
+
+    Do nothing if the directory holds no data.
 
     Raises
     ------
     SchemaError
-        If the columns, types, partition columns or index differ. The error names one difference.
+        If the columns, types, partition columns or index differ from the existing data. The error names one
+        difference.
     CorruptRecordError, TFRecordError
-        As `newest_snapshot` does: a file that the snapshot lists is missing, for example.
+        If `newest_snapshot` raises, for example because a file that the snapshot lists is missing.
     """
     newest = newest_snapshot(store)
     if newest is not None:
@@ -60,7 +63,7 @@ def check_existing_data(
 
 
 def _check_one_split(store: Store) -> None:
-    """Raise for a directory of TFDS or TFX with several splits, which the append would mix."""
+    """Raise TFRecordError if the directory holds several splits of TFDS or TFX, which an append would mix."""
     found = find_splits(listing_of(store))
     if found is not None:
         found.check_one_dataset()
@@ -75,7 +78,10 @@ def _check_one_split(store: Store) -> None:
 def check_agreement(
     snapshot: Snapshot, schema: Schema, partitioning: Sequence[Field], store: Store, index: Levels
 ) -> None:
-    """Check that these columns can be added to a dataset. Raise as `check_existing_data` does."""
+    """Check that rows with these columns can be appended to a dataset with a snapshot.
+
+    Raise SchemaError if the columns, types, partition columns or index differ from those of the dataset.
+    """
     root = store.public(store.root)
     _check_partitioning([item.name for item in partitioning], list(snapshot.partition_on), root)
     _check_index(index, snapshot.index, root)
@@ -89,8 +95,8 @@ def check_agreement(
 def adopt_foreign_files(store: Store, schema: Schema, partitioning: Sequence[Field]) -> Snapshot | None:
     """Describe the files of other tools as a snapshot with the number 0, which is not stored.
 
-    Every file is read once, because the snapshot needs its number of records. Return None if there are no
-    files. Raise ConcurrentWriteError if a file is removed or replaced meanwhile.
+    Every file is read once, because the snapshot needs the number of records of each file. Return None if
+    there are no files. Raise ConcurrentWriteError if a file is removed or replaced while the files are read.
     """
     files = data_files(store)
     if not len(files):
@@ -104,10 +110,10 @@ def adopt_foreign_files(store: Store, schema: Schema, partitioning: Sequence[Fie
 
 
 def _foreign_schema(store: Store, files: pa.Table, schema: Schema) -> Schema:
-    """Return the schema of files without a snapshot.
+    """Return the schema of files without a snapshot, for an append with the schema `schema`.
 
-    Columns without any value get the types of the write. All other columns keep the inferred types, which
-    readers see. The kinds of their features must be those of the write.
+    A column without any value in the files gets its type from the append. All other columns keep the inferred
+    types, which readers see. Raise SchemaError if these columns differ from those of the append.
     """
     root = store.public(store.root)
     sample = take_sample(store, files, record_type=schema.record_type, options=ReadOptions())
@@ -153,7 +159,7 @@ def _check_partitioning(ours: list[str], theirs: list[str], root: str) -> None:
 
 
 def _check_index(ours: Levels, theirs: Levels | None, root: str) -> None:
-    """Raise if the index differs from the dataset's. None means that the dataset's index is unknown."""
+    """Raise SchemaError if the index differs from the dataset's index, unless that is unknown (None)."""
     if theirs is not None and ours != theirs:
         there, here = ([column for column, _ in levels] or "none" for levels in (theirs, ours))
         raise SchemaError(
@@ -166,7 +172,8 @@ def _check_index(ours: Levels, theirs: Levels | None, root: str) -> None:
 
 
 def _check_type(ours: Field, theirs: Field, root: str) -> None:
-    # A null column, and strings of either offset width, make the same records; the dataset keeps its type.
+    # A null column writes records that fit every type. Strings with 32-bit and 64-bit offsets write the same
+    # records. The dataset keeps the type that it has.
     alike = pa.types.is_null(ours.type) or same_layout(ours.type, theirs.type)
     if not alike:
         raise _column_error(f"the column is {ours.type}, in the dataset it is {theirs.type}", ours.name, root)
@@ -181,7 +188,7 @@ def _column_error(problem: str, name: str, root: str) -> SchemaError:
 
 
 def _partition_values(store: Store, files: pa.Table, partitioning: Sequence[Field]) -> list[tuple[Any, ...]]:
-    """Return the partition values of foreign files, from the names of their directories."""
+    """Return the partition values of each foreign file, which are parsed from its directory names."""
     paths = column_paths(files["path"])
     directories = [parent_of(store.relative(path)) for path in paths]
     expected = [item.name for item in partitioning]
@@ -200,7 +207,7 @@ def _partition_values(store: Store, files: pa.Table, partitioning: Sequence[Fiel
 
 
 def _entry(store: Store, file: FileInfo, values: tuple[Any, ...]) -> FileEntry:
-    """Read a foreign file and return its entry, with the number of records and the checksum."""
+    """Read a foreign file completely. Return its file entry, with the number of records and the checksum."""
     summing = ChecksumStore(store.fs, store.root)
     records = count_records(summing, Split(file), ReadOptions())
     total = summing.checksum

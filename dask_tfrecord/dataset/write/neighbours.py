@@ -1,7 +1,7 @@
-"""The datasets above and below a directory. A directory belongs to one dataset.
+"""Find datasets above and below a directory, because a directory may belong to only one dataset.
 
-Readers of a dataset do not see what is written inside the dataset by another path, and an overwrite there
-removes files that its snapshot lists.
+If a write goes to a subdirectory of another dataset, readers of that dataset do not see the new rows. An
+overwrite of the subdirectory removes files that the snapshot of that dataset lists.
 """
 
 import os
@@ -20,18 +20,19 @@ from dask_tfrecord.files.storage.local_links import is_hidden
 from dask_tfrecord.files.storage.redaction import redact_errors
 from dask_tfrecord.files.storage.store import Store
 
-# Concurrent requests.
+# The maximum number of concurrent requests to the store.
 _THREADS = 16
 
 
 def parent_dataset(store: Store) -> Store | None:
     """Return the dataset in whose directory the store's root lies, or None.
 
-    A hidden directory of a dataset, such as ``_quarantine``, does not belong to the dataset. Neither does a
-    directory that has a snapshot of its own, unless the snapshot of the dataset above lists files in it.
+    A hidden directory of a dataset, such as ``_quarantine``, does not belong to the dataset. A directory with
+    a separate snapshot belongs to the dataset above only if the snapshot of that dataset lists files in the
+    directory.
     """
-    # Several paths may lead to a local directory. The datasets on two of them are known: the path that the
-    # caller passed, and the path without links.
+    # Several paths may lead to a local directory. Two of these paths are searched for datasets: the path that
+    # the caller passed, and the path without links.
     paths = [store.root, os.path.realpath(store.root)] if store.local else [store.root]
     above = dict(one for path in paths for one in _above(store, path))
     with ThreadPoolExecutor(_THREADS) as pool:
@@ -44,22 +45,22 @@ def parent_dataset(store: Store) -> Store | None:
 
 
 def _above(store: Store, path: str) -> Iterator[tuple[str, str]]:
-    """Yield the directories above a path, the nearest first, and the path relative to each of them."""
+    """Yield each directory above a path, the nearest first, with the path relative to that directory."""
     root, below = path.rstrip("/"), ""
     while root:
         root, _, name = root.rpartition("/")
         root, below = root.rstrip("/"), f"{name}/{below}"
         if is_hidden(name) and name != METADATA_DIRECTORY:
             return
-        if root or store.renames:  # the root of an object store holds only buckets
+        if root or store.renames:  # the root of an object store holds only buckets, so no dataset
             yield root, below
 
 
 def _has_metadata(store: Store) -> bool:
     try:
-        # On S3, this is one request. Listing a directory that does not exist would also list its parent.
+        # On S3, `isdir` is one request. Listing a directory that does not exist would also list its parent.
         return bool(store.fs.isdir(store.join(METADATA_DIRECTORY)))
-    except PermissionError:  # many users of a bucket may only look at their own directories
+    except PermissionError:  # many users may read only some directories of a bucket
         return False
 
 
@@ -72,18 +73,19 @@ def _lists_below(parent: Store, below: str) -> bool:
 
 
 def refuse_inside_dataset(store: Store, function: str) -> None:
-    """Raise for a directory inside another dataset.
+    """Raise an error if the directory lies inside another dataset.
 
     Parameters
     ----------
     store : Store
-        The directory, which need not exist.
+        The directory to check, which need not exist.
     function : str
-        The function to call with the directory of the other dataset instead, such as ``index``.
+        The function that the error suggests for the directory of the other dataset, such as ``index``.
 
     Raises
     ------
     DestinationError
+        If the directory lies inside another dataset.
     """
     if (parent := parent_dataset(store)) is not None:
         raise _inside(store, parent, calls=[Call(function, parent.public(parent.root), {})])
@@ -91,11 +93,12 @@ def refuse_inside_dataset(store: Store, function: str) -> None:
 
 @redact_errors
 def refuse_write_inside(store: Store, mode: Mode) -> None:
-    """Raise for a write of rows to a directory inside another dataset. The error names the write to call.
+    """Raise an error if a write of rows goes to a directory inside another dataset.
 
     Raises
     ------
     DestinationError
+        If the directory lies inside another dataset. The error suggests a write to that dataset.
     """
     if (parent := parent_dataset(store)) is None:
         return
@@ -113,11 +116,12 @@ def refuse_write_inside(store: Store, mode: Mode) -> None:
 
 
 def refuse_other_files(store: Store) -> None:
-    """Raise for a path that is a dataset or lies inside one, for files that are no part of a dataset.
+    """Raise an error if files that do not belong to a dataset would be written into a dataset.
 
     Raises
     ------
     DestinationError
+        If the path is a dataset, or lies inside a dataset.
     """
     parent = store if versions(store) else parent_dataset(store)
     if parent is not None:
@@ -139,11 +143,12 @@ def _inside(
 
 
 def refuse_datasets_below(store: Store, harm: str) -> None:
-    """Raise for a directory that has another dataset in a subdirectory.
+    """Raise an error if a subdirectory of the directory holds another dataset.
 
     Raises
     ------
     DestinationError
+        If a subdirectory holds another dataset. ``harm`` is the part of the message that says what is wrong.
     """
     for directory in directories_holding(store, METADATA_DIRECTORY):
         if store.names(f"{directory}/{METADATA_DIRECTORY}"):

@@ -1,4 +1,4 @@
-"""What a commit changes: the snapshot after a write, and the files that it replaces. Writes nothing."""
+"""Compute what a commit changes: the next snapshot, and the replaced files. This module writes no files."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -21,19 +21,19 @@ from dask_tfrecord.files.storage.paths import parent_of
 
 
 def next_snapshot(run: WriteRun, files: pa.Table) -> tuple[Snapshot, list[str]]:
-    """Return the snapshot of the dataset after a write of these files.
+    """Return the snapshot of the dataset after a write of these files, and the files to remove.
 
     Returns
     -------
     snapshot : Snapshot
-        The next snapshot; not stored yet.
+        The next snapshot, which is not yet stored.
     replaced : list of str
         The data files and old snapshots that the commit removes from the dataset, relative to the root.
 
     Raises
     ------
     SchemaError
-        If the write keeps existing data, and that data has other columns.
+        If the write keeps existing data, and the existing data has other columns.
     """
     new = Snapshot(
         file_list=files,
@@ -60,7 +60,10 @@ def next_snapshot(run: WriteRun, files: pa.Table) -> tuple[Snapshot, list[str]]:
 
 
 def _existing_data(run: WriteRun) -> Snapshot | None:
-    """Return the snapshot that a write adds to; for files of other tools, a snapshot with the number 0."""
+    """Return the snapshot to which a write adds files, or None if there are no files.
+
+    For files of other tools, return a snapshot with the number 0 that is not stored.
+    """
     existing = find_snapshot(run.store)
     if existing is None:
         return adopt_foreign_files(run.store, run.schema, run.partitioning)
@@ -69,9 +72,9 @@ def _existing_data(run: WriteRun) -> Snapshot | None:
 
 
 def _merged(run: WriteRun, existing: Snapshot, new: Snapshot) -> tuple[Snapshot, list[str]]:
-    """Merge the files of a dataset and of a write.
+    """Merge the existing snapshot and the new files of a write. Return also the paths of replaced files.
 
-    In the mode "partitions", new directories replace old ones.
+    In the mode "partitions", the new files of a partition directory replace the old files in the directory.
     """
     old, added, stored = existing.file_list, new.file_list, existing.stored
     mine = rows_of_run(old, run.run)
@@ -83,7 +86,7 @@ def _merged(run: WriteRun, existing: Snapshot, new: Snapshot) -> tuple[Snapshot,
     replaced: list[str] = []
     if run.mode == "partitions":
         directories = {*map(parent_of, added["path"].to_pylist())}
-        keys = {*_keys(run, added)}  # other tools name the directory of a key differently
+        keys = {*_keys(run, added)}  # other tools may name the directory of a key differently
         planned = run.replaceable | (listed_files(existing) if existing.number else frozenset())
         pairs = zip(others["path"].to_pylist(), _keys(run, others), strict=True)
         replaced = [
@@ -95,7 +98,7 @@ def _merged(run: WriteRun, existing: Snapshot, new: Snapshot) -> tuple[Snapshot,
 
 
 def _keys(run: WriteRun, rows: pa.Table) -> Iterator[tuple[Any, ...]]:
-    """Return the partition values of each file."""
+    """Return, for each file of a file list, the tuple of its partition values."""
     values = partition_columns(rows, run.partitioning)
     return zip(*(column.to_pylist() for column in values.columns), strict=True)
 
@@ -103,7 +106,7 @@ def _keys(run: WriteRun, rows: pa.Table) -> Iterator[tuple[Any, ...]]:
 def _with_files(
     run: WriteRun, existing: Snapshot, new: Snapshot, files: pa.Table, stored: Stored | None
 ) -> Snapshot:
-    """Return the snapshot with these files, and with what the write keeps of the existing snapshot."""
+    """Return a snapshot with these files and, for example, the schema of the existing snapshot."""
     return replace(
         new,
         file_list=files,
@@ -120,12 +123,12 @@ def _with_files(
 
 
 def _ancestors(current: Snapshot | None) -> tuple[str, ...]:
-    """Return the ancestors of the snapshot after the current one, which may not be stored."""
+    """Return the ancestors of the snapshot that follows ``current``; empty if ``current`` is not stored."""
     return next_ancestors(current.ancestors, current.run) if current and current.number else ()
 
 
 def _overwritten_files(run: WriteRun, current: Snapshot | None) -> list[str]:
-    """Return the existing data files that the overwrite was planned to remove, relative to the root."""
+    """Return the paths, relative to the root, of the data files that the overwrite was planned to remove."""
     run.store.fs.invalidate_cache()
     present = map(run.store.relative, column_paths(visible_files(run.store)["path"]))
     planned = run.replaceable | listed_files(current)
@@ -133,7 +136,7 @@ def _overwritten_files(run: WriteRun, current: Snapshot | None) -> list[str]:
 
 
 def _descriptions(run: WriteRun) -> list[str]:
-    """Return the snapshots that list replaced files, and what describes these files, relative to the root."""
+    """Return the paths, relative to the root, of old snapshots, their offsets files, and exported files."""
     snapshots = [snapshot_path(number) for number in versions(run.store) if number <= run.base]
     offsets = [path for number, path in stored_offsets(run.store).items() if number <= run.base]
     return snapshots + offsets + exported_files(run.store)

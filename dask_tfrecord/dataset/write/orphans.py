@@ -1,4 +1,4 @@
-"""Find and remove the files that interrupted writes left. Never touches a file that a snapshot lists."""
+"""Find and remove the files of interrupted writes. Files that a snapshot lists are never removed."""
 
 import logging
 import re
@@ -15,7 +15,7 @@ from dask_tfrecord.files.storage.store import Store, Upload
 
 logger = logging.getLogger(__name__)
 
-# Matches the temporary name that a file has until it is complete.
+# Matches the temporary name of a file that is still being written.
 _TEMPORARY_NAME = re.compile(r"\..*\.[0-9a-f]{32}")
 
 
@@ -27,15 +27,15 @@ def remove_orphans(store: Store, before: datetime, *, dry_run: bool = False) -> 
     store : Store
         The root of the dataset.
     before : datetime
-        Runs with younger files are kept.
+        The time limit. The files of a run are kept if at least one of them is newer than this time.
     dry_run : bool, default False
-        Remove nothing.
+        If True, remove nothing, and return the files that would be removed.
 
     Returns
     -------
     list of str
-        The removed files, relative to the root. For an aborted upload, the path of the file that it would
-        have created.
+        The paths of the removed files, relative to the root. An aborted upload is listed with the path of the
+        file that the upload would have created.
     """
     if not dry_run:
         finish_newest(store)
@@ -61,31 +61,31 @@ def remove_orphans(store: Store, before: datetime, *, dry_run: bool = False) -> 
 
 
 def _unlisted_files(store: Store) -> dict[str, list[str]]:
-    """Return the data files of open runs that are in their final place and in no snapshot, by run.
+    """Map the id of each open run to its data files that are at their final paths but in no snapshot.
 
-    A run removes its staging directory last, so runs without one have left nothing. Data files with their
-    names were copied here, or belong to another dataset in a subdirectory.
+    A run removes its staging directory last, so a run without a staging directory has left no files. A data
+    file that is named after such a run was copied here, or belongs to another dataset in a subdirectory.
     """
     parts = [path for path in column_paths(list_directory(store)["path"]) if is_part(path)]
     runs: dict[str, list[str]] = {run: [] for run in open_runs(store)}
-    numbers = versions(store)  # after listing the files, so that a commit in between is included
+    numbers = versions(store)  # list versions after files, so that a commit in between is included
     listed = _listed_files(store, numbers)
     for path in parts:
         made_by = run_of(path) or ""
-        if path not in listed:  # the names of older versions hold only the first digits of the run
+        if path not in listed:  # older versions put only the first digits of a run in file names
             for run in [run for run in runs if run.startswith(made_by)]:
                 runs[run].append(path)
     return runs
 
 
 def _listed_files(store: Store, numbers: Iterable[int]) -> set[str]:
-    """Return all files that are listed in at least one snapshot.
+    """Return the paths of all files that at least one of the snapshots lists.
 
-    The base of a snapshot is a snapshot, too, so the files of its own Parquet file are enough.
+    A base need not be read with each snapshot that adds to it, because a base is also one of the snapshots.
     """
     listed: set[str] = set()
     for number in numbers:
-        with suppress(FileNotFoundError):  # removed by an overwrite just now
+        with suppress(FileNotFoundError):  # an overwrite has just removed this version
             listed |= {store.join(path) for path in read_part(store, number).rows["path"].to_pylist()}
     return listed
 
@@ -98,27 +98,27 @@ def _files_in(store: Store, directory: str) -> list[str]:
 
 
 def _last_modified(store: Store, paths: Iterable[str]) -> datetime:
-    """Return the newest modification time of some files; the current time if it is unknown."""
+    """Return the newest modification time of some files, or the current time if that time is unknown."""
     now = datetime.now(UTC)
     try:
         times = [store.fs.modified(path) for path in paths]
     # A run of unknown age counts as active, so its files are kept.
-    except (FileNotFoundError, NotImplementedError):  # removed meanwhile, or a store without times
+    except (FileNotFoundError, NotImplementedError):  # a file was removed, or the store has no times
         return now
     return max((time if time.tzinfo else time.replace(tzinfo=UTC) for time in times), default=now)
 
 
 def _stray_metadata(store: Store) -> list[str]:
-    """Return incomplete snapshots, and offsets that were stored while an overwrite removed their snapshot."""
+    """Return the paths of incomplete metadata files, and of offsets files whose snapshot was removed."""
     names = store.names(METADATA_DIRECTORY)
     temporary = [f"{METADATA_DIRECTORY}/{name}" for name in names if _TEMPORARY_NAME.fullmatch(name)]
     offsets = stored_offsets(store)
-    kept = versions(store)  # after listing the offsets, so that their snapshot was there before
+    kept = versions(store)  # list versions after offsets, because a snapshot is created before its offsets
     return [store.join(path) for path in (*temporary, *(offsets[at] for at in offsets.keys() - kept))]
 
 
 def _uploads(store: Store, before: datetime) -> list[Upload]:
-    """Return the multipart uploads of data files and metadata that were never completed."""
+    """Return multipart uploads of data and metadata files that started before a time and did not complete."""
     metadata = store.join(f"{METADATA_DIRECTORY}/")
     old = [upload for upload in store.uploads() if upload.started < before]
     return [upload for upload in old if is_part(upload.path) or upload.path.startswith(metadata)]

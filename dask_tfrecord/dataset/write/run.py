@@ -1,4 +1,4 @@
-"""The plan of one write, which travels to all of its tasks, and the files that the tasks write."""
+"""The plan of one write, which is sent to all tasks of the write, and the writing of its data files."""
 
 import logging
 from collections.abc import Callable
@@ -28,14 +28,14 @@ from dask_tfrecord.schema.model import Field, Schema
 
 logger = logging.getLogger(__name__)
 
-# What happens to existing data: refuse to write if there is any; keep all of it; replace all of it; replace
-# the partition directories that are written to.
+# What a write does to existing data. "create" raises if there is any data, "append" keeps all data,
+# "overwrite" replaces all data, and "partitions" replaces only the partition directories of the new rows.
 Mode = Literal["create", "append", "overwrite", "partitions"]
 
 
 @redact_errors
 def draw_run(store: Store) -> str:
-    """Draw the id of a new run. Neither a run of the dataset nor an open run has it."""
+    """Draw a random id for a new run. The id differs from those of open runs and of runs of the dataset."""
     taken, newest = open_runs(store), intact_snapshot(store)
     while True:
         run = uuid4().hex
@@ -45,7 +45,7 @@ def draw_run(store: Store) -> str:
 
 @dataclass(frozen=True, repr=False)
 class WriteRun:
-    """One call of `to_tfrecord`.
+    """The plan of one call of `to_tfrecord`.
 
     Attributes
     ----------
@@ -54,30 +54,30 @@ class WriteRun:
     schema : Schema
         The columns of the records.
     run : str
-        A random id, 32 hexadecimal digits, as `draw_run` returns it. It is in the names of all files of this
-        write.
+        The random id of the run: 32 hexadecimal digits that `draw_run` returned. The names of all files of
+        the write contain the id.
     options : WriteOptions
-        How files are written.
+        The options of the file writer, such as the codec.
     mode : "create", "append", "overwrite" or "partitions"
-        What happens to existing data.
+        What the write does to existing data.
     base : int
         The number of the newest snapshot when the write was planned, or 0. Unless the mode is "append", the
-        commit fails if there is a newer one by then.
+        commit fails if a newer snapshot exists at the time of the commit.
     partitioning : tuple of Field
         The partition columns.
     order : tuple of str
         The names of all columns, in the order in which readers return them.
     index : tuple of (str, str or None)
-        The columns that become the index, and the names of its levels.
+        The columns that become the index of the DataFrame, each with the name of its index level.
     max_directories : int
-        The most partition directories that one task may write to.
+        The maximum number of partition directories that one task may write to.
     label : callable, optional
-        Returns a string for the number of a partition. The names of its files end with it.
+        Map the number of a partition to a label, which becomes part of the names of the partition's files.
     custom_metadata : dict of str to str
-        The user's metadata for the snapshot.
+        The metadata that the user passed for the snapshot.
     replaceable : frozenset of str
-        Files that an overwrite may remove although no snapshot lists them, relative to the root. Files that
-        appear after the write was planned are not among them and stay.
+        The paths, relative to the root, of files that an overwrite may remove although no snapshot lists
+        them. Files that appear after the write was planned are not included, so they are kept.
     """
 
     store: Store
@@ -102,24 +102,24 @@ class WriteRun:
 
     @property
     def title(self) -> str:
-        """The place and the id of the write, without credentials, for log messages."""
+        """The destination and the id of the write, without credentials, for log messages."""
         return f"{self.store.public(self.store.root)}: write {self.run[:8]}"
 
     @property
     def partition_on(self) -> tuple[str, ...]:
-        """The names of the partition columns."""
+        """The names of the partition columns of the write."""
         return tuple(column.name for column in self.partitioning)
 
     @cached_property
     def columns(self) -> Schema:
-        """The columns of the records and of the directories, in the order in which readers return them."""
+        """All columns, including partition columns, in the order in which readers return them."""
         every = Schema((*self.schema.fields, *self.partitioning), self.schema.record_type)
         return every.select(self.order or every.names)
 
     def name(self, index: int, count: int, number: int = 0) -> str:
         """Return the name of file ``number`` of partition ``index`` of ``count``.
 
-        It is the same in every directory.
+        The file has the same name in every partition directory.
         """
         return part_name(
             self.run,
@@ -135,20 +135,20 @@ class WriteRun:
         return run_of(path) == self.run
 
     def staged(self, name: str) -> str:
-        """Return the path in the store where a file of this run is staged until the commit."""
+        """Return the path in the store at which a file of this run is staged until the commit."""
         return self.store.join(staged(self.run, name))
 
     def write(self, table: pa.Table, index: int, count: int) -> tuple[FileEntry, ...]:
-        """Write the files of partition ``index`` of ``count``. A repetition replaces them."""
+        """Write the files of partition ``index`` of ``count``. A repeated call replaces the files."""
         rows = group_by_directory(table, self.partition_on, max_directories=self.max_directories)
         return self.write_grouped(rows, index, count)
 
     def write_grouped(self, rows: GroupedRows, index: int, count: int) -> tuple[FileEntry, ...]:
-        """Write the files of a partition whose rows are sorted by directory. A repetition replaces them.
+        """Write the files of a partition whose rows are sorted by directory. A repeated call replaces them.
 
         On stores with a rename, the files are written to staging. On other stores, the files are uploaded to
-        their final place, and a marker in staging hides them from readers. After the commit nothing is
-        written: the files belong to the dataset, and a recomputed task might have other rows.
+        their final paths, and a marker in staging hides the files from readers. On such stores, nothing is
+        written after the commit, because a recomputed task might replace committed files by other rows.
         """
         if not self.store.renames and not self._mark_started():
             return ()
@@ -165,7 +165,7 @@ class WriteRun:
     def _mark_started(self) -> bool:
         """Create the marker that hides this run's files from readers.
 
-        Return False if the run has committed.
+        Return False, without creating the marker, if the run has already committed.
         """
         marker = self.staged("started")
         self.store.fs.invalidate_cache(marker)
@@ -182,7 +182,7 @@ class WriteRun:
         """
         newer = [number for number in versions(self.store) if number > self.base]
         for number in newer:
-            with suppress(FileNotFoundError):  # removed by an overwrite just now
+            with suppress(FileNotFoundError):  # an overwrite has just removed this version
                 part = read_part(self.store, number)
                 if part.fields["run"] == self.run:
                     return self._unless_bypassed(part)
@@ -190,10 +190,11 @@ class WriteRun:
         return newest if newest and has_committed(newest, self.run) else None
 
     def _unless_bypassed(self, part: Part) -> Snapshot | None:
-        """Remove this run's snapshot if the newest one was made without knowing it. Else return it.
+        """Return this run's snapshot, unless the write of the newest snapshot had not seen it.
 
-        In this case, the newest snapshot belongs to another run and lists none of this run's files. This can
-        happen because an overwrite frees the numbers of the snapshots that it removes.
+        In that case, remove this run's snapshot and return None. The newest snapshot then belongs to another
+        run and lists none of this run's files. This can happen because an overwrite frees the numbers of the
+        snapshots that it removes.
         """
         own = set(rows_of_run(part.rows, self.run)["path"].to_pylist())
         newest = find_snapshot(self.store)

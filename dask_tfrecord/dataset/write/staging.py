@@ -1,4 +1,4 @@
-"""The staging directory of a run: what it holds between the commit and the end of the cleanup."""
+"""The staging directory of a run: list the files that a commit replaces, and remove them afterwards."""
 
 import json
 import logging
@@ -20,7 +20,7 @@ logger = logging.getLogger(__name__)
 
 
 def note_replaced(store: Store, run: str, paths: Sequence[str]) -> None:
-    """Store the list of files to remove after the commit, so that any later process can remove them."""
+    """Store the list of files to remove after the commit, so that a later process can remove the files."""
     with store.create(store.join(staged(run, REPLACED))) as file:
         file.write(json.dumps(paths).encode())
 
@@ -31,9 +31,9 @@ def remove_staging(store: Store, run: str) -> None:
 
 
 def finish_commit(store: Store, run: str, kept: Collection[str] = ()) -> None:
-    """After the snapshot was created: remove the replaced files, create ``_SUCCESS``, remove staging.
+    """Finish a commit: remove the replaced files, create ``_SUCCESS``, and remove the staging directory.
 
-    ``kept`` are files that are in the dataset again.
+    The snapshot of the commit must exist. Files in ``kept`` are not removed, because the dataset lists them.
     """
     store.remove(store.join(path) for path in replaced_files(store, run) if path not in kept)
     store.fs.pipe_file(store.join(SUCCESS), b"")
@@ -41,11 +41,12 @@ def finish_commit(store: Store, run: str, kept: Collection[str] = ()) -> None:
 
 
 def finish_newest(store: Store, *, running: str = "") -> None:
-    """Finish the newest commit, and those before it, if they were interrupted after the snapshot was created.
+    """Finish all commits that were interrupted after their snapshot was created.
 
-    Does nothing if the newest snapshot is damaged. ``running`` is the run of the caller, if it writes.
+    Do nothing if the newest snapshot is damaged or missing. ``running`` is the id of the caller's run, which
+    is not finished. ``running`` is empty if the caller does not write.
     """
-    if not {*open_runs(store)} - {running}:  # a snapshot of many files takes long to parse
+    if not {*open_runs(store)} - {running}:  # so that a large snapshot is not parsed without need
         return
     newest = intact_snapshot(store)
     if newest is None:
