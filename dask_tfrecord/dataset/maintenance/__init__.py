@@ -1,1 +1,1 @@
-"""What keeps a dataset in order after it was written: index and verify."""
+"""Maintain a dataset after it was written: build a snapshot of its files, and verify its files."""

@@ -1,4 +1,4 @@
-"""Build a snapshot of existing files: every file is read once. Nothing is stored here."""
+"""Build a snapshot of existing files by reading every file once. This module does not store the snapshot."""
 
 from dataclasses import replace
 from functools import partial
@@ -33,7 +33,7 @@ from dask_tfrecord.schema.model import Schema
 
 
 class _Content(NamedTuple):
-    """The content of a file, or of a split of it, as a snapshot describes it.
+    """What a snapshot holds about the content of a file, computed for a whole file or for a split of a file.
 
     ``blocks`` is empty for a compressed file.
     """
@@ -47,28 +47,28 @@ class _Content(NamedTuple):
 
 
 def create_snapshot(dataset: ReadPlan, compute_each: ComputeEach, run: str) -> Snapshot:
-    """Build the snapshot of a dataset.
+    """Build the first snapshot of a dataset from a read plan.
 
     Parameters
     ----------
     dataset : ReadPlan
-        The dataset, with one partition for each file.
+        The read plan of the dataset, with one partition for each file.
     compute_each : callable
         Runs the tasks that read the files.
     run : str
-        The id of the snapshot's run.
+        The id of the run that creates the snapshot.
 
     Returns
     -------
     Snapshot
-        A snapshot that is not stored.
+        The snapshot, which is not yet stored.
 
     Raises
     ------
     CorruptRecordError
-        For any damage.
+        If a record is damaged.
     SchemaError
-        For a value that does not fit its column.
+        If a value does not fit its column.
     """
     files = dataset.partitions.rows
     partition_names = dataset.partition_values
@@ -101,36 +101,37 @@ def create_snapshot(dataset: ReadPlan, compute_each: ComputeEach, run: str) -> S
 def renew_snapshot(
     store: Store, snapshot: Snapshot, files: pa.Table, compute_each: ComputeEach, run: str
 ) -> Snapshot:
-    """Build the next snapshot of a dataset, some files of which may have been rewritten or copied.
+    """Build the next snapshot of a dataset after some of its files may have been rewritten or copied.
 
-    Only these files are read. If the content of a file is the same, only its stamp changes.
+    Only files whose stamp differs from the stamp in the snapshot are read. A stamp identifies the version of
+    a file. If the content of a file is unchanged, only the stamp in its entry changes.
 
     Parameters
     ----------
     store : Store
-        The place of the dataset.
+        The root of the dataset.
     snapshot : Snapshot
         The newest snapshot.
     files : pyarrow.Table
-        The files of the snapshot, as `snapshot_files` returns them now.
+        The present files of the snapshot, as `snapshot_files` returns them.
     compute_each : callable
         Runs the tasks that read the files.
     run : str
-        The id of the new snapshot's run.
+        The id of the run that creates the new snapshot.
 
     Returns
     -------
     Snapshot
-        A snapshot that is not stored.
+        The next snapshot, which is not yet stored.
 
     Raises
     ------
     FileChangedError
         If the content of a file that this library wrote has changed.
     CorruptRecordError
-        For any damage.
+        If a record is damaged.
     SchemaError
-        For a value that does not fit the snapshot's columns.
+        If a value does not fit its column in the snapshot.
     """
     rows = snapshot.file_list
     changed = pc.invert(are_proven(files, rows))
@@ -198,7 +199,7 @@ def _read_split(store: Store, schema: Schema, options: ReadOptions, split: Split
         if not batch.num_rows:
             continue
         try:
-            schema.from_storage(batch)  # refuses values that do not fit
+            schema.from_storage(batch)  # raises for values that do not fit their column
         except TFRecordError as error:
             raise locate_error(error, store.public(split.file.path), step.record) from None
         encoder.bind(batch)
@@ -214,7 +215,7 @@ def _read_split(store: Store, schema: Schema, options: ReadOptions, split: Split
 
 
 def _blocks(scanned: Scanned, offset: int, record: int) -> list[Block]:
-    """Return the blocks of a window that starts at this offset and record of an uncompressed file."""
+    """Return the blocks of a window. The window starts at this offset and record of an uncompressed file."""
     if scanned.offsets is None or scanned.numbers is None:
         return []
     pairs = zip(scanned.offsets.to_pylist(), scanned.numbers.to_pylist(), strict=True)

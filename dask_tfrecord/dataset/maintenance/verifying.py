@@ -1,4 +1,4 @@
-"""Read files completely, and report damage and differences from the schema and the snapshot."""
+"""Read files completely, and report damaged records and differences from the schema and the snapshot."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -29,20 +29,20 @@ _LENIENT = ReadOptions(damage=DamagePolicy("skip"))
 
 
 class FileReport(NamedTuple):
-    """The content and the damage of a file, or of a split of it.
+    """The content and the damage of a file, or of a split of a file.
 
     Attributes
     ----------
     sample : Sample
-        The undamaged records.
+        A summary of the undamaged records.
     bytes, crc32c : int
-        The number of stored bytes and their CRC-32C.
+        The number of stored bytes of the file, and the CRC-32C of these bytes.
     damaged : int
-        The number of damaged records, and of ranges without any recognisable record.
+        The number of damaged records, plus the number of ranges without any recognisable record.
     damaged_bytes : int
-        Their bytes in the decompressed content.
+        The size of the damaged records and ranges in the decompressed content, in bytes.
     first : DamagedRange, optional
-        The first damage.
+        The first damaged record or range. None if the file is undamaged.
     """
 
     sample: Sample
@@ -54,7 +54,7 @@ class FileReport(NamedTuple):
 
 
 def unreadable(problem: str) -> FileReport:
-    """Return the report of a file that cannot be read."""
+    """Return the report of a file that cannot be read because of `problem`."""
     return FileReport(Sample("infer"), 0, 0, 1, 0, DamagedRange(0, 0, problem))
 
 
@@ -69,15 +69,14 @@ def verify_files(
 def sampled_schema(store: Store, files: pa.Table, record_type: AskedType) -> tuple[Schema, str]:
     """Return the schema that `read_tfrecord` infers from a sample.
 
-    If a feature has several kinds, its column gets the first. Damage in the sample is
-    skipped if it would raise.
+    If a feature has several kinds, its column gets the first kind. Damaged records in the sample are skipped.
 
     Returns
     -------
     Schema
-        The columns.
+        The inferred columns.
     str
-        Why messages are read as bytes; empty if they are not.
+        The reason for which records that parse as messages are read as bytes. Empty if they are not.
     """
     take = partial(take_sample, store, files, record_type=record_type)
     try:
@@ -94,12 +93,12 @@ def sampled_schema(store: Store, files: pa.Table, record_type: AskedType) -> tup
 
 
 def describe_drift(sample: Sample, schema: Schema) -> str:
-    """Describe how sampled features differ from the columns; empty if they do not."""
+    """Describe how the sampled features differ from the columns. Empty if they do not differ."""
     return "; ".join(drift.problem for drift in find_drift(sample, schema))
 
 
 def describe_changes(report: FileReport, was: Mapping[str, int]) -> str:
-    """Describe how a file differs from its row in a snapshot's file list; empty if it does not."""
+    """Describe how a file differs from its row in a snapshot's file list. Empty if there is no difference."""
     now = {"bytes": report.bytes, "records": report.sample.records, "crc32c": report.crc32c}
     return "; ".join(
         f"{name}: {now[name]:,} instead of {was[name]:,}" for name in now if now[name] != was[name]
@@ -127,7 +126,7 @@ def _verify_split(store: Store, record_type: RecordType, split: Split) -> FileRe
 
 
 def _read_the_rest(store: ChecksumStore, split: Split) -> None:
-    """Complete the checksum: damage to a compressed file ends the reading before the end of the file."""
+    """Read the rest of a split to complete its checksum, because damage ends decoding a compressed file."""
     start = split.start.offset + store.checksum.bytes
     stop = split.file.size if split.stop is None else split.stop.offset
     if stop is None or start >= stop:
