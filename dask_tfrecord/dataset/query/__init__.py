@@ -1,1 +1,1 @@
-"""Conditions on columns: what they mean, and which files may hold matching rows."""
+"""Filters on columns: how a filter is evaluated, and which files may hold matching rows."""

@@ -1,8 +1,8 @@
-"""Comparison keys: Python values that compare exactly as the values of an Arrow type do.
+"""Convert values of an Arrow type to comparison keys: Python values with the same order and equality.
 
-The key of a number, a time or a bool is the number that Arrow stores, as an int or a float. The key of a text
-is a string, the key of binary is bytes. Values that users write in filters, and bounds in snapshots, become
-keys here, whatever their own Python type is.
+The comparison key of a number, a time or a bool is the number that Arrow stores, as an int or a float. The
+comparison key of a text is a string, and the key of binary data is bytes. Values in users' filters and bounds
+in snapshots are converted to comparison keys, so that values of different Python types can be compared.
 """
 
 import datetime
@@ -24,31 +24,32 @@ _TICKS = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 _EPOCH = datetime.datetime(1970, 1, 1)
 _DAY = 86_400
 _SURROGATE = re.compile("[\ud800-\udfff]")
-_INFINITE = (math.inf, -math.inf)  # `math.isinf` fails for an integer larger than all floats
+_INFINITE = (math.inf, -math.inf)  # `math.isinf` raises for an integer that is larger than all floats
 
 
 class WrongTypeError(TypeError):
-    """A value cannot be compared with the values of a column. The message states which values can."""
+    """A value cannot be compared with a column. The message says why, or which values can be compared."""
 
 
 def is_comparable(type_: pa.DataType) -> bool:
-    """Return True if the values of a type have comparison keys. Lists and tensors have none."""
+    """Return True if the values of a type have comparison keys. Lists and tensors have no comparison keys."""
     type_ = value_type(type_)
     return _is_stored_as_integer(type_) or types.is_floating(type_) or is_text(type_) or is_binary(type_)
 
 
 def has_nan(type_: pa.DataType) -> bool:
-    """Return True if values of a type can be NaN, which minimum and maximum ignore."""
+    """Return True if values of a type can be NaN. Minima and maxima in statistics ignore NaN."""
     return bool(types.is_floating(value_type(type_)))
 
 
 def comparison_key(value: Any, type_: pa.DataType) -> ComparisonKey | Fraction:
-    """Return the comparison key of a value for a column of a type.
+    """Return the comparison key of a value for a column of a given type.
 
     Returns
     -------
     int, float, str, bytes or Fraction
-        The key. It is a Fraction if the value lies between two values that the column's type can hold.
+        The comparison key. The key is a Fraction if the value lies between two values that the column's type
+        can hold.
 
     Raises
     ------
@@ -75,7 +76,7 @@ def comparison_key(value: Any, type_: pa.DataType) -> ComparisonKey | Fraction:
 
 
 def scalar_from_key(key: ComparisonKey, type_: pa.DataType) -> pa.Scalar | None:
-    """Return the Arrow scalar of a comparison key; None if the type cannot hold the value."""
+    """Return the Arrow scalar for a comparison key, or None if the Arrow type cannot hold the value."""
     try:
         if types.is_decimal(type_):
             whole = int(key)
@@ -88,8 +89,8 @@ def scalar_from_key(key: ComparisonKey, type_: pa.DataType) -> pa.Scalar | None:
         return None
 
 
-# Greater than all values of integer, decimal and time types. It is the key of infinity, and the key that no
-# value equals.
+# A key that is greater than all values of integer, decimal and time types. This key stands for infinity, and
+# for a value that no value of the type equals.
 BEYOND_ALL = 10**80
 
 
@@ -149,7 +150,10 @@ def _ticks(type_: pa.DataType) -> Fraction:
 
 
 def _seconds(value: Any, type_: pa.DataType) -> Fraction:
-    """Return a date or timestamp as seconds since 1970, a time as seconds since midnight, or a duration."""
+    """Return a date or timestamp as seconds since 1970, a time as seconds since midnight, or a duration.
+
+    The result is a Fraction in seconds.
+    """
     if value is None or value != value:  # NaT
         raise WrongTypeError(f"{value!r} is null and cannot be compared, the column is {type_}")
     if types.is_timestamp(type_):
@@ -179,7 +183,7 @@ def _instant(value: Any, type_: pa.DataType) -> Fraction:
     if (zone is None) != (type_.tz is None):
         zone_rule = "needs a time zone" if zone is None else "must not have a time zone"
         raise WrongTypeError(f"{value!r} {zone_rule}, because the column is {type_}")
-    if hasattr(value, "asm8"):  # a pandas value, which may have nanoseconds, converted to UTC
+    if hasattr(value, "asm8"):  # convert a pandas value, which may have nanoseconds, to NumPy in UTC
         value = value.asm8
     if isinstance(value, np.datetime64):
         return _seconds_of_duration(value.astype(f"datetime64[{_unit(value)}]") - np.datetime64("1970-01-01"))
@@ -205,12 +209,12 @@ def _seconds_of_duration(value: Any) -> Fraction:
 
 
 def _unit(value: np.datetime64 | np.timedelta64) -> str:
-    """Return the unit of a NumPy time; "s" for units longer than a second.
+    """Return the unit of a NumPy time value. Units that are longer than a second become "s".
 
     Raises
     ------
     WrongTypeError
-        For a value without a unit, or with a unit shorter than nanoseconds.
+        If the value has no unit, or a unit that is shorter than nanoseconds.
     """
     unit = np.datetime_data(value.dtype)[0]
     if unit in ("ps", "fs", "as", "generic"):

@@ -1,4 +1,4 @@
-"""Filters that users write -> predicates: ``filters=``, and the comparisons in filters of pandas."""
+"""Convert users' filters to predicates: the value of ``filters=``, and comparisons in pandas filters."""
 
 import datetime
 import math
@@ -37,10 +37,10 @@ from dask_tfrecord.errors import SchemaError
 from dask_tfrecord.schema.model import Field, Schema
 from dask_tfrecord.schema.storage_types import value_type
 
-# A float of the type can hold every integer of at most this many bits.
+# A Python float, which has 64 bits, can hold every integer of at most this many bits.
 _FLOAT_DIGITS = 52
 
-# The time units of NumPy with a fixed length, from the longest to the shortest. The last four are Arrow's.
+# The NumPy time units with a fixed length, from longest to shortest. Arrow has only the last four units.
 _UNITS = ("W", "D", "h", "m", "s", "ms", "us", "ns")
 
 _PYTHON_TIMES = (datetime.date, datetime.time, datetime.datetime, datetime.timedelta)
@@ -48,9 +48,10 @@ _PYTHON_TIMES = (datetime.date, datetime.time, datetime.datetime, datetime.timed
 _NUMBERS = (int, float, np.float16, np.float32)
 _NUMPY_INTEGERS = (np.int8, np.int16, np.int32, np.int64, np.uint8, np.uint16, np.uint32)
 
-# For a type of columns, the types of values that Arrow and NumPy compare with it exactly as comparison keys
-# compare. Other values are left to pandas: text that may be parsed as a time, nulls, uint64 (which Arrow
-# compares as floats), a mixture of decimals and floats, and values that only some versions accept.
+# Map each kind of column type to the value types for which Arrow and NumPy give the same result as a
+# comparison of comparison keys. Filters with values of other types are applied only by pandas. Examples are
+# text that may be parsed as a time, nulls, uint64 (which Arrow compares as floats), a mixture of decimals and
+# floats, and values that only some versions accept.
 _COMPARED_EXACTLY: tuple[tuple[Callable[[pa.DataType], bool], tuple[type, ...]], ...] = (
     (pa.types.is_boolean, (bool, np.bool_)),
     (pa.types.is_integer, (*_NUMBERS, *_NUMPY_INTEGERS)),
@@ -66,7 +67,7 @@ _COMPARED_EXACTLY: tuple[tuple[Callable[[pa.DataType], bool], tuple[type, ...]],
 
 
 def compare(field: Field, symbol: Operator, value: Any) -> Predicate:
-    """Return the comparison of a column with a value.
+    """Return the predicate that compares a column with a value.
 
     Raises
     ------
@@ -83,7 +84,7 @@ def compare(field: Field, symbol: Operator, value: Any) -> Predicate:
 
 
 def is_in(field: Field, values: Iterable[Any]) -> Predicate:
-    """Return the predicate that is true where a column has one of the values; None finds nulls.
+    """Return the predicate that is true where a column has one of the values. The value None matches nulls.
 
     Raises
     ------
@@ -97,12 +98,14 @@ def is_in(field: Field, values: Iterable[Any]) -> Predicate:
 
 
 def compare_in_pandas(field: Field, symbol: Operator, value: Any) -> Predicate:
-    """Return the predicate of a comparison in pandas; `Ambiguous` if the result depends on the dtype backend.
+    """Return the predicate that is equivalent to a comparison in pandas.
+
+    The predicate is `Ambiguous` if the result of pandas depends on the dtype backend.
 
     Raises
     ------
     WrongTypeError
-        If pandas may compare the value with the column by rules of its own.
+        If pandas may compare the value with the column differently than comparison keys are compared.
     """
     exact = compare(field, symbol, _exactly_compared(field, value))
     rounded = _rounded(field, value)
@@ -110,14 +113,15 @@ def compare_in_pandas(field: Field, symbol: Operator, value: Any) -> Predicate:
 
 
 def is_in_pandas(field: Field, values: Iterable[Any]) -> Predicate:
-    """Return the predicate of ``isin`` in pandas; `Ambiguous` if the result depends on the dtype backend.
+    """Return the predicate that is equivalent to ``isin`` in pandas.
 
-    Pandas converts the values to one array, so values of different types are refused.
+    The predicate is `Ambiguous` if the result of pandas depends on the dtype backend. Pandas converts the
+    values to one array. Values of different types are therefore refused, unless the column holds floats.
 
     Raises
     ------
     WrongTypeError
-        If pandas may compare a value with the column by rules of its own.
+        If pandas may compare a value with the column differently than comparison keys are compared.
     """
     checked = [_exactly_compared(field, value) for value in values]
     type_ = value_type(field.type)
@@ -133,12 +137,12 @@ def is_in_pandas(field: Field, values: Iterable[Any]) -> Predicate:
     if not all(isinstance(value, int | float) for value in checked):
         raise WrongTypeError("pandas may round the values to shorter floats")
     rounded = [_rounded(field, value) for value in checked]
-    nonzero = [value for value in checked if value]  # -0.0 and 0.0 differ in Arrow
+    nonzero = [value for value in checked if value]  # Arrow's is_in treats -0.0 and 0.0 as different
     return Ambiguous((is_in(field, checked), is_in(field, rounded), is_in(field, nonzero)))
 
 
 def _exactly_compared(field: Field, value: Any) -> Any:
-    """Return a value that pandas, with any backend, compares with the column as comparison keys compare."""
+    """Return the value if pandas with every dtype backend compares it as its comparison key. Else raise."""
     type_ = value_type(field.type)
     kinds = next((kinds for is_type, kinds in _COMPARED_EXACTLY if is_type(type_)), ())
     if not isinstance(value, kinds) or value != value:
@@ -160,7 +164,7 @@ def _exactly_compared(field: Field, value: Any) -> Any:
 
 
 def _is_small(value: Any, type_: pa.DataType) -> bool:
-    """Return True if converting the value and the integers near it to floats is exact."""
+    """Return True if pandas converts the value, and integers close to the value, to floats exactly."""
     if pa.types.is_floating(type_) or isinstance(value, float | np.floating):
         if pa.types.is_floating(type_) and isinstance(value, float | np.floating):
             return True
@@ -170,9 +174,9 @@ def _is_small(value: Any, type_: pa.DataType) -> bool:
 
 
 def _is_coarse(value: Any, unit: str) -> bool:
-    """Return True if the unit of a time is not finer than the unit of the column.
+    """Return True if the unit of a time value is not finer than the unit of the column.
 
-    Pandas converts the times of Python itself to the column's unit.
+    Python's time types have no unit: pandas converts their values to the column's unit.
     """
     if type(value) in _PYTHON_TIMES:
         return True
@@ -185,7 +189,7 @@ def _is_int64(key: Any) -> bool:
 
 
 def _rounded(field: Field, value: Any) -> Any:
-    """Return a number as numpy rounds it to compare it with a column of short floats."""
+    """Return a number as NumPy rounds it before a comparison with a column of 16-bit or 32-bit floats."""
     type_ = value_type(field.type)
     if not pa.types.is_floating(type_) or pa.types.is_float64(type_):
         return value
@@ -194,19 +198,19 @@ def _rounded(field: Field, value: Any) -> Any:
 
 
 def parse_filters(filters: Any, schema: Schema) -> Predicate:
-    """Return the predicate of ``filters=``.
+    """Convert the value of ``filters=`` to a predicate.
 
     Parameters
     ----------
     filters : list of tuple, list of list of tuple, or pyarrow.compute.Expression
-        The value of the keyword.
+        The value of the keyword ``filters=``.
     schema : Schema
-        All columns.
+        All columns of the dataset.
 
     Raises
     ------
     SchemaError
-        If the value is not a filter, or cannot be applied to these columns.
+        If the value is not a filter, or cannot be applied to the columns.
     """
     if isinstance(filters, pc.Expression):
         return _parse_expression(filters, schema)
@@ -221,9 +225,9 @@ def parse_filters(filters: Any, schema: Schema) -> Predicate:
 
 
 def names_in(filters: Any) -> set[str]:
-    """Return the columns that ``filters=`` names.
+    """Return the names of the columns in the conditions of ``filters=``.
 
-    The result is empty unless ``filters=`` is a list of conditions.
+    The set is empty if ``filters=`` is a pyarrow expression or None.
     """
     if _is_condition(filters):
         return {filters[0]}
@@ -231,9 +235,10 @@ def names_in(filters: Any) -> set[str]:
 
 
 def _parse_expression(expression: pc.Expression, schema: Schema) -> Predicate:
-    """Return the predicate of a pyarrow expression.
+    """Convert a pyarrow expression to a predicate.
 
-    An expression does not list its columns. A column is needed if the expression fails without it.
+    A pyarrow expression does not list its columns. So a column counts as used if evaluating the expression
+    fails without that column.
     """
     table = pa.Table.from_batches([schema.no_rows()])
     try:
@@ -271,7 +276,7 @@ def _conditions(group: Any, schema: Schema) -> Iterator[Predicate]:
             yield _condition(field, symbol, value)
         except SchemaError:
             raise
-        except (ArithmeticError, TypeError, ValueError) as error:  # operators of the value may raise, too
+        except (ArithmeticError, TypeError, ValueError) as error:  # the value's operators may also raise
             raise SchemaError(
                 f"the filter {(name, symbol, value)!r} cannot be applied to the column: {error}",
                 feature=name,
@@ -325,7 +330,7 @@ def _check_comparable(field: Field) -> None:
 
 
 def _compare_categories(field: Field, symbol: Operator, key: Any) -> Predicate:
-    """Return the comparison of an ordered categorical column, by the order of its categories."""
+    """Return the predicate that compares an ordered categorical column by the order of its categories."""
     if field.categories is None:
         raise WrongTypeError(f"the order of the categories of {field.type} is not known")
     keys: list[Any] = [comparison_key(value, field.type) for value in field.categories.to_pylist()]
@@ -339,7 +344,7 @@ def _compare_categories(field: Field, symbol: Operator, key: Any) -> Predicate:
 
 
 def _between(symbol: Operator, key: Fraction, *, real: bool) -> tuple[Operator, int | float]:
-    """Replace a key that lies between two values of the type by one of them, with the same result."""
+    """Return an equivalent operator and key, for a key that lies between two values of the column's type."""
     if symbol in ("==", "!="):
         return symbol, float(BEYOND_ALL) if real else BEYOND_ALL
     return "<=" if symbol in ("<", "<=") else ">", _float_below(key) if real else math.floor(key)

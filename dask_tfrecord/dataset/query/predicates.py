@@ -1,16 +1,16 @@
-"""Predicates: conditions on a row. They filter the rows of a table, and decide which files need not be read.
+"""Predicates: conditions on a row, which filter the rows of a table and decide which files need not be read.
 
-For one row, the outcome of a predicate is true, false or null, as in SQL. A filter keeps the rows for which
-it is true. For a file that has not been read, the partition values and the statistics of a snapshot restrict
-the outcomes of its rows: with a minimum of 5, ``x < 3`` can only be false. The *possible outcomes* of a file
-are all outcomes that some row might have. A file is not read if true is not a possible outcome. The possible
-outcomes of all files are computed at once, from columns of minima and maxima.
+For each row, the outcome of a predicate is true, false or null, as in SQL. A filter keeps the rows for which
+the predicate is true. For a file that has not been read, the partition values and the statistics of a
+snapshot limit the outcomes: if the minimum of ``x`` is 5, ``x < 3`` can only be false. The *possible
+outcomes* of a file are all outcomes that some row of the file may have. A file is not read if true is not a
+possible outcome. The possible outcomes of all files are computed at once, from arrays of minima and maxima.
 
-No outcome may be missing. If true is missing, the file is skipped and its rows are lost, without any error.
-If false or null is missing, a negation lacks true, or a filter is dropped because it seems to be true for all
-rows: rows are lost or added. Too many outcomes only cost time. So a predicate returns all outcomes where
-something is unknown: no statistics, NaN (which minimum and maximum ignore), or an expression that only Arrow
-can evaluate.
+The possible outcomes must never lack an outcome that a row has. If true is missing, the file is skipped and
+its rows are lost without any error. If false or null is missing, a negation may skip the file, or a filter
+may be dropped because it seems to be true for all rows. Additional outcomes only cost time. So a predicate
+returns all outcomes if something is unknown. Examples are missing statistics, NaN (which minimum and maximum
+ignore), and an expression that only Arrow can evaluate.
 """
 
 import operator
@@ -34,12 +34,13 @@ Operator = Literal["==", "!=", "<", "<=", ">", ">="]
 
 
 class Outcomes(NamedTuple):
-    """The possible outcomes of a predicate in each of some files.
+    """The possible outcomes of a predicate in each file.
 
     Attributes
     ----------
     true, false, null : numpy.ndarray of bool
-        True if some row of the file might have this outcome.
+        One array per outcome of the predicate. An element is True if some row of that file may have the
+        outcome.
     """
 
     true: Mask
@@ -48,7 +49,7 @@ class Outcomes(NamedTuple):
 
     @property
     def only_true(self) -> Mask:
-        """True if the predicate is true for all rows of the file."""
+        """A mask with an element for each file. An element is True if the predicate is true for all rows."""
         return ~(self.false | self.null)
 
 
@@ -71,24 +72,24 @@ _ARROW = {
 
 
 class Predicate(ABC):
-    """A condition on a row."""
+    """A condition on a row of a table: the base class of all predicates."""
 
     @abstractmethod
     def columns(self) -> set[str]:
-        """Return the names of the columns in the condition."""
+        """Return the names of the columns that the predicate uses."""
 
     @abstractmethod
     def outcomes(self, ranges: FileRanges) -> Outcomes:
-        """Return all possible outcomes for the rows of each file, given what is known about its columns."""
+        """Return the possible outcomes for the rows of each file, given the known limits of its columns."""
 
     @abstractmethod
     def mask(self, table: pa.Table) -> pa.ChunkedArray:
-        """Return the outcome for each row of a table."""
+        """Return the outcome of the predicate for each row of a table."""
 
 
 @dataclass(frozen=True)
 class Compare(Predicate):
-    """The comparison of a column with a comparison key; null where the column is null."""
+    """The comparison of a column with a comparison key. The outcome is null where the column is null."""
 
     name: str
     operator: Operator
@@ -101,7 +102,7 @@ class Compare(Predicate):
         column = ranges.column(self.name)
         true = column.may_have_values & _can_be(self.operator, column, self.key, True)
         false = column.may_have_values & _can_be(self.operator, column, self.key, False)
-        # A null of Arrow gives null. A null of numpy is NaN, which differs from every value.
+        # Comparing an Arrow null gives null. NumPy represents a null as NaN, which differs from every value.
         missing = column.may_have_nulls | column.may_have_nan
         if self.operator == "!=":
             return Outcomes(true | missing, false, missing)
@@ -113,7 +114,7 @@ class Compare(Predicate):
 
 @dataclass(frozen=True)
 class IsIn(Predicate):
-    """True where a column has one of the keys, else false. ``matches_null`` is the outcome for a null."""
+    """A predicate that is true where a column has one of the keys. Nulls have the outcome `matches_null`."""
 
     name: str
     keys: tuple[ComparisonKey, ...]
@@ -139,7 +140,7 @@ class IsIn(Predicate):
 
     def mask(self, table: pa.Table) -> pa.ChunkedArray:
         column = comparable_values(table[self.name])
-        keys = [*self.keys, *(-key for key in self.keys if key == 0)]  # -0.0 and 0.0 differ in Arrow
+        keys = [*self.keys, *(-key for key in self.keys if key == 0)]  # for `is_in`, -0.0 is not 0.0
         scalars = [scalar_from_key(key, column.type) for key in keys]
         values = [_arrow_value(scalar) for scalar in scalars if scalar is not None]
         values = pa.array([*values, *([None] if self.matches_null else [])], column.type)
@@ -148,9 +149,9 @@ class IsIn(Predicate):
 
 @dataclass(frozen=True)
 class IsNull(Predicate):
-    """True where a column is null.
+    """A predicate that is true where a column is null.
 
-    The outcome of a NaN may be true, too, because pandas may treat NaN as null.
+    For files with NaN, true is also a possible outcome, because pandas may treat NaN as null.
     """
 
     name: str
@@ -169,7 +170,7 @@ class IsNull(Predicate):
 
 @dataclass(frozen=True)
 class _Pair(Predicate):
-    """Two predicates, combined with the three-valued logic of SQL."""
+    """Two predicates that are combined with the three-valued logic of SQL."""
 
     left: Predicate
     right: Predicate
@@ -184,7 +185,7 @@ class _Pair(Predicate):
 
 
 class And(_Pair):
-    """The conjunction of two predicates."""
+    """The conjunction (AND) of two predicates."""
 
     _combine_masks = staticmethod(pc.and_kleene)
 
@@ -193,7 +194,7 @@ class And(_Pair):
 
 
 class Or(_Pair):
-    """The disjunction of two predicates."""
+    """The disjunction (OR) of two predicates."""
 
     _combine_masks = staticmethod(pc.or_kleene)
 
@@ -203,7 +204,7 @@ class Or(_Pair):
 
 
 def _conjunction(left: Outcomes, right: Outcomes) -> Outcomes:
-    """Return the outcomes of a conjunction, whose operands may have any pair of their possible outcomes."""
+    """Return the possible outcomes of a conjunction, assuming that every pair of outcomes can occur."""
     true = left.true & right.true
     false = (left.false & (right.true | right.false | right.null)) | (right.false & (left.true | left.null))
     null = (left.null & (right.true | right.null)) | (left.true & right.null)
@@ -216,7 +217,7 @@ def _negation(outcomes: Outcomes) -> Outcomes:
 
 @dataclass(frozen=True)
 class Not(Predicate):
-    """The negation; null stays null."""
+    """The negation of a predicate. The outcome null stays null."""
 
     operand: Predicate
 
@@ -232,10 +233,10 @@ class Not(Predicate):
 
 @dataclass(frozen=True)
 class Ambiguous(Predicate):
-    """A filter of pandas that is equivalent to one of several predicates, but it is unknown to which one.
+    """A pandas filter that is equivalent to one of several predicates, but it is unknown to which predicate.
 
-    Without candidates, it may be equivalent to any predicate. It has no mask, because pandas applies the
-    filter itself.
+    Without candidates, the filter may be equivalent to any predicate. An `Ambiguous` predicate cannot compute
+    a mask, because only pandas applies the filter.
     """
 
     candidates: tuple[Predicate, ...] = ()
@@ -255,7 +256,7 @@ class Ambiguous(Predicate):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class ArrowExpression(Predicate):
-    """A pyarrow expression. Only Arrow can evaluate it, so its possible outcomes are unknown."""
+    """A pyarrow expression. Only Arrow can evaluate the expression, so all outcomes are possible."""
 
     expression: pc.Expression
     names: tuple[str, ...]
@@ -271,23 +272,23 @@ class ArrowExpression(Predicate):
         return rows.to_table(columns={"mask": self.expression}, use_threads=False)["mask"]
 
     def __repr__(self) -> str:
-        """Return a text that differs for different expressions. The text of the expression is abbreviated."""
+        """Return a text with a hash of the expression, because Arrow abbreviates an expression's text."""
         return f"ArrowExpression({sha256(pickle.dumps(self.expression)).hexdigest()}, {self.names})"
 
 
 def possible_outcomes(predicate: Predicate, ranges: FileRanges) -> Outcomes:
-    """Return all possible outcomes for the rows of each file. A file without rows has none."""
+    """Return the possible outcomes for the rows of each file. A file without rows has no outcomes."""
     return Outcomes(*(mask & ranges.may_have_rows for mask in predicate.outcomes(ranges)))
 
 
 def _any(ranges: FileRanges) -> Outcomes:
-    """Return the outcomes of a predicate about which nothing is known."""
+    """Return the outcomes of a predicate about which nothing is known: all outcomes are possible."""
     anything = np.ones(len(ranges.may_have_rows), bool)
     return Outcomes(anything, anything, anything)
 
 
 def _can_be(symbol: Operator, column: ColumnRange, key: Any, answer: bool) -> Mask:
-    """Return, for each file, True if comparing some value in the range with the key can give this answer."""
+    """Return, for each file, True if comparing a value within its limits with the key can give `answer`."""
     if symbol in ("!=", "<=", ">="):
         opposite: dict[str, Operator] = {"!=": "==", "<=": ">", ">=": "<"}
         if key != key:  # a comparison with NaN is false
@@ -305,7 +306,7 @@ def _can_be(symbol: Operator, column: ColumnRange, key: Any, answer: bool) -> Ma
 def _test(
     column: ColumnRange, bound: Literal["low", "high"], symbol: Operator, key: Any, unknown: bool
 ) -> Mask:
-    """Return, for each file, the comparison of a bound with the key; ``unknown`` if the bound is unknown."""
+    """Return, for each file, the comparison of a bound with the key, or `unknown` if the bound is unknown."""
     bounds = column.low if bound == "low" else column.high
     if bounds is None:
         return np.full(len(column.may_have_values), unknown)
@@ -314,7 +315,7 @@ def _test(
 
 
 def _compare(values: Any, symbol: Operator, key: ComparisonKey) -> Any:
-    """Compare comparable values with a key. The result is null where the value is null."""
+    """Compare values of `comparable_values` with a key. The result is null where the value is null."""
     scalar = scalar_from_key(key, values.type)
     if scalar is None:  # the key is greater or less than all values of the type
         answer = COMPARE[symbol](0, key)
@@ -323,8 +324,8 @@ def _compare(values: Any, symbol: Operator, key: ComparisonKey) -> Any:
 
 
 def _arrow_value(scalar: pa.Scalar) -> Any:
-    """Return a value that `pyarrow.array` accepts.
+    """Convert a scalar to a value that `pyarrow.array` accepts.
 
-    Times become integers, because Python's types cannot hold all times.
+    A time becomes an integer, because Python's time types cannot represent all times of Arrow.
     """
     return scalar.value if pa.types.is_temporal(scalar.type) else scalar.as_py()

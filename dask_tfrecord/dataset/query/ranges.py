@@ -1,7 +1,7 @@
-"""What partition values and statistics prove about the values of a column, in each of many files.
+"""Derive limits for the values of a column in each of many files, from partition values and statistics.
 
-The limits of all files are Arrow columns, and everything else is a mask with a bool for each file. No object
-is made for a file.
+For speed, no Python object is created for each file. The limits of all files are Arrow arrays, and all other
+results are boolean masks with an element for each file.
 """
 
 from collections.abc import Iterable, Mapping
@@ -18,7 +18,7 @@ from dask_tfrecord.dataset.snapshot.column_statistics import statistics_name
 from dask_tfrecord.schema.model import Field
 from dask_tfrecord.schema.storage_types import value_type
 
-# A bool for each file.
+# A boolean array with an element for each file.
 Mask: TypeAlias = npt.NDArray[np.bool_]
 
 
@@ -28,10 +28,12 @@ class ColumnRange(NamedTuple):
     Attributes
     ----------
     low, high : pyarrow.Array, optional
-        In the file, no value is less than `low` or greater than `high`, NaN aside. Null if unknown. None if
-        unknown for all files.
+        Arrays with an element for each file. No value of the column in the file is less than `low` or greater
+        than `high`, except NaN. An element is null if the limit is unknown for the file. The array is None if
+        the limit is unknown for all files.
     may_have_values, may_have_nulls, may_have_nan : numpy.ndarray of bool
-        False if it is known that the column has no values, no nulls, or no NaN in the file.
+        Masks with an element for each file. An element is False if the column is known to have no values, no
+        nulls, or no NaN in the file.
     """
 
     low: pa.Array | None
@@ -43,21 +45,21 @@ class ColumnRange(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class FileRanges:
-    """What is known about the columns of some files.
+    """The known limits of the columns of some files.
 
     Attributes
     ----------
     may_have_rows : numpy.ndarray of bool
-        False if it is known that the file has no rows.
+        A mask with an element for each file. An element is False if the file is known to have no rows.
     columns : mapping of str to ColumnRange
-        By column name. Nothing is known about a column that is not in it.
+        Map column names to limits. Nothing is known about a column that is not in the mapping.
     """
 
     may_have_rows: Mask
     columns: Mapping[str, ColumnRange]
 
     def column(self, name: str) -> ColumnRange:
-        """Return what is known about a column."""
+        """Return the known limits of a column in each file."""
         anything = np.ones(len(self.may_have_rows), bool)
         return self.columns.get(name, ColumnRange(None, None, anything, anything, anything))
 
@@ -65,20 +67,20 @@ class FileRanges:
 def file_ranges(
     fields: Iterable[Field], count: int, values: Mapping[str, pa.Array], files: pa.Table | None
 ) -> FileRanges:
-    """Return what is known about some columns in each of some files.
+    """Return the known limits of some columns in each file.
 
     Parameters
     ----------
     fields : iterable of Field
-        The columns.
+        The columns whose limits are returned.
     count : int
         The number of files.
     values : mapping of str to pyarrow.Array
-        The partition columns: for each file, the one value that all rows have.
+        Map the name of each partition column to its value in each file.
     files : pyarrow.Table, optional
-        A row for each file. The column ``file_records`` is the number of records, null if nothing proves that
-        the statistics describe the present content. Nothing is known of the files if there is no such column.
-        The statistics are columns as in `Snapshot.file_list`.
+        The file list. The column ``file_records`` is the number of records of each file. It is null if
+        nothing proves that the statistics describe the present content of the file. Without this column, no
+        statistics are used. The columns with the statistics have the same names as in `Snapshot.file_list`.
     """
     ranges = {item.name: range_of_values(item, values[item.name]) for item in fields if item.name in values}
     if files is None or "file_records" not in files.column_names:
@@ -94,10 +96,10 @@ def file_ranges(
 def range_of_statistics(
     field: Field, statistics: pa.StructArray, records: npt.NDArray[np.int64]
 ) -> ColumnRange:
-    """Return what the statistics of each file prove about a column.
+    """Return the limits of a column in each file that the statistics of the files prove.
 
-    ``records`` is the number of records of each file. The statistics of a file are not used if this number is
-    negative.
+    ``records`` is the number of records of each file. If this number is negative, the statistics of the file
+    are not used.
     """
     is_known = _mask(statistics.is_valid()) & (records >= 0)
     nulls = pc.fill_null(statistics.field("nulls"), 0).to_numpy()
@@ -110,7 +112,7 @@ def range_of_statistics(
 
 
 def range_of_values(field: Field, values: pa.Array) -> ColumnRange:
-    """Return what is known about a column that has the same value in all rows of a file, for each file."""
+    """Return the limits in each file of a column that has one value for all rows of a file."""
     is_null = _mask(values.is_null())
     has_no_nan = np.zeros(len(values), bool)
     if not is_comparable(field.type):
@@ -121,9 +123,9 @@ def range_of_values(field: Field, values: pa.Array) -> ColumnRange:
 
 
 def comparable_values(column: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
-    """Convert a column to a type for which Arrow's comparisons give the same results as comparison keys."""
+    """Convert a column to a type for which Arrow's comparisons agree with those of comparison keys."""
     type_ = value_type(column.type)
-    if pa.types.is_floating(type_):  # float64 compares without rounding the key
+    if pa.types.is_floating(type_):  # as float64, so that the key is compared without rounding
         return (
             column.cast(pa.float32()).cast(pa.float64())
             if pa.types.is_float16(type_)
@@ -133,7 +135,10 @@ def comparable_values(column: pa.Array | pa.ChunkedArray) -> pa.Array | pa.Chunk
 
 
 def _bounds(field: Field, values: pa.Array, is_known: Mask) -> pa.Array | None:
-    """Return bounds as comparable values. Bounds of other types, NaN and unknown bounds become null."""
+    """Convert bounds to comparable values. NaN and unknown bounds become null.
+
+    Return None if the bounds do not have the type of the column.
+    """
     if value_type(values.type) != value_type(field.type):
         return None
     bounds = comparable_values(values)
