@@ -1,1 +1,1 @@
-"""Rows that move between the partitions of a write, through sorted files at the destination."""
+"""Move rows between the partitions of a write, through sorted temporary files at the destination."""

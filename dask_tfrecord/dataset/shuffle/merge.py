@@ -1,9 +1,9 @@
-"""Merge the rows of a target partition from all spill files, and write them. Knows no Dask.
+"""Merge the rows of a target partition from all spill files, and write the rows. This module needs no Dask.
 
-The sections of a target partition are sorted, so the merge is that of an external merge sort. It reads the
-pieces of all sections in passes, in the order of their first rows. After a pass, it writes the rows that come
-before the first row of all pieces that are still to be read. A task therefore holds the pieces of one pass,
-however large the partition is.
+The sections of a target partition are sorted, so they are merged as in an external merge sort. The merge
+reads the pieces of all sections in passes, in the order of the first rows of the pieces. After a pass, the
+merge writes the rows that come before the first row of every piece that has not yet been read. So a task only
+holds the pieces of one pass and the rows left from the pass before, even if the partition is large.
 """
 
 from collections.abc import Generator, Iterator, Sequence
@@ -36,20 +36,20 @@ from dask_tfrecord.files.writing import DirectoryGroup, GroupedRows
 from dask_tfrecord.schema.model import Schema
 from dask_tfrecord.schema.storage_values import load
 
-# What sorting takes for each row of a pass, besides the row.
+# The bytes of memory that sorting takes for each row of a pass, in addition to the row itself.
 _ROW_OVERHEAD = 32
 
 
 def write_target(
     run: WriteRun, spills: Sequence[Spill], index: int, shuffle: Shuffle
 ) -> tuple[FileEntry, ...]:
-    """Write the files of target partition ``index``. Its directories are sorted by their names.
+    """Write the files of target partition ``index``. The partition's directories are sorted by name.
 
     Raises
     ------
     TFRecordError
-        If a spill file is missing or damaged, or if a value cannot be stored. The ``record`` of the latter
-        error is a row id; `dask_tfrecord.dataset.shuffle.spill.source_of` splits it.
+        If a spill file is missing or damaged, or if a value cannot be stored. If a value cannot be stored,
+        the ``record`` of the error is a row id, which `dask_tfrecord.dataset.shuffle.spill.source_of` splits.
     """
     size = pass_bytes(max(int(spill.starts[-1]) for spill in spills))
     groups, sections = _numbered(run, _open_sections(run.store, spills, index, size))
@@ -61,24 +61,24 @@ def write_target(
 
 
 class _Section(NamedTuple):
-    """The rows that one spill file has for the target partition.
+    """The section of a spill file that holds the rows for one target partition.
 
     Attributes
     ----------
     path : str
-        The spill file, in the store.
+        The path of the spill file in the store.
     start : int
-        The first byte of the section.
+        The byte offset of the section in the spill file.
     tail_start : int
-        The first byte of ``tail``.
+        The byte offset of ``tail`` in the spill file.
     tail : bytes
-        The end of the section: its index, or all of it.
+        The end of the section: the index of the section, or the whole section.
     pieces : pyarrow.Table
-        The bytes, checksum, rows and first row id of each piece.
+        The size in bytes, the checksum, the number of rows and the first row id of each piece.
     directories : pyarrow.Table
         The partition values and the number of rows of each directory, in the order of the rows.
     numbers : numpy.ndarray
-        The number of each directory among the directories of all sections.
+        The number of each directory of this section among the directories of all sections.
     """
 
     path: str
@@ -90,13 +90,13 @@ class _Section(NamedTuple):
     numbers: Unsigned
 
     def numbers_of(self, positions: Positions) -> Unsigned:
-        """Return the numbers of the directories of rows."""
+        """Return the directory number of each row at these positions in the section."""
         ends = np.cumsum(self.directories[ROWS].to_numpy())
         return self.numbers[np.searchsorted(ends, positions, side="right")]
 
 
 def _open_sections(store: Store, spills: Sequence[Spill], index: int, most: int) -> list[_Section]:
-    """Read the indexes of the sections that have rows; or all of the sections, if that is ``most`` bytes."""
+    """Read the indexes of all sections with rows, or whole sections if they have at most `most` bytes."""
     filled = [
         (store.join(spill.path), start, int(spill.indexes[index]), stop, int(spill.checksums[index]))
         for spill in spills
@@ -120,7 +120,7 @@ def _open_sections(store: Store, spills: Sequence[Spill], index: int, most: int)
 
 
 def _numbered(run: WriteRun, sections: list[_Section]) -> tuple[list[DirectoryGroup], list[_Section]]:
-    """Number the directories of all sections. Return the directories, and the sections with the numbers."""
+    """Number the directories of all sections. Return the directories, and the sections with these numbers."""
     if not sections:
         return [] if run.partition_on else [DirectoryGroup("", (), 0)], []
     every = pa.concat_tables([section.directories for section in sections])
@@ -137,18 +137,18 @@ def _numbered(run: WriteRun, sections: list[_Section]) -> tuple[list[DirectoryGr
 
 
 class _Piece(NamedTuple):
-    """Some rows of a section. Pieces are sorted by their first rows.
+    """A piece of a section: consecutive rows. Pieces are sorted by their first rows.
 
     Attributes
     ----------
     directory, key : int
-        The first row: the number of its directory, and its sort key.
+        The number of the directory of the first row, and the sort key of the first row.
     section : int
         The number of the section.
     offset, size, checksum : int
-        The place in the spill file, and the CRC-32C of the bytes.
+        The byte offset of the piece in the spill file, its size in bytes, and the CRC-32C of its bytes.
     first, rows : int
-        The position of the first row in the section, and the number of rows.
+        The position of the first row in the section, and the number of rows of the piece.
     """
 
     directory: int
@@ -162,7 +162,7 @@ class _Piece(NamedTuple):
 
 
 def _sorted_pieces(sections: list[_Section], seed: int | None) -> list[_Piece]:
-    """Return the pieces of all sections."""
+    """Return the pieces of all sections, sorted by their first rows."""
     pieces = []
     for number, section in enumerate(sections):
         ids = section.pieces["first_id"].to_numpy()
@@ -180,14 +180,14 @@ def _sorted_pieces(sections: list[_Section], seed: int | None) -> list[_Piece]:
 
 
 class _Rows(NamedTuple):
-    """Rows in any order.
+    """Rows of a target partition, not yet sorted.
 
     Attributes
     ----------
     table : pyarrow.Table
-        The row ids, and the columns of the records.
+        The column of row ids, and the columns of the records.
     directories : numpy.ndarray
-        The number of the directory of each row.
+        The directory number of each row.
     """
 
     table: pa.Table
@@ -197,20 +197,20 @@ class _Rows(NamedTuple):
 def _merge(
     run: WriteRun, sections: list[_Section], seed: int | None, size: int
 ) -> Iterator[tuple[pa.Table, Positions]]:
-    """Yield the rows of all sections in their order, in tables, and the row ids of each table.
+    """Yield the sorted rows of all sections as tables, each with the row ids of the table.
 
-    A pass reads about ``size`` bytes.
+    Each pass of the merge reads about ``size`` bytes.
     """
     pieces = _sorted_pieces(sections, seed)
     held = None
     for first, last in pairwise(_pass_bounds(pieces, size)):
         limit = pieces[last] if last < len(pieces) else None
         held = yield from _merge_pass(run, sections, pieces[first:last], limit, seed, held)
-        pa.default_memory_pool().release_unused()  # Arrow would keep it beside what the next pass needs
+        pa.default_memory_pool().release_unused()  # else Arrow keeps this memory during the next pass
 
 
 def _pass_bounds(pieces: list[_Piece], size: int) -> list[int]:
-    """Return the number of the first piece of each pass, and the number of pieces."""
+    """Return the number of the first piece of each pass, followed by the total number of pieces."""
     bounds, taken = [0], 0
     for number, piece in enumerate(pieces):
         if taken >= size:
@@ -228,7 +228,7 @@ def _merge_pass(
     seed: int | None,
     held: _Rows | None,
 ) -> Generator[tuple[pa.Table, Positions], None, _Rows | None]:
-    """Yield the sorted rows that come before the first row of the piece ``limit``. Return the other rows."""
+    """Yield the sorted rows that come before the first row of the piece ``limit``. Return the later rows."""
     table, directories = _read(run.store, sections, pieces, held)
     ids = table[ROW_ID].to_numpy()
     keys = sort_keys(ids, seed)
@@ -247,7 +247,7 @@ def _merge_pass(
 
 
 def _read(store: Store, sections: list[_Section], pieces: list[_Piece], held: _Rows | None) -> _Rows:
-    """Return the rows that are held and the rows of some pieces."""
+    """Read some pieces. Return their rows together with the rows that the pass before has left."""
     batches = held.table.to_batches() if held else []
     directories = [held.directories] if held else []
     runs = _adjacent(pieces)
@@ -274,7 +274,7 @@ def _read(store: Store, sections: list[_Section], pieces: list[_Piece], held: _R
 
 
 def _adjacent(pieces: list[_Piece]) -> list[list[_Piece]]:
-    """Group pieces that are adjacent in a spill file, so that one request reads them."""
+    """Group pieces that are adjacent in a spill file, so that one request can read each group."""
     runs: list[list[_Piece]] = []
     for piece in sorted(pieces, key=lambda piece: (piece.section, piece.offset)):
         last = runs[-1][-1] if runs else None
@@ -286,7 +286,7 @@ def _adjacent(pieces: list[_Piece]) -> list[list[_Piece]]:
 
 
 def _read_ranges(store: Store, ranges: list[tuple[str, int, int]]) -> list[bytes]:
-    """Read ranges of spill files."""
+    """Read byte ranges of spill files. Raise TFRecordError if a file is missing or shorter than a range."""
     try:
         found = store.read_ranges(ranges)
     except FileNotFoundError:
@@ -310,7 +310,7 @@ def _damaged(store: Store, path: str) -> TFRecordError:
 
 
 def _with_categories(table: pa.Table, schema: Schema) -> pa.Table:
-    """Return the columns of the schema. `Batches.take` has replaced categories by their values."""
+    """Return the columns of the schema. Convert values to categories, which `Batches.take` had decoded."""
     columns = [
         load(column.combine_chunks(), item.type, item.categories)
         if pa.types.is_dictionary(item.type)

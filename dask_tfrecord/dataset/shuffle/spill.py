@@ -1,8 +1,9 @@
-"""Move rows to other partitions before they are written. Knows Arrow and the store, no Dask.
+"""Move rows to other partitions before the rows are written. This module needs no Dask.
 
-Every source partition becomes a spill file in the staging directory of the write. A spill file has a section
-for each target partition, with its rows in the order in which the target writes them, and an index. A target
-partition merges its sections from all spill files (`dask_tfrecord.dataset.shuffle.merge`).
+The rows of every source partition are written to a spill file in the staging directory of the write. A spill
+file has a section for each target partition. A section has an index, and holds the rows for its target
+partition in the order in which they are written. The task of a target partition merges the sections of the
+partition from all spill files (`dask_tfrecord.dataset.shuffle.merge`).
 """
 
 import hashlib
@@ -28,35 +29,37 @@ Numbers = npt.NDArray[np.uint64]
 Positions = npt.NDArray[np.int64]
 Unsigned = npt.NDArray[np.unsignedinteger[Any]]
 
-# The name of the column of row ids in spill files. No other column has an empty name.
+# The name of the column of row ids in spill files. The name is empty, because no other column has that name.
 ROW_ID = ""
 
-# The name of the column of row counts in an index. No partition column has an empty name.
+# The name of the column of row counts in a section's index. No partition column has an empty name.
 ROWS = ""
 
-# The id of a row is the number of its source partition, shifted by this, plus its number in that partition.
+# The id of a row is the number of its source partition, shifted left by this number of bits, plus the number
+# of the row in the source partition.
 _ROW_BITS = 40
 
-# The most rows and bytes that are reordered at a time. It bounds the size of copies.
+# The maximum number of rows and bytes that are reordered at a time. This limits the size of copies.
 _PIECE_ROWS = 1 << 16
 _PIECE_BYTES = 1 << 24
 
-# A merge may read this much at a time, and pieces of spill files are not cut smaller than that.
+# The smallest limit, in bytes, of what one pass of a merge reads, and the smallest target size of a piece.
 _LEAST_PASS_BYTES = 1 << 25
 _LEAST_PIECE_BYTES = 1 << 14
 
 
 class Shuffle(NamedTuple):
-    """How rows move between partitions before they are written.
+    """How rows move between partitions before the rows are written.
 
     Attributes
     ----------
     together : tuple of str
-        Columns. Rows with equal values in them move to the same partition. Empty spreads rows at random.
+        Column names. Rows with equal values in these columns move to the same partition. If empty, rows are
+        spread over the partitions by their sort keys.
     seed : int, optional
-        Seed of the order of the rows. None keeps the order of the collection.
+        The seed of the random row order. If None, the rows keep the order of the collection.
     npartitions : int
-        How many target partitions there are.
+        The number of target partitions.
     """
 
     together: tuple[str, ...]
@@ -65,21 +68,21 @@ class Shuffle(NamedTuple):
 
 
 class Spill(NamedTuple):
-    """The rows of one source partition, in a file.
+    """The description of a spill file, which holds the rows of one source partition.
 
-    A section holds the rows for one target partition: Arrow IPC streams, the *pieces*, and then the index of
-    the section. A section without rows is empty.
+    Each section of the file holds the rows for one target partition. A section consists of Arrow IPC streams,
+    which are called *pieces*, followed by the index of the section. A section without rows has no bytes.
 
     Attributes
     ----------
     path : str
-        The file, below the dataset's root.
+        The path of the spill file, relative to the root of the dataset.
     starts : numpy.ndarray
-        The first byte of each section, and the end of the file.
+        The byte offset of each section, followed by the size of the file.
     indexes : numpy.ndarray
-        The first byte of the index of each section.
+        The byte offset of the index of each section.
     checksums : numpy.ndarray
-        CRC-32C of the index of each section.
+        The CRC-32C of the index of each section.
     """
 
     path: str
@@ -91,8 +94,8 @@ class Spill(NamedTuple):
 def spill(run: WriteRun, table: pa.Table, index: int, count: int, shuffle: Shuffle) -> Spill:
     """Write the spill file of source partition ``index`` of ``count``, unless an earlier call has written it.
 
-    Only the first of several calls counts. If a worker is lost and the partition is computed again, it may
-    have other rows, or another order of rows. All target partitions still read the same rows.
+    If a worker is lost and the partition is computed again, the second result may have other rows, or another
+    order of rows. Only the spill file of the first call is used, so all target partitions read the same rows.
     """
     receipt = run.store.join(staged(run.run, f"rows/{index:05d}.json"))
     with suppress(FileNotFoundError):
@@ -107,7 +110,7 @@ def spill(run: WriteRun, table: pa.Table, index: int, count: int, shuffle: Shuff
 
 
 def _write_spill(run: WriteRun, table: pa.Table, index: int, count: int, shuffle: Shuffle) -> Spill:
-    """Write a spill file under a unique name."""
+    """Write the spill file of a source partition under a unique name. Return its description."""
     directories = Directories.of(table, run.partition_on)
     order, bounds, keys = _sort(directories, index, shuffle)
     batches = Batches(table.select(run.schema.names))
@@ -129,14 +132,14 @@ def _write_spill(run: WriteRun, table: pa.Table, index: int, count: int, shuffle
 
 
 def pass_bytes(partition_bytes: int) -> int:
-    """Return the bytes that one pass of a merge may read, with source partitions of this size."""
+    """Return the number of bytes that one pass of a merge may read, for source partitions of this size."""
     return max(_LEAST_PASS_BYTES, partition_bytes // 2)
 
 
 def _write_pieces(
     file: BinaryIO, schema: Schema, batches: "Batches", order: Positions, index: int, step: int
 ) -> tuple[int, pa.Table]:
-    """Write rows in pieces of at most ``step`` rows. Return their bytes, and a description of each piece."""
+    """Write rows in pieces of at most ``step`` rows. Return the total bytes, and a table of the pieces."""
     pieces = []
     for rows in batches.pieces(order):
         ids, taken = _row_ids(index, rows), batches.take(rows)
@@ -155,11 +158,11 @@ class Directories(NamedTuple):
     Attributes
     ----------
     names : list of str
-        The names; one empty name for a dataset without partition columns.
+        The names of the directories. Without partition columns, there is one directory with an empty name.
     values : pyarrow.Table
         The partition values of each directory.
     of_rows : numpy.ndarray
-        The number of the directory of each row.
+        The directory number of each row of the table.
     """
 
     names: list[str]
@@ -168,7 +171,7 @@ class Directories(NamedTuple):
 
     @classmethod
     def of(cls, table: pa.Table, partition_on: tuple[str, ...]) -> "Directories":
-        """Group the rows of a table."""
+        """Find the partition directory of each row of a table."""
         if not partition_on or not table.num_rows:
             return cls([""], table.select([]), np.zeros(table.num_rows, np.uint8))
         groups = group(table, partition_on)
@@ -181,23 +184,23 @@ class Directories(NamedTuple):
         return cls(names.tolist(), groups.values.take(pa.array(firsts)), of_rows)
 
     def counted(self, keys: Unsigned, target: int) -> pa.Table:
-        """Return the values and row counts of the directories of a section, which has the keys of `_sort`."""
+        """Return the partition values and row counts of a section's directories, given keys from `_sort`."""
         found, counts = np.unique(keys, return_counts=True)
         values = self.values.take(pa.array(found.astype(np.int64) - target * len(self.names)))
         return pa.table([*values.columns, pa.array(counts)], names=[*values.column_names, ROWS])
 
 
 def _sort(directories: Directories, index: int, shuffle: Shuffle) -> tuple[Positions, list[int], Unsigned]:
-    """Sort rows by target partition, directory, and then as the seed decides.
+    """Sort rows by target partition, then by directory, then by the sort keys that the seed gives.
 
     Returns
     -------
     order : numpy.ndarray
-        The positions of the rows in the table.
+        The positions of the sorted rows in the table.
     bounds : list of int
-        The first sorted row of each target partition, and the number of rows.
+        The position of the first sorted row of each target partition, followed by the number of rows.
     keys : numpy.ndarray
-        For each sorted row: target partition x number of directories + directory.
+        A key for each sorted row: number of the target partition x number of directories + directory number.
     """
     names, _, of_rows = directories
     row_ids = _row_ids(index, np.arange(len(of_rows)))
@@ -221,7 +224,7 @@ def _sort(directories: Directories, index: int, shuffle: Shuffle) -> tuple[Posit
 
 
 def _to_json(spill: Spill) -> bytes:
-    """Return the content of the file that describes a spill file."""
+    """Return the JSON content of the receipt, which describes a spill file."""
     _, *numbers = spill
     return json.dumps([spill.path, *(array.tolist() for array in numbers)]).encode()
 
@@ -232,12 +235,12 @@ def _from_json(receipt: bytes) -> Spill:
 
 
 def source_of(row_id: int) -> tuple[int, int]:
-    """Split a row id: return the number of the source partition, and of the row in that partition."""
+    """Split a row id into the number of the source partition and the number of the row in that partition."""
     return divmod(row_id, 1 << _ROW_BITS)
 
 
 class Batches:
-    """Takes rows of a table by position, in pieces of bounded size."""
+    """The batches of a table, from which rows are taken by position in pieces of limited size."""
 
     def __init__(self, table: pa.Table) -> None:
         self._batches = table.to_batches()
@@ -246,17 +249,18 @@ class Batches:
         self._step = self.rows_of(_PIECE_BYTES)
 
     def rows_of(self, size: int) -> int:
-        """Return the number of rows of about this size: at least one, at most those of a piece."""
+        """Return the number of rows that have about this size: at least 1 and at most 65,536."""
         return max(1, min(_PIECE_ROWS, int(size / max(1.0, self._row_bytes))))
 
     def pieces(self, rows: Positions) -> Iterator[Positions]:
-        """Cut positions into pieces that `take` can copy cheaply."""
+        """Split an array of row positions into pieces that are small enough for `take` to copy cheaply."""
         return (rows[at : at + self._step] for at in range(0, len(rows), self._step))
 
     def take(self, rows: Positions) -> pa.Table:
-        """Return the rows at these positions, in this order. Categories become their values.
+        """Return the rows at these positions, in this order. Categories are replaced by their values.
 
-        Arrow's own ``take`` concatenates all batches first, which fails beyond 2 GiB of text.
+        Arrow's ``take`` is not used, because it first concatenates all batches, which fails for more than
+        2 GiB of text.
         """
         numbers = np.searchsorted(self._bounds, rows, side="right") - 1
         order = sorting(numbers)
@@ -277,7 +281,7 @@ class Batches:
 
 
 def _to_ipc(row_ids: Numbers, table: pa.Table, schema: Schema) -> pa.Buffer:
-    """Serialize rows and their ids as an Arrow IPC stream."""
+    """Serialize rows and their row ids as an Arrow IPC stream."""
     return _to_stream(compact(table.add_column(0, ROW_ID, pa.array(row_ids)), schema))
 
 
@@ -290,7 +294,10 @@ def _to_stream(table: pa.Table) -> pa.Buffer:
 
 
 def compact(table: pa.Table, schema: Schema) -> pa.Table:
-    """Store the text of each category once. The table has the row ids, and what `Batches.take` returned."""
+    """Encode categories of text as dictionaries again, so that the text of each category is stored once.
+
+    The table has the column of row ids and the columns that `Batches.take` returned.
+    """
     columns = [
         table[item.name].combine_chunks().dictionary_encode()
         if _is_category_of_text(item.type)
@@ -305,7 +312,7 @@ def _is_category_of_text(type_: pa.DataType) -> bool:
 
 
 def _decode_categories(table: pa.Table) -> pa.Table:
-    """Replace categories by their values, because the codes of batches may differ."""
+    """Replace categories by their values, because batches may have different codes for a category."""
     columns = [
         column.cast(column.type.value_type) if pa.types.is_dictionary(column.type) else column
         for column in table.columns
@@ -314,12 +321,12 @@ def _decode_categories(table: pa.Table) -> pa.Table:
 
 
 def _row_ids(index: int, rows: Positions) -> Numbers:
-    """Return the ids of rows of source partition ``index``."""
+    """Return the row ids for rows at these positions in source partition ``index``."""
     return rows.astype(np.uint64) + np.uint64(index << _ROW_BITS)
 
 
 def sort_keys(row_ids: Numbers, seed: int | None) -> Numbers:
-    """Keys that sort the rows: distinct pseudo-random numbers, or without a seed the row ids themselves."""
+    """Return the sort keys of rows: distinct pseudo-random numbers, or the row ids if ``seed`` is None."""
     if seed is None:
         return row_ids
     key = _split_mix(np.array([seed & (1 << 64) - 1], np.uint64))
