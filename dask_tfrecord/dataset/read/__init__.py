@@ -1,1 +1,1 @@
-"""From a path to a plan, and from a plan to the tables of its partitions; no Dask."""
+"""Read a dataset without Dask: make a read plan for a path, and read the plan's partitions as tables."""

@@ -1,8 +1,9 @@
-"""Open a path for reading: find the files and the columns, then plan which partition reads what.
+"""Open a path for reading: find the files and the columns, then plan which files each partition reads.
 
-There are two ways to find the files. A directory with a snapshot is described by the snapshot. Everything
-else is listed, and a sample of the records shows the columns. Both ways give a `ReadPlan` with a partition
-for each file, and `plan` divides the files into the partitions that are read.
+There are two ways to find the files and columns. If a directory has a snapshot, the snapshot lists the files
+and columns. Otherwise, the files are listed, and the columns are inferred from a sample of the records. Both
+ways give a `ReadPlan` with a partition for each file. Then `plan` divides the files into the partitions that
+are read.
 """
 
 import os
@@ -68,7 +69,7 @@ Positions: TypeAlias = npt.NDArray[np.int64]
 
 
 def one_by_one(function: Callable[[Any], Any], arguments: Iterable[Any]) -> list[Any]:
-    """Call a function with each argument, without any parallelism: the simplest `ComputeEach`."""
+    """Call a function with each argument, one after the other: the simplest `ComputeEach`."""
     return list(map(function, arguments))
 
 
@@ -84,20 +85,20 @@ def open_dataset(
     Parameters
     ----------
     paths : str, path-like or list of these
-        A directory, a file, a glob, or a list of these.
+        A directory, a file, a glob, or a list of directories, files and globs.
     request : ReadRequest, optional
-        What is read; by default everything.
+        The data to read. By default, all data is read.
     compute_each : callable, default `one_by_one`
-        Runs tasks that look at many files or at large ones.
+        The function that runs tasks that read many files or large files.
 
     Raises
     ------
     FileNotFoundError
-        If there is nothing to read.
+        If the path has no files to read.
     CorruptRecordError
-        If a sampled record is damaged.
+        If a sampled record is damaged, or a file that the snapshot lists is missing.
     SchemaError
-        If the requested columns contradict the files.
+        If the requested columns contradict the columns of the files.
     """
     request = request or ReadRequest()
     places = as_paths(paths)
@@ -127,7 +128,7 @@ def open_dataset(
 def _discover_by_listing(
     paths: PathLike | Sequence[PathLike], request: ReadRequest, compute_each: ComputeEach
 ) -> ReadPlan:
-    """List the files, and infer the columns that the request leaves open from a sample of the records."""
+    """List the files, and infer all columns without a requested type from a sample of the records."""
     requested = request.requested
     listing = list_files(paths, request.storage_options, request.filesystem)
     listing = committed_files(listing, use_snapshot=request.use_snapshot)
@@ -183,14 +184,14 @@ def _discover_by_snapshot(
 
 
 def _whole_files(files: pa.Table) -> Partitions:
-    """Return a partition for each file."""
+    """Return `Partitions` in which each file is a partition."""
     return Partitions(files, np.arange(len(files) + 1))
 
 
 def _with_split(
     values: dict[str, pa.Array], names: pa.Array | None, request: ReadRequest
 ) -> dict[str, pa.Array]:
-    """Add the column of the chosen splits to the partition columns, or remove it for one chosen split."""
+    """Add the column ``split`` to the partition columns, or remove that column if one split is chosen."""
     requested = request.requested
     if names is None:
         return values if request.split is None else {name: values[name] for name in values if name != SPLIT}
@@ -201,7 +202,7 @@ def _with_split(
 
 
 def _of_splits(found: ReadPlan, snapshot: Snapshot, request: ReadRequest) -> ReadPlan:
-    """Choose the files of some splits of a dataset with a snapshot."""
+    """Restrict the plan for a dataset with a snapshot to the files of the requested splits."""
     store, files = found.store, found.partitions.rows
     stored = partition_columns(snapshot.file_list, snapshot.partitioning)
     known = stored[SPLIT].combine_chunks() if SPLIT in stored.column_names else None
@@ -227,10 +228,10 @@ def _of_splits(found: ReadPlan, snapshot: Snapshot, request: ReadRequest) -> Rea
 
 
 def plan(found: ReadPlan, request: ReadRequest, compute_each: ComputeEach) -> ReadPlan:
-    """Plan which partition reads which part of the files, given a plan with a partition for each file.
+    """Divide the files into partitions, given a plan with a partition for each file.
 
-    Files in which no row passes the filters are left out. The records of large files are located, so that the
-    files can be split. Small files are packed together.
+    Files in which no row can pass the filters are omitted. Record boundaries in large files are located, so
+    that these files can be split. Small files share partitions.
     """
     files = found.partitions.rows
     kept, pruned, predicate = np.arange(len(files)), np.arange(0), None
@@ -257,13 +258,13 @@ def plan(found: ReadPlan, request: ReadRequest, compute_each: ComputeEach) -> Re
         partitions=partitions,
         partition_values=values,
         filters=predicate,
-        pruned_files=_taken(files.select(INFO_SCHEMA.names), pruned),  # while they are unchanged
+        pruned_files=_taken(files.select(INFO_SCHEMA.names), pruned),  # tasks check that these are unchanged
         keys=keys,
     )
 
 
 def _taken(data: Any, positions: Positions) -> Any:
-    """Return the rows of a table or an array at these ascending or rearranged positions."""
+    """Return the rows of a table or an array at these positions, in this order."""
     if not len(positions):
         return data[:0]
     is_all = np.array_equal(positions, np.arange(len(data)))
@@ -273,7 +274,7 @@ def _taken(data: Any, positions: Positions) -> Any:
 def _blocks_of_large(
     found: ReadPlan, files: pa.Table, request: ReadRequest, blocksize: int | None, compute_each: ComputeEach
 ) -> dict[int, BlockIndex]:
-    """Return the blocks of the files that are larger than a partition, by the numbers of the files."""
+    """Map the number of each file that is larger than a partition to the blocks of the file."""
     is_described = "blocks" in files.column_names
     if blocksize is None or (is_described and request.whole_files):
         return {}
@@ -283,8 +284,8 @@ def _blocks_of_large(
     if is_described:
         columns = zip(large, infos, rows["records"].to_pylist(), read_blocks(rows), strict=True)
         known = {
-            # No other content ever gets the name of a file that this library wrote, and the checksums of the
-            # records at the blocks would reveal it. So its blocks are used even if its stamp has changed.
+            # The blocks of a part are used even if its stamp (its version in the store) has changed. The name
+            # of a part is never used for other content, and the checksums of records would reveal a change.
             at: BlockIndex(records, blocks)
             for at, file, records, blocks in columns
             if blocks and (records is not None or is_part(file.path))
@@ -300,7 +301,7 @@ def _blocks_of_large(
 def _sort_by_key(
     found: ReadPlan, kept: Positions, names: Sequence[str]
 ) -> tuple[Positions, tuple[range, ...]]:
-    """Make the files of each key adjacent. Return the positions of the files, and the range of each key."""
+    """Make the files of each key adjacent. Return the positions of the files, and a range for each key."""
     unknown = [name for name in names if name not in found.partition_values]
     if unknown:
         known = ", ".join(map(repr, found.partition_values)) or "none"
@@ -324,7 +325,7 @@ def _sample(
     request: ReadRequest,
     compute_each: ComputeEach,
 ) -> Sample:
-    """Look at a sample of the records, or at all records if ``infer="all"``."""
+    """Read a sample of the records, or read all records if ``infer="all"``."""
     record_type = request.known_record_type
     if request.infer == "sample":
         return take_sample(store, files, record_type=record_type, options=options)
@@ -332,16 +333,16 @@ def _sample(
 
 
 def _described(files: pa.Table, snapshot: Snapshot, schema: Schema) -> pa.Table:
-    """Add the columns of a snapshot that are known to describe the files.
+    """Add the columns of a snapshot's file list, such as statistics, to the list of the present files.
 
-    If a file may have changed since the snapshot was written, the statistics and the number of records could
-    leave out rows. For such a file, the number of records is null.
+    If a file may have changed since the snapshot was written, its statistics and its number of records may be
+    wrong, so that rows would be lost. For such a file, the number of records becomes null.
     """
     rows = snapshot.file_list
     records = pc.if_else(are_proven(files, rows), rows["records"], pa.scalar(None, pa.int64()))
     columns = {"bytes": rows["bytes"], "blocks": rows["blocks"], "records": records, "file_records": records}
-    # Statistics do not hold for a column that is read as another type. With different record types, a payload
-    # column may have the name of another column.
+    # Statistics are not valid for a column that is read as another type. They are also not used if the record
+    # types differ, because a payload column may then have the name of another column.
     if schema.record_type == snapshot.schema.record_type:
         same = {*snapshot.schema.fields} & {*schema.fields}
         names = {statistics_name(item.name) for item in same}

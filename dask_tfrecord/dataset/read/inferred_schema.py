@@ -1,4 +1,4 @@
-"""The columns of records that have no stored schema: inferred from a sample of the records."""
+"""Infer the columns of files without a stored schema from a sample of the records."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -17,21 +17,21 @@ from dask_tfrecord.files.options import SchemaEvidence
 from dask_tfrecord.schema.model import Field, Schema
 from dask_tfrecord.schema.storage_types import is_list
 
-# The only column of records of the type "bytes".
+# The only column of files whose record type is "bytes".
 PAYLOAD = pa.field("record", pa.binary())
 
 
 class InferredColumns(NamedTuple):
-    """The columns in the records.
+    """The columns that were inferred from a sample of the records or requested by the caller.
 
     Attributes
     ----------
     schema : Schema
-        The columns, without partition columns.
+        The columns of the records, without partition columns.
     ignored_features : frozenset of str
-        Features that have no column.
+        Features that records may have although no column reads them.
     evidence : SchemaEvidence, optional
-        What the sample showed. None if nothing was inferred.
+        The facts from the sample that error messages use. None if no schema was inferred.
     """
 
     schema: Schema
@@ -42,21 +42,21 @@ class InferredColumns(NamedTuple):
 def infer_columns(
     request: ReadRequest, partition_names: Sequence[str], take_sample: Callable[[], Sample]
 ) -> InferredColumns:
-    """Combine the requested columns with those that a sample of the records shows.
+    """Combine the requested columns with the columns that are inferred from a sample of the records.
 
     Parameters
     ----------
     request : ReadRequest
-        What the caller requests.
+        The data that the caller requests.
     partition_names : sequence of str
-        The partition columns. They are not read from the records.
+        The names of the partition columns, which are not read from the records.
     take_sample : callable
-        Reads the sample. It is not called if a whole schema and the record type are given.
+        The function that reads the sample. It is not called if a whole schema and the record type are given.
 
     Warns
     -----
     UserWarning
-        If messages are read as bytes, or if the caller seems to have mistyped a name.
+        If records that parse as messages are read as bytes, or if ``schema=`` seems to misspell a name.
 
     Raises
     ------
@@ -98,16 +98,16 @@ def infer_columns(
 
 
 def infer_schema(sample: Sample, given: Mapping[str, pa.DataType], excluded: Iterable[str] = ()) -> Schema:
-    """Return the columns that hold the sampled values; columns in ``given`` have the types in it.
+    """Infer the columns that hold the sampled values. ``given`` maps column names to given types.
 
-    A feature becomes a scalar column if no record has several values of it, else a list column. A feature
-    list becomes a list of lists. Bytes become strings if all of them are text. A feature without any value
-    gets the null type.
+    A feature becomes a list column if a sampled record has several values of the feature, else a scalar
+    column. A feature list becomes a list of lists. Bytes become strings if all sampled values are text. A
+    feature without any value becomes a column of the null type.
 
     Raises
     ------
     SchemaError
-        If no type fits all values of a column. The error names all such columns.
+        If no type fits all values of a feature. The error names all such features.
     """
     types = dict(given)
     if sample.record_type == "bytes":
@@ -141,7 +141,7 @@ def type_of(feature: FeatureSummary) -> pa.DataType:
 
 
 def _with_given_types(sample: Sample, types: Mapping[str, pa.DataType], record_type: AskedType) -> Sample:
-    """Correct the inferred record type of a sample where the given types require another one."""
+    """Correct the inferred record type of a sample if the given types require another record type."""
     nested = any(is_list(type_) and is_list(type_.value_type) for type_ in types.values())
     if sample.reason_for_bytes and sample.features and types:  # the user knows the features
         sample = replace(sample, record_type="example", reason_for_bytes="")
@@ -214,7 +214,7 @@ def _exclusion(names: Sequence[str]) -> dict[str, Any]:
 
 
 def _evidence(sample: Sample, given: Iterable[str], *, all_records: bool) -> SchemaEvidence:
-    """Return what a sample shows about the columns, for later error messages."""
+    """Return the facts about the columns in a sample that later error messages use."""
     kinds: dict[str, tuple[str, ...]] = {}
     for feature in sample.features:
         kinds[feature.name] = (*kinds.get(feature.name, ()), *feature.kinds)
@@ -224,9 +224,9 @@ def _evidence(sample: Sample, given: Iterable[str], *, all_records: bool) -> Sch
 
 
 def _check_nesting(sample: Sample, given: Mapping[str, pa.DataType]) -> None:
-    """Refuse a given type that reads the context where the sample has a feature list, or the reverse.
+    """Raise SchemaError if a given type reads the context but the feature is a feature list, or vice versa.
 
-    Such a column would be all null.
+    The column with such a type would be all null.
     """
     counts = Counter(feature.name for feature in sample.features)
     for feature in sample.features:
@@ -243,9 +243,10 @@ def _check_nesting(sample: Sample, given: Mapping[str, pa.DataType]) -> None:
 
 
 def _merged_maps(features: Sequence[FeatureSummary]) -> list[FeatureSummary]:
-    """Drop a feature without values if the other map of the records has it too, with values or as a list.
+    """Merge features that occur in both the context and the feature lists of SequenceExamples.
 
-    The maps are the context and the feature lists of a SequenceExample.
+    A feature without values is dropped if the feature of the same name in the other map has values. A context
+    feature without values is also dropped if there is a feature list of the same name.
     """
     with_values = {feature.name for feature in features if feature.kinds}
     lists = {feature.name for feature in features if feature.feature_list}

@@ -1,7 +1,7 @@
-"""The directories of TensorFlow Datasets (TFDS) and of TFX: to which split each file belongs.
+"""Find the split of each file in directories of TensorFlow Datasets (TFDS) and of TFX.
 
-TFDS describes its splits in ``dataset_info.json``, and names the files after them. TFX has a directory for
-each split, such as ``Split-train``. Types of columns are not taken from these layouts.
+TFDS describes the splits in ``dataset_info.json``, and the file names contain the name of the split. TFX has
+a directory for each split, such as ``Split-train``. Types of columns are not taken from these layouts.
 """
 
 import json
@@ -22,24 +22,24 @@ from dask_tfrecord.files.storage.paths import glob_start, name_of, parent_of, un
 from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.lazy import cached_property
 
-# The partition column with the names of the splits.
+# The name of the partition column whose values are the names of the splits.
 SPLIT = "split"
 
 # The value of ``split=`` that stands for every split, as in TFDS.
 ALL = "all"
 
-# A split, several splits, or "all". None is for callers that choose none.
+# The name of a split, the names of several splits, or "all". None if the caller does not choose a split.
 WantedSplits: TypeAlias = str | tuple[str, ...] | None
 
 _INFO = TFDS_FILES[0]
 
-# What TFDS calls files that no description says otherwise of.
+# The template of the file names of TFDS if the description of a split has no template.
 _DEFAULT_TEMPLATE = "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}"
 _DEFAULT_NAME = re.compile(r".+-(\w+)\.tfrecord-\d{5,}-of-\d{5,}")
 _FIELD = re.compile(r"\{(\w+)\}")
 _NUMBERS = {"SHARD_INDEX": r"\d{5,}", "NUM_SHARDS": r"\d{5,}", "SHARD_X_OF_Y": r"\d{5,}-of-\d{5,}"}
 
-# A directory of TFX, the last in a path.
+# Matches a path up to its last directory of a TFX split.
 _TFX = re.compile(r"(.*/|)Split-([^/]+)/")
 
 _THREADS = 16
@@ -48,18 +48,18 @@ _MOST_NAMES = 8
 
 @dataclass(frozen=True)
 class SplitDescription:
-    """What TFDS says of a split.
+    """The description of a split in the ``dataset_info.json`` of TFDS.
 
     Attributes
     ----------
     name : str
         The name of the split.
     template : str
-        The pattern of the names of its files, relative to the directory of the dataset.
+        The template of the names of the split's files, relative to the directory of the dataset.
     lengths : tuple of int
-        The number of records of each file. Empty if it is unknown.
+        The number of records of each file of the split. Empty if the numbers are unknown.
     fields : dict of str to str
-        The values of the fields of the template that are the same for all files.
+        The values of those fields of the template that are the same for all files.
     """
 
     name: str
@@ -69,12 +69,12 @@ class SplitDescription:
 
     @cached_property
     def pattern(self) -> re.Pattern[str]:
-        """Matches the names of its files."""
+        """The regular expression that matches the names of the split's files."""
         fixed = {key: re.escape(value) for key, value in self.fields.items()}
         return re.compile(_filled(self.template, {**_NUMBERS, **fixed}, re.escape))
 
     def names(self) -> list[str]:
-        """Return the names of its files that hold records; none if the template has unknown fields."""
+        """Return the names of the split's non-empty files. Empty if the template has unknown fields."""
         known = {*self.fields, *_NUMBERS}
         if not known.issuperset(_FIELD.findall(self.template)):
             return []
@@ -90,18 +90,20 @@ class SplitDescription:
 
 
 def _filled(template: str, values: dict[str, str], escape: Callable[[str], str] = str) -> str:
-    """Return a template with values in place of its fields. A field without a value matches any text."""
+    """Replace the fields of a template by values. A field without a value becomes a pattern for any text."""
     parts = _FIELD.split(template)
     return "".join(values.get(one, "[^/]*") if at % 2 else escape(one) for at, one in enumerate(parts))
 
 
 def read_descriptions(store: Store, directory: str) -> tuple[SplitDescription, ...]:
-    """Return the splits that the description of TFDS in a directory lists; none if it lists none.
+    """Return the splits that the ``dataset_info.json`` of TFDS in a directory lists.
+
+    The tuple is empty if the file does not exist or lists no splits.
 
     Raises
     ------
     TFRecordError
-        If the description is not JSON.
+        If the file is not valid JSON.
     """
     path = f"{directory}/{_INFO}"
     try:
@@ -115,7 +117,7 @@ def read_descriptions(store: Store, directory: str) -> tuple[SplitDescription, .
             advice="remove the file, or pass the data files as a glob",
         ) from None
     splits = info.get("splits") if isinstance(info, dict) else None
-    # Hugging Face's file of this name has a mapping of splits.
+    # In a Hugging Face `dataset_info.json`, "splits" is a mapping instead of a list.
     known = [one for one in splits if isinstance(one, dict)] if isinstance(splits, list) else []
     found = []
     for one in [one for one in known if isinstance(one.get("name"), str)]:
@@ -133,18 +135,18 @@ def read_descriptions(store: Store, directory: str) -> tuple[SplitDescription, .
 
 @dataclass(frozen=True)
 class FoundSplits:
-    """The splits of listed files.
+    """The splits to which listed files belong.
 
     Attributes
     ----------
     listing : Listing
-        The files.
+        The listed files.
     names : list of str or None
-        For each file, its split. None for a file of no split.
+        The split of each file. An element is None if the file belongs to no split.
     roots : list of str or None
-        For each file, the directory of its dataset. None for a file of no split.
+        The directory of the dataset of each file. An element is None if the file belongs to no dataset.
     missing : dict of str to str
-        For a split, the first file that a description lists and that does not exist.
+        Map the name of a split to its first file that a description lists but that does not exist.
     """
 
     listing: Listing
@@ -174,7 +176,7 @@ class FoundSplits:
                 raise self._mixture(counts)
 
     def check_complete(self, chosen: Iterable[str | None]) -> None:
-        """Raise CorruptRecordError if files of a split are missing."""
+        """Raise CorruptRecordError if files of a chosen split are missing."""
         for name in chosen:
             if name in self.missing:
                 glob = self._glob(name)
@@ -186,7 +188,7 @@ class FoundSplits:
 
     @property
     def _groups(self) -> list[slice]:
-        """The files of each path that the caller passed."""
+        """A slice of the listed files for each path that the caller passed."""
         return [slice(*edges) for edges in pairwise(accumulate(self.listing.counts, initial=0))]
 
     def _mixture(self, counts: Counter[str | None]) -> TFRecordError:
@@ -206,7 +208,7 @@ class FoundSplits:
         )
 
     def _glob(self, name: str) -> str | None:
-        """Return a glob that matches the files of one split only."""
+        """Return a glob that matches only the files of one split, or None if no such glob is found."""
         paths = self.listing.paths
         own = {path for path, split in zip(paths, self.names, strict=True) if split == name}
         if not own:
@@ -220,12 +222,12 @@ class FoundSplits:
 
 
 def find_splits(listing: Listing) -> FoundSplits | None:
-    """Find the splits of listed files; None if no directory has the layout of TFDS or TFX.
+    """Find the splits of listed files. Return None if no directory has the layout of TFDS or TFX.
 
     Raises
     ------
     TFRecordError
-        If the description of a dataset is not JSON.
+        If the description of a dataset is not valid JSON.
     """
     store, paths = listing.store, list(map(unquoted_path, listing.paths))
     described = listing.described | _described_by_names(store, listing, paths)
@@ -249,7 +251,7 @@ def find_splits(listing: Listing) -> FoundSplits | None:
 def _split_of(
     path: str, descriptions: dict[str, tuple[SplitDescription, ...]]
 ) -> tuple[str | None, str | None]:
-    """Return the split of a file, and the directory of its dataset."""
+    """Return the split of a file and the directory of the file's dataset. Both may be None."""
     directory = parent_of(path)
     while directory and directory not in descriptions:
         directory = parent_of(directory)
@@ -266,9 +268,10 @@ def _split_of(
 
 
 def _described_by_names(store: Store, listing: Listing, paths: Sequence[str]) -> frozenset[str]:
-    """Return the directories whose files are named after several splits, and that TFDS describes.
+    """Return the directories with a description of TFDS among those whose file names hold several splits.
 
-    A glob does not list the descriptions. A directory has shown whether it holds one.
+    This is needed for globs and lists of files, which do not list the files of descriptions. The listing of a
+    directory already includes these files.
     """
     if listing.base:
         return frozenset()
@@ -278,13 +281,13 @@ def _described_by_names(store: Store, listing: Listing, paths: Sequence[str]) ->
             continue
         if match := _DEFAULT_NAME.fullmatch(name_of(path)):
             splits.setdefault(parent_of(path), set()).add(match[1])
-    # One split of each of several versions is a mixture, too.
+    # Files of one split from several versions of a dataset are also a mixture.
     suspicious = [one for one in splits if len(splits[one]) > 1 or len(splits) > 1]
     return described_directories(store, suspicious)
 
 
 def described_directories(store: Store, directories: Iterable[str]) -> frozenset[str]:
-    """Return those of the directories that TFDS describes."""
+    """Return those of the directories that hold a description of TFDS, such as ``dataset_info.json``."""
 
     def is_described(directory: str) -> bool:
         return any(store.fs.exists(f"{directory}/{name}") for name in TFDS_FILES)
@@ -298,32 +301,33 @@ def described_directories(store: Store, directories: Iterable[str]) -> frozenset
 def choose_files(
     listing: Listing, known: pa.Array | None, wanted: WantedSplits
 ) -> tuple[pa.Array, pa.Array | None]:
-    """Choose the files of some splits.
+    """Choose the files of the wanted splits.
 
     Parameters
     ----------
     listing : Listing
-        The files.
+        The listed files.
     known : pyarrow.Array, optional
-        The values of the partition column ``split``, one for each file. Without it, the layout of the
-        directories shows the splits.
+        The value of the partition column ``split`` for each file. If None, the splits are found from the
+        layout of the directories.
     wanted : str or tuple of str, optional
-        A split, several splits, or "all". None chooses all files, if they are of one split.
+        The name of a split, the names of several splits, or "all". If None, all files are chosen, and an
+        error is raised if the layout shows several splits.
 
     Returns
     -------
     mask : pyarrow.Array
-        For each file, True if it is chosen.
+        An element for each file, which is True if the file is chosen.
     names : pyarrow.Array or None
-        For each chosen file, its split; None for one split.
+        The split of each chosen file. None if ``wanted`` is None or names one split.
 
     Raises
     ------
     TFRecordError
-        If one path leads to several datasets, or to several splits of which ``wanted`` names none, or if
-        ``wanted`` names an unknown split.
+        If one path leads to several datasets, if ``wanted`` is None and one path leads to several splits, or
+        if ``wanted`` names an unknown split.
     CorruptRecordError
-        If a file that the description of a dataset lists is missing.
+        If a file of a chosen split is missing, although the description of the dataset lists the file.
     """
     found = find_splits(listing)
     if found is not None:

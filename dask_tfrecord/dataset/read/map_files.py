@@ -1,4 +1,4 @@
-"""Run a function on all parts of many files, in tasks of about the same size, and merge the results."""
+"""Run a function on all splits of many files, in tasks of about the same size, and merge the results."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -17,7 +17,7 @@ from dask_tfrecord.files.storage.listing import column_paths, distinct, table_in
 from dask_tfrecord.files.storage.redaction import redact_errors
 from dask_tfrecord.files.storage.store import Store
 
-# Stored bytes that one task reads.
+# The number of stored bytes that one task reads.
 TASK_BYTES = 1 << 26
 
 Result = TypeVar("Result")
@@ -33,27 +33,27 @@ def merge_by_file(
 ) -> list[Result]:
     """Call a function with every split of the files, and merge the results of each file.
 
-    Large uncompressed files are split, and small files share a task.
+    Large uncompressed files are split, and several small files are read in one task.
 
     Parameters
     ----------
     function : callable
-        Reads a split.
+        The function that reads a split and returns a result.
     merge : callable
-        Merges the results of two splits of a file, of which the second follows the first.
+        The function that merges the results of two adjacent splits of a file.
     store : Store
-        The place of the files.
+        The store that holds the files.
     files : pyarrow.Table
-        The file list. A file that is listed twice is read once.
+        The file list. A file that is listed twice is read only once.
     options : ReadOptions
-        How the files are read.
+        The options of the file reader.
     compute_each : callable
-        Runs the tasks.
+        The function that runs the tasks.
 
     Returns
     -------
     list
-        A result for each file.
+        The merged result of each file.
     """
     once = distinct(files)
     large = np.flatnonzero(pc.fill_null(once["size"], 0).to_numpy() > TASK_BYTES)

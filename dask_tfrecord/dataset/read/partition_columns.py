@@ -1,4 +1,4 @@
-"""The partition columns of a dataset: their values for each file, from directory names or from a snapshot."""
+"""Find the values of partition columns for each file, from directory names or from a snapshot."""
 
 from collections.abc import Mapping, Sequence
 
@@ -18,15 +18,15 @@ from dask_tfrecord.schema.storage_values import MisfitError
 
 
 def values_from_directories(listing: Listing, requested: RequestedColumns) -> dict[str, pa.Array]:
-    """Return the partition columns of listed files: for each column, a value per file.
+    """Parse the partition columns of listed files. Map the name of each column to its value in each file.
 
-    If the user requested one directory, only the names of the directories below it are parsed. For files,
-    lists and globs, the names of all directories in each path are parsed.
+    If the user requested one directory, only the names of directories below this directory are parsed. For
+    files, lists and globs, the names of all directories in each path are parsed.
 
     Raises
     ------
     SchemaError
-        If a value does not fit the given type, or if a type is given for a partition column that no path has.
+        If a value does not fit the given type, or if ``hive=`` gives a type for a column that no path has.
     """
     if not requested.hive:
         return {}
@@ -52,12 +52,14 @@ def values_from_directories(listing: Listing, requested: RequestedColumns) -> di
 
 
 def values_from_snapshot(snapshot: Snapshot, schema: Schema) -> dict[str, pa.Array]:
-    """Return the partition columns of a snapshot that are in the schema: for each column, a value per file.
+    """Return the values of the partition columns of a snapshot. Columns outside the schema are omitted.
+
+    The result maps the name of each column to its value in each file.
 
     Raises
     ------
     SchemaError
-        If the values do not fit the type in the schema.
+        If the values of a partition column do not fit the column's type in the schema.
     """
     types = {item.name: value_type(item.type) for item in schema.fields}
     columns = {}
@@ -78,7 +80,7 @@ def values_from_snapshot(snapshot: Snapshot, schema: Schema) -> dict[str, pa.Arr
 
 
 def partition_fields(values: Mapping[str, pa.Array], requested: RequestedColumns) -> tuple[Field, ...]:
-    """Return the fields of partition columns."""
+    """Return a `Field` for each partition column, with the requested type or the type of its values."""
     types = [(name, requested.partition_type(name) or column.type) for name, column in values.items()]
     return Schema.from_arrow(pa.schema(types)).fields if types else ()
 
@@ -86,7 +88,7 @@ def partition_fields(values: Mapping[str, pa.Array], requested: RequestedColumns
 def with_partition_columns(
     schema: Schema, partitioning: Sequence[Field], requested: RequestedColumns
 ) -> Schema:
-    """Add the partition columns at the end, or put all columns in the order of a whole schema."""
+    """Append the partition columns to a schema. If a whole schema is given, use the order of its columns."""
     columns = Schema((*schema.fields, *partitioning), schema.record_type)
     if not requested.is_whole_schema:
         return columns
@@ -95,7 +97,7 @@ def with_partition_columns(
 
 
 def feature_clash(name: str) -> SchemaError:
-    """Return the error for a partition column that is also a feature, if the user has not chosen one."""
+    """Return the exception for a name of both a partition column and a feature, if the user chose neither."""
     one_split = Remedy("split", "train", "read this split, or another one, without a column for it")
     return SchemaError(
         f"both a feature of the records and a partition column ({name}=...) have this name",
@@ -109,7 +111,7 @@ def feature_clash(name: str) -> SchemaError:
 
 
 def payload_clash(name: str) -> SchemaError:
-    """Return the error for a partition column that has the name of the payload column."""
+    """Return the exception for a partition column that has the same name as the payload column."""
     return SchemaError(
         f"both the payload column and a partition column ({name}=...) have this name",
         feature=name,

@@ -12,7 +12,7 @@ from dask_tfrecord.files.entry import Block
 from dask_tfrecord.files.splits import BLOCK_TYPE, BlockIndex, Partitions, cut
 from dask_tfrecord.files.storage.listing import with_column
 
-# At most this many files share a partition, since opening a file takes time, too.
+# The maximum number of files in a partition. There is a limit because opening each file takes time.
 _MOST_FILES = 256
 
 
@@ -28,23 +28,24 @@ def plan_partitions(
     Parameters
     ----------
     files : pyarrow.Table
-        The file list. The column ``records``, if there is one, is the
-        number of records of each file, null if unknown. The splits of a file get its other columns, too.
+        The file list. The optional column ``records`` is the number of records of each file, or null if the
+        number is unknown. The values of all other columns are repeated for each split of a file.
     blocks : mapping of int to BlockIndex, optional
-        What is known of files, by their numbers. A file that is larger than a partition is split if its
-        blocks are known.
+        Map the number of a file to its known blocks. A file that is larger than a partition is split only if
+        its blocks are known.
     values : mapping of str to pyarrow.Array, optional
-        The partition columns: a value for each file. Only files with the same values share a partition.
+        Map the name of each partition column to its value in each file. Only files with the same values share
+        a partition.
     blocksize : int or None
-        The maximum number of stored bytes of a partition, if the blocks allow it. None makes a partition of
-        each file.
+        The maximum number of stored bytes of a partition. A partition may be larger if its file cannot be
+        split. If None, each file becomes a partition.
 
     Returns
     -------
     Partitions
         The splits of each partition. There is at least one partition.
     dict of str to pyarrow.Array
-        The partition columns: a value for each partition.
+        Map the name of each partition column to its value in each partition.
     """
     columns = dict(values or {})
     if "records" not in files.column_names:
@@ -55,7 +56,7 @@ def plan_partitions(
         sizes = pc.fill_null(files["size"], 0).take(pa.array([*blocks])).to_pylist()
         ranges = {at: cut(size, blocks[at], blocksize) for at, size in zip(blocks, sizes, strict=True)}
         ranges = {at: of_file for at, of_file in ranges.items() if len(of_file) > 1}
-    if ranges:  # such a file fills a partition, so it shares none
+    if ranges:  # a file that is split shares no partition with other files
         counts = np.ones(len(files), np.int64)
         counts[[*ranges]] = [len(of_file) for of_file in ranges.values()]
         firsts, file_of = np.cumsum(counts) - counts, np.repeat(file_of, counts)
@@ -72,7 +73,7 @@ def plan_partitions(
 
 
 def _with_ranges(rows: pa.Table, ranges: Mapping[int, tuple[Block, Block | None, int | None]]) -> pa.Table:
-    """Add ``start`` and ``stop`` to rows of `Partitions` of which some, by number, are ranges of files."""
+    """Add the columns ``start`` and ``stop`` to rows of `Partitions`, given the ranges of some rows."""
     records = rows["records"].to_pylist()
     starts: list[Block | None] = [None] * len(rows)
     stops = list(starts)
@@ -85,14 +86,14 @@ def _with_ranges(rows: pa.Table, ranges: Mapping[int, tuple[Block, Block | None,
 
 
 def _packed(files: pa.Table, values: Mapping[str, pa.Array], blocksize: int | None) -> npt.NDArray[np.int64]:
-    """Return the first file of each partition, as if no file was split."""
+    """Return the number of the first file of each partition, before large files are split."""
     if blocksize is None:
         return np.arange(len(files))
     is_other = np.zeros(len(files), bool)  # the partition values differ from those of the file before
     for column in values.values():
         codes = comparable(column).dictionary_encode(null_encoding="encode").indices.to_numpy()
         is_other[1:] |= codes[1:] != codes[:-1]
-    # The bytes that each file takes of a partition: all, if its size is unknown.
+    # The bytes of `blocksize` that each file uses. A file of unknown size uses all bytes of a partition.
     weights = np.maximum(pc.fill_null(files["size"], blocksize).to_numpy(), -(-blocksize // _MOST_FILES))
     starts, size = [], 0
     for number, (weight, is_first) in enumerate(zip(weights.tolist(), is_other.tolist(), strict=True)):

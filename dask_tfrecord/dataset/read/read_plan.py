@@ -1,4 +1,7 @@
-"""The plan of a read: which files, which columns, and which partition reads what. It travels in the graph."""
+"""The plan of a read: the files, the columns, and the splits that each partition reads.
+
+A read plan is part of the Dask graph.
+"""
 
 import hashlib
 from collections.abc import Callable, Iterable
@@ -32,44 +35,46 @@ from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.lazy import cached_property
 from dask_tfrecord.schema.model import Field, Schema
 
-# The numbers of splits.
+# The numbers of some splits, as an array or as a slice.
 Numbers: TypeAlias = npt.NDArray[np.int64] | slice
 
 
 @dataclass(frozen=True, repr=False)
 class ReadPlan:
-    """The files to read, their columns, and their division into partitions.
+    """The files to read, the columns to read, and the division of the files into partitions.
 
     Attributes
     ----------
     store : Store
-        The place of the files.
+        The store that holds the files.
     partitions : Partitions
-        The parts of files that each partition reads. There is at least one partition, which may be empty.
-        With a snapshot, ``bytes``, ``file_records`` and the statistics of each file are among the columns:
-        ``file_records`` is the number of records of the whole file, null if nothing proves that the snapshot
-        describes the present content.
+        The splits of files that each partition reads. There is at least one partition, which may be empty. If
+        the dataset has a snapshot, the columns include ``bytes``, ``file_records`` and the statistics of each
+        file. ``file_records`` is the number of records of the whole file, or null if nothing proves that the
+        snapshot describes the present content of the file.
     schema : Schema
-        All columns.
+        All columns, including partition columns.
     options : ReadOptions
-        How the files are read.
+        The options of the file reader.
     partition_values : dict of str to pyarrow.Array
-        The partition columns: a value for each partition.
+        Map the name of each partition column to its value in each partition.
     filters : Predicate, optional
-        The condition that each row of the result meets. Files without any such row are in no partition.
+        The condition that each row of the result meets. A file in which no row can meet the condition belongs
+        to no partition.
     refused_features : frozenset of str
-        Partition columns that must not be features: the user has not chosen which of the two to read.
+        Names of partition columns. A feature with one of these names raises an error, because the user has
+        not chosen between the feature and the partition column.
     pruned_files : pyarrow.Table
-        The list of the files that are in no partition only because of the statistics in a snapshot.
+        The list of the files that belong to no partition only because of the statistics in a snapshot.
     ignored_features : frozenset of str
-        Features that records may have though no column reads them.
+        Features that records may have although no column reads them.
     index : tuple of (str, str or None)
-        The columns that were the index of the written DataFrame, with the names of its levels.
+        The columns that were the index of the written DataFrame, each with the name of its index level.
     keys : tuple of range, optional
         The numbers of the partitions of each key, if a task reads all rows of one key. None if a task reads
         one partition.
     version : int, optional
-        The number of the snapshot. None without a snapshot.
+        The number of the snapshot. None if no snapshot is used.
     """
 
     store: Store
@@ -87,7 +92,7 @@ class ReadPlan:
 
     @property
     def summary(self) -> str:
-        """The files, rows and bytes that are read, and the partitions, in one line."""
+        """A line of text with the numbers of files, rows, bytes and partitions that are read."""
         rows = self.partitions.rows
         sizes, counts = distinct(rows)["size"], rows["records"]
         parts = [f"{len(sizes):,} files"]
@@ -101,16 +106,16 @@ class ReadPlan:
 
     @property
     def npartitions(self) -> int:
-        """The number of partitions."""
+        """The number of partitions of the read plan."""
         return len(self.partitions)
 
     def with_origin_columns(self) -> Self:
-        """Return the dataset with the path column and the offset column that the options name, at the end.
+        """Return the plan with the path column and the offset column that the options name as last columns.
 
         Raises
         ------
         SchemaError
-            If another column has the same name.
+            If another column has the name of the path column or of the offset column.
         """
         names = self.options.origin_columns
         clash = [name for at, name in enumerate(names) if name in (*self.schema.names, *names[:at])]
@@ -123,19 +128,19 @@ class ReadPlan:
     # -- Partitions ------------------------------------------------------------------------------------------
 
     def partition(self, index: int, schema: Schema, predicate: Predicate | None = None) -> Partition:
-        """Return what the task of a partition reads. The parameters are those of `partitioner`."""
+        """Return the `Partition` that the task of partition ``index`` reads. See `partitioner`."""
         return self.partitioner(schema, predicate)(index)
 
     def partitioner(self, schema: Schema, predicate: Predicate | None = None) -> Callable[[int], Partition]:
-        """Return the function that returns what the task of a partition reads.
+        """Return a function that maps the number of a partition to the `Partition` that its task reads.
 
         Parameters
         ----------
         schema : Schema
-            Some columns of the dataset.
+            The columns to read, which may be some of the columns of the dataset.
         predicate : Predicate, optional
-            The condition of a filter that Dask applies after the read. Files are left out if it is true for
-            none of their rows. The rows of the other files are not filtered.
+            The condition of a filter that Dask applies after the read. Splits in which no row can meet the
+            condition are omitted. The rows of the other splits are not filtered by this condition.
         """
         filter_names = sorted(self.filters.columns() - set(schema.names)) if self.filters is not None else []
         filter_fields = self.schema.select(filter_names).fields
@@ -171,7 +176,7 @@ class ReadPlan:
         return partition
 
     def with_file_checks(self, partition: Partition, indices: Iterable[int]) -> Partition:
-        """Let the task of a partition check the files of all partitions that are not in ``indices``."""
+        """Make the task of a partition also check the files of the partitions outside ``indices``."""
         is_other = np.ones(self.npartitions, bool)
         is_other[list(indices)] = False
         others = self._file_list(self._splits_of(is_other))
@@ -184,12 +189,13 @@ class ReadPlan:
         Returns
         -------
         bool
-            False if this is unknown, for example because the optimizer runs where the store is unreachable.
+            False if it is unknown whether the files changed. For example, the store may be unreachable where
+            the optimizer runs.
 
         Raises
         ------
         FileChangedError
-            If a file changed.
+            If a file changed since it was listed.
         """
         try:
             is_wanted = np.zeros(self.npartitions, bool)
@@ -198,7 +204,7 @@ class ReadPlan:
             check_unchanged(self.store, pa.concat_tables([files, self.pruned_files]))
         except FileChangedError:
             raise
-        except Exception:  # the store failed; the tasks report that when they read the files
+        except Exception:  # the store failed; the tasks report the failure when they read the files
             return False
         return True
 
@@ -207,17 +213,17 @@ class ReadPlan:
         return np.flatnonzero(np.repeat(partitions, self.partitions.counts))
 
     def _file_list(self, splits: npt.NDArray[np.int64]) -> pa.Table:
-        """Return the files of some splits, without what a snapshot says of the files."""
+        """Return the file list of some splits, without the columns that come from a snapshot."""
         return self.partitions.rows.select(INFO_SCHEMA.names).take(pa.array(splits, pa.int64()))
 
     def _allowed_features(self, schema: Schema) -> tuple[FeatureKey, ...] | None:
-        """Return all features that records may have; None if any other feature is ignored."""
+        """Return all features that records may have, or None if features without a column are ignored."""
         reads_all = set(schema.names) == set(self.schema.names) and self.schema.record_type != "bytes"
         if not reads_all or self.options.extra == "ignore":
             return None
         not_stored = {*self.partition_values, *self.options.origin_columns}
         features = [item.column.feature for item in self.schema.fields if item.name not in not_stored]
-        if self.is_described and not features:  # the snapshot's writer has checked that records hold none
+        if self.is_described and not features:  # the snapshot's writer checked that there are no features
             return None
         names = (self.partition_values.keys() - self.refused_features) | self.ignored_features
         return (*features, *((name, is_list) for name in sorted(names) for is_list in (False, True)))
@@ -226,15 +232,15 @@ class ReadPlan:
 
     @cached_property
     def is_described(self) -> bool:
-        """True if a snapshot describes the present content of some file."""
+        """True if a snapshot describes the present content of at least one file."""
         rows = self.partitions.rows
         return "file_records" in rows.column_names and rows["file_records"].null_count < len(rows)
 
     @cached_property
     def entries(self) -> dict[str, FileEntry]:
-        """The entries of the files that a snapshot describes, by the path in the store.
+        """Map the path in the store of each file that a snapshot describes to the entry of the file.
 
-        The entries have no blocks and no partition values.
+        The file entries have no blocks and no partition values.
         """
         if not self.is_described:
             return {}
@@ -249,13 +255,13 @@ class ReadPlan:
         }
 
     def without_statistics(self) -> Self:
-        """Return the dataset without the statistics of files, which only predicates need."""
+        """Return the plan without the statistics of files, which only predicates need."""
         rows = self.partitions.rows
         names = [name for name in rows.column_names if not name.startswith(STATISTICS)]
         return replace(self, partitions=Partitions(rows.select(names), self.partitions.starts))
 
     def can_prune(self, predicate: Predicate) -> bool:
-        """Return True if files may be left out, since something is known about the predicate's columns."""
+        """Return True if files may be omitted, because the predicate's columns have values or statistics."""
         columns = predicate.columns()
         return bool(columns and self.is_described) or not columns.isdisjoint(self.partition_values)
 
@@ -272,12 +278,12 @@ class ReadPlan:
         return possible_outcomes(predicate, ranges)
 
     def _value_of_splits(self, name: str) -> pa.Array:
-        """Return the values of a partition column: a value for each split."""
+        """Return the value of a partition column in each split."""
         partition_of = np.repeat(np.arange(self.npartitions), self.partitions.counts)
         return self.partition_values[name].take(pa.array(partition_of))
 
     def __getstate__(self) -> dict[str, Any]:
-        """Pickle without what was computed of the fields."""
+        """Return the fields for pickling, without cached properties."""
         return {item.name: vars(self)[item.name] for item in fields(self)}
 
     def _needed_splits(
@@ -288,11 +294,12 @@ class ReadPlan:
         Returns
         -------
         tuple of Split
-            The splits.
+            The needed splits.
         slice or numpy.ndarray
-            Their numbers in the partition.
+            The numbers of the needed splits within the partition.
         tuple of (int, int), optional
-            Their row numbers. None if no split before them is left out, or if the numbers are unknown.
+            The range of row numbers of each needed split. None if the needed splits are the first splits of
+            the partition, or if the row numbers are unknown.
         """
         splits = self.partitions[index]
         if outcomes is None:
@@ -307,9 +314,9 @@ class ReadPlan:
         return tuple(splits[at] for at in needed.tolist()), needed, ranges
 
     def _pruned(self, index: int, needed: Numbers, outcomes: Outcomes | None) -> pa.Table | None:
-        """Return the files that are left out only because of statistics, which the task checks.
+        """Return the files that are omitted only because of statistics. The task checks them for changes.
 
-        ``outcomes`` are the outcomes of the predicate without the statistics.
+        ``outcomes`` are the possible outcomes of the predicate without the statistics.
         """
         found = [self.pruned_files] if index == 0 and len(self.pruned_files) else []  # one task checks them
         if outcomes is not None:
@@ -320,35 +327,35 @@ class ReadPlan:
         return pa.concat_tables(found) if found else None
 
     def _rows(self, index: int) -> slice:
-        """Return the numbers of the splits of a partition."""
+        """Return the numbers of the splits of a partition as a slice."""
         starts = self.partitions.starts
         return slice(int(starts[index]), int(starts[index + 1]))
 
     @cached_property
     def _passes_filters(self) -> npt.NDArray[np.bool_]:
-        """For each split, True if it is known that the filters are true for all rows."""
+        """An array with an element for each split: True if all rows are known to pass the filters."""
         if self.filters is None:
             return np.ones(len(self.partitions.rows), bool)
         return self.outcomes(self.filters).only_true
 
-    # -- What is known without a read ------------------------------------------------------------------------
+    # -- Facts that are known without reading ----------------------------------------------------------------
 
     def count(self, index: int) -> int | None:
-        """Return the number of rows of a partition; None if it is unknown."""
+        """Return the number of rows of a partition, or None if the number is unknown."""
         counts = self._split_counts[self._rows(index)]
         return None if (counts < 0).any() else int(counts.sum())
 
     @cached_property
     def _split_counts(self) -> npt.NDArray[np.int64]:
-        """The number of rows of each split after the filters; -1 if it is unknown."""
+        """The number of rows of each split that pass the filters, or -1 if the number is unknown."""
         counts = pc.fill_null(self.partitions.rows["records"], -1).to_numpy()
-        # An unknown number of damaged records is skipped.
+        # If damaged records are skipped, the number of rows is unknown.
         is_known = np.zeros_like(counts, bool) if self.options.damage.skips else self._passes_filters
         return np.where(is_known, counts, -1)
 
     @property
     def non_null_columns(self) -> set[str]:
-        """The columns that are known to have no nulls."""
+        """The names of the columns that are known to have no nulls."""
         names = {name for name, column in self.partition_values.items() if not column.null_count}
         names |= set(self.options.origin_columns)
         rows = self.partitions.rows
@@ -363,8 +370,8 @@ class ReadPlan:
         Returns
         -------
         tuple or None
-            None unless it is known that every value of a partition is greater than all values of the
-            partition before it, and that the column has no nulls.
+            The divisions. None unless every value of a partition is known to be greater than all values of
+            the partition before it, and the column is known to have no nulls.
         """
         [item] = self.schema.select([name]).fields
         if not _is_ordered_by_value(item) or not is_comparable(item.type) or has_nan(item.type):
@@ -381,7 +388,7 @@ class ReadPlan:
         return (*(value for _, value in least), greatest[-1][1])
 
     def _bounds(self, item: Field) -> list[list[Any]] | None:
-        """Return the minima and the maxima of a column in the splits; None if unknown or if it has nulls."""
+        """Return the minima and maxima of a column in each split. None if unknown or if there are nulls."""
         if item.name in self.partition_values:
             values = self._value_of_splits(item.name)
             return None if values.null_count else [values.to_pylist()] * 2
@@ -422,7 +429,7 @@ def _has_no_nulls(rows: pa.Table, name: str) -> bool:
 
 
 def _is_ordered_by_value(item: Field) -> bool:
-    """Return True if pandas sorts a column by its values. It sorts categories by their position."""
+    """Return True if pandas sorts a column by value. Categories must then be in ascending order."""
     if not pa.types.is_dictionary(item.type):
         return True
     if item.categories is None:

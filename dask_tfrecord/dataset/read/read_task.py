@@ -1,4 +1,4 @@
-"""What one task reads, and the reading of it."""
+"""Read one partition in a task: decode the records of its splits, and filter the rows."""
 
 import logging
 from collections.abc import Generator, Iterator
@@ -26,38 +26,39 @@ from dask_tfrecord.schema.storage_values import load
 
 logger = logging.getLogger(__name__)
 
-# Ranges of row numbers, each from its first row up to the row after its last one.
+# Ranges of row numbers. Each range is the number of its first row, and the number after its last row.
 RowRanges: TypeAlias = tuple[tuple[int, int], ...]
 
 
 @dataclass(frozen=True, repr=False)
 class Partition:
-    """What one task reads.
+    """The part of a read plan that one task reads.
 
     Attributes
     ----------
     store : Store
-        The place of the files.
+        The store that holds the files.
     splits : tuple of Split
-        The parts of files to read, in the order of their rows. Empty if there is nothing to read.
+        The splits of files to read, in the order of their rows. Empty if there is nothing to read.
     schema : Schema
-        The columns of the result, in their order.
+        The columns of the result, in the order of the result.
     options : ReadOptions
-        How the files are read.
+        The options of the file reader.
     partition_values : dict of str to pyarrow.Array
-        The partition columns: the one value that all rows have.
+        Map the name of each partition column to an array with the one value that all rows have.
     filters : Predicate, optional
-        The condition that each row of the result meets. None keeps all rows.
+        The condition that each row of the result meets. If None, all rows are returned.
     filter_fields : tuple of Field
-        Columns that `filters` needs and that are not in `schema`.
+        The columns that `filters` needs but that are not in `schema`.
     row_ranges : tuple of (int, int), optional
-        The row numbers of `splits` within the partition. None if no split of the partition is left out.
+        The range of row numbers within the partition for each element of `splits`. None if the row numbers
+        are unknown or are consecutive from 0.
     allowed_features : tuple of (str, bool), optional
-        All features that records may have, each with True for a feature list. Another feature is an error.
-        None allows every feature.
+        The features that records may have, each with True for a feature list. Any other feature is an error.
+        If None, every feature is allowed.
     pruned_files : pyarrow.Table, optional
-        The list of the files that are left out because of the statistics in a snapshot. The task checks that
-        these files are unchanged, since otherwise the statistics prove nothing.
+        The list of the files that are omitted because of the statistics in a snapshot. The task checks that
+        these files are unchanged, because the statistics of a changed file prove nothing.
     """
 
     store: Store
@@ -76,30 +77,30 @@ class Partition:
 
     @property
     def file_names(self) -> str:
-        """The names of the files, for messages."""
+        """The paths of the files that the partition reads, as one text for messages."""
         return ", ".join(dict.fromkeys(self.store.public(split.file.path) for split in self.splits))
 
     def read(self, warn: Warn = warn_here) -> pa.Table:
-        """Read the rows that pass the filters.
+        """Read the rows of the partition that pass the filters.
 
         Parameters
         ----------
         warn : callable
-            Called with a text for each file of which damaged records were skipped.
+            A function that is called with a warning text for each file in which damaged records were skipped.
 
         Returns
         -------
         pyarrow.Table
-            The columns of `schema`.
+            The rows that pass the filters, with the columns of `schema`.
 
         Raises
         ------
         CorruptRecordError
-            For damage, unless the options skip it.
+            If a record is damaged, unless the options skip damaged records.
         FileChangedError
             If a file changed after it was listed.
         SchemaError
-            For a value that does not fit its column, or a feature that is not allowed.
+            If a value does not fit its column, or a record has a feature that is not allowed.
         """
         counted = [split.file for split in self.splits if self._count(split) is not None]
         for files in (self.pruned_files, counted):
@@ -112,9 +113,9 @@ class Partition:
         return pa.concat_tables(tables or [pa.Table.from_batches([self.schema.no_rows()])])
 
     def stream(self, warn: Warn = warn_here) -> Generator[pa.Table, None, None]:
-        """Yield the rows that `read` returns, in tables of a few MiB that are read one after the other.
+        """Yield the rows that `read` returns in tables of a few MiB. Each table is read when it is needed.
 
-        What is not consumed is not read. Errors are those of `read`.
+        If the caller stops early, the remaining records are not read. Raise the same errors as `read`.
         """
         if not self._stored_columns.fields:
             yield self.read(warn)
@@ -126,7 +127,7 @@ class Partition:
                 for table in self._decode_stepwise(split, losses):
                     losses.rows += table.num_rows
                     yield self._filter(self._with_partition_values(table))
-        except GeneratorExit:  # the caller has enough rows, which must not hide the damage between them
+        except GeneratorExit:  # the caller stops early, but is still warned of damage in the records read
             losses.report(warn)
             raise
         losses.finish(warn)
@@ -137,7 +138,7 @@ class Partition:
         return table.filter(self.filters.mask(table)).select(self.schema.names)
 
     def _read_split(self, split: Split, losses: Losses) -> pa.Table:
-        """Read the columns of `schema` and `filter_fields`."""
+        """Read the rows of a split, with the columns of `schema` and `filter_fields`, without filtering."""
         count = self._count(split)
         if count is None:
             with self._explained_errors(split):
@@ -171,12 +172,12 @@ class Partition:
 
     @cached_property
     def _stored_columns(self) -> Schema:
-        """The columns that are decoded from the records."""
+        """The columns whose values are decoded from the records: all columns but partition columns."""
         columns = self._all_columns
         return columns.select(name for name in columns.names if name not in self.partition_values)
 
     def _count(self, split: Split) -> int | None:
-        """Return the number of rows of a split that need not be read; None if its records must be read."""
+        """Return the row count of a split if its records need not be read, else None."""
         must_check = self.allowed_features is not None or self.options.damage.skips
         return None if must_check or self._stored_columns.fields else split.records
 
@@ -196,7 +197,7 @@ class Partition:
 
     @contextmanager
     def _explained_errors(self, split: Split) -> Iterator[None]:
-        """Name the mistake that an error of a column shows, such as a file with other types."""
+        """Replace a SchemaError in the block by an error that explains the cause, such as other types."""
         schema = self._stored_columns
         try:
             yield

@@ -1,4 +1,4 @@
-"""What a caller asks to read: the keywords of `read_tfrecord` that decide which data is read."""
+"""The keywords of `read_tfrecord` that decide which data is read, as one object."""
 
 import re
 from collections.abc import Iterable
@@ -25,29 +25,29 @@ Infer = Literal["sample", "all"]
 
 @dataclass(frozen=True)
 class ReadRequest:
-    """What the caller requests: the keywords of `read_tfrecord` that decide which data is read.
+    """The data that the caller requests with the keywords of `read_tfrecord`.
 
     Attributes
     ----------
     columns : iterable of str, optional
-        The only columns that are read; None reads all. Columns that `filters` names are read too. A column
-        that is not read causes no error.
+        The columns to read. If None, all columns are read. Columns that `filters` names are also read. A
+        column that is not read causes no error.
     version : int, optional
-        The version of the dataset; None is the newest.
+        The version of the dataset. If None, the newest version is read.
     schema, hive, use_snapshot, record_type, infer, filters, storage_options, filesystem
-        The keywords of `read_tfrecord`.
+        The values of the keywords of `read_tfrecord` with these names.
     split : str, tuple of str, optional
-        A split, several splits, or "all". None raises if the path holds several splits that no partition
-        column tells apart.
+        The name of a split, the names of several splits, or "all". If None, reading raises an error if the
+        path holds several splits that no partition column distinguishes.
     options : ReadOptions
-        How files are read.
+        The options of the file reader, such as what to do with damaged records.
     blocksize : int, optional
-        Stored bytes of a partition; None makes a partition of each file.
+        The maximum number of stored bytes of a partition. If None, each file becomes a partition.
     whole_files : bool
-        True if files that a snapshot lists are not split.
+        If True, files that a snapshot lists are not split.
     partition_by : tuple of str
-        The partition columns that make a key. If there are any, a partition is made of each file, and
-        `Dataset.keys` has the partitions of each key.
+        The partition columns that form a key. If not empty, each file becomes a partition, and
+        `ReadPlan.keys` holds the partitions of each key.
     """
 
     columns: Iterable[str] | None = None
@@ -68,21 +68,21 @@ class ReadRequest:
 
     @cached_property
     def requested(self) -> RequestedColumns:
-        """The columns that `schema` and `hive` request. Raises as `parse_columns` does."""
+        """The columns that `schema` and `hive` request. Invalid values raise as in `parse_columns`."""
         return parse_columns(self.schema, self.hive)
 
     def is_requested(self, name: str) -> bool:
-        """Return True if a column is read."""
+        """Return True if the column with this name is read."""
         if name in self.requested.excluded:
             return False
         if self.columns is None or name in {*self.columns, *names_in(self.filters), *self.partition_by}:
             return True
-        # A pyarrow expression does not list its columns.
+        # A pyarrow expression does not list its columns, so the name is searched in the expression's text.
         expression = str(self.filters) if isinstance(self.filters, pc.Expression) else ""
         return re.search(rf"(?<!\w){re.escape(name)}(?!\w)", expression) is not None
 
     @property
     def known_record_type(self) -> AskedType:
-        """The record type that the caller gives, by itself or in a whole schema; else "infer"."""
+        """The record type that ``record_type=`` or a whole schema gives, or "infer" if neither gives one."""
         stated = self.requested.record_type or "infer"
         return stated if self.record_type == "infer" else self.record_type

@@ -20,25 +20,25 @@ GivenHive: TypeAlias = bool | Mapping[str, Any]
 
 @dataclass(frozen=True)
 class RequestedColumns:
-    """The columns that the caller requests.
+    """The columns that the caller requests, with their types.
 
     Attributes
     ----------
     types : dict of str to pyarrow.DataType
-        The types of some columns, from ``schema=``.
+        The types that ``schema=`` gives to columns. Other columns may have no given type.
     is_whole_schema : bool
-        True if exactly the columns of `types` are read, in this order.
+        If True, the columns of `types` are read in this order, and no other columns of the records are read.
     hive : bool
-        False if directory names make no partition columns.
+        If False, directory names are not read as partition columns.
     hive_types : dict of str to pyarrow.DataType
-        The types of partition columns, from ``hive=``. The values of these columns come from the directory
-        names, even if the records have features of the same names.
+        The types that ``hive=`` gives to partition columns. The values of these columns come from the
+        directory names, even if the records have features of the same names.
     categories : dict of str to pyarrow.Array
         The known categories of dictionary columns.
     record_type : RecordType, optional
-        The record type, if a whole schema states it.
+        The record type that a whole schema states. None if no record type is stated.
     excluded : frozenset of str
-        The columns that ``schema=`` maps to None. They are not read.
+        The columns that ``schema=`` maps to None. These columns are not read.
     """
 
     types: dict[str, pa.DataType] = field(default_factory=dict)
@@ -50,7 +50,7 @@ class RequestedColumns:
     excluded: frozenset[str] = frozenset()
 
     def fields(self, types: Mapping[str, pa.DataType], record_type: RecordType) -> tuple[Field, ...]:
-        """Return the fields of columns with these types, with their known categories."""
+        """Return a `Field` for each column in ``types``, with the known categories of the column."""
         if not types:
             return ()
         categories = {name: self.categories[name] for name in self.categories.keys() & types.keys()}
@@ -58,7 +58,7 @@ class RequestedColumns:
         return Schema.from_arrow(schema, record_type, categories=categories).fields
 
     def partition_type(self, name: str) -> pa.DataType | None:
-        """Return the type that is given for a partition column; None if no type is given."""
+        """Return the type that the caller gives for a partition column, or None if no type is given."""
         return self.hive_types.get(name) or self.types.get(name)
 
 
@@ -102,7 +102,7 @@ def parse_columns(schema: GivenSchema | None, hive: GivenHive) -> RequestedColum
 
 
 def origin_clash(name: str) -> SchemaError:
-    """Return the error for a path or offset column that has the name of another column."""
+    """Return the exception for a path or offset column that has the name of another column."""
     return SchemaError(
         "the path column or the offset column has the name of another column",
         feature=name,
@@ -114,26 +114,26 @@ def origin_clash(name: str) -> SchemaError:
 
 
 def check_given_names(names: Sequence[str], known: Sequence[str], *, certain: bool) -> str | None:
-    """Check that the columns that ``schema=`` names exist.
+    """Check that all columns that ``schema=`` names exist.
 
     Parameters
     ----------
     names : sequence of str
-        The columns that ``schema=`` names.
+        The names of the columns in ``schema=``.
     known : sequence of str
-        The features and partition columns that are known.
+        The names of the known features and partition columns.
     certain : bool
-        True if there are no other columns than the known ones. An unknown name is then an error.
+        If True, all columns are known, so an unknown name is an error.
 
     Returns
     -------
     str or None
-        The text of a warning if an unknown name is similar to a known one.
+        The text of a warning if an unknown name is similar to a known name, else None.
 
     Raises
     ------
     SchemaError
-        For an unknown name, if ``certain``.
+        If ``certain`` is True and a name is unknown.
     """
     unknown = [name for name in names if name not in known]
     if certain and unknown:
@@ -147,7 +147,7 @@ def check_given_names(names: Sequence[str], known: Sequence[str], *, certain: bo
 def snapshot_columns(snapshot: Snapshot, requested: RequestedColumns) -> Schema:
     """Return the columns of a snapshot with the requested types.
 
-    If a whole schema is given, return only its columns.
+    If the caller gives a whole schema, return only the columns of that schema.
     """
     partition_names = snapshot.partition_on
     schema = snapshot.columns
@@ -173,9 +173,9 @@ def snapshot_columns(snapshot: Snapshot, requested: RequestedColumns) -> Schema:
 
 
 def _check_units(name: str, stored: pa.DataType, given: pa.DataType) -> None:
-    """Raise for a time type whose unit differs from the unit of the stored integers.
+    """Raise SchemaError if a given time type has another unit than the stored integers.
 
-    Such a type would change the times.
+    The given type would change the meaning of the stored integers.
     """
     units = _unit(innermost(stored)), _unit(innermost(given))
     if None not in units and units[0] != units[1]:
@@ -188,7 +188,10 @@ def _check_units(name: str, stored: pa.DataType, given: pa.DataType) -> None:
 
 
 def _unit(type_: pa.DataType) -> tuple[object, ...] | None:
-    """Return the properties of a time type that decide what a stored integer means; None for other types."""
+    """Return the properties of a time type that determine the meaning of a stored integer, or None.
+
+    The result is None for types that are not time types.
+    """
     if pa.types.is_timestamp(type_):
         return "timestamp", type_.unit, type_.tz is None
     if pa.types.is_date(type_):
@@ -215,7 +218,7 @@ def _not_types(problem: str) -> TFRecordError:
 
 
 def unknown_column(keyword: str, name: str, known: Sequence[str], problem: str) -> SchemaError:
-    """Return the error for a column that a keyword names and that does not exist, with similar names."""
+    """Return the exception for an unknown column that a keyword names. The message lists similar names."""
     near = get_close_matches(name, known, 3)
     listed = ", ".join(map(repr, near or known)) or "none"
     hint = f"did you mean {listed}?" if near else f"there are {listed}"

@@ -1,4 +1,4 @@
-"""Which records show the columns of files without a snapshot: a bounded sample, or all records."""
+"""Read the records from which the columns of files are inferred: a sample of limited size, or all records."""
 
 import random
 from collections.abc import Iterable, Sequence
@@ -21,35 +21,37 @@ from dask_tfrecord.files.storage.redaction import redact_errors
 from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.files.window import WINDOW_BYTES
 
-# The sample has at most this many files, and of each file at most this many records of its first window.
+# The maximum number of files in the sample, and the maximum number of records that are read of each file. All
+# of these records are in the first window of the file.
 _FILES = 5
 _RECORDS = 100_000
 
-# If that sample leaves a column without a type, at most this many more stored bytes and files are read, and
-# of each file at most this many windows. The windows bound how much a small file may decompress to.
+# The limits for additional files, which are read if the sample leaves a column without a type: the stored
+# bytes, the number of files, and the number of windows of each file. The limit for windows is needed because
+# a small file may decompress to many bytes.
 _MORE_BYTES = 1 << 26
 _MORE_FILES = 256
 _MORE_WINDOWS = 64
 
-# Files that are read at the same time.
+# The maximum number of files that are read at the same time.
 _THREADS = 16
 
-# A larger file has a record with a feature, unless bz2, xz, zstd or lz4 compresses it.
+# A file with more bytes holds a record with a feature, unless the codec is bz2, xz, zstd or lz4.
 _EMPTY_BYTES = 20
 
 
 def take_sample(store: Store, files: pa.Table, *, record_type: AskedType, options: ReadOptions) -> Sample:
-    """Read records of the first file, the last file and some files between.
+    """Read records of the first file, the last file and some files between them.
 
-    More files are read if these records show no column, or a column without any value. With
-    ``record_type="infer"``, the records are sequence examples if one of them has a feature list. They are
-    bytes if they are no messages, or messages that do not look like Examples.
+    Additional files are read if these records have no features, or a feature without any value. With
+    ``record_type="infer"``, the inferred record type is "sequence_example" if a record has a feature list. It
+    is "bytes" if the records are not valid messages, or are messages that do not look like Examples.
 
     Raises
     ------
     CorruptRecordError
-        For damage in the first part of the sample. Damage in the additional files is skipped: the tasks that
-        read these files raise.
+        If a record in the first part of the sample is damaged. Damaged records in the additional files are
+        skipped here, because the tasks that read these files raise.
     """
     if record_type == "bytes":
         return Sample("bytes")
@@ -81,12 +83,12 @@ def sample_all(
     options: ReadOptions,
     compute_each: ComputeEach,
 ) -> Sample:
-    """Read every record of the files, in tasks.
+    """Read every record of the files in tasks, and merge the results into one sample.
 
     Raises
     ------
     CorruptRecordError
-        For any damage.
+        If a record is damaged.
     """
     if record_type == "bytes":
         return Sample("bytes")
@@ -99,13 +101,13 @@ def sample_all(
 def _sample_splits(
     store: Store, options: ReadOptions, record_type: AskedType, splits: Sequence[Split]
 ) -> Sample:
-    """Merge the samples of the files of a task, so that little travels back."""
+    """Sample the splits of a task, and merge the samples so that the task returns little data."""
     sample = partial(sample_split, store, options=options, record_type=record_type)
     return reduce(Sample.merged, map(sample, splits), Sample(record_type))
 
 
 def _choose(files: pa.Table) -> list[int]:
-    """Return the numbers of a few files, in their order; the choice is the same at every call.
+    """Choose a few files and return their numbers, in ascending order. Every call makes the same choice.
 
     Empty files are chosen only if all files are empty.
     """
@@ -117,7 +119,7 @@ def _choose(files: pa.Table) -> list[int]:
 
 
 def _needs_more(samples: Iterable[Sample]) -> bool:
-    """Return True if the records may be Examples, and show no column or a column without any value."""
+    """Return True if the sampled records may be Examples, but have no feature, or one without any value."""
     merged = reduce(Sample.merged, samples)
     if merged.non_message or (merged.payload and not merged.features):
         return False
@@ -125,9 +127,9 @@ def _needs_more(samples: Iterable[Sample]) -> bool:
 
 
 def _choose_more(files: pa.Table) -> tuple[list[int], int]:
-    """Return the numbers of additional files and the number of windows to read of each.
+    """Return the numbers of the additional files, and the number of windows to read of each file.
 
-    All files of a small dataset are chosen, and some files of a large one.
+    All files of a small dataset are chosen. Only some files of a large dataset are chosen.
     """
     sizes = {at: size for at, size in enumerate(files["size"].to_pylist()) if size is not None}
     if len(sizes) <= _MORE_FILES and sum(sizes.values()) <= _MORE_BYTES:
@@ -139,7 +141,7 @@ def _choose_more(files: pa.Table) -> tuple[list[int], int]:
 
 
 def _with_record_type(sample: Sample, record_type: AskedType) -> Sample:
-    """Set the record type of a sample to the requested type, or to the type that the records show."""
+    """Set the record type of a sample to the requested type, or infer the record type from its records."""
     if record_type == "infer" and (reason := _reason_for_bytes(sample)):
         return replace(sample, record_type="bytes", reason_for_bytes=reason)
     if sample.non_message and (sample.features or record_type != "infer"):
@@ -154,7 +156,7 @@ def _with_record_type(sample: Sample, record_type: AskedType) -> Sample:
 
 
 def _reason_for_bytes(sample: Sample) -> str:
-    """Return why records that parse as messages are no Examples; empty if they may be Examples."""
+    """Return why records that parse as messages are not Examples. Empty if the records may be Examples."""
     untyped = [feature.name for feature in sample.features if not feature.kinds]
     strange = next(filter(_has_control_characters, untyped), None)
     if strange is not None:
@@ -165,5 +167,5 @@ def _reason_for_bytes(sample: Sample) -> str:
 
 
 def _has_control_characters(name: str) -> bool:
-    """Return True for a name with control characters other than tab, newline and carriage return."""
+    """Return True if a name has a control character other than tab, newline and carriage return."""
     return any((ord(sign) < 32 and sign not in "\t\n\r") or ord(sign) == 127 for sign in name)

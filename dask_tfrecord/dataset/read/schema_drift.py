@@ -1,4 +1,4 @@
-"""How the features of some records differ from the columns, and which arguments of `read_tfrecord` help."""
+"""Find features that differ from their columns, and the arguments of `read_tfrecord` that read them."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -19,22 +19,22 @@ from dask_tfrecord.schema.model import Field, Schema
 
 
 class Drift(NamedTuple):
-    """A feature whose values its column cannot read, or that has no column.
+    """A feature that differs from the schema: its column cannot read its values, or it has no column.
 
     Attributes
     ----------
     name : str
         The name of the feature.
     problem : str
-        How the feature differs from its column: a sentence that begins with the feature's name.
+        A sentence that begins with the feature's name and says how the feature differs from its column.
     type : pyarrow.DataType
-        The type of a column that reads the feature.
+        The type of a column that could read the feature.
     kinds : tuple of str
-        The kinds of the values.
+        The kinds of the feature's values.
     expected : str, optional
-        The kind that the column reads. None for a null column, or if there is no column.
+        The kind that the column reads. None if the column has the null type or does not exist.
     is_in_other_map : bool
-        True if the column reads the context and the feature is a feature list, or the reverse.
+        True if the column reads the context but the feature is a feature list, or vice versa.
     has_two_maps : bool
         True if some records have the feature in the context, and some have a feature list of this name.
     """
@@ -49,7 +49,7 @@ class Drift(NamedTuple):
 
 
 def find_drift(sample: Sample, schema: Schema, allowed: Iterable[FeatureKey] = ()) -> list[Drift]:
-    """Return how the sampled features differ from the columns; ``allowed`` features need no column."""
+    """Return the sampled features that differ from their columns. Features in `allowed` need no column."""
     columns = {item.name: item for item in schema.fields}
     allowed = set(allowed)
     maps = Counter(feature.name for feature in sample.features if feature.kinds)
@@ -74,19 +74,20 @@ def explained(
     options: ReadOptions,
     allowed: Sequence[FeatureKey] | None,
 ) -> SchemaError:
-    """Extend the error of one value by all other columns of the split whose values do not fit.
+    """Add to the error of one value all other columns of the split whose values do not fit.
 
-    The remedies mend all of these columns in one step. To find the columns, the whole split is read
-    again.
+    If possible, one remedy of the new error corrects all of these columns. To find these columns, the whole
+    split is read again.
 
     Parameters
     ----------
     error : SchemaError
         The error of one value.
     store, split, schema, options
-        What was read when the error happened.
+        The arguments of the read that raised the error.
     allowed : sequence of (str, bool), optional
-        Features that need no column, each with True for a feature list. None allows every feature.
+        The features that need no column, each with True for a feature list. If None, every feature is
+        allowed.
     """
     record_type: AskedType = "sequence_example" if options.is_type_inferred else schema.record_type
     lenient = replace(options, damage=DamagePolicy("skip"))
@@ -111,7 +112,7 @@ def explained(
 
 
 def _remedies(drifts: Sequence[Drift], schema: Schema, evidence: SchemaEvidence | None) -> list[Remedy]:
-    """Return the arguments that read all of these columns, in one step if possible."""
+    """Return the remedies: arguments of `read_tfrecord` with which all of these features can be read."""
     counts = Counter(drift.name for drift in drifts)
     unreadable = [drift.name for drift in drifts if counts[drift.name] > 1 or _is_unreadable(drift, evidence)]
     types = {drift.name: None if drift.name in unreadable else drift.type for drift in drifts}
@@ -139,9 +140,9 @@ def _remedies(drifts: Sequence[Drift], schema: Schema, evidence: SchemaEvidence 
 
 
 def _is_unreadable(drift: Drift, evidence: SchemaEvidence | None) -> bool:
-    """Return True if no column can read the feature in this file and in the sample.
+    """Return True if no column can read the feature both in this file and in the sample.
 
-    The reason is that the feature has two kinds, or is both in the context and in the feature lists.
+    This is so if the feature has two kinds, or is in the context and in the feature lists.
     """
     if drift.has_two_maps or (drift.is_in_other_map and drift.expected is not None):
         return True
@@ -156,17 +157,17 @@ def _kind(column: Field) -> str:
 
 
 def _no_column(feature: FeatureSummary) -> str:
-    """Describe a feature without a column; empty if it has no values and could be of any type."""
+    """Describe a feature without a column. Empty if the feature has no values, so that any type fits."""
     if not feature.kinds and not feature.feature_list:
         return ""
     return f"{feature.name!r} ({', '.join(feature.kinds) or 'no values'}) is not in the schema"
 
 
 def _problem(feature: FeatureSummary, column: Field) -> str:
-    """Describe how a feature differs from its column; empty if the column reads it."""
+    """Describe how a feature differs from its column. Empty if the column can read the feature."""
     is_null = pa.types.is_null(column.type)
     wrong = [kind for kind in feature.kinds if is_null or kind != _kind(column)]
-    if wrong and (feature.max_values or wrong != ["bytes"] or not is_null):  # empty bytes lists are null, too
+    if wrong and (feature.max_values or wrong != ["bytes"] or not is_null):  # empty bytes lists are also null
         records = ", ".join(f"{kind} in record {feature.kinds[kind].record:,}" for kind in wrong)
         return f"{feature.name!r} holds {records}, the column is {column.type}"
     if feature.feature_list != (column.depth == 2):
