@@ -1,1 +1,1 @@
-"""Files <-> tables: what a path means and how to read its parts. Knows files and Arrow, no Dask."""
+"""Read and write datasets of TFRecord files as Arrow tables. This package does not import Dask."""
