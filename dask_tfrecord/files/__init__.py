@@ -1,1 +1,1 @@
-"""One TFRecord file <-> Arrow, on any filesystem. Knows no datasets."""
+"""Read and write single TFRecord files as Arrow data, on any filesystem. These modules know no datasets."""

@@ -1,6 +1,7 @@
-"""Write one file block by block: compress blocks on spare processors, write them in order. Knows no records.
+"""Write one file block by block: compress the blocks in parallel and write them in order.
 
-A block is whole records, about 1 MiB of them, that is compressed independently of the other blocks.
+This module does not parse records. A block holds about 1 MiB of whole records and is compressed independently
+of the other blocks.
 """
 
 import os
@@ -19,29 +20,33 @@ from dask_tfrecord.codec.codecs import compressor
 from dask_tfrecord.files.entry import BLOCK_BYTES, Block
 from dask_tfrecord.files.options import WriteOptions
 
-# Content of one file that waits to be compressed. It bounds a task's memory on machines with many processors.
+# The most uncompressed bytes of one file whose blocks are still being compressed. The limit bounds the memory
+# of a task on machines with many processors.
 _PENDING_BYTES = 1 << 24
 
 
 class Buffers:
-    """Buffers for blocks. They are reused, because touching fresh memory takes as long as a small file."""
+    """Keep buffers for blocks and reuse them.
+
+    Touching newly allocated memory takes as long as writing a small file.
+    """
 
     def __init__(self) -> None:
         self._free: list[memoryview] = []
 
     def take(self) -> memoryview:
         """Return a buffer with room for a block."""
-        # NumPy does not fill the memory with zeros, so that a small file touches little of it.
+        # NumPy does not fill the buffer with zeros, so a small file touches only a little of the buffer.
         return self._free.pop() if self._free else np.empty(BLOCK_BYTES + SPARE_BYTES, np.uint8).data
 
     def give_back(self, buffer: memoryview) -> None:
-        """Make a buffer available again. A larger one, allocated for a long record, is freed instead."""
+        """Make a buffer available again. A larger buffer, allocated for a long record, is freed instead."""
         if len(buffer) == BLOCK_BYTES + SPARE_BYTES:
             self._free.append(buffer)
 
 
 class _PendingBlock(NamedTuple):
-    """A block that is being compressed. Its content is the first ``size`` bytes of ``buffer``."""
+    """A block that is being compressed. The block's content is the first ``size`` bytes of ``buffer``."""
 
     block: Block
     buffer: memoryview
@@ -50,18 +55,18 @@ class _PendingBlock(NamedTuple):
 
 
 class BlockWriter:
-    """Writes the blocks of one file in order, compresses them in parallel, and counts what it writes.
+    """Write the blocks of one file in order, compress them in parallel, and count the written bytes.
 
     Parameters
     ----------
     file : BinaryIO
         The file to write to.
     options : WriteOptions
-        The compression. Without one, blocks are written as they are.
+        The codec and its level. If the options name no codec, blocks are written uncompressed.
     threads : SpareThreads
-        Threads that compress blocks.
+        The threads that compress blocks.
     buffers : Buffers
-        The source of the buffers, and where they return after their block is written.
+        The reusable buffers. A buffer is given back after its block is written.
 
     Attributes
     ----------
@@ -88,13 +93,13 @@ class BlockWriter:
             self._write(self._compressor.head)
 
     def buffer(self) -> memoryview:
-        """Return a buffer for the next block; pass it to `put`."""
+        """Return a buffer for the next block. The caller fills the buffer and passes it to `put`."""
         while self._pending and self._pending[0].compressed.done():
             self._write_oldest()
         return self._buffers.take()
 
     def put(self, buffer: memoryview, size: int, block: Block) -> None:
-        """Add a block: the first ``size`` bytes of a buffer, which the caller must not use afterwards."""
+        """Add the first ``size`` bytes of a buffer as a block. The caller must not use the buffer again."""
         content = buffer[:size]
         if self._compressor is None:
             self._write_block(block, content)
@@ -108,7 +113,7 @@ class BlockWriter:
         self._pending_bytes += size
 
     def finish(self) -> None:
-        """Write the blocks that are still being compressed, and the end of the compressed file."""
+        """Write the blocks that are still being compressed, and then the codec's end of file, if any."""
         while self._pending:
             self._write_oldest()
         if self._compressor:
@@ -133,9 +138,9 @@ class BlockWriter:
 
 
 class SpareThreads:
-    """Threads that compress blocks while the process has processors to spare.
+    """Run the compression of blocks on threads while the process has idle processors.
 
-    Every thread that writes files counts as busy. All writers of a process share one instance.
+    Every thread that writes files counts as busy. All writers of a process share one `SpareThreads` instance.
     """
 
     def __init__(self, threads: int) -> None:
@@ -175,13 +180,13 @@ class SpareThreads:
 
 
 def spare_threads(threads: int | None = None) -> SpareThreads:
-    """Return the threads of this process that compress blocks; by default one per available processor."""
+    """Return this process's threads for compressing blocks; by default one thread per available processor."""
     return _threads_of_process(threads or _available_processors(), os.getpid())
 
 
 @cache
 def _threads_of_process(threads: int, process: int) -> SpareThreads:
-    """Return the instance of this process: the threads of a pool do not survive a fork."""
+    """Return the `SpareThreads` of this process. The cache needs the process id: a fork ends threads."""
     return SpareThreads(threads)
 
 

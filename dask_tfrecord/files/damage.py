@@ -1,4 +1,4 @@
-"""Damage: the policy, what was skipped, the quarantine that keeps its bytes, and the remedies in errors."""
+"""Handle damaged records: the policy, the count of skipped records, the quarantine, remedies in errors."""
 
 import hashlib
 import os
@@ -26,14 +26,14 @@ from dask_tfrecord.files.storage.store import Store
 OnCorrupt = Literal["raise", "skip", "quarantine"]
 Warn = Callable[[str], None]
 
-# The number of damaged ranges per file that a warning lists. The warning counts further ranges.
+# The number of damaged ranges per file that a warning lists. Further ranges are only counted.
 _LISTED = 10
 
-# A row group of a quarantine file is written once it has this many rows, or about this many bytes.
+# A row group of a quarantine file is written when it has _WAITING_ROWS rows or about _WAITING_BYTES bytes.
 _WAITING_ROWS = 1 << 14
 _WAITING_BYTES = 1 << 22
 
-# What to do about a file that is no TFRecord file.
+# The advice in errors about a file that is not a TFRecord file.
 LEAVE_OUT = (
     'move the file elsewhere, give it a name that begins with "_" or ".", or name only the other files'
 )
@@ -56,14 +56,14 @@ LOG = pa.schema(
 
 @dataclass(frozen=True)
 class DamagePolicy:
-    """How a reader treats damage.
+    """State how a reader treats damaged records.
 
     Attributes
     ----------
     on_corrupt, max_corrupt
-        As in `read_tfrecord`.
+        The parameters of the same names of `read_tfrecord`.
     quarantine : Store, optional
-        The directory that keeps the damaged bytes. Required by ``on_corrupt="quarantine"``.
+        The directory that stores the bytes of damaged records. Required by ``on_corrupt="quarantine"``.
     """
 
     on_corrupt: OnCorrupt = "raise"
@@ -72,7 +72,7 @@ class DamagePolicy:
 
     @property
     def skips(self) -> bool:
-        """True if damage is skipped, False if it raises."""
+        """True if damaged records are skipped; False if a damaged record raises an error."""
         return self.on_corrupt != "raise"
 
 
@@ -117,7 +117,7 @@ def check_policy(policy: DamagePolicy) -> None:
 
 
 def check_quarantine_path(quarantine: Store, store: Store) -> None:
-    """Reject a quarantine inside the dataset: later reads would treat its files as data."""
+    """Raise if the quarantine is inside the dataset: later reads would treat the quarantine files as data."""
     if quarantine.fs == store.fs and (
         _is_inside(quarantine, store) or _is_inside(*map(_real, (quarantine, store)))
     ):
@@ -141,12 +141,12 @@ def _is_inside(quarantine: Store, store: Store) -> bool:
 
 
 def _real(store: Store) -> Store:
-    """Return the store with the path without links."""
+    """Return the store with the symbolic links in its root path resolved."""
     return Store(store.fs, os.path.realpath(store.root)) if store.local else store
 
 
 class DamagedRange(NamedTuple):
-    """A damaged range of a file: decompressed offset and length in bytes, and the reason."""
+    """A damaged range of a file: decompressed offset and length in bytes, and the reason for the damage."""
 
     offset: int
     length: int
@@ -155,14 +155,14 @@ class DamagedRange(NamedTuple):
 
 @dataclass
 class _FileLosses:
-    """The number of damaged ranges of one file, their total size in bytes, and the first of these ranges."""
+    """The damaged ranges of one file: their number, their total size in bytes, and the first few ranges."""
 
     count: int = 0
     bytes: int = 0
     first: list[DamagedRange] = field(default_factory=list)
 
     def add(self, offset: int, checked: Checked) -> None:
-        """Add the damaged ranges of data that begins at this offset of the file."""
+        """Add the damaged ranges that a check found in data. The data begins at ``offset`` in the file."""
         lengths = checked.ends - checked.starts
         old = int(checked.continues)
         if old and self.count <= _LISTED:
@@ -183,16 +183,16 @@ class _FileLosses:
 
 
 class Losses:
-    """The damage that was skipped in the files of one partition.
+    """Collect the damage that was skipped in the files of one partition.
 
-    Raises if the damage exceeds ``max_corrupt``, and warns about the rest at the end.
+    More damage than ``max_corrupt`` allows raises an error. For less damage, `finish` warns about each file.
 
     Attributes
     ----------
     policy : DamagePolicy
-        What is allowed.
+        The policy, with the limit ``max_corrupt``.
     rows : int
-        Number of records that were read.
+        Number of intact records that were read.
     """
 
     def __init__(self, policy: DamagePolicy) -> None:
@@ -202,7 +202,7 @@ class Losses:
 
     @property
     def count(self) -> int:
-        """Number of skipped records, and of skipped ranges in which no record can be identified."""
+        """Number of skipped records plus number of skipped ranges in which no record can be identified."""
         return sum(file.count for file in self._files.values())
 
     @contextmanager
@@ -214,12 +214,12 @@ class Losses:
             split.flush()
 
     def add(self, path: str, offset: int, checked: Checked) -> None:
-        """Add the damaged ranges of data that begins at this offset of a file.
+        """Add the damaged ranges that a check found in data, which begins at ``offset`` in the file ``path``.
 
         Raises
         ------
         CorruptRecordError
-            If ``max_corrupt`` is a number and the partition has more damage.
+            If ``max_corrupt`` is an integer and the partition has more damaged records and ranges than that.
         """
         self.file(path).add(offset, checked)
         most = self.policy.max_corrupt
@@ -227,16 +227,16 @@ class Losses:
             raise self._too_many(path)
 
     def file(self, path: str) -> _FileLosses:
-        """Return the collected damage of one file."""
+        """Return the damage collected for one file."""
         return self._files.setdefault(path, _FileLosses())
 
     def finish(self, warn: Warn) -> None:
-        """Warn about each damaged file.
+        """Check the limit ``max_corrupt`` for the whole partition, and warn about each damaged file.
 
         Raises
         ------
         CorruptRecordError
-            If ``max_corrupt`` is a fraction and a larger fraction of the records is damaged.
+            If ``max_corrupt`` is a fraction and more than this fraction of the records is damaged.
         """
         most, total = self.policy.max_corrupt, self.rows + self.count
         if isinstance(most, float) and self.count > most * total:
@@ -244,12 +244,12 @@ class Losses:
         self.report(warn)
 
     def report(self, warn: Warn) -> None:
-        """Warn about each file of which damage was skipped."""
+        """Warn about each file in which damaged records were skipped."""
         for path, found in self._files.items():
             warn(f"{path}: {found}")
 
     def _too_many(self, path: str, among: str = "") -> CorruptRecordError:
-        """Return the error for more damage than ``max_corrupt`` allows."""
+        """Return the error that says that a partition has more damage than ``max_corrupt`` allows."""
         return CorruptRecordError(
             f"{self.count:,} {among and among + ' '}records or ranges of the partition are damaged",
             path=path,
@@ -258,10 +258,10 @@ class Losses:
 
 
 class SplitLosses:
-    """The damage that was skipped in one split.
+    """Collect the damage that was skipped in one split, and write the damaged bytes to the quarantine.
 
-    The quarantine keeps the damaged bytes of a split in one Parquet file. The file is created with the first
-    damage, whole or not at all. A task that is repeated replaces its file.
+    The quarantine has one Parquet file for each split with damage. The file appears only when it is complete.
+    If a task is repeated, it replaces the quarantine file of the earlier attempt.
     """
 
     def __init__(self, losses: Losses, path: str, start: int, stack: ExitStack) -> None:
@@ -271,10 +271,13 @@ class SplitLosses:
         self._stack = stack
         self._writer: pq.ParquetWriter | None = None
         self._waiting: list[pa.RecordBatch] = []
-        self._rows = self._bytes = 0  # of those that wait
+        self._rows = self._bytes = 0  # of the batches in `_waiting`
 
     def add(self, offset: int, data: memoryview, checked: Checked) -> None:
-        """Record the damaged ranges of data that begins at this offset of the file; see `Losses.add`."""
+        """Count the damaged ranges of data that begins at ``offset`` in the file, and quarantine their bytes.
+
+        Raises CorruptRecordError as `Losses.add` does.
+        """
         if not len(checked.starts):
             return
         self._losses.add(self._path, offset, checked)
@@ -296,7 +299,7 @@ class SplitLosses:
             self.flush()
 
     def flush(self) -> None:
-        """Write the rows that wait to the quarantine file."""
+        """Write the waiting rows to the quarantine file."""
         if self._writer is not None:
             self._writer.write_table(pa.Table.from_batches(self._waiting, LOG))
         self._waiting = []
@@ -314,18 +317,18 @@ class SplitLosses:
 def locate_error(
     error: TFRecordError, path: str, first: int, longest: int = MAX_RECORD_BYTES
 ) -> TFRecordError:
-    """Return the error with its file, its record number in the file, and remedies.
+    """Return a copy of an error that also names the file and the record's number in it, and has remedies.
 
     Parameters
     ----------
     error : TFRecordError
-        The error. Its record number, if any, counts from ``first``.
+        The error. If it has a record number, the number counts from ``first``.
     path : str
-        The file, without credentials.
+        The path of the file, without credentials.
     first : int
-        Number in the file of the first record that was read.
+        The number in the file of the first record that was read.
     longest : int
-        The limit ``max_record_bytes``.
+        The limit ``max_record_bytes`` of the read.
     """
     damaged = isinstance(error, CorruptRecordError) and not isinstance(error, FileChangedError)
     if error.record is not None or damaged:
@@ -339,7 +342,7 @@ def locate_error(
 
 
 def _actions(error: TFRecordError, longest: int) -> dict[str, Any]:
-    """Return the advice and the remedies for an error about damage."""
+    """Return the advice and the remedies for an error about a damaged record."""
     if error.reason == TOO_LONG:
         return {"remedies": [_ANY_LENGTH] * (longest < MAX_RECORD_BYTES) + [_SKIP]}
     if error.reason in PAYLOAD_REASONS:

@@ -1,27 +1,27 @@
-"""What a snapshot records about one data file."""
+"""Define the entry of a data file in a snapshot: the file's size, blocks and statistics."""
 
 import re
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-# The decompressed bytes from the start of one block to the start of the next. More only for a longer record.
+# The most decompressed bytes in a block. Only a block with a single longer record has more bytes.
 BLOCK_BYTES = 1 << 20
 
 
 class Block(NamedTuple):
-    """A block of a data file: reading can start at each block.
+    """A block of a data file. A read can start at each block.
 
-    A block holds whole records, about 1 MiB of them before compression.
+    A block holds about 1 MiB of whole records, measured before compression.
 
     Attributes
     ----------
     offset : int
         Offset of the block in the stored file, in bytes. In gzip and zlib files, a raw deflate stream can be
-        decompressed from there; in files of other codecs, a new frame starts there.
+        decompressed from this offset. In files of other codecs, a new frame starts at this offset.
     content : int
         Offset of the block's first record in the decompressed bytes.
     record : int
-        Number of the block's first record in the file, from 0.
+        Number of the block's first record in the file, counted from 0.
 
     Examples
     --------
@@ -44,14 +44,14 @@ class ColumnStatistics(NamedTuple):
     Attributes
     ----------
     name : str
-        The column.
+        The column name.
     min, max : object
-        The smallest and the greatest value as exact Python values. None if there are no values, or none were
-        computed.
+        The smallest and the greatest value as exact Python values. None if the column has no values in the
+        file, or if its bounds were not computed.
     nulls : int
-        Number of nulls.
+        Number of nulls in the column.
     min_length, max_length : int, optional
-        The lengths of the shortest and the longest list. None for a scalar column.
+        The lengths of the shortest and the longest list. None if the column holds no lists.
 
     Examples
     --------
@@ -73,27 +73,27 @@ class ColumnStatistics(NamedTuple):
 
 @dataclass(frozen=True, repr=False)
 class FileEntry:
-    """One data file of a dataset, as the snapshot records it. `Snapshot.files` is a tuple of them.
+    """The entry of one data file in a snapshot. `Snapshot.files` is a tuple of file entries.
 
     Attributes
     ----------
     path : str
-        Path relative to the dataset's root.
+        Path of the file relative to the dataset's root.
     bytes : int
-        Stored size.
+        Size of the stored file in bytes.
     records : int
-        Number of records.
+        Number of records in the file.
     crc32c : int
-        CRC-32C of the stored bytes.
+        CRC-32C of the file's stored bytes.
     values : tuple
         The values of the partition columns, in the order of `Snapshot.partition_on`, as plain Python values.
-        None is null.
+        A null is None.
     blocks : tuple of Block
-        The blocks in the order of the file. Empty if the file can only be read from its start.
+        The blocks of the file, in order. Empty if the file can only be read from its start.
     statistics : tuple of ColumnStatistics
-        The statistics of the columns that have any.
+        The statistics of each column for which statistics were computed.
     stamp : str
-        Modification time or ETag of the file when the snapshot was written. Empty if it is unknown.
+        Modification time or ETag of the file when the snapshot was written. Empty if neither is known.
 
     Examples
     --------
@@ -123,6 +123,6 @@ class FileEntry:
 
 
 def is_inside(path: str) -> bool:
-    """Return True if a path is relative, normalised, stays below the root, and is not a URL for fsspec."""
+    """Return True if a path is relative, normalised, below the root, and not a URL for fsspec."""
     names = path.split("/")
     return not any(name in ("", ".", "..") for name in names) and not re.search(r"[\\\0]|::|^\w+:", path)

@@ -1,12 +1,14 @@
-"""The blocks of large uncompressed files that no snapshot describes: scanned in parallel, then proven.
+"""Find the blocks of large uncompressed files that no snapshot describes.
 
-A range of a file may begin inside a record, and the payload of that record may hold whole TFRecord files. The
-result of scanning a range is therefore only a claim: the position of its first record, and the position at
-which the walk from that record ended. The claims are then checked in the order of the file, from its start: a
-claim holds if its walk starts where the walk before it ended. A false claim is replaced by a new walk from
-the right place. A walk verifies the lengths of records and their checksums. After damage, it continues at the
-record at which a reader with ``on_corrupt="skip"`` continues. For any other reader, a walk does not read the
-payloads of records that are longer than a window or end after the range: such a reader raises for damage.
+The ranges of a file are scanned in parallel. A range may begin inside a record, and the payload of that
+record may hold whole TFRecord files. The result of scanning a range is therefore only a claim: the position
+of the range's first record, and the position at which the walk from that record ended. The claims are then
+checked in the order of the file, from its start. A claim holds if its walk starts where the walk before it
+ended. A false claim is replaced by a new walk from the position where the walk before it ended.
+
+A walk verifies the lengths of records and their checksums. After damage, a walk continues at the record at
+which a reader with ``on_corrupt="skip"`` continues. For a reader that raises for damage, a walk does not read
+the payloads of records that are longer than a window or end after the range.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -29,10 +31,10 @@ from dask_tfrecord.files.storage.redaction import redact_errors
 from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.files.window import WINDOW_BYTES, Window
 
-# Calls a function with each argument, possibly in parallel, and returns the results in order.
+# A callable that calls a function with each argument, possibly in parallel, and returns the results in order.
 ComputeEach: TypeAlias = Callable[[Callable[[Any], Any], Iterable[Any]], list[Any]]
 
-# The smallest range that is worth a task of its own.
+# The smallest range of a file, in bytes, for which a separate task is worth its overhead.
 TASK_BYTES = 1 << 24
 
 
@@ -51,8 +53,8 @@ class _Walk(NamedTuple):
     """The result of a walk from the record at ``start`` to the first record at or after a range's end.
 
     ``blocks`` holds the offsets of some records and their numbers, counted from the record at ``start``.
-    A damaged record or range counts as one record. ``damaged`` holds the offset of at least the first of them
-    after each block.
+    A damaged record or range counts as one record. ``damaged`` holds offsets of damaged records and ranges,
+    at least the offset of the first damaged record or range after each block.
     """
 
     start: int
@@ -71,20 +73,20 @@ def find_blocks(
     task_bytes: int,
     block_bytes: int,
 ) -> dict[str, BlockIndex]:
-    """Find the blocks of the uncompressed files, by path. Compressed files are left out of the result.
+    """Map the path of each uncompressed file to the file's blocks. Compressed files are omitted.
 
     Parameters
     ----------
     store : Store
-        Where the files are.
+        The store that holds the files.
     files : sequence of FileInfo
-        The files. Files of unknown size are also left out of the result.
+        The files. Files of unknown size are also omitted from the result.
     options : ReadOptions
-        How the files are read.
+        The options with which the files will be read.
     compute_each : callable
-        Runs the tasks.
+        Calls a function for each task, possibly in parallel.
     task_bytes : int
-        Bytes of a file that one task scans.
+        The number of bytes of a file that one task scans.
     block_bytes : int
         Minimum distance in bytes from the start of one block to the start of the next.
     """
@@ -102,7 +104,7 @@ def find_blocks(
 
 @redact_errors
 def _is_plain(store: Store, file: FileInfo) -> bool:
-    """Return True if a file is uncompressed and its store can read it from any byte on."""
+    """Return True if a file is uncompressed and its store can start reading it at any byte."""
     size = file.size or 0
     with store.open(file.path, size, 0, min(HEADER_BYTES, size), file.stamp) as reader:
         if detect(reader.peek(HEADER_BYTES)) is not None:
@@ -127,7 +129,7 @@ def _ranges(file: FileInfo, task_bytes: int, block_bytes: int, options: ReadOpti
 
 @redact_errors
 def _scan_range(store: Store, part: _Range) -> _Walk | None:
-    """Walk from the first place in a range where a record seems to begin; return None if there is none."""
+    """Walk from the first apparent record of a range. Return None if no record seems to begin there."""
     with _FileWindow(store, part, part.start) as window:
         if part.start and not _seek(window, part, lenient=False):
             return None
@@ -136,7 +138,7 @@ def _scan_range(store: Store, part: _Range) -> _Walk | None:
 
 @redact_errors
 def _prove(store: Store, claims: Sequence[tuple[_Range, _Walk | None]]) -> BlockIndex:
-    """Return the block index of a file from the claims of its ranges. Its first record begins at byte 0."""
+    """Return a file's block index from the claims of its ranges. The first walk must begin at byte 0."""
     position = records = 0
     blocks = [Block(0, 0, 0)]
     damaged: list[int] = []
@@ -193,7 +195,7 @@ def _walk(window: "_FileWindow", part: _Range) -> _Walk:
 
 
 def _walk_past_damage(window: "_FileWindow", part: _Range) -> _Walk:
-    """Walk over all records and damaged ranges as a reader does that skips damage."""
+    """Walk over all records and damaged ranges in the same way as a reader that skips damage."""
     check = Inference("bytes", max_record_bytes=part.options.max_record_bytes).check
     start, records = window.offset, 0
     blocks: list[tuple[int, int]] = []
@@ -212,7 +214,7 @@ def _walk_past_damage(window: "_FileWindow", part: _Range) -> _Walk:
             if (at := places.searchsorted(part.stop)) < len(places)
         ]
         offsets, lost = offsets[offsets < part.stop], lost[lost < part.stop]
-        # Some of these blocks are nearer to each other than they should be, which `_prove` leaves out.
+        # Some of these blocks are nearer to each other than ``block_bytes``. `_prove` omits such blocks.
         _, firsts = np.unique(offsets // part.block_bytes, return_index=True)
         starts = offsets[firsts]
         blocks += zip(starts.tolist(), intact.numbers.of_all(firsts).tolist(), strict=True)
@@ -235,7 +237,7 @@ def _skip_damage(window: "_FileWindow", part: _Range) -> None:
 
 
 def _frame_size_at(window: "_FileWindow", part: _Range) -> int:
-    """Return the size of the frame at the window's start; 0 if its length is damaged or exceeds the file."""
+    """Return the frame size of the record at the window's start; 0 if it is damaged or exceeds the file."""
     header = window.data[:HEADER_BYTES]
     if len(header) < HEADER_BYTES:
         return 0
@@ -246,9 +248,9 @@ def _frame_size_at(window: "_FileWindow", part: _Range) -> int:
 
 
 def _seek(window: "_FileWindow", part: _Range, *, lenient: bool) -> bool:
-    """Move the window to the next record; return True if it begins in the range.
+    """Move the window to the next record; return True if that record begins in the range.
 
-    A lenient search may go on to the end of the file, a strict one ends with the range.
+    A lenient search may continue to the end of the file. A strict search stops at the end of the range.
     """
     while window.offset < (part.size if lenient else part.stop):
         found = find_record(
@@ -262,7 +264,7 @@ def _seek(window: "_FileWindow", part: _Range, *, lenient: bool) -> bool:
         window.advance(found.offset)
         if found.proven:
             return window.offset < part.stop
-        # To prove the record, its whole frame and the header after it must be in view.
+        # To prove that this is a record, its whole frame and the next record's header must be in the window.
         window.fill(found.size + HEADER_BYTES if found.size else len(window.data) + 1)
     return False
 
@@ -270,7 +272,8 @@ def _seek(window: "_FileWindow", part: _Range, *, lenient: bool) -> bool:
 class _FileWindow(Window):
     """A window over an uncompressed file that can skip bytes without reading them.
 
-    It opens the file at its own end: first up to the end of the range, after that for one window at a time.
+    The window opens the file at the end of the bytes in view: first up to the end of the range, and later for
+    one window size at a time.
     """
 
     def __init__(self, store: Store, part: _Range, offset: int) -> None:
@@ -279,7 +282,7 @@ class _FileWindow(Window):
         self._range = part
         self._opened = ExitStack()
         self._reader: FileReader | None = None
-        self._position = offset  # of the reader
+        self._position = offset  # the file offset at which `_reader` reads next
 
     def __enter__(self) -> Self:
         return self
@@ -288,7 +291,7 @@ class _FileWindow(Window):
         self._opened.close()
 
     def _read(self, view: memoryview) -> int:
-        """Read bytes that follow those in view."""
+        """Read bytes that follow the bytes in view, and return how many were read."""
         file, size = self._range.file, self._range.size
         while self.end < size:
             if self._reader is None or self._position != self.end:

@@ -1,4 +1,4 @@
-"""Summarise the features of records, their kinds and their lengths, from which schemas are inferred."""
+"""Summarise the names, kinds and lengths of the features of records, from which schemas are inferred."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -24,7 +24,7 @@ AskedType: TypeAlias = RecordType | Literal["infer"]
 
 
 class RecordPosition(NamedTuple):
-    """The position of a record: its file, its number in the file, and its decompressed offset."""
+    """The position of a record: the file's path, the record's number in the file, its decompressed offset."""
 
     path: str
     record: int
@@ -38,19 +38,20 @@ class FeatureSummary:
     Attributes
     ----------
     name : str
-        The feature.
+        The feature name.
     feature_list : bool
         True for a feature list of SequenceExamples.
     path : str
-        The first file that has the feature.
+        The path of the first file in which a record has the feature.
     kinds : dict of str to RecordPosition
-        The kinds of the feature, each with the position of the first record of that kind.
+        Maps each kind of the feature to the position of the first record in which the feature has that kind.
     max_values : int
-        The greatest number of values in one feature.
+        The greatest number of values that a single feature of this name holds.
     utf8 : bool
-        True if all values are valid UTF-8.
+        True if all values of the feature are valid UTF-8.
     text : bool
-        True if all values are UTF-8 without control characters other than tab, newline and carriage return.
+        True if all values of the feature are UTF-8 without control characters other than tab, newline and
+        carriage return.
     """
 
     name: str
@@ -62,7 +63,7 @@ class FeatureSummary:
     text: bool
 
     def merged(self, later: "FeatureSummary") -> "FeatureSummary":
-        """Merge with the summary of the same feature in later records."""
+        """Return this summary merged with the summary of the same feature in later records."""
         return FeatureSummary(
             self.name,
             self.feature_list,
@@ -78,23 +79,23 @@ class FeatureSummary:
 class Sample:
     """A summary of the features of some records.
 
-    Merging the samples of all parts gives the sample of the whole.
+    Merging the samples of several sets of records gives the sample of all these records.
 
     Attributes
     ----------
     record_type : "example", "sequence_example", "bytes" or "infer"
         The requested or the recognised record type.
     features : tuple of FeatureSummary
-        The features, in the order of their first records.
+        The summaries of the features, in the order of the first record that has each feature.
     records : int
-        Number of records.
+        Number of records in the sample.
     payload : int
-        Bytes in these records, without their framing.
+        Total size of the payloads of these records in bytes, without their framing.
     non_message : TFRecordError, optional
-        The error for the first record that is not a protobuf message. Reading of its file stopped there.
+        The error for the first record that is not a protobuf message. Reading of the file stopped at that
+        record.
     reason_for_bytes : str
-        Why the records should be read as bytes although they parse as messages. Empty if there is no such
-        reason.
+        Why the records should be read as bytes although they parse as messages. Empty if no reason was found.
     """
 
     record_type: AskedType
@@ -105,7 +106,7 @@ class Sample:
     reason_for_bytes: str = ""
 
     def merged(self, later: "Sample") -> "Sample":
-        """Merge with the sample of later records."""
+        """Return this sample merged with the sample of later records."""
         found = {(one.name, one.feature_list): one for one in self.features}
         for one in later.features:
             key = one.name, one.feature_list
@@ -123,12 +124,12 @@ class Sample:
 
     @property
     def _is_certainly_bytes(self) -> bool:
-        """True if a record is not a message of any type, which proves that the records are bytes."""
+        """True if some record is no protobuf message of any type, which proves that the records are bytes."""
         return self.non_message is not None and not self.reason_for_bytes
 
     @property
     def known_type(self) -> RecordType:
-        """The record type; "example" if no record showed it."""
+        """The record type; "example" if no record of the sample shows the type."""
         return "example" if self.record_type == "infer" else self.record_type
 
 
@@ -147,18 +148,18 @@ def sample_split(
     Parameters
     ----------
     store, split, options, losses
-        As in `read_split`.
+        The parameters of the same names of `read_split`.
     record_type : "example", "sequence_example", "bytes" or "infer"
         The type of the records.
     limit : int, optional
-        Read at most this many records, all from the first window.
+        The most records to read, all from the first window.
     windows : int, optional
-        Read about this many windows. All of the split by default.
+        About how many windows to read. By default, the whole split is read.
 
     Raises
     ------
     CorruptRecordError
-        If the split is damaged and the options do not skip damage.
+        If a record of the split is damaged and the options do not skip damage.
     """
     windows = 1 if limit is not None else windows
     # An Example parses as a SequenceExample that has only a context.
@@ -174,7 +175,7 @@ def sample_split(
     non_message = None
     feed = _Feed(inference)
     kernel: Callable[..., Result] = feed
-    if options.damage.skips:  # the read itself counts the damage, warns and quarantines
+    if options.damage.skips:  # the later read counts, reports and quarantines damage
         options = replace(options, damage=DamagePolicy("skip"))
         kernel = partial(scan, verify_crc=False)  # the check has verified and parsed the records
     try:
@@ -200,15 +201,15 @@ def sample_split(
 
 
 class _Feed:
-    """A kernel function and a check for `run_kernel`, which feed records to an inference.
+    """Provide a kernel function and a check for `run_kernel`; both feed records to an inference.
 
     Attributes
     ----------
     payload : int
-        Payload bytes of the records that are whole but no messages.
+        Total payload size in bytes of the records whose framing is intact but whose payload is no message.
     other : int, optional
-        Number of the first record that is a message of another type than requested. None if there is no such
-        record.
+        Number of the first record that is a message of another type than the requested type. None if no such
+        record was found.
     """
 
     def __init__(self, inference: Inference) -> None:
@@ -246,7 +247,7 @@ def _note_places(
     step: Step[Result],
     path: str,
 ) -> None:
-    """Store the position of each record of the last call that is the first with a kind of a feature."""
+    """Store the positions of the records of this step in which a feature has a kind for the first time."""
     numbers = {number for feature in inference.features() for number in feature.kinds.values()}
     new = sorted(number for number in numbers if number >= before)
     if new:

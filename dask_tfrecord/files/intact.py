@@ -1,4 +1,4 @@
-"""The intact records of a window, and where they are in the file."""
+"""Locate the intact records of a window: their numbers and offsets in the file."""
 
 from typing import NamedTuple
 
@@ -13,13 +13,13 @@ _ZERO = np.zeros(1, np.int64)
 
 
 def record_offsets(data: memoryview) -> Ints:
-    """Return the positions at which intact records begin in data that holds nothing else."""
+    """Return the positions at which records begin in data that consists only of intact records."""
     found: Ints = pa.array(scan(data, final=True, offsets=True, verify_crc=False).offsets).to_numpy()
     return found
 
 
 class Numbers(NamedTuple):
-    """The numbers in the file of intact records. A damaged range counts as one record.
+    """Compute the numbers of intact records in the file. A damaged range counts as one record.
 
     Parameters
     ----------
@@ -33,30 +33,30 @@ class Numbers(NamedTuple):
     damaged: Ints = _NONE
 
     def of(self, row: int) -> int:
-        """Return the number of an intact record."""
+        """Return the number in the file of the intact record with index ``row``."""
         return int(self.of_all(np.array([row]))[0])
 
     def of_all(self, rows: Ints) -> Ints:
-        """Return the numbers of intact records."""
+        """Return the numbers in the file of the intact records with the indices ``rows``."""
         found: Ints = self.first + rows + np.searchsorted(self.damaged, rows, side="right")
         return found
 
 
 class Intact(NamedTuple):
-    """The intact records of a window, one after the other.
+    """The intact records of a window, joined without the damaged ranges between them.
 
     Parameters
     ----------
     data : memoryview
-        The records. In a window without damage, a view of the window.
+        The bytes of the intact records. If the window has no damage, ``data`` is a view of the window.
     numbers : Numbers
-        Their numbers in the file.
+        The numbers of the intact records in the file.
     start : int
-        Decompressed offset in the file of the window.
+        The window's decompressed offset in the file.
     gaps : numpy.ndarray
-        For each damaged range, the number of bytes in ``data`` before it.
+        For each damaged range, the number of bytes of ``data`` that precede the range.
     removed : numpy.ndarray
-        The number of bytes in the first n damaged ranges, for each n from 0 on.
+        Element n is the total number of bytes in the first n damaged ranges. Element 0 is 0.
     """
 
     data: memoryview
@@ -67,14 +67,14 @@ class Intact(NamedTuple):
 
     @classmethod
     def of(cls, checked: Checked, data: memoryview, start: int, record: int) -> "Intact":
-        """Return the intact records of a window that begins at this offset and record of the file."""
+        """Return the intact records of a window, which begins at offset ``start`` and record ``record``."""
         removed = np.concatenate([[0], np.cumsum(checked.ends - checked.starts)])
         new = checked.records_before[int(checked.continues) :]
         numbers = Numbers(record, new)
         return cls(checked.intact(data), numbers, start, checked.starts - removed[:-1], removed)
 
     def offsets(self, positions: Ints) -> Ints:
-        """Return the decompressed offsets in the file of positions in ``data``, at which records begin."""
+        """Convert positions in ``data`` at which records begin to decompressed offsets in the file."""
         found: Ints = (
             positions + self.start + self.removed[np.searchsorted(self.gaps, positions, side="right")]
         )

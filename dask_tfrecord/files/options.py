@@ -1,4 +1,4 @@
-"""The options for reading and for writing files, as values that travel in tasks."""
+"""Define the options for reading and writing files. The options are sent to workers within tasks."""
 
 from dataclasses import dataclass, field
 from typing import Literal
@@ -9,25 +9,25 @@ from dask_tfrecord.codec.columns import RecordType
 from dask_tfrecord.files.damage import RAISE, DamagePolicy
 from dask_tfrecord.schema.model import Lossy
 
-# The codec of the files to read. "infer" detects it by the first bytes of each file.
+# The codec of the files to read. "infer" detects the codec of each file by its first bytes.
 ReadCompression = Compression | Literal["infer"] | None
 
-# How readers treat a feature that is not in the schema.
+# What a reader does with a feature that is not in the schema.
 Extra = Literal["raise", "ignore"]
 
 
 @dataclass(frozen=True)
 class SchemaEvidence:
-    """What the inference of the columns was based on, for the advice in later errors.
+    """Record which columns were inferred from what, so that later errors can give advice.
 
     Attributes
     ----------
     given_kinds : dict of str to tuple of str
-        The columns whose types were given, and the kinds that the sampled records have of them.
+        Maps each column whose type the caller gave to the kinds that its feature has in the sampled records.
     untyped : frozenset of str
-        The columns that have no value in any sampled record.
+        The names of the columns that have no value in any sampled record.
     all_records : bool
-        True if the sample has all records.
+        True if the sample contains all records of the dataset.
     """
 
     given_kinds: dict[str, tuple[str, ...]] = field(hash=False)
@@ -37,20 +37,22 @@ class SchemaEvidence:
 
 @dataclass(frozen=True)
 class ReadOptions:
-    """How files are read, independent of their columns.
+    """The options for reading files that do not depend on the columns.
 
-    ``compression``, ``verify_crc``, ``max_record_bytes`` and ``extra`` are those of `read_tfrecord`.
+    ``compression``, ``verify_crc``, ``max_record_bytes`` and ``extra`` have the same meaning as the
+    parameters of `read_tfrecord`.
 
     Attributes
     ----------
     damage : DamagePolicy
-        What happens to damage.
+        States whether damaged records raise, are skipped or are quarantined.
     path_column, offset_column : str, optional
-        Names of the columns with the file and the byte offset of each record. None leaves them out.
+        Name of the column with the file of each record, and name of the column with the byte offset of each
+        record. If a name is None, that column is omitted.
     is_type_inferred : bool
-        True if the records are read as Examples because no record of a sample had a feature list.
+        True if the records are read as Examples because no sampled record had a feature list.
     evidence : SchemaEvidence, optional
-        What the schema was inferred from. None if it was not inferred.
+        What the schema was inferred from. None if no schema was inferred.
     """
 
     compression: ReadCompression = "infer"
@@ -65,14 +67,15 @@ class ReadOptions:
 
     @property
     def origin_columns(self) -> tuple[str, ...]:
-        """The names of the path column and the offset column, if the options request them."""
+        """The names of the path column and the offset column, each only if it is requested."""
         return tuple(filter(None, (self.path_column, self.offset_column)))
 
     def decoded_type(self, record_type: RecordType) -> RecordType:
-        """Return the type as which records of a dataset of this type are decoded.
+        """Return the type as which the records of a dataset with this record type are decoded.
 
-        An Example is a SequenceExample without feature lists. If the type was inferred from a sample, a
-        feature list that shows up later is an unknown feature, and not damage.
+        If the type "example" was inferred from a sample, the records are decoded as SequenceExamples, because
+        an Example is also a SequenceExample without feature lists. A feature list in a later record is then
+        treated as an unknown feature and not as damage.
         """
         inferred = self.is_type_inferred and record_type == "example"
         return "sequence_example" if inferred else record_type
@@ -80,21 +83,22 @@ class ReadOptions:
 
 @dataclass(frozen=True)
 class WriteOptions:
-    """How files are written, whatever their columns; see `to_tfrecord`.
+    """The options of `to_tfrecord` for writing files that do not depend on the columns.
 
     Attributes
     ----------
     compression : "gzip", "zlib", "zstd", "lz4", "bz2", "xz", optional
-        The codec. None writes uncompressed files.
+        The codec. If None, files are written uncompressed.
     level : int, optional
-        The codec's compression level. None uses the default level of this library.
+        The codec's compression level. If None, this library's default level for the codec is used.
     lossy : "warn", "allow" or "raise"
-        "raise" raises for values that a 32-bit float cannot hold exactly. "warn" and "allow" round such
-        values.
+        What to do with values that a 32-bit float cannot hold exactly. "raise" raises an error. "warn" and
+        "allow" round such values.
     max_rows : int, optional
-        The most rows in a file.
+        The most rows in a file. If None, the number of rows is not limited.
     max_bytes : int, optional
-        The most bytes in a file before compression. A single record may exceed it.
+        The most bytes in a file, before compression. Only a file with a single longer record exceeds the
+        limit. If None, the number of bytes is not limited.
     """
 
     compression: Compression | None = None
@@ -105,5 +109,5 @@ class WriteOptions:
 
     @property
     def splits_files(self) -> bool:
-        """True if a limit may split the rows of one partition directory into several files."""
+        """True if a limit may split the rows of a partition directory into several files."""
         return self.max_rows is not None or self.max_bytes is not None

@@ -1,4 +1,4 @@
-"""The names of the data files that this library writes."""
+"""Make and recognise the names of the data files that this library writes."""
 
 import re
 from collections.abc import Sequence
@@ -11,8 +11,8 @@ PART_NAME = re.compile(
     r"\.tfrecord(\.\w+)?"
 )
 
-# The form and the maximum size of a user's label. A name with such a label is valid on every store and in
-# every shell. Even the name of an unfinished file stays below the 255 bytes that most disks allow.
+# The form and the maximum size of a user's label. A file name with such a label is valid on every store and
+# in every shell. Even the longer name of an unfinished file stays below the 255 bytes that most disks allow.
 _LABEL = re.compile(r"\w[\w.=+@-]*")
 _LABEL_BYTES = 100
 
@@ -22,20 +22,20 @@ def part_name(
 ) -> str:
     """Return the name of a data file.
 
-    Sorting the names gives the order of the rows if a partition has at most 100,000 files.
+    If no partition has more than 100,000 files, the sorted names are in the order of the rows.
 
     Parameters
     ----------
     run : str
-        The id of the write run, which distinguishes the files of different writes.
+        The id of the run, which distinguishes the files of different runs.
     index, count : int
-        The number of the partition, from 0, and the number of partitions.
+        The number of the partition, counted from 0, and the number of partitions.
     number : int, optional
-        The number of the file within the partition. None if it is the partition's only file.
+        The number of the file within the partition. None if the partition has only this file.
     label : str, optional
-        Text that the user adds to the name.
+        Text that the user adds to the file name.
     suffix : str, optional
-        The suffix of the codec.
+        The codec's file suffix, such as ``.gz``.
     """
     digits = max(5, len(str(count)))
     more = "" if number is None else f"-{number:05d}"
@@ -44,7 +44,7 @@ def part_name(
 
 
 def check_labels(labels: Sequence[object]) -> None:
-    """Raise TFRecordError if a label of ``name_function=`` is not valid in a name, or is not unique."""
+    """Raise TFRecordError if a label of ``name_function=`` is invalid in a file name, or is not unique."""
     for label in labels:
         is_label = isinstance(label, str) and _LABEL.fullmatch(label) and len(label.encode()) <= _LABEL_BYTES
         if not is_label:
@@ -60,9 +60,9 @@ def check_labels(labels: Sequence[object]) -> None:
 
 
 def run_of(path: str) -> str | None:
-    """Return the id of the write run in a data file's name; None for a foreign name.
+    """Return the run id in a data file's name. Return None if this library did not make the name.
 
-    In names that older versions wrote, the id is only the first 8 digits.
+    Names from older versions of this library hold only the first 8 digits of the id.
     """
     part = PART_NAME.fullmatch(name_of(path))
     return part["run"] if part else None

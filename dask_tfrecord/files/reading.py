@@ -1,4 +1,4 @@
-"""Splits of TFRecord files -> Arrow batches, in bounded memory. Knows no directories and no datasets."""
+"""Read splits of TFRecord files as Arrow batches, in bounded memory. This module knows no datasets."""
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -23,14 +23,15 @@ from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.files.window import WINDOW_BYTES, Window, open_window
 from dask_tfrecord.schema.model import Schema
 
-# The type of the path column.
+# The Arrow type of the path column.
 PATH_TYPE = pa.dictionary(pa.int32(), pa.string())
 
-# Decompressed bytes of the records of one batch: of a table, and of a stream, whose reader waits for a batch.
+# The most decompressed bytes of records in one batch: for a table, and for a stream. Batches of a stream are
+# smaller, because a consumer waits for each batch.
 _TABLE_BYTES = 1 << 25
 _STREAM_BYTES = 1 << 22
 
-# A compressed file is assumed to hold this many times its size, unless a snapshot says more.
+# The assumed ratio of decompressed to compressed bytes for a file whose decompressed size is unknown.
 _EXPANSION = 4
 
 
@@ -44,30 +45,31 @@ def read_split(
     losses: Losses | None = None,
     batch_bytes: int = _STREAM_BYTES,
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the records of a split as batches of the schema's columns. Other features are skipped unparsed.
+    """Yield the records of a split as batches of the schema's columns. Other features are not parsed.
 
     Parameters
     ----------
     store : Store
-        Where the file is.
+        The store that holds the file.
     split : Split
         The range of the file to read.
     schema : Schema
-        The columns to read. The path column and the offset column are included if the options request them.
+        The columns to read, including the path column and the offset column if the options request them.
     options : ReadOptions
-        How to read.
+        The options for reading the file.
     known : sequence of (str, bool), optional
-        The features that records may have, each with True if it is a feature list. Any other feature raises.
-        None allows every feature.
+        Pairs of the name of a feature that records may have and True if the feature is a feature list. Any
+        other feature raises an error. If None, records may have any features.
     losses : Losses, optional
         Collects the damage that is skipped.
     batch_bytes : int, default 4 MiB
-        The most decompressed bytes of the records of a batch. A longer record is a batch of its own.
+        The most decompressed bytes of records in a batch. A longer record becomes a batch with one row.
 
     Raises
     ------
     CorruptRecordError
-        If the split is damaged and the options do not skip damage. The records before it are yielded first.
+        If a record of the split is damaged and the options do not skip damage. The records before the damaged
+        record are yielded first.
     SchemaError
         If a value does not fit its column.
     """
@@ -106,9 +108,10 @@ def read_table(
     known: Sequence[FeatureKey] | None = None,
     losses: Losses | None = None,
 ) -> pa.Table:
-    """Read all records of a split into a table. The parameters are those of `read_split`.
+    """Read all records of a split into a table. The parameters are the same as those of `read_split`.
 
-    Without columns, and if every feature is allowed, the records are counted and not parsed.
+    If the schema has no columns and any features are allowed, the records are counted but not parsed. With
+    options that skip damage, the records are parsed in any case, unless their type is "bytes".
     """
     must_parse = options.damage.skips and schema.record_type != "bytes"
     if not schema.fields and not must_parse and known is None:
@@ -120,19 +123,19 @@ def read_table(
 
 
 def rows_without_columns(rows: int) -> pa.Table:
-    """Return a table without columns that has this number of rows."""
+    """Return a table with ``rows`` rows and no columns."""
     return pa.table({"": pa.nulls(rows)}).select([])
 
 
 def count_records(store: Store, split: Split, options: ReadOptions, losses: Losses | None = None) -> int:
-    """Count the records of a split. Checksums are verified, messages are not parsed."""
-    verify_crc = options.verify_crc and not options.damage.skips  # a check has verified them
+    """Count the records of a split. Checksums are verified if the options say so; messages are not parsed."""
+    verify_crc = options.verify_crc and not options.damage.skips  # the check verifies checksums
     scan_all = partial(scan, verify_crc=verify_crc, max_record_bytes=options.max_record_bytes)
     return sum(step.result.records for step in run_kernel(store, split, options, scan_all, losses=losses))
 
 
 def _content_bytes(split: Split) -> int:
-    """Return about how many decompressed bytes a split has, 0 if that is unknown."""
+    """Estimate the decompressed size of a split in bytes. Return 0 or less if the file's size is unknown."""
     if split.stop is not None:
         return split.stop.content - split.start.content
     stored = (split.file.size or 0) - split.start.offset
@@ -140,17 +143,17 @@ def _content_bytes(split: Split) -> int:
 
 
 class _Batch(NamedTuple):
-    """A decoded batch.
+    """A decoded batch of records from one or more windows.
 
     Parameters
     ----------
     batch : pyarrow.RecordBatch
-        The batch.
+        The decoded columns.
     parts : list of (int, int, Numbers)
-        The first row of each part of the batch, the row of that record in its window, and the numbers of the
-        window's records.
+        For each part of the batch: its first row, the index of that row's record in the window, and the
+        numbers of the window's records.
     offsets : list of pyarrow.Array
-        The offsets of the records if wanted.
+        The offsets of the records in the file. Empty if the offset column is not requested.
     """
 
     batch: pa.RecordBatch
@@ -158,26 +161,26 @@ class _Batch(NamedTuple):
     offsets: list[pa.Array]
 
     def number(self, row: int) -> int:
-        """Return the number in the file of the record of a row."""
+        """Return the number in the file of the record from which row ``row`` was decoded."""
         first, skipped, numbers = self.parts[bisect_right(self.parts, row, key=itemgetter(0)) - 1]
         return numbers.of(row - first + skipped)
 
 
 class _Batches:
-    """Decodes windows of records, and gathers the records of many windows in a batch."""
+    """Decode windows of records, and gather the records of several windows in each batch."""
 
     def __init__(self, decoder: Decoder, content_bytes: int, batch_bytes: int, wants_offsets: bool) -> None:
         self._decoder = decoder
-        self._left = content_bytes  # about so many bytes of the split were not decoded yet
+        self._left = content_bytes  # estimated bytes of the split that are not decoded yet
         self._batch_bytes = batch_bytes
         self._wants_offsets = wants_offsets
-        self._bytes = self._records = 0  # of the batch
+        self._bytes = self._records = 0  # in the current batch
         self._parts: list[tuple[int, int, Numbers]] = []
         self._offsets: list[pa.Array] = []
         self._done: list[_Batch] = []
 
     def feed(self, data: memoryview, *, final: bool) -> Fed:
-        """Decode the whole records at the start of the data. This is the kernel function of `run_kernel`."""
+        """Decode the whole records at the start of the data. This is the kernel function for `run_kernel`."""
         size = len(data)
         if self._bytes and self._bytes + size > self._batch_bytes:  # the window has grown for a long record
             self._end()
@@ -187,7 +190,7 @@ class _Batches:
         return fed
 
     def batches(self, steps: "Iterable[Step[Fed]]") -> Iterator[_Batch]:
-        """Yield batches of what `feed` decodes in the steps. The records before an error come first."""
+        """Yield the batches that `feed` decodes in the steps. Records before an error are yielded first."""
         try:
             for step in steps:
                 self._add(step)
@@ -211,24 +214,24 @@ class _Batches:
             self._end()
 
     def _count(self, size: int) -> None:
-        """Count bytes of the split that belong to the batch."""
+        """Count ``size`` bytes of the split as part of the current batch."""
         self._bytes += size
         self._left -= size
 
     def _end(self) -> None:
-        """End the batch."""
+        """End the current batch and begin a new one."""
         if self._records:
             self._done.append(_Batch(self._decoder.take(), self._parts, self._offsets))
         self._bytes = self._records = 0
         self._parts, self._offsets = [], []
 
     def _ended(self) -> Iterator[_Batch]:
-        """Yield the batches that have ended, each once."""
+        """Yield each batch that has ended and was not yielded before."""
         while self._done:
             yield self._done.pop(0)
 
 
-# The return value of a kernel function that was called with bytes that start with whole records.
+# The types that kernel functions return. Such a function handles the whole records at the start of a buffer.
 Result: TypeAlias = Fed | Decoded | Scanned
 
 _R = TypeVar("_R", bound=Result)
@@ -241,13 +244,13 @@ class Step(Generic[_R]):
     Attributes
     ----------
     result : Result
-        What the function returned.
+        The return value of the kernel function.
     data : memoryview
-        The bytes it consumed. Valid until the next step.
+        The bytes that the kernel function consumed. The view is valid until the next step.
     intact : Intact
-        The intact records of the window, among which these are.
+        All intact records of the window, including the records of this step.
     row, at : int
-        The number of records and of bytes of `intact` before these.
+        The number of records, and the number of bytes, of `intact` before the records of this step.
     """
 
     result: _R
@@ -258,20 +261,20 @@ class Step(Generic[_R]):
 
     @property
     def offset(self) -> int:
-        """Decompressed offset in the file of the first record."""
+        """The decompressed offset in the file of the first record of this step."""
         return int(self.offsets(np.zeros(1, np.int64))[0])
 
     @property
     def record(self) -> int:
-        """Number in the file of the first record."""
+        """The number in the file of the first record of this step."""
         return self.number(0)
 
     def number(self, row: int) -> int:
-        """Return the number in the file of a record of this step."""
+        """Return the number in the file of the record with index ``row`` in this step."""
         return self.intact.numbers.of(self.row + row)
 
     def offsets(self, positions: Ints) -> Ints:
-        """Return the decompressed offsets in the file of positions in ``data``, at which records begin."""
+        """Convert positions in ``data`` at which records begin to decompressed offsets in the file."""
         return self.intact.offsets(self.at + positions)
 
 
@@ -284,20 +287,22 @@ def run_kernel(
     losses: Losses | None = None,
     check: Callable[..., Checked] | None = None,
 ) -> Iterator[Step[_R]]:
-    """Call a kernel function on the records of a split, as many at a time as a window holds.
+    """Call a kernel function on the records of a split, window by window.
 
-    If the options skip damage, it is removed first, and the function gets the intact records.
+    If the options skip damage, damaged ranges are removed first, and the kernel function gets only the intact
+    records.
 
     Parameters
     ----------
     store, split, options, losses
-        As in `read_split`.
+        The parameters of the same names of `read_split`.
     kernel : callable
-        Takes bytes and the keyword ``final``, handles the whole records at their start, returns a `Result`.
+        Takes bytes and the keyword ``final``, handles the whole records at the start of the bytes, and
+        returns a `Result`.
     columns : sequence of Column
-        The columns that the kernel's damage refers to by index.
+        The columns to which the damage that the kernel reports refers by index.
     check : callable, optional
-        The method `Inference.check` that finds the damage to skip. By default, payloads are not parsed.
+        A method `Inference.check`, which finds the damage to skip. The default check does not parse payloads.
 
     Raises
     ------
@@ -352,7 +357,7 @@ def run_kernel(
 
 
 def _check(check: Callable[..., Checked], window: Window, data: memoryview) -> Checked:
-    """Find the damage in the data of a window."""
+    """Find the damaged records and ranges in the data of a window."""
     limit = None if window.stop is None else window.stop - window.offset
     checked = check(data, final=window.final, limit=limit)
     is_first = window.offset == 0 and len(checked.starts) and not checked.starts[0]
@@ -364,7 +369,7 @@ def _check(check: Callable[..., Checked], window: Window, data: memoryview) -> C
 def _with_origin(
     batch: pa.RecordBatch, schema: Schema, options: ReadOptions, path: str, offsets: list[pa.Array]
 ) -> pa.RecordBatch:
-    """Add the path column and the offset column to a batch."""
+    """Add the path column and the offset column to a batch, each only if it is in the schema."""
     columns = dict(zip(batch.schema.names, batch.columns, strict=True))
     if options.path_column in schema.names:
         codes = pa.repeat(pa.scalar(0, pa.int32()), batch.num_rows)

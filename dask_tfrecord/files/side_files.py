@@ -1,6 +1,6 @@
-"""Files beside the data that are no TFRecord files: text, labels, JSON, protobuf text, indexes and images.
+"""Recognise files beside the data that are not TFRecord files, such as text, JSON, indexes and images.
 
-A name alone leaves nothing out: the content must also be what no TFRecord file begins with.
+A file is never skipped because of its name alone: its first bytes must also show that it is no TFRecord file.
 """
 
 import logging
@@ -27,30 +27,31 @@ _SIDE_NAME = re.compile(
     re.IGNORECASE,
 )
 
-# Files that are opened at the same time.
+# The number of files that are opened at the same time.
 _THREADS = 16
 
-# The most names in a message.
+# The most file names in a log message.
 _MOST_NAMES = 5
 
 
 def without_side_files(
     store: Store, files: pa.Table, *, data: Iterable[str] = (), keep: Collection[str] = ()
 ) -> pa.Table:
-    """Return the files without those that plainly are no TFRecord files, and log which they are.
+    """Return the file list without the files that clearly are not TFRecord files, and log the skipped names.
 
-    A file is kept if a data file has the same suffix, and all files are kept if none has another suffix.
+    A file is kept if a data file has the same suffix. All files are kept if every file has the name of a side
+    file and ``data`` is empty.
 
     Parameters
     ----------
     store : Store
-        The place of the files.
+        The store that holds the files.
     files : pyarrow.Table
         The file list.
     data : iterable of str
-        Paths of other files, which are known to be data.
+        Paths of files that are known to be data files and are not in ``files``.
     keep : collection of str
-        Paths of files that are kept.
+        Paths of files that must not be skipped.
     """
     of_files = map(_suffix, column_paths(files["path"]))
     is_candidate = [suffix is not None for suffix in of_files]
@@ -81,13 +82,13 @@ def without_side_files(
 
 
 def _suffix(path: str) -> str | None:
-    """Return the suffix of a name that files beside the data have; None for other names."""
+    """Return the suffix, or the name, by which a path may be a side file; None if it has no such name."""
     match = _SIDE_NAME.fullmatch(name_of(path))
     return (match[2] or match[1]).lower() if match else None
 
 
 def _is_plainly_other(store: Store, file: FileInfo) -> bool:
-    """Return True for an empty file, and if the content begins as that of a known format."""
+    """Return True if a file is empty, or begins like another known format and not with a record."""
     if file.size == 0:
         return True
     try:
@@ -99,9 +100,9 @@ def _is_plainly_other(store: Store, file: FileInfo) -> bool:
 
 
 def first_bytes(store: Store, file: FileInfo, head: bytes | None = None) -> bytes:
-    """Return the first bytes of the decompressed content, as many as the header of a record has.
+    """Return the first bytes of a file's decompressed content, as many as the header of a record has.
 
-    ``head`` are the first stored bytes, if they are known.
+    ``head`` holds the first stored bytes of the file. If it is None, they are read.
     """
     if head is None:
         with store.open(file.path, file.size, 0, min(file.size or HEADER_BYTES, HEADER_BYTES)) as source:

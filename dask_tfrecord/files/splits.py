@@ -1,4 +1,4 @@
-"""Splits: ranges of files that hold whole records and can be read on their own."""
+"""Define splits: ranges of files that hold whole records and can be read independently."""
 
 import hashlib
 from bisect import bisect_left
@@ -18,10 +18,10 @@ _FIRST = Block(0, 0, 0)
 
 BLOCK_TYPE = pa.struct([(name, pa.int64()) for name in Block._fields])
 
-# The columns that describe splits. Other columns describe what is known about their files.
+# The columns of `Partitions.rows` that describe splits. Other columns describe the files of the splits.
 _COLUMNS = ("path", "size", "stamp", "crc32c", "records", "start", "stop")
 
-# The objects of this many partitions are made at once.
+# The number of partitions whose `Split` objects are made at once.
 _PARTITIONS = 1024
 
 
@@ -32,9 +32,9 @@ class Split:
     Attributes
     ----------
     file : FileInfo
-        The file.
+        The file of which the split is a range.
     start : Block
-        The block at which the split begins. The start of the file by default.
+        The block at which the split begins. By default, the split begins at the start of the file.
     stop : Block, optional
         The block at which the next split begins. None if the split extends to the end of the file.
     records : int, optional
@@ -49,17 +49,18 @@ class Split:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Partitions(Sequence[tuple[Split, ...]]):
-    """The splits that each partition of a dataset reads. They are the rows of a table.
+    """The splits that each partition of a dataset reads, stored as the rows of a table.
 
-    The objects of a split are made when they are needed, and not kept.
+    `Split` objects are made only when they are needed. At most 1,024 partitions' objects are kept.
 
     Attributes
     ----------
     rows : pyarrow.Table
-        A row for each split: the columns of a file list, ``records``, and if a file is split, ``start`` and
-        ``stop``, in which null is the start and the end of the file. Other columns describe the file.
+        A table with one row for each split. It has the columns of a file list and the column ``records``. If
+        a file is split, it also has ``start`` and ``stop``, in which null means the start and the end of the
+        file. Other columns describe the file.
     starts : numpy.ndarray
-        Partition ``k`` has the rows from ``starts[k]`` up to ``starts[k + 1]``.
+        The row ranges: partition ``k`` has the rows from ``starts[k]`` to ``starts[k + 1] - 1``.
     """
 
     rows: pa.Table
@@ -78,7 +79,7 @@ class Partitions(Sequence[tuple[Split, ...]]):
         number = range(len(self))[index]
         first = number - number % _PARTITIONS
         made: tuple[int, list[tuple[Split, ...]]] = vars(self).get("_made", (-1, []))
-        if made[0] != first:  # another thread may replace what is kept at any time
+        if made[0] != first:  # another thread may replace the kept objects at any time
             made = vars(self)["_made"] = (first, self._make(first))
         return made[1][number - first]
 
@@ -91,11 +92,11 @@ class Partitions(Sequence[tuple[Split, ...]]):
 
     @property
     def counts(self) -> npt.NDArray[np.int64]:
-        """The number of splits of each partition."""
+        """The number of splits in each partition."""
         return np.diff(self.starts)
 
     def _make(self, first: int) -> list[tuple[Split, ...]]:
-        """Make the splits of some partitions, from the given partition on."""
+        """Make the `Split` objects of up to 1,024 partitions, beginning with partition ``first``."""
         starts = self.starts[first : first + _PARTITIONS + 1]
         rows = self.rows.slice(starts[0], starts[-1] - starts[0])
         edges: list[Iterable[Any]] = [repeat(_FIRST), repeat(None)]
@@ -109,7 +110,7 @@ class Partitions(Sequence[tuple[Split, ...]]):
 
     @property
     def token(self) -> str:
-        """A hash of all splits."""
+        """A hash of the files, ranges and partitions of all splits."""
         names = [name for name in _COLUMNS if name in self.rows.column_names]
         return f"{table_token(self.rows.select(names))} {hashlib.sha256(self.starts.tobytes()).hexdigest()}"
 
@@ -117,7 +118,7 @@ class Partitions(Sequence[tuple[Split, ...]]):
 def table_token(table: pa.Table) -> str:
     """Return a hash of a file list, or of the columns of `Partitions` that describe splits."""
     flat = table.combine_chunks().flatten()
-    # It is not defined what a buffer holds in the place of a null. No number here is negative.
+    # Arrow does not define which bytes a buffer holds for a null. No number here is negative, so -1 is free.
     columns = [one.cast(pa.int64()).fill_null(-1) if one.null_count else one for one in flat.columns]
     filled, sink = pa.table(columns, names=flat.column_names), pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, filled.schema) as writer:
@@ -127,17 +128,18 @@ def table_token(table: pa.Table) -> str:
 
 @dataclass(frozen=True)
 class BlockIndex:
-    """The blocks of a file that no snapshot describes, found by scanning it.
+    """The blocks of a file that no snapshot describes. They were found by scanning the file.
 
     Attributes
     ----------
     records : int, optional
-        Number of records. Each damaged record or range counts as one. None if they were not counted.
+        Number of records in the file. Each damaged record or range counts as one record. None if the records
+        were not counted.
     blocks : tuple of Block
-        The blocks. The first one begins at the start of the file.
+        The blocks of the file. The first block begins at the start of the file.
     damaged : tuple of int
-        Offsets in the file, in ascending order, of damaged records and ranges: at least the first of them
-        after each block.
+        Offsets in the file of damaged records and ranges, in ascending order. At least the first damaged
+        record or range after the start of each block is included.
     """
 
     records: int | None
@@ -146,12 +148,12 @@ class BlockIndex:
 
 
 def cut(size: int, known: BlockIndex, blocksize: int) -> list[tuple[Block, Block | None, int | None]]:
-    """Cut a file into ranges of about equal size, of at most ``blocksize`` bytes if its blocks allow it.
+    """Cut a file into about equal ranges, of at most ``blocksize`` bytes if the file's blocks allow it.
 
     Returns
     -------
     list of (Block, Block or None, int or None)
-        The attributes ``start``, ``stop`` and ``records`` of the `Split` of each range.
+        For each range, the attributes ``start``, ``stop`` and ``records`` of its `Split`.
     """
     parts = -(-size // blocksize)
     offsets = [block.offset for block in known.blocks[1:]]
@@ -164,6 +166,6 @@ def cut(size: int, known: BlockIndex, blocksize: int) -> list[tuple[Block, Block
         ends = [*(one.record for one in cuts), known.records]
         damaged = [*(bisect_left(known.damaged, one.offset) for one in starts), len(known.damaged)]
         for start, end, (first, last) in zip(starts, ends, pairwise(damaged), strict=True):
-            # With damage in the range, the number of undamaged records is unknown.
+            # If the range has damage, its number of intact records is unknown.
             records.append(end - start.record if first == last else None)
     return list(zip(starts, [*cuts, None], records, strict=True))

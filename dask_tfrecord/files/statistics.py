@@ -1,7 +1,7 @@
-"""The statistics of a file's columns: smallest and greatest value, nulls, lengths of lists.
+"""Compute the statistics of a file's columns: smallest and greatest value, number of nulls, list lengths.
 
-Statistics describe the stored values, so that they hold for the values that are read back: a float64 counts
-as the 32-bit float that it becomes. NaN is ignored in the smallest and the greatest value.
+Statistics describe the stored values, so they also hold for the values that are read back. A float64 value is
+therefore counted as the 32-bit float that is stored for it. NaN is never the smallest or the greatest value.
 """
 
 from collections.abc import Sequence
@@ -15,31 +15,31 @@ from dask_tfrecord.codec.columns import KIND_TYPES
 from dask_tfrecord.files.entry import ColumnStatistics
 from dask_tfrecord.schema.model import Field, Schema
 
-# The kernel's statistics of each column.
+# The kernel's statistics, one element for each column.
 Columns = Sequence[Statistics]
 
-# A longer string or bytes value is not kept as a bound.
+# The most bytes of a string or bytes value that is kept as a bound.
 _LONGEST_BOUND = 64
 
-# The types of scalars whose stored bounds are plain values already.
+# The scalar types whose stored bounds are already Python values of the column's type.
 _PLAIN_TYPES = (pa.int64(), pa.float32())
 
-# What Arrow raises for a value that Python cannot represent.
+# The exceptions that Arrow raises for a value that Python cannot represent.
 _NOT_PLAIN = (ValueError, OverflowError, pa.ArrowException)
 
 
 def empty_statistics(schema: Schema) -> Columns:
-    """Return the statistics of no rows."""
+    """Return the kernel's statistics of a table without rows."""
     return [Statistics(0, None, None)] * len(schema.fields)
 
 
 def merge_statistics(one: Columns, other: Columns) -> Columns:
-    """Merge the statistics of two row ranges."""
+    """Merge the kernel's statistics of two ranges of rows, column by column."""
     return list(map(_merge, one, other))
 
 
 def file_statistics(schema: Schema, files: Sequence[Columns]) -> list[tuple[ColumnStatistics, ...]]:
-    """Return the statistics of each file for users, from the kernel's statistics of the stored values."""
+    """Convert the kernel's statistics of stored values to the `ColumnStatistics` of each file."""
     if not files or not schema.fields:
         return [()] * len(files)
     pairs = zip(schema.fields, zip(*files, strict=True), strict=True)
@@ -66,7 +66,7 @@ def _column_statistics(column: Field, files: Sequence[Statistics]) -> list[Colum
 
 
 def _bounds(column: Field, stored: Sequence[Any]) -> Sequence[Any]:
-    """Return stored bounds as Python values; None for a value that is too long or has no Python value."""
+    """Convert stored bounds to Python values. A bound that is too long or not representable becomes None."""
     storage = KIND_TYPES[column.kind]
     if column.kind in ("bytes", "string"):
         stored = [None if value is None or len(value) > _LONGEST_BOUND else value for value in stored]
@@ -74,7 +74,7 @@ def _bounds(column: Field, stored: Sequence[Any]) -> Sequence[Any]:
         return stored
     try:
         return _plain(column, pa.array(stored, storage))
-    except _NOT_PLAIN:  # for some of the values, such as a date in the year 20,000
+    except _NOT_PLAIN:  # some value has no Python value, such as a date in the year 20,000
         return [_bound(column, value) for value in stored]
 
 

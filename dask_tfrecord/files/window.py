@@ -1,4 +1,4 @@
-"""A split of a file -> its decompressed bytes -> a window that moves over them. Decodes no records."""
+"""Move a window over the decompressed bytes of a split of a file. This module decodes no records."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -19,43 +19,43 @@ from dask_tfrecord.files.storage.store import Store
 
 ReadInto = Callable[[memoryview], int]
 
-# The size of a window's buffer. The buffer grows only for a longer record.
+# The size of a window's buffer in bytes. The buffer grows only for a longer record.
 WINDOW_BYTES = 1 << 22
 
-# The system copies a file's bytes to addresses that are multiples of this number in 4/5 of the time.
+# Buffers begin at multiples of this address, to which the system copies a file's bytes in 4/5 of the time.
 _ALIGNMENT = 64
 
 
 class Window:
     """A view of bounded size that moves forward over the decompressed bytes of a file.
 
-    Iterating yields the bytes in view. Between two iterations, `advance` drops the bytes that were consumed;
-    the next iteration yields the rest again, followed by new bytes. All views share one buffer: a view is
-    valid only until the next iteration.
+    Iterating yields the bytes in view. Between two iterations, the caller drops the consumed bytes with
+    `advance`. The next iteration yields the remaining bytes again, followed by new bytes. All views share
+    one buffer: a view is valid only until the next iteration.
 
     Parameters
     ----------
     readinto : callable
-        Fills a buffer with the next bytes and returns their number; returns 0 at the end.
+        Fills a buffer with the next bytes and returns their number. At the end of the bytes, it returns 0.
     size : int
-        Size of the buffer in bytes. Iterating doubles the buffer if one record fills it. A wrong length in a
-        file therefore allocates no memory: the buffer grows only with bytes that exist.
+        Size of the buffer in bytes. Iterating doubles the buffer if one record fills it. A wrong record
+        length therefore allocates no memory: the buffer grows only with bytes that the file really has.
     offset : int, default 0
-        Decompressed offset in the file of the first byte.
+        Decompressed offset in the file of the first byte to read.
     stop : int, optional
-        Decompressed offset in the file at which the bytes end. A record that claims to extend beyond it is
-        reported as damage without reading on. None if the end is unknown.
+        Decompressed offset in the file at which the bytes end. A record that claims to extend beyond this
+        offset is reported as damage without reading on. None if the end is unknown.
     stored : bytes, default b""
-        The first `LOOK_BYTES` stored bytes of the file, by which another format can be recognised.
+        The first `LOOK_BYTES` stored bytes of the file, by which other file formats can be recognised.
     codec : str, optional
-        The codec of the stored bytes.
+        The codec of the stored bytes. None if the file is uncompressed.
 
     Attributes
     ----------
     offset : int
         Decompressed offset in the file of the first byte in view.
     final : bool
-        True once no bytes follow those in view.
+        True once no more bytes follow the bytes in view.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class Window:
         codec: Compression | None = None,
     ) -> None:
         self._readinto = readinto
-        # One byte more than there is, so that the read that fills the buffer also finds the end.
+        # One byte more than the file has, so that the read of the last bytes also finds the end.
         self._size = size if stop is None else min(size, stop - offset + 1)
         self._buffer = _allocate(self._size)
         self._start = self._end = 0
@@ -88,7 +88,7 @@ class Window:
                 self._size *= 2
             try:
                 self.fill(self._size)
-            except CorruptRecordError as failure:  # raised after the bytes before it have been consumed
+            except CorruptRecordError as failure:  # raised after the bytes before the error are consumed
                 self._failure = failure
             self._head = self._head or bytes(self.data[:LOOK_BYTES])
             yield self.data
@@ -97,26 +97,26 @@ class Window:
 
     @property
     def data(self) -> memoryview:
-        """The bytes in view, without reading more."""
+        """The bytes in view. Getting them reads no more bytes."""
         return self._buffer[self._start : self._end]
 
     @property
     def end(self) -> int:
-        """Decompressed offset in the file just after the bytes in view."""
+        """The decompressed offset in the file of the first byte after the bytes in view."""
         return self.offset + self._end - self._start
 
     @property
     def decompression_error(self) -> CorruptRecordError | None:
-        """The error that ends the iteration after the view, because the next bytes cannot be decompressed."""
+        """The error that the next iteration raises because bytes after the view cannot be decompressed."""
         return None if isinstance(self._failure, FileChangedError) else self._failure
 
     def other_format(self) -> str | None:
-        """Describe the other format that the file seems to have. Ask only if the first record is damaged.
+        """Describe the other format that the file seems to have. Call it only if the first record is damaged.
 
         Returns
         -------
         str or None
-            A problem for an error. None if the file begins with a record, or has no known format.
+            The text for an error message. None if the file begins with a record or has no known format.
         """
         is_compressed = self._codec is not None and self._head
         lookalike = looks_like(self._head if is_compressed else self._stored)
@@ -128,8 +128,8 @@ class Window:
     def advance(self, count: int) -> None:
         """Drop the first ``count`` bytes of the view.
 
-        The count may exceed the view only if ``readinto`` always reads at the offset `end`. The bytes after
-        the view are then skipped without being read.
+        ``count`` may exceed the size of the view only if ``readinto`` always reads at the offset `end`. The
+        skipped bytes after the view are then not read.
         """
         self.offset += count
         self._start += count
@@ -137,7 +137,7 @@ class Window:
             self._start = self._end = 0
 
     def fill(self, count: int) -> None:
-        """Read until ``count`` bytes are in view or the end is reached. The buffer grows if necessary."""
+        """Read until ``count`` bytes are in view or no more bytes follow. The buffer grows if necessary."""
         rest = self.data
         if len(rest) >= count:
             return
@@ -152,10 +152,10 @@ class Window:
             self.final = read == 0
 
     def overrun(self, record: int, start: int, end: int) -> Damage | None:
-        """Return the damage of the record at byte ``end`` of the view if it claims to extend beyond `stop`.
+        """Return the damage of the record at byte ``end`` of the view if that record claims to exceed `stop`.
 
-        The damage is counted from byte ``start`` of the view, where record 0 begins; ``record`` is the number
-        of the record at ``end``.
+        The offset in the damage is counted from byte ``start`` of the view, where record 0 begins. ``record``
+        is the number of the record at ``end``.
         """
         header = self.data[end : end + HEADER_BYTES]
         if self.stop is None or self.final or len(header) < HEADER_BYTES:
@@ -174,21 +174,21 @@ def _overrun(claimed: int, left: int) -> str:
 
 
 def _allocate(size: int) -> memoryview:
-    """Return memory for a window of this size. It occupies pages only once they are written to."""
+    """Allocate memory for a window of this size. A page of it is occupied only once it is written to."""
     return memoryview(pa.allocate_buffer((size // _ALIGNMENT + 2) * _ALIGNMENT)).cast("B")
 
 
 @contextmanager
 def open_window(store: Store, split: Split, options: ReadOptions, size: int) -> Iterator[Window]:
-    """Open a split as a window over its decompressed bytes; the window's offsets count from the file's start.
+    """Open a split as a window over its decompressed bytes. The window's offsets count from the file's start.
 
     Raises
     ------
     CorruptRecordError
-        If the file has another codec than the options name. On leaving the context: if the file is not a
-        TFRecord file, and what it looks like is known.
+        If the file has another codec than the options name. The context manager also raises this error on
+        exit if the first record is damaged and the file looks like another known format.
     FileChangedError
-        On leaving the context, if the whole file was read and its CRC-32C is not the one in the snapshot.
+        On exit, if the whole file was read and its CRC-32C differs from the CRC-32C in the snapshot.
     """
     file, start, stop = split.file, split.start, split.stop
     with store.open(file.path, file.size, start.offset, stop and stop.offset, file.stamp) as reader:
@@ -223,7 +223,7 @@ def open_window(store: Store, split: Split, options: ReadOptions, size: int) -> 
 
 
 def _limited(readinto: ReadInto, count: int) -> ReadInto:
-    """Return a ``readinto`` that ends after ``count`` bytes."""
+    """Return a ``readinto`` function that reads at most ``count`` bytes in total."""
     left = count
 
     def read(view: memoryview) -> int:
@@ -236,15 +236,15 @@ def _limited(readinto: ReadInto, count: int) -> ReadInto:
 
 
 def block_compression(split: Split, head: bytes) -> Compression | None:
-    """Return the codec of a split that starts inside its file with the bytes ``head``; None if uncompressed.
+    """Return the codec of a split that begins inside a file; None if the file is uncompressed.
 
-    An uncompressed file may have any name. A compressed file can be split only if this library wrote it, and
-    then its suffix names the codec.
+    ``head`` holds the first stored bytes of the split. An uncompressed file may have any name. A compressed
+    file can be split only if this library wrote it, and then the suffix of the file name shows the codec.
 
     Raises
     ------
     TFRecordError
-        If the file is compressed and its name has no suffix of a codec.
+        If the file is compressed and its name does not end with the suffix of a codec.
     """
     codec = codec_of_suffix(f".{split.file.path.rpartition('.')[2]}")
     if split.start.offset == split.start.content and (not codec or is_frame(head)):
@@ -269,7 +269,7 @@ def _check_compression(found: Compression | None, wanted: ReadCompression, size:
 
 
 def changed_since_snapshot(store: Store, path: str) -> FileChangedError:
-    """Return the error for a file whose bytes differ from what the snapshot describes."""
+    """Return the error for a file whose bytes have another CRC-32C than the snapshot records."""
     again = Call("index", store.public(store.root), {}, "again if it was rewritten on purpose")
     return FileChangedError(
         "the content is not the one in the dataset's snapshot (the CRC-32C differs)",

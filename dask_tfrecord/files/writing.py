@@ -1,6 +1,6 @@
-"""Write tables to TFRecord files, in bounded memory. Knows no datasets.
+"""Write tables to TFRecord files, in bounded memory. This module knows no datasets.
 
-Blocks end where the records determine it, so the same rows give the same bytes, whatever the machine.
+Only the records determine where a block ends, so the same rows give the same bytes on every machine.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -22,11 +22,11 @@ from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.schema.model import Lossy, Schema
 from dask_tfrecord.schema.storage_values import storage_bytes
 
-# The most that is converted to storage types at a time.
+# The most rows and the most bytes that are converted to storage types at a time.
 _CHUNK_ROWS = 1 << 16
 _CHUNK_BYTES = 1 << 24
 
-# Numbers of rows.
+# An array of row numbers.
 RowNumbers = npt.NDArray[np.int64]
 
 
@@ -38,9 +38,9 @@ class DirectoryGroup(NamedTuple):
     directory : str
         The partition directory, relative to the dataset's root; "" for a dataset without partition columns.
     values : tuple
-        The partition values.
+        The values of the partition columns.
     rows : int
-        The number of rows.
+        The number of rows in the group.
     """
 
     directory: str
@@ -54,11 +54,11 @@ class GroupedRows(NamedTuple):
     Attributes
     ----------
     pieces : iterable of (pyarrow.Table, numpy.ndarray or None)
-        Tables with the sorted rows, without the partition columns, which may be made one after the other. For
-        each row of a table, the number that errors give the row. None if the rows are numbered in this
-        order.
+        Tables with the sorted rows, without the partition columns; the tables may be made lazily. Each table
+        comes with an array of the row numbers to use in errors, or with None if the rows are numbered in the
+        order of the tables.
     groups : list of DirectoryGroup
-        The groups in the order of the rows.
+        The groups of rows with the same partition values, in the order of the rows.
     """
 
     pieces: Iterable[tuple[pa.Table, RowNumbers | None]]
@@ -74,35 +74,36 @@ def write_files(
     *,
     threads: int | None = None,
 ) -> list[FileEntry]:
-    """Write one file per partition directory, or more where a file would exceed a limit.
+    """Write one file per partition directory, or several files if one file would exceed a limit.
 
     Parameters
     ----------
     store : Store
         The store to write to.
     place : callable
-        Returns two paths for a partition directory and the number of a file in it (from 0): the path in the
-        store, and the path relative to the dataset's root, which entries and error messages use.
+        Takes a partition directory and the number of a file in that directory, counted from 0. Returns two
+        paths of the file: the path in the store, and the path relative to the dataset's root, which file
+        entries and error messages show.
     rows : GroupedRows
         The rows. A group without rows gets one empty file.
     schema : Schema
-        The table's columns.
+        The columns of the tables.
     options : WriteOptions
-        Compression, rounding and the limits of a file.
+        The options for compression, rounding and the size limits of a file.
     threads : int, optional
-        The number of threads that all calls in this process use together. Default: one per available
-        processor. The bytes written do not depend on it.
+        The number of threads that all calls in this process share. The default is one thread per available
+        processor. The written bytes do not depend on the number of threads.
 
     Returns
     -------
     list of FileEntry
-        An entry for each file.
+        The file entry of each written file.
 
     Raises
     ------
     SchemaError
-        If a value cannot be stored. The error names the column and the row of the table before it was
-        sorted. Files before the failing row remain.
+        If a value cannot be stored. The error names the column and the number of the row before sorting.
+        Files before the failing row remain.
     """
     records = _RecordStream(rows.pieces, schema, options.lossy)
     spare = spare_threads(threads)
@@ -134,7 +135,7 @@ def write_files(
 def _write_file(
     writer: BlockWriter, records: "_RecordStream", end: int, options: WriteOptions, buffers: Buffers
 ) -> None:
-    """Write the next records before row ``end`` to one file, as many as the file's limits allow."""
+    """Write the next records, up to row ``end``, to one file. Stop earlier if the file reaches a limit."""
     first = records.row
     end = min(first + (options.max_rows or end), end)
     max_bytes = options.max_bytes or 1 << 63
@@ -158,12 +159,12 @@ def _write_file(
 
 
 class _RecordStream:
-    """Encodes the rows of a table as records, in order, a buffer at a time.
+    """Encode the rows of tables as records, in order, one buffer at a time.
 
     Attributes
     ----------
     row : int
-        The next row to encode.
+        The number of the next row to encode.
     """
 
     def __init__(
@@ -177,12 +178,12 @@ class _RecordStream:
         self._lossy: Lossy = lossy
         self._encoder = Encoder(schema.columns, schema.record_type)
         self._statistics: Columns | None = None
-        self._counted = 0  # rows before this one are in the statistics
-        self._bound_start = self._bound_end = 0  # the rows that the encoder holds
+        self._counted = 0  # rows before this number are in the statistics
+        self._bound_start = self._bound_end = 0  # the range of rows that the encoder holds
         self.row = 0
 
     def placed(self, error: TFRecordError, path: str) -> TFRecordError:
-        """Return a copy of an error of `take` with the file and the row before sorting."""
+        """Return a copy of an error of `take` that also has the file and the number of the unsorted row."""
         error = locate_error(error, path, self._bound_start)
         if error.record is None or self._order is None:
             return error
@@ -194,7 +195,8 @@ class _RecordStream:
         Returns
         -------
         size, need : int
-            The bytes written. If not even one record fits: 0, and a size of ``out`` that is large enough.
+            ``size`` is the number of bytes written. If not even one record fits, ``size`` is 0, and ``need``
+            is a sufficient size for ``out`` in bytes. Otherwise ``need`` is 0.
         """
         size = 0
         while self.row < end:
@@ -210,18 +212,18 @@ class _RecordStream:
         return size, 0
 
     def check_end(self) -> None:
-        """Raise if there are more rows, which would be lost."""
+        """Raise RuntimeError if rows remain that belong to no group, because they would not be written."""
         if self.row < self._batch_end or next(self._batches, None):
             raise RuntimeError(f"there are more rows than the {self.row:,} of the groups")
 
     def statistics(self) -> Columns:
-        """Return the statistics of the rows encoded since the last call."""
+        """Return the statistics of the rows that were encoded since the last call of this method."""
         self._count()
         columns, self._statistics = self._statistics, None
         return columns or empty_statistics(self._schema)
 
     def _count(self) -> None:
-        """Add the encoded rows to the statistics; the encoder must still hold them."""
+        """Add the encoded rows to the statistics. The encoder must still hold these rows."""
         if self._counted < self.row:
             start = self._bound_start
             columns = self._encoder.statistics(self._counted - start, self.row - start)
@@ -229,7 +231,7 @@ class _RecordStream:
             self._counted = self.row
 
     def _bind(self, end: int) -> None:
-        """Convert the next rows to storage types for the encoder; the file ends at row ``end``."""
+        """Convert the next rows to storage types for the encoder. The file ends at row ``end``."""
         self._count()
         if self.row == self._batch_end:
             self._batch, self._order = next(self._batches)
@@ -251,7 +253,7 @@ class _RecordStream:
 def _batches(
     pieces: Iterable[tuple[pa.Table, RowNumbers | None]],
 ) -> Iterator[tuple[pa.RecordBatch, RowNumbers | None]]:
-    """Yield the batches of all pieces that have rows, with the numbers of their rows."""
+    """Yield each non-empty batch of all pieces, with the row numbers of its rows or None."""
     for table, order in pieces:
         start = 0
         for batch in table.to_batches():

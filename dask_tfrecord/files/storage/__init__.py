@@ -1,1 +1,1 @@
-"""Filesystems of fsspec: opening, listing and atomic creation of files. Knows no TFRecord."""
+"""Open, list and atomically create files on fsspec filesystems. These modules know nothing of TFRecord."""

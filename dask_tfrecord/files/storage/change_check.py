@@ -1,4 +1,4 @@
-"""The check that files are still those that were listed. Opens no file."""
+"""Check that files have not changed since they were listed. The check opens no file."""
 
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -17,29 +17,29 @@ from dask_tfrecord.files.storage.listing import (
 from dask_tfrecord.files.storage.open_file import ExpectedFile
 from dask_tfrecord.files.storage.store import Store
 
-# More files than this are compared by one listing of the dataset instead of one request per file.
+# If there are more files than this, they are compared with one new listing instead of one request per file.
 _FEW = 256
 
-# Concurrent requests.
+# The number of concurrent requests.
 _THREADS = 16
 
 
 def check_unchanged(store: Store, files: Sequence[FileInfo] | pa.Table) -> None:
-    """Raise if a file changed since it was listed. Files without a stamp are not checked.
+    """Raise if a file changed since it was listed. Files whose stamp is empty are not checked.
 
     Parameters
     ----------
     store : Store
-        The place of the files.
+        The store that holds the files.
     files : sequence of FileInfo or pyarrow.Table
-        The files, as objects or as a file list.
+        The files to check, as `FileInfo` objects or as a file list.
 
     Raises
     ------
     FileChangedError
         If a file was rewritten.
     FileNotFoundError
-        If a file is gone.
+        If a file no longer exists.
     """
     if len(files) > _FEW:
         files = _without_unchanged(store, files if isinstance(files, pa.Table) else info_table(files))
@@ -54,7 +54,7 @@ def check_unchanged(store: Store, files: Sequence[FileInfo] | pa.Table) -> None:
 
 
 def _without_unchanged(store: Store, files: pa.Table) -> pa.Table:
-    """Return the files that a new listing of the dataset does not show to be unchanged."""
+    """Return the files that may have changed: those that a new listing does not show to be unchanged."""
     store.fs.invalidate_cache()
     listed = list_directory(store)
     found = listed.take(pc.index_in(unquoted_column(files["path"]), unquoted_column(listed["path"])))
@@ -66,7 +66,7 @@ def _without_unchanged(store: Store, files: pa.Table) -> pa.Table:
 
 
 def check_file(store: Store, file: FileInfo) -> None:
-    """Raise if a file changed since it was listed, as `check_unchanged` does; also without a stamp."""
+    """Raise as `check_unchanged` does if a file changed. A file without a stamp is compared by its size."""
     expected = ExpectedFile(store.public(file.path), file.size, file.stamp, True, dict)
     try:
         now = store.look(file.path)

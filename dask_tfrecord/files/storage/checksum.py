@@ -1,4 +1,4 @@
-"""CRC-32C of the stored bytes of a file, computed while the file is read."""
+"""Compute the CRC-32C of the stored bytes of a file while the file is read."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,7 +12,7 @@ from dask_tfrecord.files.storage.store import Store
 
 @dataclass
 class Checksum:
-    """The first bytes of what was read, the number of all bytes, and their CRC-32C."""
+    """The first bytes of a file, and the number and the CRC-32C of the bytes that were read so far."""
 
     head: bytes = b""
     bytes: int = 0
@@ -21,19 +21,19 @@ class Checksum:
 
 @dataclass(frozen=True, repr=False)
 class ChecksumStore(Store):
-    """A store that computes the checksum of a file while it is read. One file at a time may be open."""
+    """A store that computes the checksum of a file while the file is read. Only one file may be open."""
 
     checksum: Checksum = field(default_factory=Checksum)
 
     @contextmanager
     def open(self, *args: Any) -> Iterator[FileReader]:
-        """Open a file as any store does, and add what is read to the checksum."""
+        """Open a file in the same way as `Store.open`, and add the bytes that are read to the checksum."""
         with super().open(*args) as reader:
             yield ChecksumReader(reader, self.checksum)
 
 
 class ChecksumReader(FileReader):
-    """Reads through another reader, and adds what is read to a checksum."""
+    """Read through another reader, and add the bytes that are read to a checksum."""
 
     def __init__(self, reader: FileReader, checksum: Checksum) -> None:
         self._reader = reader

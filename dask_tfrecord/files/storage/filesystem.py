@@ -1,4 +1,4 @@
-"""`filesystem=` and `storage_options=`: a path -> the fsspec filesystem that opens it, and the path there."""
+"""Find the fsspec filesystem for a path from `filesystem=` and `storage_options=`."""
 
 import pickle
 from typing import Any, Literal, TypeAlias
@@ -15,15 +15,15 @@ from dask_tfrecord.files.storage.paths import glob_start, wraps
 from dask_tfrecord.files.storage.redaction import without_credentials
 from dask_tfrecord.files.storage.store_failures import check_endpoint
 
-# What the public functions accept as `filesystem=`.
+# The types that the public functions accept as `filesystem=`.
 Filesystem: TypeAlias = AbstractFileSystem | pafs.FileSystem | Literal["fsspec"] | None
 
 
 class ArrowFileSystem(ArrowFSWrapper):  # type: ignore[misc]  # fsspec ships no types for mypy to check
-    """A pyarrow filesystem as an fsspec filesystem.
+    """Wrap a pyarrow filesystem as an fsspec filesystem.
 
-    The argument is the pickle of the pyarrow filesystem. So equal filesystems have equal tokens, and a worker
-    process opens each of them once.
+    The argument is the pickled pyarrow filesystem. Equal filesystems therefore have equal tokens, and a
+    worker process opens each filesystem only once.
     """
 
     def __init__(self, pickled: bytes, **options: Any) -> None:
@@ -38,8 +38,8 @@ def open_path(
     Raises
     ------
     TFRecordError
-        If ``filesystem`` is not a filesystem, if ``storage_options`` are given too, or if the path is a URL
-        of another filesystem.
+        If ``filesystem`` is not a filesystem, if both ``filesystem`` and ``storage_options`` are given, or if
+        the path is a URL of another filesystem.
     """
     if filesystem is None or (isinstance(filesystem, str) and filesystem == "fsspec"):
         found, root = url_to_fs(path, **(storage_options or {}))
@@ -72,7 +72,7 @@ def open_path(
 
 
 def removes_full_directories(fs: AbstractFileSystem) -> bool:
-    """Return True if `rmdir` also removes the files in a directory, as that of HDFS in fsspec does."""
+    """Return True if `rmdir` also removes the files in a directory, as fsspec's HDFS filesystem does."""
     return isinstance(fs, ArrowFSWrapper)
 
 
@@ -82,8 +82,8 @@ def check_writable(fs: AbstractFileSystem) -> None:
     Raises
     ------
     DestinationError
-        For a cache or an archive, and for a filesystem of pyarrow that is neither local nor HDFS. pyarrow can
-        neither discard an upload nor create an object exclusively.
+        If the filesystem is a cache or an archive, or a pyarrow filesystem that is neither local nor HDFS.
+        pyarrow can neither discard an upload nor create an object exclusively.
     """
     if isinstance(fs, ArrowFileSystem) and fs.fs.type_name != "hdfs":
         raise DestinationError(
@@ -98,7 +98,7 @@ def check_writable(fs: AbstractFileSystem) -> None:
 
 
 def _unwrapped(filesystem: Any) -> tuple[AbstractFileSystem, str]:
-    """Return the fsspec filesystem without wrappers, and the directory that paths are relative to, or ""."""
+    """Return the fsspec filesystem without wrappers, and the directory to which paths are relative, or ""."""
     if isinstance(filesystem, DirFileSystem):
         return _below(filesystem.fs, filesystem.path or "")
     if isinstance(filesystem, pafs.SubTreeFileSystem):
@@ -134,7 +134,7 @@ def _below(filesystem: Any, directory: str) -> tuple[AbstractFileSystem, str]:
 
 
 def _check_protocol(path: str, fs: AbstractFileSystem, directory: str) -> None:
-    """Raise if a path is a URL of another filesystem, which fsspec would take for the name of a file."""
+    """Raise if a path is a URL of another filesystem, because fsspec would treat the URL as a file name."""
     protocol, found, _ = path.partition("://")
     known = {fs.protocol} if isinstance(fs.protocol, str) else {*fs.protocol}
     if not found or (not directory and (protocol in known or wraps(type(fs)))):

@@ -1,4 +1,4 @@
-"""Paths, globs and directories -> the files they stand for. Opens no file."""
+"""List the files that paths, globs and directories stand for. Listing opens no file."""
 
 import os
 import re
@@ -34,35 +34,35 @@ from dask_tfrecord.files.storage.store import Store
 
 PathLike = str | os.PathLike[str]
 
-# Old versions of Hadoop mark a directory by an empty object with this suffix.
+# Old versions of Hadoop mark a directory with an empty object whose name ends in this suffix.
 _FOLDER_SUFFIX = "_$folder$"
 
-# Files in which a dataset is described to other libraries, by `export` or by these libraries.
+# Files that describe a dataset to other libraries. `export` or these libraries write them.
 TFDS_FILES = ("dataset_info.json", "features.json")
 SIDE_FILES = frozenset({*TFDS_FILES, "schema.pbtxt"})
 
-# From this many paths of one directory on, the directory is listed once instead of one request per path.
+# If a directory has at least this many of the paths, it is listed once instead of one request per path.
 _MANY = 64
 
-# Concurrent requests for the paths of a list.
+# The number of concurrent requests for the paths of a list.
 _THREADS = 16
 
 
 @dataclass(frozen=True)
 class FileInfo:
-    """A file as a listing describes it.
+    """The path, size and stamp of a file according to a listing.
 
     Attributes
     ----------
     path : str
         The path in the form of its filesystem.
     size : int, optional
-        Stored size in bytes. None if the store does not report it.
+        Size of the stored file in bytes. None if the store does not report the size.
     stamp : str
         A value that changes when the file is rewritten, such as an ETag or a modification time. Empty if the
-        store reports none.
+        store reports no such value.
     crc32c : int, optional
-        CRC-32C of the stored bytes according to a snapshot. None without a snapshot.
+        CRC-32C of the stored bytes according to a snapshot. None if no snapshot lists the file.
     """
 
     path: str
@@ -75,50 +75,50 @@ class FileInfo:
         return f"FileInfo({without_credentials(path)!r}, {self.size}, {self.stamp!r})"
 
 
-# The columns of every file list. A file list is a table with a row for each file. Its other columns say what
-# else is known of the files. Names of files need not be valid Unicode.
+# The columns of every file list. A file list is a table with a row for each file, and may have further
+# columns about the files. The paths are binary, because names of files need not be valid Unicode.
 INFO_SCHEMA = pa.schema(
     {"path": pa.binary(), "size": pa.int64(), "stamp": pa.string(), "crc32c": pa.uint32()}
 )
 
 
 def info_table(files: Iterable[FileInfo]) -> pa.Table:
-    """Return the file list of some files: a row for each file, with the columns of `INFO_SCHEMA`."""
+    """Return a file list with a row for each of ``files`` and the columns of `INFO_SCHEMA`."""
     rows = [(file.path, file.size, file.stamp, file.crc32c) for file in files]
     paths, *others = zip(*rows, strict=True) if rows else [()] * len(INFO_SCHEMA)
     return pa.table([path_column(paths), *map(list, others)], schema=INFO_SCHEMA)
 
 
 def table_infos(table: pa.Table) -> list[FileInfo]:
-    """Return the files of a file list as objects, for the task that reads them."""
+    """Convert a file list to `FileInfo` objects."""
     others = (table[name].to_pylist() for name in INFO_SCHEMA.names[1:])
     return list(map(FileInfo, column_paths(table["path"]), *others))
 
 
 def path_column(paths: Iterable[str]) -> pa.Array:
-    """Return paths as the column of a table."""
+    """Convert paths to the binary ``path`` column of a file list."""
     return pa.array([path.encode(errors="surrogateescape") for path in paths], pa.binary())
 
 
 def column_paths(column: pa.Array | pa.ChunkedArray) -> list[str]:
-    """Return the paths in the column of a table."""
+    """Convert the binary ``path`` column of a file list to a list of paths."""
     return [path.decode(errors="surrogateescape") for path in column.to_pylist()]
 
 
 def distinct(files: pa.Table) -> pa.Table:
-    """Return a file list without the repetitions of files."""
+    """Return a file list with only the first row of each path."""
     codes = files["path"].combine_chunks().dictionary_encode().indices.to_numpy()
     first = np.unique(codes, return_index=True)[1]
     return files if len(first) == len(files) else files.take(pa.array(first))
 
 
 def with_column(files: pa.Table, name: str, values: pa.Array | pa.ChunkedArray) -> pa.Table:
-    """Return a file list with other values in one of its columns."""
+    """Return a copy of a file list in which the column ``name`` has the given values."""
     return files.set_column(files.column_names.index(name), name, values)
 
 
 def unquoted_column(paths: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Do as `unquoted_path` with all paths in the column of a table."""
+    """Apply `unquoted_path` to all paths in the ``path`` column of a file list."""
     if not len(paths) or not is_http(column_paths(paths[:1])[0]):
         return paths
     return pa.chunked_array([path_column(map(unquoted_path, column_paths(paths)))])
@@ -130,18 +130,18 @@ class Listing(NamedTuple):
     Attributes
     ----------
     store : Store
-        Where the files are. Its root is the first path.
+        The store that holds the files. The root of the store is the first path that the caller passed.
     files : pyarrow.Table
         The file list, with the columns of `INFO_SCHEMA`, in the order of the rows of the data.
     base : str
-        The directory, if the caller passed a single directory; else empty. The names in this path are not
-        partition directories.
+        The directory, if the caller passed a single directory; otherwise empty. Names in this path are not
+        read as partition directories.
     spelled_out : frozenset of str
         The paths of files that the caller passed by their full names.
     counts : tuple of int
-        The number of files of each path that the caller passed.
+        For each path that the caller passed, the number of files that it stands for.
     described : frozenset of str
-        Listed directories with a file in which TensorFlow Datasets describes a dataset.
+        The listed directories that contain a file in which TensorFlow Datasets describes a dataset.
     """
 
     store: Store
@@ -153,11 +153,11 @@ class Listing(NamedTuple):
 
     @property
     def paths(self) -> list[str]:
-        """The paths of the files."""
+        """The paths of the listed files."""
         return column_paths(self.files["path"])
 
     def keep(self, files: pa.Table) -> "Listing":
-        """Return the listing with only these files, which are some of its files."""
+        """Return a listing with only the given files, which must be files of this listing."""
         if len(files) == len(self.files):
             return self
         mask = pc.is_in(self.files["path"], files["path"]).to_numpy()
@@ -167,7 +167,7 @@ class Listing(NamedTuple):
 
 
 class _Match(NamedTuple):
-    """What fsspec says of the files that one path stands for."""
+    """The files that one path stands for, as fsspec describes them."""
 
     infos: list[dict[str, Any]]
     kind: str  # "directory", "file", "glob", or "missing" for a path without a glob that stands for nothing
@@ -181,26 +181,26 @@ def list_files(
 ) -> Listing:
     """List the visible files that paths stand for.
 
-    Files of a directory (at any depth) or of a glob are sorted by path. Files of a list keep its order. A
-    path that exists is used literally, even if it contains glob characters. As in Spark, a name is hidden if
-    it starts with "." or "_", unless the caller spelled it out. A name with "=" such as the partition
-    directory ``_year=2026`` is not hidden.
+    Files of a directory (at any depth) or of a glob are sorted by path. A list of paths keeps its order. A
+    path that exists is used literally, even if it contains glob characters. As in Spark, a name that starts
+    with "." or "_" is hidden, unless the caller spelled the name out. A name that starts with "_" and
+    contains "=", such as the partition directory ``_year=2026``, is not hidden.
 
     Parameters
     ----------
     paths : str, path-like, or a sequence of these
         Directories, globs or files, all on one filesystem.
     storage_options : dict, optional
-        Passed to the filesystem, such as credentials.
+        Options for the filesystem, such as credentials.
     filesystem : fsspec.AbstractFileSystem or pyarrow.fs.FileSystem, optional
-        Filesystem of the paths. Pass either this or ``storage_options``.
+        The filesystem of the paths. Pass only one of ``filesystem`` and ``storage_options``.
 
     Raises
     ------
     FileNotFoundError
         If a path stands for no file.
     TFRecordError
-        If the paths are on different filesystems, or the list is empty.
+        If the paths are on different filesystems, or if the list of paths is empty.
     """
     wanted = as_paths(paths)
     store = Store.at(wanted[0], storage_options, filesystem)
@@ -242,7 +242,8 @@ def as_paths(paths: PathLike | Sequence[PathLike]) -> list[PathLike]:
     Raises
     ------
     TFRecordError
-        If the sequence is empty or an item is not a path. The empty string would be the working directory.
+        If the sequence is empty, or if an item is not a path. The empty string is not accepted, because
+        fsspec would read it as the working directory.
     """
     wanted = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
     if not wanted:
@@ -254,7 +255,7 @@ def as_paths(paths: PathLike | Sequence[PathLike]) -> list[PathLike]:
 
 
 def with_trailing_slash(store: Store) -> Store:
-    """Return the store. Over HTTP, add a slash to the end of its root if the root is a page of links."""
+    """Return the store, over HTTP with a slash added to its root if the root is a page of links."""
     if not is_http(store.root) or store.root.endswith("/"):
         return store
     try:
@@ -264,7 +265,7 @@ def with_trailing_slash(store: Store) -> Store:
 
 
 def list_directory(store: Store) -> pa.Table:
-    """List the visible files below the store's root, sorted by path; none if the directory does not exist.
+    """List the visible files below the store's root, sorted by path. A missing directory has no files.
 
     The result is a file list, with the columns of `INFO_SCHEMA`.
     """
@@ -273,7 +274,7 @@ def list_directory(store: Store) -> pa.Table:
 
 
 def _find_any(store: Store) -> dict[str, Any]:
-    """Find all files below the store's root; none if the directory does not exist."""
+    """Find all files below the store's root. A missing directory has no files."""
     try:
         return _find(store, store.root)
     except FileNotFoundError:
@@ -281,7 +282,7 @@ def _find_any(store: Store) -> dict[str, Any]:
 
 
 def _file_list(infos: Sequence[dict[str, Any]]) -> pa.Table:
-    """Return the file list of files that fsspec describes."""
+    """Convert fsspec's descriptions of files to a file list."""
     columns = [
         path_column(info["name"] for info in infos),
         [info.get("size") for info in infos],
@@ -292,9 +293,9 @@ def _file_list(infos: Sequence[dict[str, Any]]) -> pa.Table:
 
 
 def directories_holding(store: Store, name: str) -> list[str]:
-    """Return the visible directories below the store's root that hold an entry of this name.
+    """Return the visible directories below the store's root that contain an entry called ``name``.
 
-    The entry may be hidden. The result is relative to the root.
+    The entry ``name`` may be hidden. The returned paths are relative to the root.
     """
     try:
         disk = LinkFollowingDisk()  # finds hidden directories, and does not look into them
@@ -327,7 +328,7 @@ def _without_protocol(
 
 
 def _expand_all(store: Store, paths: Sequence[str]) -> list[_Match]:
-    """Expand each path, concurrently if each takes a request."""
+    """List the files that each path stands for, concurrently if the store is remote."""
     if store.local or len(paths) == 1:
         return [_expand(store, path) for path in paths]
     parents = Counter(parent_of(path) for path in paths if not is_http(path))
@@ -363,18 +364,18 @@ def _directory(store: Store) -> _Match:
 
 
 def _described(found: dict[str, Any]) -> frozenset[str]:
-    """Return the directories that hold a description of TensorFlow Datasets."""
+    """Return the directories that contain a file in which TensorFlow Datasets describes a dataset."""
     ends = tuple(f"/{name}" for name in TFDS_FILES)
     return frozenset(parent_of(path) for path in found if path.endswith(ends))
 
 
 def _is_page(info: dict[str, Any]) -> bool:
-    """Return True for an HTML page whose URL ends with a slash: the form of a directory on the web."""
+    """Return True for an HTML page whose URL ends with a slash, as a web server shows a directory."""
     return info.get("mimetype") == "text/html" and urlsplit(info.get("url", "")).path.endswith("/")
 
 
 def _glob(store: Store, pattern: str) -> _Match:
-    """List the files that match a glob, and the files below directories that match it."""
+    """List the files that match a glob, and the files below directories that match the glob."""
     found: dict[str, Any] = {}
     described: frozenset[str] = frozenset()
     patterns = expand_braces(pattern)
@@ -392,7 +393,7 @@ def _glob(store: Store, pattern: str) -> _Match:
 
 
 def _find(store: Store, path: str) -> dict[str, Any]:
-    """Find all files below a directory; on a local disk, links are followed."""
+    """Find all files below a directory. On a local disk, symbolic links are followed."""
     if store.local:
         return without_duplicates(LinkFollowingDisk().find(path, detail=True))
     found: dict[str, Any]
@@ -401,7 +402,7 @@ def _find(store: Store, path: str) -> dict[str, Any]:
 
 
 def _lists_one_by_one(fs: AbstractFileSystem) -> bool:
-    """Return True if fsspec lists each directory by itself, and leaves out those that fail, silently."""
+    """Return True if fsspec lists the directories one by one, and silently omits directories that fail."""
     kind = type(fs)
     return bool(
         kind._find is AsyncFileSystem._find if fs.async_impl else kind.find is AbstractFileSystem.find
@@ -409,7 +410,7 @@ def _lists_one_by_one(fs: AbstractFileSystem) -> bool:
 
 
 def _walk(fs: AbstractFileSystem, root: str, depth: int | None = None) -> dict[str, Any]:
-    """Find all files and directories below a directory, or only so many levels. Raise if a listing fails."""
+    """Find files and directories up to ``depth`` levels below a directory. Raise if a listing fails."""
     found: dict[str, Any] = {}
     level, waiting = 0, [root]
     while waiting and level != depth:
@@ -467,7 +468,7 @@ def _visible_paths(found: dict[str, Any], base: str) -> list[str]:
 
 
 def _is_pipe(info: dict[str, Any]) -> bool:
-    """Return True for a pipe, a socket or a device, seen through a caching filesystem."""
+    """Return True for a pipe, a socket or a device that a caching filesystem lists."""
     return info["type"] == "other" and not info.get("islink")
 
 

@@ -1,4 +1,4 @@
-"""The local disk as readers list it: links are followed, and only regular files are listed."""
+"""List the local disk for readers: symbolic links are followed, and only regular files are listed."""
 
 import errno
 import os
@@ -12,21 +12,21 @@ from dask_tfrecord.files.storage.paths import name_of
 
 Info = dict[str, Any]
 
-# The errors of a link to nothing, or in a circle.
+# The errors of a symbolic link whose target does not exist, or that leads back to itself.
 _BROKEN_LINK = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
 
 
 class LinkFollowingDisk(LocalFileSystem):  # type: ignore[misc]  # fsspec ships no types for mypy to check
-    """A local filesystem whose `find` and `glob` follow links.
+    """A local filesystem whose `find` and `glob` follow symbolic links.
 
-    A link to a directory counts as a directory, unless the link lies inside that directory, which would never
-    end. Pipes, sockets and devices are left out. A broken link is a file without a size. A directory that
-    cannot be listed raises.
+    A link to a directory counts as a directory. A link to a directory above the link is not followed, because
+    following it would never end. Pipes, sockets and devices are omitted. A broken link is listed as a file
+    without a size. If a directory cannot be listed, `find` and `glob` raise an error.
 
     Attributes
     ----------
     links : list of str
-        The visible links to directories that were found.
+        The visible links to directories that `find` has found.
     """
 
     cachable = False
@@ -38,7 +38,7 @@ class LinkFollowingDisk(LocalFileSystem):  # type: ignore[misc]  # fsspec ships 
     def find(
         self, path: str, maxdepth: int | None = None, withdirs: bool = False, detail: bool = False, **_: Any
     ) -> Any:
-        """Find what is below a path, as fsspec does. Each info has ``real``, the path with links resolved."""
+        """Find the entries below a path, as fsspec does. Each info has ``real``, the path without links."""
         path = self._strip_protocol(path)
         real = os.path.realpath(path)
         found = {info["name"]: info for info in self._below(path, real, maxdepth, (real,), set())}
@@ -47,7 +47,7 @@ class LinkFollowingDisk(LocalFileSystem):  # type: ignore[misc]  # fsspec ships 
         return {name: found[name] for name in sorted(found)} if detail else sorted(found)
 
     def ls(self, path: str, detail: bool = False, **_: Any) -> Any:
-        """List a directory. fsspec describes each file by more keys, and takes several times longer."""
+        """List a directory. fsspec's method returns more keys for each file but is several times slower."""
         path = self._strip_protocol(path)
         if not detail or not os.path.isdir(path):
             return super().ls(path, detail=detail)
@@ -74,7 +74,7 @@ class LinkFollowingDisk(LocalFileSystem):  # type: ignore[misc]  # fsspec ships 
     def _below(
         self, path: str, real: str, depth: int | None, above: tuple[str, ...], seen: set[tuple[str, str]]
     ) -> Iterator[Info]:
-        """Yield all that is below a directory, links to directories last. ``above`` are its parents."""
+        """Yield all entries below a directory, links to directories last. ``above`` holds its parents."""
         try:
             infos = self.ls(path, detail=True)
         except FileNotFoundError:  # removed in the meantime
@@ -102,7 +102,7 @@ class LinkFollowingDisk(LocalFileSystem):  # type: ignore[misc]  # fsspec ships 
     def _linked(
         self, info: Info, depth: int | None, above: tuple[str, ...], seen: set[tuple[str, str]]
     ) -> Iterator[Info]:
-        """Yield a link to a directory and what is below it, unless it leads back or was followed before."""
+        """Yield a link to a directory and all entries below it, unless it leads back or was followed."""
         name, real = info["name"], info["real"]
         if is_hidden(name_of(name)):
             return
@@ -118,16 +118,17 @@ class LinkFollowingDisk(LocalFileSystem):  # type: ignore[misc]  # fsspec ships 
 
 
 def linked_directories(path: str) -> list[str]:
-    """List the visible links to directories below a path, at any depth."""
+    """List the visible symbolic links to directories below a path, at any depth."""
     disk = LinkFollowingDisk()
     disk.find(path)
     return disk.links
 
 
 def without_duplicates(found: dict[str, Info]) -> dict[str, Info]:
-    """Keep each file once if links give it several paths: under its own path if that was found.
+    """Keep one path for each file that links give several paths. Prefer the path without links, if found.
 
-    A path with partition directories that the file's own path does not have is kept: its rows differ.
+    A path with partition directories that are missing in the path without links is also kept, because its
+    rows have other values in the partition columns.
     """
     if all(info.get("real", path) == path for path, info in found.items()):
         return found
@@ -144,17 +145,17 @@ def without_duplicates(found: dict[str, Info]) -> dict[str, Info]:
 
 
 def is_hidden(name: str) -> bool:
-    """Return True if readers ignore a name, as Spark does. Partition directories may begin with "_"."""
+    """Return True if readers ignore a name, as Spark does. A partition directory may begin with "_"."""
     return name.startswith(".") or (name.startswith("_") and "=" not in name and "%3D" not in name)
 
 
 def _partition_directories(path: str) -> str:
-    """Return the partition directories in a path."""
+    """Return the names of a path that contain "=", joined by slashes."""
     return "/".join(name for name in path.split("/") if "=" in name)
 
 
 def _link_target(info: Info) -> Info:
-    """Describe the target of a link, under the name of the link."""
+    """Return the info of the target of a symbolic link, under the name of the link."""
     try:
         status = os.stat(info["name"])
     except OSError as error:

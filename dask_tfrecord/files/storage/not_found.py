@@ -1,18 +1,18 @@
-"""Errors for a path without files: the reason, and what to do. Computed only after a failure."""
+"""Make the errors for a path without files: the reason, and what to do. They are made only on a failure."""
 
 from contextlib import suppress
 
 from dask_tfrecord.errors import TFRecordError
 from dask_tfrecord.files.storage.store import Store
 
-# `dataset.snapshot.names.STAGING`. That module imports this one.
+# A copy of `dataset.snapshot.names.STAGING`. That module imports this module, so it cannot be imported here.
 _STAGING = "_tfrecord/staging"
 
 
 def nothing_at(store: Store, otherwise: str, pattern: str = "") -> FileNotFoundError:
-    """Return the error for a directory, or a glob in it, without files.
+    """Return the error for a directory without files, or for a glob in the directory that matches no files.
 
-    The message is the reason if one is known, else ``otherwise``.
+    The message says why there are no files. If the reason is not known, the message is ``otherwise``.
     """
     check_bucket(store)
     reason = otherwise
@@ -47,10 +47,10 @@ def check_bucket(store: Store) -> None:
 
 
 def unreachable(place: str, error: BaseException) -> TFRecordError | None:
-    """Return the error for a web server that failed; None if it answered that the file does not exist.
+    """Return the error for a web server that failed; None if the server answered that a file does not exist.
 
     fsspec reports every HTTP failure as "not found". The text of the failure may contain the URL with its
-    secrets, so the message gives only the status or the class of the error.
+    secrets, so the message contains only the HTTP status or the class of the error.
     """
     cause = error.__cause__
     status = getattr(cause, "status", None)

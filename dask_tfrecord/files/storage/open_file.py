@@ -1,4 +1,4 @@
-"""An open file that is read forward, and the check that it is still the file that was listed."""
+"""Read an open file forward, and check that the file has not changed since it was listed."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -11,10 +11,10 @@ from fsspec.spec import AbstractBufferedFile
 from dask_tfrecord.errors import FileChangedError, Remedy, TFRecordError
 from dask_tfrecord.files.storage.store_failures import store_failure
 
-# Bytes that one request transfers.
+# The most bytes that one request transfers.
 REQUEST_BYTES = 1 << 23
 
-# Keys of fsspec's infos whose values change when a file is rewritten.
+# Keys of the infos of fsspec whose values change when a file is rewritten.
 _STAMPS = (
     "ETag",
     "etag",
@@ -31,27 +31,27 @@ _ADVICE = "if it was rewritten on purpose, read the dataset again"
 
 
 def stamp_of(info: dict[str, Any]) -> str:
-    """Return a value from fsspec's info that changes when the file is rewritten; "" if there is none.
+    """Return a value from fsspec's info that changes when the file is rewritten; "" if no key has one.
 
-    For a symbolic link the result is "": fsspec reports the times of the link, not those of the file.
+    For a symbolic link, the result is "", because fsspec reports the times of the link and not of the file.
     """
     if info.get("islink"):
         return ""
     stamp = next((info[key] for key in _STAMPS if info.get(key) is not None), "")
-    # The same time may be a number in a listing and a datetime in the info of one file.
+    # A listing may report as a number what the info of a single file reports as a datetime.
     return str(stamp.timestamp() if isinstance(stamp, datetime) and stamp.tzinfo else stamp)
 
 
 @dataclass(frozen=True)
 class ExpectedFile:
-    """A file as it was listed, to compare with the file that is opened.
+    """The state of a file when it was listed, to compare with the file when it is opened.
 
     Attributes
     ----------
     path : str
-        The path for messages, without credentials.
+        The path of the file for error messages, without credentials.
     size : int, optional
-        Size in bytes. None if it is unknown.
+        Size of the file in bytes when it was listed. None if the size is unknown.
     stamp : str
         The result of `stamp_of` when the file was listed.
     whole : bool
@@ -67,7 +67,7 @@ class ExpectedFile:
     look: Callable[[], dict[str, Any]]
 
     def check(self, now: dict[str, Any]) -> None:
-        """Raise FileChangedError if the current info shows that the file was replaced."""
+        """Raise FileChangedError if the file's current info shows that the file was replaced."""
         size, stamp = now.get("size"), stamp_of(now)
         if size is not None and self.size is not None and size != self.size:
             raise self.resized(f"{size:,}")
@@ -81,7 +81,7 @@ class ExpectedFile:
         return FileChangedError(problem, path=self.path, advice=_ADVICE)
 
     def removed(self) -> FileNotFoundError:
-        """Return the error for a file that is gone."""
+        """Return the error for a file that was removed after it was listed."""
         problem = "the file was removed after the dataset was listed; read the dataset again"
         return FileNotFoundError(f"{self.path}: {problem}")
 
@@ -92,7 +92,7 @@ class ExpectedFile:
             yield
         except TFRecordError:
             raise
-        except Exception as error:  # fsspec and the libraries of stores raise many classes
+        except Exception as error:  # fsspec and the stores' libraries raise many classes
             if (failure := store_failure(error, self.path)) is not None:
                 raise failure from error
             self._look_again()
@@ -118,7 +118,7 @@ class ExpectedFile:
 
 
 class FileReader:
-    """Reads a range of a file forward, and checks that the file has the expected size."""
+    """Read a range of a file forward, and check that the file has the expected size."""
 
     def __init__(self, file: Any, expected: ExpectedFile, start: int, stop: int | None) -> None:
         self._file = file
@@ -129,7 +129,7 @@ class FileReader:
         self.size = expected.size
 
     def peek(self, count: int) -> bytes:
-        """Return the first ``count`` bytes, or fewer if there are fewer. Call it before any other read."""
+        """Return the first ``count`` bytes, or all bytes if there are fewer. Call it before other reads."""
         head = memoryview(bytearray(count))
         end = 0
         while end < count and (got := self.readinto(head[end:])):
@@ -138,7 +138,7 @@ class FileReader:
         return bytes(head[:end])
 
     def readinto(self, view: memoryview) -> int:
-        """Read into the start of ``view`` and return the number of bytes; 0 only at the end."""
+        """Read into the start of ``view``. Return the number of bytes read, which is 0 only at the end."""
         if not self._ahead:
             wanted = None if self._stop is None else self._stop - self._position
             if wanted == 0:
@@ -154,7 +154,7 @@ class FileReader:
         return count
 
     def _read(self, view: memoryview, wanted: int | None) -> int:
-        """Read into the view; or into a buffer of our own if each read is a request."""
+        """Read into ``view``, or into the reader's buffer if each read of the file sends a request."""
         if isinstance(self._file, AbstractBufferedFile) or not hasattr(self._file, "readinto"):
             most = REQUEST_BYTES if wanted is None else min(wanted, REQUEST_BYTES)
             data = self._file.read(most)

@@ -1,4 +1,4 @@
-"""Paths and URLs as text. Asks no filesystem."""
+"""Parse paths and URLs as text, without access to a filesystem."""
 
 import re
 from inspect import signature
@@ -11,13 +11,13 @@ from fsspec import available_protocols, get_filesystem_class
 from dask_tfrecord.errors import TFRecordError
 from dask_tfrecord.files.storage.redaction import without_credentials
 
-# Credentials before the name of a bucket, which s3fs and gcsfs would take for a part of the name. A secret
-# key of AWS may contain slashes, and an ARN in place of the bucket contains colons.
+# Credentials before a bucket's name, which s3fs and gcsfs would treat as a part of the name. A secret key of
+# AWS may contain slashes, and an ARN instead of a bucket's name contains colons.
 _BUCKET_WITH_USER = re.compile(r"(?:^|::)(?:s3a?|gs|gcs)://(?:[^/]*@|(?!arn:)[^/:]*:.*@)")
 
 
 def parent_of(path: str) -> str:
-    """Return the directory part of a path: all before the last slash, or "" if the path has no slash.
+    """Return the directory part of a path: the text before the last slash, or "" if the path has no slash.
 
     Unlike `posixpath.dirname`, the result is "" for a path directly below "/", and double slashes, which keys
     of object stores may contain, are kept.
@@ -26,27 +26,27 @@ def parent_of(path: str) -> str:
 
 
 def name_of(path: str) -> str:
-    """Return the last part of a path: all after the last slash."""
+    """Return the last part of a path: the text after the last slash."""
     return path.rpartition("/")[2]
 
 
 def is_http(path: str) -> bool:
-    """Return True if a path is a URL of a web server."""
+    """Return True if a path is an HTTP or HTTPS URL."""
     return path.startswith(("http://", "https://"))
 
 
 def unquoted_path(path: str) -> str:
-    """Return the path, and for a URL of a web server the URL without percent-encoding."""
+    """Decode the percent-encoding of an HTTP or HTTPS URL. Return any other path unchanged."""
     return unquote(path) if is_http(path) else path
 
 
 def glob_start(path: str) -> int:
-    """Return the index of the first glob character in a path; the path's length if there is none."""
+    """Return the index of the first glob character in a path, or the path's length if it has none."""
     return min((at for at in map(path.find, "*?[{") if at >= 0), default=len(path))
 
 
 def expand_braces(pattern: str) -> list[str]:
-    """Return the globs without braces that a glob with ``{a,b}`` stands for. Braces may be nested."""
+    """Expand a glob with braces such as ``{a,b}`` to globs without braces. Braces may be nested."""
     start = depth = 0
     commas: list[int] = []
     for at, sign in enumerate(pattern):
@@ -97,6 +97,6 @@ def _wraps(protocol: str) -> bool:
 
 
 def wraps(kind: Any) -> bool:
-    """Return True if a class of filesystems reads from another filesystem, as a cache or an archive does."""
+    """Return True if a filesystem class reads from another filesystem, as a cache or an archive does."""
     parameters = {name for one in kind.__mro__ for name in signature(one.__init__).parameters}
     return not parameters.isdisjoint({"fo", "target_protocol"})

@@ -1,4 +1,4 @@
-"""Keeps the secrets in paths and storage options out of texts and exceptions.
+"""Remove the secrets in paths and storage options from texts and exceptions.
 
 `redact_errors` decorates the public functions, the functions that begin the planning of a read or a write,
 and the functions that run in tasks. All other functions may raise what a store raises.
@@ -24,7 +24,7 @@ _SECRET = "key|secret|token|passw|pwd|passphrase|credential|sas|sig|auth|cookie|
 # Names of storage options, headers and query parameters whose values are secret.
 _SECRET_NAME = re.compile(_SECRET, re.IGNORECASE)
 
-# Values of such options that are not secrets but keywords of a filesystem.
+# Values of options with secret names that are not secrets but keywords of a filesystem.
 _WORDS = frozenset({"anon", "anonymous", "browser", "cache", "cloud", "google_default", "latin1", "utf-8"})
 
 # User and password in the URL of a bucket. AWS keys may contain slashes; bucket names contain no colon.
@@ -42,12 +42,12 @@ _QUERY = re.compile(
     re.IGNORECASE,
 )
 
-# A secret shorter than this is hidden only as a whole word, because it may be part of harmless words.
+# A secret with fewer characters is hidden only as a whole word, because it may be part of harmless words.
 _SHORT = 6
 
 
 def without_credentials(text: str) -> str:
-    """Return the text without users, passwords and secret queries in its URLs."""
+    """Return a text in which URLs have no user, no password and no query with a secret parameter."""
     if "://" not in text:  # true of most paths, and much faster than the patterns
         return text
     return _QUERY.sub(r"\1", _USER.sub(r"\1\2", _BUCKET_USER.sub(r"\1", text)))
@@ -63,7 +63,7 @@ def secrets_of(*places: Any) -> frozenset[str]:
 
 
 def hide(text: str, secrets: Iterable[str]) -> str:
-    """Return the text with these secrets replaced by "***", and without credentials in its URLs."""
+    """Replace each of the given secrets in a text by "***", and remove credentials from its URLs."""
     text = without_credentials(text)
     for secret in sorted(secrets, key=len, reverse=True):
         if len(secret) < _SHORT:
@@ -76,20 +76,20 @@ def hide(text: str, secrets: Iterable[str]) -> str:
 def hide_secrets(text: str, *places: Any) -> str:
     """Replace the secrets of paths and storage options in a text by ``***``.
 
-    Users and passwords in URLs are removed, whatever the places are. The exceptions of this package show no
-    secrets anyway: this function is for the texts of other packages.
+    Users and passwords in URLs of the text are always removed. The exceptions of this package never show
+    secrets; use this function for the texts of other packages.
 
     Parameters
     ----------
     text : str
         Any text, such as the message of an exception.
     places : object
-        Paths, and dicts of storage options.
+        Paths and dicts of storage options, whose secrets are replaced.
 
     Returns
     -------
     str
-        The text without secrets.
+        The text without the secrets.
 
     Examples
     --------
@@ -103,11 +103,11 @@ def hide_secrets(text: str, *places: Any) -> str:
 def redact_errors(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
     """Decorate a function so that its exceptions do not show the secrets in its arguments.
 
-    Failures of a remote store become errors that name the path, the endpoint and what to check.
+    A failure of a remote store becomes an error that names the path, the endpoint and what to check.
 
-    An exception that shows a secret is replaced by an exception without the secret. The new exception has the
-    same class if that is a class of this library or a built-in class, else the built-in base class. The cause
-    and the context are dropped.
+    An exception that shows a secret is replaced by an exception without the secret. If its class belongs to
+    this library or is built-in, the new exception has the same class. Otherwise the new exception has the
+    built-in base class. The cause and the context of the exception are dropped.
     """
 
     @wraps(function)
@@ -118,13 +118,13 @@ def redact_errors(function: Callable[Parameters, Result]) -> Callable[Parameters
             safe = _safe(_explained(error, (*args, *kwargs.values())), secrets_of(args, kwargs))
             if safe is error:
                 raise
-        raise safe  # outside of the handler, so that the original is not its context
+        raise safe  # outside of the handler, so that the original exception is not the context
 
     return call
 
 
 def _explained(error: Exception, arguments: tuple[Any, ...]) -> Exception:
-    """Return the error for a failure of a remote store, or the exception itself."""
+    """Return an actionable error if the exception is a failure of a remote store, else the exception."""
     place = place_of(arguments)
     explained = store_failure(error, None if place is None else without_credentials(place))
     if explained is None:
@@ -134,7 +134,7 @@ def _explained(error: Exception, arguments: tuple[Any, ...]) -> Exception:
 
 
 def _secrets(place: Any, name: str = "", depth: int = 0) -> Iterator[str]:
-    """Yield the secrets in a value. All texts of a value with a ``name`` are secret."""
+    """Yield the secrets in a value. If ``name`` is not empty, the value belongs to a secret option."""
     if depth > 8:
         return
     if isinstance(place, bytes):
@@ -186,7 +186,7 @@ def _secrets_of_text(text: str, name: str) -> Iterator[str]:
 
 
 def _safe(error: BaseException, secrets: frozenset[str]) -> BaseException:
-    """Return the exception, or a replacement if it, its cause or its context shows a secret."""
+    """Return the exception, or a replacement if the exception, its cause or its context shows a secret."""
     if not any(_shows(one, secrets) for one in _chain(error)):
         return error
     safe = _rebuilt(error, secrets)

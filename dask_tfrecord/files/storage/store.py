@@ -1,4 +1,4 @@
-"""Files on any filesystem of fsspec: written whole or not at all, read forward, and checked for changes.
+"""Access files on any fsspec filesystem: write them atomically, read them forward, and detect changes.
 
 This module does not know what the files contain. Its messages contain no credentials.
 """
@@ -34,17 +34,17 @@ from dask_tfrecord.lazy import cached_property
 
 _T = TypeVar("_T")
 
-# Stores where a rename is a copy, and where an upload becomes visible as a whole when it is completed. On all
-# other stores a new file is written under a temporary name in its directory and then renamed.
+# Stores on which a rename is a copy, and on which an upload becomes visible only when it is complete. On all
+# other stores, a new file is written under a temporary name in its directory and then renamed.
 _UPLOADING = frozenset({"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "adl", "oss", "oci"})
 
-# How often a directory is made again if other writes remove it before a file is in it.
+# How often a directory is made again if other writes remove the directory before it contains a file.
 _ATTEMPTS = 100
 
-# Concurrent requests if each file takes one.
+# The number of concurrent requests if each file takes one request.
 _THREADS = 16
 
-# Held from the check that a file does not exist until the rename that creates it.
+# This lock is held from the check that a file does not exist until the rename that creates the file.
 _CREATION = Lock()
 
 
@@ -52,8 +52,8 @@ _CREATION = Lock()
 class Store:
     """A filesystem and a root directory on it. Paths have the form of the filesystem, without protocol.
 
-    A store travels in tasks, so that workers open the filesystem that the client opened. Its repr and its
-    token contain no storage options.
+    Tasks contain stores, so that workers open the same filesystem as the client. The repr of a store shows no
+    storage options, and its token contains only a hash of them.
     """
 
     fs: AbstractFileSystem
@@ -66,7 +66,7 @@ class Store:
         storage_options: dict[str, Any] | None = None,
         filesystem: Filesystem = None,
     ) -> "Store":
-        """Open the filesystem of a path or URL, with the path as root. Drops listings that fsspec cached."""
+        """Open the filesystem of a path or URL, with the path as root. Cached listings are dropped."""
         text = os.fspath(path)
         check_url(text)
         fs, root = open_path(text, storage_options, filesystem)
@@ -85,11 +85,11 @@ class Store:
         return f"{self.root.rstrip('/')}/{relative}"
 
     def relative(self, path: str) -> str:
-        """Return the path below the root of a file that lies below the root: the inverse of `join`."""
+        """Return a full path relative to the root, below which it must lie. This is the inverse of `join`."""
         return path[len(self.join("")) :]
 
     def public(self, path: str) -> str:
-        """Return a path for messages and results: as a URL without user, password and query."""
+        """Return a path for messages and results: a remote path as a URL without credentials and query."""
         if self.local:
             return path
         scheme, _, rest = str(self.fs.unstrip_protocol(path)).partition("://")
@@ -105,11 +105,11 @@ class Store:
 
     @cached_property
     def renames(self) -> bool:
-        """True if new files are renamed into place, False if an upload creates them."""
+        """True if new files are renamed to their final path; False if an upload creates them there."""
         return _UPLOADING.isdisjoint(self._protocols)
 
     def names(self, directory: str) -> list[str]:
-        """List the names in a directory below the root, uncached; none if the directory does not exist."""
+        """List the names in a directory below the root, uncached. A missing directory has no names."""
         if "://" in self.root and not self.root.endswith("/"):  # over HTTP, a file looks like a directory
             return []
         path = self.join(directory)
@@ -124,16 +124,16 @@ class Store:
 
     @contextmanager
     def create(self, path: str, *, durable: bool = True) -> Iterator[BinaryIO]:
-        """Create a file that appears at ``path`` when the context ends, and not at all if it raises.
+        """Create a file that appears at ``path`` when the context ends. If the context raises, none appears.
 
         An existing file is replaced atomically.
 
         Parameters
         ----------
         path : str
-            The full path.
+            The full path of the file.
         durable : bool, default True
-            Flush the file to the local disk first, so that it survives a power cut.
+            If True, flush a local file to the disk before it appears, so that it survives a power cut.
 
         Raises
         ------
@@ -148,7 +148,7 @@ class Store:
             ):
                 yield file
         except OSError as error:
-            if error.errno is not None and error.filename is None:  # such as the error of a full disk
+            if error.errno is not None and error.filename is None:  # such as for a full disk
                 error.filename = self.public(path)
             raise
         except NotImplementedError:  # fsspec's open() of HTTP and other read-only filesystems
@@ -167,7 +167,7 @@ class Store:
                     file.flush()
                     os.fsync(file.fileno())
             self.move(temporary, path)
-        except BaseException:  # also KeyboardInterrupt, so that no incomplete file stays
+        except BaseException:  # also KeyboardInterrupt, so that no incomplete file remains
             with suppress(Exception):  # the first failure is raised
                 self.fs.rm_file(temporary)
             raise
@@ -179,17 +179,17 @@ class Store:
             yield file
             file.close()
             file.commit()
-        except BaseException:  # also KeyboardInterrupt, so that no incomplete upload stays
+        except BaseException:  # also KeyboardInterrupt, so that no incomplete upload remains
             with suppress(Exception):  # the first failure is raised
                 file.discard()
-            file.closed = True  # otherwise fsspec's finalizer publishes what was written so far
+            file.closed = True  # otherwise fsspec's finalizer publishes the incomplete file
             raise
 
     def create_exclusively(self, path: str, data: bytes) -> None:
         """Create a file with the given bytes, or raise FileExistsError and leave the existing file.
 
-        Of several concurrent calls exactly one succeeds on local disks with hard links, in memory and on
-        object stores. On other stores the check and the rename are two steps, which are atomic only among
+        On local disks with hard links, in memory and on object stores, exactly one of several concurrent
+        calls succeeds. On other stores, the check and the rename are two steps, which are atomic only among
         the threads of one process.
         """
         if not self.renames:
@@ -218,7 +218,7 @@ class Store:
         self.sync_directory(parent)
 
     def _link(self, source: str, target: str) -> bool:
-        """Create a hard link at ``target``; return False if the disk has no hard links.
+        """Create a hard link at ``target``. Return False if the filesystem does not support hard links.
 
         Raises
         ------
@@ -236,7 +236,7 @@ class Store:
         return True
 
     def move(self, source: str, target: str) -> None:
-        """Rename a file and replace an existing target."""
+        """Rename a file. An existing file at ``target`` is replaced."""
         if self.local:
             os.replace(source, target)
         elif type(self.fs).mv is AbstractFileSystem.mv:  # which would treat the paths as globs
@@ -247,14 +247,14 @@ class Store:
             self.fs.mv(source, target)
 
     def place(self, source: str, target: str) -> None:
-        """Rename a file into a directory, which is made if it does not exist."""
+        """Rename a file to a path in another directory. The directory is made if it does not exist."""
         self._in_directory(parent_of(target), lambda: self.move(source, target), source)
 
     def _in_directory(self, directory: str, create: Callable[[], _T], source: str | None = None) -> _T:
         """Call a function that creates a file in a directory, and make the directory if it does not exist.
 
-        The function is called again if the directory disappears: other writes remove empty directories. If
-        the ``source`` of the file is missing, it is not called again.
+        Other writes may remove the directory while it is empty. The function is then called again, unless the
+        ``source`` of the file is missing.
         """
         failures = 0
         while True:
@@ -268,7 +268,7 @@ class Store:
                     raise
 
     def sync_directory(self, path: str) -> None:
-        """Make renames into a local directory survive a power cut. Does nothing on other filesystems."""
+        """Make renames into a local directory survive a power cut. On other filesystems, do nothing."""
         if self.local and hasattr(os, "O_DIRECTORY"):
             descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
             try:
@@ -277,9 +277,9 @@ class Store:
                 os.close(descriptor)
 
     def remove(self, paths: Iterable[str]) -> None:
-        """Remove files, many per request if the store supports it. Missing files are ignored.
+        """Remove files, many files per request if the store supports it. Missing files are ignored.
 
-        Directories that become empty are removed as well, up to the root.
+        Directories that become empty are also removed, up to the root.
         """
         alone = list(paths)
         if not self.renames:
@@ -305,7 +305,7 @@ class Store:
             self.fs.rm_file(path)
 
     def remove_tree(self, directory: str) -> None:
-        """Remove a directory below the root with all its files and directories."""
+        """Remove a directory below the root with all the files and directories in it."""
         path = self.join(directory)
         self.fs.invalidate_cache()
         try:
@@ -321,7 +321,7 @@ class Store:
             self.remove_empty({path, *below})
 
     def uploads(self) -> list["Upload"]:
-        """List the unfinished multipart uploads below the root. Only S3 has any."""
+        """List the unfinished multipart uploads below the root. The list is empty on stores other than S3."""
         if not hasattr(self.fs, "call_s3"):
             return []
         bucket, _, key = self.join("").partition("/")
@@ -338,7 +338,7 @@ class Store:
         return found
 
     def abort(self, upload: "Upload") -> None:
-        """Abort an upload."""
+        """Abort an unfinished multipart upload to S3."""
         bucket, _, key = upload.path.partition("/")
         with suppress(FileNotFoundError):  # it was completed or aborted in the meantime
             self.fs.call_s3("abort_multipart_upload", Bucket=bucket, Key=key, UploadId=upload.id)
@@ -346,7 +346,8 @@ class Store:
     def remove_empty(self, directories: set[str]) -> None:
         """Remove empty directories, and parents that become empty, up to the root.
 
-        Does nothing where `rmdir` would also remove the files that another process has just created there.
+        Do nothing on filesystems whose `rmdir` also removes files that another process has just created in
+        the directory.
         """
         if removes_full_directories(self.fs):
             return
@@ -369,18 +370,18 @@ class Store:
         Parameters
         ----------
         path : str
-            The full path.
+            The full path of the file.
         size : int, optional
-            Size of the file when it was listed. None if it is unknown.
+            Size of the file when it was listed. None if the size is unknown.
         start, stop : int
-            The range of bytes to read. The whole file by default.
+            The range of bytes to read. By default, the whole file is read.
         stamp : str, optional
-            `FileInfo.stamp` of the file when it was listed. Empty if there is none.
+            `FileInfo.stamp` of the file when it was listed. Empty if the store reports no stamp.
 
         Raises
         ------
         FileChangedError
-            If the file has another size or stamp now.
+            If the file's current size or stamp differs from the listed one.
         """
         expected = ExpectedFile(
             self.public(path), size, stamp, not start and stop is None, lambda: self.look(path)
@@ -394,7 +395,7 @@ class Store:
             yield FileReader(file, expected, start, stop)
 
     def read_ranges(self, ranges: Sequence[tuple[str, int, int]]) -> list[bytes]:
-        """Read ranges of files, each a path, a start and a stop; concurrently if the store supports it."""
+        """Read ranges of files, concurrently if possible. A range is a path, a start and a stop."""
         paths, starts, stops = map(list, zip(*ranges, strict=True)) if ranges else ([], [], [])
         found: list[bytes] = self.fs.cat_ranges(paths, starts, stops, on_error="raise")
         for one in found:  # asynchronous filesystems return errors even with on_error="raise"
@@ -403,7 +404,7 @@ class Store:
         return found
 
     def _open(self, path: str, expected: ExpectedFile) -> Any:
-        # FileReader has its own buffer.
+        # FileReader buffers reads, so fsspec must not cache them as well.
         options: dict[str, Any] = {"block_size": REQUEST_BYTES, "cache_type": "none"}
         if "http" in self._protocols:
             if expected.whole:
@@ -415,7 +416,7 @@ class Store:
         return io.BytesIO(file.getvalue()) if isinstance(file, MemoryFile) else file
 
     def _details(self, file: Any, path: str) -> dict[str, Any]:
-        """Return the info that an open file gives without another request."""
+        """Return the current info of an open file, without another request where possible."""
         if self.local:
             status = os.fstat(file.fileno())
             return {"size": status.st_size, "mtime": status.st_mtime}
@@ -426,7 +427,7 @@ class Store:
         return {} if self.renames else dict(getattr(file, "details", None) or {})
 
     def look(self, path: str) -> dict[str, Any]:
-        """Return the current info of a file from the store; for a link, that of its target."""
+        """Return the current info of a file from the store. For a link, return the info of its target."""
         if self.local:
             status = os.stat(path)
             return {"size": status.st_size, "mtime": status.st_mtime}
@@ -440,13 +441,13 @@ class Store:
 
 
 def _is_precondition_failure(error: OSError) -> bool:
-    """Return True if S3 answered that the object exists; s3fs understands only the answer of AWS."""
+    """Return True if S3 answered that the object exists. s3fs itself understands only the answer of AWS."""
     answer = getattr(error.__cause__, "response", None) or {}
     return answer.get("Error", {}).get("Code") in ("PreconditionFailed", "412")
 
 
 class Upload(NamedTuple):
-    """An unfinished multipart upload to S3."""
+    """An unfinished multipart upload to S3: the path, the id of the upload, and the time when it started."""
 
     path: str
     id: str

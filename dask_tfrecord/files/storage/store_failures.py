@@ -1,6 +1,6 @@
-"""Failures of remote stores as errors that name the path, the endpoint and what to check.
+"""Translate failures of remote stores into errors that name the path, the endpoint and what to check.
 
-Knows the names of the exceptions of the stores' libraries, and imports none of these libraries.
+This module knows the names of the exceptions of the stores' libraries, but imports none of these libraries.
 """
 
 import errno
@@ -51,7 +51,7 @@ _WRONG_REGION = frozenset(
 # Environment variables with the address of an S3 server.
 _VARIABLES = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
 
-# Seconds for which a connection is tried, and the pause before the next try.
+# The seconds for which connecting is tried, and the seconds between two attempts.
 _PATIENCE, _PAUSE = 3.0, 0.5
 
 _REGION_ADVICE = 'pass the region as storage_options={"client_kwargs": {"region_name": ...}}'
@@ -64,9 +64,9 @@ def store_failure(error: BaseException, place: str | None) -> Exception | None:
     Parameters
     ----------
     error : BaseException
-        What the store's library raised.
+        The exception that the store's library raised.
     place : str, optional
-        The path, without credentials.
+        The path for the message, without credentials.
     """
     classes = {
         kind.__name__ for kind in type(error).__mro__ if kind.__module__.partition(".")[0] in _LIBRARIES
@@ -89,15 +89,16 @@ def store_failure(error: BaseException, place: str | None) -> Exception | None:
 
 
 def check_endpoint(fs: Any, place: str) -> None:
-    """Raise if the server of an S3 filesystem cannot be connected to.
+    """Raise if no connection to the server of an S3 filesystem is possible.
 
-    botocore tries for up to five minutes. It is left alone if the filesystem has options about this, for
-    AWS itself, whose server depends on the bucket, and behind a proxy.
+    Without this check, botocore would try to connect for up to five minutes. The check is skipped if the
+    filesystem has options for timeouts, retries or proxies, if the server is AWS, where the server depends on
+    the bucket, and if the environment sets a proxy for the server.
 
     Raises
     ------
     TFRecordError
-        If there was no connection for some seconds.
+        If connecting fails for several seconds.
     """
     if not hasattr(fs, "call_s3"):
         return
@@ -115,7 +116,7 @@ def check_endpoint(fs: Any, place: str) -> None:
         raise _unreachable(f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}", str(error), place) from None
 
 
-@lru_cache(maxsize=64)  # a server that answered once is not tried again
+@lru_cache(maxsize=64)  # a server that answered once is not checked again
 def _connect(host: str, port: int) -> None:
     deadline = monotonic() + _PATIENCE
     while True:
@@ -140,7 +141,7 @@ def _unreachable(endpoint: str, reason: str, place: str | None) -> TFRecordError
 
 
 def _refusal(error: OSError, place: str | None) -> OSError | None:
-    """Return an error of the same class with the path, if a store answered with an error."""
+    """Return an error with the path for an error that a store answered; None for any other error."""
     code = _code(error)
     kind = next((kind for kind in _ERRNO if isinstance(error, kind)), OSError)
     if place is None or (code is None and kind is not PermissionError):
@@ -154,14 +155,14 @@ def _refusal(error: OSError, place: str | None) -> OSError | None:
 
 
 def _code(error: BaseException) -> str | None:
-    """Return the error code of an answer of S3."""
+    """Return the error code in the answer of S3; None if the exception holds no such answer."""
     response = getattr(error.__cause__, "response", None)
     answer = response.get("Error") if isinstance(response, dict) else None
     return str(answer.get("Code")) if isinstance(answer, dict) else None
 
 
 def _endpoint(error: BaseException) -> str:
-    """Return scheme, host and port of the server in an error, without user and path."""
+    """Return the scheme, host and port of the server in an error, without user and path; "" if unknown."""
     arguments = getattr(error, "kwargs", None)  # of botocore
     url = arguments.get("endpoint_url") if isinstance(arguments, dict) else None
     if isinstance(url, str):
@@ -172,7 +173,7 @@ def _endpoint(error: BaseException) -> str:
 
 
 def place_of(arguments: Iterable[Any]) -> str | None:
-    """Return the path or the store among the arguments of a function; None if it is a local path."""
+    """Return the remote path among a function's arguments, or its store's root; None for a local path."""
     for argument in arguments:
         if isinstance(argument, list | tuple) and argument and isinstance(argument[0], str):
             argument = argument[0]
