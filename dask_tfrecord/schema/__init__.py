@@ -1,1 +1,1 @@
-"""The logical types of columns, and how the features of TFRecord store them."""
+"""Define the logical types of columns, and convert their values to and from the features that store them."""

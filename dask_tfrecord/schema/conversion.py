@@ -1,8 +1,8 @@
-"""Convert Arrow values to another Arrow type without changing them. Knows no pandas and no columns.
+"""Convert Arrow values to another Arrow type without changing the values.
 
-A conversion is exact if converting the result back gives equal values. Numbers are compared as numbers, so
-that -0.0 equals 0. NaN equals itself. Floats may be rounded to the nearest shorter float if the caller allows
-it.
+This module knows no pandas and no columns. A conversion is exact if converting the result back gives equal
+values. Numbers are compared as numbers, so -0.0 equals 0. NaN equals NaN. If the caller allows rounding,
+floats may be rounded to the nearest shorter float.
 """
 
 import pyarrow as pa
@@ -20,7 +20,7 @@ from dask_tfrecord.schema.storage_values import (
 
 
 def convert(array: pa.Array, type_: pa.DataType, *, rounded: bool = False) -> pa.Array:
-    """Convert values to another type.
+    """Convert an Arrow array to another type. Raise if the conversion would change a value.
 
     Parameters
     ----------
@@ -29,16 +29,16 @@ def convert(array: pa.Array, type_: pa.DataType, *, rounded: bool = False) -> pa
     type_ : pyarrow.DataType
         The target type.
     rounded : bool, default False
-        Round floats and decimals to the nearest float of the target type instead of raising.
+        If True, round floats and decimals to the nearest float of the target type. If False, raise for them.
 
     Raises
     ------
     RoundedError
-        For a float or a decimal that would be rounded, unless ``rounded``.
+        If a float or a decimal would be rounded and ``rounded`` is False.
     MisfitError
-        For any other value that would change, with its row.
+        If any other value would change. The error has the row of the value.
     pyarrow.ArrowException
-        For a value that Arrow cannot convert, and for two types without a conversion.
+        If Arrow cannot convert a value, or has no conversion between the two types.
     """
     if array.type == type_:
         return array
@@ -60,7 +60,7 @@ def convert(array: pa.Array, type_: pa.DataType, *, rounded: bool = False) -> pa
 
 
 def family(type_: pa.DataType) -> str:
-    """Return the family of a scalar type. Values of two families are never equal."""
+    """Return the family of a scalar type, such as "number". Values of different families are never equal."""
     if is_any(type_, TEXT):
         return "text"
     if is_any(type_, BINARY):
@@ -74,7 +74,7 @@ def family(type_: pa.DataType) -> str:
 
 
 def _categories(array: pa.Array, type_: pa.DataType, *, rounded: bool) -> pa.Array:
-    """Convert to a dictionary type. The codes stay if only the layout of the categories differs."""
+    """Convert to a dictionary type. Keep the codes if the categories differ only in memory layout."""
     if not types.is_dictionary(array.type):
         array = convert(array, type_.value_type, rounded=rounded).dictionary_encode()
     elif not same_layout(array.type.value_type, type_.value_type):
@@ -84,7 +84,7 @@ def _categories(array: pa.Array, type_: pa.DataType, *, rounded: bool) -> pa.Arr
 
 
 def same_layout(source: pa.DataType, target: pa.DataType) -> bool:
-    """Return True if two types are equal or differ in layout only, as string and large_string do."""
+    """Return True if two types are equal or differ only in memory layout, as string and large_string do."""
     if source == target:
         return True
     return any(is_any(source, tests) and is_any(target, tests) for tests in (TEXT, BINARY[:3]))
@@ -136,7 +136,7 @@ def _cast(array: pa.Array, type_: pa.DataType) -> pa.Array:
     source = array.type
     if types.is_decimal(source) and types.is_decimal(type_):
         return array.cast(type_)
-    # Arrow's direct cast of a decimal to a float is inexact by a bit or two.
+    # Arrow's direct cast of a decimal to a float can be wrong in the last one or two bits.
     if types.is_decimal(source) and types.is_floating(type_):
         return array.cast(pa.float64()).cast(type_)
     for one, other in ((source, type_), (type_, source)):
@@ -157,7 +157,7 @@ def _cast_through(array: pa.Array, between: pa.DataType, type_: pa.DataType) -> 
 
 
 def _is_time_unit_count(type_: pa.DataType) -> bool:
-    """Return True if the values are numbers of time units."""
+    """Return True if values of the type are stored as a number of time units, such as milliseconds."""
     return _is_moment(type_) or bool(types.is_duration(type_))
 
 
@@ -168,7 +168,7 @@ def _check_same(
     after: pa.Array,
     error: type[MisfitError] = MisfitError,
 ) -> None:
-    """Raise for the first row whose value differs before and after the conversion."""
+    """Raise ``error`` for the first row whose value differs before and after the conversion."""
     before, after = _comparable(before), _comparable(after)
     if before.equals(after):
         return
@@ -179,9 +179,9 @@ def _check_same(
 
 
 def _comparable(array: pa.Array) -> pa.Array:
-    """Return values that Arrow can compare, with nulls for NaN.
+    """Convert an array to values that Arrow can compare. NaN becomes null.
 
-    Both arrays of a comparison get the same nulls.
+    Two arrays that are compared have NaN in the same rows, so they get the same nulls.
     """
     if types.is_floating(array.type):
         wide = array.cast(pa.float64())

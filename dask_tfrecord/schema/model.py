@@ -1,7 +1,7 @@
-"""The columns of a dataset: their names, their Arrow types, and the features that store them.
+"""Define the columns of a dataset: their names, their Arrow types, and the features that store them.
 
-Knows Arrow and the kernel's columns, no files, no pandas and no Dask. The values are converted in
-`storage_values`.
+This module knows Arrow and the kernel's columns, but no files, no pandas and no Dask. `storage_values`
+converts the values of columns.
 """
 
 import base64
@@ -30,7 +30,7 @@ from dask_tfrecord.schema.storage_values import (
 
 Lossy = Literal["warn", "allow", "raise"]
 
-# Raised for values that do not fit a type. `_error` turns them into a SchemaError that names the column.
+# The errors for values that do not fit a type. `_error` converts them to a SchemaError that names the column.
 _CAST_ERRORS = (
     MisfitError,
     pa.ArrowInvalid,
@@ -40,7 +40,7 @@ _CAST_ERRORS = (
 
 @dataclass(frozen=True, repr=False)
 class Field:
-    """One column of a :class:`Schema`.
+    """One column of a :class:`Schema`: its name, its logical type and its categories.
 
     Parameters
     ----------
@@ -49,7 +49,7 @@ class Field:
     type : pyarrow.DataType
         The logical type, which is the type of the column in a DataFrame.
     categories : pyarrow.Array, optional
-        The first categories of a dictionary type, in this order. An ordered dictionary has no other
+        For a dictionary type, the first categories, in this order. An ordered dictionary has no other
         categories.
 
     Examples
@@ -78,7 +78,7 @@ class Field:
 
     @cached_property
     def column(self) -> Column:
-        """The column as the kernel needs it."""
+        """The name, kind and depth of the column, as the kernel needs them."""
         if pa.types.is_null(self.type):  # a feature without values
             return Column(self.name, "bytes", 1)
         try:
@@ -88,16 +88,16 @@ class Field:
 
     @property
     def lossy(self) -> bool:
-        """True if the values are rounded to 32-bit floats."""
+        """True if the values of the column are rounded to 32-bit floats when they are stored."""
         return is_lossy(self.type)
 
     def store(self, array: pa.Array, *, lossy: Lossy) -> pa.Array:
-        """Convert the column's values to a type that the kernel encodes.
+        """Convert values of the column from its logical type to a type that the kernel encodes.
 
         Raises
         ------
         SchemaError
-            For a value that cannot be stored, or, with ``lossy="raise"``, that would be rounded.
+            If a value cannot be stored, or if a value would be rounded and ``lossy`` is "raise".
         """
         if array.type != self.type and canonical_type(array.type) != self.type:
             raise SchemaError(f"the values are {array.type}, the column is {self.type}", feature=self.name)
@@ -116,7 +116,7 @@ class Field:
         Raises
         ------
         SchemaError
-            For a value that the type cannot hold.
+            If the column's type cannot hold a value.
         """
         if pa.types.is_null(self.type):
             array = _check_only_nulls(array, self.name)
@@ -126,7 +126,7 @@ class Field:
             raise self._error(error, "read_tfrecord") from None
 
     def no_rows(self) -> pa.Array:
-        """Return an empty array of the column's type. That of a dictionary type has the known categories."""
+        """Return an empty array of the column's type. A dictionary array has the known categories."""
         empty = pa.nulls(0, self.type)
         if self.categories is None:
             return empty
@@ -156,13 +156,13 @@ class Field:
 class Schema:
     """The columns of a dataset, and the message type of its records.
 
-    ``Snapshot.schema`` is a schema, and ``read_tfrecord(schema=...)`` takes one. :meth:`from_arrow` creates
-    one.
+    ``Snapshot.schema`` is a schema. :meth:`from_arrow` creates a schema, and ``read_tfrecord(schema=...)``
+    accepts a schema.
 
     Parameters
     ----------
     fields : tuple of Field
-        The columns in their order.
+        The columns, in order.
     record_type : "example", "sequence_example" or "bytes", default "example"
         The message that each record is. "bytes" means that the payload of a record is the value of the only
         column.
@@ -196,19 +196,19 @@ class Schema:
         *,
         categories: Mapping[str, pa.Array] | None = None,
     ) -> Self:
-        """Create a schema from Arrow's, if TFRecord can store its types.
+        """Create a schema from an Arrow schema. Raise if TFRecord cannot store one of its types.
 
-        Views become the types without views, which differ in layout only. A column of the null type can only
-        hold nulls.
+        A view type such as string_view becomes the type without view, which differs only in memory layout.
+        A column of the null type can only hold nulls.
 
         Parameters
         ----------
         schema : pyarrow.Schema
-            The names and the logical types.
+            The names and the logical types of the columns.
         record_type : "example", "sequence_example" or "bytes", default "example"
             The message that each record is.
         categories : mapping of str to pyarrow.Array, optional
-            The first categories of dictionary columns, by the name of the column.
+            Maps the name of a dictionary column to its first categories.
 
         Returns
         -------
@@ -217,7 +217,7 @@ class Schema:
         Raises
         ------
         SchemaError
-            For a name or a type that such records cannot hold.
+            If records of this type cannot hold the name or the type of a column.
 
         Examples
         --------
@@ -246,21 +246,21 @@ class Schema:
 
     @property
     def columns(self) -> tuple[Column, ...]:
-        """The columns as the kernel needs them."""
+        """The name, kind and depth of each column, as the kernel needs them."""
         return tuple(item.column for item in self.fields)
 
     @cached_property
     def arrow(self) -> pa.Schema:
-        """The Arrow schema with the logical types."""
+        """The Arrow schema with the names and the logical types of the columns."""
         return pa.schema([(item.name, item.type) for item in self.fields])
 
     def select(self, names: Iterable[str]) -> Self:
-        """Return the schema of some columns, in the given order.
+        """Return a schema with only the named columns, in the given order.
 
         Raises
         ------
         SchemaError
-            For a name that is not a column.
+            If no column has one of the names.
         """
         by_name = {item.name: item for item in self.fields}
         selected = list(names)
@@ -270,32 +270,35 @@ class Schema:
         return type(self)(tuple(by_name[name] for name in selected), self.record_type)
 
     def no_rows(self) -> pa.RecordBatch:
-        """Return an empty batch. Its dictionaries have the known categories."""
+        """Return a batch without rows. Its dictionary columns have the known categories."""
         return pa.RecordBatch.from_arrays([item.no_rows() for item in self.fields], schema=self.arrow)
 
     def is_stored(self, batch: pa.RecordBatch) -> bool:
-        """Return True if the kernel can encode the batch as it is, so that `to_storage` returns it."""
+        """Return True if the kernel can encode the batch unchanged. `to_storage` then returns the batch."""
         return batch.schema.equals(self.arrow) and all(is_stored(batch.column(at)) for at in self._undecided)
 
     @cached_property
     def _undecided(self) -> tuple[int, ...]:
-        """The numbers of the columns whose type alone does not show that the kernel can encode them."""
+        """Indices of the columns whose values must be checked.
+
+        Their Arrow type does not guarantee that the kernel can encode the values.
+        """
         return tuple(at for at, item in enumerate(self.fields) if item.type not in STORAGE_TYPES)
 
     def to_storage(self, batch: pa.RecordBatch, *, lossy: Lossy) -> pa.RecordBatch:
-        """Convert a batch to types that the kernel encodes, without a copy where possible.
+        """Convert a batch to types that the kernel encodes, without copying where possible.
 
         Parameters
         ----------
         batch : pyarrow.RecordBatch
-            The columns of this schema, with their logical types.
+            A batch with the columns of this schema, in their logical types.
         lossy : "warn", "allow" or "raise"
-            With "raise", a value that would be rounded to a 32-bit float raises.
+            If "raise", a value that would be rounded to a 32-bit float raises an error.
 
         Raises
         ------
         SchemaError
-            For a value that cannot be stored, with the row of the batch and the column.
+            If a value cannot be stored. The error has the column and the row of the batch.
         """
         if self.is_stored(batch):  # a new batch of many columns costs as much as encoding it
             return batch
@@ -312,7 +315,7 @@ class Schema:
         Raises
         ------
         SchemaError
-            For a value that the column's type cannot hold, with the row of the batch and the column.
+            If a column's type cannot hold a value. The error has the column and the row of the batch.
         """
         if batch.schema.equals(self.arrow):  # a new batch of many columns costs as much as decoding it
             return batch
@@ -320,9 +323,10 @@ class Schema:
         return pa.RecordBatch.from_arrays([item.load(array) for item, array in pairs], schema=self.arrow)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the schema as JSON types, the form in which a snapshot stores it.
+        """Return the schema as JSON values, the form in which a snapshot stores a schema.
 
-        ``columns`` is for people. ``arrow`` is exact: a base64 text of an Arrow IPC stream without rows.
+        The key ``columns`` is for people to read. The key ``arrow`` is exact: it holds an Arrow IPC stream
+        without rows, encoded as base64 text.
         """
         columns = [
             {"name": item.name, "type": str(item.type), "kind": item.kind, "depth": item.depth}
@@ -337,12 +341,12 @@ class Schema:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Self:
-        """Create the schema that `to_json` returned.
+        """Create a schema from the value that `to_json` returned.
 
         Raises
         ------
         SchemaError
-            For a value that `to_json` did not return.
+            If the value is not in the form that `to_json` returns.
         """
         try:
             stream = base64.b64decode(value["arrow"], validate=True)
@@ -369,7 +373,7 @@ class Schema:
         return f"<table><caption>Schema of {self.record_type} records</caption>{lines}</table>"
 
     def _rows(self) -> list[tuple[str, str, str]]:
-        """Return the rows of the printed table. The first row has the titles."""
+        """Return the rows of the printed table of columns. The first row has the titles."""
         rows = [(item.name, str(item.type), feature_text(item)) for item in self.fields]
         return [("column", "type", "feature"), *rows]
 
@@ -381,7 +385,7 @@ class Schema:
 
 
 def feature_text(item: Field) -> str:
-    """Return the feature that stores a column, in the words of TensorFlow's proto files."""
+    """Return the name of the feature that stores a column, in the words of TensorFlow's proto files."""
     kind = "bytes" if item.kind == "string" else item.kind
     return f"feature list of {kind}_list" if item.depth == 2 else f"{kind}_list"
 
@@ -391,7 +395,7 @@ def _list(names: Iterable[object]) -> str:
 
 
 def check_names(names: Sequence[object]) -> None:
-    """Raise SchemaError for names that cannot be the feature names of a record."""
+    """Raise SchemaError if the column names cannot be the feature names of a record."""
     if not names:
         raise SchemaError("there are no columns to store", advice="keep at least one column")
     not_strings = [name for name in names if not isinstance(name, str)]
@@ -435,7 +439,7 @@ def _check_payload(fields: Sequence[Field]) -> None:
 
 
 def _check_only_nulls(array: pa.Array, name: str) -> pa.Array:
-    """Return a column of the null type. Raise SchemaError if a record has a value for it."""
+    """Convert a decoded column to the null type. Raise SchemaError if a record has a value for the column."""
     row = pc.index(pc.greater(pc.list_value_length(array), 0), True).as_py()
     if row >= 0:
         raise SchemaError(

@@ -1,4 +1,4 @@
-"""Arrow types and the features that store them. Knows types, no values."""
+"""Map Arrow types to the kinds of features that store them. This module converts no values."""
 
 from collections.abc import Callable
 from functools import lru_cache
@@ -11,7 +11,7 @@ from dask_tfrecord.errors import Remedy, SchemaError
 
 _Tests = tuple[Callable[[pa.DataType], bool], ...]
 
-# Tests for the types whose values are stored as integers, as texts, and as bytes.
+# Tests for the types whose values are stored as integers (INTEGERS), as text (TEXT) and as bytes (BINARY).
 INTEGERS: _Tests = (
     types.is_boolean,
     types.is_integer,
@@ -44,7 +44,7 @@ def kind_and_depth(type_: pa.DataType) -> tuple[Kind, int]:
     Raises
     ------
     SchemaError
-        For a type that no feature can hold. The error has no column name; see `of_column`.
+        If no feature can hold values of the type. The error has no column name; `of_column` adds the name.
     """
     found = _find(type_)
     if isinstance(found, pa.DataType):
@@ -60,13 +60,13 @@ def kind_and_depth(type_: pa.DataType) -> tuple[Kind, int]:
 
 
 def of_column(error: SchemaError, name: str) -> SchemaError:
-    """Return an error of `kind_and_depth` with the name of the column."""
+    """Return a copy of an error of `kind_and_depth` that also names the column."""
     remedies = [remedy._replace(value={name: remedy.value}) for remedy in error.remedies]
     return error.replaced(feature=name, remedies=remedies)
 
 
 def _find(type_: pa.DataType) -> tuple[Kind, int] | pa.DataType:
-    """Return the kind and the depth, or the type in this type that no feature can hold."""
+    """Return the kind and the depth of a type, or the nested type that no feature can hold."""
     if isinstance(type_, pa.FixedShapeTensorType):
         return _find(type_.storage_type)
     if _is_unsupported(type_):
@@ -86,7 +86,7 @@ def _find(type_: pa.DataType) -> tuple[Kind, int] | pa.DataType:
 
 
 def _storable(type_: pa.DataType) -> pa.DataType | None:
-    """Return a type that a feature can hold and that holds the values of the given type, or None."""
+    """Return a storable type that holds the values of the given type, or None if no such type exists."""
     if not isinstance(_find(type_), pa.DataType):
         return type_
     if isinstance(type_, pa.BaseExtensionType):
@@ -104,12 +104,12 @@ def _storable(type_: pa.DataType) -> pa.DataType | None:
 
 
 def is_any(type_: pa.DataType, tests: _Tests) -> bool:
-    """Return True if one of the tests accepts the type."""
+    """Return True if at least one of the tests accepts the type."""
     return any(test(type_) for test in tests)
 
 
 def _is_unsupported(type_: pa.DataType) -> bool:
-    """Return True for decimals that Arrow cannot convert or use as categories, and for values of size 0."""
+    """Return True for decimals that Arrow cannot convert or use as categories, and for types of size 0."""
     if types.is_dictionary(type_):
         return bool(types.is_decimal(type_.value_type) and type_.value_type.bit_width < 128)
     if types.is_fixed_size_list(type_):
@@ -120,14 +120,14 @@ def _is_unsupported(type_: pa.DataType) -> bool:
 
 
 def is_list(type_: pa.DataType) -> bool:
-    """Return True for every type of lists: list, large_list, fixed_size_list, and list views."""
+    """Return True for every list type: list, large_list, fixed_size_list and list views."""
     return is_any(type_, (types.is_list, types.is_large_list, types.is_fixed_size_list)) or is_list_view(
         type_
     )
 
 
 def innermost(type_: pa.DataType) -> pa.DataType:
-    """Return the type of the values inside of lists, dictionaries and tensors."""
+    """Return the type of the innermost values of nested lists, dictionaries and tensors."""
     if isinstance(type_, pa.BaseExtensionType):
         return innermost(type_.storage_type)
     if is_list(type_) or types.is_dictionary(type_):
@@ -136,7 +136,7 @@ def innermost(type_: pa.DataType) -> pa.DataType:
 
 
 def value_type(type_: pa.DataType) -> pa.DataType:
-    """Return the value type of a dictionary type, and any other type itself."""
+    """Return the value type of a dictionary type. Return any other type unchanged."""
     return type_.value_type if types.is_dictionary(type_) else type_
 
 
@@ -147,9 +147,10 @@ def is_lossy(type_: pa.DataType) -> bool:
 
 
 def canonical_type(type_: pa.DataType) -> pa.DataType:
-    """Return the type that a column of this type is read back as.
+    """Return the type that a column of this type has after it is written and read back.
 
-    Views become the types without views, which differ in layout only. Category codes have 32 bits.
+    A view type becomes the type without view, which differs only in memory layout. Category codes get 32
+    bits.
     """
     if types.is_string_view(type_):
         return pa.string()
@@ -166,10 +167,10 @@ def canonical_type(type_: pa.DataType) -> pa.DataType:
 
 
 def is_list_view(type_: pa.DataType) -> bool:
-    """Return True for list views, with offsets of 32 or 64 bits."""
+    """Return True for list view types, with offsets of either 32 or 64 bits."""
     return bool(types.is_list_view(type_) or types.is_large_list_view(type_))
 
 
 def is_large_list(type_: pa.DataType) -> bool:
-    """Return True for lists and list views with offsets of 64 bits."""
+    """Return True for list types and list view types with offsets of 64 bits."""
     return bool(types.is_large_list(type_) or types.is_large_list_view(type_))

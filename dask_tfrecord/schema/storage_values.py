@@ -1,7 +1,8 @@
-"""Convert Arrow arrays to the types that features can store, and back. Knows values, no columns or records.
+"""Convert Arrow arrays to the types that features can store, and back.
 
-`store` and `load` are the inverse of each other wherever the feature can hold the value. Otherwise they raise
-`MisfitError` with the row. Both convert whole arrays.
+`store` and `load` convert whole arrays. `load` is the inverse of `store` for every value that a feature can
+hold. For any other value, both functions raise `MisfitError` with the row. This module knows no columns and
+no records.
 """
 
 from collections.abc import Callable
@@ -19,24 +20,24 @@ from dask_tfrecord.schema.storage_types import is_large_list, is_list, is_list_v
 Offsets = npt.NDArray[np.int64]
 INT64_MAX = 2**63 - 1
 
-# The types of scalars that the kernel encodes.
+# The Arrow types of scalars that the kernel encodes.
 STORAGE_TYPES = (pa.int64(), pa.float32(), pa.binary(), pa.large_binary(), pa.string(), pa.large_string())
 _DAY = {"s": 86_400, "ms": 86_400_000, "us": 86_400_000_000, "ns": 86_400_000_000_000}
 
 
 class MisfitError(Exception):
-    """The target type cannot hold a value.
+    """The error for a value that the target type cannot hold.
 
     Parameters
     ----------
     row : int
         Row of the value in the converted array.
     problem : str
-        What is wrong.
+        The text that says what is wrong with the value.
     advice : str, optional
-        What to do.
+        The text that says what the user can do. None if the error gives no advice.
     wider : pyarrow.DataType, optional
-        A type that can hold the value.
+        A type that can hold the value. None if no such type is suggested.
     """
 
     def __init__(
@@ -49,7 +50,7 @@ class MisfitError(Exception):
         self.wider = wider
 
     def in_list(self, offsets: Offsets) -> Self:
-        """Return the error with the row of the list that contains the value."""
+        """Return a copy of the error whose row is the row of the list that contains the value."""
         wider = None if self.wider is None else pa.list_(self.wider)
         return type(self)(_list_of(self.row, offsets), self.problem, self.advice, wider)
 
@@ -58,23 +59,23 @@ ROUND = Remedy("lossy", "allow", "store the nearest float")
 
 
 class RoundedError(MisfitError):
-    """The float type of the target has no float that is equal to a value."""
+    """The error for a value that would be rounded, because no float of the target type equals the value."""
 
 
 def store(array: pa.Array, *, exact: bool) -> pa.Array:
-    """Convert values to a type that the kernel encodes.
+    """Convert an array to a type that the kernel encodes.
 
     Parameters
     ----------
     array : pyarrow.Array
         Values of any type that `kind_and_depth` accepts.
     exact : bool
-        Raise for a value that would be rounded to a 32-bit float.
+        If True, raise RoundedError for a value that would be rounded to a 32-bit float.
 
     Raises
     ------
     MisfitError
-        For a value that a feature cannot store.
+        If a feature cannot store a value.
     """
     if is_stored(array):
         return array
@@ -102,12 +103,12 @@ def store(array: pa.Array, *, exact: bool) -> pa.Array:
 
 
 def is_stored(array: pa.Array) -> bool:
-    """Return True if the kernel can encode the array as it is, so that `store` copies nothing."""
+    """Return True if the kernel can encode the array unchanged. `store` then returns the same array."""
     return array.type in STORAGE_TYPES or (_is_encodable(array.type) and not _has_null_elements(array))
 
 
 def storage_bytes(array: pa.Array) -> int:
-    """Estimate the memory of the result of `store`. It is 0 if `store` copies nothing."""
+    """Estimate the size in bytes of the result of `store`. The size is 0 if `store` copies nothing."""
     if is_stored(array):
         return 0
     type_ = array.type
@@ -134,13 +135,13 @@ def load(array: pa.Array, type_: pa.DataType, categories: pa.Array | None = None
     type_ : pyarrow.DataType
         The logical type.
     categories : pyarrow.Array, optional
-        The first categories of a dictionary type, in this order. An ordered dictionary has no other
+        For a dictionary type, the first categories, in this order. An ordered dictionary has no other
         categories.
 
     Raises
     ------
     MisfitError
-        For a value that the type cannot hold.
+        If the logical type cannot hold a value.
     """
     if array.type == type_:
         return array
@@ -165,14 +166,14 @@ def load(array: pa.Array, type_: pa.DataType, categories: pa.Array | None = None
 
 
 def _is_encodable(type_: pa.DataType) -> bool:
-    """Return True for the types that the kernel encodes."""
+    """Return True if the kernel can encode arrays of the type, except for nulls inside of lists."""
     if type_ in STORAGE_TYPES:
         return True
     return is_list(type_) and not is_list_view(type_) and _is_encodable(type_.value_type)
 
 
 def _has_null_elements(array: pa.Array) -> bool:
-    """Return True if the values of a list array contain a null, even if no list refers to it."""
+    """Return True if the values of a list array contain a null, even if the null is in no list."""
     return is_list(array.type) and (array.values.null_count > 0 or _has_null_elements(array.values))
 
 
@@ -189,7 +190,7 @@ def _raise_at_first(
     wider: pa.DataType | None = None,
     error: type[MisfitError] = MisfitError,
 ) -> None:
-    """Raise an error for the first row whose mask is true; ``problem`` describes the row."""
+    """Raise ``error`` for the first row whose mask is true. ``problem`` returns the message for a row."""
     row = pc.index(mask, True).as_py()
     if row >= 0:
         raise error(row, problem(row), advice, wider)
@@ -200,7 +201,7 @@ def _list_of(value: int, offsets: Offsets) -> int:
 
 
 def _offsets(lists: pa.Array) -> Offsets:
-    """Return the start of each list in ``lists.flatten()``, and the end of the last list."""
+    """Return the position of each list's start in ``lists.flatten()``, and the position of the last end."""
     lengths = lists.sizes if is_list_view(lists.type) else pc.list_value_length(lists)
     lengths = pc.if_else(lists.is_valid(), lengths, 0)
     return np.concatenate([[0], np.cumsum(lengths.to_numpy(zero_copy_only=False), dtype=np.int64)])
@@ -243,7 +244,7 @@ def _store_uint64(array: pa.Array) -> pa.Array:
 def _store_rounded(array: pa.Array, *, exact: bool) -> pa.Array:
     """Store float64 and decimals as 32-bit floats."""
     type_ = array.type
-    # Arrow's direct cast from a decimal to float32 is inexact by a bit or two.
+    # Arrow's direct cast from a decimal to float32 can be wrong in the last one or two bits.
     wide = array.cast(pa.float64())
     stored = wide.cast(pa.float32())
     _raise_at_first(
@@ -275,7 +276,7 @@ def _exceeds_decimal(floats: pa.Array, type_: pa.DataType) -> pa.Array:
 
 
 def _range(type_: pa.DataType) -> tuple[int, int] | None:
-    """Return the least and the greatest int64 that the type can hold, or None if it can hold all."""
+    """Return the least and the greatest int64 that the type can hold; None if it can hold every int64."""
     if types.is_boolean(type_):
         return 0, 1
     if types.is_time(type_):
@@ -289,16 +290,16 @@ def _range(type_: pa.DataType) -> tuple[int, int] | None:
 def check_range(array: pa.Array) -> None:
     """Raise MisfitError for a time that exceeds a day, or a date64 with a time.
 
-    Arrow arrays can contain such values, but readers misinterpret them.
+    Arrow arrays can contain such invalid values, but readers misinterpret them.
     """
     if types.is_time(array.type) or types.is_date64(array.type):
         _check_integers(array.view(integer_type(array.type)), array.type)
 
 
 def _check_integers(array: pa.Array, type_: pa.DataType, wider: pa.DataType | None = None) -> None:
-    """Raise MisfitError for the first integer that is not a value of the type.
+    """Raise MisfitError for the first integer that is not a valid value of the type.
 
-    Without a ``wider`` type, the value is wrong in every type.
+    If ``wider`` is None, the error suggests no other type and advises the user to correct the value.
     """
     misfits = None
     if types.is_date64(type_):
@@ -338,10 +339,10 @@ def _refuse_float(mask: pa.Array, array: pa.Array, type_: pa.DataType) -> None:
 
 
 def _is_not_a_stored_decimal(decimals: pa.Array, floats: pa.Array) -> pa.Array:
-    """Return a mask of the floats that are not the stored form of their nearest decimal.
+    """Return a mask of the floats that `store` would not return for their nearest decimal.
 
-    A decimal differs from its stored float by at most half a step between two floats. The factor below is a
-    little larger, because Arrow's division is inexact in the last bits.
+    A decimal differs from its stored float by at most half the distance between two adjacent floats. The
+    factor in the code is slightly larger than 0.5, because Arrow's division is inexact in the last bits.
     """
     numbers = floats.fill_null(0).to_numpy(zero_copy_only=False)
     steps = pa.array(np.spacing(np.abs(numbers)).astype(np.float64) * 0.5000001)
@@ -351,7 +352,7 @@ def _is_not_a_stored_decimal(decimals: pa.Array, floats: pa.Array) -> pa.Array:
 def with_values(
     lists: pa.Array, type_: pa.DataType, convert: Callable[[pa.Array, pa.DataType], pa.Array]
 ) -> pa.Array:
-    """Convert lists to the list type ``type_``, and their values with ``convert``."""
+    """Convert lists to the list type ``type_``. ``convert`` converts the values of the lists."""
     values, offsets, nulls = lists.flatten(), _offsets(lists), lists.is_null()
     if types.is_fixed_size_list(type_):
         size = type_.list_size
@@ -372,7 +373,7 @@ def with_values(
 
 
 def _fixed_size_positions(offsets: Offsets, size: int, nulls: pa.Array) -> pa.Array:
-    """Return the positions of the values of lists of one size, with nulls for the values of null lists."""
+    """Return the positions of the values of lists of ``size`` values. Positions for null lists are null."""
     positions = offsets[:-1, None] + np.arange(size)
     return pa.array(positions.ravel(), mask=np.repeat(nulls.to_numpy(zero_copy_only=False), size))
 

@@ -1,4 +1,4 @@
-"""Names and objects that stand for a type in Arrow, NumPy, pandas and Python -> the Arrow type."""
+"""Convert names and types of Arrow, NumPy, pandas and Python to Arrow types."""
 
 import re
 from collections.abc import Callable
@@ -31,12 +31,14 @@ def arrow_type(given: Any) -> pa.DataType:
     Parameters
     ----------
     given : pyarrow.DataType, dtype, type or str
-        For example ``pa.int64()``, ``np.dtype("int64")``, ``pd.Int64Dtype()``, ``int`` or ``"list<int64>"``.
+        The type, such as ``pa.int64()``, ``np.dtype("int64")``, ``pd.Int64Dtype()``, ``int`` or
+        ``"list<int64>"``.
 
     Raises
     ------
     ValueError
-        If there is no such Arrow type, and for ``"float"``, which is 32 bits in Arrow and 64 bits in NumPy.
+        If no Arrow type corresponds to ``given``, or if ``given`` is ``"float"``, which means 32 bits in
+        Arrow and 64 bits in NumPy.
 
     Examples
     --------
@@ -52,19 +54,19 @@ def arrow_type(given: Any) -> pa.DataType:
         return _PYTHON[given]
     if given is None:  # NumPy interprets None as float64
         raise ValueError("None is not an Arrow type")
-    # NumPy's dtypes are equal to their names, so the test of the type comes first.
+    # A NumPy dtype equals its own name, so `isinstance` is tested before the comparison with "float".
     if isinstance(given, str) and given == "float":
         raise ValueError('"float" is ambiguous; write "float32" or "float64"')
     try:
         return _by_name(given) if isinstance(given, str) else _by_dtype(given)
-    # All of these mean an unknown type or name: NumPy and pandas raise TypeError or ValueError, pandas also
-    # NotImplementedError, Arrow its own exceptions, and our table KeyError.
+    # Each of these exceptions means an unknown type or name. NumPy and pandas raise TypeError or ValueError,
+    # pandas also NotImplementedError, Arrow its own exceptions, and the tables of this module KeyError.
     except (KeyError, NotImplementedError, TypeError, ValueError, pa.ArrowException):
         raise ValueError(f"{given!r} is not an Arrow type") from None
 
 
 def _item(name: str) -> pa.DataType:
-    """Return the type of the values of a list, whose name is Arrow's."""
+    """Return the type of a list's values from its Arrow name. In such a name, "float" has 32 bits."""
     return pa.float32() if name == "float" else arrow_type(name)
 
 
