@@ -15,13 +15,14 @@ from dask_tfrecord.schema.storage_types import is_list, kind_and_depth
 
 _PANDAS_MAJOR = int(pd.__version__.partition(".")[0])
 
-# The function that makes a DataFrame of arrays as they are. Only pandas 3 has it. Its stubs do not name it.
+# A function that makes a DataFrame from arrays without copying them. Only pandas 3 has this function, and the
+# type stubs of pandas do not declare it.
 _from_blocks: Any = getattr(getattr(pd.api, "internals", None), "create_dataframe_from_blocks", None)
 
-# Kinds of values that NumPy holds as Python objects, or pandas in its own string dtype.
+# Kinds of values that NumPy holds as Python objects, or that pandas holds in its own string dtype.
 _OBJECT_KINDS = ("bytes", "string")
 
-# NumPy's NaT is this integer in every unit. In Arrow the same integer is a valid time or duration.
+# The integer that NumPy reads as NaT in every unit. In Arrow, this integer is a valid time or duration.
 _NAT = -(2**63)
 
 _ARROW_DTYPES = Remedy("dtype_backend", "pyarrow", "read Arrow dtypes, which hold it")
@@ -33,24 +34,25 @@ def to_pandas(
     row_ranges: Sequence[tuple[int, int]] | None = None,
     numpy: Collection[str] = (),
 ) -> pd.DataFrame:
-    """Convert a table to a partition of Arrow-backed columns. Dictionaries become categoricals.
+    """Convert a table to a pandas partition of Arrow-backed columns. Dictionaries become categoricals.
 
     Parameters
     ----------
     table : pyarrow.Table
-        Rows to convert.
+        The rows to convert.
     schema : Schema
-        Columns of the table, in the same order.
+        The columns of the table, in the same order.
     row_ranges : sequence of (int, int), optional
         Ranges of row numbers, start inclusive and stop exclusive, that together number the rows of the
-        table. They become the index. By default the index counts from 0.
+        table. The row numbers become the index. By default, the index counts from 0.
     numpy : collection of str
-        Columns that get NumPy dtypes, from the result of `numpy_names`.
+        Names of the columns that get NumPy dtypes. They must be in the result of `numpy_names`.
 
     Raises
     ------
     SchemaError
-        If a NumPy column has a null that its dtype cannot hold, or a value that NumPy considers NaT.
+        If a column with a NumPy dtype has a null that the dtype cannot hold, or a value that NumPy reads as
+        NaT.
     """
     if not table.num_rows:  # a table without chunks has no categories
         table = pa.Table.from_batches([schema.no_rows()])
@@ -72,7 +74,7 @@ def to_pandas(
 
 
 def _frame(columns: dict[str, Any], index: pd.Index) -> pd.DataFrame:
-    """Create a DataFrame of extension arrays, without copying them.
+    """Create a DataFrame from extension arrays without copying the arrays.
 
     With many columns, the constructor of DataFrame takes several times as long as `_from_blocks`, and
     ``table.to_pandas()`` takes more than twice as long as the constructor.
@@ -88,9 +90,10 @@ def _frame(columns: dict[str, Any], index: pd.Index) -> pd.DataFrame:
 def with_index(
     frame: pd.DataFrame, levels: Sequence[tuple[str, str | None]], *, is_sorted: bool = False
 ) -> pd.DataFrame:
-    """Make columns the index. ``levels`` has a column and the name of its index level for each level.
+    """Make columns of a DataFrame the index.
 
-    With ``is_sorted``, the rows are sorted by the index.
+    ``levels`` has a pair for each index level: the column, and the name of the level. If ``is_sorted`` is
+    True, the rows are sorted by the index.
     """
     frame = frame.set_index([column for column, _ in levels])
     frame.index.names = [name for _, name in levels]
@@ -100,9 +103,10 @@ def with_index(
 
 
 def empty_meta(schema: Schema, numpy: Collection[str] = ()) -> pd.DataFrame:
-    """Create the meta of a collection whose partitions come from `to_pandas`.
+    """Create the meta of a Dask collection whose partitions `to_pandas` returns.
 
-    Categories are unknown, because they may differ between partitions. Only ordered categories are known.
+    Unordered categories are marked as unknown, because they may differ between partitions. Ordered categories
+    are known.
     """
     meta = to_pandas(pa.Table.from_batches([schema.no_rows()]), schema, numpy=numpy)
     known = {item.name for item in schema.fields if item.categories is not None and item.type.ordered}
@@ -114,7 +118,11 @@ def empty_meta(schema: Schema, numpy: Collection[str] = ()) -> pd.DataFrame:
 
 
 def numpy_names(schema: Schema, non_null: Collection[str]) -> list[str]:
-    """Return the columns that a NumPy dtype can hold. Integers and bools must be in ``non_null``."""
+    """Return the names of the columns that NumPy dtypes can hold.
+
+    Columns of integers and bools are included only if they are in ``non_null``, because NumPy has no nulls
+    for these types.
+    """
     return [item.name for item in schema.fields if _fits_numpy(item.type, item.name in non_null)]
 
 
@@ -135,8 +143,9 @@ def _fits_numpy(type_: pa.DataType, non_null: bool) -> bool:
 
 
 def _converts_to_objects(type_: pa.DataType) -> bool:
-    """Return True if Arrow converts lists of this type to NumPy arrays: all but fixed-size binary."""
-    # Which types Arrow converts depends on its version, and it has no function to ask, so this tries it.
+    """Return True if Arrow converts lists of this type to NumPy arrays. Fixed-size binary is an exception."""
+    # The types that Arrow converts depend on its version. Arrow has no function that lists them, so the
+    # conversion is tried.
     try:
         pa.nulls(0, type_).to_pandas()
     except pa.ArrowNotImplementedError:  # Arrow's answer for a type that it does not convert
@@ -145,7 +154,7 @@ def _converts_to_objects(type_: pa.DataType) -> bool:
 
 
 def _checked_for_numpy(column: pa.ChunkedArray, name: str) -> pa.ChunkedArray:
-    """Return the column, or the storage of an extension type. Values that NumPy cannot hold raise."""
+    """Return the column, or the storage of an extension column. Raise for a value that NumPy cannot hold."""
     if isinstance(column.type, pa.BaseExtensionType):
         return _storage(column)
     if column.null_count and (pa.types.is_boolean(column.type) or pa.types.is_integer(column.type)):
@@ -161,7 +170,7 @@ def _checked_for_numpy(column: pa.ChunkedArray, name: str) -> pa.ChunkedArray:
 
 
 def _check_no_nat(column: pa.ChunkedArray, name: str) -> None:
-    """Raise if NumPy would turn a valid timestamp or duration, or one in a list, into NaT."""
+    """Raise if NumPy would read a valid timestamp or duration of the column, or of a list in it, as NaT."""
     if is_list(column.type):
         chunks = [chunk.flatten() for chunk in column.chunks]
         _check_no_nat(pa.chunked_array(chunks, column.type.value_type), name)
@@ -176,9 +185,9 @@ def _check_no_nat(column: pa.ChunkedArray, name: str) -> None:
 
 
 def _object_array(column: pa.ChunkedArray) -> Any:
-    """Convert lists to an object array of NumPy arrays, with None for null.
+    """Convert lists to an object array of NumPy arrays. Null lists become None.
 
-    Null lists are left out of the conversion. A null fixed-size list still has values in Arrow, which are
+    Null lists are removed before the conversion. In Arrow, a null fixed-size list still has values, which are
     null and would turn the integers of all lists into floats.
     """
     arrays = np.full(len(column), None, dtype=object)
@@ -188,14 +197,15 @@ def _object_array(column: pa.ChunkedArray) -> Any:
 
 
 def _extension_array(column: pa.ChunkedArray, type_: pa.DataType) -> Any:
-    """Convert a column of this type to an Arrow-backed array, or a dictionary to a categorical.
+    """Convert a column to an Arrow-backed array, or a dictionary column to a categorical.
 
-    An extension type that this pandas has no dtype for is replaced by its storage type.
+    If the installed pandas has no dtype for an extension type, the storage type is used instead.
     """
     if pa.types.is_dictionary(type_):
         return _categorical(column)
     if isinstance(type_, pa.BaseExtensionType):
-        # Which types pandas knows depends on its version, and it has no function to ask, so this tries it.
+        # The types that pandas knows depend on its version. pandas has no function that lists them, so the
+        # dtype is tried.
         try:
             pd.ArrowDtype(type_)
         except NotImplementedError:  # pandas' answer for a type that it does not know
@@ -208,7 +218,7 @@ def _storage(column: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def _categorical(column: pa.ChunkedArray) -> Any:
-    """Convert a dictionary column. Empty categories get the dtype that other partitions have."""
+    """Convert a dictionary column to a categorical. Empty categories get the dtype of other partitions."""
     value_type = column.type.value_type
     if pa.types.is_timestamp(value_type) and value_type.tz is not None:  # Arrow would drop the time zone
         codes = [chunk.indices.fill_null(-1).to_numpy() for chunk in column.chunks]
@@ -216,12 +226,12 @@ def _categorical(column: pa.ChunkedArray) -> Any:
         return pd.Categorical.from_codes(np.concatenate(codes), categories, ordered=column.type.ordered)
     series: pd.Series[Any] = column.to_pandas()
     dtype = _string_dtype(value_type)
-    if dtype is not None and not len(series.cat.categories):  # Arrow gives object for no strings
+    if dtype is not None and not len(series.cat.categories):  # Arrow returns object for no strings
         series = series.cat.set_categories(pd.Index([], dtype=dtype))
     return series.array
 
 
 def _string_dtype(type_: pa.DataType) -> Any:
-    """Return the dtype ``str`` for strings from pandas 3 on; None leaves the choice to Arrow."""
+    """Return pandas' dtype ``str`` for string types from pandas 3 on. If None, Arrow chooses the dtype."""
     is_string = pa.types.is_string(type_) or pa.types.is_large_string(type_)
     return pd.StringDtype(na_value=np.nan) if is_string and _PANDAS_MAJOR >= 3 else None

@@ -1,4 +1,4 @@
-"""The Arrow type of a pandas column, as far as its dtype or its values show it."""
+"""Find the Arrow type of a pandas column from its dtype or from its values."""
 
 from typing import Any
 
@@ -13,20 +13,20 @@ from dask_tfrecord.frames import object_columns
 from dask_tfrecord.schema.storage_types import BINARY, innermost, is_any, is_list, value_type
 from dask_tfrecord.schema.storage_values import MisfitError
 
-# Objects whose text shows Python's notation, not the value.
+# Types of objects whose text form is Python's notation and not the value itself.
 _UNPRINTABLE = (list, tuple, set, dict, bytes, bytearray, np.ndarray, np.void)
 
-# What conversions to Arrow raise for values that do not fit.
+# The exceptions that conversions to Arrow raise for values that do not fit the type.
 CONVERSION_ERRORS = (MisfitError, pa.ArrowException, ValueError, TypeError, OverflowError)
 
 
 def type_of(column: "pd.Series[Any]") -> pa.DataType:
-    """Return the Arrow type of a column, from its dtype, or from its values if they are objects.
+    """Return the Arrow type of a column from its dtype, or from its values if they are Python objects.
 
     Raises
     ------
     SchemaError
-        If the objects have no common type.
+        If no feature holds values of the dtype, or if the objects in the column have no common Arrow type.
     """
     dtype = column.dtype
     try:
@@ -51,12 +51,12 @@ def type_of(column: "pd.Series[Any]") -> pa.DataType:
 
 
 def dense(column: "pd.Series[Any]") -> "pd.Series[Any]":
-    """Return a sparse column with all of its values."""
+    """Convert a sparse column to a dense column."""
     return pd.Series(column.array.to_dense(), column.index, name=column.name)
 
 
 def check_dtype(dtype: Any) -> None:
-    """Raise TypeError for complex numbers, long doubles, periods and intervals."""
+    """Raise TypeError if a dtype holds complex numbers, long doubles, periods or intervals."""
     if isinstance(dtype, pd.CategoricalDtype) and dtype.categories is not None:
         dtype = dtype.categories.dtype
     is_long_float = isinstance(dtype, np.dtype) and dtype.kind == "f" and dtype.itemsize > 8
@@ -66,7 +66,7 @@ def check_dtype(dtype: Any) -> None:
 
 
 def conversion_of(column: "pd.Series[Any]") -> str:
-    """Return the advice for a column whose values no type holds: an expression that converts the column."""
+    """Return the advice for a column whose values no type holds: how to convert the column."""
     name = literal(str(column.name))
     values, dtype = f"ddf[{name}]", column.dtype
     objects = column[column.notna()] if is_object(dtype) else column.iloc[:0]
@@ -86,12 +86,12 @@ def conversion_of(column: "pd.Series[Any]") -> str:
 
 
 def _without_large_strings(type_: pa.DataType) -> pa.DataType:
-    """Replace large_string by string: only the memory layout of pandas is large."""
+    """Replace large_string by string. pandas uses large_string only for its memory layout."""
     return pa.string() if pa.types.is_large_string(type_) else type_
 
 
 def is_untyped(type_: pa.DataType) -> bool:
-    """Return True for null and for lists and dictionaries of null: the column has shown no type yet."""
+    """Return True for null and for lists and dictionaries of null, which show no type of the values."""
     if is_list(type_) or pa.types.is_dictionary(type_):
         return is_untyped(type_.value_type)
     return bool(pa.types.is_null(type_))
@@ -108,19 +108,19 @@ def is_text(dtype: Any) -> bool:
 
 
 def is_bytes_or_list(type_: pa.DataType) -> bool:
-    """Return True for binary, lists and dictionaries of these, which a column of text cannot become."""
+    """Return True for binary and list types, also in dictionaries. Text cannot become such a type."""
     values = innermost(type_)
     return is_any(values, BINARY) or value_type(type_) != values
 
 
 def category_array(dtype: pd.CategoricalDtype) -> pa.Array:
-    """Return the categories of a dtype; an empty array of the null type if they are unknown."""
+    """Return the categories of a dtype as an Arrow array. Unknown categories give an empty null array."""
     known = dtype.categories is not None and UNKNOWN_CATEGORIES not in dtype.categories
     return category_values(dtype) if known and len(dtype.categories) else pa.nulls(0)
 
 
 def category_values(dtype: pd.CategoricalDtype) -> pa.Array:
-    """Return the categories of a dtype as an Arrow array."""
+    """Convert the known categories of a dtype to an Arrow array."""
     if is_object(dtype.categories.dtype):
         return object_columns.to_arrow(
             pd.Series(dtype.categories, dtype=dtype.categories.dtype), None, rounded=False
@@ -129,7 +129,7 @@ def category_values(dtype: pd.CategoricalDtype) -> pa.Array:
 
 
 def first_line(error: BaseException) -> str:
-    """Return the first line of an error's message."""
+    """Return the first line of an error's message; for an OverflowError, TFRecord's range of integers."""
     if isinstance(error, OverflowError):
         return "TFRecord holds integers from -2^63 to 2^63-1, in uint64 columns too"
     return str(error).partition("\n")[0]

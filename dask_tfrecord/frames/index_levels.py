@@ -9,20 +9,20 @@ from dask_tfrecord.errors import Remedy, SchemaError
 
 
 def index_levels(meta: pd.DataFrame, write_index: bool | None) -> tuple[tuple[str, str | None], ...]:
-    """Return the levels of the index that are written: the name of the column and the name of the level.
+    """Return the index levels that are written, each as the name of its column and the name of the level.
 
     Parameters
     ----------
     meta : pandas.DataFrame
-        Meta of the collection.
+        The meta of the Dask collection.
     write_index : bool or None
-        True writes the index, False drops it. None drops an index of integers without a name, which only
-        counts the rows, and writes every other index.
+        If True, the index is written. If False, the index is dropped. If None, an integer index without a
+        name is dropped, because it only counts the rows, and every other index is written.
 
     Raises
     ------
     SchemaError
-        If the name of a level is neither a string nor None.
+        If the name of a written level is neither a string nor None.
     """
     names: list[Any] = list(meta.index.names)
     counts_rows = names == [None] and pd.api.types.is_integer_dtype(meta.index.dtype)
@@ -40,7 +40,7 @@ def index_levels(meta: pd.DataFrame, write_index: bool | None) -> tuple[tuple[st
 
 
 def index_to_columns(frame: pd.DataFrame, names: Sequence[str] | None = None) -> pd.DataFrame:
-    """Make the index levels the first columns. ``names`` are the column names, by default the level names."""
+    """Make the index levels the first columns, named ``names``. By default, the level names are used."""
     names = _column_names(frame) if names is None else names
     clash = [name for name in names if name in frame.columns]
     if clash:
@@ -54,7 +54,7 @@ def index_to_columns(frame: pd.DataFrame, names: Sequence[str] | None = None) ->
 
 
 def _column_names(frame: pd.DataFrame) -> list[Any]:
-    """Return the column names of the index levels. Unnamed levels get the names of pandas."""
+    """Return the column names of the index levels. A level without a name gets the default name of pandas."""
     defaults = ["index"] if frame.index.nlevels == 1 else [f"level_{i}" for i in range(frame.index.nlevels)]
     pairs = zip(frame.index.names, defaults, strict=True)
     return [default if name is None else name for name, default in pairs]

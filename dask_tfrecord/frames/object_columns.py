@@ -1,8 +1,8 @@
-"""Convert columns of Python objects to Arrow arrays whose values equal the objects. Knows no schemas.
+"""Convert columns of Python objects to Arrow arrays whose values equal the objects.
 
-Arrow silently drops what a type cannot hold: the nanoseconds of a pandas timestamp, the fraction of a float
-among integers, the time zone of a datetime. The array is therefore compared with the objects, unless all
-objects are of one kind that Arrow is known to convert exactly.
+Arrow silently drops details that a type cannot hold: the nanoseconds of a pandas timestamp, the fraction of
+a float among integers, the time zone of a datetime. The array is therefore compared with the objects, unless
+all objects are of one kind that Arrow is known to convert exactly. This module knows no schemas.
 """
 
 import datetime
@@ -22,27 +22,27 @@ from dask_tfrecord.schema.storage_types import innermost, is_list
 
 Objects = npt.NDArray[np.object_]
 
-# Sequences whose type Arrow cannot infer.
+# Sequence types for which Arrow cannot infer a list type.
 _SEQUENCES = (pd.Series, pd.Index, pd.api.extensions.ExtensionArray, array, deque, range)
 
-# Kinds, as pandas names them, that Arrow converts exactly to the type that it infers.
+# Kinds of objects, as pandas names them, that Arrow converts exactly to the type that Arrow infers.
 _EXACT_KINDS = ("string", "bytes", "boolean", "integer", "floating", "decimal")
 
-# Kinds that Arrow converts exactly to every type of the family.
+# Kinds of objects that Arrow converts exactly to every type of the family that is named here.
 _FAMILIES = {"string": "text", "bytes": "bytes"}
 
 _MIXED = "the values are of several kinds, and no single type holds all of them"
 
 
 def to_arrow(column: "pd.Series[Any]", type_: pa.DataType | None, *, rounded: bool) -> pa.Array:
-    """Convert objects to a type, or to the type that their values show.
+    """Convert an object column to an Arrow type. If ``type_`` is None, infer the type from the objects.
 
-    Objects that pandas considers missing become null. A NaN inside a list is a value.
+    Objects that pandas considers missing become null. A NaN inside a list is a value and not a null.
 
     Raises
     ------
     ValueError, TypeError, OverflowError, pyarrow.ArrowException
-        If no type holds all objects, or if the objects are not of the given type.
+        If no Arrow type holds all objects, or if the objects are not of the given type.
     MisfitError
         If the given type would change the value of an object.
     """
@@ -69,14 +69,14 @@ def to_arrow(column: "pd.Series[Any]", type_: pa.DataType | None, *, rounded: bo
 
 
 def _sequences_to_lists(values: Objects) -> Objects:
-    """Replace other sequences by lists, because Arrow converts the values of such sequences unchecked."""
+    """Replace sequences such as a Series by lists. Arrow would convert their values without checks."""
     if not any(issubclass(kind, _SEQUENCES) for kind in set(map(type, values))):
         return values
     return _object_array([list(value) if isinstance(value, _SEQUENCES) else value for value in values])
 
 
 def _check_scalars(present: Objects) -> None:
-    """Raise if NumPy datetimes are mixed with other NumPy scalars, because Arrow crashes on them."""
+    """Raise if NumPy datetimes are mixed with other NumPy scalars, because Arrow crashes on such a mix."""
     scalars = {kind for kind in set(map(type, present)) if issubclass(kind, np.generic)}
     if np.datetime64 in scalars and len(scalars) > 1:
         raise ValueError(_MIXED)
@@ -87,7 +87,7 @@ def _arrow_array(values: Objects, missing: npt.NDArray[np.bool_], type_: pa.Data
 
 
 def _infer(values: Objects, missing: npt.NDArray[np.bool_]) -> pa.Array:
-    """Convert the objects to the type that Arrow infers, in ns if its unit is too coarse."""
+    """Convert objects to the type that Arrow infers. If its time unit is too coarse, use nanoseconds."""
     inferred = _arrow_array(values, missing, None)
     present = values[~missing]
     if _are_exact(present) or _are_equal(present, inferred.drop_null()):
@@ -109,7 +109,7 @@ def _in_nanoseconds(type_: pa.DataType) -> pa.DataType:
 
 
 def _are_exact(present: Objects) -> bool:
-    """Return True if all objects have one kind that Arrow converts exactly, or one such NumPy dtype."""
+    """Return True if all objects have the same kind or NumPy dtype and Arrow converts it exactly."""
     if infer_dtype(present, skipna=False) in _EXACT_KINDS:
         return True
     if set(map(type, present)) == {np.ndarray}:
@@ -119,9 +119,9 @@ def _are_exact(present: Objects) -> bool:
 
 
 def _are_equal(present: Objects, converted: pa.Array, *, is_inferred: bool = True) -> bool:
-    """Return True if the values equal the objects, as Python compares them. NaN equals NaN.
+    """Return True if the converted values equal the objects, as Python compares them. NaN equals NaN.
 
-    ``is_inferred`` is True if Arrow inferred the type. Some kinds need no comparison then.
+    ``is_inferred`` is True if Arrow inferred the type. Lists of some kinds of values then need no comparison.
     """
     kinds = set(map(type, present))
     if is_list(converted.type):
@@ -156,7 +156,7 @@ def _object_array(values: list[Any]) -> Objects:
 
 
 def _check_family(source: pa.DataType, target: pa.DataType) -> None:
-    """Raise if values of the two types are never equal, as strings of digits never equal numbers."""
+    """Raise TypeError if values of two types can never be equal: a string of digits never equals a number."""
     source, target = innermost(source), innermost(target)
     if not pa.types.is_null(source) and family(source) != family(target):
         raise TypeError(f"Python objects of type {source} never equal values of type {target}")

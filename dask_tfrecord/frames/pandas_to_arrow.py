@@ -30,26 +30,27 @@ from dask_tfrecord.schema.storage_values import ROUND, MisfitError, RoundedError
 def to_table(
     frame: pd.DataFrame, schema: Schema, *, write_index: bool | None, lossy: Lossy = "allow"
 ) -> pa.Table:
-    """Convert a partition to a table of the planned schema.
+    """Convert a pandas partition to an Arrow table of the planned schema.
 
     Values that pandas considers missing become null. NaN is a value in Arrow-backed columns and inside lists.
 
     Parameters
     ----------
     frame : pandas.DataFrame
-        Partition to convert.
+        The partition to convert.
     schema : Schema
-        Planned schema. If the index is written, its levels are the first columns.
+        The planned schema. If the index is written, the index levels are the first columns.
     write_index : bool or None
-        True adds the index levels as columns. False drops the index. None drops it too, but raises if it
-        has a name.
+        If True, the index levels are added as columns. If False, the index is dropped. If None, the index is
+        dropped, and an index with a name raises an error.
     lossy : "warn", "allow" or "raise"
-        Action for numbers that the column's type rounds.
+        What to do with numbers that the column's type would round.
 
     Raises
     ------
     SchemaError
-        If the columns differ from the schema, or, with the row, if a value does not fit its column.
+        If the columns differ from the schema, or if a value does not fit its column. For a value, the error
+        has the row.
     """
     if write_index:
         frame = index_to_columns(frame, schema.names[: frame.index.nlevels])
@@ -72,13 +73,13 @@ def to_table(
 
 
 def _column_arrays(frame: Any) -> dict[str, Any]:
-    """Return the arrays of all columns, by a private method of pandas: frame[name] takes 20 times as long."""
+    """Return the arrays of all columns by a private method of pandas; frame[name] takes 20 times as long."""
     names = frame.columns.tolist()  # iterating over an index of strings takes nine times as long
     return dict(zip(names, map(frame._mgr.iget_values, range(len(names))), strict=True))
 
 
 def _to_arrow(array: Any, frame: pd.DataFrame, item: Field, lossy: Lossy) -> pa.Array | pa.ChunkedArray:
-    """Return the Arrow array of a column with the planned type. Convert any other column."""
+    """Return a column as an Arrow array of the planned type. A column of another type is converted."""
     if isinstance(array, pd.arrays.ArrowExtensionArray):
         values = array.__arrow_array__()
         if values.type == item.type:
@@ -113,7 +114,7 @@ def _convert_or_raise(column: "pd.Series[Any]", item: Field, lossy: Lossy) -> pa
 
 
 def _convert(column: "pd.Series[Any]", type_: pa.DataType, lossy: Lossy) -> pa.Array | pa.ChunkedArray:
-    """Convert a column to a type. Floats are rounded unless ``lossy`` is "raise"."""
+    """Convert a column to an Arrow type. Floats are rounded unless ``lossy`` is "raise"."""
     rounded = lossy != "raise"
     if isinstance(column.dtype, pd.SparseDtype):
         return _convert(dense(column), type_, lossy)
@@ -135,7 +136,7 @@ def _convert(column: "pd.Series[Any]", type_: pa.DataType, lossy: Lossy) -> pa.A
 
 
 def _from_objects(column: "pd.Series[Any]", type_: pa.DataType, lossy: Lossy) -> pa.Array:
-    """Convert an object column. With ``lossy="warn"``, warn if rounding changes a value."""
+    """Convert an object column to an Arrow type. If ``lossy`` is "warn", warn if rounding changes a value."""
     try:
         return object_columns.to_arrow(column, type_, rounded=lossy == "allow")
     except RoundedError as error:
@@ -148,7 +149,7 @@ def _from_objects(column: "pd.Series[Any]", type_: pa.DataType, lossy: Lossy) ->
 
 
 def _first_misfit(column: "pd.Series[Any]", type_: pa.DataType, lossy: Lossy) -> int | None:
-    """Return the first row whose value cannot be converted, located by bisection."""
+    """Return the number of the first row whose value cannot be converted. The row is found by bisection."""
 
     def fails(rows: int) -> bool:
         try:

@@ -1,4 +1,4 @@
-"""Plan the schema with which all partitions of a collection are written."""
+"""Plan the schema with which all partitions of a Dask collection are written."""
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any
@@ -39,31 +39,31 @@ def plan_schema(
     partition_on: Sequence[str] = (),
     known: Types | None = None,
 ) -> Schema:
-    """Plan the schema of a collection: all its columns, in their order.
+    """Plan the schema of a Dask collection, with all columns of the collection in order.
 
     Parameters
     ----------
     meta : pandas.DataFrame
-        Meta of the collection.
+        The meta of the collection.
     schema : mapping of str to types, or pyarrow.Schema, optional
-        Types of some or all columns, as the user gave them.
+        The types of some or all columns, as the user gave them.
     record_type : "example", "sequence_example" or "bytes"
-        Message in each record.
+        The message in each record.
     write_index : bool
-        Make the index levels the first columns.
+        If True, the index levels become the first columns.
     sample : callable
-        Function from column names to an iterator over computed partitions of these columns. It is called
-        only for columns whose dtype does not show the type (object, unknown categories), and iterated only
-        until all of them have shown a type.
+        Takes column names and returns an iterator over computed partitions with these columns. It is called
+        only for columns whose dtype does not show the type (object, unknown categories). The iteration stops
+        when all these columns have shown a type.
     partition_on : sequence of str
-        Partition columns. They become directories and are not stored in the records.
+        The partition columns. Their values become directory names and are not stored in the records.
     known : mapping of str to pyarrow.DataType, optional
-        Types of columns whose dtype has lost them, such as large strings.
+        The types of columns whose dtype no longer shows the type, such as large strings.
 
     Raises
     ------
     SchemaError
-        If the records cannot hold a name or type, or if a column shows no type.
+        If records cannot hold the name or the type of a column, or if a column shows no type.
     """
     if write_index:
         data = set(meta.columns)
@@ -89,9 +89,9 @@ def plan_schema(
 
 
 def rounded_columns(meta: pd.DataFrame, schema: Schema, *, write_index: bool) -> list[str]:
-    """Return the columns whose dtypes show that their values may be rounded to shorter floats.
+    """Return the names of the columns whose types show that values may be rounded to shorter floats.
 
-    Object columns are left out: `to_table` checks their values.
+    Object columns that are converted to shorter floats are omitted, because `to_table` checks their values.
     """
     if write_index:
         meta = index_to_columns(meta)
@@ -104,14 +104,14 @@ def rounded_columns(meta: pd.DataFrame, schema: Schema, *, write_index: bool) ->
 
 
 def _arrow_types(meta: pd.DataFrame) -> dict[str, pa.DataType]:
-    """Return the types of the Arrow-backed columns that show a type. Dtypes cost less than columns."""
+    """Return the types of the Arrow-backed columns whose dtypes show the type of the values."""
     found = zip(meta.columns.tolist(), meta.dtypes, strict=True)
     types = {name: dtype.pyarrow_dtype for name, dtype in found if isinstance(dtype, pd.ArrowDtype)}
     return {name: type_ for name, type_ in types.items() if not is_untyped(type_)}
 
 
 def _is_rounded(column: "pd.Series[Any]", type_: pa.DataType) -> bool:
-    """Return True if floats or decimals become shorter floats."""
+    """Return True if storing the column as ``type_`` turns floats or decimals into shorter floats."""
     target = innermost(type_)
     if not pa.types.is_floating(target) or is_object(column.dtype):
         return False
@@ -122,12 +122,12 @@ def _is_rounded(column: "pd.Series[Any]", type_: pa.DataType) -> bool:
 def text_columns(
     meta: pd.DataFrame, schema: Types | pa.Schema | None, levels: Iterable[tuple[str, str | None]]
 ) -> dict[Hashable, str]:
-    """Return the columns and index levels that hold text although ``schema`` does not give them a text type.
+    """Return the columns and index levels that hold text but have no text type in ``schema``.
 
     Returns
     -------
     dict
-        The label in the frame of each, and the name of its column in the records.
+        Maps the label of each column or level in the DataFrame to the name of its column in the records.
     """
     given = _given_types(schema)
     dtypes: dict[Any, tuple[Any, Any]] = {name: (name, dtype) for name, dtype in meta.dtypes.items()}
@@ -141,7 +141,7 @@ def text_columns(
 
 
 def _with_index(sample: Sample, data: set[str], levels: list[str]) -> Sample:
-    """Wrap a sample so that it returns the index levels as columns. Only ``data`` is selected by name."""
+    """Wrap ``sample`` to return the index levels as columns. ``data`` has the names of the other columns."""
     return lambda names: (
         index_to_columns(part, levels if part.index.nlevels == len(levels) else None)
         for part in sample([name for name in names if name in data])
@@ -149,7 +149,7 @@ def _with_index(sample: Sample, data: set[str], levels: list[str]) -> Sample:
 
 
 def _given_types(schema: Types | pa.Schema | None) -> dict[str, pa.DataType]:
-    """Return the types of columns in ``schema=``.
+    """Return the Arrow types of the columns in the argument ``schema=``.
 
     Raises
     ------
@@ -183,7 +183,7 @@ def _given_type(name: str, given: Any) -> pa.DataType:
 
 
 def _given_types_of_columns(schema: Types | pa.Schema | None, meta: pd.DataFrame) -> dict[str, pa.DataType]:
-    """Return the types of columns in ``schema=``. A name that is not a column raises."""
+    """Return the Arrow types of the columns in ``schema=``. Raise if a name is not a column."""
     given = _given_types(schema)
     unknown = [name for name in given if name not in meta.columns]
     if unknown:
@@ -209,7 +209,7 @@ def _check_partition_on(partition_on: Sequence[str], columns: list[str]) -> None
 
 
 def _partition_field(item: Field) -> Field:
-    """Return the partition column, or raise if its values cannot be directory names."""
+    """Return the partition column. Raise if its values cannot be directory names."""
     if not pa.types.is_null(item.type) and item.depth:
         raise SchemaError(
             f"values of the type {item.type} cannot be directory names",
@@ -220,9 +220,9 @@ def _partition_field(item: Field) -> Field:
 
 
 def _warn_of_converted_text(meta: pd.DataFrame, given: Types) -> None:
-    """Warn of text columns that ``schema=`` gives a bytes or list type.
+    """Warn if ``schema=`` gives a text column a bytes or list type.
 
-    Dask probably converted their objects to text when it loaded them.
+    Dask probably converted the objects of such a column to text when it loaded the column.
     """
     text = [name for name, type_ in given.items() if is_text(meta[name].dtype) and is_bytes_or_list(type_)]
     if text:
@@ -238,9 +238,9 @@ def _typed_columns(
     columns: dict[str, "pd.Series[Any]"],
     sample: Sample,
 ) -> dict[str, "pd.Series[Any]"]:
-    """Replace each column whose dtype shows no type by its first partition that shows a type.
+    """Replace each column whose dtype shows no type by the first partition of the column that shows a type.
 
-    A column without values in all partitions keeps the null type.
+    If a column has no values in any partition, it keeps the null type.
     """
     typed = dict(columns)
     untyped = [
@@ -268,12 +268,12 @@ def _typed_columns(
 
 
 def _is_null_column(column: "pd.Series[Any]") -> bool:
-    """Return True if the dtype itself is Arrow's null type."""
+    """Return True if the dtype of the column is Arrow's null type."""
     return isinstance(column.dtype, pd.ArrowDtype) and bool(pa.types.is_null(column.dtype.pyarrow_dtype))
 
 
 def _shared_categories(typed: Mapping[str, "pd.Series[Any]"], types: Types, meta: pd.DataFrame) -> Types:
-    """Return the known categories, which all partitions share. Ordered categories must be known."""
+    """Return the known categories of dictionary columns. Raise if ordered categories are not known."""
     categories = {}
     for name, type_ in types.items():
         if not pa.types.is_dictionary(type_):

@@ -1,6 +1,6 @@
-"""Detect text that was another object before Dask's option dataframe.convert-string converted it to text.
+"""Detect text that Dask's option dataframe.convert-string made from other objects.
 
-Knows pandas, and how Python prints arrays, lists and bytes. Knows no files and no graphs.
+This module knows pandas, and how Python prints arrays, lists and bytes. It knows no files and no task graphs.
 """
 
 import re
@@ -14,14 +14,14 @@ from dask_tfrecord.errors import Remedy, SchemaError, literal
 from dask_tfrecord.frames.object_columns import to_arrow
 from dask_tfrecord.schema.storage_types import TEXT, is_any
 
-# Number of rows of a partition that are sampled, and most strings that are taken from these rows.
+# The number of rows of a partition that are sampled, and the most strings that are taken from these rows.
 _SAMPLE_ROWS, _SAMPLE_STRINGS = 256, 32
 
 _NUMBER = r"[-+]?(\d+(\.\d*)?(e[-+]?\d+)?|nan|inf)"
 _ITEM = rf"({_NUMBER}|True|False|None|'[^']*'|\.\.\.)"
 # A printed NumPy array: items between blanks, without commas. A printed list of one item looks the same.
 _ARRAY = re.compile(rf"\[[\[\s]*(({_ITEM})([\s\[\]]+{_ITEM})*)?[\s\]]*\]")
-# The part of an array that a list cannot have: several items between blanks, or a float such as "1.".
+# Text of an array that a printed list cannot have: items separated by blanks, or a float such as "1.".
 _ARRAY_ONLY = re.compile(r"\[.*[^\s\[\]][\s\[\]]+[^\s\[\]].*\]|\[.*\d\.[\s\]].*", re.DOTALL)
 # Text that people do not write: printed bytes, arrays and tensors, and objects with their addresses.
 _LITERAL = re.compile(
@@ -29,12 +29,12 @@ _LITERAL = re.compile(
     r"""|[\[(]*(array|tensor|tf\.Tensor)\(.*\).*|<.+ at 0x[0-9a-fA-F]+>""",
     re.DOTALL,
 )
-# A printed list, tuple, dict or set. Text that starts like JSON is left out, because it may be intended.
+# A printed list, tuple, dict or set. Text that starts like JSON does not match, because it may be intended.
 _COLLECTION = re.compile(r"\[([^\"].*)?\]|\(.*\)|\{([^\"].*)?\}|set\(\)", re.DOTALL)
 
 
 def holds_text(dtype: Any) -> bool:
-    """Return True if values of the dtype may be text that Dask made of objects."""
+    """Return True if values of the dtype may be text that Dask made from objects."""
     if isinstance(dtype, pd.CategoricalDtype):
         dtype = pd.StringDtype() if dtype.categories is None else dtype.categories.dtype
         return holds_text(dtype) or bool(pd.api.types.is_object_dtype(dtype))
@@ -44,19 +44,19 @@ def holds_text(dtype: Any) -> bool:
 
 
 def check_objects(values: "pd.Series[Any] | pd.Index[Any]", name: str) -> None:
-    """Raise if a column has objects other than strings, which Dask converts to text.
+    """Raise if an object column has values other than strings, which Dask would convert to text.
 
     Parameters
     ----------
     values : pandas.Series or pandas.Index
-        Values before the conversion.
+        The values of the column before the conversion.
     name : str
-        Name of the column.
+        The column name.
 
     Raises
     ------
     SchemaError
-        With the type of the first object that is not a string.
+        If a value is not a string. The error names the type of the first such value.
     """
     if not pd.api.types.is_object_dtype(values.dtype):
         return
@@ -74,7 +74,7 @@ def check_objects(values: "pd.Series[Any] | pd.Index[Any]", name: str) -> None:
 
 
 def _arrow_type(values: "pd.Series[Any] | pd.Index[Any]") -> str:
-    """Return the Arrow type of objects as Python code; "..." if they have no common type."""
+    """Return the Arrow type of objects as Python code; "..." if the objects have no common type."""
     try:
         return literal(to_arrow(pd.Series(values), None, rounded=False).type)
     except (ValueError, TypeError, OverflowError, pa.ArrowException):
@@ -82,22 +82,22 @@ def _arrow_type(values: "pd.Series[Any] | pd.Index[Any]") -> str:
 
 
 def check_text(column: pa.ChunkedArray, name: str) -> None:
-    """Inspect the text of a column that Dask has computed before, so that only the text shows what it was.
+    """Check whether the text of a column looks like printed objects, if the objects are no longer available.
 
-    Raise if all strings look like printed arrays or bytes, and at least one can be nothing else. Warn if all
-    strings look like printed lists, tuples, dicts or sets.
+    Raise if all strings look like printed arrays or bytes, and at least one string can be nothing else. Warn
+    if all strings look like printed lists, tuples, dicts or sets.
 
     Parameters
     ----------
     column : pyarrow.ChunkedArray
-        Text, or bytes that are decoded as UTF-8. Only its first strings are inspected.
+        The text, or bytes that are decoded as UTF-8. Only the first strings are inspected.
     name : str
-        Name of the column.
+        The column name.
 
     Raises
     ------
     SchemaError
-        With a string that can only be a printed object.
+        If the strings look like printed arrays or bytes. The error shows a string that can be nothing else.
     """
     values = column.slice(0, _SAMPLE_ROWS).drop_null().slice(0, _SAMPLE_STRINGS).to_pylist()
     decoded = (value.decode(errors="replace") if isinstance(value, bytes) else value for value in values)
@@ -119,7 +119,7 @@ def check_text(column: pa.ChunkedArray, name: str) -> None:
 
 
 def advice(name: str, type_: str = "pa.binary()") -> str:
-    """Return how to keep the objects of a column that Dask converts to text."""
+    """Return the advice on how to keep the objects of a column that Dask would convert to text."""
     return (
         "give the column an Arrow dtype before Dask loads it, "
         f'.astype({{"{name}": pd.ArrowDtype({type_})}}), or build the collection under '
@@ -128,7 +128,7 @@ def advice(name: str, type_: str = "pa.binary()") -> str:
 
 
 def as_text(name: str) -> Remedy:
-    """Return the argument that writes the text of a column."""
+    """Return a remedy: the ``schema=`` argument that writes the text of a column."""
     return Remedy("schema", {name: pa.string()}, "write the text itself")
 
 
