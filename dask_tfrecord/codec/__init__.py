@@ -1,4 +1,4 @@
-"""Encode and decode records: the typed interface of the kernel. Knows bytes and Arrow, no files."""
+"""Encode and decode records with the compiled kernel. This module knows bytes and Arrow, but no files."""
 
 from collections.abc import Sequence
 from functools import lru_cache
@@ -19,7 +19,7 @@ crc32c = _kernel.crc32c
 crc32c_combine = _kernel.crc32c_combine
 limit_pool = _kernel.limit_pool
 
-# The limit of protobuf for one message, and therefore for one record.
+# The most bytes that protobuf allows in one message. A record therefore has at most this many bytes.
 MAX_RECORD_BYTES = 2**31 - 1
 
 # The frame of a record: the payload's length (8 bytes, little-endian), a CRC (4), the payload, and a CRC (4).
@@ -31,12 +31,12 @@ SPARE_BYTES = 16
 
 
 def frame_size(header: Buffer) -> int:
-    """Return the size of a whole frame from its header, without verifying a checksum."""
+    """Return the size in bytes of a record's whole frame, given its header. No checksum is verified."""
     return FRAME_BYTES + int.from_bytes(memoryview(header)[:8], "little")
 
 
 def _damage(fields: "_kernel.Damage | None") -> Damage | None:
-    """Convert the kernel's tuple to a `Damage`."""
+    """Convert the kernel's damage tuple to a `Damage`; None stays None."""
     if fields is None:
         return None
     *_, unknown = fields
@@ -44,7 +44,7 @@ def _damage(fields: "_kernel.Damage | None") -> Damage | None:
 
 
 class Decoded(NamedTuple):
-    """The result of `Decoder.decode`: a batch, the bytes used, and the damage that ended the batch."""
+    """The result of `Decoder.decode`: a batch, the number of bytes used, and any damage that ended it."""
 
     batch: pa.RecordBatch
     consumed: int
@@ -58,7 +58,7 @@ class Decoded(NamedTuple):
 
 
 class Fed(NamedTuple):
-    """The result of feeding records: their number, the bytes used, and the damage that ended the call."""
+    """The result of feeding data: the number of records, the number of bytes used, and any damage."""
 
     records: int
     consumed: int
@@ -68,8 +68,8 @@ class Fed(NamedTuple):
 class Statistics(NamedTuple):
     """The number of null rows of a column, and its least and greatest value.
 
-    For lists, the bounds are the lengths of the shortest and the longest list. NaN is ignored. The bounds are
-    None if there are no values.
+    For a list column, the bounds are the lengths of the shortest and the longest list. NaN is ignored. The
+    bounds are None if the column has no values.
     """
 
     nulls: int
@@ -78,14 +78,14 @@ class Statistics(NamedTuple):
 
 
 class Encoder:
-    """Encodes Arrow batches to framed records.
+    """Encode Arrow batches as framed records.
 
     Parameters
     ----------
     columns : sequence of Column
         The columns of the batches. Their Arrow types must be the storage types; see ``_kernel.pyi``.
     record_type : "example", "sequence_example" or "bytes"
-        The message that each row becomes. "bytes" needs one column, whose values are the payloads.
+        The message that each row becomes. "bytes" requires exactly one column, whose values are the payloads.
     """
 
     def __init__(self, columns: Sequence[Column], record_type: RecordType) -> None:
@@ -93,13 +93,13 @@ class Encoder:
         self._kernel = _kernel.Encoder(self._columns, record_type)
 
     def bind(self, batch: pa.RecordBatch) -> None:
-        """Set the batch whose rows the next calls encode."""
+        """Set the batch whose rows the next calls of `encode_into` encode."""
         self._kernel.bind(batch)
 
     def encode_into(self, row: int, out: Buffer, end: int | None = None) -> tuple[int, int, int]:
-        """Fill ``out`` with whole records of the rows from ``row`` to before ``end``.
+        """Fill ``out`` with whole records, encoded from the rows from ``row`` to ``end - 1``.
 
-        The default of ``end`` is the end of the batch. ``SPARE_BYTES`` after the last record stay free.
+        By default, ``end`` is the end of the batch. ``SPARE_BYTES`` bytes after the last record stay free.
 
         Returns
         -------
@@ -108,12 +108,12 @@ class Encoder:
         size : int
             The number of bytes that were written.
         need : int
-            0, or the size of buffer that the next row needs, if not even that row fits.
+            0 if at least one row fits. Otherwise the size of the buffer that the next row needs.
 
         Raises
         ------
         SchemaError
-            For a value that has no encoding, with the row of the batch and the column.
+            If a value cannot be encoded. The error has the column and the row of the batch.
         """
         try:
             return self._kernel.encode_into(row, out, end)
@@ -123,18 +123,18 @@ class Encoder:
             raise SchemaError(reason, record=bad_row, feature=feature) from None
 
     def statistics(self, row: int, end: int) -> list[Statistics]:
-        """Return the statistics of each column for the encoded rows from ``row`` to before ``end``."""
+        """Return the statistics of each column for the encoded rows from ``row`` to ``end - 1``."""
         return list(map(Statistics._make, self._kernel.statistics(row, end)))
 
 
 @lru_cache(maxsize=64)
 def _decoded_schema(columns: tuple[Column, ...]) -> pa.Schema:
-    """Return the Arrow schema of the kernel's batches of these columns."""
+    """Return the Arrow schema of the batches into which the kernel decodes these columns."""
     return pa.schema([(column.name, nested(KIND_TYPES[column.kind], column.depth)) for column in columns])
 
 
 class Decoder:
-    """Decodes framed records to Arrow batches. Features that are not columns are skipped.
+    """Decode framed records to Arrow batches. Features that are not columns are skipped.
 
     Parameters
     ----------
@@ -145,10 +145,10 @@ class Decoder:
     verify_crc : bool, default True
         Verify the checksums of the payloads. The checksums of the lengths are always verified.
     max_record_bytes : int, default 2**31 - 1
-        A longer record is damaged.
+        The most bytes in a record. A longer record is reported as damage.
     known : sequence of FeatureKey, optional
-        The features that may occur besides the columns. A record with any other feature is damaged. By
-        default every feature may occur.
+        The features that may occur besides the columns. A record with any other feature is reported as
+        damage. By default, every feature may occur.
     """
 
     def __init__(
@@ -185,21 +185,21 @@ class Decoder:
         Parameters
         ----------
         data, final
-            As for `decode`.
+            The parameters of the same names of `decode`.
         more : int, default 0
-            Number of bytes that will probably be fed before `take` is called. Memory for their records is
-            reserved at once.
+            The number of further bytes that will probably be fed before `take` is called. Memory for the
+            records in these bytes is reserved at once.
 
         Raises
         ------
         ValueError
-            If the batch has records and would exceed 2 GiB. Call `take` before.
+            If the batch already has records and would exceed 2 GiB. Call `take` first.
         """
         records, consumed, damage = self._kernel.feed(data, final=final, more=more)
         return Fed(records, consumed, _damage(damage))
 
     def take(self) -> pa.RecordBatch:
-        """Return the records that were fed since the last call."""
+        """Return a batch of the records that were fed since the last call of `take`."""
         exported = self._kernel.take()
         # pa.record_batch(exported) would build the schema again, which takes longer than importing the
         # columns.
@@ -207,10 +207,11 @@ class Decoder:
 
 
 class Feature(NamedTuple):
-    """What the undamaged records show of a feature.
+    """A summary of one feature in all undamaged records.
 
-    ``kinds`` maps each kind to the number of the first record with that kind. ``max_values`` is the greatest
-    number of values in one feature. ``utf8`` and ``text`` describe bytes values; see ``_kernel.pyi``.
+    ``kinds`` maps each kind of the feature to the number of the first record with that kind. ``max_values``
+    is the greatest number of values in one feature. ``utf8`` and ``text`` describe bytes values; see
+    ``_kernel.pyi``.
     """
 
     name: str
@@ -222,16 +223,16 @@ class Feature(NamedTuple):
 
 
 class Inference:
-    """Collects the features of records over several calls, so that a schema can be inferred; finds damage.
+    """Collect the features of records over several calls, so that a schema can be inferred, and find damage.
 
     Parameters
     ----------
     record_type : "example", "sequence_example" or "bytes"
         The message that each record is. Payloads of "bytes" are not parsed and have no features.
     max_records : int, default -1
-        Stop after this many records. -1 sets no limit.
+        The number of records after which `feed` stops. If -1, the number of records is not limited.
     verify_crc, max_record_bytes
-        As for `Decoder`.
+        The parameters of the same names of `Decoder`.
     """
 
     def __init__(
@@ -250,32 +251,32 @@ class Inference:
         )
 
     def feed(self, data: Buffer, *, final: bool) -> Fed:
-        """Add the whole records at the start of ``data``."""
+        """Add the features of the whole records at the start of ``data``."""
         records, consumed, damage = self._kernel.feed(data, final=final)
         return Fed(records, consumed, _damage(damage))
 
     def check(self, data: Buffer, *, final: bool, limit: int | None = None) -> Checked:
-        """Add the intact records of ``data``, and find the damage between them. Do not call `feed` too.
+        """Add the intact records of ``data``, and find the damage between them. Use either `check` or `feed`.
 
         Parameters
         ----------
         data : bytes-like
-            Framed records. The data of the first call begins the file or follows an intact record. The data
-            of each other call begins with the first byte that the call before did not use.
+            Framed records. The data of the first call begins at the start of the file or after an intact
+            record. The data of each later call begins with the first byte that the previous call did not use.
         final : bool
             True if the file ends where the data ends.
         limit : int, optional
-            Number of bytes from the start of the data to the end of the file, if that is known.
+            The number of bytes from the start of the data to the end of the file. None if it is unknown.
         """
         return Checked.from_kernel(self._kernel.check(data, final=final, limit=limit))
 
     def features(self) -> list[Feature]:
-        """Return the features of all records so far, in the order of their first occurrence."""
+        """Return the features of all records that were added so far, in the order of first occurrence."""
         return [Feature(**feature) for feature in self._kernel.features()]
 
 
 class Scanned(NamedTuple):
-    """The result of a scan. ``offsets`` and ``numbers`` (int64) are None unless requested."""
+    """The result of `scan`. ``offsets`` and ``numbers`` (int64) are None if they were not requested."""
 
     records: int
     consumed: int
@@ -300,9 +301,9 @@ def scan(
     data : bytes-like
         Framed records.
     final : bool
-        True if the file ends where the data ends. An incomplete last record is then damage.
+        True if the file ends where the data ends. An incomplete last record is then reported as damage.
     offsets : bool, default False
-        Return the offsets of all records.
+        If True, return the offsets of all records.
     every : int, default 0
         If not 0, return the offsets and the numbers of some records, at which blocks can start: the first
         record, and each record that starts at least this many bytes after the last returned one.
@@ -326,9 +327,9 @@ def scan(
 class FoundRecord(NamedTuple):
     """The result of a search for the first record in some data.
 
-    If ``proven``, a record starts at ``offset``, and ``size`` is the size of its whole frame. Otherwise no
-    record starts before ``offset``. In that case, a ``size`` other than 0 means that a record may start
-    there. To decide, ``size`` bytes and 12 more are needed from there on.
+    If ``proven`` is True, a record starts at ``offset``, and ``size`` is the size of its whole frame. If
+    ``proven`` is False, no record starts before ``offset``. A ``size`` other than 0 then means that a record
+    may start at ``offset``. To decide this, ``size`` bytes and 12 more are needed from ``offset`` on.
     """
 
     offset: int
@@ -345,7 +346,7 @@ def find_record(
     max_record_bytes: int = MAX_RECORD_BYTES,
     limit: int | None = None,
 ) -> FoundRecord:
-    """Find the first record from ``start`` on in data that may begin anywhere.
+    """Find the first record from ``start`` on, in data that may begin inside a record.
 
     A proven record has two correct checksums. A length with a correct checksum follows it, or the file ends
     with the record: after ``limit`` bytes of the data, or with data that is ``final``. After damage, pass
@@ -362,6 +363,6 @@ def find_record(
 def take_bytes(array: pa.Array, rows: Buffer) -> pa.Array:
     """Return the values of a binary or string array at ``rows`` (int64).
 
-    It is much faster than Arrow's ``take``.
+    This function is much faster than Arrow's ``take``.
     """
     return pa.array(_kernel.take_bytes(array, rows))

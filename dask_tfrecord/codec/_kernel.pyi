@@ -1,4 +1,4 @@
-"""The manual of the compiled kernel: framed TFRecord bytes <-> Arrow columns.
+"""Declare the compiled kernel, which converts framed TFRecord bytes to Arrow columns and back.
 
 Arrow data is passed through the Arrow PyCapsule interface, bytes through the buffer protocol. Every call
 releases the GIL while it works. An object serves one call at a time. A second call on the same object at the
@@ -37,7 +37,7 @@ class EncodeError(ValueError):
     """A value has no encoding. The arguments are the row, the column or -1, and the reason."""
 
 class Encoder:
-    """Encodes batches whose Arrow types are the storage types of the columns.
+    """Encode batches whose Arrow types are the storage types of the columns.
 
     The storage type of int64 is Arrow int64, and that of float is float32. Bytes and strings are binary or
     utf8, with 32-bit or 64-bit offsets. Lists are list, large_list or fixed_size_list. For the record type
@@ -47,25 +47,25 @@ class Encoder:
 
     def __init__(self, columns: Sequence[Column], record_type: str) -> None: ...
     def bind(self, batch: ArrowArray) -> None:
-        """Set the batch whose rows the next calls encode. Raises EncodeError for other types."""
+        """Set the batch whose rows the next calls encode. Raises EncodeError if it has other Arrow types."""
 
     def encode_into(self, row: int, out: Buffer, end: int | None = None) -> tuple[int, int, int]:
         """Fill ``out`` with whole framed records of the rows from ``row`` to before ``end``.
 
-        The default of ``end`` is the end of the batch. Returns (next row, bytes written, need). need is 0, or
-        the size of buffer that the next row needs, if not even that row fits. Raises EncodeError.
+        By default, ``end`` is the end of the batch. Returns (next row, bytes written, need). need is 0 if at
+        least one row fits. Otherwise need is the buffer size that the next row needs. Raises EncodeError.
         """
 
     def statistics(self, row: int, end: int) -> list[tuple[int, Any, Any]]:
         """Return (nulls, least, greatest) for each column's rows from ``row`` to before ``end``.
 
-        For lists, the bounds are those of their lengths. NaN does not count, and a negative zero is returned
-        as zero. Bytes and strings are in the order of their bytes. The bounds are None if there is no value.
-        Strings must be valid UTF-8, as those of encoded rows are.
+        For a list column, the bounds are the lengths of the shortest and the longest list. NaN is ignored,
+        and a negative zero is returned as zero. Bytes and strings are ordered by their bytes. The bounds are
+        None if the column has no values. Strings must be valid UTF-8, as the strings of encoded rows are.
         """
 
 class Decoder:
-    """Decodes framed records to columns. All other features are skipped without parsing.
+    """Decode framed records to columns. Features that are not columns are skipped without parsing.
 
     The columns of a batch have the order of ``columns``. Bytes are decoded as binary, strings as utf8, and
     lists as list, all with 32-bit offsets. If ``known`` is not None, a feature with a kind that is neither a
@@ -96,13 +96,13 @@ class Decoder:
         """
 
     def take(self) -> Batch:
-        """Return the batch of the records that were added since the last call."""
+        """Return the batch of the records that were added since the last call of `take`."""
 
 class Inference:
-    """Finds which features records hold, and which records are damaged.
+    """Find out which features records hold, and which records are damaged.
 
-    All features are parsed, so that a malformed one is damage. Damaged records add no features. Records of
-    the type "bytes" are not parsed.
+    All features are parsed, so a malformed feature is reported as damage. Damaged records add no features.
+    Records of the type "bytes" are not parsed.
     """
 
     def __init__(
@@ -121,8 +121,8 @@ class Inference:
     ) -> tuple[int, int, bool, bool, ArrowArray, ArrowArray, ArrowArray, ArrowArray, list[str]]:
         """Add the intact records of ``data``, and find the damage between them.
 
-        Use either this method or `feed` of an object. Each call must begin with the byte at which the call
-        before stopped. The file ends after ``limit`` bytes of the data.
+        On one object, use either `check` or `feed`. The data of each call must begin with the byte at which
+        the previous call stopped. The file ends after ``limit`` bytes of the data.
 
         Returns (intact records, bytes used, continues, is open, starts, ends, records before, reasons,
         texts). The four arrays (int64) have a row for each damaged range: where it starts and ends, the
@@ -155,10 +155,10 @@ def scan(
 ) -> tuple[int, int, Damage | None, ArrowArray | None, ArrowArray | None]:
     """Walk frames without decoding: (records, bytes used, damage, offsets, numbers).
 
-    The checksums of the lengths are always verified, those of the payloads only with ``verify_crc``. With
-    ``offsets``, the result has the offsets (int64) of all records. With ``every``, it has the offset of the
-    first record, and of each record that starts at least so many bytes after the last returned one, and the
-    ``numbers`` (int64) of these records.
+    The checksums of the lengths are always verified. The checksums of the payloads are verified only with
+    ``verify_crc``. With ``offsets``, the result has the offsets (int64) of all records. If ``every`` is not
+    0, the result has the offsets and the ``numbers`` (int64) of some records: the first record, and each
+    record that starts at least ``every`` bytes after the last returned record.
     """
 
 def find_record(
@@ -175,11 +175,11 @@ def find_record(
     A record is proven if three conditions hold. The checksum of its length is correct. The checksum of its
     payload is correct. A length with a correct checksum follows, or the record ends where the file ends.
 
-    If ``lenient``, the last condition need not hold. The second need not hold either if the last one does,
-    and if no intact record begins inside the record and ends after its payload. Such a record would show
-    that bytes are missing, so that the length is not that of the bytes that are there.
+    If ``lenient``, the third condition need not hold. The second condition need not hold if the third
+    condition holds and no intact record begins inside the record and ends after its payload. Such an intact
+    record would show that bytes are missing, so that the length does not match the bytes in the file.
 
-    The file ends after ``limit`` bytes of the data. If ``final``, it ends with the data.
+    The file ends after ``limit`` bytes of the data. If ``final``, the file ends where the data ends.
 
     Without a proven record the result is (offset, size, False), and no record starts before ``offset``. If
     ``size`` is not 0, a record may start at ``offset``. To decide, the data must have ``size`` bytes from
@@ -198,18 +198,18 @@ def take_bytes(column: ArrowArray, rows: Buffer) -> ArrowArray:
 def limit_pool(bytes: int) -> None:
     """Limit the memory that the process keeps for later batches.
 
-    By default it is 64 MiB, and 64 MiB more for each processor, at most 1 GiB. A process that decoded nothing
-    for a second keeps at most 64 MiB.
+    By default, the limit is 64 MiB plus 64 MiB for each processor, but at most 1 GiB. A process that decoded
+    nothing for a second keeps at most 64 MiB.
     """
 
 def pool_bytes() -> int:
-    """Return the bytes that the process keeps for later batches now."""
+    """Return the number of bytes that the process currently keeps for later batches."""
 
 def crc32c(data: Buffer, value: int = 0, implementation: str = "best") -> int:
-    """Return the unmasked CRC-32C (Castagnoli) of ``data``. ``value`` is the CRC of the bytes before."""
+    """Return the unmasked CRC-32C (Castagnoli) of ``data``. ``value`` is the CRC of the preceding bytes."""
 
 def crc32c_combine(crc1: int, crc2: int, size2: int) -> int:
     """Return the CRC-32C of bytes with CRC ``crc1`` followed by ``size2`` bytes with CRC ``crc2``."""
 
 def crc32c_implementations() -> list[str]:
-    """Return the implementations for this processor, the fastest first. The last is always "table"."""
+    """Return the CRC-32C implementations for this processor, the fastest first. "table" is always last."""

@@ -1,4 +1,4 @@
-"""The damage in some framed records: columns with a row for each damaged range."""
+"""Hold the damage that was found in framed records, as arrays with an element for each damaged range."""
 
 from typing import Any, NamedTuple
 
@@ -15,24 +15,25 @@ Ints = npt.NDArray[np.int64]
 class Checked(NamedTuple):
     """The intact records and the damaged ranges in the first ``consumed`` bytes of some data.
 
-    A damaged range is one record whose length is believed, or goes up to the next record.
+    A damaged range is either one record whose length is considered correct, or all bytes up to the next
+    record.
 
     Parameters
     ----------
     records, consumed : int
-        The number of intact records, and of bytes with them and the damage.
+        The number of intact records, and the number of bytes of these records and the damaged ranges.
     continues : bool
-        True if the first range continues the last range of the data before.
+        True if the first damaged range continues the last damaged range of the preceding data.
     is_open : bool
-        True if the last range may go on in the data after this.
+        True if the last damaged range may continue in the data that follows.
     starts, ends : numpy.ndarray
-        The first byte of each range, and the byte after its last.
+        The position of each damaged range's first byte, and the position after its last byte.
     records_before : numpy.ndarray
-        The number of intact records before each range.
+        The number of intact records before each damaged range.
     reasons : numpy.ndarray
-        The reason of each range, as an index into `texts`.
+        The reason for each damaged range, as an index into `texts`.
     texts : tuple of str
-        The reasons.
+        The texts of the reasons.
     """
 
     records: int
@@ -47,34 +48,34 @@ class Checked(NamedTuple):
 
     @classmethod
     def from_kernel(cls, fields: tuple[Any, ...]) -> "Checked":
-        """Return the result of a call of the kernel."""
+        """Convert the tuple that the kernel's `Inference.check` returns."""
         arrays = [pa.array(column).to_numpy() for column in fields[4:8]]
         return cls._make((*fields[:4], *arrays, tuple(fields[8])))
 
     @classmethod
     def one_range(cls, length: int, reason: str, *, continues: bool) -> "Checked":
-        """Return data of which every byte is damaged."""
+        """Return the result for data in which every byte is damaged."""
         zero, end = np.zeros(1, np.int64), np.array([length])
         return cls(0, length, continues, False, zero, end, zero, zero, (reason,))
 
     def with_first_reason(self, reason: str) -> "Checked":
-        """Replace the reason of the first range."""
+        """Return a copy in which the first damaged range has another reason."""
         reasons = self.reasons.copy()
         reasons[0] = len(self.texts)
         return self._replace(reasons=reasons, texts=(*self.texts, reason))
 
     def intact(self, data: Buffer) -> memoryview:
-        """Return the bytes of the intact records, one after the other. They are copied if there is damage."""
+        """Return the joined bytes of the intact records. They are copied only if there is damage."""
         if not len(self.starts):
             return memoryview(data)[: self.consumed]
         return memoryview(self._take(data, 0).buffers()[2] or b"")
 
     def damaged(self, data: Buffer) -> pa.Array:
-        """Return a copy of the bytes of each damaged range (large_binary)."""
+        """Return a copy of the bytes of each damaged range, as a large_binary array."""
         return self._take(data, 1)
 
     def _take(self, data: Buffer, first: int) -> pa.Array:
-        """Copy every second span: those between the damaged ranges from 0 on, or the ranges from 1 on."""
+        """Copy every second span: the intact spans if ``first`` is 0, the damaged ranges if it is 1."""
         bounds = np.zeros(2 * len(self.starts) + 2, np.int64)
         bounds[1:-1:2], bounds[2:-1:2], bounds[-1] = self.starts, self.ends, self.consumed
         buffers = [None, pa.py_buffer(bounds), pa.py_buffer(data)]

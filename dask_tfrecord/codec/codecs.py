@@ -1,6 +1,6 @@
-"""The compression codecs: one record per codec, and how a file's codec is detected. Knows bytes, no files.
+"""Define the compression codecs, and detect the codec of a file from its first bytes.
 
-To add a codec, add its name to `Compression` and its record to `CODECS`.
+To add a codec, add its name to `Compression` and a `Codec` to `CODECS`. This module reads no files.
 """
 
 from collections.abc import Callable
@@ -16,27 +16,27 @@ Compression = Literal["gzip", "zlib", "zstd", "lz4", "bz2", "xz"]
 
 
 class OpenDecompressor(Protocol):
-    """Opens the decompressor of a file, or, if ``inside``, of the rest of a file from a later block on."""
+    """Open the decompressor of a file. If ``inside`` is True, the compressed bytes begin at a later block."""
 
     def __call__(self, readinto: ReadInto, *, inside: bool) -> Decompressor: ...
 
 
 @dataclass(frozen=True)
 class Codec:
-    """One compression format.
+    """One compression format, with its compressor and its decompressor.
 
     Parameters
     ----------
     suffix : str
-        The last part of the names of files that this library writes, with its dot.
+        The suffix of the names of files that this library writes with the codec, including the dot.
     magic : tuple of bytes
-        A file of this format starts with one of these.
+        The byte sequences with one of which every file of this format starts.
     levels : range
-        The valid levels. A higher level is smaller but slower.
+        The valid levels. A higher level gives smaller files but is slower.
     default_level : int
-        The level for ``compression_level=None``.
+        The level that is used for ``compression_level=None``.
     compress : callable
-        Returns the compressor of a new file, for a level.
+        Takes a level and returns the compressor of a new file.
     decompress : callable
         Opens the decompressor of a file.
     tensorflow : bool, default False
@@ -52,8 +52,8 @@ class Codec:
     tensorflow: bool = False
 
 
-# zlib has no magic number. The first byte names deflate and a window size. The first two bytes are a number
-# that is divisible by 31.
+# zlib has no magic number. The first byte of a zlib file names deflate and a window size. The first two bytes
+# are a number that is divisible by 31.
 _ZLIB_HEADERS = tuple(
     bytes([first, second])
     for first in range(0x08, 0x88, 0x10)
@@ -62,7 +62,7 @@ _ZLIB_HEADERS = tuple(
 )
 
 # Level 2 of ISA-L is nearly as fast as its level 1 and compresses about as well as level 3 of zlib. The other
-# defaults are those of the libraries, except for xz, whose own default of 6 is slow.
+# default levels are the defaults of the libraries, except for xz, whose default level of 6 is slow.
 CODECS: dict[Compression, Codec] = {
     "gzip": Codec(".gz", (b"\x1f\x8b",), range(10), 2, compressing.gzip, decompressing.gzip, tensorflow=True),
     "zlib": Codec(".zz", _ZLIB_HEADERS, range(10), 2, compressing.zlib_, decompressing.zlib, tensorflow=True),
@@ -74,17 +74,17 @@ CODECS: dict[Compression, Codec] = {
 
 
 def suffix_of(compression: Compression | None) -> str:
-    """Return the suffix of the names of files with this codec, with its dot; "" for uncompressed files."""
+    """Return the file name suffix of a codec, including the dot; "" for uncompressed files."""
     return CODECS[compression].suffix if compression else ""
 
 
 def codec_of_suffix(suffix: str) -> Compression | None:
-    """Return the codec of files whose names have this suffix, and None for any other suffix."""
+    """Return the codec of files whose names have this suffix. Return None for any other suffix."""
     return next((name for name, codec in CODECS.items() if codec.suffix == suffix), None)
 
 
 def check_level(compression: Compression | None, level: int | None) -> None:
-    """Raise TFRecordError unless ``level`` is None or a level of the codec."""
+    """Raise TFRecordError if ``level`` is neither None nor a valid level of the codec."""
     if level is None:
         return
     if compression is None:
@@ -106,7 +106,7 @@ def check_level(compression: Compression | None, level: int | None) -> None:
 
 
 def compressor(compression: Compression, level: int | None = None) -> Compressor:
-    """Return the compressor of a new file. The default level is the codec's own."""
+    """Return the compressor of a new file. If ``level`` is None, use the codec's default level."""
     codec = CODECS[compression]
     return codec.compress(codec.default_level if level is None else level)
 
@@ -117,25 +117,25 @@ def decompressor(readinto: ReadInto, compression: Compression, *, inside: bool =
     Parameters
     ----------
     readinto : callable
-        Fills a view with the next compressed bytes and returns how many; 0 at the end of the file.
+        Fills a view with the next compressed bytes and returns their number. At the end, it returns 0.
     compression : str
         The codec of the file.
     inside : bool, default False
-        Set this if ``readinto`` starts at one of the later blocks of a file that this library wrote.
+        True if ``readinto`` starts at a block after the first block of a file that this library wrote.
     """
     return CODECS[compression].decompress(readinto, inside=inside)
 
 
 def is_frame(head: bytes) -> bool:
-    """Return True if the bytes start with the length of a record and its correct checksum."""
+    """Return True if the bytes start with the length of a record and the correct checksum of the length."""
     return len(head) >= HEADER_BYTES and scan(head[:HEADER_BYTES], final=False).damage is None
 
 
 def detect(head: bytes) -> Compression | None:
     """Return the codec of a file that starts with these bytes. The first ``HEADER_BYTES`` bytes are enough.
 
-    An uncompressed record may start like a zlib stream. A length with its correct checksum therefore takes
-    precedence over every codec.
+    An uncompressed record may start like a zlib stream. Bytes that start with a record's length and the
+    correct checksum of the length are therefore never taken for compressed data.
     """
     if is_frame(head):
         return None

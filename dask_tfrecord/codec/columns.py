@@ -1,4 +1,4 @@
-"""How a column is stored in a record."""
+"""Define how the columns of a table are stored as features of records."""
 
 from typing import Literal, NamedTuple, TypeAlias
 
@@ -10,7 +10,7 @@ RecordType = Literal["example", "sequence_example", "bytes"]
 # A feature of a record: its name, and True if it is a feature list. A SequenceExample may have both.
 FeatureKey: TypeAlias = tuple[str, bool]
 
-# The Arrow type of the values that the kernel encodes from and decodes to.
+# The Arrow type of the values of each kind that the kernel encodes and decodes.
 KIND_TYPES: dict[str, pa.DataType] = {
     "int64": pa.int64(),
     "float": pa.float32(),
@@ -20,7 +20,7 @@ KIND_TYPES: dict[str, pa.DataType] = {
 
 
 class Column(NamedTuple):
-    """How a column is stored in records.
+    """The name, kind and depth of the feature that stores a column.
 
     Parameters
     ----------
@@ -38,10 +38,10 @@ class Column(NamedTuple):
 
     @property
     def feature(self) -> FeatureKey:
-        """The feature that the column reads."""
+        """The key of the feature that stores the column."""
         return self.name, self.depth == 2
 
 
 def nested(type_: pa.DataType, depth: int) -> pa.DataType:
-    """Return the type of lists of values of this type, nested to this depth."""
+    """Return the type of lists that are nested ``depth`` levels deep and hold values of ``type_``."""
     return nested(pa.list_(type_), depth - 1) if depth else type_

@@ -1,7 +1,7 @@
-"""Compressors: how the blocks of a compressed file are made. Knows bytes, no files.
+"""Compress the blocks of a file. This module knows bytes, but no files.
 
-Each block can be decompressed without the blocks before it. The blocks of a file together are an ordinary
-compressed file that any reader of the format can read.
+Each block can be decompressed without the blocks before it. All blocks of a file together form an ordinary
+compressed file, which every reader of the format can read.
 """
 
 import bz2
@@ -23,12 +23,13 @@ _GZIP_HEADER = b"\x1f\x8b\x08\0\0\0\0\0\0\xff"
 _ZLIB_HEADER = b"\x78\x9c"
 _EMPTY_LAST_BLOCK = b"\x03\0"
 
-# Blocks are about this large, so a larger window would only cost memory. The default of xz is 8 MiB.
+# The window of xz. A block has about this many bytes, so a larger window would only cost memory. The default
+# window of xz is 8 MiB.
 _XZ_WINDOW_BYTES = 1 << 20
 
 
 class Compressor(Protocol):
-    """The compressor of one file, which consists of ``head``, the blocks, and the tail.
+    """The compressor of one file. The file consists of ``head``, the compressed blocks, and the tail.
 
     The bytes of the file depend only on the content of its blocks and on the level.
     """
@@ -36,17 +37,17 @@ class Compressor(Protocol):
     head: bytes
 
     def compress(self, content: Buffer, /) -> bytes:
-        """Return the compressed block. Several threads may call this method at the same time."""
+        """Compress the content of a block. Several threads may call this method at the same time."""
 
     def add(self, content: Buffer, /) -> None:
-        """Include a block's content in the tail. Call this once per block, in the order of the file."""
+        """Include a block's content in the tail. Call `add` once per block, in the order of the file."""
 
     def tail(self) -> bytes:
         """Return the bytes that follow the last block."""
 
 
 class DeflateCompressor:
-    """Makes a gzip or zlib file that is one deflate stream with a full flush after each block.
+    """Make a gzip or zlib file that is one deflate stream with a full flush after each block.
 
     The blocks are not separate gzip members or zlib streams. TensorFlow silently stops reading where the end
     of a gzip member lies across the end of its read buffer. Of several zlib streams, it reads only the first.
@@ -79,7 +80,7 @@ class DeflateCompressor:
 
 
 class FrameCompressor:
-    """Makes a file in which each block is a complete frame. A file without blocks has one empty frame.
+    """Make a file in which each block is a complete frame. A file without blocks has one empty frame.
 
     Parameters
     ----------
@@ -132,6 +133,6 @@ def xz(level: int) -> Compressor:
 
 
 def _arrow_frame(name: str, level: int, content: Buffer) -> bytes:
-    """Compress the content to one frame with Arrow's codec of this name."""
+    """Compress the content of a block to one frame with Arrow's codec ``name``."""
     frame: bytes = pa.Codec(name, compression_level=level).compress(content, asbytes=True)
     return frame

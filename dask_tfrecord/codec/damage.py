@@ -1,4 +1,4 @@
-"""Why a record cannot be decoded."""
+"""Describe why a record cannot be decoded, and make the errors for it."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -8,7 +8,7 @@ import pyarrow as pa
 from dask_tfrecord.codec.columns import KIND_TYPES, Column, nested
 from dask_tfrecord.errors import CorruptRecordError, Remedy, SchemaError, TFRecordError
 
-# Reasons of the kernel that concern the schema: a value does not fit its column, and the file is not damaged.
+# The kernel's reasons that concern the schema: a value does not fit its column, but the file is not damaged.
 _SCHEMA_PROBLEMS = {
     "wrong kind": "the column is {kind}, the record holds {found}",
     "not a scalar": "holds {found} values, the column is a scalar",
@@ -16,11 +16,11 @@ _SCHEMA_PROBLEMS = {
     "unknown feature": "the record has this feature, the schema does not",
 }
 
-# Reasons of the kernel for a record whose length is intact.
+# The kernel's reasons for damage in a record whose length is intact.
 TOO_LONG = "record is longer than max_record_bytes"
 DAMAGED_DATA = "checksum of the record data does not match"
 
-# Reasons of the kernel for a record whose checksums are correct and whose payload is not an Example.
+# The kernel's reasons for a record whose checksums are correct but whose payload is not an Example.
 NOT_AN_EXAMPLE = "the record is a protobuf message, but not an Example"
 PAYLOAD_REASONS = frozenset(
     {
@@ -34,22 +34,22 @@ _PAYLOAD_PROBLEM = "the file is a TFRecord file, but this undamaged record is no
 
 
 class Damage(NamedTuple):
-    """Where and why the kernel stopped.
+    """The position of a record that the kernel could not decode, and the reason.
 
     Parameters
     ----------
     record, offset : int
-        Number and byte offset of the record in the data of one call.
+        The number and the byte offset of the record, counted from the start of the data of one kernel call.
     size : int
-        Size of the record's whole frame, 0 if the frame's length is not reliable.
+        The size of the record's whole frame in bytes; 0 if the frame's length is not reliable.
     reason : str
-        The kernel's reason.
+        The reason that the kernel gives.
     column : int
-        Index of the column that the damage is about, or -1.
+        The index of the column that the damage concerns; -1 if it concerns no column.
     found : str
         What the record has instead of the expected value: a number of values, the name of a kind, or "".
     unknown : Column, optional
-        The column that would read an unknown feature.
+        The column that would read the record's unknown feature. None if the damage is of another kind.
     """
 
     record: int
@@ -61,7 +61,7 @@ class Damage(NamedTuple):
     unknown: Column | None = None
 
     def error(self, columns: Sequence[Column], record: int, offset: int) -> TFRecordError:
-        """Return the exception. ``record`` and ``offset`` say where the data starts in the file."""
+        """Return the exception. ``record`` and ``offset`` say where the decoded data starts in the file."""
         column = columns[self.column] if self.column >= 0 else self.unknown
         place: dict[str, Any] = {
             "record": record + self.record,
@@ -78,7 +78,7 @@ class Damage(NamedTuple):
         return SchemaError(problem, remedies=self._remedies(column), **place)
 
     def _remedies(self, column: Column) -> list[Remedy]:
-        """Return the ``schema=`` that can read the record."""
+        """Return remedies for a value that does not fit the schema: arguments that can read the record."""
         kind = self.found if self.reason == "wrong kind" else column.kind
         if self.reason == "invalid UTF-8 value":
             kind = "bytes"
@@ -91,7 +91,7 @@ class Damage(NamedTuple):
 
 
 def _wrong_map_error(unknown: Column, place: Mapping[str, Any]) -> SchemaError:
-    """Return the error for a feature in the context whose column reads the feature lists, or the reverse."""
+    """Return the error for a feature in the context whose column reads a feature list, or the reverse."""
     here, there = "the context", "the feature lists"
     if unknown.depth == 2:
         here, there = there, here

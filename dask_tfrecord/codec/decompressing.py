@@ -1,6 +1,7 @@
-"""Decompressors: the content of a compressed file, read forward in bounded memory. Knows bytes, no files.
+"""Decompress the content of a compressed file, read forward in bounded memory.
 
-A file may have been written by any tool, and may hold several streams or frames one after the other.
+Any tool may have written the file, and the file may hold several streams or frames one after the other. This
+module knows bytes, but no files.
 """
 
 import bz2
@@ -13,8 +14,8 @@ from isal import igzip_lib
 
 from dask_tfrecord.errors import CorruptRecordError
 
-# The most compressed bytes that one step reads, and the most bytes of content that it returns. These limits
-# bound the memory, however much the data expands.
+# The most compressed bytes that one step reads, and the most bytes of content that one step returns. These
+# limits bound the memory, however much the data expands.
 _INPUT_BYTES = 1 << 18
 _OUTPUT_BYTES = 1 << 20
 
@@ -24,25 +25,25 @@ _XZ_MEMORY_BYTES = 1 << 28
 _ISAL_ERROR: Any = igzip_lib.IsalError  # a class, but isal's stub declares an instance
 _DAMAGE: tuple[type[Exception], ...] = (_ISAL_ERROR, lzma.LZMAError, OSError)
 
-# Fills a view with the next bytes and returns how many. It returns 0 only at the end.
+# A function that fills a view with the next bytes and returns their number. It returns 0 only at the end.
 ReadInto: TypeAlias = Callable[[memoryview], int]
 
 
 class Decompressor(Protocol):
-    """The content of one compressed file."""
+    """A reader of the decompressed content of one compressed file."""
 
     def readinto(self, view: memoryview, /) -> int:
-        """Fill the start of ``view`` and return the number of bytes, which is 0 only at the end.
+        """Fill the start of ``view`` with content. Return the number of bytes, which is 0 only at the end.
 
         Raises
         ------
         CorruptRecordError
-            With the offset in the content, for data that is damaged or cut off.
+            If the compressed data is damaged or cut off. The error has the offset in the content.
         """
 
 
 class StreamDecompressor:
-    """Reads all streams (gzip members) of a file to their ends and verifies their checksums.
+    """Read all streams (gzip members) of a file to their ends, and verify the checksums of the streams.
 
     Zeros may follow the last stream, because tape and block tools pad files with zeros. Any other bytes
     after a stream are damage.
@@ -50,14 +51,14 @@ class StreamDecompressor:
     Parameters
     ----------
     name : str
-        The codec, for error messages.
+        The name of the codec for error messages.
     readinto : callable
-        Reads the compressed bytes.
+        Reads the compressed bytes of the file.
     new_stream : callable
-        Returns the decompressor of the next stream, as igzip_lib, bz2 and lzma have it. It detects the end of
-        the stream.
+        Returns a decompressor object of igzip_lib, bz2 or lzma for the next stream. The object detects the
+        end of the stream.
     single : bool, default False
-        Ignore everything after the first stream.
+        If True, ignore all bytes after the first stream.
     """
 
     def __init__(
@@ -85,7 +86,7 @@ class StreamDecompressor:
         return 0
 
     def _next_stream(self) -> Any:
-        """Start the next stream. Return None at the end of the file."""
+        """Start the next stream and return its decompressor. Return None at the end of the file."""
         if self._single and self._streams:
             return None
         data = self._take()
@@ -120,7 +121,7 @@ class StreamDecompressor:
         return content
 
     def _take(self) -> bytes:
-        """Return the next compressed bytes; empty at the end of the file."""
+        """Return the next compressed bytes. At the end of the file, return empty bytes."""
         data, self._unread = self._unread, b""
         return data or bytes(self._buffer[: self._readinto(self._buffer)])
 
@@ -129,7 +130,7 @@ class StreamDecompressor:
 
 
 class ArrowDecompressor:
-    """Reads all frames of a file to their ends with pyarrow. Any other bytes after a frame are damage."""
+    """Read all frames of a file to their ends with pyarrow. Any other bytes after a frame are damage."""
 
     def __init__(self, name: str, readinto: ReadInto) -> None:
         self._name = name
@@ -170,8 +171,9 @@ class _Source:
         """Leave the file open, because the caller owns it."""
 
 
-# Each function below opens a file, or, if ``inside``, the rest of a file from a later block on. Only deflate
-# needs the difference: inside its stream there is no header, and only the checksum follows the stream.
+# Each function below opens a whole file, or, if ``inside`` is True, the rest of a file from a later block on.
+# Only deflate treats the two cases differently: inside a deflate stream there is no header, and only the
+# checksum follows the stream.
 
 
 def gzip(readinto: ReadInto, *, inside: bool) -> Decompressor:

@@ -1,11 +1,11 @@
-"""Recognises files of other formats by their first bytes, for error messages."""
+"""Recognise files of other formats by their first bytes."""
 
 from codecs import getincrementaldecoder
 
-# The number of bytes that `looks_like` needs: enough to tell text from binary data.
+# The number of bytes that `looks_like` needs. This many bytes are enough to tell text from binary data.
 LOOK_BYTES = 512
 
-# Formats of tables, and what a download, an export or a copy leaves among data files.
+# The first bytes of table formats, and of files that a download, an export or a copy leaves among data files.
 _MAGIC = {
     b"PAR1": "a Parquet file",
     b"ARROW1": "an Arrow IPC or Feather file",
@@ -20,20 +20,21 @@ _MAGIC = {
     b"\x1f\x8b": "a gzip file",
 }
 
-# Hadoop's codecs write the sizes of a block and of its first chunk, both big-endian.
+# The most bytes in a block of Hadoop's codecs. A file of these codecs begins with the sizes of a block and of
+# the block's first chunk, both big-endian.
 _HADOOP_BLOCK_BYTES = 1 << 26
 
 _WHITESPACE = b"\t\n\r\f"
 
 
 def looks_like(head: bytes) -> str | None:
-    """Return a description of the format of a file that starts with these bytes; None for an unknown format.
+    """Describe the format of a file by its first bytes. Return None if the format is unknown.
 
     Parameters
     ----------
     head : bytes
-        The first ``LOOK_BYTES`` bytes of a file, or all of a shorter file. The file must not be a TFRecord
-        file, because some of these tests would accept the header of a record.
+        The first ``LOOK_BYTES`` bytes of a file, or all bytes of a shorter file. The file must not be a
+        TFRecord file, because some tests would accept the header of a record.
     """
     for magic, name in _MAGIC.items():
         if head.startswith(magic):
