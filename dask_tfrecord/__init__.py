@@ -1,7 +1,7 @@
 """TFRecord as a first-class format of Dask DataFrame.
 
-`read_tfrecord` and `to_tfrecord` read and write. Importing the package also adds them to Dask, as
-``dask.dataframe.read_tfrecord`` and as the method ``DataFrame.to_tfrecord``.
+`read_tfrecord` reads TFRecord files, and `to_tfrecord` writes TFRecord files. Importing the package also adds
+both functions to Dask, as ``dask.dataframe.read_tfrecord`` and as the method ``DataFrame.to_tfrecord``.
 """
 
 import logging

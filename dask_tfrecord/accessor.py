@@ -8,7 +8,7 @@ from dask_tfrecord.writer import to_tfrecord
 
 
 def install() -> None:
-    """Add both names to Dask. An existing attribute of the same name is kept, with a warning."""
+    """Add `to_tfrecord` and `read_tfrecord` to Dask. Keep an existing attribute of that name, and warn."""
     for owner, function in ((dd.DataFrame, to_tfrecord), (dd, read_tfrecord)):
         name = function.__name__
         present = getattr(owner, name, function)

@@ -1,6 +1,6 @@
-"""Validate the arguments of the public functions and bring them to one form.
+"""Validate the arguments of the public functions and convert each argument to one standard form.
 
-Spellings of other libraries are accepted if their meaning is clear. Every error names its keyword.
+Spellings of other libraries are accepted if their meaning is clear. Every error names the wrong keyword.
 """
 
 import operator
@@ -23,7 +23,7 @@ from dask_tfrecord.schema.model import Schema
 
 
 def path(value: Any, keyword: str = "path") -> PathLike:
-    """Return the value if it is a path."""
+    """Return the value if it is a path; raise otherwise."""
     if not isinstance(value, str | os.PathLike) or not os.fspath(value):
         shown = "" if keyword == "path" else f"{keyword}="
         raise TFRecordError(
@@ -34,7 +34,7 @@ def path(value: Any, keyword: str = "path") -> PathLike:
 
 
 def paths(value: Any) -> PathLike | list[PathLike]:
-    """Return the value if it is a path, or a list if it is a collection of paths. Sets are sorted."""
+    """Return a single path as it is, and a collection of paths as a list. Paths in a set are sorted."""
     if isinstance(value, str | os.PathLike):
         return path(value)
     if isinstance(value, bytes | Mapping) or not isinstance(value, Sequence | set | frozenset | np.ndarray):
@@ -46,7 +46,7 @@ def paths(value: Any) -> PathLike | list[PathLike]:
 
 
 def choice(keyword: str, value: object, known: Sequence[object]) -> None:
-    """Raise if the value is not one of the known ones."""
+    """Raise if the value is not one of the known values."""
     if not isinstance(value, str | bool | None) or value not in known:
         raise _unknown(keyword, value, known)
 
@@ -56,14 +56,14 @@ def _unknown(keyword: str, value: object, known: Sequence[object]) -> TFRecordEr
 
 
 def flags(**values: Any) -> None:
-    """Raise if a value is not a bool."""
+    """Raise if the value of a keyword is not a bool."""
     for keyword, value in values.items():
         if not isinstance(value, bool | np.bool_):
             raise TFRecordError(f"{keyword}={value!r} is not True or False")
 
 
 def mappings(**values: Any) -> None:
-    """Raise if a value is neither None nor a mapping with string keys."""
+    """Raise if the value of a keyword is neither None nor a mapping with string keys."""
     for keyword, value in values.items():
         if not isinstance(value, Mapping | None) or not all(isinstance(key, str) for key in value or ()):
             # The values are not shown: storage_options may hold credentials.
@@ -74,7 +74,7 @@ def mappings(**values: Any) -> None:
 
 
 def compression(value: Any, *others: str) -> Any:
-    """Return a codec's name; TensorFlow's spellings "GZIP", "ZLIB" and "" (no compression) are accepted."""
+    """Return the name of a codec. Accept TensorFlow's spellings "GZIP", "ZLIB" and "" (no compression)."""
     known: tuple[Compression | str | None, ...] = (*others, None, *CODECS)
     codec = (value.lower() or None) if isinstance(value, str) else value
     if not isinstance(codec, str | None) or codec not in known:
@@ -83,7 +83,7 @@ def compression(value: Any, *others: str) -> Any:
 
 
 def names(keyword: str, value: Any) -> list[str]:
-    """Return a list of column names, given one name or a list."""
+    """Return a list of column names, given one column name or a list of column names."""
     if isinstance(value, str):
         return [value]
     is_listlike = isinstance(value, Sequence | np.ndarray) or hasattr(value, "tolist")
@@ -97,7 +97,7 @@ def names(keyword: str, value: Any) -> list[str]:
 
 
 def schema(value: Any) -> Any:
-    """Return the value if it can be ``schema=``; "infer" means None."""
+    """Return the value of ``schema=`` if it is valid, and None for "infer"; raise otherwise."""
     if isinstance(value, str) and value == "infer":
         return None
     if not isinstance(value, Mapping | pa.Schema | Schema | Snapshot | None):
@@ -109,7 +109,7 @@ def schema(value: Any) -> Any:
 
 
 def arrow_schema(value: Any) -> Any:
-    """Validate as `schema` does and convert a Schema or a Snapshot to a `pyarrow.Schema`."""
+    """Validate ``schema=`` as `schema` does, and convert a Schema or a Snapshot to a `pyarrow.Schema`."""
     given = schema(value)
     if isinstance(given, Snapshot):
         given = given.columns
@@ -117,7 +117,7 @@ def arrow_schema(value: Any) -> Any:
 
 
 def metadata(value: Any) -> dict[str, str]:
-    """Return ``custom_metadata=`` as a dict."""
+    """Return ``custom_metadata=`` as a dict; raise unless all keys and values are strings."""
     pairs = value.items() if isinstance(value, Mapping) else ()
     is_text = all(isinstance(text, str) for pair in pairs for text in pair)
     if not isinstance(value, Mapping | None) or not is_text:
@@ -129,7 +129,7 @@ def metadata(value: Any) -> dict[str, str]:
 
 
 def count(keyword: str, value: Any, least: int = 1) -> int | None:
-    """Return a Python integer of at least ``least``, given an integer of Python or NumPy; None stays None."""
+    """Convert a Python or NumPy integer to int, and keep None. Raise if an integer is less than ``least``."""
     is_count = isinstance(value, int | np.integer) and not isinstance(value, bool) and value >= least
     if value is not None and not is_count:
         kind = "positive" if least else "non-negative"
@@ -138,7 +138,7 @@ def count(keyword: str, value: Any, least: int = 1) -> int | None:
 
 
 def function(keyword: str, value: Any) -> None:
-    """Raise if the value is neither None nor callable."""
+    """Raise if the value of a keyword is neither None nor callable."""
     if value is not None and not callable(value):
         raise TFRecordError(
             f"{keyword}={value!r} is not callable", advice=f"pass a function, such as {keyword}=str"
@@ -146,7 +146,7 @@ def function(keyword: str, value: Any) -> None:
 
 
 def byte_count(keyword: str, value: Any) -> int | None:
-    """Return a positive number of bytes, given an integer or a string such as "64 MB"; None stays None."""
+    """Convert an integer or a string such as "64 MB" to a positive number of bytes, and keep None."""
     if value is None:
         return None
     size = 0

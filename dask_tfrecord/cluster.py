@@ -1,6 +1,7 @@
-"""Run small tasks on the active scheduler; check a `distributed` cluster before tasks run on it.
+"""Run small tasks on the active scheduler, and check a `distributed` cluster before it runs any task.
 
-`distributed` is optional and never imported here: a process that uses a cluster has imported it already.
+This module never imports the optional package `distributed`: a process that uses a cluster has already
+imported `distributed`.
 """
 
 import sys
@@ -23,16 +24,16 @@ Result = TypeVar("Result")
 _PACKAGE = "dask-tfrecord"
 _SCHEDULER = "the scheduler"
 
-# Most workers that an error message lists.
+# Maximum number of workers that an error message lists.
 _LISTED_WORKERS = 8
 
 
-# For each client: the addresses of the workers that passed the check.
+# Map each client to the addresses of the workers that passed the version check.
 _checked: WeakKeyDictionary[Any, set[str]] = WeakKeyDictionary()
 
 
 def compute_each(function: Callable[[Argument], Result], arguments: Iterable[Argument]) -> list[Result]:
-    """Call a function on each argument in a task of its own; return the results in order."""
+    """Call a function on each argument, each call in a separate task; return the results in order."""
     check_cluster()
     # Dask looks for collections in the arguments of a delayed call, but not in those of a partial function.
     tasks = [dask.delayed(partial(function, each), pure=False, traverse=False)() for each in arguments]
@@ -40,22 +41,23 @@ def compute_each(function: Callable[[Argument], Result], arguments: Iterable[Arg
 
 
 def check_cluster(scheduler: Any = None) -> None:
-    """Raise if the cluster's scheduler or a worker lacks the package or has another version of it.
+    """Raise if the cluster's scheduler or a worker lacks this package or has another version of it.
 
     Without this check a worker that cannot unpickle a task shuts down, and the client waits forever.
 
-    Each worker is checked once per client. Nothing is checked without a cluster, inside a task, and if the
-    client is asynchronous.
+    Each worker is checked once per client. The check is omitted if there is no cluster, inside a task, and if
+    the client is asynchronous.
 
     Parameters
     ----------
     scheduler : optional
-        Scheduler, as ``scheduler=`` of ``dask.compute``. By default the scheduler that Dask currently uses.
+        Scheduler to check, as in ``dask.compute(scheduler=...)``. The default is the scheduler that Dask
+        currently uses.
 
     Raises
     ------
     TFRecordError
-        If the scheduler or a worker cannot run the package. The message names them.
+        If the scheduler or a worker cannot run the package. The message names that scheduler or worker.
     """
     distributed = sys.modules.get("distributed")
     if distributed is None or _is_in_task(distributed):
@@ -86,14 +88,14 @@ def check_cluster(scheduler: Any = None) -> None:
 
 
 def warn_client(message: str, category: type[Warning] = UserWarning) -> None:
-    """Warn in this process and, if it is a worker of a cluster, in the client too."""
+    """Issue a warning in this process and, if this process is a worker of a cluster, also in the client."""
     distributed = sys.modules.get("distributed")
     warn = warnings.warn if distributed is None else distributed.warn
     warn(message, category, 4)
 
 
 def _client_of(scheduler: Any) -> Any:
-    """Return the client through which Dask computes, or None without a cluster."""
+    """Return the `distributed` client that Dask computes with, or None if there is no cluster."""
     try:
         get = get_scheduler(scheduler=scheduler)
     except Exception:  # an invalid scheduler: Dask raises a clear error when it computes
@@ -111,7 +113,7 @@ def _is_in_task(distributed: Any) -> bool:
 
 
 def _problem(version: str | None) -> str:
-    """Describe what is wrong with the version that the scheduler or a worker has installed."""
+    """Describe what is wrong with the version of this package on the scheduler or a worker."""
     ours = library_version()
     if ours == "unknown" or version == ours:
         return ""

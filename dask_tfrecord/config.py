@@ -1,6 +1,6 @@
-"""The defaults that a site sets in Dask's configuration, under the keys ``dask-tfrecord.*``.
+"""Read the defaults that users set in Dask's configuration under the keys ``dask-tfrecord.*``.
 
-``dask-tfrecord.yaml`` lists the keys, their meaning and their values without a configuration.
+The file ``dask-tfrecord.yaml`` lists the keys, what each key means, and the built-in defaults.
 """
 
 from collections.abc import Callable
@@ -25,23 +25,23 @@ dask.config.update_defaults(_DEFAULTS)
 def keyword_or_default(
     keyword: str, value: Any, check: Callable[[Any], Value], unset: str | None = "default"
 ) -> Value:
-    """Return the caller's value of a keyword, or else the value in the present configuration.
+    """Return the value that the caller passed for a keyword, or else the value in Dask's configuration.
 
     Parameters
     ----------
     keyword : str
-        Name of the keyword, which is also the last part of the key.
+        Name of the keyword, which is also the last part of the configuration key.
     value : object
-        The caller's value.
+        The value that the caller passed for the keyword.
     check : callable
-        Returns the valid form of a value, or raises a `TFRecordError`.
+        Function that returns the valid form of a value, or raises a `TFRecordError`.
     unset : str or None, default "default"
-        The value that stands for the one in the configuration.
+        If the caller passes this value, the value in the configuration is used.
 
     Raises
     ------
     TFRecordError
-        If ``check`` refuses the value. An error about the configuration names the key.
+        If ``check`` refuses the value. An error about a configured value names the configuration key.
     """
     if not isinstance(value, str | None) or value != unset:
         return check(value)
@@ -57,12 +57,12 @@ def keyword_or_default(
 
 
 def limit_memory_pool() -> None:
-    """Apply ``dask-tfrecord.memory-pool`` to this process.
+    """Limit the memory that this process keeps for later batches to ``dask-tfrecord.memory-pool`` bytes.
 
     Raises
     ------
     TFRecordError
-        If the value is not a number of bytes.
+        If the configured value is not a number of bytes.
     """
     key = f"{_NAME}.memory-pool"
     configured = dask.config.get(key, default=None)

@@ -1,4 +1,4 @@
-"""`inspect`: what is known of a dataset without reading its rows, and the rows one after the other."""
+"""Implement `inspect`: describe a dataset without Dask, and iterate over the rows of the dataset."""
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing
@@ -24,27 +24,29 @@ from dask_tfrecord.public_functions import public_function
 from dask_tfrecord.read_request import open_columns
 from dask_tfrecord.schema.model import Field, Schema, feature_text
 
-# The most bytes of a file that show its codec, and the number of files whose codec is detected.
+# Number of bytes at the start of a file from which the codec is detected, and the approximate number of files
+# whose codec is detected.
 _HEAD_BYTES = 16
 _DETECTED_FILES = 16
 
 
 @dataclass(frozen=True)
 class ColumnDescription:
-    """A column, and what the statistics of all files prove about its values.
+    """Describe a column, and what the statistics of all files prove about the values of the column.
 
     Parameters
     ----------
     name : str
-        The name.
+        The name of the column.
     type : pyarrow.DataType
-        The type.
+        The type of the column.
     feature : str
-        The feature that stores the column, or "directory" for a partition column.
+        The kind of feature that stores the column, or "directory" for a partition column.
     nulls : int, optional
-        The number of nulls. None if it is not known.
+        The number of nulls in the column. None if the number is not known.
     min, max : object, optional
-        The smallest and the greatest value. None if there are no values, or if they are not known.
+        The smallest and the greatest value of the column. None if the column has no values, or if the
+        smallest and the greatest value are not known.
     lengths : tuple of int, optional
         The lengths of the shortest and the longest list. None if the column has no lists, or if the lengths
         are not known.
@@ -68,7 +70,8 @@ def inspect(
 ) -> "Description":
     """Open a dataset without Dask, to see what it holds or to iterate over its rows.
 
-    A dataset with a snapshot is described by the snapshot. Of other files, a sample of the records is read.
+    If the dataset has a snapshot, the description comes from the snapshot. Otherwise a sample of the records
+    is read.
 
     Parameters
     ----------
@@ -83,7 +86,7 @@ def inspect(
     Returns
     -------
     Description
-        The files and the columns. `Description.iter_tables` reads the rows.
+        The files and the columns of the dataset. `Description.iter_tables` reads the rows.
 
     Raises
     ------
@@ -125,14 +128,14 @@ def inspect(
 
 
 class Description:
-    """The files, the columns and the rows of a dataset. `inspect` returns it.
+    """Give access to the files, the columns and the rows of a dataset. `inspect` returns a `Description`.
 
     Attributes
     ----------
     schema : Schema
         The columns that are read.
     version : int, optional
-        The number of the described version. None without a snapshot.
+        The number of the described version. None if the dataset has no snapshot.
     """
 
     def __init__(self, dataset: ReadPlan, schema: Schema, history: Callable[[], pd.DataFrame]) -> None:
@@ -146,7 +149,7 @@ class Description:
 
     @property
     def path(self) -> str:
-        """The root, without credentials."""
+        """The root path of the dataset, without credentials."""
         return self._dataset.store.public(self._dataset.store.root)
 
     @cached_property
@@ -155,24 +158,24 @@ class Description:
 
     @property
     def files(self) -> list[str]:
-        """The paths of the files in the order of their rows. Files that no filter can match are left out."""
+        """The paths of the files, in row order. Files that no filter can match are omitted."""
         return [self._dataset.store.public(file.path) for file in self._splits]
 
     @property
     def sizes(self) -> list[int]:
-        """The stored bytes of each file."""
+        """The stored size of each file, in bytes."""
         return [file.size or 0 for file in self._splits]
 
     @cached_property
     def rows(self) -> int | None:
-        """The number of rows in the files, before filters. None if a snapshot does not prove it."""
+        """The number of rows in the files, before filters. None if no snapshot proves the number of rows."""
         return None if self._entries is None else sum(entry.records for entry in self._entries)
 
     @cached_property
     def versions(self) -> list[dict[str, Any]]:
-        """The versions that can be read, the newest last, as `Snapshot.history` describes them.
+        """The readable versions of the dataset, the newest last, as `Snapshot.history` describes them.
 
-        Empty without a snapshot.
+        The list is empty if the dataset has no snapshot.
         """
         if self.version is None:
             return []
@@ -183,14 +186,14 @@ class Description:
 
     @cached_property
     def codecs(self) -> list[str]:
-        """The codecs of some files, which are spread over the dataset. "none" for uncompressed files."""
+        """The codecs of a sample of files from all over the dataset. "none" stands for uncompressed files."""
         files = self._splits[:: max(1, len(self._splits) // _DETECTED_FILES)]
         heads = self._dataset.store.read_ranges([(file.path, 0, _HEAD_BYTES) for file in files if file.size])
         return list(dict.fromkeys(detect(head) or "none" for head in heads))
 
     @property
     def partition_columns(self) -> list[str]:
-        """The columns that are in the names of directories."""
+        """The names of the partition columns, whose values are in directory names."""
         return list(self._dataset.partition_values)
 
     @property
@@ -201,28 +204,28 @@ class Description:
 
     @cached_property
     def columns(self) -> list[ColumnDescription]:
-        """The columns, and what is known about their values."""
+        """The columns, and what is known about the values of each column."""
         return [self._column(item) for item in self.schema.fields]
 
     def iter_tables(self, files: Iterable[int] | None = None) -> Generator[pa.Table, None, None]:
-        """Yield the rows that pass the filters in their order, in tables of a few MiB.
+        """Yield the rows that pass the filters, in the order of the files, as tables of a few MiB.
 
-        The tables are read one after the other in this thread, so that the memory is bounded. The rest of a
-        file is not read if the iterator is closed.
+        The tables are read one after the other in this thread, so the memory is bounded. If the iterator is
+        closed early, the rest of the current file is not read.
 
         Parameters
         ----------
         files : iterable of int, optional
-            Numbers of the `files` to read. By default all files.
+            Positions in `files` of the files to read. By default all files are read.
 
         Raises
         ------
         CorruptRecordError
-            For damage, unless ``on_corrupt`` skips it.
+            If data is damaged, unless ``on_corrupt`` skips damaged data.
         FileChangedError
             If a file changed after it was listed.
         SchemaError
-            For a value that does not fit its column.
+            If a value does not fit its column.
         """
         for index in range(self._dataset.npartitions) if files is None else files:
             with closing(self._dataset.partition(index, self.schema).stream()) as tables:
@@ -232,7 +235,7 @@ class Description:
 
     @cached_property
     def _entries(self) -> list[FileEntry] | None:
-        """The entries of the files in the snapshot. None unless the snapshot describes all of them."""
+        """The snapshot's entries of the files. None unless the snapshot describes all of the files."""
         entries = [self._dataset.entries.get(file.path) for file in self._splits]
         known = [entry for entry in entries if entry is not None]
         return known if self.version is not None and len(known) == len(entries) else None
@@ -262,7 +265,7 @@ class Description:
         )
 
     def _statistics(self, name: str) -> list[tuple[ColumnStatistics, int]] | None:
-        """Return the statistics of a column in each file with rows, and the rows; None if a file has none."""
+        """Return a column's statistics and the row count of each file with rows; None if any are missing."""
         found = []
         for entry in self._entries or ():
             column = next((one for one in entry.statistics if one.name == name), None)
@@ -282,13 +285,13 @@ class Description:
 
 @redact_errors
 def _next(tables: Iterator[pa.Table], store: Store) -> pa.Table | None:
-    """Return the next table of a store, or None. Errors show the keywords of `inspect`."""
+    """Return the next table, or None at the end. Errors name the keywords that `inspect` accepts."""
     with calling(inspect):
         return next(tables, None)
 
 
 def _bounds(item: Field, values: list[Any]) -> tuple[Any, Any]:
-    """Return the smallest and the greatest of some values, in the order in which filters compare them."""
+    """Return the smallest and the greatest value, ordered as filters compare values of the column."""
     try:
         ordered = sorted(values, key=lambda value: comparison_key(value, item.type))
     except TFRecordError:  # a type without an order

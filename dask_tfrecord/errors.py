@@ -1,12 +1,12 @@
-"""The exceptions and the warning of this library.
+"""Define the exceptions and warnings of this library.
 
-An error states what is wrong, where, and what to do. The code that detects the problem gives the parts of the
-place that it knows. Its callers add the others with :meth:`TFRecordError.located`. An error that a worker
-raises reaches the client with all of its fields.
+An error states what is wrong, where, and what to do. The code that detects a problem fills in the fields that
+it knows, such as the record number. The callers of that code add the other fields, such as the path, with
+:meth:`TFRecordError.located`. An error that a worker raises reaches the client with all of its fields.
 
-If an argument solves the problem, the error has it as a :class:`Remedy`. An error that leaves a public
-function (see `calling`) or a command shows the remedies that this function or command accepts, and says which
-function accepts the others.
+If passing an argument solves the problem, the error holds this argument as a :class:`Remedy`. An error that
+leaves a public function (see `calling`) or a command shows the remedies that this function or command
+accepts, and says which function accepts the other remedies.
 """
 
 import json
@@ -29,17 +29,17 @@ COLLECTION = "compute"
 
 
 class Remedy(NamedTuple):
-    """An argument that avoids an error.
+    """Name an argument that avoids an error.
 
     Parameters
     ----------
     keyword : str
-        The keyword, such as ``"on_corrupt"``.
+        The keyword to pass, such as ``"on_corrupt"``.
     value : object
-        The value, such as ``"skip"``.
+        The value to pass, such as ``"skip"``.
     effect : str
-        What the argument does, as an infinitive, such as ``"read all other records"``. If the effect is empty
-        and another remedy follows, both are to be passed together.
+        What the argument does, as an infinitive, such as ``"read all other records"``. An empty effect means
+        that this remedy and the next remedy must be passed together.
     """
 
     keyword: str
@@ -47,23 +47,23 @@ class Remedy(NamedTuple):
     effect: str = ""
 
     def __str__(self) -> str:
-        """Return the argument as Python code."""
+        """Return the argument as Python code, such as ``on_corrupt="skip"``."""
         return f"{self.keyword}={literal(self.value)}"
 
 
 class Call(NamedTuple):
-    """A call of another public function that avoids an error.
+    """Name a call of another public function that avoids an error.
 
     Parameters
     ----------
     function : str
-        The function, such as ``"index"``.
+        Name of the function to call, such as ``"index"``.
     path : str
-        The path to pass.
+        The path to pass to the function.
     keywords : dict
-        The keywords to pass.
+        The keywords to pass to the function.
     effect : str
-        The text after the call, such as ``"to add the rows"``.
+        The text that follows the call in the message, such as ``"to add the rows"``.
     """
 
     function: str
@@ -72,14 +72,14 @@ class Call(NamedTuple):
     effect: str = ""
 
     def __str__(self) -> str:
-        """Return the advice to make the call, as Python code."""
+        """Return the advice to make the call, with the call as Python code."""
         owner = "ddf" if self.function == "to_tfrecord" else "dask_tfrecord"
         arguments = [repr(self.path), *(str(Remedy(*item)) for item in self.keywords.items())]
         return f"call {owner}.{self.function}({', '.join(arguments)})"
 
 
 class TFRecordError(ValueError):
-    """Base class of this library's exceptions.
+    """Signal an error of this library. All exceptions of this library derive from this class.
 
     The fields of an error are read-only. :meth:`located` and :meth:`replaced` return changed copies.
 
@@ -88,26 +88,28 @@ class TFRecordError(ValueError):
     problem : str
         What is wrong.
     path : str, optional
-        The file or directory, without credentials.
+        The file or directory that the error is about, without credentials.
     record : int, optional
-        Number of the record in the file, from 0. In errors of a write: number of the row in the partition.
+        Number of the record in the file, counted from 0. In an error of a write, the number of the row in the
+        partition.
     offset : int, optional
         Where the damage starts, in bytes from the start of the (decompressed) file.
     feature : str, optional
-        Name of the feature or column.
+        Name of the feature or column that the error is about.
     advice : str, optional
-        What to do, other than passing an argument.
+        What the user can do, other than passing an argument.
     calls : sequence of Call
         Calls of other functions that avoid the error.
     remedies : sequence of Remedy
         The arguments that avoid the error: keyword, value and effect. The function that raised the error
-        accepts each of them.
+        accepts each of these arguments.
     other_remedies : sequence of Remedy
-        Further remedies, which the function that raised the error does not accept.
+        Further arguments that avoid the error, which the function that raised the error does not accept.
     function : str, default "read_tfrecord"
-        The public function that accepts all remedies. Empty if only the called function accepts the remedies.
+        The public function that accepts all remedies. An empty string means that only the called function
+        accepts the remedies.
     called : str, optional
-        The public function that raised the error. None for an error of a task.
+        The public function that raised the error. None if a task raised the error.
     keyword : str, optional
         The keyword that the problem is about, if the problem mentions it.
     reason : str, optional
@@ -120,7 +122,7 @@ class TFRecordError(ValueError):
     >>> print(error.located(path="train/part-0.tfrecord"))
     train/part-0.tfrecord, record 17: feature 'age': holds 3 values, the column is a scalar
 
-    The remedies are arguments:
+    The remedies of an error are arguments to pass:
 
     >>> from dask_tfrecord.errors import CorruptRecordError, Remedy
     >>> error = CorruptRecordError("is damaged", remedies=[Remedy("on_corrupt", "skip", "read the others")])
@@ -187,16 +189,17 @@ class TFRecordError(ValueError):
         super().__delattr__(name)
 
     def _check_not_a_field(self, name: str) -> None:
-        """Protect the fields; Python itself sets other attributes, such as ``__notes__``."""
+        """Raise if the name is a field. Python itself sets other attributes, such as ``__notes__``."""
         if name in _FIELDS:
             raise AttributeError(f"{name!r} of an error is read-only; use replaced({name}=...) for a copy")
 
     def __str__(self) -> str:
         return self.rendered()
 
-    # Not called `message`: PyTorch passes the errors of its workers to a parameter of that name.
+    # This method is not called `message`: PyTorch passes the errors of its workers to a parameter of that
+    # name.
     def rendered(self, argument: Callable[[Remedy], str] = str, call: Callable[[Call], str] = str) -> str:
-        """Return the message. ``argument`` formats the `remedies` and ``call`` the `calls`."""
+        """Return the error message. ``argument`` formats each remedy, and ``call`` formats each call."""
         where = []
         if self.path is not None:
             where.append(self.path)
@@ -209,7 +212,7 @@ class TFRecordError(ValueError):
         actions = [self.advice] if self.advice else []
         actions += [f"{call(one)} {one.effect}".rstrip() for one in self.calls]
         if self.remedies:
-            # The function is not obvious where tasks raise: in compute(), not in read_tfrecord().
+            # Tasks raise in compute() and not in read_tfrecord(), so the message names the function.
             to = " to read_tfrecord" if self.called is None and self.function == "read_tfrecord" else ""
             actions.append(f"pass {_sentence(self.remedies, argument, to)}")
         parts = [f"{place}: {feature}{self.problem}" if place else f"{feature}{self.problem}"]
@@ -226,19 +229,19 @@ class TFRecordError(ValueError):
         return partial(type(self), **self.fields()), ()
 
     def fields(self) -> dict[str, Any]:
-        """Return the values of all fields, by the names of the parameters."""
+        """Return a dict from the name of each field of the error to its value."""
         return {name: getattr(self, name) for name in _FIELDS}
 
     def replaced(self, **changes: Any) -> Self:
-        """Return a copy with other values for the given fields."""
+        """Return a copy of the error in which the given fields have the given values."""
         return type(self)(**{**self.fields(), **changes})
 
     def located(self, **place: Any) -> Self:
-        """Return a copy in which the given values fill the fields that are None."""
+        """Return a copy of the error in which the given values replace only fields that are None."""
         return self.replaced(**{name: value for name, value in place.items() if getattr(self, name) is None})
 
     def called_as(self, name: str, accepts: Callable[[Remedy], bool]) -> Self:
-        """Set the public function or command that raises this error, and return the error.
+        """Set the name of the public function or command that raises this error, and return the error.
 
         Parameters
         ----------
@@ -256,16 +259,16 @@ class TFRecordError(ValueError):
 
 @contextmanager
 def calling(function: Callable[..., Any]) -> Iterator[None]:
-    """Let errors show the remedies that a public function or a constructor accepts.
+    """Make errors show only the remedies that a public function or a constructor accepts.
 
-    The block of a ``with`` statement may raise them, or a decorated method.
+    Use `calling` in a ``with`` statement or as the decorator of a method.
     """
     try:
         yield
     except TFRecordError as error:
         name = function.__qualname__.removesuffix(".__init__")
         keywords = signature(function).parameters
-        # to_tfrecord and the functions that read have different keywords of the same name.
+        # Keywords of to_tfrecord have another meaning than keywords of the same name in functions that read.
         accepts = not error.function or (error.function == "to_tfrecord") == (name == "to_tfrecord")
         if error.called != COLLECTION:
             error.called_as(name, lambda remedy: accepts and remedy.keyword in keywords)
@@ -274,7 +277,7 @@ def calling(function: Callable[..., Any]) -> Iterator[None]:
 
 @contextmanager
 def computing() -> Iterator[None]:
-    """Mark the errors of a block that computes a Dask collection: only its maker accepts their remedies."""
+    """Mark errors from computing a Dask collection: the running function accepts none of their remedies."""
     try:
         yield
     except TFRecordError as error:
@@ -283,7 +286,7 @@ def computing() -> Iterator[None]:
 
 
 def _groups(remedies: Sequence[Remedy]) -> list[list[Remedy]]:
-    """Group the remedies that are to be passed together."""
+    """Group the remedies that must be passed together."""
     groups: list[list[Remedy]] = [[]]
     for remedy in remedies:
         groups[-1].append(remedy)
@@ -293,7 +296,7 @@ def _groups(remedies: Sequence[Remedy]) -> list[list[Remedy]]:
 
 
 def _sentence(remedies: Sequence[Remedy], argument: Callable[[Remedy], str] = str, to: str = "") -> str:
-    """Return ``x=1 to do this, or y=2 and z=3 to do that``. The text ``to`` follows the first arguments."""
+    """Format remedies: ``x=1 to do this, or y=2 and z=3 to do that``. ``to`` follows the first arguments."""
     texts = []
     for group in _groups(remedies):
         effect = f" to {group[-1].effect}" if group[-1].effect else ""
@@ -303,7 +306,7 @@ def _sentence(remedies: Sequence[Remedy], argument: Callable[[Remedy], str] = st
 
 
 def literal(value: Any) -> str:
-    """Return the Python source of a value of a remedy."""
+    """Return the value of a remedy as Python source code."""
     if isinstance(value, pa.DataType):
         return _type_literal(value)
     if isinstance(value, str):
@@ -338,26 +341,26 @@ def _type_literal(type_: pa.DataType) -> str:
 
 
 class CorruptRecordError(TFRecordError):
-    """The bytes are not an undamaged TFRecord file, or a record is not a valid message."""
+    """Signal that a TFRecord file is damaged, or that a record is not a valid message."""
 
 
 class FileChangedError(CorruptRecordError):
-    """The file changed after it was listed."""
+    """Signal that a file changed after it was listed."""
 
 
 class CorruptRecordWarning(UserWarning):
-    """The reader skipped damaged data, as its options allow."""
+    """Warn that a read skipped damaged data, as ``on_corrupt`` allows."""
 
 
 class RemedyWarning(UserWarning):
-    """A warning with the arguments that avoid it.
+    """Warn of a problem, and name the arguments that avoid the warning.
 
     Parameters
     ----------
     problem : str
         What may be wrong.
     remedies : sequence of Remedy
-        The arguments, each of which avoids the warning.
+        Arguments to pass. Each of them avoids the warning.
     """
 
     def __init__(self, problem: str, remedies: Sequence[Remedy]) -> None:
@@ -369,12 +372,12 @@ class RemedyWarning(UserWarning):
         return self.rendered()
 
     def rendered(self, argument: Callable[[Remedy], str] = str) -> str:
-        """Return the text, in which ``argument`` formats each of the remedies."""
+        """Return the text of the warning. ``argument`` formats each remedy."""
         return f"{self.problem}; pass {_sentence(self.remedies, argument)}" if self.remedies else self.problem
 
 
 def warn_caller(warning: UserWarning | str) -> None:
-    """Issue a warning that names the line of the program that called this package."""
+    """Issue a warning whose location is the line of the user's program that called this package."""
     level, frame = 1, sys._getframe()
     while frame.f_back and frame.f_globals["__name__"].partition(".")[0] == __package__:
         level, frame = level + 1, frame.f_back
@@ -382,16 +385,16 @@ def warn_caller(warning: UserWarning | str) -> None:
 
 
 class SchemaError(TFRecordError):
-    """Values do not fit the type of their column, or TFRecord cannot hold the type."""
+    """Signal that values do not fit the type of their column, or that TFRecord cannot hold a type."""
 
 
 class KeywordError(TFRecordError, TypeError):
-    """The called function does not have a keyword."""
+    """Signal that a caller passed a keyword that the function does not have."""
 
 
 class DestinationError(TFRecordError):
-    """The destination cannot be written as requested, for example because it already holds data."""
+    """Signal that a destination cannot be written, for example because it already holds data."""
 
 
 class ConcurrentWriteError(DestinationError):
-    """Another write committed to the destination after this write was planned."""
+    """Signal that another write committed to the destination after this write was planned."""

@@ -1,4 +1,4 @@
-"""`export`: files that describe a dataset to other libraries. The data files stay as they are."""
+"""Implement `export`: write files that describe a dataset to other libraries. Change no data file."""
 
 import json
 import re
@@ -29,10 +29,10 @@ from dask_tfrecord.schema.storage_types import innermost
 
 Format = Literal["idx", "tfds", "tfmd"]
 
-# The directory of the index files, which listings pass over because of its first character.
+# The directory of the index files. Listings skip this directory because its name starts with "_".
 _INDEX_DIRECTORY = "_idx"
 
-# Bytes of a file that are searched for records at a time.
+# Number of bytes of a file that are searched for records in one step.
 _WINDOW = 1 << 26
 
 _THREADS = 4
@@ -41,7 +41,7 @@ _SPLIT_NAME = re.compile(r"\w*[^\W_]\w*", re.ASCII)
 _NUMBERED = re.compile(r"\d{5,}-of-\d{5,}")
 _ROLLED = re.compile(r"-\d{5}(?=\.tfrecord$)")
 
-# The bytes that a string of the text format of protobuf holds as they are.
+# The bytes that need no escape in a string of protobuf's text format.
 _PLAIN = frozenset(range(32, 127)) - frozenset(b'"\\')
 
 _FEATURES = "tensorflow_datasets.core.features"
@@ -51,44 +51,47 @@ _FEATURES = "tensorflow_datasets.core.features"
 def export(
     path: Any, format: Format, *, storage_options: dict[str, Any] | None = None, filesystem: Filesystem = None
 ) -> list[str]:
-    """Describe a dataset to another library, by files that the library expects beside the data.
+    """Write the files that another library needs to read a dataset, beside the data files.
 
-    Readers of this package ignore the files. An overwrite removes them. Call `export` again after an append.
+    `read_tfrecord` ignores the exported files. An overwrite removes the exported files. Call `export` again
+    after an append.
 
     Parameters
     ----------
     path : str or path-like
-        The directory of a dataset with a snapshot: `to_tfrecord` wrote it, or `index` was called on it.
+        The directory of a dataset with a snapshot: `to_tfrecord` wrote the dataset, or `index` was called on
+        the directory.
     format : "idx", "tfds" or "tfmd"
-        "idx" writes ``_idx/<data file>.idx`` for each data file, with the offset and the size of each record,
-        for NVIDIA DALI and for the ``tfrecord`` package.
+        "idx" writes ``_idx/<data file>.idx`` for each data file. The index file holds the offset and the size
+        of each record, for NVIDIA DALI and for the ``tfrecord`` package.
 
         "tfds" writes ``features.json`` and ``dataset_info.json``, for ``builder_from_directory`` of
-        TensorFlow Datasets. Directories ``split=train/`` become splits. Dates and times are integers there.
+        TensorFlow Datasets. Each directory such as ``split=train/`` becomes a split. TensorFlow Datasets
+        reads dates and times as integers.
 
-        "tfmd" writes ``schema.pbtxt``, the schema of TensorFlow Metadata, for TFX.
+        "tfmd" writes ``schema.pbtxt``, a TensorFlow Metadata schema, for TFX.
     storage_options : dict, optional
-        Passed to the filesystem, such as credentials.
+        Options for the filesystem, such as credentials.
     filesystem : fsspec.AbstractFileSystem or pyarrow.fs.FileSystem, optional
         Filesystem of the path. Pass either this or ``storage_options``.
 
     Returns
     -------
     list of str
-        The files that were written. For "idx" in the order of `Snapshot.files`.
+        Paths of the written files. The files of "idx" are in the order of `Snapshot.files`.
 
     Raises
     ------
     FileNotFoundError
-        If there is no snapshot.
+        If the dataset has no snapshot.
     CorruptRecordError
         If a file of the dataset is missing.
     DestinationError
         If the path lies inside another dataset.
     SchemaError
-        For a column that the format cannot express, for example with nulls in "tfds".
+        If the format cannot express a column, for example a column with nulls in "tfds".
     TFRecordError
-        For files that the format cannot express, for example compressed files in "idx" and "tfds".
+        If the format cannot express the data files, for example compressed files in "idx" and "tfds".
 
     Examples
     --------
@@ -106,7 +109,7 @@ def export(
         raise TFRecordError(f"unknown format {format!r}", advice=f"known are {known}")
     store = Store.at(path, storage_options, filesystem)
     refuse_inside_dataset(store, "export")
-    finish_newest(store)  # an interrupted overwrite would later remove the files of the same names
+    finish_newest(store)  # or an interrupted overwrite would later remove the exported files
     newest = newest_snapshot(store)  # raises if files are missing
     snapshot = newest[0] if newest else open_version(store, None)
     try:
@@ -161,7 +164,7 @@ def _write_indexes(store: Store, snapshot: Snapshot) -> list[str]:
 
 
 def _record_bounds(store: Store, file: FileEntry) -> npt.NDArray[np.int64]:
-    """Return the offset of each record of a file, and the end of the last."""
+    """Return the offset of each record of a file, followed by the offset at which the last record ends."""
     path = store.join(file.path)
     found: list[npt.NDArray[np.int64]] = []
     position, window = 0, _WINDOW
@@ -202,7 +205,7 @@ def _tfds_files(store: Store, snapshot: Snapshot) -> dict[str, str]:
 
 
 def _splits(snapshot: Snapshot) -> dict[str, list[FileEntry]]:
-    """Return the files of each split."""
+    """Map the name of each split to the data files of the split."""
     if not snapshot.partitioning:
         return {"train": list(snapshot.files)} if snapshot.files else {}
     if snapshot.partition_on != ("split",):
@@ -234,7 +237,7 @@ def _tfds_split(name: str, files: Sequence[FileEntry]) -> dict[str, Any]:
 
 
 def _template(name: str, paths: Sequence[str]) -> tuple[str, list[str]]:
-    """Return the pattern of the names of a split's files, and these names in the order of the pattern."""
+    """Return TensorFlow Datasets' filename template for a split, and the filenames in template order."""
     count = len(paths)
     digits = max(5, len(str(count)))
     index = [f"{number:0{digits}d}" for number in range(count)]
@@ -297,7 +300,7 @@ def _tfds(kind: str, **content: Any) -> dict[str, Any]:
 
 
 def _dtype(item: Field) -> str:
-    """Return the NumPy name of the type of single values."""
+    """Return the NumPy name of the type of a column's single values."""
     type_ = innermost(item.type)
     if types.is_boolean(type_) or types.is_integer(type_):
         return str(type_)
@@ -310,19 +313,19 @@ def _dtype(item: Field) -> str:
 
 
 def metadata_schema(snapshot: Snapshot) -> str:
-    """Return the schema of TensorFlow Metadata, in the text format of protobuf.
+    """Return the TensorFlow Metadata schema of a snapshot, in protobuf's text format.
 
     ``export(path, "tfmd")`` writes the same text to a file.
 
     Parameters
     ----------
     snapshot : Snapshot
-        The snapshot whose columns are described.
+        The snapshot whose columns the schema describes.
 
     Returns
     -------
     str
-        A message ``tensorflow.metadata.v0.Schema``.
+        The text of a ``tensorflow.metadata.v0.Schema`` message.
 
     Raises
     ------
@@ -368,7 +371,7 @@ def _tfmd_feature(snapshot: Snapshot, item: Field) -> str:
 
 
 def _tfmd_domain(item: Field) -> list[str]:
-    """Return the values that the type of a column allows, if they are fewer than those of its feature."""
+    """Return a domain for the column if the column's type allows fewer values than its kind of feature."""
     type_ = innermost(item.type)
     if types.is_boolean(type_):
         return ["bool_domain { }"]
@@ -382,7 +385,7 @@ def _tfmd_domain(item: Field) -> list[str]:
 
 
 def _quoted(text: str) -> str:
-    """Return a string of the text format of protobuf."""
+    """Return the text as a quoted and escaped string of protobuf's text format."""
     signs = (chr(byte) if byte in _PLAIN else f"\\{byte:03o}" for byte in text.encode())
     return f'"{"".join(signs)}"'
 
@@ -399,7 +402,7 @@ def _check_examples(snapshot: Snapshot, reader: str) -> None:
 
 
 def _shape(type_: pa.DataType) -> list[int] | None:
-    """Return the shape of one value of a column; None for lists of any length."""
+    """Return the shape of one value of a column, or None if the column's lists have no fixed length."""
     if isinstance(type_, pa.FixedShapeTensorType):
         return list(type_.shape)
     if types.is_fixed_size_list(type_):
@@ -408,7 +411,7 @@ def _shape(type_: pa.DataType) -> list[int] | None:
 
 
 def _nulls(snapshot: Snapshot, item: Field) -> str | None:
-    """Return what is known of the nulls of a column; None if it has no nulls."""
+    """Describe what is known about the nulls of a column. Return None if the column has no nulls."""
     if types.is_null(item.type):
         return "has only nulls"
     total = 0

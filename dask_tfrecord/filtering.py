@@ -1,4 +1,4 @@
-"""`filter_mask`: apply the filters of `read_tfrecord` to any Arrow table."""
+"""Implement `filter_mask`: apply the filters of `read_tfrecord` to any Arrow table."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -13,24 +13,25 @@ from dask_tfrecord.schema.model import Schema
 
 @public_function
 def filter_mask(table: pa.Table, filters: Sequence[Any] | pc.Expression) -> pa.ChunkedArray:
-    """Return for each row of a table if it passes filters, exactly as `read_tfrecord` decides.
+    """Return a mask of the rows of a table that pass filters, exactly as `read_tfrecord` selects rows.
 
     Parameters
     ----------
     table : pyarrow.Table
-        The rows.
+        The rows to filter.
     filters : list of tuple, list of list of tuple, or pyarrow.compute.Expression
         The filters, as in `read_tfrecord`.
 
     Returns
     -------
     pyarrow.ChunkedArray
-        True or False for each row, without nulls.
+        One element per row of the table: True if the row passes the filters, otherwise False. There are no
+        nulls.
 
     Raises
     ------
     SchemaError
-        If the filters name an unknown column, or a value cannot be compared with its column.
+        If the filters name an unknown column, or compare a column with a value of an unsuitable type.
 
     Examples
     --------

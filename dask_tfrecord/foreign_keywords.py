@@ -1,4 +1,4 @@
-"""What the keywords of other tools are called here, and the error for an unknown keyword."""
+"""Map keywords of other tools to keywords of this library, and make the error for an unknown keyword."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
@@ -11,7 +11,8 @@ import yaml
 
 from dask_tfrecord.errors import KeywordError
 
-# The keywords of the two functions that the errors of other functions name. `public_function` fills them in.
+# The keywords of `read_tfrecord` and `to_tfrecord`, which errors of other functions suggest.
+# `public_function` adds the keywords.
 KEYWORDS: dict[str, Collection[str]] = {"read_tfrecord": (), "to_tfrecord": ()}
 
 _SIMPLE = (str, int, float)
@@ -20,7 +21,7 @@ _LONGEST = 60
 
 @dataclass(frozen=True)
 class ForeignKeyword:
-    """Keywords of other tools with one meaning: a row of foreign-keywords.yaml."""
+    """Hold one row of foreign-keywords.yaml: keywords of other tools that have the same meaning."""
 
     names: str
     tools: str
@@ -31,22 +32,22 @@ class ForeignKeyword:
 
 @cache
 def foreign_keywords() -> tuple[ForeignKeyword, ...]:
-    """Read the table, which only an error needs."""
+    """Read foreign-keywords.yaml. The file is read only when an error needs it."""
     rows = yaml.safe_load(Path(__file__).with_name("foreign-keywords.yaml").read_text())
     return tuple(ForeignKeyword(**row) for row in rows)
 
 
 def unknown_keywords(function: str, known: Collection[str], given: Mapping[str, Any]) -> KeywordError:
-    """Return the error for keywords that a function does not have.
+    """Return the error for a call with keywords that the function does not have.
 
     Parameters
     ----------
     function : str
-        Name of the function.
+        Name of the called function.
     known : collection of str
-        The keywords of the function.
+        The keywords that the function has.
     given : mapping of str to value
-        The unknown keywords and their values.
+        The unknown keywords and the values that were passed for them.
     """
     names = ", ".join(map(repr, given))
     word = "an unexpected keyword argument" if len(given) == 1 else "unexpected keyword arguments"
@@ -63,7 +64,7 @@ def _advice(function: str, known: Collection[str], name: str, value: Any) -> str
     spelling = _spelling(name)
     rows = (row for row in foreign_keywords() if spelling in map(_spelling, row.names.split()))
     row = next(rows, ForeignKeyword("", ""))
-    # A member of an enumeration, such as Ray's SaveMode, has the text as its value.
+    # A member of an enumeration, such as Ray's SaveMode, holds the text in the attribute `value`.
     ours = row.values.get(str(getattr(value, "value", value)).lower(), "")
     if ours and "=" not in ours:
         return ours

@@ -1,4 +1,4 @@
-"""`exists` and `cleanup`: find out if a path holds data, and remove the files of interrupted writes."""
+"""Find out if a path holds data (`exists`), and remove files of interrupted writes (`cleanup`)."""
 
 import logging
 from contextlib import suppress
@@ -32,7 +32,7 @@ def exists(
     Parameters
     ----------
     path : str or path-like
-        Directory or file.
+        Directory or file to look at.
     storage_options : dict, optional
         Options for the filesystem, such as credentials.
     filesystem : fsspec.AbstractFileSystem or pyarrow.fs.FileSystem, optional
@@ -41,8 +41,9 @@ def exists(
     Returns
     -------
     bool
-        True for a dataset, even without rows, for a directory with visible files of any kind, and for a
-        file. False for the files of a write that is not committed, and for a path that does not exist.
+        True if the path is a dataset (even one without rows), a directory with visible files of any kind, or
+        a file. False if the path does not exist, or if the directory holds only the files of a write that is
+        not committed.
 
     See Also
     --------
@@ -70,12 +71,13 @@ def find_dataset(
 ) -> str | None:
     """Return the directory of the dataset that a path belongs to.
 
-    Files of other tools do not belong into this directory: readers of the dataset would refuse them.
+    Do not store files of other tools in the returned directory: reads of the dataset would refuse these
+    files.
 
     Parameters
     ----------
     path : str or path-like
-        Directory or file, which need not exist.
+        Directory or file. The path need not exist.
     storage_options : dict, optional
         Options for the filesystem, such as credentials.
     filesystem : fsspec.AbstractFileSystem or pyarrow.fs.FileSystem, optional
@@ -84,8 +86,8 @@ def find_dataset(
     Returns
     -------
     str or None
-        The path itself or a directory above it that has a snapshot. None if there is no such directory, and
-        for hidden directories of a dataset.
+        The path itself, or the directory above the path that has a snapshot. None if neither has a snapshot,
+        or if the path is in a hidden directory of a dataset.
 
     Examples
     --------
@@ -114,20 +116,21 @@ def cleanup(
 ) -> list[str]:
     """Remove the files of interrupted writes, for example after the client was killed.
 
-    Removed are staged files and data files that this library wrote and that no snapshot lists, and the files
-    that a committed overwrite was about to remove. Files that a snapshot lists and files of other tools are
-    kept. Stored offsets of records without their snapshot are removed. On S3, incomplete multipart uploads
-    are aborted too.
+    `cleanup` removes staged files and data files that this library wrote and that no snapshot lists. It also
+    removes files that a committed overwrite should have removed, and stored record offsets whose snapshot no
+    longer exists. Files that a snapshot lists and files of other tools are kept. On S3, incomplete multipart
+    uploads are also aborted.
 
     Parameters
     ----------
     path : str or path-like
         Directory of the dataset.
     older_than : str or timedelta, default "1 day"
-        Age of the newest file of a write. Writes with newer files are kept, because they may still be
-        running. If writes may be running, keep this longer than the slowest task.
+        Minimum age of the newest file of a write. The files of a write with a newer file are kept, because
+        the write may still be running. If writes may be running, pass a duration that is longer than the
+        slowest task.
     dry_run : bool, default False
-        Remove nothing, and return what would be removed.
+        If True, remove nothing, and return the files that would be removed.
     storage_options : dict, optional
         Options for the filesystem, such as credentials.
     filesystem : fsspec.AbstractFileSystem or pyarrow.fs.FileSystem, optional
@@ -136,13 +139,13 @@ def cleanup(
     Returns
     -------
     list of str
-        Removed files, as paths relative to the directory. The files that a committed overwrite left behind
-        are not listed. Empty for a directory that does not exist.
+        Removed files, as paths relative to ``path``. Files that a committed overwrite should have removed are
+        not listed. The list is empty if the directory does not exist.
 
     Raises
     ------
     DestinationError
-        If ``path`` is a file, or lies inside another dataset.
+        If ``path`` is a file, or if ``path`` lies inside another dataset.
 
     See Also
     --------
@@ -150,7 +153,7 @@ def cleanup(
 
     Examples
     --------
-    Nothing is left to remove after a write that finished:
+    After a write that finished, `cleanup` finds no file to remove:
 
     >>> import dask_tfrecord
     >>> from dask import dataframe as dd

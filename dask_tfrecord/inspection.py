@@ -1,4 +1,4 @@
-"""`index` and `verify`: read all files once, to store what they contain or to report what is damaged."""
+"""Read all files once, to store a snapshot of their content (`index`) or to report damage (`verify`)."""
 
 import logging
 import os
@@ -85,32 +85,35 @@ def index(
 ) -> Snapshot:
     """Read all files of a directory that another tool wrote, and store a snapshot of their content.
 
-    The directory then is a dataset, as if `to_tfrecord` had written it. `read_tfrecord` opens it without
-    reading any file, knows its length, skips files that no filter can match, and splits large uncompressed
-    files without searching for records. `take` finds rows by number. The data files are not changed.
+    The directory then is a dataset, as if `to_tfrecord` had written the files. `read_tfrecord` opens the
+    dataset without reading any data file, knows the number of rows, skips files that no filter can match, and
+    splits large uncompressed files without searching for records. `take` finds rows by number. The data files
+    are not changed.
 
-    Call `index` again, with the same arguments, after files were added, removed or rewritten. It reads all
-    files again. Also call it after a dataset of `to_tfrecord` was copied without the modification times of
-    its files: it compares the checksums of the files, keeps columns and types, and stores a snapshot that
-    recognizes the copied files.
+    Call `index` again, with the same arguments, after files were added, removed or rewritten. The second call
+    reads all files again. Also call `index` after a dataset that `to_tfrecord` wrote was copied without the
+    modification times of the files. `index` then compares the checksums of the files, keeps the columns and
+    types, and stores a snapshot that recognizes the copied files.
 
     Parameters
     ----------
     path : str or path-like
-        Directory of the files.
+        Directory that contains the files.
     schema : mapping of str to pyarrow.DataType or None, pyarrow.Schema, Schema or Snapshot, optional
-        Types of the columns, as in `read_tfrecord`. Types that are not given are inferred from all records.
+        Types of the columns, as in `read_tfrecord`. Types that ``schema`` does not give are inferred from all
+        records.
     hive : bool or mapping of str to pyarrow.DataType, default True
         Create partition columns from directories named ``key=value``, as in `read_tfrecord`.
     record_type : {"infer", "example", "sequence_example", "bytes"}, default "infer"
-        Message in each record.
+        Type of the message in each record.
     split : "all", optional
-        Store the split of each file as the partition column ``split``, for a directory of TensorFlow Datasets
-        or TFX with several splits, which raises otherwise.
+        Pass "all" for a directory of TensorFlow Datasets or TFX with several splits. The split of each file
+        is stored as the partition column ``split``. Without "all", such a directory raises.
     missing : {"raise", "drop"}, default "raise"
-        Action for files of `to_tfrecord` that the newest snapshot lists and that do not exist. "drop" stores
-        a snapshot without these files and their rows, for example after a partition directory was removed
-        on purpose. Until then, reads and appends raise. A file that still exists is not read for this.
+        Action if files that the newest snapshot lists, and that `to_tfrecord` wrote, do not exist. "raise"
+        raises. "drop" stores a snapshot without the missing files and their rows, for example after a
+        partition directory was removed on purpose. Until the missing files are dropped, reads and appends
+        raise. "drop" does not read the files that still exist.
     storage_options : dict, optional
         Options for the filesystem, such as credentials.
     filesystem : fsspec.AbstractFileSystem or pyarrow.fs.FileSystem, optional
@@ -119,30 +122,30 @@ def index(
     Returns
     -------
     Snapshot
-        The stored snapshot.
+        The snapshot that was stored.
 
     Raises
     ------
     FileNotFoundError
-        If there are no files to read.
+        If the directory contains no files to read.
     DestinationError
-        If the directory already has a snapshot that is up to date, lies inside another dataset or contains
-        one, or if the path is not a directory.
+        If the path is not a directory, if the directory already has a snapshot that is up to date, or if the
+        directory lies inside another dataset or contains another dataset.
     FileChangedError
         If the content of a file that `to_tfrecord` wrote has changed.
     CorruptRecordError
-        If a record is damaged, or if a file of `to_tfrecord` is missing. `verify` reports all damage.
+        If a record is damaged, or if a file that `to_tfrecord` wrote is missing. `verify` reports all damage.
     SchemaError
-        If a value does not fit its column. `verify` reports all differences.
+        If a value does not fit its column. `verify` reports all values that do not fit.
 
     See Also
     --------
-    verify : Report damage and differences of all files.
+    verify : Report damaged files, and files that differ from the snapshot or the columns.
     take : Load rows by their numbers.
 
     Examples
     --------
-    Files without a snapshot, as other tools write them:
+    Index a directory that another tool wrote, which has no snapshot:
 
     >>> import shutil
     >>> import dask_tfrecord
@@ -197,7 +200,7 @@ def index(
 
 
 def _described(path: str | os.PathLike[str], store: Store, request: ReadRequest) -> Snapshot:
-    """Return a snapshot of the files that another tool wrote."""
+    """Return a snapshot of a directory of files that another tool wrote."""
     if not store.fs.isdir(store.root):
         raise nothing_at(store, "no such directory")
     refuse_datasets_below(store, "whose files the snapshot would list, too")
@@ -207,13 +210,13 @@ def _described(path: str | os.PathLike[str], store: Store, request: ReadRequest)
     except TFRecordError as error:
         if not any(one.keyword == SPLIT for one in error.remedies):
             raise
-        # A snapshot describes all files.
+        # A snapshot describes all files, so only the remedy that reads all splits is suggested.
         every = [one for one in error.remedies if one.value == ALL]
         raise error.replaced(advice=None, remedies=every) from None
 
 
 def _create(store: Store, snapshot: Snapshot) -> Snapshot:
-    """Store a snapshot exclusively; raise if its number is already taken."""
+    """Store a snapshot; raise if a snapshot with this number already exists."""
     root = store.public(store.root)
     snapshot = replace(snapshot, mode="index", created=datetime.now(UTC).replace(microsecond=0))
     try:
@@ -222,7 +225,7 @@ def _create(store: Store, snapshot: Snapshot) -> Snapshot:
         )
     except Exception as error:
         stored = find_snapshot(store)
-        if stored is not None and stored.run == snapshot.run:  # the store did it, but its answer was lost
+        if stored is not None and stored.run == snapshot.run:  # stored, but the store's answer was lost
             return snapshot
         if not isinstance(error, FileExistsError):
             raise
@@ -232,7 +235,7 @@ def _create(store: Store, snapshot: Snapshot) -> Snapshot:
 
 
 def _is_outdated(store: Store, snapshot: Snapshot) -> bool:
-    """Return True if the listing shows other files than the snapshot describes."""
+    """Return True if the files in the directory are not the files that the snapshot describes."""
     try:
         files, others = listed_and_others(store, snapshot)
     except CorruptRecordError:  # a file is missing or has another size
@@ -241,7 +244,7 @@ def _is_outdated(store: Store, snapshot: Snapshot) -> bool:
 
 
 def _renewed(store: Store, before: Snapshot, missing: Missing) -> Snapshot:
-    """Return the next snapshot of a dataset that `to_tfrecord` wrote, after a copy or new files."""
+    """Return a new snapshot of a `to_tfrecord` dataset that was copied, or that lost or got files."""
     kept = without_missing_files(store, before) if missing == "drop" else before
     files = snapshot_files(store, kept)
     if kept is before and _all_proven(files, before):
@@ -275,16 +278,17 @@ def verify(
     storage_options: dict[str, Any] | None = None,
     filesystem: Filesystem = None,
 ) -> pd.DataFrame:
-    """Read all files completely, in parallel and in bounded memory, and report damage and differences.
+    """Read all files completely, and report damaged files and files that differ from the snapshot.
 
-    Damage is reported in the result and does not raise.
+    Files are read in parallel and in bounded memory. The returned frame reports the damage; damage does not
+    raise.
 
     Parameters
     ----------
     path : str, path-like or list of these
         Directory, glob, file, or list of these, as in `read_tfrecord`.
     record_type : {"infer", "example", "sequence_example", "bytes"}, default "infer"
-        Message in each record. "bytes" accepts any payload and verifies only checksums.
+        Type of the message in each record. "bytes" accepts any payload and verifies only checksums.
     storage_options : dict, optional
         Options for the filesystem, such as credentials.
     filesystem : fsspec.AbstractFileSystem or pyarrow.fs.FileSystem, optional
@@ -293,20 +297,20 @@ def verify(
     Returns
     -------
     pandas.DataFrame
-        A row for each file, with Arrow-backed columns:
+        A frame with one row for each file, and with these Arrow-backed columns:
 
         - path : path of the file
-        - bytes : stored bytes
+        - bytes : stored size of the file, in bytes
         - records : number of intact records
         - damaged : number of damaged records; a byte range without recognizable records counts as one
-        - damaged_bytes : damaged bytes of the decompressed content
+        - damaged_bytes : number of damaged bytes in the decompressed content
         - offset : byte offset of the first damage in the decompressed content; null without damage
         - reason : description of the first damage; null without damage
         - drift : differences between the features and the columns; empty without differences. The columns
           come from the snapshot, or `read_tfrecord` infers them from a sample. If `read_tfrecord`
           reads messages as bytes, this column gives the reason
-        - agrees : False if the file differs from the snapshot; null without a snapshot
-        - differs : description of that difference; null without a snapshot
+        - agrees : False if the file differs from the snapshot; null if there is no snapshot
+        - differs : how the file differs from the snapshot; null if there is no snapshot
 
     Raises
     ------
@@ -320,7 +324,7 @@ def verify(
 
     Examples
     --------
-    Damage the first of two files, and find it:
+    Damage the first of two files, and let `verify` find the damaged file:
 
     >>> import pathlib
     >>> import dask_tfrecord

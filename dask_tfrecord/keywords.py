@@ -1,4 +1,4 @@
-"""Types of the keywords of reads and writes, for the functions and overloads that share them."""
+"""Define the types of the keywords of reads and writes, which several functions and overloads share."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, SupportsIndex, TypeAlias, TypedDict
@@ -15,7 +15,7 @@ from dask_tfrecord.files.storage.filesystem import Filesystem
 from dask_tfrecord.files.storage.listing import PathLike
 from dask_tfrecord.schema.model import Lossy
 
-# Includes the spellings of TensorFlow.
+# All accepted names of codecs, including TensorFlow's spellings.
 AnyCompression: TypeAlias = Compression | Literal["", "GZIP", "ZLIB"]
 AnySchema: TypeAlias = GivenSchema | Literal["infer"]
 AnyRecordType: TypeAlias = RecordType | Literal["infer"]
@@ -23,7 +23,7 @@ DtypeBackend = Literal["pyarrow", "numpy"]
 
 
 class DetectedReadKeywords(TypedDict, total=False):
-    """Keywords that say which rows of a path are read, for a read that detects the codec."""
+    """Type the keywords that say which rows of a path are read, for functions that detect the codec."""
 
     schema: AnySchema | None
     hive: GivenHive
@@ -44,13 +44,13 @@ class DetectedReadKeywords(TypedDict, total=False):
 
 
 class ReadKeywords(DetectedReadKeywords, total=False):
-    """Keywords that say which rows of a path are read. All functions that read a path share them."""
+    """Type the keywords that say which rows of a path are read. All functions that read a path share them."""
 
     compression: AnyCompression | Literal["infer"] | None
 
 
 class CollectionKeywords(ReadKeywords, total=False):
-    """Keywords of `read_tfrecord` except ``columns``, which determines the return type."""
+    """Type the keywords of `read_tfrecord` except ``columns``, which determines the return type."""
 
     blocksize: SupportsIndex | str | None
     partition_by: str | Sequence[str] | None
@@ -63,7 +63,7 @@ class CollectionKeywords(ReadKeywords, total=False):
 
 
 class WriteKeywords(TypedDict, total=False):
-    """Keywords of `to_tfrecord` except ``compute``, which determines the return type."""
+    """Type the keywords of `to_tfrecord` except ``compute``, which determines the return type."""
 
     compression: AnyCompression | Literal["default"] | None
     compression_level: int | None

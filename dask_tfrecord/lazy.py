@@ -1,4 +1,4 @@
-"""Attributes that are computed once."""
+"""Provide `cached_property`, for attributes that are computed once."""
 
 import functools
 from collections.abc import Callable
@@ -9,10 +9,10 @@ Value = TypeVar("Value")
 
 
 class cached_property(functools.cached_property[Value]):  # noqa: N801  # the name of the class it stands for
-    """`functools.cached_property` without the lock that it has until Python 3.11.
+    """Cache a computed attribute, like `functools.cached_property` but without its lock in Python 3.11.
 
-    All instances share that lock. A process that is forked while another thread computes a value would wait
-    for it forever.
+    In Python 3.11, all instances share that lock. If a process is forked while another thread computes a
+    value, the forked process would wait for the lock forever.
     """
 
     def __init__(self, function: Callable[[Any], Value]) -> None:

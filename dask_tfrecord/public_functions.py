@@ -1,4 +1,4 @@
-"""The decorator of the public functions: their signatures, and what their errors show."""
+"""Define the decorator of the public functions, which sets their signatures and adapts their errors."""
 
 from collections.abc import Callable
 from functools import wraps
@@ -12,16 +12,17 @@ from dask_tfrecord.foreign_keywords import KEYWORDS, unknown_keywords
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
 
-# The keywords of a read, with their defaults. `read_request` adds them.
+# The keywords that all reads share, with their defaults. The module `read_request` adds the keywords.
 READ_PARAMETERS: dict[str, Parameter] = {}
 
 
 def public_function(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
-    """Decorate a public function or constructor.
+    """Decorate a public function or constructor: set its signature, and adapt the errors that it raises.
 
     The signature shows the keywords of ``**read: Unpack[ReadKeywords]``. An unknown keyword raises
-    KeywordError, which names the right keyword. Other errors show the remedies that the function accepts, and
-    no secrets of the arguments. Errors of the tasks of a Dask collection are those of its maker: they pass.
+    KeywordError, which suggests the right keyword. Other errors show the remedies that the function accepts,
+    and hide secrets of the arguments. Errors that the tasks of a Dask collection raise keep the remedies of
+    the function that made the collection.
     """
     shown = _expanded(signature(function))
     known = [name for name in shown.parameters if name != "self"]
@@ -44,7 +45,7 @@ def public_function(function: Callable[Parameters, Result]) -> Callable[Paramete
 
 
 def _expanded(given: Signature) -> Signature:
-    """Replace ``**read: Unpack[...]`` by the keywords of the typed dict, with the defaults of a read."""
+    """Replace ``**read: Unpack[...]`` in a signature by the keywords of the typed dict, with defaults."""
     found: list[Parameter] = []
     for parameter in given.parameters.values():
         if parameter.kind is Parameter.VAR_KEYWORD:

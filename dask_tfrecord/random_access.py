@@ -1,4 +1,4 @@
-"""Rows by their numbers: `take`, and the numbering and reading that `RecordTable` shares with it."""
+"""Load rows by number: `take`, and `NumberedRows`, which `take` and `RecordTable` share."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -31,10 +31,11 @@ Numbers: TypeAlias = npt.NDArray[np.int64]
 
 Result = TypeVar("Result")
 
-# Least stored bytes of a block, which is read for one row. A compressed block of `to_tfrecord` has more.
+# Minimum stored bytes of a block, the unit that is read for one row. A compressed block that `to_tfrecord`
+# wrote is larger.
 BLOCK_BYTES = 1 << 18
 
-# Blocks that one task reads. Up to this number, all blocks are read without a task.
+# Number of blocks that one task reads. If no more blocks are needed, they are read without a task.
 _BLOCKS_PER_TASK = 16
 
 
@@ -56,41 +57,41 @@ def take(
     columns: str | Sequence[str] | None = None,
     **read: Unpack[ReadKeywords],
 ) -> pd.DataFrame | pd.Series:
-    """Load rows of a dataset by their numbers.
+    """Load rows of a dataset by their row numbers.
 
-    Only the blocks that hold these rows, of about 1 MiB each, are read from uncompressed files and from
-    compressed files that `to_tfrecord` wrote. Other compressed files are read completely. Many blocks are
-    read in parallel.
+    From uncompressed files and from compressed files that `to_tfrecord` wrote, only the blocks that hold
+    these rows are read. A block holds about 1 MiB. Other compressed files are read completely. If many blocks
+    are needed, they are read in parallel.
 
     Parameters
     ----------
     path : str or path-like
         Directory of a dataset with a snapshot, which `to_tfrecord` or `index` stored.
     indices : sequence of int or bool
-        Row numbers, counted from 0 over the rows in the order of `read_tfrecord`. Any order and repeated
-        numbers are allowed. As in NumPy, negative numbers count from the end, and a boolean mask with an
-        element for each row selects rows.
+        Row numbers, counted from 0 in the row order of `read_tfrecord`. The numbers may be in any order and
+        may be repeated. As in NumPy, negative numbers count from the end, and a boolean mask with an element
+        for each row selects rows.
     columns : str or list of str, optional
         Columns to load, in this order. A single name that is not in a list returns a Series. By default all
         columns are loaded. An unknown or repeated name raises.
     **read
-        Keywords that say which rows there are, as in `read_tfrecord`: ``schema``, ``filters``, ``version``
-        and others. Only rows that pass ``filters`` have numbers, and the columns of the filter are read from
-        all files that may have such rows. If ``on_corrupt`` skips damage, all files are read, and only
-        undamaged records have numbers.
+        Keywords of `read_tfrecord` that say which rows are numbered: ``schema``, ``filters``, ``version`` and
+        others. Only rows that pass ``filters`` have numbers; to number the rows, the columns of the filter
+        are read from all files that may have rows that pass. If ``on_corrupt`` skips damage, all files are
+        read, and only undamaged records have numbers.
 
     Returns
     -------
     pandas.DataFrame or pandas.Series
-        A row for each index, in the order of ``indices``, with a new range index and the dtypes of
-        `read_tfrecord`.
+        One row for each element of ``indices``, in the same order, with a new range index and the dtypes that
+        `read_tfrecord` gives.
 
     Raises
     ------
     FileNotFoundError
         If the directory has no snapshot.
     IndexError
-        If a row number is out of bounds, or ``indices`` are not integers or a mask.
+        If a row number is out of bounds, or if ``indices`` contains neither integers nor a boolean mask.
     FileChangedError
         If a file is not the file that the snapshot describes.
 
@@ -125,26 +126,26 @@ def take(
 
 
 class NumberedRows:
-    """The rows of a read, numbered from 0 in the order of `read_tfrecord`.
+    """Number the rows of a read from 0, in the order of `read_tfrecord`, and read rows by number.
 
-    A row has two numbers: among all rows of the result, and among the records of the files. They differ if
-    filters leave out records.
+    A row has two numbers: its row number in the result of the read, and the number of its record in the
+    files. The two numbers differ if filters exclude records.
 
     Parameters
     ----------
     plan : ReadPlan
-        The read.
+        The plan of the read.
     schema : Schema
         The columns that are read.
 
     Attributes
     ----------
     plan : ReadPlan
-        The read of all records that have numbers, with one split in each partition.
+        The plan for reading all records that have numbers, with one split in each partition.
     schema : Schema
         The columns that are read.
     starts : numpy.ndarray
-        The number of the first record of each partition, and the number of all records.
+        The number of the first record of each partition, followed by the total number of records.
     """
 
     def __init__(self, plan: ReadPlan, schema: Schema) -> None:
@@ -163,19 +164,19 @@ class NumberedRows:
         self._root = plan.store.public(plan.store.root)
         self.starts: Numbers = np.cumsum([0, *counts])
         self._passing: Numbers | None = None
-        if not all(mask.all() for mask in masks):  # only with filters, so there are masks of all partitions
+        if not all(mask.all() for mask in masks):  # only with filters: all partitions have masks
             self._passing = np.flatnonzero(np.concatenate(masks))
 
     def __len__(self) -> int:
         return int(self.starts[-1]) if self._passing is None else len(self._passing)
 
     def record(self, number: int) -> int:
-        """Return the number of the record of one row.
+        """Convert a row number to the number of the row's record.
 
         Raises
         ------
         IndexError
-            If there is no such row.
+            If no row has this number.
         """
         count = len(self)
         if not -count <= number < count:
@@ -183,12 +184,12 @@ class NumberedRows:
         return number % count if self._passing is None else int(self._passing[number])
 
     def numbers(self, indices: Any) -> Numbers:
-        """Return the numbers of the records of the rows that row numbers or a mask select.
+        """Convert row numbers or a boolean mask to the numbers of the records of the selected rows.
 
         Raises
         ------
         IndexError
-            If there is no such row, or the indices are neither integers nor a mask.
+            If a row number is out of bounds, or if the indices are neither integers nor a boolean mask.
         """
         count = len(self)
         array = np.atleast_1d(np.asarray(indices))
@@ -217,7 +218,7 @@ class NumberedRows:
         return IndexError(f"{self._root}: {problem}")
 
     def read(self, records: Numbers) -> pa.Table:
-        """Read records by their numbers, in the order of the numbers."""
+        """Read records by their numbers. Return one row for each number, in the order of the numbers."""
         rows, order = np.unique(records, return_inverse=True)
         partition = self.plan.partitioner(self.schema)
         parts = [
@@ -227,10 +228,10 @@ class NumberedRows:
         empty = pa.Table.from_batches([self.schema.no_rows()])
         table = pa.concat_tables([empty, *_in_tasks(_selected_rows, parts)])
         in_order = np.array_equal(order, np.arange(table.num_rows))
-        return table if in_order else table.take(pa.array(order))  # rows in order may be of any size
+        return table if in_order else table.take(pa.array(order))  # `take` cannot copy rows of any size
 
     def by_partition(self, records: Numbers) -> Iterator[tuple[int, Numbers]]:
-        """Group ascending numbers of records by their partitions."""
+        """Group ascending record numbers by the partition that holds the records."""
         partitions = np.searchsorted(self.starts, records, side="right") - 1
         cuts = np.flatnonzero(np.diff(partitions)) + 1
         groups = np.split(records, cuts) if len(records) else []
@@ -239,7 +240,7 @@ class NumberedRows:
 
 
 def _one_split_each(plan: ReadPlan) -> ReadPlan:
-    """Return the same read, with one split in each partition. Without files, a partition stays empty."""
+    """Return a plan of the same rows with one split in each partition. A plan without splits is unchanged."""
     rows, counts = plan.partitions.rows, plan.partitions.counts
     if not len(rows):
         return plan
@@ -252,7 +253,7 @@ def _one_split_each(plan: ReadPlan) -> ReadPlan:
 
 
 def _in_tasks(function: Callable[[Any], Result], parts: Sequence[Any]) -> list[Result]:
-    """Call a function with each part, in tasks if there are many parts."""
+    """Call a function with each part. If there are many parts, call the function in Dask tasks."""
     if len(parts) <= _BLOCKS_PER_TASK:
         return _call_each(function, parts)
     tasks = [parts[start : start + _BLOCKS_PER_TASK] for start in range(0, len(parts), _BLOCKS_PER_TASK)]
@@ -265,9 +266,10 @@ def _call_each(function: Callable[[Any], Result], parts: Sequence[Any]) -> list[
 
 
 def _passing(partition: Partition) -> npt.NDArray[np.bool_]:
-    """Read what the filters need, and return for each record True if it passes.
+    """Read the columns that the filters need, and return a mask of the records that pass the filters.
 
-    Where damage is skipped, only rows that pass have numbers: other columns could lose other records.
+    If damage is skipped, the partition is read with all requested columns and all rows of the result count as
+    passing, because reading other columns could lose other records.
     """
     predicate = partition.filters
     if predicate is None or partition.options.damage.skips:
@@ -278,7 +280,7 @@ def _passing(partition: Partition) -> npt.NDArray[np.bool_]:
 
 
 def _selected_rows(part: tuple[Partition, Numbers, int]) -> pa.Table:
-    """Select ascending rows with a mask: Arrow's `take` would join chunks, which may be too large."""
+    """Select ascending rows of a partition with a mask. Arrow's `take` could join too large chunks."""
     partition, rows, count = part
     table = partition.read()
     if table.num_rows != count:

@@ -1,7 +1,7 @@
-"""The keywords that say which rows are read -> a validated `ReadRequest`.
+"""Validate the keywords that say which rows are read, and return a `ReadRequest`.
 
-`read_tfrecord` and `inspect` share them. The keywords that say which collection `read_tfrecord` makes of the
-rows are in `reader`.
+`read_tfrecord`, `inspect` and other functions that read a path share these keywords. The module `reader`
+handles the keywords that only describe the Dask collection of `read_tfrecord`, such as the index.
 """
 
 from collections.abc import Mapping, Sequence
@@ -60,12 +60,12 @@ def read_request(
     storage_options: dict[str, Any] | None = None,
     filesystem: Filesystem = None,
 ) -> ReadRequest:
-    """Validate the keywords, which are described at `read_tfrecord`.
+    """Validate the keywords of a read, which the docstring of `read_tfrecord` describes.
 
     Raises
     ------
     TFRecordError
-        If a keyword has a value of a wrong kind, or if two keywords contradict each other.
+        If the value of a keyword is not valid, or if two keywords contradict each other.
     """
     arguments.choice("record_type", record_type, ("infer", *get_args(RecordType)))
     arguments.choice("infer", infer, get_args(Infer))
@@ -105,7 +105,7 @@ READ_PARAMETERS.update(signature(read_request).parameters)
 
 
 def open_request(path: Any, request: ReadRequest) -> ReadPlan:
-    """Find the files and the columns of a path, and add the columns that name file and offset."""
+    """Find the files and the columns of a path, and add the requested file path and offset columns."""
     found = open_dataset(arguments.paths(path), request, compute_each=compute_each).with_origin_columns()
     quarantine = request.options.damage.quarantine
     if quarantine is not None:
@@ -117,14 +117,14 @@ def open_request(path: Any, request: ReadRequest) -> ReadPlan:
 def open_columns(
     path: Any, columns: str | Sequence[str] | None, blocksize: int | None, read: ReadKeywords
 ) -> tuple[ReadPlan, Schema]:
-    """Open a path, and return the read and the columns that the caller names, in their order.
+    """Open a path, and return the plan of the read and the columns that the caller names, in that order.
 
     Parameters
     ----------
     path, columns, read
         As in `read_tfrecord`.
     blocksize : int, optional
-        Stored bytes of a partition; None makes a partition of each file.
+        Target size of a partition, in stored bytes. If None, each file is one partition.
     """
     plan = open_request(path, read_request(columns, blocksize=blocksize, **read))
     if columns is None:
@@ -133,7 +133,7 @@ def open_columns(
 
 
 def existing_names(schema: Schema, keyword: str, value: Any) -> list[str]:
-    """Return the columns that a keyword names. An unknown or repeated name raises."""
+    """Return the column names that a caller passed for a keyword. An unknown or repeated name raises."""
     names = arguments.names(keyword, value)
     try:
         schema.select(names)
@@ -179,7 +179,7 @@ def _key_columns(partition_by: Any, calculate_divisions: bool) -> tuple[str, ...
 
 
 def _requested_columns(columns: Any, index: Any) -> list[str] | None:
-    """Return the columns and index levels that the caller names; None if all columns are read."""
+    """Return the names of the requested columns and index levels, or None if all columns are read."""
     if columns is None:
         return None
     levels = [] if index is None or index is False else arguments.names("index", index)

@@ -1,4 +1,4 @@
-"""`read_tfrecord`: validate the arguments, open the dataset, choose the dtypes, build the collection."""
+"""Implement `read_tfrecord`: validate arguments, open the dataset, choose dtypes, build the collection."""
 
 import logging
 from collections.abc import Mapping, Sequence
@@ -84,31 +84,31 @@ def read_tfrecord(
         A directory with all its subdirectories, a glob (``*``, ``?``, ``[ab]``, ``**``, ``{a,b}``), a file,
         or a list of these. Prepend a protocol such as ``s3://`` for remote data.
 
-        A directory that `to_tfrecord` wrote has a snapshot, which gives the columns and types if the
-        directory is passed alone, not in a list. Columns and types of all other files are inferred.
+        A directory that `to_tfrecord` wrote has a snapshot. If such a directory is passed alone, not in a
+        list, the snapshot gives the columns and types. Columns and types of all other files are inferred.
 
-        Files of other tools are ordered by their paths, also in a snapshot that `index` made. A list keeps
-        its own order. In a dataset of `to_tfrecord`, rows are ordered by the write that they come from, and
-        then as that write ordered them. With partition columns, the rows of a directory follow each other,
-        and the directories are ordered by their first rows, or with ``colocate=True`` in an order of their
-        own. With ``use_snapshot=False``, paths decide.
+        Files of other tools are ordered by their paths, also in a snapshot that `index` made. A list of paths
+        keeps its order. In a dataset that `to_tfrecord` wrote, rows are ordered by write, and within a write
+        as that write ordered the rows. With partition columns, the rows of a directory follow each other, and
+        the directories are ordered by their first rows, or by hashes of the values if they were written with
+        ``colocate=True``. With ``use_snapshot=False``, files are ordered by their paths.
 
         Names that start with ``.`` or ``_`` are hidden, as in Spark. Globs and lists of directories skip the
         files of writes that are not committed. A file that is named explicitly is always read.
 
-        Links are followed. A directory behind several links is read once, unless the name of a link gives
-        another partition value. A link to a parent directory is not followed. A link to a file is a file.
-        Pipes, sockets and devices are skipped, and raise if they are named explicitly.
+        Symbolic links are followed, except links to a parent directory. A directory to which several links
+        lead is read once, unless the name of a link gives another partition value. A link to a file is read
+        as a file. Pipes, sockets and devices are skipped, and raise if they are named explicitly.
     columns : str or list of str, optional
         Columns to load, in this order. A single name that is not in a list returns a Series. By default
         all columns are loaded. An unknown or repeated name raises.
     schema : mapping of str to pyarrow.DataType or None, pyarrow.Schema, Schema or Snapshot, optional
-        Types of the columns.
+        Types of some or all columns.
 
-        A mapping gives the types of some columns, in place of the inferred or stored types. None drops the
-        column. A schema gives all columns: nothing is inferred, and no other feature is read. To use the
-        schema of another dataset, pass ``Snapshot.open("train")``. Strings such as ``"int64"`` and types
-        of NumPy, pandas and Python stand for the Arrow type.
+        A mapping gives the types of some columns, in place of the inferred or stored types. A type of None
+        drops the column. A schema gives all columns: no type is inferred, and no other feature is read. To
+        use the schema of another dataset, pass ``Snapshot.open("train")``. Strings such as ``"int64"`` and
+        types of NumPy, pandas and Python stand for the Arrow type.
 
         A column found in no record is all null. It raises if a snapshot or ``infer="all"`` proves that no
         record has it. A timestamp, time or duration type raises if its unit differs from the unit in the
@@ -116,118 +116,129 @@ def read_tfrecord(
     hive : bool or mapping of str to pyarrow.DataType, default True
         Create partition columns from directories named ``key=value``.
 
-        Without a snapshot, a directory uses the levels below ``path``; globs, files and lists use all
-        levels of the path. A key whose values are all integers in canonical form (``7``, not ``07``) becomes
-        int64, any other key string. A mapping gives the types, and its keys replace features of the same
-        names. The value ``__HIVE_DEFAULT_PARTITION__`` is null, and so is a key that the path of a file
-        lacks. False ignores the directory names.
+        If ``path`` is a directory without a snapshot, only directory names below ``path`` are used; for
+        globs, files and lists, all directory names of the path are used. A key whose values are all integers
+        in canonical form (``7``, not ``07``) becomes an int64 column. Any other key becomes a string column.
+        A mapping gives the types, and its keys replace features of the same names. The value
+        ``__HIVE_DEFAULT_PARTITION__`` is read as null. A key that the path of a file lacks is null in the
+        rows of that file. If False, directory names are ignored.
     use_snapshot : bool, default True
-        Read a directory that has a snapshot through the snapshot. If False, all files in the directory are
-        read as if another tool had written them.
+        If True and the directory has a snapshot, read the files that the snapshot lists. If False, read all
+        files in the directory as if another tool had written them.
     infer : {"sample", "all"}, default "sample"
-        Records from which columns and types are inferred. "sample" takes some records of the first file,
-        the last file and a few files between; if these show no column, or a column without a value, up to
-        64 MiB more is read. "all" takes every record, which reads all files once more.
+        Records from which columns and types are inferred. "sample" uses some records of the first file, the
+        last file and a few files between. If these records show no column, or a column without a value, up to
+        64 MiB more is read. "all" uses every record, so all files are read once more.
     filters : list of tuple, list of list of tuple, or pyarrow.compute.Expression, optional
-        Rows to load. A list of conditions ``(column, operator, value)`` selects the rows that meet all of
-        them; a list of such lists selects the rows that meet at least one list. The operators are ``=``,
-        ``==``, ``!=``, ``<``, ``<=``, ``>``, ``>=``, ``in``, ``not in``, and ``is`` and ``is not`` for None.
-        A null meets only conditions with ``is`` and ``not in``. Values of floating-point columns are
-        compared as the 32-bit floats that are stored.
+        Conditions that select the rows to load. A list of conditions ``(column, operator, value)`` selects
+        the rows that meet all of them; a list of such lists selects the rows that meet at least one list. The
+        operators are ``=``, ``==``, ``!=``, ``<``, ``<=``, ``>``, ``>=``, ``in``, ``not in``, and ``is`` and
+        ``is not`` for None. A null meets only conditions with the operators ``is`` and ``not in``. Values of
+        floating-point columns are compared as 32-bit floats, because TFRecord stores 32-bit floats.
 
-        A file is not opened if its partition values or the statistics of the snapshot prove that it has no
-        such row. A pyarrow expression, such as ``pc.field("year") > 2020``, filters rows but skips no file.
+        A file is not opened if its partition values or the statistics of the snapshot prove that no row of
+        the file passes the filters. A pyarrow expression, such as ``pc.field("year") > 2020``, filters rows
+        but skips no file.
     split : str or list of str, optional
         Split to load, such as ``"train"``, a list of splits, or ``"all"``. A list and "all" add a partition
-        column ``split`` if there is none, on which filters leave out files. A single name adds no column, and
-        removes the column of the directories ``split=train``.
+        column ``split`` if there is no such column; filters on ``split`` skip files. A single name adds no
+        column, and drops the column ``split`` that directories such as ``split=train`` would give.
 
-        The splits are those that TensorFlow Datasets describes in ``dataset_info.json``, those in the names
-        of its files, the directories ``Split-train`` of TFX, and the directories ``split=train``. Without
-        ``split``, several splits that no partition column tells apart raise. So do several versions or
-        configurations of a dataset below one path. A file that ``dataset_info.json`` lists and that does not
-        exist raises, unless the path is a glob or a list.
+        Splits are found in the ``dataset_info.json`` and the file names of TensorFlow Datasets, in TFX
+        directories such as ``Split-train``, and in directories such as ``split=train``. Without ``split``,
+        the read raises if it finds several splits that no partition column tells apart. The read also raises
+        if the path contains several versions or configurations of a dataset. A file that
+        ``dataset_info.json`` lists and that does not exist raises, unless the path is a glob or a list.
     version : int, optional
-        Version of the dataset, as in ``Snapshot.open(path, version)``. By default the newest one.
-        `Snapshot.history` lists the versions. ``append`` keeps the versions before it; ``overwrite``
-        removes them, and with "partitions" too if it replaces a file. `cleanup` removes no version.
+        Version of the dataset, as in ``Snapshot.open(path, version)``. By default the newest version is read.
+        `Snapshot.history` lists the versions. An append keeps all earlier versions. An overwrite removes all
+        earlier versions; ``overwrite="partitions"`` removes them only if it replaces a file. `cleanup`
+        removes no version.
     blocksize : int, str or None, default "default"
-        Target size of a partition, in stored bytes. None makes one partition per file. "default" is
-        ``dask-tfrecord.blocksize`` of Dask's configuration, which is "128 MiB" unless it was changed.
+        Target size of a partition, in stored bytes. If None, each file is one partition. "default" stands for
+        the value of ``dask-tfrecord.blocksize`` in Dask's configuration, which is "128 MiB" unless it was
+        changed.
 
-        Larger files are split. Files that `to_tfrecord` wrote are split at no cost, even if they are
-        compressed. Uncompressed files from other tools are first read once, in parallel, to find their
-        records, unless `index` has found them. Smaller neighbouring files share a partition if their
-        partition columns have the same values.
+        Files larger than ``blocksize`` are split. Files that `to_tfrecord` wrote are split at no cost, even
+        if they are compressed. Uncompressed files from other tools are first read once, in parallel, to find
+        their records, unless `index` has stored where the records begin. Neighbouring files that are smaller
+        than ``blocksize`` share a partition if their partition columns have the same values.
     partition_by : str or list of str, optional
-        Partition columns. Every Dask partition then has all rows of one key and no other rows. A key is a
-        combination of values of these columns; null is a value. No rows are shuffled, so that
-        ``ddf.map_partitions(function, meta=...)`` computes a function once for each key.
+        Partition columns by which the Dask partitions are formed. Each Dask partition then has all rows of
+        one key and no other rows. A key is a combination of values of these columns, and null counts as a
+        value. No rows are shuffled, so that ``ddf.map_partitions(function, meta=...)`` computes a function
+        once for each key.
 
         The rows of a key, from all its files, must fit into the memory of a worker. Files are not split or
-        joined, so ``blocksize`` has no effect, and ``max_corrupt`` applies to each file. A partition is
-        empty if no row of its key passes ``filters``. A key without files that can have such a row has no
-        partition. A name that is not a partition column raises.
+        joined, so ``blocksize`` has no effect, and ``max_corrupt`` applies to each file. A partition is empty
+        if no row of its key passes ``filters``. If no file of a key can have a row that passes ``filters``,
+        the key has no partition. A name that is not a partition column raises.
     record_type : {"infer", "example", "sequence_example", "bytes"}, default "infer"
-        Message in each record. "bytes" accepts any payload and gives one binary column, ``record``. "infer"
-        selects "bytes" for records that are not messages, and also, with a warning, for messages that are
-        not Examples.
+        Type of the message in each record. "bytes" accepts any payload and gives one binary column,
+        ``record``. "infer" selects "bytes" for records that are not messages, and also, with a warning, for
+        messages that are not Examples.
     compression : {"infer", "gzip", "zlib", "zstd", "lz4", "bz2", "xz", None}, default "infer"
         Codec of the files. "infer" detects the codec of each file from its first bytes, not from its name.
         TensorFlow's "GZIP", "ZLIB" and "" are accepted.
     extra : {"raise", "ignore"}, default "raise"
-        Action for a feature that is not a column, for example because no sampled record has it. "raise"
-        applies only if all columns are read and ``schema`` is not a complete schema.
+        Action if a record has a feature that is not a column, for example because no sampled record has that
+        feature. "raise" raises, but only if all columns are read and ``schema`` is not a complete schema.
+        "ignore" does not read the feature.
     include_path_column : bool or str, default False
         Add a column with the path of each record's file, named ``path`` or by the given string.
     include_offset_column : bool or str, default False
         Add a column with the byte offset of each record in its decompressed file, named ``offset`` or by
         the given string.
     on_corrupt : {"raise", "skip", "quarantine"}, default "raise"
-        Action for damaged records. "skip" drops them and reads all other records; one warning per file and
-        partition reports the loss. "quarantine" also stores the lost bytes in ``quarantine_path``.
+        Action for damaged records. "raise" raises. "skip" drops damaged records and reads all other records;
+        one warning per file and partition reports the loss. "quarantine" does the same, and stores the lost
+        bytes in ``quarantine_path``.
 
         If a payload is damaged or not a message, one record is lost. If a length is damaged, all bytes up to
-        the next record with valid checksums are lost. A replaced file, and a value that does not fit its
-        column, always raise.
+        the next record with valid checksums are lost. A file that was replaced after it was listed always
+        raises. A value that does not fit its column also always raises.
     max_corrupt : int or float, optional
-        Damage that each partition may lose before it raises: a number of records (a byte range without
-        recognizable records counts as one), or a fraction of its records as a float between 0 and 1. By
-        default there is no limit.
+        Maximum number or fraction of records that each partition may lose to damage; a greater loss raises.
+        An integer is a number of records, and a byte range without recognizable records counts as one record.
+        A float between 0 and 1 is a fraction of the records of the partition. By default the loss is not
+        limited.
     quarantine_path : str or path-like, optional
-        Directory for the lost bytes, preferably a new one. Each task writes one Parquet file per damaged
-        range, with the columns ``file``, ``offset``, ``length``, ``reason`` and ``bytes``; a long range
-        takes several rows. ``storage_options`` apply to this directory too.
+        Directory for the lost bytes of ``on_corrupt="quarantine"``, preferably a new directory. Each task
+        writes one Parquet file per damaged range, with the columns ``file``, ``offset``, ``length``,
+        ``reason`` and ``bytes``; a long range takes several rows. ``storage_options`` apply to this directory
+        too.
     verify_crc : bool, default True
-        Verify the checksums of the payloads. False is slightly faster, but damaged values may be read as
-        valid ones. The checksums of the lengths are always verified.
+        If True, verify the checksum of each record's payload. If False, the read is slightly faster, but
+        damaged values may be read as valid values. The checksums of the record lengths are always verified.
     max_record_bytes : int or str, default 2 GiB - 1
-        Longest valid record. A longer record is treated as damage, which bounds the memory that hostile
-        files can use.
+        Maximum size of a record, in bytes. A longer record is treated as damage, so hostile files cannot use
+        up the memory.
     index : str, list of str or False, optional
-        Columns that become the index instead of columns. By default, the index that `to_tfrecord` stored is
-        restored, except for levels that ``columns`` names. Without a stored index, or with False, the index
-        counts the rows of each partition, and a stored index is loaded as columns. Timestamps and durations
-        become pandas' own index types, which support string lookup and resampling.
+        Columns that become the index of the DataFrame. By default, the index that `to_tfrecord` stored is
+        restored, except for index levels that ``columns`` names. Without a stored index, the index counts the
+        rows of each partition. If False, the index also counts the rows, and a stored index is loaded as
+        columns. Timestamps and durations become pandas' own index types, which support string lookup and
+        resampling.
     calculate_divisions : bool, default False
-        Compute the divisions of the index, so that ``ddf.loc[a:b]`` opens only files that hold such rows.
+        If True, compute the divisions of the index, so that ``ddf.loc[a:b]`` opens only files that may hold
+        rows from ``a`` to ``b``.
 
         Divisions are known only if the statistics of the snapshot, or the partition values, prove that
-        partitions are ordered, and the index has no nulls and is not floating-point. Categories must be
-        listed in the order of their values. Files are not split, and the rows of each partition are sorted
-        by the index.
+        partitions are ordered, and the index has no nulls and is not floating-point. If the index is
+        categorical, its categories must be listed in the order of their values. With ``calculate_divisions``,
+        files are not split, and the rows of each partition are sorted by the index.
     categories : list of str, optional
-        Columns to read as pandas categoricals, whose categories are not known before they are read.
+        Columns to read as pandas categoricals. Dask does not know the categories before the data is read.
     dtype_backend : {"pyarrow", "numpy", None}, default "pyarrow"
         Memory format of the columns. None means "pyarrow".
 
-        "numpy" uses pandas' older dtypes where they hold every possible value: floats (null is NaN),
-        timestamps and durations in their unit (null is NaT), strings (``str`` from pandas 3 on, otherwise
-        object), bytes and lists (object). Integers and bools are included only if the statistics of the
-        snapshot show no null, or if ``schema`` is a `pyarrow.Schema` with ``nullable=False`` for the
-        field; a null then raises. Dates, times, decimals, lists of these, and lists of timestamps with a
-        time zone stay Arrow-backed. A timestamp or duration of -2^63, which is NaT in NumPy, raises.
-        Both backends read categories as pandas categoricals.
+        "numpy" uses NumPy and object dtypes for columns of which they can hold every value: floats (null is
+        NaN), timestamps and durations in their unit (null is NaT), strings (``str`` from pandas 3 on,
+        otherwise object), bytes and lists (object). Integers and bools are included only if the statistics of
+        the snapshot show no null, or if ``schema`` is a `pyarrow.Schema` with ``nullable=False`` for the
+        field; a null in such a field then raises. Dates, times, decimals, lists of these, and lists of
+        timestamps with a time zone stay Arrow-backed. A timestamp or duration of -2^63, which is NaT in
+        NumPy, raises. Both backends read categories as pandas categoricals.
     storage_options : dict, optional
         Options for the filesystem, such as credentials.
     filesystem : fsspec.AbstractFileSystem or pyarrow.fs.FileSystem, optional
@@ -236,24 +247,25 @@ def read_tfrecord(
     Returns
     -------
     dask.dataframe.DataFrame or dask.dataframe.Series
-        Arrow-backed columns, unless another dtype was requested. Every partition has a new range index,
-        unless a column is the index.
+        A DataFrame whose columns are Arrow-backed, unless another dtype was requested. If ``columns`` is a
+        single name, a Series. Each partition has a new range index, unless a column is the index.
 
     Raises
     ------
     FileNotFoundError
-        If the path matches no file, a link is broken, or the dataset does not have this ``version``.
+        If the path matches no file, if a link is broken, or if the dataset does not have this ``version``.
     FileChangedError
-        If a file is not the file that the snapshot describes. Also raised when a partition is read.
+        If a file is not the file that the snapshot describes. This is also checked when a partition is read.
     CorruptRecordError
-        If a sampled record is damaged. Damage elsewhere raises when its partition is read.
+        If a sampled record is damaged. Damage of a record that was not sampled raises when the partition of
+        the record is read.
     SchemaError
         If a value does not fit its column.
 
     See Also
     --------
     to_tfrecord : Write a Dask DataFrame as TFRecord files.
-    index : Store what all files of another tool contain, so that reading them is faster.
+    index : Store a snapshot of files that another tool wrote, so that reading the files is faster.
 
     Examples
     --------
@@ -275,7 +287,7 @@ def read_tfrecord(
     born     int64[pyarrow]
     dtype: object
 
-    Any tool's files can be read. Columns and types are inferred:
+    Read files that another tool wrote. Columns and types are inferred:
 
     >>> filters = [("born", ">", 1900)]
     >>> dask_tfrecord.read_tfrecord("people/*.tfrecord", columns=["born"], filters=filters).compute()
@@ -314,7 +326,7 @@ def read_tfrecord(
     check_cluster()
 
     dataset = open_request(path, request)
-    if logger.isEnabledFor(logging.INFO):  # the summary looks at all files
+    if logger.isEnabledFor(logging.INFO):  # computing the summary looks at all files
         logger.info("%s: read planned: %s", dataset.store.public(dataset.store.root), dataset.summary)
 
     if categories is not None:
@@ -330,7 +342,7 @@ def read_tfrecord(
 
 
 def _index_levels(dataset: ReadPlan, index: Any, columns: Sequence[str] | None) -> Levels:
-    """Return the columns and the level names of the index, from ``index=`` or the snapshot."""
+    """Return the index columns and their level names, as given by ``index=`` or else by the snapshot."""
     if index is None:
         return tuple(level for level in dataset.index if level[0] not in (columns or ()))
     names = [] if index is False else existing_names(dataset.schema, "index", index)
@@ -351,9 +363,10 @@ def _index_levels(dataset: ReadPlan, index: Any, columns: Sequence[str] | None) 
 
 
 def _numpy_columns(dataset: ReadPlan, schema: Any) -> list[str]:
-    """Return the columns that NumPy dtypes can hold.
+    """Return the names of the columns that NumPy dtypes can hold.
 
-    Integers and bools are included only if statistics or ``nullable=False`` in ``schema`` exclude nulls.
+    Columns of integers and bools are included only if statistics or ``nullable=False`` in ``schema`` exclude
+    nulls.
     """
     fields = schema if isinstance(schema, pa.Schema) else ()
     not_nullable = {item.name for item in fields if not item.nullable}
@@ -377,8 +390,8 @@ def _divisions(dataset: ReadPlan, levels: Levels) -> tuple[Any, ...] | None:
 
 
 def _with_categories(schema: Schema, categories: Any) -> Schema:
-    """Make the columns that ``categories=`` names dictionary columns."""
-    # Dask's own readers also take a mapping of column to number of categories.
+    """Convert the columns that ``categories=`` names to dictionary columns."""
+    # Dask's own readers also accept a mapping from column name to number of categories.
     names = list(categories) if isinstance(categories, Mapping) else categories
     names = existing_names(schema, "categories", names)
     return replace(

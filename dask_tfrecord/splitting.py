@@ -1,4 +1,4 @@
-"""`split=` of `to_tfrecord`: which rows are for training, which for evaluation, by a hash."""
+"""Implement ``split=`` of `to_tfrecord`: assign each row to a split, such as "train", by a hash."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -14,7 +14,7 @@ from dask_tfrecord import arguments
 from dask_tfrecord.errors import Remedy, SchemaError, TFRecordError
 from dask_tfrecord.schema.model import Field
 
-# The partition column with the name of the split of each row.
+# Name of the partition column that holds the name of each row's split.
 SPLIT = "split"
 SPLIT_FIELD = Field(SPLIT, pa.string())
 
@@ -23,12 +23,12 @@ _AT_RANDOM = Remedy("split_by", 0, "split at random with this seed")
 
 _DTYPE = pd.ArrowDtype(pa.string())
 
-# The rows of a partition are numbered from the number of the partition, shifted by this.
+# The first row of a partition has the number of the partition, shifted left by this number of bits.
 _ROW_BITS = 40
 
 
 class Splits(NamedTuple):
-    """Named shares of the rows.
+    """Map each split name to a range of hashes, and say how the hash of a row is computed.
 
     Attributes
     ----------
@@ -38,9 +38,10 @@ class Splits(NamedTuple):
         The upper bound of each split: a row belongs to the first split whose bound exceeds its hash, which
         lies between 0 and 1.
     columns : tuple of str
-        Rows with equal values in these columns are in the same split. Empty to hash the position of the row.
+        Rows with equal values in these columns are in the same split. If empty, the position of the row is
+        hashed.
     seed : int
-        Changes all hashes.
+        Seed of the hashes of row positions. Another seed gives another random split.
     """
 
     names: tuple[str, ...]
@@ -50,12 +51,13 @@ class Splits(NamedTuple):
 
 
 def parse_splits(ddf: dd.DataFrame, split: Any, split_by: Any) -> Splits | None:
-    """Validate ``split=`` and ``split_by=``; None if the rows are not split.
+    """Validate ``split=`` and ``split_by=``. Return None if the rows are not split.
 
     Raises
     ------
     TFRecordError
-        If ``split`` does not map names to shares, or if ``split_by`` is neither column names nor a seed.
+        If ``split`` does not map names to fractions that sum to 1, or if ``split_by`` is neither column names
+        nor a seed.
     SchemaError
         If the collection has a column named `SPLIT`, or lacks a column that ``split_by`` names.
     """
@@ -107,7 +109,7 @@ def parse_splits(ddf: dd.DataFrame, split: Any, split_by: Any) -> Splits | None:
 
 
 def assign_splits(ddf: dd.DataFrame, splits: Splits) -> dd.DataFrame:
-    """Add the column `SPLIT` with the name of the split of each row."""
+    """Add the column `SPLIT`, which holds the name of each row's split, to a collection."""
     meta = ddf._meta.assign(**{SPLIT: pd.Series([], index=ddf._meta.index, dtype=_DTYPE)})
     return ddf.map_partitions(_with_split, splits, meta=meta)
 
@@ -115,7 +117,7 @@ def assign_splits(ddf: dd.DataFrame, splits: Splits) -> dd.DataFrame:
 def _with_split(
     partition: pd.DataFrame, splits: Splits, partition_info: dict[str, Any] | None = None
 ) -> pd.DataFrame:
-    """Add the names of the splits to one partition."""
+    """Add the column `SPLIT` to one partition."""
     number = 0 if partition_info is None else partition_info["number"]
     chosen = np.searchsorted(splits.bounds, _hashes(partition, splits, number), side="right")
     names = pa.array(splits.names, pa.string()).take(pa.array(chosen))
@@ -123,9 +125,10 @@ def _with_split(
 
 
 def _hashes(partition: pd.DataFrame, splits: Splits, number: int) -> npt.NDArray[np.float64]:
-    """Return a number from 0 to below 1 for each row.
+    """Return a hash between 0 (included) and 1 (excluded) for each row.
 
-    The number depends on the values in the columns and not on their type, or on the position of the row.
+    With columns, the hash depends on the values in the columns and not on their types. Without columns, the
+    hash depends on the position of the row.
     """
     if not splits.columns:
         rows = np.arange(len(partition), dtype=np.uint64) + np.uint64(number << _ROW_BITS)
@@ -139,7 +142,7 @@ def _hashes(partition: pd.DataFrame, splits: Splits, number: int) -> npt.NDArray
 
 
 def _texts(column: "pd.Series[Any]") -> npt.NDArray[Any]:
-    """Return the values as an array of strings, or of bytes for binary columns. Null becomes empty."""
+    """Convert a column to an array of strings, or of bytes if it is binary. A null becomes an empty text."""
     values = pa.array(column, from_pandas=True)
     if isinstance(values, pa.ChunkedArray):
         values = values.combine_chunks()
@@ -152,7 +155,8 @@ def _texts(column: "pd.Series[Any]") -> npt.NDArray[Any]:
     try:
         texts = values.fill_null(b"") if is_binary else values.cast(pa.string()).fill_null("")
         if pa.types.is_temporal(values.type) or pa.types.is_decimal(values.type):
-            # The number of decimals depends on the type. Text with a time zone ends in Z.
+            # Remove trailing zeros: the number of decimals depends on the type. Text with a time zone ends in
+            # Z.
             texts = pc.replace_substring_regex(texts, r"(\.[0-9]*?)0+(Z?)$", r"\1\2")
             texts = pc.replace_substring_regex(texts, r"\.(Z?)$", r"\1")
     except pa.ArrowException:

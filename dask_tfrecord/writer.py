@@ -1,4 +1,4 @@
-"""`to_tfrecord`: validate the arguments, check the destination, plan the write, build its collection."""
+"""Implement `to_tfrecord`: validate arguments, check the destination, plan and start the write."""
 
 import logging
 import sys
@@ -39,7 +39,7 @@ from dask_tfrecord.splitting import SPLIT, SPLIT_FIELD, assign_splits, parse_spl
 
 logger = logging.getLogger(__name__)
 
-# Number of times that a failed task on a remote store is repeated, as in Dask's `to_parquet`.
+# Number of times that a failed task of a write to a remote store is repeated, as in Dask's `to_parquet`.
 _RETRIES = 5
 
 
@@ -91,9 +91,9 @@ def to_tfrecord(
     Importing `dask_tfrecord` also adds this function to Dask as the method ``DataFrame.to_tfrecord``.
 
     Each partition becomes one file, or several files if its rows belong to several directories or exceed a
-    size limit. All files become visible together, after all of them are complete; a failed write leaves the
-    existing data as it was. The write also stores a snapshot in ``_tfrecord/``, which gives `read_tfrecord`
-    the same columns and types back.
+    size limit. All files become visible together, after the last file is complete. A failed write leaves the
+    existing data unchanged. The write also stores a snapshot in ``_tfrecord/``, from which `read_tfrecord`
+    restores the same columns and types.
 
     Parameters
     ----------
@@ -103,93 +103,99 @@ def to_tfrecord(
         Destination directory. Prepend a protocol such as ``s3://`` for remote storage. A directory that
         holds data raises, unless ``append`` or ``overwrite`` is set.
     compression : {"default", None, "gzip", "zlib", "zstd", "lz4", "bz2", "xz"}
-        Codec of the files; None writes uncompressed files. "default" is ``dask-tfrecord.compression`` of
-        Dask's configuration, which is None unless it was changed. TensorFlow reads only "gzip" and "zlib".
-        Pass the same codec to TensorFlow, as in ``TFRecordDataset(files, compression_type="GZIP")``.
+        Codec of the files. If None, the files are not compressed. "default" stands for the value of
+        ``dask-tfrecord.compression`` in Dask's configuration, which is None unless it was changed. TensorFlow
+        reads only "gzip" and "zlib". Pass the same codec to TensorFlow, as in ``TFRecordDataset(files,
+        compression_type="GZIP")``.
     compression_level : int, optional
-        Level of the codec. A higher level is smaller but slower. The valid range depends on the codec.
+        Compression level of the codec. A higher level gives smaller files but is slower. The valid range
+        depends on the codec.
     record_type : {"infer", "example", "sequence_example", "bytes"}, default "infer"
-        Message in each record. Lists of lists require "sequence_example". "bytes" requires one binary
-        column, and stores its values unchanged as records.
+        Type of the message in each record. Lists of lists require "sequence_example". "bytes" requires one
+        binary column, and stores its values unchanged as records.
 
         "infer" selects "example", unless the rows come from `read_tfrecord`: a single binary column of
         records that were read as bytes is written as bytes, and lists of lists from sequence examples are
         written as sequence examples.
     schema : mapping of str to pyarrow.DataType, pyarrow.Schema, Schema or Snapshot, optional
         Types of some or all columns, for dtypes that do not show the type, such as object. Strings such as
-        ``"int64"`` and types of NumPy, pandas and Python stand for the Arrow type. A value that its type
-        cannot hold exactly raises `SchemaError` with the row.
+        ``"int64"`` and types of NumPy, pandas and Python stand for the Arrow type. If the type cannot hold a
+        value exactly, the write raises `SchemaError` and names the row.
 
-        Without a type, object columns that come unchanged from Parquet files get the type of the files.
-        Other object columns are computed partition by partition until their values show a type. A column
-        without any value has the null type.
+        If ``schema`` gives no type, an object column that comes unchanged from Parquet files gets the type in
+        the Parquet files. Any other object column is computed partition by partition until its values show a
+        type. A column without any value has the null type.
     lossy : {"default", "warn", "allow", "raise"}
-        Action for values that are rounded, because TFRecord stores only 32-bit floats: float64, decimals,
-        and floats that ``schema`` shortens. "warn" warns once per write, "allow" rounds silently, "raise"
-        refuses every value that would change. Columns that come unchanged from
-        `read_tfrecord` cause no warning. "default" is ``dask-tfrecord.lossy`` of Dask's configuration, "warn"
-        unless it was changed.
+        Action for values that are rounded because TFRecord stores only 32-bit floats: values of float64 and
+        decimal columns, and of float columns for which ``schema`` gives a shorter type. "warn" warns once per
+        write, "allow" rounds silently, and "raise" raises for every value that would change. Columns that
+        come unchanged from `read_tfrecord` cause no warning. "default" stands for the value of
+        ``dask-tfrecord.lossy`` in Dask's configuration, which is "warn" unless it was changed.
     write_index : bool, optional
-        Write the index as the first columns, which `read_tfrecord` restores as the index. False drops the
-        index. By default, an index is written if it has a name or does not hold integers.
+        If True, write the index as the first columns, which `read_tfrecord` restores as the index. If False,
+        drop the index. By default, the index is written if it has a name or does not hold integers.
     append : bool, default False
-        Add the rows to the data in the directory, no matter which tool wrote that data. Columns and types
-        must be equal to the existing ones.
+        If True, add the rows to the data in the directory, no matter which tool wrote that data. The columns
+        and types must equal the columns and types of the existing data.
     overwrite : bool or "partitions", default False
-        Replace all data in the directory, or with "partitions" only the partition directories that are
-        written to. Old files are removed after the new dataset is committed; readers see the old or the new
-        data, never both.
+        If True, replace all data in the directory. "partitions" replaces only the partition directories to
+        which the write adds files. Old files are removed after the new data is committed. Readers see either
+        the old or the new data, never both.
 
-        An overwrite removes the files that the snapshot lists, other files whose content is TFRecord, and
-        the files that `export` wrote. It raises before anything is computed if the directory holds any other
-        visible file, or if it is the current directory, the home directory, the root of a filesystem, or
-        contains one of these.
+        An overwrite removes the files that the snapshot lists, other files whose content is TFRecord, and the
+        files that `export` wrote. An overwrite raises before anything is computed if the directory holds any
+        other visible file. It also raises if the directory is or contains the current directory, the home
+        directory or the root of a filesystem.
     partition_on : str or list of str, optional
-        Partition columns. Their values become directory names, such as ``country=US/day=2026-01-31``, and
-        are not stored in the records. `read_tfrecord` restores the columns. Values are percent-encoded as in
-        Spark, and null becomes ``__HIVE_DEFAULT_PARTITION__``. A partition writes one file for each
-        combination of values that it holds.
+        Partition columns. The values of partition columns become directory names, such as
+        ``country=US/day=2026-01-31``, and are not stored in the records. `read_tfrecord` restores partition
+        columns from the directory names. Values are percent-encoded as in Spark, and null becomes
+        ``__HIVE_DEFAULT_PARTITION__``. For each combination of values in a Dask partition, the partition
+        writes a separate file.
     split : mapping of str to float, optional
-        Named shares of the rows that sum to 1, such as ``{"train": 0.9, "eval": 0.1}``. Each row is
-        assigned to one split, and the name becomes the first partition column, ``split``, with directories
-        such as ``split=train``. The same rows get the same split in every write.
+        Map each split name to its fraction of the rows, such as ``{"train": 0.9, "eval": 0.1}``. The
+        fractions must sum to 1. Each row is assigned to one split. The split names become the first partition
+        column, ``split``, with directories such as ``split=train``. The same rows get the same split in every
+        write.
     split_by : str, list of str, or int, optional
-        What decides the split of a row. Columns: rows with equal values are in the same split, wherever they
-        are. An integer: the seed of a random split by the position of the row in the collection. 0 by
-        default.
+        Columns or seed that decide the split of each row. With column names, all rows that have equal values
+        in these columns are in the same split. With an integer seed, the split is random and depends on the
+        position of the row in the collection. The default is the seed 0.
     colocate : bool, default False
-        Move the rows with equal values of ``partition_on`` into one partition first, so that each directory
-        gets one file, or as many as the size limits require. Hashes of the values order the directories. The
-        rows move as with ``shuffle``, need not fit into memory, and keep their order within a directory.
+        If True, first move all rows with equal values in the columns of ``partition_on`` into one partition.
+        Each directory then gets one file, or as many files as the size limits require. The directories are
+        ordered by hashes of the values. The rows move through temporary files, as with ``shuffle``, so they
+        need not fit into memory. The rows of a directory keep their order.
     shuffle : int, optional
         Seed of a shuffle of all rows over all files. The same seed gives the same order on every scheduler.
         With ``colocate=True``, rows are shuffled within each directory. The rows move through temporary
         files at the destination, so they need not fit into memory.
     npartitions : int, optional
-        Number of partitions to write. It is the number of files, unless there are partition columns or size
-        limits. By default the partitions of ``ddf`` are kept.
+        Number of partitions to write. Each partition becomes one file, unless there are partition columns or
+        size limits. By default the partitions of ``ddf`` are kept.
     num_shards : int, optional
         Alias of ``npartitions``.
     max_rows_per_file : int, optional
         Maximum number of rows in a file. A partition with more rows continues in another file.
     max_bytes_per_file : int, optional
-        Most bytes in a file, before compression. A partition with more bytes continues in another file. A
-        record that exceeds the limit alone gets a file of its own.
+        Maximum size of a file in bytes, before compression. A partition with more bytes continues in another
+        file. A single record that is larger than the limit is written to a separate file.
     max_files_per_task : int or None, default 1024
-        Most directories that one partition may write to. Exceeding it raises. None removes the limit.
+        Maximum number of directories that one partition may write to. A partition that exceeds the limit
+        raises. If None, there is no limit.
     name_function : callable, optional
-        Function from the number of a partition to a string, which is added to the end of its file names.
-        Equal strings for two partitions raise.
+        Function that takes the number of a partition and returns a string. The string is added to the end of
+        the partition's file names. If two partitions get the same string, the write raises.
     custom_metadata : mapping of str to str, optional
         Metadata to store in the snapshot, as ``Snapshot.custom_metadata``.
     compute : bool, default True
-        Write now. False returns a lazy object that writes when it is computed.
+        If True, write now. If False, return a lazy object that writes when it is computed.
     compute_kwargs : dict, optional
-        Keywords for ``compute``, such as ``{"scheduler": "processes"}``.
+        Keywords for Dask's ``compute``, such as ``{"scheduler": "processes"}``.
     retries : int, optional
-        Number of times that a failed task is repeated before the write fails. The default is
-        ``dask-tfrecord.retries`` of Dask's configuration; without it, 5 on remote stores and 0 on local
-        ones. With ``compute=False``, pass ``retries`` to ``compute`` instead.
+        Number of times that a failed task is repeated before the write fails. The default is the value of
+        ``dask-tfrecord.retries`` in Dask's configuration. If that value is not set, the default is 5 for
+        remote stores and 0 for local stores. With ``compute=False``, pass ``retries`` to ``compute`` instead.
     storage_options : dict, optional
         Options for the filesystem, such as credentials.
     filesystem : fsspec.AbstractFileSystem or pyarrow.fs.FileSystem, optional
@@ -198,8 +204,8 @@ def to_tfrecord(
     Returns
     -------
     Snapshot or dask.dataframe.dask_expr.Scalar
-        The files, records, bytes and schema of the dataset. If ``compute=False``, a lazy scalar whose value
-        is the snapshot.
+        The snapshot, which describes the files, records, bytes and schema of the dataset. If
+        ``compute=False``, a lazy scalar whose value is the snapshot.
 
     Raises
     ------
@@ -225,7 +231,7 @@ def to_tfrecord(
     >>> dask_tfrecord.to_tfrecord(ddf, "people")
     Snapshot(2 files, 3 records, 156 bytes, columns: name, born)
 
-    Add rows, then replace everything with one directory per name:
+    Append the rows again, then replace all data with one directory per name:
 
     >>> dask_tfrecord.to_tfrecord(ddf, "people", append=True)
     Snapshot(4 files, 6 records, 312 bytes, columns: name, born)
@@ -233,7 +239,7 @@ def to_tfrecord(
     >>> snapshot.partitions
     3
 
-    The method is the same function:
+    The method ``DataFrame.to_tfrecord`` is the same function:
 
     >>> ddf.to_tfrecord("copy", compression="gzip").compression
     'gzip'
@@ -331,7 +337,7 @@ def _write_options(
     codec: Compression | None = keyword_or_default("compression", compression, arguments.compression)
     check_level(codec, level)
     lossy = keyword_or_default("lossy", lossy, _lossy)
-    max_rows = arguments.count("max_rows_per_file", max_rows)  # integers of NumPy could overflow
+    max_rows = arguments.count("max_rows_per_file", max_rows)  # NumPy integers could overflow later
     max_bytes = arguments.count("max_bytes_per_file", max_bytes)
     return WriteOptions(codec, level, lossy, max_rows, max_bytes)
 
@@ -364,13 +370,13 @@ def _write_mode(
 
 
 def _partition_columns(ddf: dd.DataFrame) -> list[Remedy]:
-    """Return the remedy for a write that needs partition columns, with the first column as an example."""
+    """Suggest the first column as ``partition_on`` for a write that needs partition columns."""
     names = list(map(str, ddf.columns[:1]))
     return [Remedy("partition_on", names, "write a directory for each of its values")] if names else []
 
 
 def _partition_count(npartitions: int | None, num_shards: int | None) -> int | None:
-    """Return the number of partitions that either keyword requests; None keeps all partitions."""
+    """Return the number of partitions that either keyword requests, or None to keep the partitions."""
     arguments.count("npartitions", npartitions)
     arguments.count("num_shards", num_shards)
     if npartitions is not None and num_shards is not None and npartitions != num_shards:
@@ -418,7 +424,7 @@ def _computed_partitions(ddf: dd.DataFrame) -> Iterator[pd.DataFrame]:
 
 
 def _warn_of_rounding(ddf: dd.DataFrame, records: Schema, write_index: bool) -> None:
-    """Warn of columns whose values may be rounded. Values that were read as the same type cannot change."""
+    """Warn of columns whose values may be rounded, except columns that were read from the same type."""
     names = rounded_columns(ddf._meta, records, write_index=write_index)
     read_types = expr.read_types(ddf, names)
     names = [name for name in names if read_types.get(name) != records.arrow.field(name).type]
@@ -443,14 +449,14 @@ def _warn_of_compression(codec: Compression | None) -> None:
 
 
 def _repartitioned(ddf: dd.DataFrame, npartitions: int | None) -> dd.DataFrame:
-    """Repartition to exactly this number. Divisions are cleared, because they restrict possible numbers."""
+    """Repartition to exactly ``npartitions``. Clear the divisions, which restrict the possible numbers."""
     if npartitions in (None, ddf.npartitions):
         return ddf
     return ddf.clear_divisions().repartition(npartitions=npartitions)
 
 
 def _compute(result: Any, run: WriteRun, kwargs: dict[str, Any] | None, retries: int | None) -> Snapshot:
-    """Write now. If the write fails or is interrupted, its staged files are removed."""
+    """Compute a write now. If the write fails or is interrupted, remove the staged files of the write."""
     kwargs = dict(kwargs or {})
     if retries is not None:
         kwargs["retries"] = retries
@@ -458,7 +464,8 @@ def _compute(result: Any, run: WriteRun, kwargs: dict[str, Any] | None, retries:
         kwargs.setdefault("retries", _RETRIES)
     start = time.monotonic()
     try:
-        # Dask's compute() alone does not fuse reading, transforming and writing to one task per partition.
+        # Only optimize() fuses reading, transforming and writing into one task per partition; compute() does
+        # not.
         snapshot: Snapshot = result.optimize().compute(**kwargs)
     except BaseException as error:  # also KeyboardInterrupt
         seconds, reason = time.monotonic() - start, hide(repr(error), secrets_of(run.store))
