@@ -1,4 +1,4 @@
-"""Datasets -> training: Arrow batches, random access, and the loaders of the training frameworks.
+"""Feed datasets to training: Arrow batches, random access, and loaders for the training frameworks.
 
-The frameworks are imported only by the module that is named after them.
+Each training framework is imported only by the module with the name of the framework.
 """

@@ -1,9 +1,9 @@
-"""`iter_batches`: Arrow record batches of an exact size, shuffled, sharded and resumable.
+"""Implement `iter_batches`: Arrow record batches of an exact size, shuffled, sharded and resumable.
 
-The rows of one epoch have one order: the order of the pieces, which a seed may permute, and in each window of
-pieces the order of its rows, which the seed may permute too. A shard is a range of that order. A position is
-the first piece of a window and the number of its rows that were returned. So a state is three numbers, and
-resuming reads only the window that the state names.
+The data is read in pieces, such as blocks of files. A seed may permute the order of the pieces, and then the
+rows within each window of several pieces. A shard is a range of the resulting row order. A position is the
+first piece of a window and the number of rows of the window that were returned. With the epoch, a state
+therefore needs three numbers, and resuming reads only the window that the state names.
 """
 
 from collections import deque
@@ -25,18 +25,18 @@ from dask_tfrecord.public_functions import public_function
 BatchMode = Literal["keep", "drop", "auto"]
 LastBatch = Literal["keep", "drop"]
 
-# Stored bytes of a piece: large pieces need few requests, small pieces shuffle well.
+# Stored bytes of a piece. Large pieces need fewer requests to the store; small pieces give a better shuffle.
 _SEQUENTIAL_BYTES = 1 << 24
 _SHUFFLED_BYTES = 1 << 20
 
-# A window that is shuffled ends when it has this many bytes, even if it has fewer rows than the buffer.
+# A shuffled window ends when it holds this many bytes, even if it holds fewer rows than the shuffle buffer.
 _WINDOW_BYTES = 1 << 29
 
 _STATE_VERSION = 1
 
 
 class _Rows(NamedTuple):
-    """Rows that were read but not returned, and the position of the first of them."""
+    """Hold rows that were read but not yet returned, and the position of the first of these rows."""
 
     table: pa.Table
     window: int
@@ -64,52 +64,55 @@ def iter_batches(
     Parameters
     ----------
     source : str, path-like, list of these, dask.dataframe.DataFrame or Series
-        A path that `read_tfrecord` takes, or any Dask collection. Of a collection, the partitions are
+        A path that `read_tfrecord` accepts, or any Dask collection. The partitions of a collection are
         computed one after the other while the batches are used.
     batch_size : int, default 1024
-        Number of rows of a batch. A batch may hold rows of several files.
+        Number of rows in each batch. A batch may hold rows of several files.
     columns : str or list of str, optional
-        The columns to read, in this order. All columns by default.
+        The columns to read, in this order. By default all columns are read.
     batch_mode : "keep", "drop" or "auto", default "keep"
-        "keep" returns the last batch although it may be smaller, "drop" drops it then. "auto" returns
-        batches as they are read, of any size.
+        Action if the last batch has fewer rows than ``batch_size``. "keep" returns the smaller batch, "drop"
+        drops the smaller batch. "auto" returns batches of any size, as they are read.
     shuffle : int, optional
-        Seed of a random order. The blocks of the files are brought into a random order, then the rows of
-        each buffer. The order depends on the seed and on ``epoch``. By default the rows keep their order.
+        Seed of a random row order. The blocks of the files are shuffled first, and then the rows within each
+        shuffle buffer. The order depends on the seed and on ``epoch``. By default the rows are not shuffled.
     shuffle_buffer : int, default 65536
-        Number of rows that are shuffled together. Fewer if they take more than 512 MiB.
+        Number of rows that are shuffled together. Fewer rows are shuffled together if so many rows would take
+        more than 512 MiB.
     epoch : int, default 0
-        Number of the epoch. Another epoch has another order.
+        Number of the epoch. With ``shuffle``, each epoch has a different row order.
     shard : tuple of int, default (0, 1)
-        Which shard to return, and how many there are. The shards of a path have the same number of rows,
-        plus or minus one, and every row is in exactly one shard. The shards of a collection consist of whole
-        partitions.
+        Number of the shard to return, counted from 0, and number of all shards. The shards of a path have the
+        same number of rows, plus or minus one, and every row is in exactly one shard. The shards of a
+        collection consist of whole partitions.
     uneven : "keep", "drop" or "pad", default "keep"
-        What happens if the rows cannot be shared equally. "keep" makes some shards one row longer, "drop"
-        leaves the last rows out, and "pad" repeats rows of neighbours, so that all shards have the same
-        length. A collection has only "keep".
+        Action if the rows cannot be divided equally among the shards. "keep" makes some shards one row longer
+        than other shards. "drop" omits the extra rows, and "pad" repeats rows of neighbouring shards, so that
+        all shards have the same length. A collection accepts only "keep".
     prefetch : int, default 2
-        Number of pieces that threads read ahead. 0 reads in the calling thread.
+        Number of blocks or partitions that threads read ahead. With 0, the calling thread reads the data.
     start : dict, optional
-        The `Batches.state` of an earlier iteration with the same arguments. Iteration goes on with the batch
-        that followed it.
+        The `Batches.state` of an earlier iteration with the same arguments. The iteration continues with the
+        batch that followed this state.
     **read
         Keywords that say which rows of a path are read, as in `read_tfrecord`: ``schema``, ``filters``,
-        ``version`` and others. ``max_corrupt`` applies to each block. If ``filters`` or ``on_corrupt`` leave
-        out rows, the call counts the others: it reads the columns of the filter, or all columns.
+        ``version`` and others. ``max_corrupt`` applies to each block. If ``filters`` or ``on_corrupt``
+        exclude rows, the call first counts the remaining rows. To count, the call reads the columns of the
+        filter, or all columns if damage is skipped.
 
     Returns
     -------
     Batches
-        An iterator of `pyarrow.RecordBatch`, with a `Batches.state` after each batch.
+        An iterator of `pyarrow.RecordBatch`. After each batch, `Batches.state` is the position of the
+        iteration.
 
     Raises
     ------
     TFRecordError
-        For arguments of a wrong kind, for more shards than rows, and for a state of another dataset or of
-        other arguments.
+        If an argument has a wrong type or value, if there are more shards than rows, or if ``start`` is a
+        state of another dataset or of other arguments.
     FileChangedError
-        If a file was rewritten since the call.
+        If a file was rewritten after the call.
 
     Examples
     --------
@@ -150,9 +153,9 @@ def plan_batches(
     prefetch: int = 2,
     **read: Unpack[ReadKeywords],
 ) -> "Plan":
-    """Open a source for the batches of any epoch and shard; see `iter_batches`.
+    """Open a source, and return a `Plan` that gives the batches of any epoch and shard; see `iter_batches`.
 
-    Errors of the batches show the remedies that ``surface``, a public function, accepts.
+    Errors that the batches raise show the remedies that the public function ``surface`` accepts.
     """
     arguments.count("batch_size", batch_size, 1)
     arguments.count("shuffle_buffer", shuffle_buffer, 1)
@@ -167,16 +170,16 @@ def plan_batches(
 
 @dataclass(frozen=True)
 class Plan:
-    """An opened source, and how its rows become batches. The source is opened once for all epochs.
+    """Hold an opened source and the batch options. The source is opened once for all epochs.
 
     Attributes
     ----------
     source : Source
-        Where the rows come from.
+        The opened dataset or Dask collection that gives the rows.
     batch_size, batch_mode, shuffle, shuffle_buffer, uneven, prefetch
         As in `iter_batches`.
     surface : callable
-        The public function that returned the batches.
+        The public function that the user called to get the batches.
     """
 
     source: Source
@@ -202,8 +205,9 @@ class Plan:
         epoch, shard, start
             As in `iter_batches`.
         part : tuple of int, default (0, 1)
-            Which part of the shard to return, and how many there are. The parts of a path are cut between
-            two batches, so that all parts together have as many batches as the shard. A part may be empty.
+            Number of the part of the shard to return, counted from 0, and number of all parts. The parts of a
+            path are cut between two batches, so that all parts together have as many batches as the shard. A
+            part may be empty.
         """
         arguments.count("epoch", epoch, 0)
         shard = checked_shard(shard)
@@ -224,14 +228,14 @@ class Plan:
 
 
 class Batches:
-    """An iterator of Arrow record batches, which `iter_batches` makes. Threads may share an iterator.
+    """Iterate over Arrow record batches. `iter_batches` returns this iterator. Threads may share an iterator.
 
     Attributes
     ----------
     schema : pyarrow.Schema
         The schema of every batch.
     rows : int or None
-        Number of rows of the whole iteration. None for Dask collections, whose rows are not counted.
+        Number of rows of the whole iteration. None for Dask collections, because their rows are not counted.
     """
 
     def __init__(self, plan: Plan, order: Order, epoch: int, share: tuple[int, ...]) -> None:
@@ -244,7 +248,7 @@ class Batches:
         self._closed = False
         self._windows: Generator[_Rows, None, None] | None = None
         self._waiting: deque[_Rows] = deque()
-        self._count = 0  # rows that are waiting
+        self._count = 0  # number of rows in `_waiting`
         self.schema: pa.Schema = plan.source.schema.arrow
         lengths = [one.stop - one.start for one in order.slices if one.stop is not None]
         self.rows = sum(lengths) if plan.source.counts is not None else None
@@ -264,14 +268,14 @@ class Batches:
                 raise
 
     def next_table(self) -> pa.Table:
-        """Return the next batch as a table, whose columns may have several chunks.
+        """Return the next batch as an Arrow table, whose columns may have several chunks.
 
-        A table costs no copy of rows that were read in different pieces.
+        Unlike a record batch, a table needs no copy to join rows from different pieces.
 
         Raises
         ------
         StopIteration
-            If there are no more batches.
+            If all batches were returned.
         """
         with self._lock, calling(self._plan.surface):
             try:
@@ -285,12 +289,12 @@ class Batches:
         return table
 
     def __len__(self) -> int:
-        """Number of batches of the whole iteration.
+        """Return the number of batches of the whole iteration.
 
         Raises
         ------
         TypeError
-            For Dask collections, whose rows are not counted, and for ``batch_mode="auto"``.
+            If the source is a Dask collection, whose rows are not counted, or if ``batch_mode="auto"``.
         """
         if self.rows is None or self._plan.batch_mode == "auto":
             raise TypeError("the number of batches is not known")
@@ -299,7 +303,7 @@ class Batches:
 
     @property
     def state(self) -> dict[str, Any]:
-        """Where the iteration is, as a dict that JSON can hold; pass it as ``start=`` to go on from there."""
+        """The position of the iteration, as a JSON-compatible dict. Pass it as ``start=`` to resume here."""
         plan = self._plan
         window, row = self._position
         given = (plan.batch_size, plan.batch_mode, plan.shuffle, plan.shuffle_buffer, plan.uneven)
@@ -313,7 +317,7 @@ class Batches:
         }
 
     def close(self) -> None:
-        """Stop reading ahead. The iterator has no more batches then."""
+        """Stop reading ahead, and end the iteration. A closed iterator returns no more batches."""
         self._closed = True
         if self._lock.acquire(blocking=False):  # never waits: a thread that holds the lock at exit is frozen
             try:
@@ -350,7 +354,7 @@ class Batches:
         self._position = window, row
 
     def _ready(self) -> int:
-        """Read until the next batch is complete, and return the number of its rows; 0 at the end."""
+        """Read until the next batch is complete. Return the number of rows of that batch, or 0 at the end."""
         plan = self._plan
         is_auto = plan.batch_mode == "auto"
         if self._windows is None:
@@ -364,7 +368,7 @@ class Batches:
         return self._count if is_auto else plan.batch_size
 
     def _take(self, size: int) -> pa.Table:
-        """Take the next rows, and move the position behind them."""
+        """Return the next ``size`` rows, and set the position to the row after them."""
         taken = []
         window, row, count = 0, 0, 0
         self._count -= size
@@ -382,7 +386,7 @@ class Batches:
         return table
 
     def _stop(self) -> None:
-        """Forget the rows that were read ahead. The position stays."""
+        """Drop the rows that were read ahead. The position of the iteration does not change."""
         if self._windows is not None:
             self._windows.close()
         self._windows = None
@@ -390,13 +394,13 @@ class Batches:
         self._count = 0
 
 
-# No generator refers to its `Batches`: the threads end as soon as an iterator is dropped.
+# This generator does not refer to a `Batches`, so the threads end as soon as the `Batches` is dropped.
 
 
 def _windows(
     source: Source, order: Order, prefetch: int, first: int, skip: int
 ) -> Generator[_Rows, None, None]:
-    """Yield the windows from a position on, in their final order."""
+    """Yield the rows of each window in their final order, starting at a position."""
     tables: list[pa.Table] = []
     count, size, window = 0, 0, first
     least = order.buffer if order.seed is not None else 1
@@ -430,7 +434,7 @@ def _joined(tables: list[pa.Table]) -> pa.Table:
 
 
 def as_batch(table: pa.Table, schema: pa.Schema) -> pa.RecordBatch:
-    """Return a table as one batch. A column that is in one chunk is not copied."""
+    """Convert a table to one record batch. A column with a single chunk is not copied."""
     try:
         columns = [one_chunk(column) for column in table.columns]
     except pa.ArrowInvalid as error:

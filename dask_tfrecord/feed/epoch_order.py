@@ -1,4 +1,4 @@
-"""The order of the rows of one epoch, the part of the order that a shard gets, and reading ahead in it."""
+"""Compute the row order of an epoch and the range of a shard, and read the rows ahead in that order."""
 
 from collections import deque
 from collections.abc import Generator, Sequence
@@ -18,7 +18,7 @@ Uneven = Literal["keep", "drop", "pad"]
 
 
 class Slice(NamedTuple):
-    """Rows of one piece."""
+    """Name a range of the rows of one piece."""
 
     piece: int
     start: int
@@ -27,16 +27,17 @@ class Slice(NamedTuple):
 
 @dataclass(frozen=True)
 class Order:
-    """The order of the rows of one epoch of one shard.
+    """Hold the order of the rows of one shard in one epoch.
 
     Attributes
     ----------
     slices : list of Slice
-        The pieces of the shard, cut at the ends of the shard.
+        The pieces of the shard in order. The first and the last piece are cut at the ends of the shard.
     seed : tuple of int, optional
-        Seed of the order of the rows in a window. None keeps the order of the files.
+        Seed of the shuffle of the rows in each window. If None, the rows keep the order of the files.
     buffer : int
-        A window has at least this many rows, if there are so many and they are not too large.
+        Minimum number of rows in a window. A window may have fewer rows if too few remain or if the rows are
+        large.
     """
 
     slices: list[Slice]
@@ -44,7 +45,7 @@ class Order:
     buffer: int
 
     def shuffled(self, table: pa.Table, window: int) -> pa.Table:
-        """Return the rows of a window in their final order."""
+        """Shuffle the rows of a window if there is a seed; otherwise return the rows unchanged."""
         if self.seed is None:
             return table
         order = np.random.default_rng((*self.seed, window)).permutation(table.num_rows)
@@ -68,7 +69,7 @@ def order_rows(
     buffer: int,
     uneven: Uneven,
 ) -> Order:
-    """Return the order of the rows of one part of one shard; see `Plan.batches`."""
+    """Return the row order of one part of one shard in one epoch; see `Plan.batches`."""
     (index, count), (worker, workers) = shard, part
     pieces = np.arange(source.npieces)
     if seed is not None:
@@ -101,7 +102,7 @@ def order_rows(
 
 
 def _bounds(total: int, index: int, count: int, uneven: Uneven) -> tuple[int, int]:
-    """Return the first row of a shard, and the row behind its last."""
+    """Return the number of the first row of a shard, and one more than the number of its last row."""
     first, last = total * index // count, total * (index + 1) // count
     if uneven == "drop":
         return first, first + total // count
@@ -113,7 +114,7 @@ def _bounds(total: int, index: int, count: int, uneven: Uneven) -> tuple[int, in
 
 
 def checked_shard(shard: Any) -> tuple[int, int]:
-    """Return the number of a shard and how many there are."""
+    """Validate ``shard=``, and return the number of the shard and the number of all shards."""
     valid = isinstance(shard, tuple | list) and len(shard) == 2
     if valid and all(isinstance(one, int | np.integer) and not isinstance(one, bool) for one in shard):
         index, count = map(int, shard)
@@ -125,7 +126,7 @@ def checked_shard(shard: Any) -> tuple[int, int]:
 
 
 def read_slices(source: Source, slices: Sequence[Slice], prefetch: int) -> Generator[pa.Table, None, None]:
-    """Yield the rows of each slice, of which threads read some ahead."""
+    """Yield the rows of each slice as a table. Threads read up to ``prefetch`` slices ahead."""
     read = partial(_read, source)
     if not prefetch:
         yield from map(read, slices)

@@ -1,4 +1,4 @@
-"""The specs with which TensorFlow's own parser reads the records of a dataset."""
+"""Derive the feature specs with which TensorFlow's own parser reads the records of a dataset."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -23,10 +23,10 @@ from dask_tfrecord.schema.storage_types import innermost, value_type
 Lists = Literal["ragged", "padded", "sparse"]
 Tensors: TypeAlias = dict[str, Any]
 
-# The type of a feature in TensorFlow's parser.
+# The tensor type that TensorFlow's parser gives for each kind of feature.
 _PARSED = {"int64": tf.int64, "float": tf.float32, "bytes": tf.string, "string": tf.string}
 
-# The type of a tensor. A parser gives another one for some, which are cast.
+# The tensor type of each column type. If TensorFlow's parser gives another tensor type, the tensor is cast.
 _TENSOR_TYPES: dict[pa.DataType, Any] = {
     pa.bool_(): tf.bool,
     pa.int8(): tf.int8,
@@ -45,17 +45,17 @@ _TENSOR_TYPES: dict[pa.DataType, Any] = {
 
 @dataclass(frozen=True)
 class FeatureSpec:
-    """How TensorFlow parses the records of a dataset.
+    """Describe how TensorFlow parses the records of a dataset.
 
     Attributes
     ----------
     context : dict of str to feature
-        What `tf.io.parse_example` takes as ``features``, and `tf.io.parse_sequence_example` as
-        ``context_features``.
+        The argument ``features`` of `tf.io.parse_example`, or ``context_features`` of
+        `tf.io.parse_sequence_example`.
     sequence : dict of str to feature
-        What `tf.io.parse_sequence_example` takes as ``sequence_features``. Empty for Examples.
+        The argument ``sequence_features`` of `tf.io.parse_sequence_example`. The dict is empty for Examples.
     casts : dict of str to tf.DType
-        The columns whose type the parser does not have.
+        The tensor type of each column for which the parser gives a different type.
     scales : dict of str to int
         The number of decimal places of each decimal column.
     """
@@ -66,7 +66,7 @@ class FeatureSpec:
     scales: dict[str, int]
 
     def parse(self, records: Any) -> Tensors:
-        """Parse a batch of serialized records to tensors of the original types."""
+        """Parse a batch of serialized records to tensors that have the types of the columns."""
         if self.sequence:
             context, sequence, _ = tf.io.parse_sequence_example(records, self.context, self.sequence)
             parsed = {**context, **sequence}
@@ -80,7 +80,7 @@ class FeatureSpec:
         return parsed
 
     def code(self) -> str:
-        """Return the spec as Python code that can be pasted into a program."""
+        """Return the spec as Python code to paste into a program."""
         if not self.sequence:
             return _code(self.context)
         return f"context_features = {_code(self.context)}\nsequence_features = {_code(self.sequence)}"
@@ -98,19 +98,20 @@ def feature_spec(
     lists: Lists = "ragged",
     **read: Unpack[ReadKeywords],
 ) -> FeatureSpec:
-    """Derive the spec with which TensorFlow's own parser reads a dataset.
+    """Derive the feature spec with which TensorFlow's own parser reads a dataset.
 
     Parameters
     ----------
     path : str, path-like or list of these
-        A path that `read_tfrecord` takes. The snapshot of a dataset proves which columns have no null.
+        A path that `read_tfrecord` accepts. If the dataset has a snapshot, the snapshot proves which columns
+        have no null.
     columns : str or list of str, optional
-        The columns to parse. All columns that are in the records by default.
+        The columns to parse. By default all columns that are stored in the records are parsed.
     fill_nulls : mapping of str to value, optional
-        What takes the place of null. By default NaN in floating point columns and an empty text in string and
-        binary columns.
+        The value that replaces the nulls of each column. By default nulls become NaN in floating-point
+        columns, and an empty string in string and binary columns.
     lists : "ragged", "padded" or "sparse", default "ragged"
-        What a list column becomes.
+        Kind of tensor that a list column becomes.
     **read
         Keywords that say which rows are read, as in `read_tfrecord`: ``schema``, ``filters``, ``version`` and
         others.
@@ -118,13 +119,13 @@ def feature_spec(
     Returns
     -------
     FeatureSpec
-        The spec, which also prints as code.
+        The feature spec. `FeatureSpec.code` returns the spec as Python code.
 
     Raises
     ------
     SchemaError
-        For a column of integers that may have null and has no value in ``fill_nulls``, and for records that
-        are not Examples or SequenceExamples.
+        If a column of integers may have nulls and ``fill_nulls`` has no value for the column, or if the
+        records are not Examples or SequenceExamples.
 
     Examples
     --------
@@ -146,7 +147,7 @@ def feature_spec(
 
 
 def unlike_tensorflow(dataset: ReadPlan) -> str | None:
-    """Return what a read does that TensorFlow's own reader does not do; None if both read the same rows."""
+    """Return what TensorFlow's own reader cannot do for this read; None if both read the same rows."""
     options, no_columns = dataset.options, dataset.schema.select([])
     partition = dataset.partitioner(no_columns)
     if options.damage.skips:
@@ -161,7 +162,7 @@ def unlike_tensorflow(dataset: ReadPlan) -> str | None:
 
 
 def spec_of(dataset: ReadPlan, schema: Schema, fill_nulls: Mapping[str, Any], lists: Lists) -> FeatureSpec:
-    """Derive the spec of an opened dataset; see `feature_spec`."""
+    """Derive the feature spec of an opened dataset; see `feature_spec`."""
     if schema.record_type == "bytes":
         raise SchemaError(
             "the records are bytes, which TensorFlow's parser does not read",
@@ -196,7 +197,7 @@ def _list_feature(parsed: Any, lists: Lists, *, nested: bool) -> Any:
 
 
 def _default(item: Field, given: Any, shape: Sequence[int]) -> Any:
-    """Return the value of a feature that is absent."""
+    """Return the default value with which TensorFlow's parser replaces an absent feature."""
     if given is None:
         defaults: dict[str, Any] = {"float": math.nan, "bytes": b"", "string": ""}
         if item.kind not in defaults:
@@ -233,12 +234,12 @@ def _value_code(value: Any) -> str:
 
 
 def tensor_type(item: Field) -> Any:
-    """Return the type of the tensor of a column.
+    """Return the type of the tensor that a column becomes.
 
     Raises
     ------
     SchemaError
-        If no tensor can hold the column.
+        If no tensor type can hold the values of the column.
     """
     type_ = value_type(innermost(item.type))
     if item.kind in ("bytes", "string") and not pa.types.is_null(type_):
@@ -257,7 +258,7 @@ def tensor_type(item: Field) -> Any:
 
 
 def row_shape(type_: pa.DataType) -> list[int] | None:
-    """Return the shape of one row; None for lists of any length."""
+    """Return the shape of one value of a column, or None for lists of any length."""
     if isinstance(type_, pa.FixedShapeTensorType):
         return list(type_.shape)
     if pa.types.is_fixed_size_list(type_):

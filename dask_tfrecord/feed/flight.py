@@ -1,4 +1,4 @@
-"""An Arrow Flight server of a dataset. Every Arrow type is sent as it is, with nulls."""
+"""Serve a dataset by Arrow Flight. Values of every Arrow type, and nulls, are sent unchanged."""
 
 import json
 import socket
@@ -29,32 +29,33 @@ def serve(
     prefetch: int = 2,
     **read: Unpack[ReadKeywords],
 ) -> "FlightServer":
-    """Serve a dataset or a Dask collection by Arrow Flight.
+    """Start an Arrow Flight server that serves a dataset or a Dask collection.
 
-    A client that asks for the flight info of any path gets one endpoint per shard, of the epoch 0. The
-    command ``{"epoch": 3}``, as JSON, gives the endpoints of another epoch.
+    A client that asks for the flight info of any path gets the endpoints of epoch 0, one endpoint per shard.
+    The JSON command ``{"epoch": 3}`` gives the endpoints of epoch 3.
 
     Parameters
     ----------
     source : str, path-like, list of these, dask.dataframe.DataFrame or Series
-        What `iter_batches` takes.
+        A path or a collection that `iter_batches` accepts.
     location : str, default "grpc://127.0.0.1:0"
-        Where clients connect. Port 0 takes a free port. Nothing is encrypted, and whoever can connect can
-        read the rows, so use other hosts only in a network that you trust.
+        Address at which clients connect. Port 0 means any free port. The connection is not encrypted, and
+        anyone who can connect can read the rows. Use another host than 127.0.0.1 only in a network that you
+        trust.
     shards : int, default 1
-        How many endpoints share the rows.
+        Number of shards into which the rows are divided. Each shard has an endpoint.
     batch_size, columns, batch_mode, shuffle, shuffle_buffer, prefetch, **read
         As in `iter_batches`.
 
     Returns
     -------
     FlightServer
-        The running server, which is a context manager.
+        The running server. It is a context manager.
 
     Raises
     ------
     TFRecordError
-        For a location that cannot be opened, and for all that `iter_batches` refuses.
+        If the location cannot be opened, or if `iter_batches` refuses an argument.
 
     Examples
     --------
@@ -89,7 +90,7 @@ def serve(
 
 
 def _reason(location: str) -> str | None:
-    """Why the system refuses an address, which gRPC only prints; None if the system accepts it."""
+    """Return why the system refuses an address, which gRPC only prints; None if there is no reason."""
     try:
         address = urlsplit(location)
         if not address.scheme.startswith("grpc") or address.scheme.endswith("unix"):
@@ -104,12 +105,12 @@ def _reason(location: str) -> str | None:
 
 
 class FlightServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow ships no types for mypy
-    """A running Arrow Flight server, which `serve` starts.
+    """Serve the shards of a dataset by Arrow Flight. `serve` starts and returns this server.
 
     Attributes
     ----------
     location : str
-        The address for clients, with the number of the port that the system chose.
+        The address at which clients connect, with the actual port number.
     """
 
     def __init__(self, plan: Plan, location: str, shards: int) -> None:
@@ -125,14 +126,14 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow sh
         yield self._info(flight.FlightDescriptor.for_path("dataset"), 0)
 
     def get_flight_info(self, context: Any, descriptor: Any) -> Any:
-        """Return the endpoints of one epoch."""
+        """Return the flight info for a descriptor: the endpoints of one epoch."""
         if descriptor.descriptor_type == flight.DescriptorType.PATH:
             return self._info(descriptor, 0)
         (epoch,) = _numbers(descriptor.command, ("epoch",))
         return self._info(descriptor, epoch)
 
     def get_schema(self, context: Any, descriptor: Any) -> Any:
-        """Return the columns of the dataset."""
+        """Return the Arrow schema of the dataset."""
         return flight.SchemaResult(self._schema)
 
     def do_get(self, context: Any, ticket: Any) -> Any:
@@ -156,7 +157,7 @@ def _closing(batches: Batches) -> Iterator[pa.RecordBatch]:
 
 
 def _numbers(text: bytes, names: Sequence[str]) -> list[int]:
-    """Return the integers of a JSON object of a client."""
+    """Return the named non-negative integers from a JSON object that a client sent."""
     try:
         given = json.loads(text)
         found = [given[name] for name in names]

@@ -1,4 +1,4 @@
-"""Keras 3: a `PyDataset` of batches, with a new order of all rows in each epoch."""
+"""Provide a Keras 3 `PyDataset` of batches, which can shuffle all rows anew in each epoch."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Unpack
@@ -16,26 +16,28 @@ from dask_tfrecord.public_functions import public_function
 
 
 class TFRecordPyDataset(keras.utils.PyDataset):
-    """Batches of a dataset for ``model.fit``, with any backend of Keras.
+    """Feed the batches of a dataset to ``model.fit``, with any backend of Keras.
 
     Parameters
     ----------
     path : str, path-like or list of these
-        A path that `RecordTable` takes. Uncompressed local files are fastest.
+        A path that `RecordTable` accepts. Uncompressed local files are read fastest.
     batch_size : int
-        Number of rows of a batch.
+        Number of rows in each batch.
     columns : str or list of str, optional
-        The columns of the features. All columns but the label by default. One name that is not in a list
-        gives an array, a list of names gives a dict of arrays.
+        The columns that are features. By default all columns except the label are features. A single name
+        that is not in a list gives an array. A list of names gives a dict of arrays.
     label : str, optional
-        The column of the labels. Without a label, an element has features only.
+        The column that holds the labels. Without ``label``, an element has features only.
     shuffle : int, optional
-        Seed of a random order of all rows, another one in each epoch. By default the rows keep their order.
+        Seed of a random order of all rows. Each epoch has a different order. By default the rows are not
+        shuffled.
     epoch : int, default 0
-        Number of the first epoch. Pass the ``initial_epoch`` of ``fit``, so that a resumed run has the
-        orders of the uninterrupted run.
+        Number of the first epoch. Pass the ``initial_epoch`` of ``fit``, so that a resumed run has the same
+        row orders as an uninterrupted run.
     fill_nulls : mapping of str to value, optional
-        What takes the place of null; see `dask_tfrecord.feed.numpy_columns.numpy_columns`.
+        The value that replaces the nulls of each column; see
+        `dask_tfrecord.feed.numpy_columns.numpy_columns`.
     workers, use_multiprocessing, max_queue_size
         As in `keras.utils.PyDataset`. Threads share the dataset.
     **read
@@ -45,7 +47,7 @@ class TFRecordPyDataset(keras.utils.PyDataset):
     Raises
     ------
     SchemaError
-        For lists of different lengths, which no array holds.
+        If the lists of a column have different lengths, because no array can hold such lists.
 
     Examples
     --------
@@ -115,7 +117,7 @@ class TFRecordPyDataset(keras.utils.PyDataset):
         return features if label is None else (features, label)
 
     def on_epoch_end(self) -> None:
-        """Draw the order of the next epoch."""
+        """Advance to the next epoch, and compute the row order of that epoch."""
         self._epoch += 1
         self._order = np.arange(len(self.table))
         if self._seed is not None:

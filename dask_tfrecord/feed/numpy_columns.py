@@ -1,4 +1,4 @@
-"""Arrow columns -> NumPy arrays that a tensor can be made of, without a copy where that is possible."""
+"""Convert Arrow columns to NumPy arrays for tensors, without a copy where possible."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -17,14 +17,14 @@ Array: TypeAlias = npt.NDArray[Any]
 
 
 class Ragged(NamedTuple):
-    """Rows with different numbers of values.
+    """Hold a list column whose rows have different numbers of values.
 
     Attributes
     ----------
     values : numpy.ndarray or Ragged
         The values of all rows, one after the other.
     offsets : numpy.ndarray of int64
-        Where the values of each row begin, and the end of the last row.
+        The position in ``values`` at which each row begins, followed by the end of the last row.
     """
 
     values: "Array | Ragged"
@@ -34,28 +34,29 @@ class Ragged(NamedTuple):
 def numpy_columns(
     batch: pa.RecordBatch | pa.Table, fill_nulls: Mapping[str, Any] | None = None
 ) -> dict[str, Array | Ragged]:
-    """Convert the columns of a batch to NumPy.
+    """Convert the columns of a batch to NumPy arrays.
 
     Parameters
     ----------
     batch : pyarrow.RecordBatch or pyarrow.Table
-        The batch.
+        The batch to convert.
     fill_nulls : mapping of str to value, optional
-        What takes the place of null in a column. By default NaN in floating point columns, an empty text in
-        string and binary columns, and an empty list in list columns. In a row of a fixed size that is null,
-        the value takes the place of all values.
+        The value that replaces the nulls of each column. By default nulls become NaN in floating-point
+        columns, an empty string in string and binary columns, and an empty list in list columns. A null
+        fixed-size list is filled with copies of the value.
 
     Returns
     -------
     dict of str to numpy.ndarray or Ragged
-        Fixed-size lists and tensors have one dimension more. Lists are `Ragged`. Strings and bytes are arrays
-        of objects. Dates, times and durations are integers in the unit of the column, decimals are float64.
+        One entry per column. Columns of fixed-size lists or tensors become arrays with additional dimensions.
+        Other lists become `Ragged`. Strings and bytes become arrays of objects. Dates, times and durations
+        become integers in the unit of the column. Decimals become float64.
 
     Raises
     ------
     SchemaError
-        For null in a column of integers or booleans without a value in ``fill_nulls``, and for types that no
-        tensor can hold.
+        If a column of integers or booleans has nulls and no value in ``fill_nulls``, or if no tensor can hold
+        the type of a column.
     """
     fill = fill_nulls or {}
     return {
@@ -65,12 +66,12 @@ def numpy_columns(
 
 
 def checked_fill_nulls(fill_nulls: Any, names: Sequence[str]) -> dict[str, Any]:
-    """Return ``fill_nulls=`` as a dict.
+    """Validate ``fill_nulls=``, and return the value as a dict.
 
     Raises
     ------
     TFRecordError
-        If it is not a dict, or names a column that is not read.
+        If ``fill_nulls`` is not a dict, or names a column that is not read.
     """
     arguments.mappings(fill_nulls=fill_nulls)
     for name in fill_nulls or {}:
@@ -83,12 +84,12 @@ def checked_fill_nulls(fill_nulls: Any, names: Sequence[str]) -> dict[str, Any]:
 
 
 def one_chunk(column: pa.ChunkedArray) -> pa.Array:
-    """Return the values of a column in one array, which is a copy only of several chunks."""
+    """Return the values of a column in one array. The values are copied only if there are several chunks."""
     return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
 
 
 def column_to_numpy(name: str, column: pa.Array | pa.ChunkedArray, fill: Any = None) -> Array | Ragged:
-    """Convert one column; see `numpy_columns`."""
+    """Convert one Arrow column to NumPy; see `numpy_columns`."""
     type_ = column.type
     if isinstance(column, pa.ChunkedArray):
         if column.num_chunks > 1 and is_text(type_):  # the text of an array of objects need not be joined
@@ -112,8 +113,8 @@ def column_to_numpy(name: str, column: pa.Array | pa.ChunkedArray, fill: Any = N
 
 
 def _fixed(name: str, column: pa.Array, shape: list[int], fill: Any) -> Array:
-    """Return rows of the same length. All values of a null row are missing."""
-    values = column.flatten()  # without the rows that are null
+    """Convert a column of fixed-size lists or tensors. Every value of a null row is treated as null."""
+    values = column.flatten()  # omits the rows that are null
     if column.null_count:
         indices = np.full((len(column), column.type.list_size), -1)
         valid = column.is_valid().to_numpy(zero_copy_only=False)
@@ -126,7 +127,7 @@ def _fixed(name: str, column: pa.Array, shape: list[int], fill: Any) -> Array:
 
 
 def _as_plain(name: str, column: pa.Array) -> pa.Array:
-    """Return the column as a type that NumPy has."""
+    """Convert a column to a type that NumPy has."""
     type_ = column.type
     if pa.types.is_temporal(type_):
         width = pa.int32() if type_.bit_width == 32 else pa.int64()
@@ -149,7 +150,7 @@ def _as_plain(name: str, column: pa.Array) -> pa.Array:
 
 
 def is_text(type_: pa.DataType) -> bool:
-    """Return True for strings and bytes."""
+    """Return True for string types and binary types."""
     return bool(
         pa.types.is_string(type_)
         or pa.types.is_large_string(type_)
@@ -160,7 +161,7 @@ def is_text(type_: pa.DataType) -> bool:
 
 
 def fill_value(name: str, type_: pa.DataType, fill: Any) -> pa.Scalar:
-    """Return what takes the place of null in a column of a type; see `numpy_columns`."""
+    """Return the value that replaces nulls in a column of a type; see `numpy_columns`."""
     if fill is None:
         if pa.types.is_floating(type_):
             fill = math.nan
@@ -175,7 +176,7 @@ def fill_value(name: str, type_: pa.DataType, fill: Any) -> pa.Scalar:
 
 
 def null_integers(name: str, type_: pa.DataType, what: str) -> SchemaError:
-    """Return the error for null in a column whose tensor has no value for null."""
+    """Return the error for nulls in a column of integers or booleans, whose tensor cannot hold null."""
     value = False if pa.types.is_boolean(type_) else 0 if pa.types.is_unsigned_integer(type_) else -1
     return SchemaError(
         f"the column {what}, and no tensor of integers or booleans can hold null",

@@ -1,4 +1,4 @@
-"""The offsets of the records of a dataset: found in the files, or stored beside the snapshot."""
+"""Find the offsets of the records of a dataset in the files, or store them beside the snapshot."""
 
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -35,29 +35,29 @@ from dask_tfrecord.files.storage.redaction import redact_errors
 from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.files.window import WINDOW_BYTES, open_window
 
-# Threads that find the offsets of records.
+# Number of threads that search files for the offsets of records.
 _THREADS = 8
 
-# Splits, of about 1 MiB each, in which one task finds the records.
+# Number of splits, of about 1 MiB each, that one task searches for records.
 _SPLITS_PER_TASK = 64
 
 
 class Records(NamedTuple):
-    """Framed records that lie in one buffer.
+    """Hold a buffer of records, with their lengths and checksums, and the offset of each record.
 
     Attributes
     ----------
     data : pyarrow.Buffer
         The buffer: a file, a block, or a range of a file.
     offsets : numpy.ndarray
-        The first byte of each record in the buffer, and the end of the last.
+        The position of the first byte of each record in the buffer, followed by the end of the last record.
     """
 
     data: pa.Buffer
     offsets: Offsets
 
     def gather(self, rows: npt.NDArray[np.int64]) -> memoryview:
-        """Return the bytes of some records, which are given in ascending order, one after the other."""
+        """Return the concatenated bytes of some records, given by their numbers in ascending order."""
         bounds = np.empty(2 * len(rows), np.int64)
         bounds[::2], bounds[1::2] = self.offsets[rows], self.offsets[rows + 1]
         spans = pa.Array.from_buffers(
@@ -68,10 +68,10 @@ class Records(NamedTuple):
 
 
 def find_offsets(dataset: ReadPlan, splits: Sequence[Split]) -> list[Offsets | None]:
-    """Return the offsets in its file of the records of each split; None for a split that is read as a block.
+    """Return the file offsets of the records of each split, or None for a split that is read as a block.
 
-    Stored offsets are used. Without them, the records of uncompressed local files are searched. If damage is
-    skipped, all splits are read as blocks.
+    Stored offsets are used if they exist. Otherwise uncompressed local files are searched for records. If
+    damage is skipped, all splits are read as blocks.
     """
     if dataset.options.damage.skips:
         return [None] * len(splits)
@@ -101,13 +101,13 @@ def _by_file(splits: Sequence[Split]) -> list[tuple[str, list[Split]]]:
 
 
 def _of_split(offsets: Offsets, split: Split) -> Offsets:
-    """Return the part of the offsets of a whole file that belongs to a split."""
+    """Select the record offsets of one split from the record offsets of the whole file."""
     start = split.start.record
     return offsets[start:] if split.stop is None else offsets[start : split.stop.record + 1]
 
 
 def _scan(store: Store, options: ReadOptions, split: Split, data: memoryview) -> Offsets:
-    """Return the offsets in its file of the records of a split, and its end."""
+    """Return the file offset of each record of a split, followed by the end of the split."""
     start = split.start.offset
     stop = len(data) if split.stop is None else split.stop.offset
     offsets = _offsets(store, options, split, data[start:stop])
@@ -126,7 +126,7 @@ def _offsets(store: Store, options: ReadOptions, split: Split, data: memoryview)
 
 
 def read_block(store: Store, options: ReadOptions, split: Split) -> Records:
-    """Read and decompress a split."""
+    """Read and decompress a split, and find its records."""
     path = store.public(split.file.path)
     data = bytearray()
     try:
@@ -153,12 +153,12 @@ def store_offsets(dataset: ReadPlan, splits: Sequence[Split], offsets: Sequence[
     splits : sequence of Split
         All splits of the dataset.
     offsets : sequence of numpy.ndarray or None
-        What `find_offsets` returned. Other offsets are searched in parallel.
+        The result of `find_offsets`. The offsets of splits for which this is None are searched in parallel.
 
     Raises
     ------
     FileNotFoundError, FileChangedError, ConcurrentWriteError, DestinationError, TFRecordError
-        As `RecordTable.store_offsets` does.
+        As in `RecordTable.store_offsets`.
     """
     store, version = dataset.store, dataset.version
     refuse_inside_dataset(store, "RecordTable")
@@ -195,7 +195,7 @@ def store_offsets(dataset: ReadPlan, splits: Sequence[Split], offsets: Sequence[
 
 
 def _is_stored(dataset: ReadPlan, version: int) -> bool:
-    """Return True if offsets are stored for this version. Raise if they are those of other files."""
+    """Return True if offsets are stored for this version. Raise if they are the offsets of other files."""
     store = dataset.store
     if version not in stored_offsets(store):
         return False
@@ -211,7 +211,7 @@ def _is_stored(dataset: ReadPlan, version: int) -> bool:
 def _described(
     dataset: ReadPlan, splits: Sequence[Split], offsets: Sequence[Offsets | None]
 ) -> Iterator[tuple[FileEntry, Offsets]]:
-    """Return the uncompressed files with the offsets of their records."""
+    """Return the file entry and the record offsets of each uncompressed file."""
     store, entries = dataset.store, dataset.entries
     found: dict[str, list[Offsets]] = {}
     unknown: list[Split] = []
@@ -242,7 +242,7 @@ def _described(
 
 @redact_errors
 def _search(store: Store, options: ReadOptions, splits: Sequence[Split]) -> Offsets | None:
-    """Find the offsets of the records of adjacent splits, in a task; None if the file is compressed."""
+    """Find the record offsets of adjacent splits. This runs in a task. None if the file is compressed."""
     file = splits[0].file
     if file.size != 0:
         [head] = store.read_ranges([(file.path, 0, HEADER_BYTES)])
@@ -252,5 +252,5 @@ def _search(store: Store, options: ReadOptions, splits: Sequence[Split]) -> Offs
 
 
 def _joined(parts: Sequence[Offsets]) -> Offsets:
-    """Return the offsets of the records of adjacent splits, given those of each split."""
+    """Join the record offsets of adjacent splits of a file into one array."""
     return np.concatenate([*(part[:-1] for part in parts), parts[-1][-1:]])

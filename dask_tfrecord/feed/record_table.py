@@ -1,8 +1,8 @@
-"""`RecordTable`: random access to the records of a dataset.
+"""Implement `RecordTable`: random access to the records of a dataset.
 
-Records are gathered by copying their bytes, and decoded together. Local uncompressed files are memory-mapped.
-Other files are read in blocks, of which a few are kept, or by ranges of bytes if the offsets of the records
-were stored.
+To read records, a table copies their bytes into one buffer and decodes them together. Local uncompressed
+files are memory-mapped. Other files are read in blocks, and the last few blocks are kept in memory. If the
+offsets of the records were stored, ranges of bytes are read instead of blocks.
 """
 
 import os
@@ -32,45 +32,48 @@ from dask_tfrecord.random_access import BLOCK_BYTES, NumberedRows, Numbers
 from dask_tfrecord.read_request import open_columns
 from dask_tfrecord.schema.storage_values import load
 
-# Decompressed blocks that a table keeps.
+# Number of decompressed blocks that a table keeps in memory.
 _KEPT_BLOCKS = 32
 
 
 class RecordTable:
-    """The records of a dataset, in the order of `read_tfrecord`, to be read by their numbers.
+    """Read the records of a dataset by number. Records are numbered in the row order of `read_tfrecord`.
 
     Parameters
     ----------
     path : str, path-like or list of these
-        A path that `read_tfrecord` takes. Uncompressed local files are fastest. One record of a compressed
-        file costs a block of about 1 MiB if `to_tfrecord` wrote the file, else the whole file.
+        A path that `read_tfrecord` accepts. Uncompressed local files are read fastest. To read one record of
+        a compressed file, a block of about 1 MiB is read if `to_tfrecord` wrote the file, otherwise the whole
+        file is read.
     columns : str or list of str, optional
-        The columns to read, in this order. All columns by default.
+        The columns to read, in this order. By default all columns are read.
     **read
-        Keywords that say which rows there are, as in `read_tfrecord`: ``schema``, ``filters``, ``version``
-        and others. Only rows that pass ``filters`` have numbers: to open the table, the columns of the filter
-        are read from all files that may have such rows. If ``on_corrupt`` skips damage, all files are read to
-        open the table, only undamaged records have numbers, and a record costs a whole block.
+        Keywords of `read_tfrecord` that say which rows are numbered: ``schema``, ``filters``, ``version`` and
+        others. Only rows that pass ``filters`` have numbers. To open the table, the columns of the filter are
+        then read from all files that may have rows that pass. If ``on_corrupt`` skips damage, only undamaged
+        records have numbers. All files are then read to open the table, and a whole block is read for each
+        record.
 
     Attributes
     ----------
     schema : pyarrow.Schema
-        The columns.
+        The columns of the table.
 
     Raises
     ------
     FileNotFoundError
-        If there is nothing to read.
+        If the path has no files to read.
     CorruptRecordError
-        If the length of a record is damaged; the payload of a record is verified when it is read.
+        If the length of a record is damaged. The payload of a record is verified only when the record is
+        read.
 
     Notes
     -----
-    Several threads may use a table at the same time. A table pickles with its offsets, so a worker process
-    does not search them again. It takes 8 bytes of memory a record.
+    Several threads may use a table at the same time. A table is pickled with its record offsets, so a worker
+    process does not search for the records again. The offsets take 8 bytes of memory per record.
 
     To open a table, the lengths of all records of uncompressed local files are read. `store_offsets` stores
-    the result in the dataset, so that later tables open without reading the data.
+    the resulting offsets in the dataset, so that later tables open without reading the data files.
 
     Examples
     --------
@@ -100,17 +103,18 @@ class RecordTable:
         self._allowed = plan.partition(0, self._schema).allowed_features
         self._splits = [split for splits in self._rows.plan.partitions for split in splits]
         self._offsets = find_offsets(self._rows.plan, self._splits)
-        self._firsts: list[int] = self._rows.starts.tolist()  # `bisect` is faster for one number
+        self._firsts: list[int] = self._rows.starts.tolist()  # `bisect` in a list is faster for one number
         self._prepare()
 
     def _prepare(self) -> None:
-        """Make what does not pickle."""
+        """Create the attributes that cannot be pickled."""
         self.schema = self._schema.arrow
         self._process = os.getpid()
         self._local = threading.local()
         self._lock = threading.Lock()
         self._maps: dict[str, pa.Buffer] = {}
-        # None is a block of which one range was read. When another range is needed, the block is read.
+        # None stands for a block of which one range was read. When another range is needed, the whole block
+        # is read.
         self._kept: OrderedDict[int, Records | None] = OrderedDict()
 
     def __getstate__(self) -> dict[str, Any]:
@@ -127,18 +131,20 @@ class RecordTable:
 
     @calling(__init__)
     def store_offsets(self) -> str:
-        """Store the offsets of the records beside the snapshot, so that later tables open without the data.
+        """Store the record offsets beside the snapshot, so that later tables open without reading the data.
 
         The stored offsets belong to one version of the dataset. After an append, make a new table and store
-        its offsets. An overwrite removes them. They are not used for a file that was rewritten.
+        its offsets. An overwrite removes the stored offsets. Stored offsets are not used for a file that was
+        rewritten.
 
-        Only uncompressed files have stored offsets. In all other files, records are found when their block is
-        read. For remote files, a table with stored offsets reads single records instead of blocks.
+        Offsets are stored only for uncompressed files. In compressed files, records are found when their
+        block is read. From remote files, a table with stored offsets reads single records instead of blocks.
 
         Returns
         -------
         str
-            The file of the offsets. It takes about 1 byte for each record of a similar length.
+            The path of the file with the offsets. The file takes about 1 byte per record if the records have
+            similar lengths.
 
         Raises
         ------
@@ -147,11 +153,11 @@ class RecordTable:
         FileChangedError
             If a file is not the file that the snapshot describes.
         ConcurrentWriteError
-            If an overwrite replaced the dataset in the meantime.
+            If an overwrite replaced the dataset after the table was opened.
         DestinationError
-            If offsets of other files are stored under this name.
+            If the file for the offsets already exists and holds the offsets of other files.
         TFRecordError
-            If all files are compressed.
+            If all files of the dataset are compressed.
 
         Examples
         --------
@@ -186,7 +192,7 @@ class RecordTable:
         return self.batch(key)
 
     def __getitems__(self, indices: Sequence[int]) -> list[dict[str, Any]]:
-        """Several records, each as `__getitem__` returns one. Loaders of PyTorch call this method."""
+        """Return a list of records, each as a dict of values. PyTorch's DataLoader calls this method."""
         return _elements(self.batch(indices))
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
@@ -200,20 +206,20 @@ class RecordTable:
         Parameters
         ----------
         indices : sequence of int or bool
-            Numbers of records, in any order, also repeatedly. Negative numbers count from the end. A boolean
-            mask with an element for each record selects records.
+            Numbers of records, in any order. A number may be repeated. Negative numbers count from the end. A
+            boolean mask with an element for each record selects records.
 
         Returns
         -------
         pyarrow.RecordBatch
-            A row for each index, in the order of the indices.
+            One row for each element of ``indices``, in the same order.
 
         Raises
         ------
         IndexError
-            If there is no such record, or the indices are neither integers nor a mask.
+            If a number is out of bounds, or if ``indices`` contains neither integers nor a boolean mask.
         FileChangedError
-            If a file was rewritten since the table was made.
+            If a file was rewritten after the table was opened.
         """
         numbers = self._rows.numbers(indices)
         if self._dataset.options.damage.skips:
@@ -229,7 +235,7 @@ class RecordTable:
 
     @calling(__init__)
     def _one(self, index: int) -> pa.RecordBatch:
-        """Return one record, without the cost of sorting."""
+        """Read one record. Unlike `batch`, this does not sort record numbers."""
         if self._dataset.options.damage.skips:
             return self.batch([index])
         row = self._rows.record(index)
@@ -245,7 +251,7 @@ class RecordTable:
         return self._decode(data, np.array([split]), np.array([row]))
 
     def _read(self, rows: Numbers) -> pa.RecordBatch:
-        """Return the records of ascending numbers."""
+        """Read the records with the given numbers, which are ascending."""
         by_split = list(self._rows.by_partition(rows))
         self._check_unchanged([split for split, _ in by_split])
         gathered = self._gather([(split, of_split - self._firsts[split]) for split, of_split in by_split])
@@ -253,7 +259,7 @@ class RecordTable:
         return self._decode(gathered[0] if len(gathered) == 1 else b"".join(gathered), splits, rows)
 
     def _gather(self, wanted: Sequence[tuple[int, Numbers]]) -> list[memoryview]:
-        """Return the bytes of some ascending rows of each of some splits."""
+        """Return the bytes of the wanted rows of each split. The rows of a split are in ascending order."""
         alone = [(number, rows) for number, rows in wanted if self._reads_range(number)]
         ranges = _read_ranges(self._dataset.store, [self._range(*one) for one in alone])
         read = {number: data for (number, _), data in zip(alone, ranges, strict=True)}
@@ -269,7 +275,7 @@ class RecordTable:
         return gathered
 
     def _reads_range(self, number: int) -> bool:
-        """Return True for the first range of a split with known offsets: only the range is read."""
+        """Return True if only a range of a split is read: the first time, if the record offsets are known."""
         if self._dataset.store.local or self._offsets[number] is None:
             return False
         with self._lock:
@@ -279,7 +285,7 @@ class RecordTable:
         return True
 
     def _range(self, number: int, rows: Numbers) -> tuple[str, int, int]:
-        """Return the path, the start and the stop of the bytes from the first to the last of these rows."""
+        """Return the path, start and stop of the byte range that holds all of the given rows of a split."""
         offsets = self._offsets[number]
         assert offsets is not None  # `_reads_range` has checked it
         return self._splits[number].file.path, int(offsets[rows[0]]), int(offsets[rows[-1] + 1])
@@ -291,7 +297,7 @@ class RecordTable:
 
     def _decode(self, data: "memoryview | bytes", splits: Numbers, rows: Numbers) -> pa.RecordBatch:
         decoder = getattr(self._local, "decoder", None)
-        if decoder is None:  # a decoder serves one thread
+        if decoder is None:  # each thread has a separate decoder
             options = self._dataset.options
             decoder = Decoder(
                 self._stored.columns,
@@ -316,7 +322,7 @@ class RecordTable:
         return self._with_partition_values(batch, splits)
 
     def _error(self, error: TFRecordError, splits: Numbers, rows: Numbers) -> TFRecordError:
-        """Return the error with the file and the number of its record in the file."""
+        """Return a copy of the error that names the file and the number of the record in the file."""
         at = error.record or 0
         split = self._splits[int(splits[at])]
         record = split.start.record + int(rows[at]) - self._firsts[splits[at]]
@@ -342,7 +348,7 @@ class RecordTable:
         check_unchanged(self._dataset.store, [self._splits[split].file for split in splits])
 
     def _records(self, number: int) -> Records:
-        """Return the records of a split: in the map of its file, or in a block that is read and kept."""
+        """Return the records of a split, from the memory-mapped file or from a block that is kept."""
         store, split, offsets = self._dataset.store, self._splits[number], self._offsets[number]
         if offsets is not None and store.local:
             path = split.file.path
@@ -376,7 +382,7 @@ def _too_short(path: str) -> FileChangedError:
 
 
 def _elements(batch: pa.RecordBatch) -> list[dict[str, Any]]:
-    """Return the rows as dicts of Python values; lists of numbers and tensors become NumPy arrays."""
+    """Convert rows to dicts of Python values. Lists of numbers and tensors become NumPy arrays."""
     names = batch.schema.names
     columns = [_values(column) for column in batch.columns]
     if not columns:

@@ -1,4 +1,4 @@
-"""What batches are read from: a dataset on disk, or the partitions of a Dask collection."""
+"""Define the sources of batches: a dataset on disk, or the partitions of a Dask collection."""
 
 import hashlib
 import os
@@ -26,7 +26,7 @@ from dask_tfrecord.read_request import open_columns
 
 
 class DatasetSource:
-    """The blocks of a TFRecord dataset, as pieces that are one Arrow table each.
+    """Read a TFRecord dataset in pieces. Each piece is one Arrow table.
 
     Several threads may read pieces at the same time.
 
@@ -35,16 +35,16 @@ class DatasetSource:
     path, columns, read
         As in `open_columns`.
     blocksize : int
-        Stored bytes of a piece.
+        Target size of a piece, in stored bytes.
 
     Attributes
     ----------
     schema : Schema
         The columns of each piece.
     counts : list of int or None
-        The number of rows of each piece. None if the rows cannot be counted without computing them.
+        The number of rows of each piece. None if the source is a Dask collection, whose rows are not counted.
     fingerprint : str
-        Differs if the rows differ, as far as that is known without reading them.
+        Hash that identifies the rows of the source, as far as the rows are known without reading them.
     """
 
     def __init__(self, path: Any, columns: Any, blocksize: int, read: ReadKeywords) -> None:
@@ -54,9 +54,10 @@ class DatasetSource:
         self._process = os.getpid()
 
     def _count(self) -> list[int]:
-        """Count the rows of each piece. If nothing proves the number, the piece is read, in parallel."""
+        """Count the rows of each piece. Pieces whose number of rows is not known are read, in parallel."""
         counts = [self.dataset.count(piece) for piece in range(self.dataset.npartitions)]
-        # Other columns could lose other damaged records.
+        # If damage is skipped, count with the requested columns: reading other columns could lose other
+        # records.
         schema = self.schema if self.dataset.options.damage.skips else self.schema.select([])
         partition = self.dataset.partitioner(schema)
         unknown = [partition(piece) for piece, count in enumerate(counts) if count is None]
@@ -65,7 +66,7 @@ class DatasetSource:
 
     @property
     def npieces(self) -> int:
-        """Number of pieces."""
+        """The number of pieces."""
         return self.dataset.npartitions
 
     def read(self, piece: int) -> pa.Table:
@@ -76,16 +77,16 @@ class DatasetSource:
 
 
 class CollectionSource:
-    """The partitions of a Dask collection, each computed when it is needed.
+    """Read the partitions of a Dask collection. Each partition is computed when it is needed.
 
     The attributes are those of `DatasetSource`.
 
     Parameters
     ----------
     ddf : dask.dataframe.DataFrame or Series
-        Any collection.
+        The collection to read.
     columns : list of str, optional
-        The columns to compute. All columns by default.
+        The columns to compute. By default all columns are computed.
     """
 
     def __init__(self, ddf: dd.DataFrame | dd.Series, columns: Sequence[str] | None) -> None:
@@ -107,11 +108,11 @@ class CollectionSource:
 
     @property
     def npieces(self) -> int:
-        """Number of partitions."""
+        """The number of partitions."""
         return len(self._partitions)
 
     def read(self, piece: int) -> pa.Table:
-        """Compute one partition."""
+        """Compute one partition, and return it as an Arrow table."""
         with computing():
             (frame,) = dask.compute(self._partitions[piece], scheduler=self._scheduler)
         return pandas_to_arrow.to_table(frame, self.schema, write_index=None, lossy="allow")
@@ -130,7 +131,7 @@ def _count_rows(partition: Partition) -> int:
 
 
 def _fingerprint(dataset: ReadPlan, counts: Sequence[int]) -> str:
-    """Hash of the names, sizes and checksums of the files, and of the number of rows of each piece."""
+    """Hash the names, sizes and checksums of the files, and the number of rows of each piece."""
     start = len(dataset.store.join(""))
     splits = (split for piece in dataset.partitions for split in piece)
     files = [(split.file.path[start:], split.file.size, split.file.crc32c, split.start) for split in splits]
@@ -145,12 +146,13 @@ Source: TypeAlias = DatasetSource | CollectionSource
 
 
 def as_source(source: Any, columns: Any, blocksize: int, read: ReadKeywords) -> Source:
-    """Return the source of batches that a path or a Dask collection means.
+    """Return the source of batches for a path or a Dask collection.
 
     Raises
     ------
     TFRecordError
-        If the object is neither, or keywords of a path are given with a collection.
+        If the object is neither a path nor a collection, or if keywords that only a path accepts are passed
+        with a collection.
     """
     if isinstance(source, dd.Series | dd.DataFrame):
         given = [name for name, value in read.items() if value is not None]
@@ -161,12 +163,12 @@ def as_source(source: Any, columns: Any, blocksize: int, read: ReadKeywords) -> 
 
 
 def checked_names(columns: Any) -> list[str] | None:
-    """Return the names of ``columns=``; None for all columns.
+    """Validate ``columns=``, and return the column names, or None for all columns.
 
     Raises
     ------
     SchemaError
-        If a column is named twice, or none is named.
+        If ``columns`` names a column twice, or names no column.
     """
     if columns is None:
         return None
@@ -179,5 +181,5 @@ def checked_names(columns: Any) -> list[str] | None:
 
 
 def usable_after_fork(dataset: ReadPlan) -> ReadPlan:
-    """Return the dataset with a filesystem of this process. Those of object stores do not survive a fork."""
+    """Give the dataset a new filesystem. Filesystems of object stores do not work in a forked process."""
     return replace(dataset, store=pickle.loads(pickle.dumps(dataset.store)))

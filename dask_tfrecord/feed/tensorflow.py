@@ -1,4 +1,4 @@
-"""TensorFlow: `tf.data` datasets of the rows of a dataset, and the specs of its own parser."""
+"""Read a dataset as a `tf.data.Dataset`, and provide feature specs for TensorFlow's own parser."""
 
 import atexit
 import gc
@@ -39,16 +39,17 @@ from dask_tfrecord.schema.model import Field, Schema
 
 Engine = Literal["kernel", "native"]
 
-# Records larger than this are mostly bytes, which TensorFlow reads as fast.
+# Average record size above which "native" is the default: such records are mostly bytes, which TensorFlow
+# reads equally fast.
 _LARGE_RECORD_BYTES = 1 << 14
 
-# The batches that pipelines of TensorFlow are reading.
+# The `Batches` that running TensorFlow pipelines read from.
 _open: WeakSet[Batches] = WeakSet()
 
-# The functions with which pipelines of TensorFlow check files.
+# The functions with which TensorFlow pipelines check that files have not changed.
 _checks: WeakSet[Callable[[Any], bytes]] = WeakSet()
 
-# In these words TensorFlow reports that it read another number of records than the snapshot has.
+# TensorFlow raises with this message if it read another number of records than the snapshot has.
 _MISCOUNTED = "FileChangedError: the file has not as many records as when the dataset was listed:"
 
 _CODECS = {None: "", "gzip": "GZIP", "zlib": "ZLIB"}
@@ -76,31 +77,34 @@ def tensorflow_dataset(
     Parameters
     ----------
     path : str, path-like or list of these
-        A path that `read_tfrecord` takes.
+        A path that `read_tfrecord` accepts.
     batch_size : int
-        Number of rows of a batch.
+        Number of rows in each batch.
     columns : str or list of str, optional
-        The columns of an element, besides the label. All columns by default.
+        The columns of an element, besides the label. By default all columns are read.
     label : str, optional
         The column that becomes the second part of an element, ``(features, label)``. Without a label, an
         element is a dict of tensors.
     engine : "kernel" or "native", optional
         "kernel" decodes with the kernel of this library, which takes less CPU for numbers. "native" lets
-        TensorFlow read and parse the files, which also runs in the tf.data service and on TPU hosts. The
-        default is "native" for records of more than 16 KiB on average, if TensorFlow can read them.
+        TensorFlow read and parse the files, so the dataset also runs in the tf.data service and on TPU hosts.
+        The default is "native" for records of more than 16 KiB on average, if TensorFlow can read them.
     shuffle : int, optional
-        Seed of a random order, another one in each epoch. By default the rows keep their order.
+        Seed of a random row order. Each epoch has a different order. By default the rows are not shuffled.
     shuffle_buffer : int, default 65536
         Number of rows that are shuffled together.
     shard : tuple of int, default (0, 1)
-        Which shard to return, and how many there are. "kernel" shares rows, "native" shares files.
+        Number of the shard to return, counted from 0, and number of all shards. "kernel" divides the rows
+        among the shards, "native" divides the files.
     batch_mode : "keep" or "drop", default "keep"
-        "keep" returns the last batch although it may be smaller, "drop" drops it then.
+        Action if the last batch has fewer rows than ``batch_size``. "keep" returns the smaller batch, "drop"
+        drops the smaller batch.
     fill_nulls : mapping of str to value, optional
-        What takes the place of null. By default NaN in floating point columns, an empty text in string and
-        binary columns, and an empty list in list columns.
+        The value that replaces the nulls of each column. By default nulls become NaN in floating-point
+        columns, an empty string in string and binary columns, and an empty list in list columns.
     lists : "ragged", "padded" or "sparse", default "ragged"
-        What a list column becomes. "padded" fills up with 0 or empty text to the longest list of a batch.
+        Kind of tensor that a list column becomes. "padded" extends each list with 0 or empty strings to the
+        length of the longest list of the batch.
     prefetch : int, default 2
         Number of batches that are prepared ahead.
     **read
@@ -111,21 +115,21 @@ def tensorflow_dataset(
     Returns
     -------
     tf.data.Dataset
-        Its cardinality is known, except that "native" does not count the records of files without a
-        snapshot. Tensors have the types of the columns: bool,
-        small integers, float64 and so on. Dates, times and durations are integers in the unit of the column.
+        A dataset of batches. The cardinality of the dataset is known, unless "native" reads files without a
+        snapshot. Tensors have the types of the columns: bool, small integers, float64 and so on. Dates, times
+        and durations are integers in the unit of the column.
 
     Raises
     ------
     SchemaError
-        For a column that no tensor can hold, and for null in a column of integers without a value in
-        ``fill_nulls``. With "kernel", the latter raises while the dataset is iterated.
+        If no tensor can hold a column, or if a column of integers may have nulls and ``fill_nulls`` has no
+        value for the column. With "kernel", a null raises only while the dataset is iterated.
     TFRecordError
-        If "native" is asked for files that TensorFlow cannot read.
+        If ``engine="native"`` is passed for files that TensorFlow cannot read.
     tf.errors.OpError
-        While the dataset is iterated, if a file was changed or removed since the call. "native" looks at each
-        file before and after its rows are read. In the workers of the tf.data service, "native" can only
-        compare the numbers of records, and only those of a dataset with a snapshot.
+        While the dataset is iterated, if a file was changed or removed after the call. "native" checks each
+        file before and after reading its rows. In the workers of the tf.data service, "native" can only
+        compare the numbers of records, and only if the dataset has a snapshot.
 
     Examples
     --------
@@ -202,7 +206,7 @@ def _native(
     drop_remainder: bool,
     fill_nulls: Mapping[str, Any],
 ) -> "tf.data.Dataset":
-    """TensorFlow's own reader; batches are made and parsed in the interleave, in parallel."""
+    """Read with TensorFlow's own reader. Batches are formed and parsed in parallel, inside the interleave."""
     if problem := unlike_tensorflow(dataset):
         raise TFRecordError(
             f"TensorFlow's own reader cannot {problem}",
@@ -275,7 +279,7 @@ def _native(
 
 
 def _unchanged_check(dataset: ReadPlan, files: Sequence[FileInfo]) -> Callable[[Any], "tf.data.Dataset"]:
-    """Return a function that makes an empty dataset, which raises if a file changed after the listing."""
+    """Return a function that makes an empty dataset that raises if a file changed after it was listed."""
 
     def look(number: Any) -> bytes:
         try:
@@ -301,7 +305,7 @@ def _unchanged_check(dataset: ReadPlan, files: Sequence[FileInfo]) -> Callable[[
 
 
 def _codec_name(dataset: ReadPlan, path: str) -> str:
-    """Return what TensorFlow calls the codec of a file."""
+    """Return TensorFlow's name of the codec of a file."""
     with dataset.store.fs.open(path, "rb") as file:
         codec = detect(file.read(HEADER_BYTES))
     if codec not in _CODECS:
@@ -316,7 +320,7 @@ def _codec_name(dataset: ReadPlan, path: str) -> str:
 
 
 def _partition_tensor(dataset: ReadPlan, item: Field, fill_nulls: Mapping[str, Any]) -> Any:
-    """Return a value of a partition column for each file."""
+    """Return a tensor that holds the value of a partition column for each file."""
     values = item.load(dataset.partition_values[item.name])
     column = numpy_columns(pa.record_batch({item.name: values}), fill_nulls)[item.name]
     assert not isinstance(column, Ragged)  # partition columns are scalars
@@ -328,7 +332,7 @@ def _nbatches(rows: int, batch_size: int, drop_remainder: bool) -> int:
 
 
 def _best_engine(dataset: ReadPlan, schema: Schema) -> Engine:
-    """TensorFlow's own reader for large binary records, if it can read them."""
+    """Choose "native" for large binary records that TensorFlow can read, otherwise "kernel"."""
     counts = [dataset.count(partition) for partition in range(dataset.npartitions)]
     sizes = [split.file.size for splits in dataset.partitions for split in splits]
     if schema.record_type == "bytes" or None in counts or None in sizes or not dataset.store.local:
@@ -355,7 +359,7 @@ def _is_readable(dataset: ReadPlan, path: str) -> bool:
 
 
 def _ours(plan: Plan, shard: tuple[int, int], fill_nulls: Mapping[str, Any]) -> "tf.data.Dataset":
-    """Batches that are decoded here, by a thread that TensorFlow's pipeline pulls from."""
+    """Make a `tf.data.Dataset` of batches that this process decodes with this library's kernel."""
     epochs = count()
     schema = plan.source.schema
 
@@ -389,10 +393,10 @@ def _ours(plan: Plan, shard: tuple[int, int], fill_nulls: Mapping[str, Any]) -> 
 
 @atexit.register
 def _drop_iterators() -> None:
-    """Drop the iterators that a program leaves before their end.
+    """Clear the TensorFlow iterators that a program left before their end.
 
-    The interpreter would drop them when no thread can run Python any more, and so wait forever for the thread
-    of TensorFlow that calls `_ours` or checks a file.
+    Otherwise the interpreter would delete these iterators at exit, when no thread can run Python any more.
+    The interpreter would then wait forever for the TensorFlow thread that reads batches or checks a file.
     """
     if _open or _checks:
         for one in gc.get_objects():
@@ -401,9 +405,10 @@ def _drop_iterators() -> None:
 
 
 def _stacks(signature: Mapping[str, Any]) -> dict[str, list[str]]:
-    """Return the names of the columns of numbers, by their types; only where a type has several columns.
+    """Group the names of numeric columns by type. Types that only one column has are omitted.
 
-    `tf.data` spends 30 microseconds on each tensor of a generator. Columns of one type travel as one tensor.
+    `tf.data` spends 30 microseconds on each tensor of a generator, so the columns of one type are passed as
+    one tensor.
     """
     found: dict[str, list[str]] = {}
     for name, spec in signature.items():
@@ -413,8 +418,8 @@ def _stacks(signature: Mapping[str, Any]) -> dict[str, list[str]]:
 
 
 def _stacked(table: pa.Table, names: Sequence[str], dtype: str, fill_nulls: Mapping[str, Any]) -> Array:
-    """Columns of one type as the rows of an array."""
-    # TensorFlow copies an array whose memory is not aligned as Arrow aligns buffers.
+    """Copy columns of one type into the rows of one array."""
+    # TensorFlow copies an array unless its memory is aligned like Arrow's buffers.
     buffer = pa.allocate_buffer(len(names) * table.num_rows * tf.as_dtype(dtype).size)
     found = np.frombuffer(buffer, tf.as_dtype(dtype).as_numpy_dtype).reshape(len(names), table.num_rows)
     for row, name in zip(found, names, strict=True):

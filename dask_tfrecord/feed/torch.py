@@ -1,4 +1,4 @@
-"""PyTorch: iterable and map-style datasets over the records of a dataset."""
+"""Provide iterable and map-style PyTorch datasets of the records of a dataset."""
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -30,35 +30,36 @@ from dask_tfrecord.public_functions import public_function
 
 Tensors: TypeAlias = dict[str, Any]
 
-# An epoch, and a state of its `Batches`, or None for its start.
+# The number of an epoch, and a `Batches.state` in that epoch, or None for the start of the epoch.
 _Position: TypeAlias = tuple[int, dict[str, Any] | None]
 
 
 def to_tensors(batch: pa.RecordBatch | pa.Table, fill_nulls: Mapping[str, Any] | None = None) -> Tensors:
-    """Convert a batch to tensors, without a copy where Arrow holds plain numbers without null.
+    """Convert a batch to PyTorch tensors. Columns of numbers without nulls are not copied.
 
     Parameters
     ----------
     batch : pyarrow.RecordBatch or pyarrow.Table
-        The batch.
+        The batch to convert.
     fill_nulls : mapping of str to value, optional
-        What takes the place of null; see `dask_tfrecord.feed.numpy_columns.numpy_columns`.
+        The value that replaces the nulls of each column; see
+        `dask_tfrecord.feed.numpy_columns.numpy_columns`.
 
     Returns
     -------
     dict of str to torch.Tensor or list
-        Lists become nested tensors with the jagged layout. Strings become a list of str, bytes a list of
-        tensors of uint8 that share the buffers of the batch.
+        One entry per column. Lists become nested tensors with the jagged layout. Strings become a list of
+        str. Bytes become a list of uint8 tensors that share the buffers of the batch.
 
     Raises
     ------
     SchemaError
-        For null in a column of integers without a value in ``fill_nulls``, and for types that no tensor
-        holds.
+        If a column of integers has nulls and no value in ``fill_nulls``, or if no tensor can hold the type of
+        a column.
 
     Notes
     -----
-    A tensor that shares the memory of a batch must not be written to.
+    Do not write to a tensor that shares the memory of a batch.
     """
     fill = fill_nulls or {}
     return {
@@ -83,14 +84,14 @@ def _tensor(name: str, column: pa.Array | pa.ChunkedArray, fill: Any) -> Any:
     values = column_to_numpy(name, column, fill)
     if isinstance(values, Ragged):
         if isinstance(values.values, Ragged) or values.values.dtype == object:
-            return column.to_pylist()  # PyTorch has no tensors of these
+            return column.to_pylist()  # PyTorch has no tensors of lists of lists or of objects
         offsets = _from_numpy(values.offsets)
         return torch.nested.nested_tensor_from_jagged(_from_numpy(values.values), offsets)
     return values.tolist() if values.dtype == object else _from_numpy(values)
 
 
 def _from_numpy(values: Array) -> torch.Tensor:
-    """Return a tensor that shares the memory of an array. PyTorch warns of read-only arrays."""
+    """Return a tensor that shares the memory of an array, also of a read-only array without a warning."""
     if values.flags.writeable:
         return torch.from_numpy(values)
     return torch.from_dlpack(pa.array(values.reshape(-1))).reshape(values.shape)
@@ -108,37 +109,41 @@ def _bytes(column: pa.Array) -> list[torch.Tensor]:
 
 
 class TFRecordBatches(IterableDataset[Any]):
-    """An iterable dataset of batches, for ``DataLoader(dataset, batch_size=None)``.
+    """Iterate over the batches of a dataset, for ``DataLoader(dataset, batch_size=None)``.
 
-    Every row is in one batch of one worker of one rank. Use few DataLoader workers or none: the batches are
-    read by threads, and a worker process copies every batch.
+    Each row is in exactly one batch of one worker of one rank, unless ``uneven`` or ``batch_mode`` says
+    otherwise. Use few DataLoader workers or none: the batches are read by threads, and a worker process
+    copies every batch.
 
     Parameters
     ----------
     path : str, path-like or list of these
-        A path that `read_tfrecord` takes.
+        A path that `read_tfrecord` accepts.
     batch_size : int
-        Number of rows of a batch.
+        Number of rows in each batch.
     columns : str or list of str, optional
-        The columns to read. All columns by default.
+        The columns to read. By default all columns are read.
     convert : callable, optional
-        Makes an element of a `pyarrow.RecordBatch`. `to_tensors` by default.
+        Function that converts a `pyarrow.RecordBatch` to an element of the dataset. The default is
+        `to_tensors`.
     shuffle : int, optional
-        Seed of a random order, another one in each epoch. By default the rows keep their order.
+        Seed of a random row order. Each epoch has a different order. By default the rows are not shuffled.
     shuffle_buffer : int, default 65536
         Number of rows that are shuffled together.
     uneven : "drop", "pad" or "keep", default "drop"
-        What happens if the rows cannot be shared equally among ranks. "drop" leaves out less than one row
-        per rank, "pad" repeats less than one row per rank, so that every rank makes the same number of steps.
-        "keep" returns every row once.
+        Action if the rows cannot be divided equally among the ranks. "drop" omits, and "pad" repeats, fewer
+        rows than there are ranks, so that every rank makes the same number of steps. "keep" returns every row
+        once.
     batch_mode : "keep" or "drop", default "keep"
-        "keep" returns the last batch of each rank although it may be smaller, "drop" drops it then.
+        Action if the last batch of a rank has fewer rows than ``batch_size``. "keep" returns the smaller
+        batch, "drop" drops the smaller batch.
     rank, world_size : int, optional
-        By default those of `torch.distributed` at the time of the iteration.
+        Number of this process and number of all processes. By default `torch.distributed` gives both numbers
+        when the iteration begins.
     prefetch : int, default 2
-        Number of pieces that threads read ahead.
+        Number of blocks that threads read ahead.
     fill_nulls : mapping of str to value, optional
-        What takes the place of null.
+        The value that replaces the nulls of each column.
     **read
         Keywords that say which rows are read, as in `read_tfrecord`: ``schema``, ``filters``, ``version`` and
         others.
@@ -146,13 +151,13 @@ class TFRecordBatches(IterableDataset[Any]):
     Notes
     -----
     The dataset has ``state_dict`` and ``load_state_dict``, so that `torchdata.stateful_dataloader` resumes a
-    run exactly, in the middle and at the end of an epoch. The files are listed once, when the dataset is
-    made: rows that are appended later are not read, and an overwrite raises.
+    run exactly, in the middle and at the end of an epoch. The files are listed only once, when the dataset
+    object is created. Rows that are appended later are not read. An overwrite makes the iteration raise.
 
     `set_epoch` chooses the epoch. Without `set_epoch`, every iteration is the next epoch, except that worker
     processes which end with each epoch (``persistent_workers=False``) always begin with the epoch 0. An
-    iteration that goes on after a loaded state keeps its epoch. If `set_epoch` chose another epoch, that is
-    the epoch of the iteration after it.
+    iteration that continues from a loaded state keeps the epoch of the state. If `set_epoch` chose another
+    epoch, the next iteration uses the chosen epoch.
 
     Examples
     --------
@@ -203,16 +208,17 @@ class TFRecordBatches(IterableDataset[Any]):
         self._convert = convert
         self._fill_nulls = checked_fill_nulls(fill_nulls, self._plan.source.schema.names)
         self._shard = None if rank is None or world_size is None else (rank, world_size)
-        # In memory that workers share: the epoch of the last `set_epoch`, the number of its calls, and the
-        # number of iterations that began in workers.
+        # Memory that workers share. It holds the epoch of the last `set_epoch` call, the number of
+        # `set_epoch` calls, and the number of iterations that began in workers.
         self._shared = torch.zeros(3, dtype=torch.int64).share_memory_()
         self._seen = 0  # calls of `set_epoch` that this process has followed
         self._chosen: int | None = None  # the epoch of the last of these calls
         self._elsewhere = 0  # iterations in workers that began before the last one in this process
-        self._epoch = 0  # of the next iteration in this process
-        self._batches: Batches | None = None  # of the newest iteration
+        self._epoch = 0  # the epoch of the next iteration in this process
+        self._batches: Batches | None = None  # the batches of the newest iteration
         self._ended = False  # the newest iteration has returned all batches
-        # The epoch that began after the state of an end was loaded, until its first batch is taken.
+        # After a state from the end of an epoch was loaded: the epoch that began then, until its first batch
+        # is taken.
         self._unused: int | None = None
         self._loaded: dict[str, Any] | None = None  # the state where the next iteration goes on
         self._loader = os.getpid()  # the process that loaded the state
@@ -226,28 +232,28 @@ class TFRecordBatches(IterableDataset[Any]):
         return self._plan.batches(epoch, self._shard or _distributed_shard() or (0, 1), part, start)
 
     def __len__(self) -> int:
-        """Number of batches of this rank, with any number of workers."""
+        """Return the number of batches of this rank, which does not depend on the number of workers."""
         return len(self._open(0, (0, 1)))
 
     def set_epoch(self, epoch: int) -> None:
-        """Choose the epoch of the next iteration, which decides the order of a shuffle."""
+        """Set the epoch of the next iteration. With ``shuffle``, each epoch has a different row order."""
         arguments.count("epoch", epoch, 0)
         self._shared[0] = epoch
         self._shared[1] += 1
 
     def _follow(self) -> None:
-        """Take over the epoch of the last `set_epoch`, which may have been called in another process."""
+        """Adopt the epoch of the last `set_epoch` call, which may have run in another process."""
         epoch, calls, _ = self._shared.tolist()
         if calls != self._seen:
             self._epoch, self._chosen, self._seen, self._unused = epoch, epoch, calls, None
 
     def state_dict(self) -> dict[str, Any]:
-        """Return where the newest iteration is, as a dict that JSON can hold.
+        """Return the position of the newest iteration as a JSON-compatible dict.
 
         Raises
         ------
         TFRecordError
-            If worker processes iterate over the dataset: this process does not know their positions.
+            If worker processes iterate over the dataset, because this process does not know their positions.
         """
         if self._loaded is not None:
             return self._loaded
@@ -262,9 +268,9 @@ class TFRecordBatches(IterableDataset[Any]):
         return {"epoch": self._epoch, "batches": position, "ended": self._ended, "chosen": self._chosen}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Resume the next iteration at the position of the `state_dict` call.
+        """Make the next iteration continue at the position that `state_dict` returned.
 
-        If that iteration had ended, the next iteration is the epoch after it.
+        If the saved iteration had ended, the next iteration is the next epoch.
         """
         is_state = isinstance(state, dict) and state.keys() == {"epoch", "batches", "ended", "chosen"}
         position = state["batches"] if is_state else None
@@ -302,7 +308,7 @@ class TFRecordBatches(IterableDataset[Any]):
         return self._elements(batches)
 
     def _resumed(self, part: tuple[int, int], is_worker: bool) -> _Position | None:
-        """Return where the iteration of the loaded state goes on; None if another iteration begins."""
+        """Return the position at which the loaded state continues, or None if a new iteration begins."""
         if self._loaded is None:
             return None
         if is_worker and self._loader != os.getpid():
@@ -312,7 +318,7 @@ class TFRecordBatches(IterableDataset[Any]):
             )
         position, last = self._loaded["batches"], self._loaded["chosen"]
         epoch, calls, _ = self._shared.tolist()
-        # A worker that had ended must not begin the next epoch before the other workers have ended.
+        # A worker that has finished an epoch must not begin the next epoch before the other workers finish.
         goes_on = is_worker or not self._loaded["ended"]
         # A program that is started again calls `set_epoch` again for this epoch, or for the first of its run.
         of_run, of_this = epoch == last, epoch == position["epoch"]
@@ -337,19 +343,19 @@ class TFRecordBatches(IterableDataset[Any]):
 
 
 class TFRecordTable(Dataset[Any]):
-    """A map-style dataset of records, so that ``DataLoader(dataset, shuffle=True)`` shuffles all rows.
+    """Access records by number, so that ``DataLoader(dataset, shuffle=True)`` shuffles all rows.
 
-    The loader asks for all records of a batch at once, which are gathered and decoded together. Pass
-    ``collate_fn=dataset.collate``: the batch is there already.
+    The loader requests all records of a batch at once, and the records are decoded together into one batch.
+    Pass ``collate_fn=dataset.collate`` to the loader, because the records are already a batch.
 
     Parameters
     ----------
     path : str, path-like or list of these
-        A path that `RecordTable` takes. Uncompressed local files are fastest.
+        A path that `RecordTable` accepts. Uncompressed local files are read fastest.
     columns : str or list of str, optional
-        The columns to read. All columns by default.
+        The columns to read. By default all columns are read.
     fill_nulls : mapping of str to value, optional
-        What takes the place of null.
+        The value that replaces the nulls of each column.
     **read
         Keywords that say which rows are read, as in `read_tfrecord`: ``schema``, ``filters``, ``version`` and
         others.
@@ -390,17 +396,17 @@ class TFRecordTable(Dataset[Any]):
 
     @calling(__init__)
     def __getitems__(self, indices: Sequence[int]) -> Tensors:
-        """Return the tensors of a whole batch."""
+        """Return the tensors of a whole batch of records, given their numbers."""
         return _Collated(to_tensors(self.table.batch(indices), self._fill_nulls))
 
     @staticmethod
     def collate(batch: Tensors) -> Tensors:
-        """Return the batch: `__getitems__` made its tensors."""
+        """Return the batch unchanged, because `__getitems__` has already made its tensors."""
         return dict(batch)
 
 
 class _Collated(dict[str, Any]):
-    """The tensors of a batch. The default collation of PyTorch expects a list of rows instead."""
+    """Hold the tensors of a batch. PyTorch's default collation expects a list of rows instead."""
 
     def __missing__(self, key: Any) -> Any:
         if key != 0:
@@ -411,7 +417,7 @@ class _Collated(dict[str, Any]):
 
 
 def _distributed_shard() -> tuple[int, int] | None:
-    """Return the rank and the number of ranks, if `torch.distributed` is initialized."""
+    """Return the rank and the number of ranks, or None if `torch.distributed` is not initialized."""
     distributed = torch.distributed
     if distributed.is_available() and distributed.is_initialized():
         return distributed.get_rank(), distributed.get_world_size()

@@ -1,4 +1,4 @@
-"""Arrow IPC streams on sockets, and Feather files, for the Arrow datasets of TensorFlow I/O."""
+"""Serve Arrow IPC streams and write Feather files, for the Arrow datasets of TensorFlow I/O."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -18,7 +18,7 @@ from dask_tfrecord.public_functions import public_function
 
 __all__ = ["FeatherFile", "Pass", "StreamServer", "serve", "write_feather"]
 
-# Rows of a batch for clients that read single rows.
+# Number of rows in each batch that is sent to clients whose dataset has single rows as elements.
 _ROWS = 1024
 
 
@@ -38,49 +38,52 @@ def serve(
 ) -> "StreamServer":
     """Serve a dataset or a Dask collection to the `ArrowStreamDataset` of TensorFlow I/O.
 
-    The streams are plain Arrow IPC streams, which other clients can read, too. Dates, times, timestamps and
-    durations are sent as integers, categories as their values, and tensors as flat lists, which the printed
-    code reshapes.
+    The streams are plain Arrow IPC streams, so other clients can read them, too. Dates, times, timestamps and
+    durations are sent as integers. Categorical columns are sent as their values. Tensors are sent as flat
+    lists; the code that `StreamServer.client_code` returns reshapes the lists.
 
     Parameters
     ----------
     source : str, path-like, list of these, dask.dataframe.DataFrame or Series
-        What `iter_batches` takes.
+        A path or a collection that `iter_batches` accepts.
     endpoints : str or list of str, default "tcp://127.0.0.1:0"
-        Where clients connect: ``"tcp://host:port"`` or ``"host:port"`` (port 0 takes a free port),
-        ``"unix://path"``, or ``"fd://number"`` to write one pass to an open file descriptor, which is closed
-        at the end of the pass. An omitted host means 127.0.0.1. Nothing is encrypted, and whoever can connect
-        can read the rows, so use other hosts only in a network that you trust. Several endpoints share the
-        rows: a client reads all of the endpoints to get all rows.
+        Addresses at which clients connect: ``"tcp://host:port"`` or ``"host:port"`` (port 0 means any free
+        port), ``"unix://path"``, or ``"fd://number"`` to write one pass to an open file descriptor, which is
+        closed at the end of the pass. An omitted host means 127.0.0.1. The connection is not encrypted, and
+        anyone who can connect can read the rows. Use other hosts only in a network that you trust. With
+        several endpoints, the rows are divided among the endpoints, so a client must read all endpoints to
+        get all rows.
     batch_size : int or None, default 1024
-        Number of rows of an element of the client's dataset. With None every row is an element, which allows
-        lists of different lengths.
+        Number of rows of an element of the client's dataset. If None, each row is an element, so lists may
+        have different lengths.
     columns : str or list of str, optional
-        The columns to serve, in this order. All columns by default.
+        The columns to serve, in this order. By default all columns are served.
     batch_mode : "keep", "drop" or "auto", default "keep"
-        What happens to the last rows of an endpoint, as in `iter_batches`. A pass of the second or a later
-        endpoint fails if it has no rows, because the client would crash.
+        Action if the last batch of an endpoint has fewer rows than ``batch_size``, as in `iter_batches`. If
+        the second or a later endpoint has no rows, reading that endpoint fails, because the client would
+        crash.
     fill_nulls : mapping of str to value, optional
-        The value that replaces the nulls of a column. For a list column: the nulls inside its lists, and all
-        values of a null list of a fixed size; another null list becomes empty. By default a null is an error,
-        because TensorFlow I/O has no nulls.
+        The value that replaces the nulls of each column. In a list column, the value replaces nulls inside
+        the lists, and fills null lists of a fixed size; other null lists become empty. By default a null
+        raises, because TensorFlow I/O has no nulls.
     shuffle : int, optional
-        Seed of a random order. One endpoint has another order in each pass. Several endpoints have the same
-        order in all passes, because an endpoint cannot know which pass of another endpoint its client reads.
+        Seed of a random row order. With one endpoint, each pass has a different row order. With several
+        endpoints, the row order is the same in every pass, because an endpoint cannot know which pass of
+        another endpoint its client reads.
     shuffle_buffer, prefetch, **read
         As in `iter_batches`.
 
     Returns
     -------
     StreamServer
-        The running server, which is a context manager. Each connection gets all rows of its endpoint.
+        The running server. It is a context manager. Each connection gets all rows of its endpoint.
 
     Raises
     ------
     TFRecordError
-        For an endpoint that cannot be opened, and for all that `iter_batches` refuses.
+        If an endpoint cannot be opened, or if `iter_batches` refuses an argument.
     SchemaError
-        For a column of a type that TensorFlow I/O cannot read, such as a list of lists or a decimal.
+        If TensorFlow I/O cannot read the type of a column, such as a list of lists or a decimal.
 
     Examples
     --------
@@ -149,33 +152,35 @@ def write_feather(
     """Write a dataset or a Dask collection to a Feather file for the `ArrowFeatherDataset` of TensorFlow I/O.
 
     The file is an Arrow IPC file (Feather version 2), which pyarrow, pandas and Polars can read. Values are
-    converted as in `serve`. The file appears when it is complete.
+    converted as in `serve`. The file becomes visible only when it is complete.
 
     Parameters
     ----------
     source : str, path-like, list of these, dask.dataframe.DataFrame or Series
-        What `iter_batches` takes.
+        A path or a collection that `iter_batches` accepts.
     path : str or path-like
         The file to write, usually with the suffix ``.feather``. An existing file is replaced.
     batch_size, columns, batch_mode, fill_nulls
         As in `serve`.
     compression : "lz4", "zstd" or None, default None
-        Compression of the columns.
+        Codec with which the columns are compressed. If None, the columns are not compressed.
     shuffle, shuffle_buffer, epoch, shard, prefetch, **read
         As in `iter_batches`, but the codec of the source is always detected. ``storage_options`` and
-        ``filesystem`` are those of the source and of ``path``.
+        ``filesystem`` apply to both the source and ``path``.
 
     Returns
     -------
     FeatherFile
-        The path and the number of rows, with the code for a client.
+        The path and the number of rows of the written file, and the code for a client.
 
     Raises
     ------
     SchemaError
-        For a column of a type that TensorFlow I/O cannot read, and for nulls without ``fill_nulls``.
+        If TensorFlow I/O cannot read the type of a column, or if a column has nulls and no value in
+        ``fill_nulls``.
     TFRecordError
-        For all that `iter_batches` refuses, and for no rows, because TensorFlow I/O crashes on such a file.
+        If `iter_batches` refuses an argument, or if there are no rows, because TensorFlow I/O crashes on a
+        file without rows.
 
     Examples
     --------
@@ -221,16 +226,16 @@ def write_feather(
 
 @dataclass(frozen=True)
 class FeatherFile:
-    """A file that `write_feather` wrote.
+    """Describe a Feather file that `write_feather` wrote.
 
     Attributes
     ----------
     path : str
-        The file.
+        The path of the file.
     rows : int
-        Number of its rows.
+        Number of rows in the file.
     client : Client
-        The columns and the batches of the client.
+        The columns that the client receives, and how the client batches the rows.
     """
 
     path: str
@@ -238,12 +243,12 @@ class FeatherFile:
     client: Client = field(repr=False)
 
     def client_code(self) -> str:
-        """Python code that constructs the client's dataset, which has dicts of tensors as elements."""
+        """Return Python code that constructs the client's dataset. Its elements are dicts of tensors."""
         return self.client.code("ArrowFeatherDataset", "filenames", [self.path])
 
 
 def _batching(batch_size: int | None, batch_mode: BatchMode) -> tuple[int, BatchMode]:
-    """Return the size of the batches that are sent, and what happens to the last rows."""
+    """Return the size of the batches that are sent, and the batch mode for the last rows."""
     if batch_size is None:
         return _ROWS, "keep" if batch_mode == "drop" else batch_mode
     return batch_size, batch_mode

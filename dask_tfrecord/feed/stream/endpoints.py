@@ -1,4 +1,4 @@
-"""Where a stream server listens: TCP and Unix sockets, and file descriptors. Knows bytes, not Arrow."""
+"""Open the endpoints of a stream server: sockets and file descriptors. Send bytes, and know no Arrow."""
 
 import os
 import socket
@@ -13,17 +13,17 @@ _KINDS = "'tcp://host:port', 'unix://path' or 'fd://number'"
 
 
 class ClientLeftError(Exception):
-    """The client closed its end of the stream."""
+    """Signal that the client closed its end of the stream."""
 
 
 class SocketSink:
-    """A stream to a client that connected to a socket."""
+    """Send a stream to a client that connected to a socket."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
 
     def send(self, data: memoryview) -> None:
-        """Write all of the bytes. Blocks until the client has room for them."""
+        """Send all of the bytes. Block until the client has received or buffered the bytes."""
         try:
             self._connection.sendall(data)
         except OSError as error:
@@ -40,7 +40,7 @@ class SocketSink:
 
 
 class DescriptorSink:
-    """A stream to the process that reads from the other end of a file descriptor.
+    """Send a stream to the process that reads from the other end of a file descriptor.
 
     Parameters
     ----------
@@ -52,7 +52,7 @@ class DescriptorSink:
         self._number = number
 
     def send(self, data: memoryview) -> None:
-        """Write all of the bytes. Blocks until the reader has room for them."""
+        """Send all of the bytes. Block until the reader has received or buffered the bytes."""
         try:
             while data:
                 data = data[os.write(self._number, data) :]
@@ -72,12 +72,12 @@ Sink: TypeAlias = SocketSink | DescriptorSink
 
 
 class Listener:
-    """A socket that accepts clients.
+    """Accept clients that connect to a socket.
 
     Attributes
     ----------
     endpoint : str
-        The address for clients, with the number of the port that the system chose.
+        The address at which clients connect, with the actual port number.
     """
 
     def __init__(self, endpoint: str) -> None:
@@ -94,7 +94,7 @@ class Listener:
             self.endpoint = f"tcp://{host}:{port}"
 
     def accept(self) -> SocketSink | None:
-        """Wait for the next client. None after `close`."""
+        """Wait for the next client, and return its connection. Return None after `close`."""
         while not self._closed:
             try:
                 return SocketSink(self._socket.accept()[0])
@@ -114,7 +114,7 @@ class Listener:
 
 
 def open_endpoint(endpoint: str) -> Listener | DescriptorSink:
-    """Open one endpoint of a server.
+    """Open one endpoint of a stream server.
 
     Raises
     ------
@@ -165,7 +165,7 @@ def _unix_socket(path: str) -> socket.socket:
 
 
 def _remove_unused(path: str) -> None:
-    """Remove the socket that a server which no longer runs has left at a path."""
+    """Remove the Unix socket that a server left at a path, unless the server still runs."""
     try:
         is_socket = stat.S_ISSOCK(os.lstat(path).st_mode)
     except FileNotFoundError:

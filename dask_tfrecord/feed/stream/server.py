@@ -1,7 +1,7 @@
-"""The threads that send one pass to each connection.
+"""Run the threads that send one pass over the rows to each connection.
 
-A stream that fails ends with a broken message instead of the end-of-stream marker, so that every client
-raises instead of taking the rows that it received for all rows.
+A stream that fails ends with a broken message instead of the end-of-stream marker. Every client then raises,
+and does not mistake the rows that it has received for all rows.
 """
 
 import logging
@@ -22,7 +22,7 @@ Outcome = Literal["running", "done", "client left", "closed", "failed"]
 
 _LOG = logging.getLogger(__name__)
 
-# The end-of-stream marker of Arrow IPC, and the start of a message whose 8 bytes never follow.
+# The end-of-stream marker of Arrow IPC, and the header of an 8-byte message whose 8 bytes are never sent.
 _END = b"\xff\xff\xff\xff\x00\x00\x00\x00"
 _BROKEN = b"\xff\xff\xff\xff\x08\x00\x00\x00"
 
@@ -31,26 +31,26 @@ _PATIENCE = 2.0
 
 
 class _ClosedError(Exception):
-    """The server was closed while a pass was running."""
+    """Signal that the server was closed while a pass was running."""
 
 
 @dataclass
 class Pass:
-    """One pass over the rows of an endpoint, for one connection.
+    """Report on one pass over the rows of an endpoint, which is sent to one connection.
 
     Attributes
     ----------
     endpoint : str
         The endpoint that the client connected to.
     number : int
-        How many connections the endpoint had before.
+        Number of connections that the endpoint had before this connection.
     rows : int
-        Number of rows that were sent.
+        Number of rows that were sent in this pass.
     outcome : "running", "done", "client left", "closed" or "failed"
-        "client left" if the client disconnected before the end, "closed" if the server was closed, "failed"
-        if reading or converting the rows raised.
+        How the pass ended. "client left": the client disconnected before the end. "closed": the server was
+        closed. "failed": reading or converting the rows raised.
     error : Exception, optional
-        The error of a pass that failed.
+        The error that made the pass fail.
     """
 
     endpoint: str
@@ -61,14 +61,14 @@ class Pass:
 
 
 class StreamServer:
-    """A running server of Arrow streams, which `serve` starts.
+    """Send the rows of a dataset as Arrow streams. `serve` starts and returns this server.
 
     Attributes
     ----------
     endpoints : list of str
-        The addresses for clients, with the number of the port that the system chose.
+        The addresses at which clients connect, with the actual port numbers.
     schema : pyarrow.Schema
-        The columns as they are sent.
+        The columns, with the types in which they are sent.
     passes : list of Pass
         One entry for each connection, in the order of connecting.
     """
@@ -107,18 +107,18 @@ class StreamServer:
 
     @property
     def errors(self) -> list[Exception]:
-        """The errors of the passes that failed."""
+        """The errors of all passes that failed."""
         return [one.error for one in self.passes if one.error is not None]
 
     def client_code(self, endpoints: Sequence[str] | None = None) -> str:
-        """Python code that constructs the client's dataset, which has dicts of tensors as elements.
+        """Return Python code that constructs the client's dataset. Its elements are dicts of tensors.
 
         Parameters
         ----------
         endpoints : list of str, optional
-            The addresses under which the client reaches the server, for example through a tunnel. By default
-            those of the server, and ``fd://0``, its standard input, for a server that writes to one file
-            descriptor.
+            The addresses at which the client reaches the server, for example through a tunnel. By default the
+            server's own addresses are used. If the server writes to a single file descriptor, the default is
+            ``fd://0``, the standard input of the client.
         """
         if endpoints is None:
             is_pipe = len(self.endpoints) == 1 and self.endpoints[0].startswith("fd://")
@@ -126,12 +126,12 @@ class StreamServer:
         return self._client.code("ArrowStreamDataset", "endpoints", endpoints)
 
     def wait(self, passes: int | None = None) -> None:
-        """Wait until a number of passes have ended, whatever their outcomes, or until the server is closed.
+        """Wait until a number of passes have ended, with any outcome, or until the server is closed.
 
         Parameters
         ----------
         passes : int, optional
-            How many passes to wait for. By default the method waits until the server is closed.
+            Number of passes to wait for. By default the method waits until the server is closed.
         """
 
         def is_over() -> bool:
@@ -143,7 +143,7 @@ class StreamServer:
                 pass
 
     def close(self) -> None:
-        """Refuse further clients. Passes end after their current batch, and their clients raise."""
+        """Refuse further clients. Running passes end after the current batch, and the clients raise."""
         with self._changed:
             self._closing = True
             self._changed.notify_all()
@@ -165,7 +165,7 @@ class StreamServer:
         return f"StreamServer({self.endpoints}, {state}, {self._ended()} passes ended)"
 
     def _wait_for_passes(self) -> bool:
-        """Wait a few seconds until no pass is running. False if one still is."""
+        """Wait a few seconds until no pass is running. Return False if a pass is still running."""
         with self._changed:
             return self._changed.wait_for(lambda: not self._running, _PATIENCE)
 
@@ -177,7 +177,7 @@ class StreamServer:
             self._start(index, sink)
 
     def _start(self, index: int, sink: Sink) -> None:
-        """Start a pass in a thread of its own."""
+        """Start a pass in a new thread."""
         with self._changed:
             if self._closing:
                 sink.close()
@@ -194,7 +194,7 @@ class StreamServer:
         return threading.Thread(target=target, args=arguments, name="dask_tfrecord-serve", daemon=True)
 
     def _run(self, index: int, sink: Sink, one: Pass) -> None:
-        """Send one pass, and note how it ended."""
+        """Send one pass, and record how the pass ended."""
         outcome: Outcome = "done"
         try:
             self._send(index, sink, one)
@@ -236,12 +236,12 @@ class StreamServer:
 
 
 def sent_batches(batches: Batches, client: Client, *, may_be_empty: bool) -> Iterator[pa.RecordBatch]:
-    """Yield the batches as they are sent. None is empty, except that no rows become one empty batch.
+    """Yield the batches to send, without empty batches. If there are no rows, yield one empty batch.
 
     Raises
     ------
     TFRecordError
-        If there are no rows where the client crashes without rows.
+        If there are no rows and ``may_be_empty`` is False, because the client would crash.
     """
     is_empty = True
     for batch in batches:

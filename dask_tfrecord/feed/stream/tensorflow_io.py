@@ -1,6 +1,6 @@
-"""What the Arrow datasets of TensorFlow I/O can read, and the Python code that constructs them.
+"""Convert batches for the Arrow datasets of TensorFlow I/O, and write the code that constructs them.
 
-TensorFlow I/O itself is not imported. Its limits were checked on version 0.37.1.
+This module does not import TensorFlow I/O. The limits of TensorFlow I/O were checked on version 0.37.1.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,29 +17,29 @@ from dask_tfrecord.lazy import cached_property
 
 _MODES: dict[BatchMode, str] = {"keep": "keep_remainder", "drop": "drop_remainder", "auto": "auto"}
 
-# The TensorFlow name of an Arrow type, where the two differ.
+# The TensorFlow name of an Arrow type, if the TensorFlow name differs from the Arrow name.
 _DTYPES = {"halffloat": "float16", "float": "float32", "double": "float64", "binary": "string"}
 
 
 @dataclass(frozen=True)
 class Client:
-    """One kind of client: the columns that it receives and how it batches their rows.
+    """Describe a client: the columns that the client receives, and how the client batches the rows.
 
     Parameters
     ----------
     source : pyarrow.Schema
         The columns that are read.
     batch_size : int, optional
-        Number of rows of an element of the client's dataset. None makes every row an element.
+        Number of rows of an element of the client's dataset. If None, each row is an element.
     batch_mode : "keep", "drop" or "auto"
-        What happens to the last rows, as in `iter_batches`.
+        Action if the last batch has fewer rows than ``batch_size``, as in `iter_batches`.
     fill_nulls : mapping of str to value
-        The value that replaces the nulls of a column.
+        The value that replaces the nulls of each column.
 
     Raises
     ------
     SchemaError
-        For a column of a type that TensorFlow I/O cannot read.
+        If TensorFlow I/O cannot read the type of a column.
     TFRecordError
         If a value of ``fill_nulls`` does not fit its column.
     """
@@ -66,7 +66,7 @@ class Client:
 
     @cached_property
     def schema(self) -> pa.Schema:
-        """The columns as they are sent."""
+        """The columns, with the types in which they are sent."""
         return pa.schema([(item.name, _sent_type(item)) for item in self.source])
 
     def convert(self, batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -105,16 +105,16 @@ class Client:
         return column
 
     def code(self, dataset: str, first: str, places: Sequence[str]) -> str:
-        """Python code that constructs the dataset of the client.
+        """Return Python code that constructs the dataset of the client.
 
         Parameters
         ----------
         dataset : str
-            The class of `tensorflow_io.arrow`.
+            Name of the dataset class of `tensorflow_io.arrow`.
         first : str
-            The name of its first parameter.
+            Name of the first parameter of the dataset class.
         places : list of str
-            The value of its first parameter.
+            Value of the first parameter: the endpoints or the files.
         """
         arguments = {
             first: repr(list(places)),
@@ -162,7 +162,7 @@ def _sent_type(item: pa.Field) -> pa.DataType:
 
 
 def _plain_type(type_: pa.DataType) -> pa.DataType | None:
-    """Return the type in which TensorFlow I/O can read the values of a type, or None."""
+    """Return the type in which TensorFlow I/O can read values of a type, or None if it cannot."""
     if isinstance(type_, pa.BaseExtensionType):
         return _plain_type(type_.storage_type)
     if types.is_dictionary(type_):
