@@ -1,6 +1,7 @@
-"""The Dask expressions. Only this package imports private names of Dask.
+"""Define the Dask expressions of reads and writes. Only this package imports private names of Dask.
 
-Checked on Dask 2025.5.1 to 2026.8. The work of the tasks is in `dataset` and `frames`.
+The private names were checked on Dask 2025.5.1 to 2026.8. The packages `dataset` and `frames` do the work of
+the tasks.
 """
 
 from dask_tfrecord.expr.lineage import check_not_read, large_strings, parquet_types, read_types

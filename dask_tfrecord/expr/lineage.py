@@ -1,4 +1,4 @@
-"""Find where the columns of a collection come from, and which files it reads, from its expressions."""
+"""Find out from a collection's expressions where its columns come from and which files it reads."""
 
 import os
 from collections.abc import Iterable, Iterator
@@ -49,9 +49,9 @@ _VALUE_PRESERVING = (
 
 
 def read_types(ddf: DataFrame, names: Iterable[str]) -> dict[str, pa.DataType]:
-    """Return the stored types of the columns whose values come unchanged from records.
+    """Return the stored types of those columns whose values come unchanged from TFRecord records.
 
-    Partition columns and computed columns are left out.
+    Partition columns and computed columns are omitted.
     """
     types = {}
     for name in names:
@@ -66,7 +66,7 @@ def read_types(ddf: DataFrame, names: Iterable[str]) -> dict[str, pa.DataType]:
 
 
 def large_strings(ddf: DataFrame) -> dict[str, pa.DataType]:
-    """Return the columns that were large strings before Dask's dataframe.convert-string converted them."""
+    """Return the columns that were large strings before Dask converted them (dataframe.convert-string)."""
     types = {}
     for name, dtype in ddf._meta.dtypes.items():
         if not isinstance(dtype, pd.StringDtype):
@@ -80,7 +80,8 @@ def large_strings(ddf: DataFrame) -> dict[str, pa.DataType]:
 def parquet_types(ddf: DataFrame) -> dict[str, pa.DataType]:
     """Return the types of the object columns that come unchanged from Parquet files.
 
-    Only types that the objects show whatever their values are, so that no partition needs to be computed.
+    A column is included only if its type does not depend on the values, so that no partition needs to be
+    computed.
     """
     types = {}
     for name in [
@@ -96,16 +97,16 @@ def parquet_types(ddf: DataFrame) -> dict[str, pa.DataType]:
 
 
 def _has_default_conversion(source: ReadParquet) -> bool:
-    """Return True if Dask converts Parquet to pandas without the user's own options."""
+    """Return True if Dask converts Parquet to pandas without conversion options from the user."""
     options = source.operand("kwargs") or {}
     arrow = "arrow_to_pandas"
     return not ((arrow in source._parameters and source.operand(arrow)) or {*options} - {"dtype_backend"})
 
 
 def _type_of_objects(type_: pa.DataType, *, may_be_null: bool) -> pa.DataType | None:
-    """Return the type that Arrow infers from the pandas objects of a type; None if it depends on the values.
+    """Return the type that Arrow infers from pandas objects, or None if the type depends on the values.
 
-    Pandas makes floats of a list of integers if one of them is null.
+    For example, pandas converts a list of integers to floats if one of the integers is null.
     """
     if is_list(type_):
         item = _type_of_objects(type_.value_type, may_be_null=type_.value_field.nullable)
@@ -119,7 +120,7 @@ def _type_of_objects(type_: pa.DataType, *, may_be_null: bool) -> pa.DataType | 
 
 
 def _source(expr: Any, name: str, preserving: Any) -> Any:
-    """Return the source of a column below expressions of these classes; None if the column is assigned."""
+    """Return the expression below all ``preserving`` expressions, or None if the column was assigned."""
     while True:
         if isinstance(expr, Assign):
             if name in expr.keys:
@@ -137,15 +138,15 @@ def _dtype(source: Expr, name: str) -> Any:
 def check_not_read(ddf: DataFrame, store: Store) -> None:
     """Raise if an overwrite would remove TFRecord files that the collection reads.
 
-    The overwrite removes the files after all rows are written, so the new dataset would be correct. But Dask
-    computes a task again if a worker is lost, also after the commit, and the task would find no input: the
-    write would fail although it is committed. Reads of other formats need no check, because an overwrite
-    refuses directories that hold anything but TFRecord files.
+    The overwrite removes the files after all rows are written, so the new dataset would be correct. But if a
+    worker is lost, Dask computes tasks of the worker again, even after the commit. Such a task would find no
+    input files, and the write would fail although the new dataset is committed. Reads of other formats need
+    no check, because an overwrite refuses directories that hold anything but TFRecord files.
 
     Raises
     ------
     DestinationError
-        If the collection reads a file in the store's root.
+        If the collection reads a file in the directory to overwrite.
     """
     root = f"{os.path.realpath(store.root)}/" if store.local else store.join("")
     for read in ddf.expr.find_operations(ReadTFRecord):
@@ -159,7 +160,7 @@ def check_not_read(ddf: DataFrame, store: Store) -> None:
 
 
 def _paths_on(dataset: ReadPlan, store: Store) -> Iterator[str]:
-    """Yield the paths of a dataset's files, with links resolved; none if the store has another filesystem."""
+    """Yield the real paths of a dataset's files. Yield nothing if the store has another filesystem."""
     source = _uncached(dataset.store)
     if type(source.fs) is not type(_uncached(store).fs):
         return
@@ -176,7 +177,7 @@ def _paths_on(dataset: ReadPlan, store: Store) -> Iterator[str]:
 
 
 def _uncached(store: Store) -> Store:
-    """Return the store that an fsspec cache reads from, or the store itself if it is not a cache."""
+    """Return the store behind an fsspec cache, or the store itself if the store is not a cache."""
     fs = store.fs
     while isinstance(inner := getattr(fs, "fs", None), AbstractFileSystem):
         fs = inner

@@ -1,4 +1,4 @@
-"""Translate masks, the boolean expressions that filter a frame, to predicates about the columns of a read."""
+"""Translate masks (boolean expressions that filter a frame) to predicates about the columns of a read."""
 
 from typing import Any
 
@@ -43,7 +43,7 @@ def predicate_of(mask: Expr, read_type: type[Any]) -> Predicate:
     """Translate a mask to a predicate. A part that cannot be translated becomes `Ambiguous`."""
     try:
         return _translate(mask, read_type)
-    # pandas may compare the values of such a mask differently.
+    # pandas may compare the values in a mask that raises here differently from a predicate.
     except (ArithmeticError, TypeError, ValueError):
         return Ambiguous()
 

@@ -1,4 +1,4 @@
-"""The expression of a read, and its tasks. `rewrites` decides what the optimizer may change in it."""
+"""Define the expression and the tasks of a read. `rewrites` decides how the optimizer may change it."""
 
 from collections.abc import Callable
 from functools import partial
@@ -43,7 +43,7 @@ def read(
     index: Levels = (),
     divisions: tuple[Any, ...] | None = None,
 ) -> DataFrame:
-    """Create the collection that reads a dataset.
+    """Create the Dask collection that reads a dataset.
 
     Parameters
     ----------
@@ -65,7 +65,7 @@ def read(
 def read_partition(
     partition: Partition, numpy: list[str], index: Levels = (), is_sorted: bool = False
 ) -> pd.DataFrame:
-    """Read a partition, in a task."""
+    """Read one partition of a dataset as a pandas DataFrame. This function runs in a task."""
     table = partition.read(partial(warn_client, category=CorruptRecordWarning))
     try:
         frame = arrow_to_pandas.to_pandas(table, partition.schema, partition.row_ranges, numpy)
@@ -75,26 +75,27 @@ def read_partition(
 
 
 def read_partitions(partitions: list[Partition], *arguments: Any) -> pd.DataFrame:
-    """Read several partitions and concatenate them, in a task."""
+    """Read several partitions and concatenate the rows. This function runs in a task."""
     frame: pd.DataFrame = methods.concat([read_partition(partition, *arguments) for partition in partitions])
     return frame
 
 
 def read_key(partitions: list[Partition], numpy: list[str], index: Levels, is_sorted: bool) -> pd.DataFrame:
-    """Read all partitions of a key, in a task."""
+    """Read all partitions of a key as one DataFrame. This function runs in a task."""
     frame = read_partitions(partitions, numpy, index, is_sorted)
     return frame if index else frame.reset_index(drop=True)
 
 
 class ReadTFRecord(PartitionsFiltered, BlockwiseIO):
-    """Reads the partitions of a dataset.
+    """Read the partitions of a dataset.
 
     Parameters
     ----------
     dataset, columns, numpy, index, known_divisions
         As in `read`.
     predicate : Predicate, optional
-        Files and blocks are skipped if this is false for all their rows. The remaining rows are not filtered.
+        Files and blocks are skipped if the predicate is false for all of their rows. The rows that are read
+        are not filtered.
     ignores_partitions : bool
         True if every consumer ignores partition boundaries, so that tasks may read several partitions as one.
     """
@@ -122,7 +123,7 @@ class ReadTFRecord(PartitionsFiltered, BlockwiseIO):
     _pickle_functools_cache = False
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle without the statistics of the files if no predicate needs them."""
+        """Pickle the expression, without the statistics of the files if no predicate needs the statistics."""
         make, operands = super().__reduce__()
         if self.predicate is None and self.dataset.filters is None:
             without_statistics = self.dataset.without_statistics()
@@ -130,7 +131,7 @@ class ReadTFRecord(PartitionsFiltered, BlockwiseIO):
         return make, operands
 
     def __str__(self) -> str:
-        """Return the last line that Dask prints of a collection: what the whole dataset holds."""
+        """Return a summary of the whole dataset, which Dask prints as the last line of a collection."""
         root = self.dataset.store.public(self.dataset.store.root)
         return f"ReadTFRecord({root}: {self.dataset.summary})"
 
@@ -141,12 +142,12 @@ class ReadTFRecord(PartitionsFiltered, BlockwiseIO):
 
     @property
     def index_columns(self) -> list[str]:
-        """The columns that become the index."""
+        """The names of the columns that become the index."""
         return [column for column, _ in self.operand("index")]
 
     @cached_property
     def dataset(self) -> ReadPlan:
-        """The plan of the read. Dask finds an operand by its name much more slowly."""
+        """The plan of the read. This property is much faster than Dask's access to an operand by its name."""
         dataset: ReadPlan = self.operand("dataset")
         return dataset
 
@@ -193,7 +194,7 @@ class ReadTFRecord(PartitionsFiltered, BlockwiseIO):
         return [name for name in self.operand("numpy") or () if name in self._schema.names]
 
     def partitions_at(self, index: int) -> list[Partition]:
-        """Return the partitions of the dataset that the task with this number reads, as it reads them."""
+        """Return the partitions of the dataset that the task with this number reads."""
         numbers = self._numbers(index)
         partitions = [*map(self._partitioner, numbers)]
         if len(numbers) > 1 and self.predicate is not None and any(one.splits for one in partitions):
@@ -205,7 +206,7 @@ class ReadTFRecord(PartitionsFiltered, BlockwiseIO):
 
     @cached_property
     def _partitioner(self) -> Callable[[int], Partition]:
-        """What one task reads, by the number of the partition in the dataset."""
+        """The function that maps the number of a partition in the dataset to the partition to read."""
         return self.dataset.partitioner(self._schema, self.predicate)
 
     def _numbers(self, *indices: int) -> list[int]:
@@ -224,15 +225,15 @@ class ReadTFRecord(PartitionsFiltered, BlockwiseIO):
         return super()._simplify_up(parent, dependents)
 
     def _project_for_index(self, parent: Expr, dependents: Any) -> Expr | None:
-        """Read only the columns that other consumers need. An index needs none, and one read serves all."""
+        """Read only the columns that other consumers need, because an index expression needs no columns."""
         if not dependents.get(self._name):
-            return None  # this pass created the read, so not all of its consumers are known
+            return None  # this pass created the read, so some consumers are not known
         needed = _convert_to_list(determine_column_projection(self, parent, dependents))
         columns = [name for name in self.columns if name in needed]
         return Index(self.substitute_parameters({"columns": columns})) if columns != self.columns else None
 
     def _count(self, parent: Expr) -> Expr | None:
-        """Replace counts by a literal if the snapshot has them; otherwise count with a read of no columns."""
+        """Replace row counts by a literal if the snapshot has them; otherwise count without columns."""
         counts = [[self.dataset.count(one) for one in self._numbers(index)] for index in self._partitions]
         is_known = not any(None in of_task for of_task in counts)
         if is_known and self.dataset.is_unchanged(self._numbers(*self._partitions)):
@@ -244,7 +245,7 @@ class ReadTFRecord(PartitionsFiltered, BlockwiseIO):
 
     @cached_property
     def _fusion_compression_factor(self) -> float:
-        """Number of tasks for each partition, at most 1."""
+        """The number of tasks per partition after fusing, at most 1."""
         if not self.ignores_partitions or self._has_divisions:
             return 1
         return 1 / partitions_per_task(self._schema, self.dataset.schema, len(self._partitions))
@@ -260,7 +261,7 @@ class ReadTFRecord(PartitionsFiltered, BlockwiseIO):
 
 
 class FusedReads(FusedIO):
-    """Reads several partitions in each task."""
+    """Read several partitions in each task."""
 
     @cached_property
     def _name(self) -> str:

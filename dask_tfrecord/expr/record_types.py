@@ -1,4 +1,4 @@
-"""The record type that a write infers from how its columns were read."""
+"""Infer the record type of a write from the datasets that its collection reads."""
 
 from dataclasses import replace
 
@@ -22,7 +22,7 @@ def nested_record_type(ddf: dd.DataFrame) -> RecordType:
 def with_bytes_records(ddf: dd.DataFrame, records: Schema) -> Schema:
     """Set the record type "bytes" if the only column holds records that were read as bytes.
 
-    If such records are written as features instead, warn.
+    If records that were read as bytes are written as features instead, warn.
     """
     schemas = read_schemas(ddf)
     is_single_binary = len(records.fields) == 1 and records.fields[0].type in (pa.binary(), pa.large_binary())

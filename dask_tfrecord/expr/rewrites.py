@@ -33,27 +33,27 @@ from dask_tfrecord.dataset.query.predicates import Predicate
 from dask_tfrecord.expr.masks import predicate_of
 from dask_tfrecord.schema.model import Field, Schema
 
-# Fewest tasks that remain after fusing. Files are read completely even for few columns, so all cores need
-# tasks.
+# Minimum number of tasks that remain after fusing. Files are read completely even for few columns, so all
+# cores need tasks.
 MIN_FUSED_TASKS = 64
 
 # Expressions whose results do not depend on partition boundaries, as long as the rows keep their order.
 _IGNORE_PARTITIONS = (Sum, Max, AnyTrue, All, Len, Mean, Count, Unique, ValueCounts, FinalizeComputeDF)
 
-# Key of the decisions in `dependents`; no expression has this name.
+# Key under which `dependents` holds the cached decisions. No expression has this name.
 _DECISIONS = "dask_tfrecord-decisions"
 
-# For the name of each expression: its consumers, by their names.
+# Maps the name of each expression to the consumers of the expression, by the names of the consumers.
 Consumers: TypeAlias = Mapping[str, Mapping[str, Expr]]
 
 
 class Decision(NamedTuple):
-    """The rewrites of a read that are legal in one pass of the optimizer.
+    """Hold the rewrites of a read that are legal in one pass of the optimizer.
 
     Attributes
     ----------
     predicate : Predicate, optional
-        True for every row that any consumer needs; None if all rows are needed.
+        A predicate that is true for every row that any consumer needs. None if all rows are needed.
     ignores_partitions : bool
         True if every consumer of the read ignores partition boundaries.
     """
@@ -65,9 +65,10 @@ class Decision(NamedTuple):
 def decision(read: Expr, dependents: Any) -> Decision:
     """Return the decision about a read in the pass of the optimizer that ``dependents`` belongs to.
 
-    The first call in a pass decides all reads of the pass together, because Dask adds the
-    expressions of the rewritten graph to ``dependents`` during the pass. Dask makes one such mapping for each
-    pass, so the decisions are cached in the mapping itself. A read that the pass created keeps its decision.
+    The first call in a pass decides all reads of the pass together, because Dask adds the expressions of the
+    rewritten graph to ``dependents`` during the pass. Dask makes one such mapping for each pass, so the
+    decisions are cached in the mapping itself. A read that the pass created keeps the decision that it was
+    created with.
     """
     if _DECISIONS not in dependents:
         dependents[_DECISIONS] = [decide(consumers_of(dependents), type(read))]
@@ -76,7 +77,7 @@ def decision(read: Expr, dependents: Any) -> Decision:
 
 
 def consumers_of(dependents: Mapping[str, Any]) -> Consumers:
-    """Return the consumers of each expression, without the weak references."""
+    """Return the living consumers of each expression, with weak references resolved."""
     consumers: dict[str, dict[str, Expr]] = {}
     for name, references in dependents.items():
         alive = (reference() for reference in references)
@@ -100,13 +101,13 @@ def decide(consumers: Consumers, read_type: type[Any]) -> dict[str, Decision]:
 
 
 def partitions_per_task(needed: Schema, all_columns: Schema, npartitions: int) -> int:
-    """Number of partitions that one task reads after fusing, from the share of the columns that is needed."""
+    """Return how many partitions one task reads after fusing, given the columns that are needed."""
     width, full_width = (sum(map(_value_width, schema.fields)) for schema in (needed, all_columns))
     return max(min(full_width // max(width, 1), npartitions // MIN_FUSED_TASKS), 1)
 
 
 def _value_width(field: Field) -> int:
-    """Approximate bytes of a value, for comparing columns with each other."""
+    """Estimate the number of bytes of a value of a column, to compare the widths of columns."""
     try:
         return int(field.type.bit_width) // 8 + 1
     except ValueError:  # strings, bytes and lists have no fixed width
@@ -133,7 +134,7 @@ def _ignores_partitions(read: Expr, consumers: Consumers) -> bool:
 
 
 def _unvisited_consumers(expr: Expr, consumers: Consumers, visited: set[str]) -> list[Expr] | None:
-    """Return the consumers of an expression that have not been visited yet; None if it has no consumer."""
+    """Return the unvisited consumers of an expression, or None if the expression has no consumer."""
     by_name = consumers.get(expr._name)
     if not by_name:
         return None
@@ -164,7 +165,7 @@ def _takes_all_partitions(consumer: Expr) -> bool:
 
 
 def _common_predicate(read: Expr, consumers: Consumers) -> Predicate | None:
-    """Return a predicate that is true for every row that any filter keeps, or None if it skips nothing.
+    """Return a predicate that is true for every row that any filter keeps, or None if it cannot skip files.
 
     All reads of the same rows get the same predicate, so that they keep the same rows.
     """

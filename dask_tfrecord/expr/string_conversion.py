@@ -1,4 +1,4 @@
-"""Find where the text of a collection comes from, and check the objects that Dask converts to text."""
+"""Find where text columns of a collection come from, and check objects that Dask converts to text."""
 
 from collections.abc import Hashable, Iterator, Mapping
 from typing import Any, ClassVar
@@ -22,7 +22,7 @@ from dask_tfrecord.expr.reading import ReadTFRecord
 from dask_tfrecord.frames import text_guard
 from dask_tfrecord.schema.model import Schema
 
-# For each label of a column or index level in an expression: the name of its column in the records.
+# Maps the label of a column or index level in an expression to the name of its column in the records.
 Names = Mapping[Hashable, str]
 
 _RENAMING = (RenameFrame, AddPrefix, RenameSeries, ToFrame)
@@ -40,13 +40,13 @@ def was_computed(ddf: DataFrame) -> bool:
 
 
 class CheckedStringConversion(ArrowStringConversion):
-    """Dask's conversion of objects to text, which raises if the named columns hold other objects."""
+    """Convert objects to text as Dask does, but raise if the named columns hold anything but strings."""
 
     _parameters: ClassVar = ["frame", "names"]
 
     @staticmethod
     def operation(frame: Any, names: tuple[tuple[Hashable, str], ...]) -> Any:
-        """Check and convert a partition."""
+        """Check the objects of a partition, and convert them to text."""
         _check_objects(frame, dict(names))
         return ArrowStringConversion.operation(frame)
 
@@ -54,7 +54,7 @@ class CheckedStringConversion(ArrowStringConversion):
 def check_string_conversions(ddf: DataFrame, names: Names) -> tuple[DataFrame, tuple[str, ...]]:
     """Check that Dask converts no objects other than strings to text.
 
-    Data in the graph is checked now. Other data is checked when it is loaded.
+    Data that the graph contains is checked immediately. All other data is checked when the data is loaded.
 
     Parameters
     ----------
@@ -66,15 +66,15 @@ def check_string_conversions(ddf: DataFrame, names: Names) -> tuple[DataFrame, t
     Returns
     -------
     dask.dataframe.DataFrame
-        The collection, with a check in each conversion.
+        The collection, in which each conversion to text first checks the objects.
     tuple of str
-        The names of text columns that were computed before, for example by persist(). Dask may have converted
-        their objects then, so only the text itself can be inspected.
+        The names of text columns that were computed earlier, for example by persist(). Dask may have
+        converted objects of these columns then, so only the resulting text can be inspected.
 
     Raises
     ------
     SchemaError
-        If a column of data in the graph holds objects other than strings.
+        If the graph contains data in which a text column holds objects other than strings.
     """
     expr = ddf.expr
     computed: set[str] = set()
@@ -94,7 +94,7 @@ def check_string_conversions(ddf: DataFrame, names: Names) -> tuple[DataFrame, t
 
 
 def _loads(expr: Expr, names: Names, visited: set[Any]) -> Iterator[tuple[Expr, Names]]:
-    """Yield the expressions that load the columns, each with its own labels of the columns."""
+    """Yield each expression that loads some of the columns, with the labels of the columns in it."""
     key = expr._name, frozenset(names.items())
     if not names or key in visited:
         return
@@ -107,7 +107,7 @@ def _loads(expr: Expr, names: Names, visited: set[Any]) -> Iterator[tuple[Expr, 
 
 
 def _names_in_child(expr: Expr, child: Expr, names: Names) -> Names:
-    """Translate the labels of an expression to the labels of an expression that it is computed from."""
+    """Translate labels of an expression to the labels in its child, from which it is computed."""
     if isinstance(expr, Filter) and child._name != expr.frame._name:
         return {}  # the child is the mask
     columns, levels = _labels(child)
@@ -130,7 +130,7 @@ def _select(names: Names, labels: list[Hashable]) -> dict[Hashable, str]:
 
 
 def _labels(expr: Expr) -> tuple[list[Hashable], list[Hashable]]:
-    """Return the labels of the columns and of the index levels; empty if the expression is not a frame."""
+    """Return the labels of the columns and of the index levels. Both are empty if there is no frame."""
     try:
         meta = expr._meta
     except (AttributeError, NotImplementedError):  # Dask's answers for a delayed value, not a frame

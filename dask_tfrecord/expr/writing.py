@@ -1,4 +1,4 @@
-"""The expressions of a write, and their tasks."""
+"""Define the expressions and the tasks of a write."""
 
 from dataclasses import replace
 from itertools import chain
@@ -33,7 +33,7 @@ def write(
     computed_text: tuple[str, ...] = (),
     shuffle: Shuffle | None = None,
 ) -> Scalar:
-    """Return a lazy scalar: the snapshot of the written dataset. Computing it writes."""
+    """Return a lazy scalar. Computing the scalar writes the dataset and returns its snapshot."""
     return new_collection(WriteTFRecord(ddf.expr, run, write_index, computed_text, shuffle))
 
 
@@ -61,7 +61,7 @@ def write_partition(
 
 @redact_errors
 def write_shuffled(spills: list[Spill], run: WriteRun, shuffle: Shuffle, index: int) -> tuple[FileEntry, ...]:
-    """Write the files of a shuffled partition."""
+    """Write the files of one shuffled partition from the spill files. This function runs in a task."""
     try:
         return write_target(run, spills, index, shuffle)
     except TFRecordError as error:
@@ -74,14 +74,14 @@ def write_shuffled(spills: list[Spill], run: WriteRun, shuffle: Shuffle, index: 
 
 
 def _release_memory() -> None:
-    """Return memory that Arrow has freed to the system, so that Dask does not pause the worker."""
+    """Release Arrow's unused memory to the system, so that Dask does not pause the worker."""
     pa.default_memory_pool().release_unused()
 
 
 def _to_table(
     partition: pd.DataFrame, run: WriteRun, write_index: bool | None, computed_text: tuple[str, ...]
 ) -> pa.Table:
-    """Convert a partition to Arrow, and check text that was computed before for printed objects."""
+    """Convert a partition to Arrow, and raise if text that was computed earlier holds printed objects."""
     table = pandas_to_arrow.to_table(partition, run.columns, write_index=write_index, lossy=run.options.lossy)
     for name in computed_text:
         text_guard.check_text(table[name], name)
@@ -89,18 +89,18 @@ def _to_table(
 
 
 def _partition_path(run: WriteRun, index: int, count: int) -> str:
-    """Return the path in errors for a partition that has no file yet."""
+    """Return the text that stands for the path in an error about a partition without a file."""
     return f"{run.store.public(run.store.root)}, partition {index:,} of {count:,}"
 
 
 @redact_errors
 def commit_files(run: WriteRun, entries: list[tuple[FileEntry, ...]]) -> Snapshot:
-    """Commit the files of all partitions."""
+    """Commit the files of all partitions, and return the new snapshot. This function runs in a task."""
     return commit(run, chain.from_iterable(entries))
 
 
 class _Step(Expr):
-    """A step of a write. It needs all columns of its frame, and its results are not pandas objects."""
+    """Define a step of a write. A step needs all columns of its frame, and returns no pandas objects."""
 
     @property
     def _meta(self) -> None:
@@ -116,13 +116,13 @@ class _Step(Expr):
 
 
 class WriteTFRecord(_Step):
-    """The whole write, before it is lowered. The expression has one partition: the snapshot."""
+    """Represent a whole write, before it is lowered. The expression has one partition: the snapshot."""
 
     _parameters: ClassVar = ["frame", "run", "write_index", "computed_text", "shuffle"]
 
     def _lower(self) -> Expr:
         check_cluster()
-        run = replace(self.run, replaceable=frozenset())  # only the commit needs these files, perhaps many
+        run = replace(self.run, replaceable=frozenset())  # only the commit needs this set, which may be large
         files = WritePartitions(self.frame, run, self.write_index, self.computed_text, self.shuffle)
         if self.shuffle is not None:
             files = WriteShuffled(files, run, self.shuffle)
@@ -130,7 +130,7 @@ class WriteTFRecord(_Step):
 
 
 class WritePartitions(_Step, Blockwise):
-    """Writes each partition. The results are the entries of its files, or descriptions of its spill file.
+    """Write each partition. A task returns the partition's file entries, or describes its spill file.
 
     The number of partitions may change when the frame is lowered.
     """
@@ -154,7 +154,7 @@ class WritePartitions(_Step, Blockwise):
 
 
 class WriteShuffled(_Step):
-    """Writes each shuffled partition from all spill files. The results are the entries of its files."""
+    """Write each shuffled partition from all spill files. Each task returns entries of its files."""
 
     _parameters: ClassVar = ["frame", "run", "shuffle"]
 
@@ -167,7 +167,8 @@ class WriteShuffled(_Step):
         return (None,) * (count + 1)
 
     def _layer(self) -> dict[Key, Task]:
-        # A task collects the spills in a list. A direct graph would have spills times writers edges.
+        # One task collects the spills in a list. If each writer depended on each spill, the graph would have
+        # spills times writers edges.
         listed = f"spilled-{self.deterministic_token}"
         spills = List(*(TaskRef(key) for key in self.frame.__dask_keys__()))
         writers = [(self._name, index) for index in range(self.shuffle.npartitions)]
@@ -178,7 +179,7 @@ class WriteShuffled(_Step):
 
 
 class CommitTFRecord(_Step):
-    """The task that commits the files of all partitions."""
+    """Commit the files of all partitions in one task."""
 
     _parameters: ClassVar = ["frame", "run"]
 
