@@ -1,1 +1,1 @@
-"""The subcommands of `dask-tfrecord`. The launcher imports them when they are used."""
+"""Hold the subcommands of `dask-tfrecord`. The launcher imports a subcommand only when it is used."""

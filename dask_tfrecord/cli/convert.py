@@ -1,4 +1,4 @@
-"""`convert`: TFRecord, Parquet, CSV and JSON lines, either way."""
+"""Implement `convert`, between any two of TFRecord, Parquet, CSV and JSON lines."""
 
 import time
 from contextlib import suppress
@@ -120,7 +120,7 @@ def convert_command(
             files |= list_files(path, storage_options)
     format = source_format or format_of_files(files)
     start = time.perf_counter()
-    # Planning may compute, too: the rows of a column without a type, or where the records of a file begin.
+    # Planning may also compute: rows, to infer the type of a column, or where the records of a file begin.
     with computing.running("Converting"):
         ddf = open_source(paths, [*files], format, selection, storage_options)
         if dry_run:

@@ -1,4 +1,4 @@
-"""`inspect`: a description of a dataset as text and as JSON."""
+"""Format the description of a dataset that `inspect` prints, as text and as JSON."""
 
 import json
 from collections.abc import Iterable
@@ -14,7 +14,7 @@ from dask_tfrecord.cli.json_text import json_lines, json_values
 
 
 def first_rows(described: Description, count: int, files: Iterable[int] | None = None) -> pa.Table:
-    """Read the first rows of all files or of those with these numbers. The rest of a file is not read."""
+    """Read the first ``count`` rows of all files or of the files with these numbers. Read no further."""
     tables = [described.schema.arrow.empty_table()]
     with closing(described.iter_tables(files)) as rows:
         while count > 0 and (table := next(rows, None)) is not None:
@@ -24,7 +24,7 @@ def first_rows(described: Description, count: int, files: Iterable[int] | None =
 
 
 def description_json(described: Description, rows: pa.Table) -> dict[str, Any]:
-    """Return a description and some rows for scripts."""
+    """Return a description of a dataset and some of its rows as a dict, to print as JSON."""
     return {
         "path": described.path,
         "files": len(described.files),
@@ -53,15 +53,15 @@ def description_json(described: Description, rows: pa.Table) -> dict[str, Any]:
 
 
 def _bound_json(column: ColumnDescription, value: Any) -> Any:
-    """Return the smallest or greatest value in the form that it has in JSON lines."""
+    """Convert a column's smallest or greatest value to the form that the value has in JSON lines."""
     type_ = column.type
-    while pa.types.is_dictionary(type_) or pa.types.is_nested(type_):  # statistics are those of single values
+    while pa.types.is_dictionary(type_) or pa.types.is_nested(type_):  # statistics describe single values
         type_ = type_.value_type
     return json.loads(json_values(pa.array([value], type_))[0].as_py())
 
 
 def print_description(described: Description, rows: pa.Table) -> None:
-    """Print a description and some rows for people."""
+    """Print a description of a dataset and some of its rows as text."""
     sizes = described.sizes
     files = f"{len(sizes):,}"
     if len(sizes) > 1:

@@ -1,4 +1,4 @@
-"""The formats of `convert`, how names show them, and the files that a path means."""
+"""Detect the formats of `convert` from file names, and list the files of a path."""
 
 import errno
 import re
@@ -23,18 +23,18 @@ _SUFFIXES: dict[Format, re.Pattern[str]] = {
 
 
 def format_of_name(path: str) -> Format | None:
-    """Return the format that the suffix of a name shows; None if it shows none."""
+    """Return the format that the suffix of a file name shows, or None if the suffix shows no format."""
     name = _name(path).lower()
     return next((format for format, suffix in _SUFFIXES.items() if suffix.fullmatch(name)), None)
 
 
 def format_of_target(path: str) -> Format:
-    """Return the format of a destination by its name, which is TFRecord for a name without a suffix.
+    """Return the format that the name of a destination shows. A name without a suffix means TFRecord.
 
     Raises
     ------
     click.UsageError
-        If the suffix is not known.
+        If the suffix of the destination is not known.
     """
     found = format_of_name(path)
     suffix = PurePath(_name(path)).suffix
@@ -45,12 +45,12 @@ def format_of_target(path: str) -> Format:
 
 
 def format_of_files(files: Iterable[str]) -> Format:
-    """Return the format of files by their names. Names without a known suffix are TFRecord files.
+    """Return the format that file names show. A file without a known suffix is taken for TFRecord.
 
     Raises
     ------
     click.UsageError
-        If the names show several formats.
+        If the file names show several formats.
     """
     found = {file: format_of_name(file) or "tfrecord" for file in files}
     formats = set(found.values())
@@ -63,12 +63,12 @@ def format_of_files(files: Iterable[str]) -> Format:
 
 
 def list_files(path: str, storage_options: dict[str, Any] | None) -> dict[str, int]:
-    """Return the files of a directory, a glob or a file, without hidden files, and their sizes.
+    """Map each file of a directory, a glob or a file path to its size. Hidden files are omitted.
 
     Raises
     ------
     FileNotFoundError
-        If there is nothing at the path.
+        If there is no file at the path.
     """
     fs, root = url_to_fs(path, **(storage_options or {}))
     fs.invalidate_cache()

@@ -1,4 +1,4 @@
-"""Escapes for the characters of untrusted text that would control a terminal."""
+"""Escape the characters in untrusted text that would control a terminal."""
 
 import json
 import re
@@ -17,5 +17,5 @@ def printable(text: str) -> str:
 
 
 def escaped_json(text: str) -> str:
-    """Return JSON text in which strings hold no character that controls a terminal. Line breaks stay."""
+    """Escape the characters in JSON text that would control a terminal. Keep line breaks."""
     return UNSAFE.sub(lambda found: found[0] if found[0] == "\n" else json.dumps(found[0])[1:-1], text)

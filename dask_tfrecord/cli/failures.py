@@ -1,4 +1,4 @@
-"""Errors and warnings of a subcommand -> lines on stderr without secrets, and exit codes."""
+"""Print errors and warnings of a subcommand as lines on stderr without secrets, and set exit codes."""
 
 import json
 import os
@@ -22,28 +22,28 @@ _BROKEN_PIPE = 141  # exit code of the shell for a program that SIGPIPE ended
 _SECRETS = "dask_tfrecord.secrets"
 _PATHS = "dask_tfrecord.paths"
 
-# Packages that some options need, and what installs them.
+# Optional packages that some options need, and the requirement to install for each package.
 _OPTIONAL = {
     "distributed": "'dask-tfrecord[distributed]'",
     "matplotlib": "matplotlib",
     "tensorflow": "tensorflow",
 }
 
-# Options whose names are not those of the keywords.
+# Options whose names differ from the names of the keywords.
 _OPTION_NAMES = {"filters": "where", "quarantine_path": "quarantine", "schema": "type"}
 
 
 class ReaderLeftError(Exception):
-    """The program that reads the output has ended, such as `head` in ``dask-tfrecord cat people | head``."""
+    """Signal that the reader of the output has ended: `head` in ``dask-tfrecord cat people | head``."""
 
 
 def keep_secret(ctx: click.Context, *places: Any) -> None:
-    """Hide the secrets in paths and storage options from everything that this run prints on stderr."""
+    """Hide the secrets in paths and storage options in all text that this run prints on stderr."""
     ctx.meta[_SECRETS] = (*ctx.meta.get(_SECRETS, ()), *places)
 
 
 def note_paths(ctx: click.Context, *paths: str) -> None:
-    """Hide the secrets in the paths of this run, and name the paths in errors that name none."""
+    """Hide the secrets in the paths of this run. Add the paths to errors that name no path."""
     keep_secret(ctx, paths)
     ctx.meta[_PATHS] = paths
 
@@ -52,7 +52,7 @@ def note_paths(ctx: click.Context, *paths: str) -> None:
 def one_line_errors(ctx: click.Context) -> Iterator[None]:
     """Print the warnings and the error of the block as lines on stderr, and exit with the error's code.
 
-    Errors of click, which are errors of usage, and interrupts pass.
+    Usage errors of click and interrupts are not handled here.
     """
 
     def show(message: Warning | str, *_: Any, **__: Any) -> None:
@@ -84,14 +84,14 @@ def one_line_errors(ctx: click.Context) -> Iterator[None]:
 
 
 def describe(error: BaseException, paths: Sequence[str] = ()) -> str:
-    """Return the message of an error. The class is named if its message alone would not be understood.
+    """Return the message of an error, with the name of its class if the message alone would be unclear.
 
     Parameters
     ----------
     error : BaseException
-        The error.
+        The error to describe.
     paths : sequence of str
-        The paths of the command, for an error of a store that names no path.
+        The paths of the command. They are added to a store's error that names no path.
     """
     text = str(error)
     if isinstance(error, ModuleNotFoundError) and error.name in _OPTIONAL:
@@ -115,7 +115,7 @@ def describe(error: BaseException, paths: Sequence[str] = ()) -> str:
 
 
 def _as_command(ctx: click.Context, error: Exception) -> Exception:
-    """Let an error of the library show the remedies that the subcommand accepts as options."""
+    """Make an error of the library show only the remedies that the subcommand accepts as options."""
     if not isinstance(error, TFRecordError) or ctx.invoked_subcommand is None:
         return error
     return error.called_as(ctx.invoked_subcommand, lambda remedy: _accepts(ctx, remedy))
@@ -134,7 +134,7 @@ def _accepts(ctx: click.Context, remedy: Remedy) -> bool:
 
 
 def option(remedy: Remedy) -> str:
-    """Return the argument of the library as an option of the command line."""
+    """Format the keyword argument of a remedy as a command-line option."""
     name, value = remedy.keyword, remedy.value
     if value is None:
         return f"no --{_OPTION_NAMES.get(name, name)}".replace("_", "-")
@@ -153,14 +153,14 @@ def option(remedy: Remedy) -> str:
 
 
 def command(call: Call) -> str:
-    """Return the advice to run the command that makes a call of the library."""
+    """Format a call of the library as advice to run the equivalent command."""
     name = {"to_tfrecord": "convert SRC"}.get(call.function, call.function)
     options = [option(Remedy(*item)) for item in call.keywords.items()]
     return " ".join(["run dask-tfrecord", name, shlex.quote(call.path), *options])
 
 
 def _type_name(type_: pa.DataType) -> str:
-    """Return the name of a type for ``--type``."""
+    """Return the name that ``--type`` uses for an Arrow type."""
     if pa.types.is_list(type_):
         return f"list<{_type_name(type_.value_type)}>"
     return {"float": "float32", "double": "float64", "halffloat": "float16"}.get(str(type_), str(type_))
@@ -171,7 +171,7 @@ def _one_line(ctx: click.Context, text: str) -> str:
 
 
 def _leave_quietly(ctx: click.Context) -> NoReturn:
-    """Exit as a program that SIGPIPE ends. Python would print an error when it closes the output."""
+    """Exit like a program that SIGPIPE ends. Otherwise Python would print an error when it closes stdout."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, sys.stdout.fileno())
     ctx.exit(_BROKEN_PIPE)

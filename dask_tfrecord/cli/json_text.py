@@ -1,4 +1,4 @@
-"""Arrow columns -> JSON text, a column at a time and exactly. Nothing loops over rows.
+"""Convert Arrow columns to JSON text exactly, one column at a time. No Python code loops over rows.
 
 The values follow the JSON mapping of protobuf, except that 64-bit integers are numbers: bytes are base64,
 times are text as in RFC 3339, durations are seconds such as "1.5s", and NaN and infinity are text.
@@ -28,7 +28,7 @@ _DIGITS = {"s": 0, "ms": 3, "us": 6, "ns": 9}
 
 
 def json_lines(table: pa.Table) -> memoryview:
-    """Return the rows as JSON objects, each on a line of its own, in UTF-8."""
+    """Convert the rows of a table to JSON objects in UTF-8, one object per line."""
     if not table.num_rows:
         return memoryview(b"")
     parts: list[Any] = []
@@ -42,13 +42,13 @@ def json_lines(table: pa.Table) -> memoryview:
 
 
 def json_values(column: pa.Array | pa.ChunkedArray) -> pa.LargeStringArray:
-    """Return each value of a column as JSON. Null is the text ``null``."""
+    """Convert each value of a column to JSON text. A null becomes the text ``null``."""
     array = pa.concat_arrays(column.chunks) if isinstance(column, pa.ChunkedArray) else column
     return pc.fill_null(_texts(array), "null").cast(_TEXT)
 
 
 def _texts(array: pa.Array) -> pa.Array:
-    """Return each value as JSON, and null as null."""
+    """Convert each value to JSON text, and keep nulls as nulls."""
     type_ = array.type
     if isinstance(type_, pa.BaseExtensionType):
         return _texts(array.storage)
@@ -106,7 +106,7 @@ def _escaped(array: pa.Array) -> pa.Array:
 
 
 def _instants(array: pa.Array) -> pa.Array:
-    """Return times in ISO 8601. Times with a zone are in UTC and end in Z."""
+    """Convert timestamps to ISO 8601. Timestamps with a time zone are given in UTC and end in Z."""
     zone = "" if array.type.tz is None else "Z"
     return pc.replace_substring(
         _joined(array.cast(pa.timestamp(array.type.unit)).cast(_TEXT), zone), " ", "T"
@@ -114,7 +114,7 @@ def _instants(array: pa.Array) -> pa.Array:
 
 
 def _base64(array: pa.Array) -> pa.Array:
-    """Encode all values in one call: each is padded to whole groups of 3 bytes, so they do not mix."""
+    """Encode all values in one base64 call. Padding each value to groups of 3 bytes keeps them apart."""
     lengths = pc.fill_null(pc.binary_length(array), 0).to_numpy()
     padded = (lengths + 2) // 3 * 3
     ends = np.cumsum(padded)

@@ -1,4 +1,4 @@
-"""`verify`, `index`, `cleanup`, `export` and `serve`: looking after a dataset, and giving it to others."""
+"""Implement the commands `verify`, `index`, `cleanup`, `export` and `serve`."""
 
 import errno
 import json
@@ -16,7 +16,7 @@ from dask_tfrecord.cli import options, output
 from dask_tfrecord.cli.failures import DAMAGED
 from dask_tfrecord.cli.progress import Computing
 
-# Seconds that a Flight server waits for its clients after an interrupt.
+# Number of seconds that a Flight server waits for its clients after an interrupt.
 _PATIENCE = 3.0
 
 _record_type = click.option(
@@ -62,7 +62,7 @@ def verify_command(ctx: click.Context, /, as_json: bool, computing: Computing, *
 
 
 def _problems(file: dict[str, Any]) -> list[str]:
-    """Return what is wrong with a file, in words."""
+    """Describe in words each problem of a verified file."""
     found = []
     if file["damaged"]:
         found.append(

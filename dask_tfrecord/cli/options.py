@@ -1,4 +1,4 @@
-"""The arguments and options that several subcommands share."""
+"""Define the arguments and options that several subcommands share."""
 
 import functools
 import json
@@ -16,7 +16,7 @@ from dask_tfrecord.cli.where_option import Filters, parse
 
 
 def _paths(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -> str | list[str]:
-    """Return one path as it is: a directory in a list is read without its snapshot."""
+    """Return a single path outside a list, because a directory in a list is read without its snapshot."""
     note_paths(ctx, *value)
     return value[0] if len(value) == 1 else list(value)
 
@@ -53,7 +53,7 @@ def _parsed(name: str, text: str) -> Any:
 
 
 def split_names(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -> list[str] | None:
-    """Return the names of a repeatable option, each of which may hold several names with commas."""
+    """Return the names in a repeatable option. Each value may hold several names, separated by commas."""
     return [name for text in value for name in text.split(",")] or None
 
 
@@ -190,7 +190,7 @@ _max_corrupt = click.option(
 )
 
 
-# The keywords that `options.reading` always gives.
+# The keywords of `read_tfrecord` that `options.reading` always passes.
 READ_DEFAULTS = {"infer": "sample", "use_snapshot": True, "on_corrupt": "raise"}
 
 
@@ -202,7 +202,7 @@ def _read_keywords(
     quarantine: str | None,
     **others: Any,
 ) -> dict[str, Any]:
-    """Return the keywords of `read_tfrecord` and `inspect` that the options stand for."""
+    """Convert command-line options to keywords of `read_tfrecord` and `inspect`."""
     if types and schema_of:
         raise click.UsageError("--type and --schema exclude one another")
     schema: Any = types
@@ -222,7 +222,7 @@ def check_exclusive(values: dict[str, Any], *names: str) -> None:
 
 
 def storage_of(path: str, storage_options: dict[str, Any] | None) -> dict[str, Any] | None:
-    """Return the storage options of a path: a local path has none."""
+    """Return the storage options for a path, or None for a local path."""
     return storage_options if "://" in path and not path.startswith("file://") else None
 
 

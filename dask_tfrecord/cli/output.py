@@ -1,4 +1,4 @@
-"""What subcommands print: tables on a terminal, JSON for scripts, and lines that a pipe may stop reading.
+"""Print the output of subcommands: tables on a terminal, JSON for scripts, and lines of text.
 
 Names and values come from data that nobody has checked. Text goes through `print_lines` and JSON through
 `json_lines` or `print_json`; all of them escape the characters that control a terminal.
@@ -21,7 +21,7 @@ from dask_tfrecord.cli.json_text import json_lines, json_values
 # The width of tables if neither a terminal nor the variable COLUMNS gives one.
 _WIDTH = 120
 
-# The most characters of a cell with text, and the fewest of a cell that is cut to fit the table.
+# Maximum number of characters of a cell, and minimum number of characters of a cell that is cut to fit.
 _CELL = 40
 _SHORT_CELL = 12
 
@@ -32,13 +32,13 @@ def is_terminal() -> bool:
 
 
 def print_json(value: Any) -> None:
-    """Print a value as indented JSON. Values that JSON lacks are printed as in JSON lines."""
+    """Print a value as indented JSON. Bytes, times and other types that JSON lacks become text."""
     text = json.dumps(_plain(value), indent=2, allow_nan=False, ensure_ascii=False)
     _write(f"{escaped_json(text)}\n".encode())
 
 
 def _plain(value: Any) -> Any:
-    """Return the value with bytes, times and numbers that are not finite replaced by text."""
+    """Replace bytes, times, NaN and infinity in a value by text."""
     if isinstance(value, Mapping):
         return {str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -78,13 +78,13 @@ def print_table(
     Parameters
     ----------
     columns : sequence of str
-        The titles.
+        The titles of the columns.
     rows : iterable of sequence
         The cells of each row. None is an empty cell.
     numbers : sequence of str
         The columns that are aligned to the right.
     cut : str, default ""
-        The column whose cells may be cut. All others are printed in full.
+        The column whose cells may be cut. The cells of all other columns are printed in full.
     """
     lines = [[printable("" if cell is None else str(cell)) for cell in row] for row in (columns, *rows)]
     filled = [at for at in range(len(columns)) if len(lines) == 1 or any(line[at] for line in lines[1:])]
@@ -122,7 +122,7 @@ def _width() -> int:
 
 
 def _aligned(text: str, width: int, is_right: bool) -> str:
-    """Return the text with spaces, or cut to the width."""
+    """Pad a text with spaces to the width, or cut the text to the width."""
     space = width - cell_len(text)
     if space < 0:
         return f"{set_cell_size(text, width - 1)}…"
@@ -130,7 +130,7 @@ def _aligned(text: str, width: int, is_right: bool) -> str:
 
 
 def print_frame(table: pa.Table) -> None:
-    """Print the rows of an Arrow table as a table for people. Long values are cut, and columns left out."""
+    """Print an Arrow table as aligned text. Cut long values, and omit columns that do not fit."""
     space = _width()
     shown: dict[str, list[str]] = {}
     for name, column in zip(table.column_names, table.columns, strict=True):
@@ -180,5 +180,5 @@ def _write(data: bytes | memoryview) -> None:
     except BrokenPipeError:
         raise ReaderLeftError from None
     except OSError as error:
-        error.filename = "the output"  # which may be on a full disk
+        error.filename = "the output"  # for example a file on a full disk
         raise

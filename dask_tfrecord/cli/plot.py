@@ -1,4 +1,4 @@
-"""`inspect --plot`: the sizes of the files, the lengths of lists and the values of a sample."""
+"""Implement `inspect --plot`: plot file sizes, list lengths and the values of a sample of rows."""
 
 from pathlib import PurePath
 from typing import Any

@@ -1,4 +1,4 @@
-"""Where Dask computes: a cluster, a local cluster or threads. A terminal shows how far it is."""
+"""Choose where Dask computes (a cluster, a local cluster or threads), and show progress on a terminal."""
 
 import logging
 import signal
@@ -13,7 +13,7 @@ import dask
 from dask.diagnostics import ProgressBar
 from rich.console import Console
 
-# Seconds of the shortest computation that has a progress bar.
+# Minimum duration, in seconds, of a computation that shows a progress bar.
 SHORTEST = 0.5
 
 
@@ -43,7 +43,7 @@ class Computing:
 
     @contextmanager
     def running(self, title: str) -> Iterator[None]:
-        """Let Dask compute there in the block. ``title`` says on a terminal what is done."""
+        """Make Dask compute as the options say in this block. A terminal shows ``title`` as a label."""
         with ExitStack() as stack:
             if any((self.scheduler, self.workers, self.memory_limit)):
                 self._open_client(stack)

@@ -1,4 +1,4 @@
-"""The source of `convert`: files of any of the formats -> a Dask DataFrame of selected columns and rows.
+"""Read the source of `convert`, in any of its formats, as a Dask DataFrame of selected columns and rows.
 
 Dask reads Parquet, and the blocks of CSV and JSON lines. Arrow parses the blocks, because Dask's `read_csv`
 reads an empty text as null, dates as text, and a quoted line break at the end of a block wrongly.
@@ -57,7 +57,7 @@ def open_source(
     selection: Selection,
     storage_options: dict[str, Any] | None,
 ) -> dd.DataFrame:
-    """Open the files that the paths mean. Only a sample is read."""
+    """Open the source files of `convert` as a Dask DataFrame. Only a sample of the files is read."""
     _check_options(selection, format)
     size: dict[str, Any] = {}
     if selection.blocksize is not None:
@@ -118,13 +118,13 @@ def _selected(ddf: dd.DataFrame, selection: Selection) -> dd.DataFrame:
         if unknown:
             known = ", ".join(map(repr, ddf.columns))
             raise click.UsageError(f"--where names the column {unknown[0]!r}; there are {known}")
-        _filtered(ddf._meta, selection.filters)  # raises for a value that cannot be compared with its column
+        _filtered(ddf._meta, selection.filters)  # raises if a value cannot be compared with its column
         ddf = ddf.map_partitions(_filtered, selection.filters, meta=ddf._meta, enforce_metadata=False)
     return ddf if selection.columns is None else ddf[selection.columns]
 
 
 def _filtered(frame: pd.DataFrame, filters: Filters) -> pd.DataFrame:
-    """Select rows as ``filters=`` does, in a task."""
+    """Select the rows of a partition as ``filters=`` does. This function runs in a task."""
     columns = pa.Table.from_pandas(frame[names_in(filters)], preserve_index=False)
     selected: pd.DataFrame = frame[dask_tfrecord.filter_mask(columns, filters).to_numpy()]
     return selected
@@ -174,7 +174,7 @@ def _to_pandas(table: pa.Table) -> pd.DataFrame:
 def _read_block(
     data: bytes, *, path: str, columns: Sequence[str], format: Format, is_first: bool, **how: Any
 ) -> pd.DataFrame:
-    """Parse a block of lines, in a task. The first block of a CSV file begins with the names."""
+    """Parse a block of lines in a task. The first block of a CSV file begins with the column names."""
     names = list(how["types"])
     try:
         if format == "csv":
@@ -194,7 +194,7 @@ def _read_block(
 
 
 def _split_header(data: bytes) -> tuple[list[str], bytes]:
-    """Return the names of the columns, and the lines after them."""
+    """Split the data of a CSV file into the column names of its header and the lines after the header."""
     header, _, lines = data.partition(b"\n")
     return next(csv.reader(io.StringIO(header.decode("utf-8-sig").rstrip("\r"))), []), lines
 
@@ -239,7 +239,7 @@ def _infer(
     nulls: tuple[str, ...],
     options: dict[str, Any],
 ) -> pa.Schema:
-    """Infer the types of the first lines of the first, the last and a middle file."""
+    """Infer the column types from the first lines of the first, the last and a middle file."""
     schemas = []
     for at in sorted({0, len(files) // 2, len(files) - 1}):
         with fsspec.open(files[at], "rb", compression="infer", **options) as file:
@@ -261,7 +261,7 @@ def _infer(
 
 
 def _as_text(type_: pa.DataType) -> pa.DataType:
-    """Replace times by text."""
+    """Replace timestamp types by the string type, also in lists."""
     if pa.types.is_timestamp(type_):
         return pa.string()
     return pa.list_(_as_text(type_.value_type)) if pa.types.is_list(type_) else type_

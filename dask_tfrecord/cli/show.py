@@ -1,4 +1,4 @@
-"""`inspect`, `head`, `cat`, `count` and `schema`: what a dataset holds."""
+"""Implement the commands `inspect`, `head`, `cat`, `count` and `schema`, which show a dataset."""
 
 from contextlib import closing
 from typing import Any, Literal, get_args
@@ -15,7 +15,7 @@ from dask_tfrecord.cli.progress import Computing
 
 Form = Literal["arrow", "python", "tensorflow", "pbtxt"]
 
-# Rows of a table on a terminal that are aligned together.
+# Number of rows that form one aligned table on a terminal.
 _PAGE = 100
 
 

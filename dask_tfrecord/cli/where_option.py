@@ -1,4 +1,4 @@
-"""`--where`: parse a condition in Python's syntax to the value of ``filters=``. Nothing is ever evaluated."""
+"""Parse the condition of `--where`, in Python syntax, to ``filters=``. The condition is never evaluated."""
 
 import ast
 import re
@@ -26,7 +26,7 @@ _OPPOSITE = {"==": "!=", "<": ">=", ">": "<=", "in": "not in", "is": "is not"}
 _OPPOSITE |= {opposite: operator for operator, opposite in _OPPOSITE.items()}
 _MIRRORED = {"<": ">", ">": "<", "<=": ">=", ">=": "<=", "==": "==", "!=": "!="}
 
-# What a user of SQL writes for `==`.
+# A single `=`, which users of SQL write instead of `==`.
 _SINGLE_EQUALS = re.compile(r"[^=!<>]=(?!=)")
 
 # The most lists of conditions of which one must hold: `and` over `or` multiplies them.
@@ -34,7 +34,7 @@ _MOST_ALTERNATIVES = 1000
 
 
 class _Column(NamedTuple):
-    """The name of a column, as opposed to a text."""
+    """Mark a text as the name of a column, to tell it from a string value."""
 
     name: str
 
@@ -51,7 +51,7 @@ def parse(text: str) -> Filters:
     Raises
     ------
     click.UsageError
-        If the text is anything else.
+        If the text is not such a condition.
     """
     try:
         return _alternatives(ast.parse(text.strip(), mode="eval").body, False)

@@ -1,4 +1,4 @@
-"""The destination of `convert`: what a write would do, and the write.
+"""Write the destination of `convert`, or describe what the write would do.
 
 `to_tfrecord` commits atomically. Files of the other formats are written to a hidden directory, and moved when
 all of them are complete. Then the files that they replace are removed.
@@ -27,16 +27,16 @@ from dask_tfrecord.cli.json_text import json_lines, json_values
 
 _PARQUET_CODECS = ("snappy", "gzip", "zstd", "lz4", "brotli")
 
-# Codecs of text, and the suffixes that readers know them by.
+# Codecs of text files, and the file name suffix by which readers recognize each codec.
 _TEXT_CODECS = {"gzip": ".gz", "bz2": ".bz2", "xz": ".xz", "none": ""}
 
-# Rows that become text at a time, to bound the memory of the text.
+# Number of rows that are converted to text in one step, to bound the memory.
 _ROWS = 1 << 16
 
 
 @dataclass(frozen=True)
 class Target:
-    """Where and how rows are written. `how` has the other options of `convert`, by their names."""
+    """Describe where and how `convert` writes rows. `how` maps the names of its other options to values."""
 
     path: str
     format: Format
@@ -45,7 +45,7 @@ class Target:
 
     @property
     def mode(self) -> str:
-        """What happens to existing data."""
+        """The write mode, which says what happens to existing data at the destination."""
         modes = {"append": "append", "overwrite": "overwrite", "overwrite_partitions": "partitions"}
         return next((mode for option, mode in modes.items() if self.how[option]), "create")
 
@@ -66,7 +66,7 @@ class Target:
 
 
 def plan_write(ddf: dd.DataFrame, source_files: Sequence[str], target: Target) -> dict[str, Any]:
-    """Check the destination, and return what a write would do. Nothing is written."""
+    """Check the destination of `convert`, and return what a write would do. Write nothing."""
     if target.format == "tfrecord":
         dask_tfrecord.to_tfrecord(ddf, target.path, compute=False, **target.keywords)
         existing = _existing(target)
@@ -89,7 +89,7 @@ def plan_write(ddf: dd.DataFrame, source_files: Sequence[str], target: Target) -
 
 
 def write(ddf: dd.DataFrame, source_files: Sequence[str], target: Target) -> tuple[int, int, int]:
-    """Write all rows, and return the number of files, of rows and of bytes."""
+    """Write all rows, and return the number of written files, rows and bytes."""
     if target.format != "tfrecord":
         return _write_other(ddf, target, _check_other(source_files, target))
     before: set[str] = set()
@@ -118,7 +118,7 @@ def _existing(target: Target) -> dict[str, int]:
 
 
 def _check_other(source_files: Sequence[str], target: Target) -> dict[str, int]:
-    """Return the files of the destination. Raise if it cannot be written to, or if an option does not fit."""
+    """Return the files of the destination. Raise if the destination or an option is not suitable."""
     is_parquet = target.format == "parquet"
     for option in ("overwrite_partitions", "colocate", "shuffle", *(() if is_parquet else ["partition_on"])):
         if target.how[option] not in (None, False):
@@ -210,7 +210,7 @@ def _write_text(ddf: dd.DataFrame, fs: Any, staging: str, run: str, target: Targ
 
 
 def _save_text(frame: pd.DataFrame, opened: OpenFile, format: Format) -> int:
-    """Write the rows of a partition to a file, in a task."""
+    """Write the rows of a partition to a text file. This function runs in a task."""
     table = pa.Table.from_pandas(frame, preserve_index=False)
     with opened as file:
         for start in range(0, max(table.num_rows, 1), _ROWS):
@@ -220,7 +220,7 @@ def _save_text(frame: pd.DataFrame, opened: OpenFile, format: Format) -> int:
 
 
 def _csv_lines(rows: pa.Table, *, include_header: bool) -> pa.Buffer:
-    """Return CSV. Lists, bytes and times are text as in JSON lines."""
+    """Convert rows to CSV. Lists, bytes and times become the same text as in JSON lines."""
     columns = [_csv_column(column) for column in rows.columns]
     text = pa.BufferOutputStream()
     options = csv.WriteOptions(include_header=include_header)
