@@ -1,1 +1,1 @@
-"""Benchmarks, run as ``python -m benchmarks.NAME``. Each figure is measured beside its reference."""
+"""Benchmarks, run as ``python -m benchmarks.NAME``. Each benchmark also measures a reference."""

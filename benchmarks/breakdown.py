@@ -1,9 +1,9 @@
-"""Where the CPU time of a read or a write goes, by step.
+"""Measure how much CPU time each step of a read or a write takes.
 
 For one run, the functions in which the steps happen are replaced by functions that also take the CPU time of
-their thread. A step that happens inside another step counts only as itself. Time outside of all steps is
-Dask's: the graph and the scheduler. Each call of a step costs about two microseconds more than without the
-measurement.
+their thread. If a step runs inside another step, its time is not added to the other step. Time outside of all
+steps belongs to Dask's graph and scheduler. Each call of a step costs about two microseconds more than
+without the measurement.
 """
 
 import functools
@@ -16,7 +16,7 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 from unittest.mock import patch
 
-# For each step its functions, under the names by which their callers find them.
+# Map each step to its functions, by the names under which callers look up the functions.
 Steps = Mapping[str, Sequence[str]]
 
 REST = "Dask"  # what happens outside of all steps: the graph, and the scheduler
@@ -57,7 +57,7 @@ READ: Steps = {
 
 
 class _Clock:
-    """The CPU seconds of the steps, over all threads."""
+    """Collect the CPU seconds of each step, summed over all threads."""
 
     def __init__(self) -> None:
         self.seconds: Counter[str] = Counter()
@@ -65,7 +65,7 @@ class _Clock:
         self._thread = threading.local()  # `inner`: seconds of the steps inside the present call
 
     def timed(self, step: str, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Return the function with a measurement."""
+        """Wrap a function so that the CPU time of each call is measured."""
 
         @functools.wraps(function)
         def call(*arguments: Any, **keywords: Any) -> Any:
@@ -94,7 +94,7 @@ def _measured(steps: Steps) -> Iterator[Counter[str]]:
 
 
 def breakdown(work: Callable[[], object], steps: Steps) -> Counter[str]:
-    """Run a piece of work, and return the CPU seconds of each step of it and of the rest."""
+    """Run a piece of work, and return the CPU seconds of each step and of the time outside of all steps."""
     with _measured(steps) as seconds:
         start = time.process_time()
         work()
@@ -104,7 +104,7 @@ def breakdown(work: Callable[[], object], steps: Steps) -> Counter[str]:
 
 
 def show(spent: Sequence[Mapping[str, float]]) -> None:
-    """Print the seconds of a run and the shares of the steps, the largest first, but those below 1 %.
+    """Print the CPU seconds of each run and the shares of steps of at least 1 %, the largest share first.
 
     ``spent`` has what `breakdown` returned for each run.
     """

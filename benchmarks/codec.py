@@ -1,4 +1,4 @@
-"""Measure the kernel against the limit of the machine, on one core.
+"""Measure how close the kernel comes to the limit of the machine, on one core.
 
 The limit ("roof") of encoding is the time of a memcpy of the output into a reused buffer plus the time of a
 CRC-32C of the output. The roof of decoding is the time of a CRC-32C of the input plus the time of a memcpy of
@@ -44,7 +44,7 @@ def drain(views: Iterator[memoryview]) -> None:
 
 
 def memcpy(source: np.ndarray, step: int) -> None:
-    """Copy all of ``source`` into one reused buffer, ``step`` bytes at a time."""
+    """Copy ``source`` into one reused buffer, ``step`` bytes at a time."""
     buffer = np.empty(step, np.uint8)
     for at in range(0, len(source), step):
         part = source[at : at + step]
@@ -70,7 +70,7 @@ def windows(data: np.ndarray) -> list[slice]:
 
 
 def over_windows(data: np.ndarray, work: Callable[[np.ndarray], object]) -> float:
-    """Return the seconds of ``work`` on all windows; each window is first copied into one reused buffer."""
+    """Return the seconds of ``work`` on all windows, each first copied into one reused buffer."""
     total = 0.0
     parts = windows(data)
     buffer = np.empty(max(part.stop - part.start for part in parts), np.uint8)

@@ -1,4 +1,4 @@
-"""The loaders that `benchmarks.feeds` compares, and the process that one of them runs in."""
+"""Define the loaders that `benchmarks.feeds` compares, and the process in which a loader runs."""
 
 import os
 from collections.abc import Callable, Iterable, Iterator
@@ -26,7 +26,7 @@ FEATURES = {
 
 
 class Work(NamedTuple):
-    """What a loader reads.
+    """Describe the data that a loader reads.
 
     Attributes
     ----------
@@ -46,7 +46,7 @@ class Work(NamedTuple):
     batch_size: int
 
     def files(self) -> list[str]:
-        """The TFRecord files."""
+        """Return the paths of the TFRecord files."""
         return sorted(map(str, Path(self.path).glob("part-*")))
 
 
@@ -58,19 +58,19 @@ Epoch = Callable[[], Iterable[int]]
 
 
 def ours_arrow(work: Work) -> Epoch:
-    """Arrow batches."""
+    """Read Arrow batches with `iter_batches` of this package."""
     return lambda: (batch.num_rows for batch in dask_tfrecord.iter_batches(work.path, work.batch_size))
 
 
 def ours_tensorflow(work: Work) -> Epoch:
-    """Our decoder behind tf.data."""
+    """Read a tf.data dataset that this package decodes."""
     from dask_tfrecord.feed.tensorflow import tensorflow_dataset
 
     return _tensorflow_epoch(tensorflow_dataset(work.path, work.batch_size, engine="kernel"))
 
 
 def ours_torch(work: Work) -> Epoch:
-    """Our batches as tensors of PyTorch."""
+    """Read `TFRecordBatches` of this package as tensors of PyTorch."""
     from torch.utils.data import DataLoader
 
     from dask_tfrecord.feed.torch import TFRecordBatches
@@ -79,7 +79,7 @@ def ours_torch(work: Work) -> Epoch:
 
 
 def ours_torch_shuffled(work: Work) -> Epoch:
-    """Our map-style dataset, all rows shuffled."""
+    """Read `TFRecordTable` of this package, with all rows shuffled."""
     from torch.utils.data import DataLoader
 
     from dask_tfrecord.feed.torch import TFRecordTable
@@ -92,7 +92,7 @@ def ours_torch_shuffled(work: Work) -> Epoch:
 
 
 def tensorflow(work: Work, make: Callable[..., Any]) -> Epoch:
-    """TensorFlow's own reader and parser."""
+    """Read with TensorFlow's own reader and parser."""
     codec = work.codec and work.codec.upper()
     return _tensorflow_epoch(make(work.files(), codec, work.batch_size, _tensorflow_spec(work.table)))
 
@@ -115,7 +115,7 @@ def _tensorflow_epoch(dataset: Any) -> Epoch:
 
 
 def vahidk(work: Work, *, workers: int) -> Epoch:
-    """The tfrecord package, which parses records in Python. Workers share a file by its index."""
+    """Read with the tfrecord package, in Python. The workers share a file by means of its index."""
     from tfrecord.torch.dataset import TFRecordDataset
     from torch.utils.data import DataLoader
 
@@ -127,7 +127,7 @@ def vahidk(work: Work, *, workers: int) -> Epoch:
 
 
 def _collated(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """Rows of arrays as tensors, in less time than the default collation takes."""
+    """Collate rows of arrays to tensors, faster than PyTorch's default collation."""
     import numpy as np
     import torch
 
@@ -139,9 +139,9 @@ def _collated(rows: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def hugging_face(work: Work) -> Epoch:
-    """The datasets package on the same rows as Parquet, which it copies into a memory-mapped cache.
+    """Read Parquet files with the datasets package, which copies the rows into a memory-mapped cache.
 
-    Its own iteration takes less CPU than a DataLoader, which asks for rows.
+    The package's own iteration takes less CPU time than a DataLoader, which asks for single rows.
     """
     import datasets
 
@@ -153,7 +153,7 @@ def hugging_face(work: Work) -> Epoch:
 
 
 def webdataset(work: Work, *, workers: int) -> Epoch:
-    """The webdataset package on the same rows as tar files."""
+    """Read the same rows from tar files with the webdataset package."""
     import webdataset as wds
 
     tars = sorted(map(str, Path(work.path).parent.glob(f"{Path(work.path).name}-*.tar")))
@@ -192,16 +192,17 @@ def _torch_epoch(loader: Any) -> Epoch:
 
 
 class Loader(NamedTuple):
-    """A loader, and the ways to use it that are measured.
+    """Describe a loader, and the measured ways to use this loader.
 
     Attributes
     ----------
     package : str or None
-        The package that it needs besides this one.
+        The package that the loader needs besides this package.
     ways : dict of str to callable
-        The best way counts, for CPU time and for wall time separately.
+        The functions that use the loader. The fastest way counts, for CPU time and for wall time separately.
     reads : "tfrecord", "sample", "parquet" or "tar"
-        The files that it reads. A sample has fewer rows, for loaders that handle every row in Python.
+        The kind of files that the loader reads. A sample has fewer rows, for loaders that handle every row in
+        Python.
     """
 
     package: str | None
@@ -237,6 +238,6 @@ LOADERS = {
 
 
 def serve_loader(loader: str, way: str, work: Work) -> None:
-    """Read all rows once for each question, and answer with the figures of the pass."""
+    """Read all rows once for each question on standard input, and answer with the figures of the pass."""
     epoch = LOADERS[loader].ways[way](work)
     serve(lambda _: measured(lambda: sum(epoch())))

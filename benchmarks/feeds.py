@@ -1,8 +1,9 @@
-"""Batches for training: rows per CPU second and per second, against the loaders that people use today.
+"""Compare the training loaders of this package with other loaders, in rows per CPU second and per second.
 
 Each loader runs in a process of its own, because frameworks keep threads. All processes of a dataset read all
 rows once to warm up, and then take turns: in each round, one loader after the other reads all rows. A
-ratio is taken within a round. Other work on the machine disturbs rows per CPU second least. The files are in
+ratio compares two loaders within a round. Other work on the machine has the least effect on rows per CPU
+second. The files are in
 memory if the system has ``/dev/shm``. A loader that is not installed or fails is listed with its error.
 
     python -m benchmarks.feeds [--rounds 5] [--scale 1.0] [--store] [tabular vectors wide images ...]
@@ -45,7 +46,7 @@ SLOW_SECONDS = 4.0
 
 
 class Table(NamedTuple):
-    """The numbers of rows: of a table, of a sample for loaders that handle each row in Python, of a batch."""
+    """Hold the row counts of a table, of a batch, and of a sample for loaders that handle rows in Python."""
 
     rows: int
     sample: int
@@ -66,7 +67,7 @@ DATASETS = [name + codec for codec in ("", " gzip") for name in TABLES]
 
 
 def make(table: str, rows: int) -> pd.DataFrame:
-    """Draw the rows of a table."""
+    """Generate the random rows of a table."""
     random = np.random.default_rng(0)
     columns: dict[str, Any] = {}
     for feature, (kind, values) in FEATURES[table].items():
@@ -84,7 +85,7 @@ def make(table: str, rows: int) -> pd.DataFrame:
 
 
 def write(work: Work, rows: int, sample: int) -> None:
-    """Write a table as TFRecord, and in the forms that other loaders read."""
+    """Write a table as TFRecord, and in the formats that other loaders read."""
     frame = make(work.table, rows)
     parts = {work.path: (frame, PARTITIONS), f"{work.path}.sample": (frame.iloc[:sample], 1)}
     for path, (part, npartitions) in parts.items():
@@ -116,7 +117,7 @@ def _tar_row(table: str, row: dict[str, Any]) -> dict[str, Any]:
 
 
 def worker(loader: str, way: str, work: Work) -> Worker:
-    """The process of one loader, in one of its ways."""
+    """Start the process of one loader, for one way to use the loader."""
     arguments = ["-m", "benchmarks.feeds", "--worker", loader, way, json.dumps(work)]
     return Worker(sys.executable, arguments, {})
 

@@ -2,9 +2,10 @@
 
 Each job runs in a process of its own, with Dask's scheduler without threads, so that the process does one
 task at a time. A partition has rows of 80 bytes, as in `benchmarks.shuffle`. The peak includes the partition,
-and excludes what the process holds after it did the job once with few rows. Shuffled jobs have four
-partitions, which are the same object. The tasks that merge shuffled rows do not use it, but the process holds
-it. The rows of the most frequent key are 3.6 partitions. The benchmark needs Linux.
+and excludes the memory that the process holds after the job has run once with few rows. Shuffled jobs have
+four partitions, which are the same object. The tasks that merge shuffled rows do not use this object, but the
+process keeps it in memory. The rows of the most frequent key are as many as 3.6 partitions. The benchmark
+needs Linux.
 
     python -m benchmarks.memory [--rounds 3] [--scale 1.0] [--store] [write shuffle ...]
 
@@ -50,7 +51,7 @@ SHUFFLED = ("shuffle", "colocate", "colocate, 9 of 10 rows have one key")
 
 
 def frame(rows: int) -> pd.DataFrame:
-    """Return a partition."""
+    """Return the DataFrame of one partition."""
     made = partition(0, rows)
     made["key"] = np.arange(rows) % KEYS
     made["count"] = np.where(np.arange(rows) % 10, 0, np.arange(rows) // 10 % KEYS).astype(np.int32)
@@ -58,7 +59,7 @@ def frame(rows: int) -> pd.DataFrame:
 
 
 def prepare(job: str, rows: int, root: str) -> None:
-    """Write what a job reads."""
+    """Write the dataset that a job reads."""
     with dask.config.set(scheduler="sync"):
         for count in (FEW_ROWS, rows):
             dask_tfrecord.to_tfrecord(collection([frame(count)]), f"{root}/{count}", compression=READS[job])
@@ -86,7 +87,7 @@ def measure(job: str, rows: int, root: str) -> int:
 
 
 def measure_apart(job: str, rows: int) -> int:
-    """Measure in a new process, which did not write the files that it reads."""
+    """Measure a job in a new process, so that this process did not write the files that it reads."""
     with (
         tempfile.TemporaryDirectory() as root,
         ProcessPoolExecutor(

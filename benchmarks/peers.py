@@ -1,19 +1,20 @@
-"""dask_tfrecord against the other tools that read and write TFRecord, and against Dask's Parquet functions.
+"""Compare dask_tfrecord with other TFRecord tools, and with Dask's Parquet functions.
 
-Each peer runs in a virtual environment and in a process of its own, in the way that its documentation shows,
-on all cores. All peers do the same jobs on the same four tables. They read a job's rows a few times to warm
-up, and then take turns: in each round, one after the other does the job once. A peer that is slow gets fewer
-rows, so that one pass takes about as long as a pass of the others. Ratios compare rows per CPU second within
-a round, because other work on the machine disturbs them least. The files are in memory if the system has
-``/dev/shm``. A peer that is not installed or fails is listed with its error.
+Each peer runs in its own virtual environment and process, in the way that the peer's documentation shows, on
+all cores. All peers do the same jobs on the same four tables. The peers read a job's rows a few times to warm
+up, and then take turns: in each round, each peer does the job once. A peer that is slow gets fewer rows, so
+that one pass takes about as long as a pass of the others. Ratios compare rows per CPU second within a round,
+because other work on the machine has the least effect on these ratios. The files are in memory if the system
+has ``/dev/shm``. A peer that is not installed or fails is listed with its error.
 
     python -m benchmarks.peers --install [--cache DIRECTORY]
     python -m benchmarks.peers [--rounds 5] [--scale 1.0] [--store] [--peers ray ...] [tabular recsys ...]
     python -m benchmarks.peers --report
 
-``--install`` makes the environments of the peers, and does not measure. ``--store`` puts the figures into
-``benchmarks/peers.json``, and reports. ``--report`` makes ``benchmarks/RESULTS.md``, ``benchmarks/peers.svg``
-and the table of ``README.md``. Spark-TFRecord takes part with ``--spark-jar FILE`` where Java is installed.
+``--install`` creates the environments of the peers, and measures nothing. ``--store`` puts the figures into
+``benchmarks/peers.json``, and implies ``--report``. ``--report`` makes ``benchmarks/RESULTS.md``,
+``benchmarks/peers.svg`` and the table of ``README.md``. Spark-TFRecord takes part with ``--spark-jar FILE``
+where Java is installed.
 """
 
 import argparse
@@ -66,7 +67,7 @@ PEERS = {
 
 
 class Job(NamedTuple):
-    """The kind of job, its files and codec, whether it reads few columns, and the tables that have it."""
+    """Describe a job: its kind, files and codec, whether it reads few columns, and its tables."""
 
     kind: str
     files: str = "plain"
@@ -90,14 +91,14 @@ JOBS = {
 
 
 class Entry:
-    """A way to do a job with a peer, and its figures."""
+    """Hold one way to do a job with a peer, and the figures of this way."""
 
     def __init__(self, worker: Worker, way: str, kind: str) -> None:
         self._worker, self._question = worker, {"way": way, "kind": kind}
         self.figures: dict[str, Any] = {"cpu": [], "wall": [], "memory": []}
 
     def fit(self, works: list[dict[str, Any]], gets_all: bool) -> float:
-        """Choose the number of rows, from few to many, and warm up. Return the CPU seconds that it took."""
+        """Choose the number of rows, from few to many, and warm up. Return the CPU seconds of all passes."""
         self._question["work"] = works[-1] if gets_all else works[0]
         used, before = self.run()["cpu"], math.inf  # this pass is not warm
         for work in works[-1:] if gets_all else works:
@@ -139,7 +140,7 @@ class Entry:
 
 
 class Workers:
-    """The processes of the peers, which start when they are needed, and again if they ended."""
+    """Hold the processes of the peers, which start on demand, and start again if they have ended."""
 
     def __init__(self, interpreters: dict[str, Path | str], variables: dict[str, str]) -> None:
         self._interpreters, self._variables = interpreters, variables
@@ -155,7 +156,7 @@ class Workers:
         return self._started[peer]
 
     def clear(self) -> None:
-        """Let the processes drop the jobs that they prepared."""
+        """Let the processes of the peers release their prepared jobs."""
         for worker in self._started.values():
             with suppress(RuntimeError):  # the process ends, and starts again for the next job
                 worker.ask({}, LIMIT_SECONDS)
@@ -227,7 +228,7 @@ def measure_all(arguments: argparse.Namespace) -> None:
 
 
 def merged(about: dict[str, Any], table: str, job: str, found: dict[str, Any]) -> dict[str, Any]:
-    """The stored figures, with those of one job in place of older ones."""
+    """Return the stored figures, with the new figures of one job in place of its old figures."""
     tables = results.stored("peers").get("tables", {})
     tables.setdefault(table, {})[job] = found
     ordered = {
@@ -239,7 +240,7 @@ def merged(about: dict[str, Any], table: str, job: str, found: dict[str, Any]) -
 
 
 def _works(table: str, made: Table, job: Job, folders: dict[int, str]) -> list[dict[str, Any]]:
-    """The job with each number of rows."""
+    """Return the work of a job for each number of rows."""
     features = data.features(made)
     columns = list(made.projection) if job.projects else list(features)
     batch = data.BATCH_ROWS[table]
@@ -252,7 +253,7 @@ def _works(table: str, made: Table, job: Job, folders: dict[int, str]) -> list[d
 def available(
     cache: Path, wanted: list[str] | None, has_jar: bool
 ) -> tuple[dict[str, str], dict[str, Path | str]]:
-    """Each peer with the reason why it cannot take part, or with nothing; and the interpreters."""
+    """Map each peer to the reason why it cannot take part, or to ''; also return the interpreters."""
     peers, interpreters = {}, {}
     for name, peer in PEERS.items():
         if wanted and name not in (OURS, *wanted):
@@ -295,7 +296,7 @@ def main() -> None:
 
 
 def install(cache: Path, wanted: list[str] | None) -> None:
-    """Make the environments of the peers."""
+    """Create the virtual environments of the peers."""
     for module in dict.fromkeys(PEERS[name].module for name in wanted or PEERS):
         if module in environments.ENVIRONMENTS:
             try:

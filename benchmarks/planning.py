@@ -1,17 +1,19 @@
-"""Measure the constants from which the time of a large job follows, and predict such jobs.
+"""Measure constants such as the rows per CPU second, and predict the time of large jobs from them.
 
 1. Rows per CPU second of a core, for writes and reads of the four tables, with three codecs.
-2. The graph of a write of 10,000 partitions: its seconds and its pickled bytes. The plan of a read of them.
+2. The seconds and the pickled bytes of the graph of a write of 10,000 partitions, and the plan of a read of
+   these partitions.
 3. The CPU time of a client and its scheduler for a task, with two workers.
 4. The commit of a file, and the latency of a small read, on a local disk and on an S3 server of moto.
 5. A write with 1, 2 and 4 workers, against the prediction from these constants.
 
-Rates are of the best round, in CPU time. Other work on the machine disturbs wall times most: those of the
-commit, of requests and of the check.
+Each rate is that of the best round, in CPU time. The commit, the requests and the check are measured in wall
+time, on which other work on the machine has the largest effect.
 
     python -m benchmarks.planning [--rounds 3] [--scale 1.0] [--store]
 
-It prints the tables of ``docs/planning.md``. ``--store`` puts them into this page, and the constants into
+The command prints the tables of ``docs/planning.md``. ``--store`` puts the tables into this page, and the
+constants into
 ``benchmarks/planning.json``.
 """
 
@@ -89,7 +91,7 @@ def measure_codec(ddf: dd.DataFrame, codec: Any, folder: str) -> tuple[float, fl
 
 
 def measure_graphs(folder: str, scale: float) -> dict[str, Any]:
-    """Return what a write and a read of 10,000 partitions cost in the client, and the commit of a file."""
+    """Return the client's costs for a write and a read of 10,000 partitions, and for a file's commit."""
     count = max(100, int(SMALL_PARTITIONS * scale))
     per = SMALL_PARTITIONS / count
     ddf = collection([frame_of("tabular", 10)] * count)
@@ -136,7 +138,7 @@ def commit_seconds() -> Iterator[list[float]]:
 
 
 def measure_stores(folder: str, scale: float) -> dict[str, Any]:
-    """Return the latency of a small read, and what a file costs on an S3 server."""
+    """Return the latency of a small read, and the requests and the commit time for a file on an S3 server."""
     count = max(20, int(S3_FILES * scale))
     logging.getLogger("werkzeug").setLevel(logging.ERROR)  # the server would log every request
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)

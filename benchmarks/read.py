@@ -5,8 +5,9 @@
 2. One large file, uncompressed and with gzip, read block by block on one thread and on two threads.
 3. The number of files that ``len`` opens.
 
-Each figure is the best round, in wall time, on two threads. Below each read is printed where its CPU time
-goes, with the opening of the dataset. The files are in memory if the system has ``/dev/shm``.
+Each figure is that of the best round, in wall time, on two threads. Below each read, the benchmark prints the
+CPU time of each step, including the opening of the dataset. The files are in memory if the system has
+``/dev/shm``.
 
     python -m benchmarks.read [--rounds 3] [--scale 1.0] [tabular recsys wide images]
 """
@@ -39,7 +40,7 @@ WINDOW_BYTES = 4 << 20
 
 
 def best(rounds: int, *works: Callable[[], object]) -> list[float]:
-    """Return the shortest time of each work. The works take turns."""
+    """Return the shortest time of each function. The functions take turns."""
     took = [[seconds(work) for work in works] for _ in range(rounds)]
     return [min(times) for times in zip(*took, strict=True)]
 
@@ -69,7 +70,7 @@ def compute_and_drop(ddf: dd.DataFrame) -> int:
 
 
 def show_breakdown(rounds: int, root: str, **options: Any) -> None:
-    """Print where the CPU time goes if the dataset is opened and read."""
+    """Print the CPU time of each step of opening and reading a dataset."""
 
     def read() -> None:
         compute_and_drop(dask_tfrecord.read_tfrecord(root, **options))

@@ -1,4 +1,4 @@
-"""Measure what grows with the number of files, from 1,000 to 100,000 partitions of ten rows, beside Parquet.
+"""Measure the costs that grow with the number of files, up to 100,000 partitions, and compare with Parquet.
 
 Each number of partitions and each format has a process of its own, and Dask's scheduler without threads. The
 figures are CPU seconds, the bytes of the optimized expression that a client sends to the scheduler, and the
@@ -56,20 +56,20 @@ def partition(index: int) -> pd.DataFrame:
 
 
 class Measured:
-    """The figures of one dataset."""
+    """Hold the figures of one dataset in one format."""
 
     def __init__(self) -> None:
         self.figures: dict[str, float] = {}
 
     def step(self, name: str, work: Callable[[], Any]) -> Any:
-        """Do a step, and keep its CPU seconds."""
+        """Run a step, and store the CPU seconds of the step."""
         start = time.process_time()
         done = work()
         self.figures[name] = time.process_time() - start
         return done
 
     def graph(self, name: str, collection: Any) -> int:
-        """Optimize a collection, make its graph, and return the bytes that are sent to the scheduler."""
+        """Optimize a collection, build its graph, and return the bytes that are sent to the scheduler."""
         expression = FinalizeCompute(collections_to_expr([collection]))
 
         def make() -> Any:
@@ -82,7 +82,7 @@ class Measured:
 
 
 class LastTask(Callback):
-    """The CPU seconds of the last task, which is the commit of a write."""
+    """Measure the CPU seconds of the last task, which is the commit of a write."""
 
     seconds = 0.0
 
@@ -138,7 +138,7 @@ def _check(found: int, expected: int) -> None:
 
 
 def measure_apart(name: str, count: int) -> dict[str, Any]:
-    """Measure in a new process; return the error of a format that fails."""
+    """Measure one format in a new process. If the format fails, return the error."""
     context = new_process("dask_tfrecord", "distributed.protocol")
     with tempfile.TemporaryDirectory(dir=memory_folder()) as root, ProcessPoolExecutor(1, context) as process:
         try:

@@ -62,7 +62,7 @@ def processor_seconds() -> float:
 
 @contextmanager
 def staged(root: Path) -> Iterator[list[int]]:
-    """Yield a list whose item is, after the block, the most bytes that the staging directory held."""
+    """Yield a list. After the block, its item is the largest size of the staging directory in bytes."""
     stop, most = Event(), [0]
 
     def look() -> None:

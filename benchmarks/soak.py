@@ -1,9 +1,9 @@
 """Write, read and clean up one dataset from two clients, while workers and clients are killed and stopped.
 
-In each round, two client processes do random operations on a cluster of processes, and faults strike them. A
-model says what each read may return. At the end of a round, when nothing runs, the dataset is read, verified
-and cleaned up. The exit code is 1 if a row was lost, doubled or changed, or if an operation failed in a way
-that the guides do not describe.
+In each round, two client processes do random operations on a cluster of processes, while processes are killed
+and stopped. A model says what each read may return. At the end of a round, when nothing runs, the dataset is
+read, verified and cleaned up. The exit code is 1 if a row was lost, doubled or changed, or if an operation
+failed in a way that the guides do not describe.
 
     python -m benchmarks.soak [--minutes 1] [--seed 1] [--id-bits 128] [--directory DIRECTORY]
 
@@ -43,7 +43,7 @@ PATIENCE = 180  # seconds without an event, after which a round has hung
 LOG = 40  # events that a failure prints
 FAULTS = {"worker killed": 6, "all workers killed": 1, "worker stopped": 4, "client killed in a write": 1}
 READS = {"read", "read version", "verify"}
-# The failures that the guides describe. An overwrite removes files that may be about to be read.
+# The failures that the guides describe. An overwrite may remove files that a reader is about to read.
 PROMISED = {
     "ConcurrentWriteError": {"overwrite", "partitions"},
     "FileNotFoundError": READS,
@@ -59,7 +59,7 @@ CONFIG = {
 
 
 class ClientProcess:
-    """A client in a process of its own, and the last event that it reported."""
+    """Run a client in its own process, and keep the last event that the client reported."""
 
     def __init__(self, address: str, path: str, id_bits: int, number: int) -> None:
         context = multiprocessing.get_context("spawn")
@@ -75,7 +75,7 @@ class ClientProcess:
         return self.last is not None and self.last.write is not None and not self.last.ended
 
     def receive(self) -> "Event | str":
-        """Return an event, or "ready", "done" or "killed"."""
+        """Return the next event of the client, or "ready", "done" or "killed"."""
         try:
             message: Event | str = self.orders.recv()
         except (EOFError, OSError):
@@ -93,7 +93,7 @@ class ClientProcess:
 
 
 class Soak:
-    """The cluster, its clients, the model, and the counts of all that happened."""
+    """Hold the cluster, the clients, the model, and the counts of faults and outcomes."""
 
     def __init__(
         self, cluster: Any, client: Client, path: str, seed: int, scale: float, id_bits: int
@@ -116,7 +116,7 @@ class Soak:
 
     @property
     def right(self) -> bool:
-        """True if all that was seen is right."""
+        """True if no operation failed unexpectedly and no read was wrong."""
         unexplained = any(outcome == "failed otherwise" for _, outcome in self.outcomes)
         return not unexplained and not self.model.wrong.total()
 
@@ -234,7 +234,7 @@ class Soak:
             self.log.append(f"WRONG: {outcome}, {dict(self.model.wrong)}")
 
     def check_at_rest(self) -> None:
-        """Read, verify and clean up the dataset while nothing else does, and read it again."""
+        """Read, verify and clean up the dataset while no client is running, and read the dataset again."""
         self.model.settle(soak_client.read_rows(self.path))
         dask_tfrecord.cleanup(self.path, older_than="0s")
         report = dask_tfrecord.verify(self.path)

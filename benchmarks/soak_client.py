@@ -1,6 +1,6 @@
-"""A client of the soak: a process that writes to the dataset, reads it and cleans it up, in random order.
+"""Run a client of the soak, which writes, reads and cleans up the dataset in random order.
 
-It reports each operation twice, when it begins and when it has ended.
+The client reports each operation twice: when the operation begins, and when it has ended.
 """
 
 import logging
@@ -34,26 +34,26 @@ MODES: dict[str, dict[str, Any]] = {
     "overwrite": {"overwrite": True},
     "partitions": {"overwrite": "partitions"},
 }
-# Longer than any write takes, but shorter than the soak, so that it removes what killed writes leave.
+# This age is longer than any write, but shorter than the soak, so `cleanup` removes files of killed writes.
 CLEANUP_AGE = "2 minutes"
 
 
 @dataclass(frozen=True)
 class Event:
-    """The begin or the end of an operation.
+    """Report the beginning or the end of an operation.
 
     Attributes
     ----------
     number : int
-        The operation. It is the id of a write.
+        The number of the operation, which is also the id of a write.
     kind : str
         A key of ``WEIGHTS``.
     write : Write, optional
-        What a write writes.
+        The rows and the mode of a write.
     when : float
         The time of ``time.monotonic``, in seconds, which all processes share.
     ended : bool
-        False for the begin.
+        False at the beginning of an operation, True at its end.
     error, message : str
         The class and the text of the exception that ended the operation; empty if it succeeded.
     version : int, optional
@@ -74,7 +74,7 @@ class Event:
 
 
 def run(address: str, path: str, orders: Connection, id_bits: int, client: int) -> None:
-    """Do the operations of each order: a seed, the number of the first operation, their count, and rows."""
+    """Do the operations of each order. An order has a seed, the first number, a count, and rows."""
     if id_bits < 128:
         shorten_ids(id_bits, client)
     logging.getLogger("distributed.client").setLevel(logging.CRITICAL)  # it warns of killed workers
@@ -94,8 +94,8 @@ def run(address: str, path: str, orders: Connection, id_bits: int, client: int) 
 def shorten_ids(bits: int, client: int) -> None:
     """Draw the ids of writes with few random bits, which are in their first 8 digits.
 
-    The last digits are the number of the client: two writes that run at the same time never get the same id,
-    because neither could see the other.
+    The last digits of an id are the number of the client. Two writes that run at the same time never get the
+    same id, because neither write could see the other.
     """
 
     def draw() -> SimpleNamespace:

@@ -1,4 +1,4 @@
-"""What readers may see while writes run: a model of the dataset, without any file.
+"""Model which rows of the dataset readers may see while writes run, without any file.
 
 A write adds whole chunks. A chunk is the rows of one write with one key, so a reader sees all of its rows or
 none. The model follows every order of commits that the times of the operations allow.
@@ -14,7 +14,7 @@ State = frozenset[Chunk]
 
 @dataclass(frozen=True)
 class Write:
-    """A write of ``rows`` rows for each of its keys. The mode is "append", "overwrite" or "partitions"."""
+    """Describe a write of ``rows`` rows for each key. The mode is "append", "overwrite" or "partitions"."""
 
     id: int
     mode: str
@@ -33,7 +33,7 @@ class Write:
 
 @dataclass(frozen=True)
 class Seen:
-    """The rows of one chunk in a read: all of them, the distinct ones, and the ones with other values."""
+    """Count the rows of one chunk in a read: all rows, distinct rows, and rows with other values."""
 
     rows: int
     distinct: int
@@ -42,7 +42,7 @@ class Seen:
 
 @dataclass(frozen=True)
 class _History:
-    """One possible order of commits: the dataset after it, its writes, and the reads that may have ended."""
+    """Hold one possible order of commits, the dataset after it, and the reads that may have ended."""
 
     state: State
     committed: frozenset[int]
@@ -50,16 +50,16 @@ class _History:
 
 
 class Model:
-    """The datasets that are possible now.
+    """Hold the datasets that are possible now.
 
     Call the methods in the order in which operations began and ended.
 
     Attributes
     ----------
     wrong : collections.Counter
-        What all reads so far found wrong: rows that were "lost", "doubled", "changed", or "unexpected", which
-        means that the row belongs to a write that the nearest possible dataset does not hold; and "impossible
-        reads", which no possible dataset explains.
+        The counts of errors in all reads so far: rows that were "lost", "doubled", "changed", or
+        "unexpected", which means that the row belongs to a write that the nearest possible dataset does not
+        hold; and "impossible reads", which no possible dataset explains.
     """
 
     def __init__(self) -> None:
@@ -79,7 +79,7 @@ class Model:
     def end_write(self, write: Write, *, committed: bool) -> None:
         """End a write that was committed, or that cannot be committed later than now.
 
-        Do not end a write whose client died. It stays possible until :meth:`settle`.
+        Do not end a write whose client died. Its commit stays possible until :meth:`settle`.
         """
         del self._open[write.id]
         if committed:
@@ -101,7 +101,7 @@ class Model:
             self._count_differences(seen, {one.state for one in self._possible})
 
     def read_version(self, version: int, seen: Mapping[Chunk, Seen]) -> None:
-        """Check a read of an older version: it was possible once, and every read of it gives the same."""
+        """Check that an older version was possible once, and that every read of it gives the same rows."""
         self._check_chunks(seen)
         state = frozenset(seen)
         expected = {self._versions[version]} if version in self._versions else self._past

@@ -1,4 +1,4 @@
-"""The four generated tables of the benchmarks."""
+"""Generate the four tables of the benchmarks."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from dask_tfrecord.codec.columns import Column
 
 @dataclass(frozen=True)
 class Table:
-    """A generated batch, its columns on the wire, and the names of the columns that a projection reads."""
+    """Hold a generated batch, its columns as stored, and the names of the columns that a projection reads."""
 
     batch: pa.RecordBatch
     columns: tuple[Column, ...]
@@ -22,7 +22,7 @@ class Table:
 
 
 def tabular(rows: int = 1_000_000) -> Table:
-    """Ten scalars: four integers from one to nine bytes long, three floats, three strings."""
+    """Return ten scalar columns: four integers from one to nine bytes long, three floats, three strings."""
     random = np.random.default_rng(1)
     letters = np.frombuffer(b"abcdefghijklmnopqrstuvwxyz0123456789", np.uint8)
 
@@ -50,7 +50,7 @@ def tabular(rows: int = 1_000_000) -> Table:
 
 
 def recsys(rows: int = 200_000) -> Table:
-    """Two scalars, three lists of 0 to 50 item ids, one embedding of 64 floats."""
+    """Return a table of two scalars, three lists of 0 to 50 item ids, one embedding of 64 floats."""
     random = np.random.default_rng(2)
 
     def lists() -> pa.Array:
@@ -74,7 +74,7 @@ def recsys(rows: int = 200_000) -> Table:
 
 
 def wide(rows: int = 100_000) -> Table:
-    """Two hundred float scalars."""
+    """Return a table of two hundred float scalars."""
     random = np.random.default_rng(3)
     arrays = {f"feature_{i:03d}": pa.array(random.random(rows, np.float32)) for i in range(200)}
     columns = tuple(Column(name, "float", 0) for name in arrays)
@@ -82,7 +82,7 @@ def wide(rows: int = 100_000) -> Table:
 
 
 def images(rows: int = 5_000) -> Table:
-    """One incompressible binary value of about 100 KB, and one label."""
+    """Return a table of one incompressible binary value of about 100 KB, and one label."""
     random = np.random.default_rng(4)
     lengths = random.integers(90_000, 110_000, rows)
     offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
@@ -107,7 +107,7 @@ TABLES: dict[str, Callable[..., Table]] = {
 
 @cache
 def frame_of(name: str, rows: int) -> pd.DataFrame:
-    """Return a table as a pandas DataFrame. Each process makes it once."""
+    """Return a table as a pandas DataFrame. Each process converts a table once."""
     return pa.table(TABLES[name](rows).batch).to_pandas(types_mapper=pd.ArrowDtype)
 
 

@@ -1,4 +1,4 @@
-"""Processes that measure: a framework gets a process of its own, because it keeps threads and memory.
+"""Measure in separate processes, because frameworks keep threads and memory.
 
 This module needs only psutil besides the standard library, because processes of other environments import it.
 """
@@ -26,7 +26,7 @@ ROOT = Path(__file__).parent.parent
 
 
 class Worker:
-    """A process that answers lines of JSON.
+    """Start a process that answers lines of JSON.
 
     Parameters
     ----------
@@ -63,7 +63,7 @@ class Worker:
         Raises
         ------
         RuntimeError
-            If the process ended, with the last line of its error messages.
+            If the process ended. The error has the last line of the process's error messages.
         """
         assert self._process.stdin is not None
         assert self._process.stdout is not None
@@ -90,7 +90,7 @@ class Worker:
 
     @property
     def has_ended(self) -> bool:
-        """True if the process can answer no more."""
+        """True if the process can no longer answer."""
         return self._process.poll() is not None
 
     def _end(self) -> None:
@@ -115,7 +115,7 @@ class Worker:
 
 
 def last_error(text: str) -> str:
-    """The last line of a traceback, without paths."""
+    """Return the last line of a traceback, without paths."""
     lines = [line for line in text.splitlines() if line and not line.startswith(" ")]
     return " ".join("..." if "/" in word else word for word in (lines or ["no answer"])[-1].split())[:200]
 
@@ -129,7 +129,7 @@ def serve(answer: Callable[[Any], dict[str, Any]]) -> None:
 
 
 def new_process(*modules: str) -> Any:
-    """How `concurrent.futures` starts processes that have imported some modules and done nothing else."""
+    """Return the context for `concurrent.futures` to start processes that have only imported some modules."""
     method = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
     context = multiprocessing.get_context(method)
     if method == "forkserver":
@@ -141,7 +141,7 @@ def new_process(*modules: str) -> Any:
 
 
 def measured(work: Callable[[], int]) -> dict[str, float]:
-    """The rows, wall seconds, CPU seconds and peak bytes of a piece of work, with all child processes.
+    """Measure rows, wall seconds, CPU seconds and peak bytes of a piece of work and its child processes.
 
     The peak is the sum of the peaks of the processes, and contains libraries and inputs. It is 0 on systems
     other than Linux.
@@ -156,7 +156,7 @@ def measured(work: Callable[[], int]) -> dict[str, float]:
 
 
 def cpu_seconds() -> float:
-    """CPU seconds of this process and of its children, whether they still run or have ended."""
+    """Return the CPU seconds of this process and of its running and ended children."""
     used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     total = sum(one.ru_utime + one.ru_stime for one in used)
     for process in _family(psutil.Process())[1:]:
@@ -166,14 +166,14 @@ def cpu_seconds() -> float:
 
 
 def peak_bytes(pid: int | str = "self") -> int:
-    """The peak memory of a process since `forget_peak`."""
+    """Return the peak memory of a process since `forget_peak`, in bytes."""
     with suppress(OSError, IndexError):  # the process has ended, or the system is not Linux
         return int(Path(f"/proc/{pid}/status").read_text().split("VmHWM:")[1].split()[0]) * 1024
     return 0
 
 
 def forget_peak(pid: int | str = "self") -> None:
-    """Make the present memory of a process its peak."""
+    """Reset the peak memory of a process to its current memory."""
     with suppress(OSError):  # the process has ended, or the system is not Linux
         Path(f"/proc/{pid}/clear_refs").write_text("5")
 
@@ -186,7 +186,7 @@ def _family(process: psutil.Process) -> list[psutil.Process]:
 
 @contextmanager
 def others() -> Iterator[list[float]]:
-    """Collect CPU seconds; on leaving, replace them by the share of the CPU that all other processes used."""
+    """Collect CPU seconds in a list. On exit, replace them by the CPU share of all other processes."""
     start, busy, used = time.perf_counter(), psutil.cpu_times(), []
     yield used
     now = psutil.cpu_times()
@@ -199,12 +199,12 @@ def others() -> Iterator[list[float]]:
 
 
 def memory_folder() -> str | None:
-    """A directory in memory, if the system has one."""
+    """Return a directory in memory, or None if the system has none."""
     return "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
 
 
 def versions(packages: Iterable[str]) -> str:
-    """The versions of the distributions that are installed here."""
+    """Return the versions of the distributions that are installed here."""
     found = []
     for package in packages:
         with suppress(importlib.metadata.PackageNotFoundError):
@@ -213,7 +213,7 @@ def versions(packages: Iterable[str]) -> str:
 
 
 def machine() -> dict[str, str]:
-    """The date, the processor and the system."""
+    """Return the date, the processor and the system."""
     cpu = platform.processor() or platform.machine()
     if os.path.exists("/proc/cpuinfo"):
         models = [line for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line]

@@ -1,4 +1,4 @@
-"""Measure writes of whole datasets against the time of their parts.
+"""Compare writes of whole datasets with the parts of a write.
 
 1. An uncompressed write, against a bare loop that encodes the same rows and writes the bytes.
 2. A gzip write, against the compressor alone on the same bytes.
@@ -6,10 +6,10 @@
 4. Grouping the rows of a partition by 100,000 keys.
 5. 10,000 small partitions, against Dask's ``to_parquet``.
 
-Below each write is printed where its CPU time goes. The first two use two threads. The works take turns,
-after one round that does not count. Rates are of the best round, in wall time. Ratios are the median over the
-rounds, because both works of a round share the load of the machine. The files are in memory if the system has
-``/dev/shm``.
+Below each write, the benchmark prints the CPU time of each step. The first two measurements use two threads.
+The functions take turns, after one round that does not count. Rates are those of the best round, in wall
+time. Each ratio is the median over the rounds, because both functions of a round share the load of the
+machine. The files are in memory if the system has ``/dev/shm``.
 
     python -m benchmarks.write [--rounds 5] [--scale 1.0] [tabular recsys wide images]
 """
@@ -45,7 +45,7 @@ SMALL_PARTITIONS = 10_000
 DIRECTORIES = 200
 KEYS = 100_000
 
-# The partitions, which the tasks look up here. Passed as values, Dask would spend its time on hashing them.
+# Tasks look up their partitions here. If partitions were passed as values, Dask would have to hash them.
 _frames: list[pd.DataFrame] = []
 
 
@@ -56,7 +56,7 @@ def seconds(work: Callable[[], object]) -> float:
 
 
 def rounds_of(rounds: int, *works: Callable[[str], object]) -> list[list[float]]:
-    """Return the times of each work. The works take turns, and each gets a directory that does not exist."""
+    """Return the times of each function. They take turns, each with a new directory."""
     took: list[list[float]] = [[] for _ in works]
     for _ in range(rounds + 1):
         for times, work in zip(took, works, strict=True):
@@ -75,7 +75,7 @@ def fresh_path() -> Iterator[str]:
 
 
 def show_breakdown(rounds: int, write: Callable[[str], object]) -> None:
-    """Print where the CPU time of a write goes."""
+    """Print the CPU time of each step of a write."""
     spent = []
     for _ in range(rounds):
         with fresh_path() as path:

@@ -1,8 +1,9 @@
-"""The jobs of `benchmarks.peers`, one module for each peer.
+"""Define the jobs of `benchmarks.peers`, in one module for each peer.
 
-A module of a peer is imported by the interpreter of the peer's environment, so the modules share only this
-one, which needs nothing but pyarrow. ``WAYS`` of a module gives, for each way to use the peer, a function for
-each kind of job that the peer can do: it prepares the job, and returns the pass that is measured.
+The interpreter of the peer's environment imports the module of the peer. Therefore the modules share only
+this module, which needs only pyarrow. ``WAYS`` of a module gives, for each way to use the peer, a function
+for each kind of job that the peer can do. The function prepares the job, and returns the pass that is
+measured.
 """
 
 from collections.abc import Callable
@@ -11,13 +12,13 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-# One pass over the rows of a job. It may write into the given directory, which does not exist yet, and
+# One pass over the rows of a job. The pass may write into the given directory, which does not exist yet, and
 # returns the number of rows.
 Pass = Callable[[str], int]
 
 
 class Work(NamedTuple):
-    """A job on one table.
+    """Describe a job on one table.
 
     Attributes
     ----------
@@ -47,7 +48,7 @@ class Work(NamedTuple):
     batch_size: int
 
     def paths(self) -> list[str]:
-        """The TFRecord files to read."""
+        """Return the paths of the TFRecord files to read."""
         return sorted(map(str, Path(self.root, self.files).glob("part-*")))
 
     def source(self) -> pa.Table:
@@ -56,7 +57,7 @@ class Work(NamedTuple):
             return pa.ipc.open_file(file).read_all()
 
     def python_rows(self) -> list[dict[str, Any]]:
-        """The rows to write as dictionaries, with bytes in place of text."""
+        """Return the rows to write as dictionaries, with bytes in place of text."""
         table = self.source()
         for name, (kind, _) in self.features.items():
             if kind == "byte":

@@ -1,4 +1,4 @@
-"""The process of one peer, which `benchmarks.peers` asks for passes. Its argument is the peer's module."""
+"""Run the process of one peer, asked for passes by `benchmarks.peers`. The argument is its module."""
 
 import importlib
 import sys
@@ -15,7 +15,7 @@ def main() -> None:
     passes: dict[str, Pass] = {}
 
     def answer(question: dict[str, Any]) -> dict[str, Any]:
-        """Prepare a job the first time, and do it once; forget all jobs if the question is empty."""
+        """Prepare a job if it is new, and do the job once. If the question is empty, forget all jobs."""
         if not question:
             passes.clear()
             return {}

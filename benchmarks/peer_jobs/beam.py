@@ -1,4 +1,4 @@
-"""Apache Beam, on its local runner. Beam handles bytes; google.protobuf makes and parses the Examples."""
+"""Run Apache Beam on its local runner. google.protobuf creates and parses the Examples for Beam."""
 
 import logging
 from functools import partial
@@ -10,13 +10,13 @@ from benchmarks.peer_jobs.protobuf import example_class, parsed, serialized
 logging.disable(logging.WARNING)
 _example_classes: list[Any] = []
 
-# The runner's threads share these with this module.
+# The runner's threads share these variables with this module.
 _counts: list[int] = []
 _rows: list[dict[str, Any]] = []
 
 
 def _example() -> Any:
-    """The message, which Beam cannot send to its threads."""
+    """Return the class of Example messages, which Beam cannot send to its threads."""
     if not _example_classes:
         _example_classes.append(example_class())
     return _example_classes[0]
@@ -37,7 +37,7 @@ def _parse(record: bytes, columns: list[str], features: dict[str, list[Any]]) ->
 def _pipeline() -> Any:
     import apache_beam as beam
 
-    # The default local runner is a program that Beam would download.
+    # This runner is named because the default local runner is a program that Beam would download.
     return beam.Pipeline(runner="FnApiRunner")
 
 
@@ -79,7 +79,7 @@ def write(work: Work) -> Pass:
     def write_all(path: str) -> int:
         _rows[:] = rows
         with _pipeline() as pipeline:
-            # Elements of a Create are compressed and sent; these stay where they are.
+            # Beam compresses and sends the elements of a Create, but these rows stay in this process.
             start = pipeline | beam.Create([None], reshuffle=False)
             records = start | beam.FlatMap(_source) | beam.Map(step)
             records | beam.io.WriteToTFRecord(f"{path}/part", file_name_suffix=suffix)

@@ -1,4 +1,4 @@
-"""dask_tfrecord, and Dask's own Parquet functions on the same partitions."""
+"""Run dask_tfrecord, and Dask's own Parquet functions on the same partitions."""
 
 import dask
 import dask.dataframe as dd
@@ -37,7 +37,7 @@ def read(work: Work) -> Pass:
 
 
 def infer(work: Work) -> Pass:
-    """Look at every record."""
+    """Infer the schema from every record."""
 
     def look(_: str) -> int:
         ddf = dask_tfrecord.read_tfrecord(f"{work.root}/{work.files}", infer="all")

@@ -1,4 +1,4 @@
-"""The data of `benchmarks.peers`: each table in several sizes, because a slow peer gets fewer rows."""
+"""Write the data of `benchmarks.peers`: each table in several sizes, because a slow peer gets fewer rows."""
 
 import os
 from pathlib import Path
@@ -27,7 +27,7 @@ _KINDS = {"int64": "int", "float": "float", "string": "byte", "bytes": "byte"}
 
 
 def features(table: Table) -> dict[str, list[Any]]:
-    """The kind and the number of values of each feature, as in `Work`."""
+    """Return the kind and the number of values of each feature, as in `Work`."""
     found = {}
     for column in table.columns:
         values = 0
@@ -39,7 +39,7 @@ def features(table: Table) -> dict[str, list[Any]]:
 
 
 def with_key(table: pa.Table) -> pa.Table:
-    """The rows with a column of 200 values, or fewer for a table of few rows."""
+    """Add a key column with 200 distinct values, or fewer for a table of few rows."""
     values, keys = table["user_id"], min(KEYS, max(2, table.num_rows // 500))
     key = pc.subtract(values, pc.multiply(pc.divide(values, keys), keys))
     return table.append_column(KEY, key)

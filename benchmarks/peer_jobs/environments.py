@@ -1,4 +1,4 @@
-"""The virtual environment of each peer, with pinned versions."""
+"""Create the virtual environment of each peer, with pinned versions."""
 
 import hashlib
 import os
@@ -14,14 +14,14 @@ COMMON = ("numpy", "psutil==7.2.2", "pyarrow")
 
 
 class Environment(NamedTuple):
-    """The requirements of a peer.
+    """Describe the packages of a peer's environment.
 
     Attributes
     ----------
     packages : tuple of str
         Requirements for pip; the first is the peer.
     alone : tuple of str
-        Requirements that pip installs without their own requirements.
+        Requirements that pip installs without their dependencies.
     """
 
     packages: tuple[str, ...]
@@ -33,7 +33,7 @@ METADATA = "tensorflow-metadata==1.21.0"
 
 ENVIRONMENTS = {
     "tensorflow": Environment((TENSORFLOW,)),
-    # Its own requirements contain Beam and the clients of Google Cloud, which the coders do not import.
+    # The dependencies include Beam and the clients of Google Cloud, which the coders do not import.
     "tfx_bsl": Environment((TENSORFLOW, METADATA, "absl-py", "pandas"), ("tfx-bsl==1.21.0",)),
     "ray": Environment(("ray[data]==2.60.0", "crc32c==2.9.post0", TENSORFLOW, METADATA)),
     "beam": Environment(("apache-beam==2.77.0", "google-crc32c==1.9.0")),
@@ -44,29 +44,29 @@ ENVIRONMENTS = {
 
 
 def default_cache() -> Path:
-    """The directory of the environments, if the user names none."""
+    """Return the default directory of the environments."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "dask-tfrecord-peers"
 
 
 def pins(module: str) -> list[str]:
-    """The requirements of a peer that name a version."""
+    """Return the requirements of a peer that name a version."""
     environment = ENVIRONMENTS[module]
     return [one.replace("==", " ") for one in (*environment.packages, *environment.alone) if "==" in one]
 
 
 def interpreter(module: str, cache: Path) -> Path | None:
-    """The interpreter of a peer's environment; None if it is not installed."""
+    """Return the interpreter of a peer's environment, or None if the environment is not installed."""
     folder = _folder(module, cache)
     return folder / "bin" / "python" if (folder / "complete").exists() else None
 
 
 def install(module: str, cache: Path) -> None:
-    """Make the environment of a peer, if it does not exist.
+    """Create the virtual environment of a peer, if it does not exist.
 
     Raises
     ------
     RuntimeError
-        If pip fails, with its last message.
+        If pip fails. The error has pip's last message.
     """
     if interpreter(module, cache):
         return
@@ -85,7 +85,7 @@ def install(module: str, cache: Path) -> None:
 
 
 def _folder(module: str, cache: Path) -> Path:
-    """A directory for each version of the requirements."""
+    """Return the directory of a peer's environment, which differs for each version of the requirements."""
     wanted = repr((COMMON, ENVIRONMENTS[module], sys.version_info[:2]))
     return cache / f"{module}-{hashlib.sha256(wanted.encode()).hexdigest()[:8]}"
 

@@ -1,4 +1,4 @@
-"""A loop over records with google.protobuf, which many scripts contain; google-crc32c does the checksums."""
+"""Run a loop over records with google.protobuf, as many scripts do, and checksums of google-crc32c."""
 
 import gzip
 import struct
@@ -35,7 +35,7 @@ _LISTS = {"int": "int64_list", "float": "float_list", "byte": "bytes_list"}
 
 
 def example_class() -> Any:
-    """The message ``tensorflow.Example``, without TensorFlow."""
+    """Return the class of ``tensorflow.Example`` messages, without importing TensorFlow."""
     from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, text_format
 
     file = text_format.Parse(_MESSAGES, descriptor_pb2.FileDescriptorProto())
@@ -45,7 +45,7 @@ def example_class() -> Any:
 
 
 def serialized(row: dict[str, Any], example: Any, features: dict[str, list[Any]]) -> bytes:
-    """A row as the bytes of an Example."""
+    """Serialize a row as an Example."""
     message = example()
     for name, (kind, values) in features.items():
         held = getattr(message.features.feature[name], _LISTS[kind])
@@ -59,7 +59,7 @@ def serialized(row: dict[str, Any], example: Any, features: dict[str, list[Any]]
 
 
 def parsed(record: bytes, example: Any, columns: list[str], features: dict[str, list[Any]]) -> dict[str, Any]:
-    """The values of the columns of a record."""
+    """Parse a record, and return the values of the columns."""
     found = example.FromString(record).features.feature
     row = {}
     for name in columns:

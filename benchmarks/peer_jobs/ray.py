@@ -1,4 +1,4 @@
-"""Ray Data, on as many cores as the machine has."""
+"""Run Ray Data on all cores of the machine."""
 
 import os
 from typing import Any
@@ -21,7 +21,7 @@ def _ray() -> Any:
 
 
 def _dataset(work: Work) -> Any:
-    """The files, read with a schema: without one, a column of one value and of several values fails."""
+    """Read the files with a schema. Without it, a column with lists of one and of several values fails."""
     from tensorflow_metadata.proto.v0 import schema_pb2
 
     types = {"int": schema_pb2.INT, "float": schema_pb2.FLOAT, "byte": schema_pb2.BYTES}
@@ -32,7 +32,7 @@ def _dataset(work: Work) -> Any:
 
 
 def read(work: Work) -> Pass:
-    """Read all columns, because the reader cannot select, and drop those that are not needed."""
+    """Read all columns, because Ray cannot select columns, and drop the columns that are not needed."""
 
     def read_all(_: str) -> int:
         dataset = _dataset(work)
@@ -46,7 +46,7 @@ def read(work: Work) -> Pass:
 
 
 def infer(work: Work) -> Pass:
-    """Read without a schema: each row is looked at."""
+    """Read without a schema, so that Ray inspects each row."""
 
     def look(_: str) -> int:
         dataset = _ray().data.read_tfrecords(work.paths()).materialize()
@@ -62,7 +62,7 @@ def count(work: Work) -> Pass:
 
 
 def write(work: Work) -> Pass:
-    """Write blocks that are in the object store."""
+    """Write blocks that are already in Ray's object store."""
     ray = _ray()
     table = work.source()
     step = -(-table.num_rows // BLOCKS)

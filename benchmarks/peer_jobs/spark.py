@@ -1,4 +1,4 @@
-"""Spark-TFRecord, if the user names its jar. Spark runs in a JVM on all cores."""
+"""Run Spark-TFRecord, if the user names its jar. Spark runs in a JVM on all cores."""
 
 import os
 from typing import Any
@@ -32,7 +32,7 @@ def _reader(work: Work) -> Any:
 
 
 def read(work: Work) -> Pass:
-    """Read into the sink that drops rows, as Spark's own benchmarks do."""
+    """Read into Spark's sink that drops all rows, as Spark's own benchmarks do."""
 
     def read_all(_: str) -> int:
         frame = _reader(work).schema(_schema(work)).load(work.paths())
@@ -48,7 +48,7 @@ def count(work: Work) -> Pass:
 
 
 def _frame(work: Work, columns: str = "*") -> Any:
-    """The rows to write, which Spark holds in memory."""
+    """Return the rows to write as a DataFrame that Spark holds in memory."""
     frame = _spark().createDataFrame(work.source().to_pandas()).repartition(PARTITIONS)
     frame = frame.selectExpr("*", columns) if columns != "*" else frame
     frame = frame.cache()

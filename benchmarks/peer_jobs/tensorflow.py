@@ -1,4 +1,4 @@
-"""TensorFlow: its three ways to read and parse records, which `benchmarks.feeds` measures too."""
+"""Run TensorFlow's three ways to read and parse records, which `benchmarks.feeds` also measures."""
 
 import os
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ os.environ.update(TF_CPP_MIN_LOG_LEVEL="3", TF_ENABLE_ONEDNN_OPTS="0")
 
 
 def in_interleave(files: Sequence[str], codec: str | None, batch_size: int, spec: dict[str, Any]) -> Any:
-    """Batches are made and parsed inside the interleave, in parallel."""
+    """Batch and parse the records inside the interleave, in parallel."""
     import tensorflow as tf
 
     def batches(file: Any) -> Any:
@@ -21,7 +21,7 @@ def in_interleave(files: Sequence[str], codec: str | None, batch_size: int, spec
 
 
 def in_one_thread(files: Sequence[str], codec: str | None, batch_size: int, spec: dict[str, Any]) -> Any:
-    """All files one after the other, with one thread: the least overhead."""
+    """Read all files one after the other with one thread, which has the least overhead."""
     import tensorflow as tf
 
     options = tf.data.Options()
@@ -31,7 +31,7 @@ def in_one_thread(files: Sequence[str], codec: str | None, batch_size: int, spec
 
 
 def usual(files: Sequence[str], codec: str | None, batch_size: int, spec: dict[str, Any]) -> Any:
-    """What most people write: parallel reads of records, then batches, then the parser."""
+    """Read records in parallel, then batch and then parse the records, as most users do."""
     import tensorflow as tf
 
     records = tf.data.TFRecordDataset(list(files), codec, num_parallel_reads=tf.data.AUTOTUNE)
@@ -77,7 +77,7 @@ def count(work: Work) -> Pass:
 
 
 def write(work: Work) -> Pass:
-    """The documented loop: an Example for each row, and a TFRecordWriter."""
+    """Write an Example for each row with a TFRecordWriter, as TensorFlow's documentation shows."""
     import tensorflow as tf
 
     lists = {

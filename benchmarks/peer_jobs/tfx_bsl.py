@@ -1,4 +1,4 @@
-"""tfx-bsl: Arrow record batches to Examples and back in C++; TensorFlow reads and writes the files."""
+"""Run tfx-bsl, which converts Arrow batches to Examples and back; TensorFlow reads and writes files."""
 
 import os
 from typing import Any
@@ -11,7 +11,7 @@ os.environ.update(TF_CPP_MIN_LOG_LEVEL="3", TF_ENABLE_ONEDNN_OPTS="0")
 
 
 def _batches(work: Work) -> Any:
-    """Batches of records, as NumPy arrays of bytes."""
+    """Yield batches of serialized records as NumPy arrays of bytes."""
     import tensorflow as tf
 
     codec = work.codec and work.codec.upper()
@@ -34,7 +34,7 @@ def read(work: Work) -> Pass:
 
 
 def infer(work: Work) -> Pass:
-    """Decode without a schema: each batch gets the features of its records."""
+    """Decode without a schema, so that each batch has the features of its own records."""
     from tfx_bsl.coders.example_coder import ExamplesToRecordBatchDecoder
 
     batches = _batches(work)
@@ -51,7 +51,7 @@ def infer(work: Work) -> Pass:
 
 
 def write(work: Work) -> Pass:
-    """Encode batches of list columns, which is what the encoder accepts. They are made beforehand."""
+    """Encode batches of list columns, because the encoder accepts only lists. They are created beforehand."""
     import tensorflow as tf
     from tfx_bsl.coders.example_coder import RecordBatchToExamplesEncoder
 

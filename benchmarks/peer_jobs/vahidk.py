@@ -1,4 +1,4 @@
-"""The tfrecord package (vahidk/tfrecord), which parses and writes records one by one in Python."""
+"""Run the tfrecord package (vahidk/tfrecord), which parses and writes records one by one in Python."""
 
 from benchmarks.peer_jobs import Pass, Ways, Work
 

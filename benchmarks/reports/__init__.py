@@ -1,6 +1,6 @@
-"""What the reports of all benchmarks share: ratios and their text, regions of a page, and the look of plots.
+"""Share code among the reports of the benchmarks: ratios and their text, regions of a page, style of plots.
 
-Only drawing needs matplotlib.
+Only the functions that draw need matplotlib.
 """
 
 from collections.abc import Iterator, Sequence
@@ -16,24 +16,24 @@ OURS_COLOUR, THEIR_COLOUR = "#0b7285", "#868e96"
 
 
 def fastest(ways: dict[str, Any], what: str) -> dict[str, Any]:
-    """The figures of the way with the highest median of a rate; empty if all ways failed."""
+    """Return the figures of the way with the highest median of a rate, or no figures if all ways failed."""
     found = [way for way in ways.values() if isinstance(way, dict) and way.get(what) and "error" not in way]
     return max(found, key=lambda way: median(way[what]), default={})
 
 
 def best_way(ways: dict[str, Any], what: str) -> list[float]:
-    """The rates of the way with the highest median; empty if all ways failed."""
+    """Return the rates of the way with the highest median, or no rates if all ways failed."""
     rates: list[float] = fastest(ways, what).get(what, [])
     return rates
 
 
 def round_ratios(ours: Sequence[float], others: Sequence[float]) -> list[float]:
-    """One ratio for each round that both took part in."""
+    """Return one ratio for each round that has rates of both sides."""
     return [one / other for one, other in zip(ours, others, strict=False)]
 
 
 def errors(ways: dict[str, Any]) -> list[str]:
-    """Why a peer, or a way to use it, has no figures."""
+    """Return the reasons why a peer, or a way to use a peer, has no figures."""
     if "error" in ways:
         return [ways["error"]]
     return [f"{way}: {one['error']}" if way else one["error"] for way, one in ways.items() if "error" in one]
@@ -43,12 +43,12 @@ def errors(ways: dict[str, Any]) -> list[str]:
 
 
 def ratio_text(value: float) -> str:
-    """A ratio with the digits that count."""
+    """Format a ratio with its significant digits."""
     return f"{value:.2g}" if value < 1 else f"{value:.1f}" if value < 1000 else f"{value:,.0f}"
 
 
 def spread(ratios: Sequence[float]) -> str:
-    """The median of some ratios, and the least and the greatest; empty without ratios."""
+    """Format the median, the least and the greatest ratio, or return an empty text if there are no ratios."""
     if not ratios:
         return ""
     least, middle, most = (ratio_text(of(ratios)) for of in (min, median, max))
@@ -56,19 +56,19 @@ def spread(ratios: Sequence[float]) -> str:
 
 
 def rounded(rate: float) -> str:
-    """A rate with three digits that count."""
+    """Format a rate with three significant digits."""
     return f"{float(f'{rate:.3g}'):,.0f}"
 
 
 def replace_region(page: Path, command: str, text: str) -> None:
-    """Replace what a command made before, between two comments of a page."""
+    """Replace the generated text between two comments of a page."""
     begin, end = region(command)
     before, rest = page.read_text().split(begin)
     page.write_text(before + begin + text + end + rest.split(end, 1)[1])
 
 
 def region(command: str) -> tuple[str, str]:
-    """The comments before and after what a command makes."""
+    """Return the comments before and after the text that a command generates."""
     return f"<!-- made by: {command} -->\n", "<!-- end of what was made -->\n"
 
 
@@ -77,7 +77,7 @@ def region(command: str) -> tuple[str, str]:
 
 @contextmanager
 def panels(path: Path, titles: Sequence[str], rows: Sequence[str], height: float) -> Iterator[Any]:
-    """Draw a panel for each title, with a place for each row, and save the picture.
+    """Draw a panel for each title, with a position for each row, and save the picture.
 
     Yields
     ------

@@ -1,4 +1,4 @@
-"""The figures of `benchmarks.feeds` as Markdown tables and as a plot."""
+"""Present the figures of `benchmarks.feeds` as Markdown tables and as a plot."""
 
 from pathlib import Path
 from statistics import median
@@ -48,7 +48,7 @@ TITLES = {
 
 
 def ratios(loaders: dict[str, Any], loader: str, others: tuple[str, ...] = TENSORFLOW) -> list[float]:
-    """Rows per CPU second of a loader, relative to the best of other loaders: one ratio a round."""
+    """Return a loader's rows per CPU second, divided by those of the best other loader, for each round."""
     peers = [best_way(loaders.get(other, {}), "cpu") for other in others]
     best = max(peers, key=lambda rates: median(rates) if rates else 0.0)
     mine = best_way(loaders.get(loader, {}), "cpu")
@@ -63,7 +63,7 @@ def write(results: dict[str, Any]) -> None:
 
 
 def full_tables(results: dict[str, Any]) -> str:
-    """All figures: a table for each dataset, and the goals."""
+    """Return all figures as a table for each dataset, and the goals."""
     machine = results["machine"]
     lines = [
         "# Batches for training, measured",
@@ -126,7 +126,7 @@ def _goals(datasets: dict[str, Any]) -> list[str]:
 
 
 def short_table(results: dict[str, Any]) -> str:
-    """Thousand rows per CPU second of each loader and each dataset, and the ratio to TensorFlow's best."""
+    """Return a table of thousands of rows per CPU second, with the ratios to TensorFlow's best way."""
     datasets = results["datasets"]
     lines = ["| | " + " | ".join(datasets) + " |", "|---" + "|---:" * len(datasets) + "|"]
     for loader, title in TITLES.items():

@@ -1,4 +1,4 @@
-"""The figures of `benchmarks.memory` as a table."""
+"""Present the figures of `benchmarks.memory` as a table."""
 
 from statistics import median
 from typing import Any
@@ -8,7 +8,7 @@ BOUND_FACTOR, BOUND_MIB = 2.2, 64
 
 
 def sections(results: dict[str, Any]) -> list[str]:
-    """The lines of the table, as Markdown."""
+    """Return the Markdown lines of the table."""
     size = results["partition"]
     bound = BOUND_FACTOR * size + (BOUND_MIB << 20)
     lines = [

@@ -1,4 +1,4 @@
-"""The figures of `benchmarks.peers`: tables for the results and the README, goals, and a plot."""
+"""Present the figures of `benchmarks.peers` as tables for the results and the README, goals, and a plot."""
 
 import importlib.util
 from pathlib import Path
@@ -76,7 +76,7 @@ REASONS = {
 
 
 def ratios(found: dict[str, Any], peer: str) -> list[float]:
-    """Rows per CPU second of this package, relative to a peer: one ratio a round."""
+    """Return this package's rows per CPU second, divided by those of a peer, for each round."""
     ours, theirs = (best_way(found["peers"].get(name, {}), "cpu") for name in (OURS, peer))
     return round_ratios(ours, theirs)
 
@@ -91,7 +91,7 @@ def write(results: dict[str, Any]) -> None:
 
 
 def short_table(results: dict[str, Any]) -> str:
-    """A row for each peer, with the least and the greatest ratio of the tables for each main job."""
+    """Return a Markdown row for each peer, with the least and the greatest ratio for each main job."""
     lines = ["| relative to | " + " | ".join(MAIN_JOBS.values()) + " |"]
     lines.append("|---" + "|--:" * len(MAIN_JOBS) + "|")
     for peer, title in TITLES.items():
@@ -108,7 +108,7 @@ def _range(tables: dict[str, Any], job: str, peer: str) -> str:
 
 
 def sections(results: dict[str, Any]) -> list[str]:
-    """The lines of all tables, as Markdown."""
+    """Return the Markdown lines of all tables."""
     lines = [
         *_conditions(results["tables"]),
         "",
@@ -134,7 +134,7 @@ def sections(results: dict[str, Any]) -> list[str]:
 
 
 def _conditions(tables: dict[str, Any]) -> list[str]:
-    """The number of rounds, and how much the machine was disturbed."""
+    """Return lines that say the number of rounds and the CPU share of other processes."""
     jobs = [found for jobs in tables.values() for found in jobs.values()]
     rounds = {len(best_way(found["peers"].get(OURS, {}), "cpu")) for found in jobs} - {0} or {0}
     busy = sorted(found["others"] for found in jobs)

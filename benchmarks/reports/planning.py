@@ -1,4 +1,4 @@
-"""What the measured constants of `benchmarks.planning` mean for large jobs. Nothing is measured here."""
+"""Predict the time of large jobs from the measured constants of `benchmarks.planning`."""
 
 import math
 from dataclasses import dataclass
@@ -25,22 +25,22 @@ _LOADED = (
 
 @dataclass(frozen=True)
 class Job:
-    """The predicted seconds of the parts of a write.
+    """Hold the predicted seconds of the parts of a write.
 
     Attributes
     ----------
     tasks : int
         The number of partitions, and of files.
     graph : float
-        Building the graph in the client.
+        The seconds in which the client builds the graph.
     compute : float
-        The tasks on all cores.
+        The seconds of the tasks on all cores.
     scheduler : float
-        The scheduler's work for all tasks. It runs at the same time as the tasks.
+        The seconds of the scheduler for all tasks. The scheduler works at the same time as the tasks.
     commit : float
-        The one task that commits all files.
+        The seconds of the one task that commits all files.
     network : float
-        The transfer of all bytes, at the same time as the tasks.
+        The seconds to transfer all bytes, at the same time as the tasks.
     """
 
     tasks: int
@@ -52,12 +52,12 @@ class Job:
 
     @property
     def seconds(self) -> float:
-        """The seconds from the call to the result."""
+        """Return the predicted seconds from the call to the result."""
         return self.graph + max(self.compute, self.network, self.scheduler) + self.commit
 
     @property
     def limit(self) -> str:
-        """The part that needs the longest."""
+        """Return the name of the part that takes the longest."""
         parts = ("compute", "network", "scheduler", "commit", "graph")
         return max(parts, key=lambda part: getattr(self, part))
 
@@ -70,7 +70,7 @@ def write_job(
     cores: int,
     bandwidth: float = math.inf,
 ) -> Job:
-    """Predict a write.
+    """Predict the seconds of a write.
 
     Parameters
     ----------
@@ -98,17 +98,17 @@ def write_job(
 
 
 def most_cores(found: dict[str, Any], rate: float, partition: float) -> float:
-    """Return how many cores one scheduler keeps busy: the seconds of a task, over its seconds for a task."""
+    """Return how many cores one scheduler keeps busy: the seconds of a task / the scheduler's for a task."""
     return partition / rate / (found["task_ms"] / 1000)
 
 
 def write(found: dict[str, Any]) -> None:
-    """Put the tables into the guide."""
+    """Put the tables into the guide to planning."""
     replace_region(GUIDE, COMMAND, tables(found))
 
 
 def tables(found: dict[str, Any]) -> str:
-    """Return the part of the guide that is made from the constants."""
+    """Return the part of the guide that is generated from the measured constants."""
     machine = found["machine"]
     lines = [
         f"{machine['cpu']}; {machine['system']}; {machine['packages']}; {machine['date']}. Other processes "
@@ -226,7 +226,7 @@ def _checks(found: dict[str, Any]) -> list[str]:
 
 
 def _short(rate: float) -> str:
-    """A rate with two digits that count: 1.5 M, 320 k."""
+    """Format a rate with two significant digits, such as 1.5 M or 320 k."""
     rounded = float(f"{rate:.2g}")
     if rounded >= 1e6:
         return f"{rounded / 1e6:.1f} M"

@@ -1,4 +1,4 @@
-"""``benchmarks/RESULTS.md``: the stored figures of `peers`, `scale` and `memory`."""
+"""Write ``benchmarks/RESULTS.md``, with the stored figures of `peers`, `scale` and `memory`."""
 
 import json
 from typing import Any
@@ -23,7 +23,7 @@ Each tool compresses at its own default level, which is 9 for Parquet with gzip.
 
 
 def stored(name: str) -> dict[str, Any]:
-    """The figures that a benchmark stored; empty if it stored none."""
+    """Return the figures that a benchmark stored, or no figures if the benchmark has not stored any."""
     path = HERE / f"{name}.json"
     results: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
     return results
@@ -35,7 +35,7 @@ def save(name: str, results: dict[str, Any]) -> None:
 
 
 def page() -> str:
-    """The whole page."""
+    """Return the text of ``benchmarks/RESULTS.md``."""
     found = {name: results for name in ORIGINS if (results := stored(name))}
     lines = [INTRODUCTION]
     lines += [f"- `benchmarks.{name}`: {'; '.join(one['machine'].values())}" for name, one in found.items()]
@@ -45,7 +45,7 @@ def page() -> str:
 
 
 def write() -> None:
-    """Write the page, the README's table and the plot."""
+    """Write ``benchmarks/RESULTS.md``, the table of the README, and the plot."""
     PAGE.write_text(page())
     if results := stored("peers"):
         peers.write(results)

@@ -1,4 +1,4 @@
-"""The figures of `benchmarks.scale` as a table."""
+"""Present the figures of `benchmarks.scale` as a table."""
 
 import math
 from statistics import median
@@ -24,7 +24,7 @@ STEPS: dict[str, tuple[str, float]] = {
     "peak memory": ("MB", 1e6),
 }
 
-# The most CPU seconds that are aimed at, with 100,000 files.
+# The goal of each step with 100,000 files: the most CPU seconds.
 GOALS = {"open": 2.0, "graph of a read": 2.0, "filter one row": 1.5, "append one file": 1.0}
 GOAL_COUNT = "100000"
 
@@ -38,13 +38,13 @@ REASONS = {
 
 
 def middle(runs: list[dict[str, Any]], step: str) -> float | None:
-    """The median of the rounds; None if the format failed."""
+    """Return the median of the rounds, or None if the measurement of the format failed."""
     found = [run[step] for run in runs if step in run]
     return median(found) if found else None
 
 
 def exponent(sizes: dict[str, Any], name: str, step: str) -> str:
-    """The power of the number of partitions that a figure grows with, between the two largest sizes."""
+    """Return the power of the number of partitions by which a figure grows between the two largest sizes."""
     counts = sorted(sizes, key=int)[-2:]
     figures = [middle(sizes[count][name], step) for count in counts]
     if len(counts) < 2 or not all(figures):
@@ -53,7 +53,7 @@ def exponent(sizes: dict[str, Any], name: str, step: str) -> str:
 
 
 def sections(results: dict[str, Any]) -> list[str]:
-    """The lines of the table, as Markdown."""
+    """Return the Markdown lines of the table."""
     sizes = results["sizes"]
     counts = sorted(sizes, key=int)
     columns = [
