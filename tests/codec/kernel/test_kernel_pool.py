@@ -75,6 +75,6 @@ def test_the_configuration_sets_the_limit(tmp_path: Path, limit: str, end: str) 
     (tmp_path / "a").write_bytes(frame(bytes(1 << 20)) * 40 + frame(bytes(100)) * 9)
     variables = {**os.environ, "DASK_DASK_TFRECORD__MEMORY_POOL": limit}
     command = [sys.executable, "-c", program]
-    result = subprocess.run(command, env=variables, capture_output=True, text=True, check=False)
+    result = subprocess.run(command, cwd=tmp_path, env=variables, capture_output=True, text=True, check=False)
     assert end in result.stdout + result.stderr, result.stderr
     assert (result.returncode == 0) == (end == "limited")
