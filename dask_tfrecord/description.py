@@ -120,7 +120,7 @@ def inspect(
     dataset, schema = open_columns(path, columns, None, read)
     history = partial(
         Snapshot.history,
-        path,  # type: ignore[arg-type]  # only a directory has a version
+        path,  # type: ignore[arg-type]  # `history` is called only if there is a version, and then the path is one directory
         storage_options=read.get("storage_options"),
         filesystem=read.get("filesystem"),
     )

@@ -40,7 +40,7 @@ def public_function(function: Callable[Parameters, Result]) -> Callable[Paramete
         with calling(call):
             return (function if computes else redacted)(*args, **kwargs)
 
-    call.__signature__ = shown  # type: ignore[attr-defined]  # what `inspect.signature` looks for
+    call.__signature__ = shown  # type: ignore[attr-defined]  # PEP 362: `inspect.signature` reads this attribute, which mypy does not know
     return call
 
 

@@ -267,7 +267,7 @@ def _gathered(
         before = {param.name for param in getattr(run, "__click_params__", ())}
         for option in reversed(options):
             option(run)
-        names = [param.name for param in run.__click_params__ if param.name not in before]  # type: ignore[attr-defined]  # click adds the attribute
+        names = [param.name for param in run.__click_params__ if param.name not in before]  # type: ignore[attr-defined]  # click keeps a command's options in this attribute of the function
         return run
 
     return decorate

@@ -133,7 +133,8 @@ def _labels(expr: Expr) -> tuple[list[Hashable], list[Hashable]]:
     """Return the labels of the columns and of the index levels. Both are empty if there is no frame."""
     try:
         meta = expr._meta
-    except (AttributeError, NotImplementedError):  # Dask's answers for a delayed value, not a frame
+    # An expression that is no frame, such as a delayed value, has no meta. Dask raises one of these.
+    except (AttributeError, NotImplementedError):
         return [], []
     if isinstance(meta, pd.DataFrame):
         return list(meta.columns), list(meta.index.names)

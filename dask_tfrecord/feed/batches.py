@@ -77,8 +77,8 @@ def iter_batches(
         Seed of a random row order. The blocks of the files are shuffled first, and then the rows within each
         shuffle buffer. The order depends on the seed and on ``epoch``. By default the rows are not shuffled.
     shuffle_buffer : int, default 65536
-        Number of rows that are shuffled together. Fewer rows are shuffled together if so many rows would take
-        more than 512 MiB.
+        Number of rows that are shuffled together. If the rows of a buffer take more than 512 MiB, the buffer
+        has fewer rows.
     epoch : int, default 0
         Number of the epoch. With ``shuffle``, each epoch has a different row order.
     shard : tuple of int, default (0, 1)

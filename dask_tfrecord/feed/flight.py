@@ -104,7 +104,7 @@ def _reason(location: str) -> str | None:
     return None
 
 
-class FlightServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow ships no types for mypy
+class FlightServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow.flight has no type information, so mypy takes the base class for Any
     """Serve the shards of a dataset by Arrow Flight. `serve` starts and returns this server.
 
     Attributes

@@ -148,7 +148,7 @@ def _converts_to_objects(type_: pa.DataType) -> bool:
     # conversion is tried.
     try:
         pa.nulls(0, type_).to_pandas()
-    except pa.ArrowNotImplementedError:  # Arrow's answer for a type that it does not convert
+    except pa.ArrowNotImplementedError:  # Arrow cannot convert the type
         return False
     return True
 
@@ -208,7 +208,7 @@ def _extension_array(column: pa.ChunkedArray, type_: pa.DataType) -> Any:
         # dtype is tried.
         try:
             pd.ArrowDtype(type_)
-        except NotImplementedError:  # pandas' answer for a type that it does not know
+        except NotImplementedError:  # pandas has no dtype for the type
             column = _storage(column)
     return pd.arrays.ArrowExtensionArray(column)
 

@@ -34,7 +34,7 @@ Lossy = Literal["warn", "allow", "raise"]
 _CAST_ERRORS = (
     MisfitError,
     pa.ArrowInvalid,
-    pa.ArrowNotImplementedError,  # Arrow's answer for two types that it cannot cast to each other
+    pa.ArrowNotImplementedError,  # raised if Arrow has no cast between the two types
 )
 
 

@@ -102,8 +102,9 @@ def _last_modified(store: Store, paths: Iterable[str]) -> datetime:
     now = datetime.now(UTC)
     try:
         times = [store.fs.modified(path) for path in paths]
-    # A run of unknown age counts as active, so its files are kept.
-    except (FileNotFoundError, NotImplementedError):  # a file was removed, or the store has no times
+    # A run of unknown age counts as active, so its files are kept. The age is unknown if a file was removed
+    # meanwhile, and on stores without modification times, for which fsspec raises NotImplementedError.
+    except (FileNotFoundError, NotImplementedError):
         return now
     return max((time if time.tzinfo else time.replace(tzinfo=UTC) for time in times), default=now)
 

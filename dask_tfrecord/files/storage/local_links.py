@@ -16,7 +16,7 @@ Info = dict[str, Any]
 _BROKEN_LINK = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
 
 
-class LinkFollowingDisk(LocalFileSystem):  # type: ignore[misc]  # fsspec ships no types for mypy to check
+class LinkFollowingDisk(LocalFileSystem):  # type: ignore[misc]  # fsspec has no type information, so mypy takes the base class for Any
     """A local filesystem whose `find` and `glob` follow symbolic links.
 
     A link to a directory counts as a directory. A link to a directory above the link is not followed, because

@@ -151,7 +151,7 @@ class Store:
             if error.errno is not None and error.filename is None:  # such as for a full disk
                 error.filename = self.public(path)
             raise
-        except NotImplementedError:  # fsspec's open() of HTTP and other read-only filesystems
+        except NotImplementedError:  # raised by fsspec's open() on filesystems that only read, such as HTTP
             raise DestinationError(
                 "files cannot be written here: the filesystem is read-only", path=self.public(path)
             ) from None

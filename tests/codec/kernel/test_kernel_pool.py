@@ -46,7 +46,7 @@ def test_a_lower_limit_holds_at_once() -> None:
     assert _kernel.pool_bytes() <= 8 << 20
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="Windows has no os.fork")
 @pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")  # what is tested
 def test_a_forked_process_returns_its_copy() -> None:
     decode()
