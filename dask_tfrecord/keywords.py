@@ -49,8 +49,8 @@ class ReadKeywords(DetectedReadKeywords, total=False):
     compression: AnyCompression | Literal["infer"] | None
 
 
-class CollectionKeywords(ReadKeywords, total=False):
-    """Type the keywords of `read_tfrecord` except ``columns``, which determines the return type."""
+class RequestKeywords(ReadKeywords, total=False):
+    """Type the keywords of a read, including those that say how the rows are divided into partitions."""
 
     blocksize: SupportsIndex | str | None
     partition_by: str | Sequence[str] | None
@@ -58,6 +58,11 @@ class CollectionKeywords(ReadKeywords, total=False):
     include_offset_column: bool | str
     index: str | Sequence[str] | Literal[False] | None
     calculate_divisions: bool
+
+
+class CollectionKeywords(RequestKeywords, total=False):
+    """Type the keywords of `read_tfrecord` except ``columns``, which determines the return type."""
+
     categories: Sequence[str] | None
     dtype_backend: DtypeBackend | None
 

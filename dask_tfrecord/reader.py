@@ -3,25 +3,19 @@
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Literal, SupportsIndex, Unpack, get_args, overload
+from typing import Any, Unpack, get_args, overload
 
 import dask.dataframe as dd
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from dask_tfrecord import arguments, expr
 from dask_tfrecord.cluster import check_cluster
-from dask_tfrecord.codec import MAX_RECORD_BYTES
 from dask_tfrecord.dataset.read.read_plan import ReadPlan
-from dask_tfrecord.dataset.read.request import Infer
 from dask_tfrecord.dataset.snapshot.metadata import Levels
 from dask_tfrecord.errors import SchemaError, TFRecordError
-from dask_tfrecord.files.damage import OnCorrupt
-from dask_tfrecord.files.options import Extra
-from dask_tfrecord.files.storage.filesystem import Filesystem
 from dask_tfrecord.files.storage.listing import PathLike
 from dask_tfrecord.frames.arrow_to_pandas import numpy_names
-from dask_tfrecord.keywords import AnyCompression, AnyRecordType, AnySchema, CollectionKeywords, DtypeBackend
+from dask_tfrecord.keywords import CollectionKeywords, DtypeBackend, RequestKeywords
 from dask_tfrecord.public_functions import public_function
 from dask_tfrecord.read_request import existing_names, open_request, read_request
 from dask_tfrecord.schema.model import Field, Schema
@@ -45,31 +39,9 @@ def read_tfrecord(
     path: PathLike | Sequence[PathLike],
     *,
     columns: str | Sequence[str] | None = None,
-    schema: AnySchema | None = None,
-    hive: bool | Mapping[str, Any] = True,
-    use_snapshot: bool = True,
-    infer: Infer = "sample",
-    filters: Sequence[Any] | pc.Expression | None = None,
-    split: str | Sequence[str] | None = None,
-    version: int | None = None,
-    blocksize: SupportsIndex | str | None = "default",
-    partition_by: str | Sequence[str] | None = None,
-    record_type: AnyRecordType = "infer",
-    compression: AnyCompression | Literal["infer"] | None = "infer",
-    extra: Extra = "raise",
-    include_path_column: bool | str = False,
-    include_offset_column: bool | str = False,
-    on_corrupt: OnCorrupt = "raise",
-    max_corrupt: int | float | None = None,
-    quarantine_path: PathLike | None = None,
-    verify_crc: bool = True,
-    max_record_bytes: SupportsIndex | str = MAX_RECORD_BYTES,
-    index: str | Sequence[str] | Literal[False] | None = None,
-    calculate_divisions: bool = False,
     categories: Sequence[str] | None = None,
     dtype_backend: DtypeBackend | None = "pyarrow",
-    storage_options: dict[str, Any] | None = None,
-    filesystem: Filesystem = None,
+    **read: Unpack[RequestKeywords],
 ) -> dd.DataFrame | dd.Series:
     """Read TFRecord files into a Dask DataFrame.
 
@@ -297,32 +269,7 @@ def read_tfrecord(
     """
     dtype_backend = "pyarrow" if dtype_backend is None else dtype_backend
     arguments.choice("dtype_backend", dtype_backend, get_args(DtypeBackend))
-    request = read_request(
-        columns,
-        schema=schema,
-        hive=hive,
-        use_snapshot=use_snapshot,
-        infer=infer,
-        filters=filters,
-        split=split,
-        version=version,
-        blocksize=blocksize,
-        partition_by=partition_by,
-        record_type=record_type,
-        compression=compression,
-        extra=extra,
-        include_path_column=include_path_column,
-        include_offset_column=include_offset_column,
-        on_corrupt=on_corrupt,
-        max_corrupt=max_corrupt,
-        quarantine_path=quarantine_path,
-        verify_crc=verify_crc,
-        max_record_bytes=max_record_bytes,
-        index=index,
-        calculate_divisions=calculate_divisions,
-        storage_options=storage_options,
-        filesystem=filesystem,
-    )
+    request = read_request(columns, **read)
     check_cluster()
 
     dataset = open_request(path, request)
@@ -332,9 +279,9 @@ def read_tfrecord(
     if categories is not None:
         dataset = replace(dataset, schema=_with_categories(dataset.schema, categories))
     names = None if columns is None else existing_names(dataset.schema, "columns", columns)
-    levels = _index_levels(dataset, index, names)
-    divisions = _divisions(dataset, levels) if calculate_divisions else None
-    numpy = _numpy_columns(dataset, schema) if dtype_backend == "numpy" else []
+    levels = _index_levels(dataset, read.get("index"), names)
+    divisions = _divisions(dataset, levels) if request.whole_files else None
+    numpy = _numpy_columns(dataset, read.get("schema")) if dtype_backend == "numpy" else []
     numpy += [column for column, _ in levels if _has_time_index(dataset.schema, column)]
 
     ddf = expr.read(dataset, names, numpy=numpy, index=levels, divisions=divisions)
