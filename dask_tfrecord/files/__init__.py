@@ -1,1 +1,4 @@
-"""Read and write single TFRecord files as Arrow data, on any filesystem. These modules know no datasets."""
+"""Read and write single TFRecord files as Arrow data, on any filesystem.
+
+The modules of `dask_tfrecord.files` do not know datasets.
+"""

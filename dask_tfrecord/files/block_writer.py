@@ -20,33 +20,39 @@ from dask_tfrecord.codec.codecs import compressor
 from dask_tfrecord.files.entry import BLOCK_BYTES, Block
 from dask_tfrecord.files.options import WriteOptions
 
-# The most uncompressed bytes of one file whose blocks are still being compressed. The limit bounds the memory
-# of a task on machines with many processors.
+# The total size in bytes of one file's blocks, before compression, that may wait to be compressed. This limit
+# bounds the memory of a task on machines with many processors.
 _PENDING_BYTES = 1 << 24
 
 
 class Buffers:
-    """Keep buffers for blocks and reuse them.
+    """Keep the buffers that hold blocks, and reuse them.
 
-    Touching newly allocated memory takes as long as writing a small file.
+    Buffers are reused because touching newly allocated memory takes as long as writing a small file.
     """
 
     def __init__(self) -> None:
         self._free: list[memoryview] = []
 
     def take(self) -> memoryview:
-        """Return a buffer with room for a block."""
+        """Return a buffer with room for one block."""
         # NumPy does not fill the buffer with zeros, so a small file touches only a little of the buffer.
         return self._free.pop() if self._free else np.empty(BLOCK_BYTES + SPARE_BYTES, np.uint8).data
 
     def give_back(self, buffer: memoryview) -> None:
-        """Make a buffer available again. A larger buffer, allocated for a long record, is freed instead."""
+        """Take back a buffer, so that `take` can return it again.
+
+        A larger buffer, which was allocated for a long record, is freed instead.
+        """
         if len(buffer) == BLOCK_BYTES + SPARE_BYTES:
             self._free.append(buffer)
 
 
 class _PendingBlock(NamedTuple):
-    """A block that is being compressed. The block's content is the first ``size`` bytes of ``buffer``."""
+    """A block that is being compressed.
+
+    The content of the block is the first ``size`` bytes of ``buffer``.
+    """
 
     block: Block
     buffer: memoryview
@@ -62,18 +68,19 @@ class BlockWriter:
     file : BinaryIO
         The file to write to.
     options : WriteOptions
-        The codec and its level. If the options name no codec, blocks are written uncompressed.
+        The codec and its level. If the options name no codec, the blocks of the file are written
+        uncompressed.
     threads : SpareThreads
         The threads that compress blocks.
     buffers : Buffers
-        The reusable buffers. A buffer is given back after its block is written.
+        The reusable buffers for blocks. A buffer is given back after its block is written.
 
     Attributes
     ----------
     blocks : list of Block
         The blocks written so far, with their offsets in the file.
     bytes, crc32c : int
-        Size and CRC-32C of the file so far.
+        Size in bytes and CRC-32C of the part of the file that has been written.
     """
 
     def __init__(
@@ -93,13 +100,19 @@ class BlockWriter:
             self._write(self._compressor.head)
 
     def buffer(self) -> memoryview:
-        """Return a buffer for the next block. The caller fills the buffer and passes it to `put`."""
+        """Return a buffer for the next block of the file.
+
+        The caller writes the block's content into the buffer and passes the buffer to `put`.
+        """
         while self._pending and self._pending[0].compressed.done():
             self._write_oldest()
         return self._buffers.take()
 
     def put(self, buffer: memoryview, size: int, block: Block) -> None:
-        """Add the first ``size`` bytes of a buffer as a block. The caller must not use the buffer again."""
+        """Add the first ``size`` bytes of a buffer to the file as a block.
+
+        After this call, the caller must not use the buffer.
+        """
         content = buffer[:size]
         if self._compressor is None:
             self._write_block(block, content)
@@ -120,7 +133,7 @@ class BlockWriter:
             self._write(self._compressor.tail())
 
     def _write_oldest(self) -> None:
-        """Wait until the oldest pending block is compressed, and write it."""
+        """Wait until the oldest pending block is compressed, and write this block."""
         oldest = self._pending.popleft()
         self._write_block(oldest.block, oldest.compressed.result())
         self._buffers.give_back(oldest.buffer)
@@ -140,7 +153,8 @@ class BlockWriter:
 class SpareThreads:
     """Run the compression of blocks on threads while the process has idle processors.
 
-    Every thread that writes files counts as busy. All writers of a process share one `SpareThreads` instance.
+    Every thread that writes a file counts as a busy processor. All writers of a process share one
+    `SpareThreads` instance.
     """
 
     def __init__(self, threads: int) -> None:
@@ -186,7 +200,10 @@ def spare_threads(threads: int | None = None) -> SpareThreads:
 
 @cache
 def _threads_of_process(threads: int, process: int) -> SpareThreads:
-    """Return the `SpareThreads` of this process. The cache needs the process id: a fork ends threads."""
+    """Return the `SpareThreads` instance of the process with this id.
+
+    The process id is part of the cache key because a forked process has none of its parent's threads.
+    """
     return SpareThreads(threads)
 
 

@@ -1,4 +1,4 @@
-"""Handle damaged records: the policy, the count of skipped records, the quarantine, remedies in errors."""
+"""Handle damaged records: policy, counting, quarantine, and remedies in errors."""
 
 import hashlib
 import os
@@ -26,7 +26,7 @@ from dask_tfrecord.files.storage.store import Store
 OnCorrupt = Literal["raise", "skip", "quarantine"]
 Warn = Callable[[str], None]
 
-# The number of damaged ranges per file that a warning lists. Further ranges are only counted.
+# The number of damaged ranges of a file that a warning lists. Further damaged ranges are only counted.
 _LISTED = 10
 
 # A row group of a quarantine file is written when it has _WAITING_ROWS rows or about _WAITING_BYTES bytes.
@@ -63,7 +63,8 @@ class DamagePolicy:
     on_corrupt, max_corrupt
         The parameters of the same names of `read_tfrecord`.
     quarantine : Store, optional
-        The directory that stores the bytes of damaged records. Required by ``on_corrupt="quarantine"``.
+        The directory in which the bytes of damaged records are stored. A quarantine is required by
+        ``on_corrupt="quarantine"``.
     """
 
     on_corrupt: OnCorrupt = "raise"
@@ -85,7 +86,7 @@ RAISE = DamagePolicy()
 
 
 def check_policy(policy: DamagePolicy) -> None:
-    """Raise TFRecordError if the fields of a policy contradict each other."""
+    """Raise TFRecordError if the fields of a damage policy contradict each other."""
     most, mode = policy.max_corrupt, policy.on_corrupt
     if mode == "quarantine" and policy.quarantine is None:
         raise TFRecordError(
@@ -117,7 +118,7 @@ def check_policy(policy: DamagePolicy) -> None:
 
 
 def check_quarantine_path(quarantine: Store, store: Store) -> None:
-    """Raise if the quarantine is inside the dataset: later reads would treat the quarantine files as data."""
+    """Raise if the quarantine is inside the dataset, because later reads would treat its files as data."""
     if quarantine.fs == store.fs and (
         _is_inside(quarantine, store) or _is_inside(*map(_real, (quarantine, store)))
     ):
@@ -141,12 +142,14 @@ def _is_inside(quarantine: Store, store: Store) -> bool:
 
 
 def _real(store: Store) -> Store:
-    """Return the store with the symbolic links in its root path resolved."""
+    """Return the store whose root path has all symbolic links resolved."""
     return Store(store.fs, os.path.realpath(store.root)) if store.local else store
 
 
 class DamagedRange(NamedTuple):
-    """A damaged range of a file: decompressed offset and length in bytes, and the reason for the damage."""
+    """A damaged range of a file: its decompressed offset, its length in bytes and the reason for the
+    damage.
+    """
 
     offset: int
     length: int
@@ -155,14 +158,19 @@ class DamagedRange(NamedTuple):
 
 @dataclass
 class _FileLosses:
-    """The damaged ranges of one file: their number, their total size in bytes, and the first few ranges."""
+    """The damage of one file: number of damaged ranges, their total size in bytes, and the first few
+    ranges.
+    """
 
     count: int = 0
     bytes: int = 0
     first: list[DamagedRange] = field(default_factory=list)
 
     def add(self, offset: int, checked: Checked) -> None:
-        """Add the damaged ranges that a check found in data. The data begins at ``offset`` in the file."""
+        """Add the damaged ranges that a check found in a part of the file.
+
+        This part begins at ``offset`` in the file.
+        """
         lengths = checked.ends - checked.starts
         old = int(checked.continues)
         if old and self.count <= _LISTED:
@@ -183,16 +191,17 @@ class _FileLosses:
 
 
 class Losses:
-    """Collect the damage that was skipped in the files of one partition.
+    """Collect the damage that was skipped in all files of one partition.
 
-    More damage than ``max_corrupt`` allows raises an error. For less damage, `finish` warns about each file.
+    If there is more damage than ``max_corrupt`` allows, an error is raised. If there is less damage than
+    that, `finish` warns about each damaged file.
 
     Attributes
     ----------
     policy : DamagePolicy
-        The policy, with the limit ``max_corrupt``.
+        The damage policy, which has the limit ``max_corrupt``.
     rows : int
-        Number of intact records that were read.
+        Number of intact records that were read in the partition.
     """
 
     def __init__(self, policy: DamagePolicy) -> None:
@@ -202,7 +211,7 @@ class Losses:
 
     @property
     def count(self) -> int:
-        """Number of skipped records plus number of skipped ranges in which no record can be identified."""
+        """Number of skipped records, plus number of skipped ranges in which no record can be identified."""
         return sum(file.count for file in self._files.values())
 
     @contextmanager
@@ -214,12 +223,13 @@ class Losses:
             split.flush()
 
     def add(self, path: str, offset: int, checked: Checked) -> None:
-        """Add the damaged ranges that a check found in data, which begins at ``offset`` in the file ``path``.
+        """Add the damaged ranges that a check found in data that begins at ``offset`` of the file ``path``.
 
         Raises
         ------
         CorruptRecordError
-            If ``max_corrupt`` is an integer and the partition has more damaged records and ranges than that.
+            If ``max_corrupt`` is an integer and the partition has more damaged records and ranges than this
+            number.
         """
         self.file(path).add(offset, checked)
         most = self.policy.max_corrupt
@@ -227,7 +237,7 @@ class Losses:
             raise self._too_many(path)
 
     def file(self, path: str) -> _FileLosses:
-        """Return the damage collected for one file."""
+        """Return the damage that was collected for one file."""
         return self._files.setdefault(path, _FileLosses())
 
     def finish(self, warn: Warn) -> None:
@@ -249,7 +259,7 @@ class Losses:
             warn(f"{path}: {found}")
 
     def _too_many(self, path: str, among: str = "") -> CorruptRecordError:
-        """Return the error that says that a partition has more damage than ``max_corrupt`` allows."""
+        """Return the error for a partition that has more damage than ``max_corrupt`` allows."""
         return CorruptRecordError(
             f"{self.count:,} {among and among + ' '}records or ranges of the partition are damaged",
             path=path,
@@ -260,8 +270,8 @@ class Losses:
 class SplitLosses:
     """Collect the damage that was skipped in one split, and write the damaged bytes to the quarantine.
 
-    The quarantine has one Parquet file for each split with damage. The file appears only when it is complete.
-    If a task is repeated, it replaces the quarantine file of the earlier attempt.
+    The quarantine has one Parquet file for each split with damage. The quarantine file appears only when it
+    is complete. A repeated task replaces the quarantine file of the earlier attempt.
     """
 
     def __init__(self, losses: Losses, path: str, start: int, stack: ExitStack) -> None:
@@ -271,12 +281,12 @@ class SplitLosses:
         self._stack = stack
         self._writer: pq.ParquetWriter | None = None
         self._waiting: list[pa.RecordBatch] = []
-        self._rows = self._bytes = 0  # of the batches in `_waiting`
+        self._rows = self._bytes = 0  # counts of the batches in `_waiting`
 
     def add(self, offset: int, data: memoryview, checked: Checked) -> None:
         """Count the damaged ranges of data that begins at ``offset`` in the file, and quarantine their bytes.
 
-        Raises CorruptRecordError as `Losses.add` does.
+        Raise CorruptRecordError in the same cases as `Losses.add`.
         """
         if not len(checked.starts):
             return
@@ -299,7 +309,7 @@ class SplitLosses:
             self.flush()
 
     def flush(self) -> None:
-        """Write the waiting rows to the quarantine file."""
+        """Write the rows that are waiting in memory to the quarantine file."""
         if self._writer is not None:
             self._writer.write_table(pa.Table.from_batches(self._waiting, LOG))
         self._waiting = []
@@ -317,14 +327,15 @@ class SplitLosses:
 def locate_error(
     error: TFRecordError, path: str, first: int, longest: int = MAX_RECORD_BYTES
 ) -> TFRecordError:
-    """Return a copy of an error that also names the file and the record's number in it, and has remedies.
+    """Return a copy of a record's error that also names the file and has the record's number in it and
+    remedies.
 
     Parameters
     ----------
     error : TFRecordError
-        The error. If it has a record number, the number counts from ``first``.
+        The error about a record. If the error has a record number, this number is counted from ``first``.
     path : str
-        The path of the file, without credentials.
+        The path of the record's file, without credentials.
     first : int
         The number in the file of the first record that was read.
     longest : int

@@ -1,15 +1,16 @@
-"""Define the entry of a data file in a snapshot: the file's size, blocks and statistics."""
+"""Define the entry of a data file in a snapshot: path, size, blocks and statistics of the file."""
 
 import re
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-# The most decompressed bytes in a block. Only a block with a single longer record has more bytes.
+# The largest size of a block in decompressed bytes. A block is larger only if it consists of a single longer
+# record.
 BLOCK_BYTES = 1 << 20
 
 
 class Block(NamedTuple):
-    """A block of a data file. A read can start at each block.
+    """A block of a data file, at which a read can start.
 
     A block holds about 1 MiB of whole records, measured before compression.
 
@@ -46,12 +47,12 @@ class ColumnStatistics(NamedTuple):
     name : str
         The column name.
     min, max : object
-        The smallest and the greatest value as exact Python values. None if the column has no values in the
-        file, or if its bounds were not computed.
+        The smallest and the greatest value of the column in the file, as exact Python values. None if the
+        column has no values in the file, or if its smallest and greatest value were not computed.
     nulls : int
-        Number of nulls in the column.
+        Number of nulls of the column in the file.
     min_length, max_length : int, optional
-        The lengths of the shortest and the longest list. None if the column holds no lists.
+        The lengths of the shortest and the longest list. None if the column does not hold lists.
 
     Examples
     --------
@@ -86,14 +87,15 @@ class FileEntry:
     crc32c : int
         CRC-32C of the file's stored bytes.
     values : tuple
-        The values of the partition columns, in the order of `Snapshot.partition_on`, as plain Python values.
-        A null is None.
+        The file's values of the partition columns, in the order of `Snapshot.partition_on`, as plain Python
+        values. The Python value of a null is None.
     blocks : tuple of Block
-        The blocks of the file, in order. Empty if the file can only be read from its start.
+        The blocks of the file, in order. The tuple is empty if the file can only be read from its start.
     statistics : tuple of ColumnStatistics
         The statistics of each column for which statistics were computed.
     stamp : str
-        Modification time or ETag of the file when the snapshot was written. Empty if neither is known.
+        Modification time or ETag of the file when the snapshot was written. The string is empty if the store
+        gives neither.
 
     Examples
     --------
@@ -123,6 +125,6 @@ class FileEntry:
 
 
 def is_inside(path: str) -> bool:
-    """Return True if a path is relative, normalised, below the root, and not a URL for fsspec."""
+    """Return True if a path is relative and normalised, lies below the root, and is not a URL for fsspec."""
     names = path.split("/")
     return not any(name in ("", ".", "..") for name in names) and not re.search(r"[\\\0]|::|^\w+:", path)

@@ -1,14 +1,15 @@
 """Find the blocks of large uncompressed files that no snapshot describes.
 
-The ranges of a file are scanned in parallel. A range may begin inside a record, and the payload of that
-record may hold whole TFRecord files. The result of scanning a range is therefore only a claim: the position
-of the range's first record, and the position at which the walk from that record ended. The claims are then
-checked in the order of the file, from its start. A claim holds if its walk starts where the walk before it
-ended. A false claim is replaced by a new walk from the position where the walk before it ended.
+Tasks scan the ranges of a file in parallel. A range may begin inside a record, and the payload of that record
+may hold whole TFRecord files. The result of scanning a range is therefore only a claim: the position of the
+range's first record, and the position at which the walk from that record ended. When all ranges are scanned,
+the claims are checked in the order of the file, from its start. A claim is true if its walk starts where the
+walk before it ended. A false claim is replaced by a new walk from the position where the walk before it
+ended.
 
 A walk verifies the lengths of records and their checksums. After damage, a walk continues at the record at
-which a reader with ``on_corrupt="skip"`` continues. For a reader that raises for damage, a walk does not read
-the payloads of records that are longer than a window or end after the range.
+which a reader with ``on_corrupt="skip"`` continues. If the reader raises for damage, a walk skips the
+payloads of records that are longer than a window or end after the range.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -34,7 +35,7 @@ from dask_tfrecord.files.window import WINDOW_BYTES, Window
 # A callable that calls a function with each argument, possibly in parallel, and returns the results in order.
 ComputeEach: TypeAlias = Callable[[Callable[[Any], Any], Iterable[Any]], list[Any]]
 
-# The smallest range of a file, in bytes, for which a separate task is worth its overhead.
+# The smallest range of a file, in bytes, for which a separate scan task is worth its overhead.
 TASK_BYTES = 1 << 24
 
 
@@ -50,11 +51,12 @@ class _Range(NamedTuple):
 
 
 class _Walk(NamedTuple):
-    """The result of a walk from the record at ``start`` to the first record at or after a range's end.
+    """The result of a walk: the records from the one at ``start`` to the first record at or after a range's
+    end.
 
-    ``blocks`` holds the offsets of some records and their numbers, counted from the record at ``start``.
-    A damaged record or range counts as one record. ``damaged`` holds offsets of damaged records and ranges,
-    at least the offset of the first damaged record or range after each block.
+    ``blocks`` holds pairs of the offset and the number of a record, where the record at ``start`` has number
+    0. A damaged record or range counts as one record. ``damaged`` holds the offsets of damaged records and
+    ranges, at least of the first one after each block.
     """
 
     start: int
@@ -73,20 +75,20 @@ def find_blocks(
     task_bytes: int,
     block_bytes: int,
 ) -> dict[str, BlockIndex]:
-    """Map the path of each uncompressed file to the file's blocks. Compressed files are omitted.
+    """Map the path of each uncompressed file to the file's blocks. Compressed files are not in the result.
 
     Parameters
     ----------
     store : Store
         The store that holds the files.
     files : sequence of FileInfo
-        The files. Files of unknown size are also omitted from the result.
+        The files to search for blocks. Files of unknown size are not in the result.
     options : ReadOptions
         The options with which the files will be read.
     compute_each : callable
-        Calls a function for each task, possibly in parallel.
+        Function that runs the scan tasks, possibly in parallel.
     task_bytes : int
-        The number of bytes of a file that one task scans.
+        The number of bytes of a file that one scan task reads.
     block_bytes : int
         Minimum distance in bytes from the start of one block to the start of the next.
     """
@@ -104,7 +106,7 @@ def find_blocks(
 
 @redact_errors
 def _is_plain(store: Store, file: FileInfo) -> bool:
-    """Return True if a file is uncompressed and its store can start reading it at any byte."""
+    """Return True if a file is uncompressed and the store can read it from any byte."""
     size = file.size or 0
     with store.open(file.path, size, 0, min(HEADER_BYTES, size), file.stamp) as reader:
         if detect(reader.peek(HEADER_BYTES)) is not None:
@@ -114,7 +116,7 @@ def _is_plain(store: Store, file: FileInfo) -> bool:
             reader.peek(1)
     except CorruptRecordError:
         raise
-    except TFRecordError:  # a web server that sends only whole files
+    except TFRecordError:  # the file is on a web server that sends only whole files
         return False
     return True
 
@@ -129,7 +131,10 @@ def _ranges(file: FileInfo, task_bytes: int, block_bytes: int, options: ReadOpti
 
 @redact_errors
 def _scan_range(store: Store, part: _Range) -> _Walk | None:
-    """Walk from the first apparent record of a range. Return None if no record seems to begin there."""
+    """Walk over the records of a range, from the first byte at which a record seems to begin.
+
+    Return None if no record seems to begin in the range.
+    """
     with _FileWindow(store, part, part.start) as window:
         if part.start and not _seek(window, part, lenient=False):
             return None
@@ -138,12 +143,15 @@ def _scan_range(store: Store, part: _Range) -> _Walk | None:
 
 @redact_errors
 def _prove(store: Store, claims: Sequence[tuple[_Range, _Walk | None]]) -> BlockIndex:
-    """Return a file's block index from the claims of its ranges. The first walk must begin at byte 0."""
+    """Check the claims of a file's ranges and return the file's block index.
+
+    A file's first walk must begin at byte 0.
+    """
     position = records = 0
     blocks = [Block(0, 0, 0)]
     damaged: list[int] = []
     for part, claim in claims:
-        if position >= part.stop:  # a record begins before the range and ends after it
+        if position >= part.stop:  # a record begins before the range and ends after the range
             continue
         walk = claim if claim and claim.start == position else _walk_from(store, part, position)
         for offset, number in walk.blocks:
@@ -161,7 +169,9 @@ def _walk_from(store: Store, part: _Range, start: int) -> _Walk:
 
 
 def _walk(window: "_FileWindow", part: _Range) -> _Walk:
-    """Walk from the record at the start of the window to the first record at or after the range's end."""
+    """Walk from the record at the start of the window to the first record at or after the end of the
+    range.
+    """
     options = part.options
     if options.verify_crc and options.damage.skips:
         return _walk_past_damage(window, part)
@@ -214,7 +224,8 @@ def _walk_past_damage(window: "_FileWindow", part: _Range) -> _Walk:
             if (at := places.searchsorted(part.stop)) < len(places)
         ]
         offsets, lost = offsets[offsets < part.stop], lost[lost < part.stop]
-        # Some of these blocks are nearer to each other than ``block_bytes``. `_prove` omits such blocks.
+        # The distance between two of these blocks may be less than ``block_bytes``. `_prove` omits a block
+        # that is too close to the block before it.
         _, firsts = np.unique(offsets // part.block_bytes, return_index=True)
         starts = offsets[firsts]
         blocks += zip(starts.tolist(), intact.numbers.of_all(firsts).tolist(), strict=True)
@@ -232,12 +243,14 @@ def _skip_damage(window: "_FileWindow", part: _Range) -> None:
     """Move the window from a damaged record to the next record."""
     start = window.offset
     _seek(window, part, lenient=True)
-    if window.offset == start:  # the length of the damaged record is believed
+    if window.offset == start:  # the length of the damaged record was trusted
         window.advance(frame_size(window.data))
 
 
 def _frame_size_at(window: "_FileWindow", part: _Range) -> int:
-    """Return the frame size of the record at the window's start; 0 if it is damaged or exceeds the file."""
+    """Return the frame size of the record at the window's start; 0 if the record is damaged or exceeds the
+    file.
+    """
     header = window.data[:HEADER_BYTES]
     if len(header) < HEADER_BYTES:
         return 0
@@ -250,7 +263,8 @@ def _frame_size_at(window: "_FileWindow", part: _Range) -> int:
 def _seek(window: "_FileWindow", part: _Range, *, lenient: bool) -> bool:
     """Move the window to the next record; return True if that record begins in the range.
 
-    A lenient search may continue to the end of the file. A strict search stops at the end of the range.
+    If ``lenient`` is True, the search may continue to the end of the file. If ``lenient`` is False, the
+    search stops at the end of the range.
     """
     while window.offset < (part.size if lenient else part.stop):
         found = find_record(
@@ -264,16 +278,17 @@ def _seek(window: "_FileWindow", part: _Range, *, lenient: bool) -> bool:
         window.advance(found.offset)
         if found.proven:
             return window.offset < part.stop
-        # To prove that this is a record, its whole frame and the next record's header must be in the window.
+        # A record is proved by its whole frame and the next record's header, which must both be in the
+        # window.
         window.fill(found.size + HEADER_BYTES if found.size else len(window.data) + 1)
     return False
 
 
 class _FileWindow(Window):
-    """A window over an uncompressed file that can skip bytes without reading them.
+    """A window over an uncompressed file that can skip bytes without reading these bytes.
 
-    The window opens the file at the end of the bytes in view: first up to the end of the range, and later for
-    one window size at a time.
+    The window opens the file at the end of the bytes in view, first to read up to the end of the range, and
+    later to read one window size at a time.
     """
 
     def __init__(self, store: Store, part: _Range, offset: int) -> None:
@@ -282,7 +297,7 @@ class _FileWindow(Window):
         self._range = part
         self._opened = ExitStack()
         self._reader: FileReader | None = None
-        self._position = offset  # the file offset at which `_reader` reads next
+        self._position = offset  # the file offset from which `_reader` reads next
 
     def __enter__(self) -> Self:
         return self

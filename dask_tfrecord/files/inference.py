@@ -1,4 +1,6 @@
-"""Summarise the names, kinds and lengths of the features of records, from which schemas are inferred."""
+"""Summarise the features of sampled records: their names, kinds and lengths, from which schemas are
+inferred.
+"""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -24,7 +26,7 @@ AskedType: TypeAlias = RecordType | Literal["infer"]
 
 
 class RecordPosition(NamedTuple):
-    """The position of a record: the file's path, the record's number in the file, its decompressed offset."""
+    """The position of a record: the path of its file, its number in the file, and its decompressed offset."""
 
     path: str
     record: int
@@ -33,7 +35,7 @@ class RecordPosition(NamedTuple):
 
 @dataclass(frozen=True)
 class FeatureSummary:
-    """Summary of one feature in some records.
+    """Summary of the feature with one name in some records.
 
     Attributes
     ----------
@@ -44,11 +46,12 @@ class FeatureSummary:
     path : str
         The path of the first file in which a record has the feature.
     kinds : dict of str to RecordPosition
-        Maps each kind of the feature to the position of the first record in which the feature has that kind.
+        Map from each kind of the feature to the position of the first record in which the feature has this
+        kind.
     max_values : int
         The greatest number of values that a single feature of this name holds.
     utf8 : bool
-        True if all values of the feature are valid UTF-8.
+        True if all values of the feature in the records are valid UTF-8.
     text : bool
         True if all values of the feature are UTF-8 without control characters other than tab, newline and
         carriage return.
@@ -77,25 +80,26 @@ class FeatureSummary:
 
 @dataclass(frozen=True)
 class Sample:
-    """A summary of the features of some records.
+    """Summary of the features of some records.
 
     Merging the samples of several sets of records gives the sample of all these records.
 
     Attributes
     ----------
     record_type : "example", "sequence_example", "bytes" or "infer"
-        The requested or the recognised record type.
+        The requested or recognised type of the records.
     features : tuple of FeatureSummary
         The summaries of the features, in the order of the first record that has each feature.
     records : int
         Number of records in the sample.
     payload : int
-        Total size of the payloads of these records in bytes, without their framing.
+        Total size of the payloads of the sampled records in bytes, without their framing.
     non_message : TFRecordError, optional
-        The error for the first record that is not a protobuf message. Reading of the file stopped at that
-        record.
+        The error for the first record that is not a protobuf message. Reading of that record's file stopped
+        at the record.
     reason_for_bytes : str
-        Why the records should be read as bytes although they parse as messages. Empty if no reason was found.
+        The reason why the records should be read as bytes although they parse as messages. The string is
+        empty if there is no such reason.
     """
 
     record_type: AskedType
@@ -124,12 +128,14 @@ class Sample:
 
     @property
     def _is_certainly_bytes(self) -> bool:
-        """True if some record is no protobuf message of any type, which proves that the records are bytes."""
+        """True if some record is no protobuf message of any type, which proves that the records are plain
+        bytes.
+        """
         return self.non_message is not None and not self.reason_for_bytes
 
     @property
     def known_type(self) -> RecordType:
-        """The record type; "example" if no record of the sample shows the type."""
+        """The type of the records; "example" if no record of the sample shows the type."""
         return "example" if self.record_type == "infer" else self.record_type
 
 
@@ -152,9 +158,9 @@ def sample_split(
     record_type : "example", "sequence_example", "bytes" or "infer"
         The type of the records.
     limit : int, optional
-        The most records to read, all from the first window.
+        The largest number of records to read, all from the first window.
     windows : int, optional
-        About how many windows to read. By default, the whole split is read.
+        The approximate number of windows to read. By default, all windows of the split are read.
 
     Raises
     ------
@@ -175,9 +181,9 @@ def sample_split(
     non_message = None
     feed = _Feed(inference)
     kernel: Callable[..., Result] = feed
-    if options.damage.skips:  # the later read counts, reports and quarantines damage
+    if options.damage.skips:  # the later read of the file counts, reports and quarantines damage
         options = replace(options, damage=DamagePolicy("skip"))
-        kernel = partial(scan, verify_crc=False)  # the check has verified and parsed the records
+        kernel = partial(scan, verify_crc=False)  # the check has already verified and parsed the records
     try:
         for step in run_kernel(store, split, options, kernel, losses=losses, check=feed.check):
             count = step.result.records
@@ -206,10 +212,11 @@ class _Feed:
     Attributes
     ----------
     payload : int
-        Total payload size in bytes of the records whose framing is intact but whose payload is no message.
+        Total payload size in bytes of the records whose framing is intact but whose payload is no protobuf
+        message.
     other : int, optional
-        Number of the first record that is a message of another type than the requested type. None if no such
-        record was found.
+        Number of the first record that is a message of a type other than the requested type. None if there is
+        no such record.
     """
 
     def __init__(self, inference: Inference) -> None:
@@ -247,7 +254,7 @@ def _note_places(
     step: Step[Result],
     path: str,
 ) -> None:
-    """Store the positions of the records of this step in which a feature has a kind for the first time."""
+    """Store the positions of those records of this step in which a feature has a kind for the first time."""
     numbers = {number for feature in inference.features() for number in feature.kinds.values()}
     new = sorted(number for number in numbers if number >= before)
     if new:

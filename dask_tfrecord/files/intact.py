@@ -1,4 +1,4 @@
-"""Locate the intact records of a window: their numbers and offsets in the file."""
+"""Locate the intact records of a window: compute their numbers and offsets in the file."""
 
 from typing import NamedTuple
 
@@ -13,20 +13,21 @@ _ZERO = np.zeros(1, np.int64)
 
 
 def record_offsets(data: memoryview) -> Ints:
-    """Return the positions at which records begin in data that consists only of intact records."""
+    """Return the positions at which records begin in data that consists of intact records only."""
     found: Ints = pa.array(scan(data, final=True, offsets=True, verify_crc=False).offsets).to_numpy()
     return found
 
 
 class Numbers(NamedTuple):
-    """Compute the numbers of intact records in the file. A damaged range counts as one record.
+    """Compute the numbers of intact records in the file. In this numbering, a damaged range counts as one
+    record.
 
     Parameters
     ----------
     first : int
-        The number of the first record, or of the first damaged range before it.
+        The number of the window's first record, or of the damaged range before that record.
     damaged : numpy.ndarray
-        For each damaged range, the number of intact records before it.
+        For each damaged range, the number of intact records before the range.
     """
 
     first: int
@@ -43,20 +44,20 @@ class Numbers(NamedTuple):
 
 
 class Intact(NamedTuple):
-    """The intact records of a window, joined without the damaged ranges between them.
+    """The intact records of a window, joined to one sequence of bytes without the damaged ranges.
 
     Parameters
     ----------
     data : memoryview
-        The bytes of the intact records. If the window has no damage, ``data`` is a view of the window.
+        The joined bytes of the intact records. If the window has no damage, ``data`` is a view of the window.
     numbers : Numbers
         The numbers of the intact records in the file.
     start : int
-        The window's decompressed offset in the file.
+        Decompressed offset in the file of the window's first byte.
     gaps : numpy.ndarray
-        For each damaged range, the number of bytes of ``data`` that precede the range.
+        For each damaged range, the number of bytes of ``data`` that lie before the range.
     removed : numpy.ndarray
-        Element n is the total number of bytes in the first n damaged ranges. Element 0 is 0.
+        Element n is the total number of bytes in the first n damaged ranges. Element 0 is always 0.
     """
 
     data: memoryview
@@ -67,14 +68,16 @@ class Intact(NamedTuple):
 
     @classmethod
     def of(cls, checked: Checked, data: memoryview, start: int, record: int) -> "Intact":
-        """Return the intact records of a window, which begins at offset ``start`` and record ``record``."""
+        """Return the intact records of a window that begins at byte ``start`` and record ``record`` of the
+        file.
+        """
         removed = np.concatenate([[0], np.cumsum(checked.ends - checked.starts)])
         new = checked.records_before[int(checked.continues) :]
         numbers = Numbers(record, new)
         return cls(checked.intact(data), numbers, start, checked.starts - removed[:-1], removed)
 
     def offsets(self, positions: Ints) -> Ints:
-        """Convert positions in ``data`` at which records begin to decompressed offsets in the file."""
+        """Convert the positions in ``data`` at which records begin to decompressed offsets in the file."""
         found: Ints = (
             positions + self.start + self.removed[np.searchsorted(self.gaps, positions, side="right")]
         )

@@ -1,4 +1,4 @@
-"""Define the options for reading and writing files. The options are sent to workers within tasks."""
+"""Define the options for reading and writing files. Tasks carry these options to the workers."""
 
 from dataclasses import dataclass, field
 from typing import Literal
@@ -9,21 +9,23 @@ from dask_tfrecord.codec.columns import RecordType
 from dask_tfrecord.files.damage import RAISE, DamagePolicy
 from dask_tfrecord.schema.model import Lossy
 
-# The codec of the files to read. "infer" detects the codec of each file by its first bytes.
+# The codec of the files that are read. "infer" means that the codec of each file is detected from its first
+# bytes.
 ReadCompression = Compression | Literal["infer"] | None
 
-# What a reader does with a feature that is not in the schema.
+# The treatment of a feature that is not in the schema: an error, or no effect.
 Extra = Literal["raise", "ignore"]
 
 
 @dataclass(frozen=True)
 class SchemaEvidence:
-    """Record which columns were inferred from what, so that later errors can give advice.
+    """State how a schema was inferred, so that later errors about its columns can give advice.
 
     Attributes
     ----------
     given_kinds : dict of str to tuple of str
-        Maps each column whose type the caller gave to the kinds that its feature has in the sampled records.
+        Map from each column whose type the caller gave to the kinds that its feature has in the sampled
+        records.
     untyped : frozenset of str
         The names of the columns that have no value in any sampled record.
     all_records : bool
@@ -40,19 +42,19 @@ class ReadOptions:
     """The options for reading files that do not depend on the columns.
 
     ``compression``, ``verify_crc``, ``max_record_bytes`` and ``extra`` have the same meaning as the
-    parameters of `read_tfrecord`.
+    parameters of the same names of `read_tfrecord`.
 
     Attributes
     ----------
     damage : DamagePolicy
-        States whether damaged records raise, are skipped or are quarantined.
+        The treatment of damaged records: raise an error, skip the records, or quarantine the records.
     path_column, offset_column : str, optional
-        Name of the column with the file of each record, and name of the column with the byte offset of each
-        record. If a name is None, that column is omitted.
+        Name of the column that holds the file of each record, and name of the column that holds its byte
+        offset. If a name is None, the result has no such column.
     is_type_inferred : bool
         True if the records are read as Examples because no sampled record had a feature list.
     evidence : SchemaEvidence, optional
-        What the schema was inferred from. None if no schema was inferred.
+        The sample from which the schema was inferred. None if no schema was inferred.
     """
 
     compression: ReadCompression = "infer"
@@ -67,11 +69,11 @@ class ReadOptions:
 
     @property
     def origin_columns(self) -> tuple[str, ...]:
-        """The names of the path column and the offset column, each only if it is requested."""
+        """The names of the requested columns among the path column and the offset column."""
         return tuple(filter(None, (self.path_column, self.offset_column)))
 
     def decoded_type(self, record_type: RecordType) -> RecordType:
-        """Return the type as which the records of a dataset with this record type are decoded.
+        """Return the record type with which the kernel decodes the records of a dataset of this record type.
 
         If the type "example" was inferred from a sample, the records are decoded as SequenceExamples, because
         an Example is also a SequenceExample without feature lists. A feature list in a later record is then
@@ -88,17 +90,17 @@ class WriteOptions:
     Attributes
     ----------
     compression : "gzip", "zlib", "zstd", "lz4", "bz2", "xz", optional
-        The codec. If None, files are written uncompressed.
+        The codec of the written files. If None, files are written uncompressed.
     level : int, optional
-        The codec's compression level. If None, this library's default level for the codec is used.
+        The compression level of the codec. If None, this library's default level for the codec is used.
     lossy : "warn", "allow" or "raise"
-        What to do with values that a 32-bit float cannot hold exactly. "raise" raises an error. "warn" and
-        "allow" round such values.
+        The treatment of values that a 32-bit float cannot hold exactly. "raise" raises an error for such a
+        value. "warn" and "allow" round such values.
     max_rows : int, optional
-        The most rows in a file. If None, the number of rows is not limited.
+        The largest number of rows in a file. If None, the number of rows in a file is not limited.
     max_bytes : int, optional
-        The most bytes in a file, before compression. Only a file with a single longer record exceeds the
-        limit. If None, the number of bytes is not limited.
+        The largest size of a file in bytes, before compression. Only a file that consists of a single longer
+        record exceeds this size. If None, the size of a file is not limited.
     """
 
     compression: Compression | None = None

@@ -11,8 +11,9 @@ PART_NAME = re.compile(
     r"\.tfrecord(\.\w+)?"
 )
 
-# The form and the maximum size of a user's label. A file name with such a label is valid on every store and
-# in every shell. Even the longer name of an unfinished file stays below the 255 bytes that most disks allow.
+# The allowed form of the label that a user adds to file names. A file name with such a label is valid on
+# every store and in every shell. The length is limited so that even the longer name of an unfinished file
+# stays below the 255 bytes that most disks allow.
 _LABEL = re.compile(r"\w[\w.=+@-]*")
 _LABEL_BYTES = 100
 
@@ -20,18 +21,18 @@ _LABEL_BYTES = 100
 def part_name(
     run: str, index: int, count: int, *, number: int | None = None, label: str = "", suffix: str = ""
 ) -> str:
-    """Return the name of a data file.
+    """Return the name of the data file with these numbers.
 
-    If no partition has more than 100,000 files, the sorted names are in the order of the rows.
+    If no partition has more than 100,000 files, sorting the names gives the order of the rows.
 
     Parameters
     ----------
     run : str
         The id of the run, which distinguishes the files of different runs.
     index, count : int
-        The number of the partition, counted from 0, and the number of partitions.
+        The number of the partition, counted from 0, and the total number of partitions.
     number : int, optional
-        The number of the file within the partition. None if the partition has only this file.
+        The number of the file within its partition. None if the partition consists of one file.
     label : str, optional
         Text that the user adds to the file name.
     suffix : str, optional
@@ -60,14 +61,15 @@ def check_labels(labels: Sequence[object]) -> None:
 
 
 def run_of(path: str) -> str | None:
-    """Return the run id in a data file's name. Return None if this library did not make the name.
+    """Return the run id in the name of a data file. Return None if the file name does not have the form that
+    this library uses.
 
-    Names from older versions of this library hold only the first 8 digits of the id.
+    File names from older versions of this library hold only the first 8 digits of the run id.
     """
     part = PART_NAME.fullmatch(name_of(path))
     return part["run"] if part else None
 
 
 def is_part(path: str) -> bool:
-    """Return True if a path has the name of a data file that this library writes."""
+    """Return True if a path has the form of the data file names that this library uses."""
     return run_of(path) is not None

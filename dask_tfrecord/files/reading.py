@@ -1,4 +1,4 @@
-"""Read splits of TFRecord files as Arrow batches, in bounded memory. This module knows no datasets."""
+"""Read splits of TFRecord files as Arrow batches, in bounded memory. This module does not know datasets."""
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -26,8 +26,8 @@ from dask_tfrecord.schema.model import Schema
 # The Arrow type of the path column.
 PATH_TYPE = pa.dictionary(pa.int32(), pa.string())
 
-# The most decompressed bytes of records in one batch: for a table, and for a stream. Batches of a stream are
-# smaller, because a consumer waits for each batch.
+# The largest decompressed size of the records in one batch, in bytes: for a table, and for a stream. Batches
+# of a stream are smaller than batches of a table, because a consumer waits for each batch.
 _TABLE_BYTES = 1 << 25
 _STREAM_BYTES = 1 << 22
 
@@ -45,7 +45,8 @@ def read_split(
     losses: Losses | None = None,
     batch_bytes: int = _STREAM_BYTES,
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the records of a split as batches of the schema's columns. Other features are not parsed.
+    """Yield the records of a split as batches of the schema's columns. Features that are not columns of the
+    schema are not parsed.
 
     Parameters
     ----------
@@ -54,24 +55,26 @@ def read_split(
     split : Split
         The range of the file to read.
     schema : Schema
-        The columns to read, including the path column and the offset column if the options request them.
+        The columns to read, including the path column and the offset column if the options request these
+        columns.
     options : ReadOptions
         The options for reading the file.
     known : sequence of (str, bool), optional
-        Pairs of the name of a feature that records may have and True if the feature is a feature list. Any
-        other feature raises an error. If None, records may have any features.
+        The features that records may have, as pairs of the feature's name and True for a feature list. A
+        feature that is not in this sequence raises an error. If None, records may have any features.
     losses : Losses, optional
-        Collects the damage that is skipped.
+        Object that collects the damage that is skipped.
     batch_bytes : int, default 4 MiB
-        The most decompressed bytes of records in a batch. A longer record becomes a batch with one row.
+        The largest decompressed size of the records in a batch, in bytes. A record that is longer becomes a
+        batch with one row.
 
     Raises
     ------
     CorruptRecordError
         If a record of the split is damaged and the options do not skip damage. The records before the damaged
-        record are yielded first.
+        record are yielded before the error.
     SchemaError
-        If a value does not fit its column.
+        If a value in a record does not fit its column.
     """
     stored = schema
     if options.origin_columns:
@@ -110,8 +113,8 @@ def read_table(
 ) -> pa.Table:
     """Read all records of a split into a table. The parameters are the same as those of `read_split`.
 
-    If the schema has no columns and any features are allowed, the records are counted but not parsed. With
-    options that skip damage, the records are parsed in any case, unless their type is "bytes".
+    If the schema has no columns and any features are allowed, the records are counted but not parsed. If the
+    options skip damage, the records are also parsed, unless their type is "bytes".
     """
     must_parse = options.damage.skips and schema.record_type != "bytes"
     if not schema.fields and not must_parse and known is None:
@@ -128,14 +131,21 @@ def rows_without_columns(rows: int) -> pa.Table:
 
 
 def count_records(store: Store, split: Split, options: ReadOptions, losses: Losses | None = None) -> int:
-    """Count the records of a split. Checksums are verified if the options say so; messages are not parsed."""
-    verify_crc = options.verify_crc and not options.damage.skips  # the check verifies checksums
+    """Count the records of a split of a file.
+
+    Checksums are verified if the options say so, and the messages in the records are not parsed.
+    """
+    # If damage is skipped, the check verifies the checksums.
+    verify_crc = options.verify_crc and not options.damage.skips
     scan_all = partial(scan, verify_crc=verify_crc, max_record_bytes=options.max_record_bytes)
     return sum(step.result.records for step in run_kernel(store, split, options, scan_all, losses=losses))
 
 
 def _content_bytes(split: Split) -> int:
-    """Estimate the decompressed size of a split in bytes. Return 0 or less if the file's size is unknown."""
+    """Estimate the decompressed size of a split in bytes.
+
+    Return 0 or less if the size of the file is unknown.
+    """
     if split.stop is not None:
         return split.stop.content - split.start.content
     stored = (split.file.size or 0) - split.start.offset
@@ -148,12 +158,13 @@ class _Batch(NamedTuple):
     Parameters
     ----------
     batch : pyarrow.RecordBatch
-        The decoded columns.
+        The decoded columns of the batch.
     parts : list of (int, int, Numbers)
-        For each part of the batch: its first row, the index of that row's record in the window, and the
-        numbers of the window's records.
+        For each part of the batch: the part's first row, the index of that row's record in the window, and
+        the numbers of the window's records.
     offsets : list of pyarrow.Array
-        The offsets of the records in the file. Empty if the offset column is not requested.
+        The offsets of the batch's records in the file. The list is empty if the offset column is not
+        requested.
     """
 
     batch: pa.RecordBatch
@@ -174,15 +185,19 @@ class _Batches:
         self._left = content_bytes  # estimated bytes of the split that are not decoded yet
         self._batch_bytes = batch_bytes
         self._wants_offsets = wants_offsets
-        self._bytes = self._records = 0  # in the current batch
+        self._bytes = self._records = 0  # counts of the current batch
         self._parts: list[tuple[int, int, Numbers]] = []
         self._offsets: list[pa.Array] = []
         self._done: list[_Batch] = []
 
     def feed(self, data: memoryview, *, final: bool) -> Fed:
-        """Decode the whole records at the start of the data. This is the kernel function for `run_kernel`."""
+        """Decode the whole records at the start of ``data``.
+
+        `run_kernel` calls this method as its kernel function.
+        """
         size = len(data)
-        if self._bytes and self._bytes + size > self._batch_bytes:  # the window has grown for a long record
+        # The window has grown because of a long record.
+        if self._bytes and self._bytes + size > self._batch_bytes:
             self._end()
         more = min(self._left, self._batch_bytes - self._bytes) - size
         fed = self._decoder.feed(data, final=final, more=max(0, more))
@@ -190,7 +205,10 @@ class _Batches:
         return fed
 
     def batches(self, steps: "Iterable[Step[Fed]]") -> Iterator[_Batch]:
-        """Yield the batches that `feed` decodes in the steps. Records before an error are yielded first."""
+        """Yield the batches that `feed` decodes in the given steps.
+
+        If a step raises an error, the records before the error are yielded first.
+        """
         try:
             for step in steps:
                 self._add(step)
@@ -214,7 +232,7 @@ class _Batches:
             self._end()
 
     def _count(self, size: int) -> None:
-        """Count ``size`` bytes of the split as part of the current batch."""
+        """Count ``size`` bytes of the split as bytes of the current batch."""
         self._bytes += size
         self._left -= size
 
@@ -226,12 +244,13 @@ class _Batches:
         self._parts, self._offsets = [], []
 
     def _ended(self) -> Iterator[_Batch]:
-        """Yield each batch that has ended and was not yielded before."""
+        """Yield each batch that has ended and has not been yielded."""
         while self._done:
             yield self._done.pop(0)
 
 
-# The types that kernel functions return. Such a function handles the whole records at the start of a buffer.
+# The types that kernel functions return. A kernel function handles the whole records at the start of a
+# buffer.
 Result: TypeAlias = Fed | Decoded | Scanned
 
 _R = TypeVar("_R", bound=Result)
@@ -244,9 +263,9 @@ class Step(Generic[_R]):
     Attributes
     ----------
     result : Result
-        The return value of the kernel function.
+        The value that the kernel function returned.
     data : memoryview
-        The bytes that the kernel function consumed. The view is valid until the next step.
+        The bytes that the kernel function consumed. This view is valid only until the next step.
     intact : Intact
         All intact records of the window, including the records of this step.
     row, at : int
@@ -261,12 +280,12 @@ class Step(Generic[_R]):
 
     @property
     def offset(self) -> int:
-        """The decompressed offset in the file of the first record of this step."""
+        """Decompressed offset in the file of the first record of this step."""
         return int(self.offsets(np.zeros(1, np.int64))[0])
 
     @property
     def record(self) -> int:
-        """The number in the file of the first record of this step."""
+        """Number in the file of the first record of this step."""
         return self.number(0)
 
     def number(self, row: int) -> int:
@@ -274,7 +293,7 @@ class Step(Generic[_R]):
         return self.intact.numbers.of(self.row + row)
 
     def offsets(self, positions: Ints) -> Ints:
-        """Convert positions in ``data`` at which records begin to decompressed offsets in the file."""
+        """Convert the positions in ``data`` at which records begin to decompressed offsets in the file."""
         return self.intact.offsets(self.at + positions)
 
 
@@ -297,12 +316,13 @@ def run_kernel(
     store, split, options, losses
         The parameters of the same names of `read_split`.
     kernel : callable
-        Takes bytes and the keyword ``final``, handles the whole records at the start of the bytes, and
-        returns a `Result`.
+        Function that takes bytes and the keyword ``final``, handles the whole records at the start of the
+        bytes, and returns a `Result`.
     columns : sequence of Column
-        The columns to which the damage that the kernel reports refers by index.
+        The columns of the schema. The kernel reports damage in a column by an index into this sequence.
     check : callable, optional
-        A method `Inference.check`, which finds the damage to skip. The default check does not parse payloads.
+        A bound method `Inference.check`, which finds the damage to skip. The default check does not parse
+        payloads.
 
     Raises
     ------

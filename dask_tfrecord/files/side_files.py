@@ -27,27 +27,28 @@ _SIDE_NAME = re.compile(
     re.IGNORECASE,
 )
 
-# The number of files that are opened at the same time.
+# The number of files that are opened at the same time to look at their first bytes.
 _THREADS = 16
 
-# The most file names in a log message.
+# The largest number of file names in a log message.
 _MOST_NAMES = 5
 
 
 def without_side_files(
     store: Store, files: pa.Table, *, data: Iterable[str] = (), keep: Collection[str] = ()
 ) -> pa.Table:
-    """Return the file list without the files that clearly are not TFRecord files, and log the skipped names.
+    """Return the file list without files that are clearly not TFRecord files, and log the names of these
+    files.
 
-    A file is kept if a data file has the same suffix. All files are kept if every file has the name of a side
-    file and ``data`` is empty.
+    A file is kept if some data file has the same suffix. All files are kept if every file has the name of a
+    side file and ``data`` is empty.
 
     Parameters
     ----------
     store : Store
         The store that holds the files.
     files : pyarrow.Table
-        The file list.
+        The file list to check.
     data : iterable of str
         Paths of files that are known to be data files and are not in ``files``.
     keep : collection of str
@@ -82,27 +83,31 @@ def without_side_files(
 
 
 def _suffix(path: str) -> str | None:
-    """Return the suffix, or the name, by which a path may be a side file; None if it has no such name."""
+    """Return the suffix or name that marks a path as a possible side file; None if the path has no such
+    name.
+    """
     match = _SIDE_NAME.fullmatch(name_of(path))
     return (match[2] or match[1]).lower() if match else None
 
 
 def _is_plainly_other(store: Store, file: FileInfo) -> bool:
-    """Return True if a file is empty, or begins like another known format and not with a record."""
+    """Return True if a file is empty, or if it begins like another known format and not like a TFRecord
+    file.
+    """
     if file.size == 0:
         return True
     try:
         with store.open(file.path, file.size) as source:
             head = source.peek(LOOK_BYTES)
         return looks_like(head) is not None and not is_frame(first_bytes(store, file, head))
-    except (TFRecordError, OSError):  # the reader of the file raises
+    except (TFRecordError, OSError):  # the reader of the file raises the error
         return False
 
 
 def first_bytes(store: Store, file: FileInfo, head: bytes | None = None) -> bytes:
     """Return the first bytes of a file's decompressed content, as many as the header of a record has.
 
-    ``head`` holds the first stored bytes of the file. If it is None, they are read.
+    ``head`` holds the first stored bytes of the file. If ``head`` is None, the first stored bytes are read.
     """
     if head is None:
         with store.open(file.path, file.size, 0, min(file.size or HEADER_BYTES, HEADER_BYTES)) as source:

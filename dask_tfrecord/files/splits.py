@@ -18,10 +18,11 @@ _FIRST = Block(0, 0, 0)
 
 BLOCK_TYPE = pa.struct([(name, pa.int64()) for name in Block._fields])
 
-# The columns of `Partitions.rows` that describe splits. Other columns describe the files of the splits.
+# The columns of `Partitions.rows` that describe splits. All other columns of `Partitions.rows` describe the
+# files of the splits.
 _COLUMNS = ("path", "size", "stamp", "crc32c", "records", "start", "stop")
 
-# The number of partitions whose `Split` objects are made at once.
+# The number of partitions whose `Split` objects are created together.
 _PARTITIONS = 1024
 
 
@@ -38,7 +39,7 @@ class Split:
     stop : Block, optional
         The block at which the next split begins. None if the split extends to the end of the file.
     records : int, optional
-        Number of records in the split. None if it is unknown.
+        Number of records in the split. None if the number of records is unknown.
     """
 
     file: FileInfo
@@ -49,18 +50,20 @@ class Split:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Partitions(Sequence[tuple[Split, ...]]):
-    """The splits that each partition of a dataset reads, stored as the rows of a table.
+    """The splits of all partitions of a dataset, stored as the rows of a table.
 
-    `Split` objects are made only when they are needed. At most 1,024 partitions' objects are kept.
+    A `Split` object is created only when it is needed. The `Split` objects of at most 1,024 partitions are
+    kept in memory.
 
     Attributes
     ----------
     rows : pyarrow.Table
-        A table with one row for each split. It has the columns of a file list and the column ``records``. If
-        a file is split, it also has ``start`` and ``stop``, in which null means the start and the end of the
-        file. Other columns describe the file.
+        Table with one row for each split. The table has the columns of a file list and the column
+        ``records``. If any file is split, the table also has the columns ``start`` and ``stop``, in which
+        null means the start and the end of the file. All other columns describe the file of the split.
     starts : numpy.ndarray
-        The row ranges: partition ``k`` has the rows from ``starts[k]`` to ``starts[k + 1] - 1``.
+        The row ranges of the partitions: partition ``k`` has the rows from ``starts[k]`` to ``starts[k + 1] -
+        1``.
     """
 
     rows: pa.Table
@@ -92,11 +95,11 @@ class Partitions(Sequence[tuple[Split, ...]]):
 
     @property
     def counts(self) -> npt.NDArray[np.int64]:
-        """The number of splits in each partition."""
+        """The number of splits in each partition, as an array."""
         return np.diff(self.starts)
 
     def _make(self, first: int) -> list[tuple[Split, ...]]:
-        """Make the `Split` objects of up to 1,024 partitions, beginning with partition ``first``."""
+        """Create the `Split` objects of up to 1,024 partitions, beginning with partition ``first``."""
         starts = self.starts[first : first + _PARTITIONS + 1]
         rows = self.rows.slice(starts[0], starts[-1] - starts[0])
         edges: list[Iterable[Any]] = [repeat(_FIRST), repeat(None)]
@@ -110,7 +113,7 @@ class Partitions(Sequence[tuple[Split, ...]]):
 
     @property
     def token(self) -> str:
-        """A hash of the files, ranges and partitions of all splits."""
+        """A hash of all splits: their files, ranges and partitions."""
         names = [name for name in _COLUMNS if name in self.rows.column_names]
         return f"{table_token(self.rows.select(names))} {hashlib.sha256(self.starts.tobytes()).hexdigest()}"
 
@@ -118,7 +121,8 @@ class Partitions(Sequence[tuple[Split, ...]]):
 def table_token(table: pa.Table) -> str:
     """Return a hash of a file list, or of the columns of `Partitions` that describe splits."""
     flat = table.combine_chunks().flatten()
-    # Arrow does not define which bytes a buffer holds for a null. No number here is negative, so -1 is free.
+    # Arrow does not define the bytes of a buffer at the position of a null. The numbers in these columns are
+    # never negative, so -1 can stand for null.
     columns = [one.cast(pa.int64()).fill_null(-1) if one.null_count else one for one in flat.columns]
     filled, sink = pa.table(columns, names=flat.column_names), pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, filled.schema) as writer:
@@ -128,18 +132,18 @@ def table_token(table: pa.Table) -> str:
 
 @dataclass(frozen=True)
 class BlockIndex:
-    """The blocks of a file that no snapshot describes. They were found by scanning the file.
+    """The blocks of a file that no snapshot describes, as `find_blocks` found them.
 
     Attributes
     ----------
     records : int, optional
-        Number of records in the file. Each damaged record or range counts as one record. None if the records
-        were not counted.
+        Number of records in the file. In this number, each damaged record or range counts as one record. None
+        if the records were not counted.
     blocks : tuple of Block
-        The blocks of the file. The first block begins at the start of the file.
+        The blocks of the file, in order. The first block begins at the start of the file.
     damaged : tuple of int
-        Offsets in the file of damaged records and ranges, in ascending order. At least the first damaged
-        record or range after the start of each block is included.
+        Offsets in the file of damaged records and ranges, in ascending order. For each block, at least the
+        first damaged record or range after the block's start is included.
     """
 
     records: int | None
@@ -148,12 +152,13 @@ class BlockIndex:
 
 
 def cut(size: int, known: BlockIndex, blocksize: int) -> list[tuple[Block, Block | None, int | None]]:
-    """Cut a file into about equal ranges, of at most ``blocksize`` bytes if the file's blocks allow it.
+    """Cut a file into ranges of about equal size, of at most ``blocksize`` bytes if the file's blocks allow
+    it.
 
     Returns
     -------
     list of (Block, Block or None, int or None)
-        For each range, the attributes ``start``, ``stop`` and ``records`` of its `Split`.
+        For each range, the values of ``start``, ``stop`` and ``records`` of its `Split`.
     """
     parts = -(-size // blocksize)
     offsets = [block.offset for block in known.blocks[1:]]
@@ -166,6 +171,6 @@ def cut(size: int, known: BlockIndex, blocksize: int) -> list[tuple[Block, Block
         ends = [*(one.record for one in cuts), known.records]
         damaged = [*(bisect_left(known.damaged, one.offset) for one in starts), len(known.damaged)]
         for start, end, (first, last) in zip(starts, ends, pairwise(damaged), strict=True):
-            # If the range has damage, its number of intact records is unknown.
+            # If a range has damage, the number of intact records in the range is unknown.
             records.append(end - start.record if first == last else None)
     return list(zip(starts, [*cuts, None], records, strict=True))

@@ -1,7 +1,7 @@
 """Compute the statistics of a file's columns: smallest and greatest value, number of nulls, list lengths.
 
-Statistics describe the stored values, so they also hold for the values that are read back. A float64 value is
-therefore counted as the 32-bit float that is stored for it. NaN is never the smallest or the greatest value.
+Statistics describe the stored values, so they also hold for the values that are read back. For example, a
+float64 value is counted as the 32-bit float that is stored. NaN is never the smallest or the greatest value.
 """
 
 from collections.abc import Sequence
@@ -18,10 +18,10 @@ from dask_tfrecord.schema.model import Field, Schema
 # The kernel's statistics, one element for each column.
 Columns = Sequence[Statistics]
 
-# The most bytes of a string or bytes value that is kept as a bound.
+# The largest size in bytes of a string or bytes value that is kept as a minimum or maximum.
 _LONGEST_BOUND = 64
 
-# The scalar types whose stored bounds are already Python values of the column's type.
+# The scalar types whose stored minimum and maximum are already Python values of the column's type.
 _PLAIN_TYPES = (pa.int64(), pa.float32())
 
 # The exceptions that Arrow raises for a value that Python cannot represent.
@@ -66,7 +66,10 @@ def _column_statistics(column: Field, files: Sequence[Statistics]) -> list[Colum
 
 
 def _bounds(column: Field, stored: Sequence[Any]) -> Sequence[Any]:
-    """Convert stored bounds to Python values. A bound that is too long or not representable becomes None."""
+    """Convert the stored minimum or maximum of a column in each file to Python values.
+
+    A value that is too long, or that Python cannot represent, becomes None.
+    """
     storage = KIND_TYPES[column.kind]
     if column.kind in ("bytes", "string"):
         stored = [None if value is None or len(value) > _LONGEST_BOUND else value for value in stored]
@@ -74,7 +77,7 @@ def _bounds(column: Field, stored: Sequence[Any]) -> Sequence[Any]:
         return stored
     try:
         return _plain(column, pa.array(stored, storage))
-    except _NOT_PLAIN:  # some value has no Python value, such as a date in the year 20,000
+    except _NOT_PLAIN:  # some value has no Python equivalent, such as a date in the year 20,000
         return [_bound(column, value) for value in stored]
 
 

@@ -1,4 +1,4 @@
-"""Move a window over the decompressed bytes of a split of a file. This module decodes no records."""
+"""Move a window over the decompressed bytes of a split of a file. This module does not decode records."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -19,43 +19,46 @@ from dask_tfrecord.files.storage.store import Store
 
 ReadInto = Callable[[memoryview], int]
 
-# The size of a window's buffer in bytes. The buffer grows only for a longer record.
+# The size of a window's buffer in bytes. The buffer grows only if a record is longer than the buffer.
 WINDOW_BYTES = 1 << 22
 
-# Buffers begin at multiples of this address, to which the system copies a file's bytes in 4/5 of the time.
+# Buffers begin at multiples of this number, because the system copies a file's bytes to such addresses in 4/5
+# of the time.
 _ALIGNMENT = 64
 
 
 class Window:
     """A view of bounded size that moves forward over the decompressed bytes of a file.
 
-    Iterating yields the bytes in view. Between two iterations, the caller drops the consumed bytes with
-    `advance`. The next iteration yields the remaining bytes again, followed by new bytes. All views share
-    one buffer: a view is valid only until the next iteration.
+    Iterating over a window yields the bytes in view. Between two iterations, the caller drops the consumed
+    bytes with `advance`. The next iteration yields the remaining bytes again, followed by new bytes. All
+    views share one buffer, so a view is valid only until the next iteration.
 
     Parameters
     ----------
     readinto : callable
-        Fills a buffer with the next bytes and returns their number. At the end of the bytes, it returns 0.
+        Function that fills a buffer with the next bytes of the file and returns the number of these bytes. At
+        the end of the bytes, the function returns 0.
     size : int
-        Size of the buffer in bytes. Iterating doubles the buffer if one record fills it. A wrong record
-        length therefore allocates no memory: the buffer grows only with bytes that the file really has.
+        Size of the window's buffer in bytes. Iterating doubles the buffer if one record fills the whole
+        buffer. A wrong record length therefore allocates no memory, because the buffer grows only for bytes
+        that the file really has.
     offset : int, default 0
         Decompressed offset in the file of the first byte to read.
     stop : int, optional
-        Decompressed offset in the file at which the bytes end. A record that claims to extend beyond this
-        offset is reported as damage without reading on. None if the end is unknown.
+        Decompressed offset in the file at which the split ends. A record whose length exceeds this offset is
+        reported as damage without reading on. None if the end of the split is unknown.
     stored : bytes, default b""
         The first `LOOK_BYTES` stored bytes of the file, by which other file formats can be recognised.
     codec : str, optional
-        The codec of the stored bytes. None if the file is uncompressed.
+        The codec of the file. None if the file is uncompressed.
 
     Attributes
     ----------
     offset : int
         Decompressed offset in the file of the first byte in view.
     final : bool
-        True once no more bytes follow the bytes in view.
+        True if no more bytes follow the bytes in view.
     """
 
     def __init__(
@@ -69,7 +72,7 @@ class Window:
         codec: Compression | None = None,
     ) -> None:
         self._readinto = readinto
-        # One byte more than the file has, so that the read of the last bytes also finds the end.
+        # The buffer has one byte more than the file, so that the read of the last bytes also finds the end.
         self._size = size if stop is None else min(size, stop - offset + 1)
         self._buffer = _allocate(self._size)
         self._start = self._end = 0
@@ -88,7 +91,8 @@ class Window:
                 self._size *= 2
             try:
                 self.fill(self._size)
-            except CorruptRecordError as failure:  # raised after the bytes before the error are consumed
+            # The error is raised after the bytes before the error are consumed.
+            except CorruptRecordError as failure:
                 self._failure = failure
             self._head = self._head or bytes(self.data[:LOOK_BYTES])
             yield self.data
@@ -97,7 +101,7 @@ class Window:
 
     @property
     def data(self) -> memoryview:
-        """The bytes in view. Getting them reads no more bytes."""
+        """The bytes in view of the window. Getting this property does not read more bytes."""
         return self._buffer[self._start : self._end]
 
     @property
@@ -111,12 +115,14 @@ class Window:
         return None if isinstance(self._failure, FileChangedError) else self._failure
 
     def other_format(self) -> str | None:
-        """Describe the other format that the file seems to have. Call it only if the first record is damaged.
+        """Describe the non-TFRecord format that the file seems to have. This method must be called only if
+        the first record is damaged.
 
         Returns
         -------
         str or None
-            The text for an error message. None if the file begins with a record or has no known format.
+            Text about the format for an error message. None if the file begins with a record or has no known
+            format.
         """
         is_compressed = self._codec is not None and self._head
         lookalike = looks_like(self._head if is_compressed else self._stored)
@@ -128,8 +134,8 @@ class Window:
     def advance(self, count: int) -> None:
         """Drop the first ``count`` bytes of the view.
 
-        ``count`` may exceed the size of the view only if ``readinto`` always reads at the offset `end`. The
-        skipped bytes after the view are then not read.
+        ``count`` may exceed the size of the view only if ``readinto`` always reads at the offset `end`. Bytes
+        that are skipped in this way are not read.
         """
         self.offset += count
         self._start += count
@@ -137,7 +143,10 @@ class Window:
             self._start = self._end = 0
 
     def fill(self, count: int) -> None:
-        """Read until ``count`` bytes are in view or no more bytes follow. The buffer grows if necessary."""
+        """Read until ``count`` bytes are in view or the bytes of the file end.
+
+        The window's buffer grows if necessary.
+        """
         rest = self.data
         if len(rest) >= count:
             return
@@ -152,10 +161,10 @@ class Window:
             self.final = read == 0
 
     def overrun(self, record: int, start: int, end: int) -> Damage | None:
-        """Return the damage of the record at byte ``end`` of the view if that record claims to exceed `stop`.
+        """Return the damage of the record at byte ``end`` of the view if the record's length exceeds `stop`.
 
         The offset in the damage is counted from byte ``start`` of the view, where record 0 begins. ``record``
-        is the number of the record at ``end``.
+        is the number of the record at byte ``end``.
         """
         header = self.data[end : end + HEADER_BYTES]
         if self.stop is None or self.final or len(header) < HEADER_BYTES:
@@ -174,19 +183,23 @@ def _overrun(claimed: int, left: int) -> str:
 
 
 def _allocate(size: int) -> memoryview:
-    """Allocate memory for a window of this size. A page of it is occupied only once it is written to."""
+    """Allocate a buffer for a window of ``size`` bytes.
+
+    The system occupies a page of the buffer only when the page is written to.
+    """
     return memoryview(pa.allocate_buffer((size // _ALIGNMENT + 2) * _ALIGNMENT)).cast("B")
 
 
 @contextmanager
 def open_window(store: Store, split: Split, options: ReadOptions, size: int) -> Iterator[Window]:
-    """Open a split as a window over its decompressed bytes. The window's offsets count from the file's start.
+    """Open a split as a window over its decompressed bytes. Offsets of the window are counted from the start
+    of the file.
 
     Raises
     ------
     CorruptRecordError
-        If the file has another codec than the options name. The context manager also raises this error on
-        exit if the first record is damaged and the file looks like another known format.
+        If the file has a codec other than the codec that the options name. The context manager also raises
+        this error on exit if the first record is damaged and the file looks like another known format.
     FileChangedError
         On exit, if the whole file was read and its CRC-32C differs from the CRC-32C in the snapshot.
     """
@@ -239,7 +252,7 @@ def block_compression(split: Split, head: bytes) -> Compression | None:
     """Return the codec of a split that begins inside a file; None if the file is uncompressed.
 
     ``head`` holds the first stored bytes of the split. An uncompressed file may have any name. A compressed
-    file can be split only if this library wrote it, and then the suffix of the file name shows the codec.
+    file can be split only if this library wrote the file, so the suffix of its name shows the codec.
 
     Raises
     ------

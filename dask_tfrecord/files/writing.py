@@ -1,6 +1,6 @@
-"""Write tables to TFRecord files, in bounded memory. This module knows no datasets.
+"""Write tables to TFRecord files, in bounded memory. This module does not know datasets.
 
-Only the records determine where a block ends, so the same rows give the same bytes on every machine.
+Only the records determine where a block ends, so the same rows give the same file bytes on every machine.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -22,7 +22,7 @@ from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.schema.model import Lossy, Schema
 from dask_tfrecord.schema.storage_values import storage_bytes
 
-# The most rows and the most bytes that are converted to storage types at a time.
+# The largest number of rows, and of bytes, that are converted to storage types in one step.
 _CHUNK_ROWS = 1 << 16
 _CHUNK_BYTES = 1 << 24
 
@@ -31,14 +31,14 @@ RowNumbers = npt.NDArray[np.int64]
 
 
 class DirectoryGroup(NamedTuple):
-    """Rows with the same partition values, which belong in one directory.
+    """A group of rows with the same partition values, which belong in one directory.
 
     Attributes
     ----------
     directory : str
         The partition directory, relative to the dataset's root; "" for a dataset without partition columns.
     values : tuple
-        The values of the partition columns.
+        The values of the partition columns for this directory.
     rows : int
         The number of rows in the group.
     """
@@ -54,9 +54,9 @@ class GroupedRows(NamedTuple):
     Attributes
     ----------
     pieces : iterable of (pyarrow.Table, numpy.ndarray or None)
-        Tables with the sorted rows, without the partition columns; the tables may be made lazily. Each table
-        comes with an array of the row numbers to use in errors, or with None if the rows are numbered in the
-        order of the tables.
+        Tables that together hold the sorted rows, without the partition columns. The tables may be created
+        lazily. Each table comes with an array of the row numbers to use in errors, or with None if the rows
+        are numbered in the order of the tables.
     groups : list of DirectoryGroup
         The groups of rows with the same partition values, in the order of the rows.
     """
@@ -81,18 +81,18 @@ def write_files(
     store : Store
         The store to write to.
     place : callable
-        Takes a partition directory and the number of a file in that directory, counted from 0. Returns two
-        paths of the file: the path in the store, and the path relative to the dataset's root, which file
-        entries and error messages show.
+        Function that takes a partition directory and the number of a file in that directory, counted from 0.
+        The function returns two paths of the file: the path in the store, and the path relative to the
+        dataset's root, which file entries and error messages show.
     rows : GroupedRows
-        The rows. A group without rows gets one empty file.
+        The rows to write. A group without rows is written as one empty file.
     schema : Schema
         The columns of the tables.
     options : WriteOptions
         The options for compression, rounding and the size limits of a file.
     threads : int, optional
-        The number of threads that all calls in this process share. The default is one thread per available
-        processor. The written bytes do not depend on the number of threads.
+        The number of threads that all calls of `write_files` in this process share. By default, the number of
+        available processors. The written bytes do not depend on the number of threads.
 
     Returns
     -------
@@ -102,8 +102,8 @@ def write_files(
     Raises
     ------
     SchemaError
-        If a value cannot be stored. The error names the column and the number of the row before sorting.
-        Files before the failing row remain.
+        If a value in the rows cannot be stored. The error names the column and the number that the row had
+        before sorting. The files that were written before the failing row remain.
     """
     records = _RecordStream(rows.pieces, schema, options.lossy)
     spare = spare_threads(threads)
@@ -135,7 +135,10 @@ def write_files(
 def _write_file(
     writer: BlockWriter, records: "_RecordStream", end: int, options: WriteOptions, buffers: Buffers
 ) -> None:
-    """Write the next records, up to row ``end``, to one file. Stop earlier if the file reaches a limit."""
+    """Write the next records, up to row ``end``, to one file.
+
+    Stop before row ``end`` if the file reaches a size limit.
+    """
     first = records.row
     end = min(first + (options.max_rows or end), end)
     max_bytes = options.max_bytes or 1 << 63
@@ -145,7 +148,7 @@ def _write_file(
         left = max(0, max_bytes - content)
         buffer = writer.buffer()
         size, need = records.take(buffer[: min(BLOCK_BYTES, left) + SPARE_BYTES], end)
-        if need:  # not even one record fits
+        if need:  # not even one record fits into the buffer
             if content and need > left + SPARE_BYTES:
                 buffers.give_back(buffer)
                 break
@@ -159,7 +162,7 @@ def _write_file(
 
 
 class _RecordStream:
-    """Encode the rows of tables as records, in order, one buffer at a time.
+    """Encode the rows of tables as records, in order, and write them into one buffer at a time.
 
     Attributes
     ----------
@@ -178,12 +181,14 @@ class _RecordStream:
         self._lossy: Lossy = lossy
         self._encoder = Encoder(schema.columns, schema.record_type)
         self._statistics: Columns | None = None
-        self._counted = 0  # rows before this number are in the statistics
-        self._bound_start = self._bound_end = 0  # the range of rows that the encoder holds
+        self._counted = 0  # the statistics contain the rows before this number
+        self._bound_start = self._bound_end = 0  # the range of row numbers that the encoder holds
         self.row = 0
 
     def placed(self, error: TFRecordError, path: str) -> TFRecordError:
-        """Return a copy of an error of `take` that also has the file and the number of the unsorted row."""
+        """Return a copy of an error of `take` that also names the file and the number of the row before
+        sorting.
+        """
         error = locate_error(error, path, self._bound_start)
         if error.record is None or self._order is None:
             return error
@@ -195,8 +200,8 @@ class _RecordStream:
         Returns
         -------
         size, need : int
-            ``size`` is the number of bytes written. If not even one record fits, ``size`` is 0, and ``need``
-            is a sufficient size for ``out`` in bytes. Otherwise ``need`` is 0.
+            ``size`` is the number of bytes that were written to ``out``. If not even one record fits,
+            ``size`` is 0, and ``need`` is a sufficient size for ``out`` in bytes. Otherwise ``need`` is 0.
         """
         size = 0
         while self.row < end:
@@ -212,7 +217,9 @@ class _RecordStream:
         return size, 0
 
     def check_end(self) -> None:
-        """Raise RuntimeError if rows remain that belong to no group, because they would not be written."""
+        """Raise RuntimeError if rows remain that belong to no group, because these rows would not be
+        written.
+        """
         if self.row < self._batch_end or next(self._batches, None):
             raise RuntimeError(f"there are more rows than the {self.row:,} of the groups")
 
@@ -223,7 +230,10 @@ class _RecordStream:
         return columns or empty_statistics(self._schema)
 
     def _count(self) -> None:
-        """Add the encoded rows to the statistics. The encoder must still hold these rows."""
+        """Add the rows that were encoded since the last call to the statistics.
+
+        The encoder must still hold these encoded rows.
+        """
         if self._counted < self.row:
             start = self._bound_start
             columns = self._encoder.statistics(self._counted - start, self.row - start)
@@ -231,7 +241,10 @@ class _RecordStream:
             self._counted = self.row
 
     def _bind(self, end: int) -> None:
-        """Convert the next rows to storage types for the encoder. The file ends at row ``end``."""
+        """Convert the next rows to storage types and pass them to the encoder.
+
+        The current file ends at row ``end``.
+        """
         self._count()
         if self.row == self._batch_end:
             self._batch, self._order = next(self._batches)
@@ -244,7 +257,8 @@ class _RecordStream:
         self._bound_start = self.row
         try:
             storage = self._schema.to_storage(batch, lossy=self._lossy)
-        except SchemaError:  # the row may belong to a later file; this file must be written first
+        # The failing row may belong to a later file, so the current file must be written first.
+        except SchemaError:
             storage = self._schema.to_storage(batch.slice(0, end - self.row), lossy=self._lossy)
         self._bound_end = self.row + storage.num_rows
         self._encoder.bind(storage)
