@@ -49,6 +49,18 @@ class ReadKeywords(DetectedReadKeywords, total=False):
     compression: AnyCompression | Literal["infer"] | None
 
 
+class DetectedBatchKeywords(DetectedReadKeywords, total=False):
+    """Type the keywords of batches of rows, for functions that detect the codec."""
+
+    shuffle: int | None
+    shuffle_buffer: int
+    prefetch: int
+
+
+class BatchKeywords(DetectedBatchKeywords, ReadKeywords, total=False):
+    """Type the keywords of batches of rows. `iter_batches` and the loaders share them."""
+
+
 class RequestKeywords(ReadKeywords, total=False):
     """Type the keywords of a read, including those that say how the rows are divided into partitions."""
 

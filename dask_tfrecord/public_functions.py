@@ -12,17 +12,18 @@ from dask_tfrecord.foreign_keywords import KEYWORDS, unknown_keywords
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
 
-# The keywords that all reads share, with their defaults. The module `read_request` adds the keywords.
-READ_PARAMETERS: dict[str, Parameter] = {}
+# The keywords that several functions share, with their defaults. The functions `read_request` and
+# `plan_batches` declare these keywords.
+SHARED_PARAMETERS: dict[str, Parameter] = {}
 
 
 def public_function(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
     """Decorate a public function or constructor: set its signature, and adapt the errors that it raises.
 
-    The signature shows the keywords of ``**read: Unpack[ReadKeywords]``. An unknown keyword raises
-    KeywordError, which suggests the right keyword. Other errors show the remedies that the function accepts,
-    and hide secrets of the arguments. Errors that the tasks of a Dask collection raise keep the remedies of
-    the function that made the collection.
+    The signature shows the keywords of a typed dict, such as ``**read: Unpack[ReadKeywords]``. An unknown
+    keyword raises KeywordError, which suggests the right keyword. Other errors show the remedies that the
+    function accepts, and hide secrets of the arguments. Errors that the tasks of a Dask collection raise keep
+    the remedies of the function that made the collection.
     """
     shown = _expanded(signature(function))
     known = [name for name in shown.parameters if name != "self"]
@@ -45,12 +46,12 @@ def public_function(function: Callable[Parameters, Result]) -> Callable[Paramete
 
 
 def _expanded(given: Signature) -> Signature:
-    """Replace ``**read: Unpack[...]`` in a signature by the keywords of the typed dict, with defaults."""
+    """Replace ``**keywords: Unpack[...]`` in a signature by the keywords of the typed dict, with defaults."""
     found: list[Parameter] = []
     for parameter in given.parameters.values():
         if parameter.kind is Parameter.VAR_KEYWORD:
             (keywords,) = get_args(parameter.annotation)
-            found += [READ_PARAMETERS[name] for name in keywords.__annotations__]
+            found += [SHARED_PARAMETERS[name] for name in keywords.__annotations__]
         else:
             found.append(parameter)
     return given.replace(parameters=found)

@@ -29,7 +29,7 @@ from dask_tfrecord.files.options import Extra, ReadOptions
 from dask_tfrecord.files.storage.filesystem import Filesystem
 from dask_tfrecord.files.storage.listing import PathLike
 from dask_tfrecord.keywords import AnyCompression, AnyRecordType, AnySchema, ReadKeywords
-from dask_tfrecord.public_functions import READ_PARAMETERS
+from dask_tfrecord.public_functions import SHARED_PARAMETERS
 from dask_tfrecord.schema.model import Schema
 
 
@@ -101,7 +101,7 @@ def read_request(
     )
 
 
-READ_PARAMETERS.update(signature(read_request).parameters)
+SHARED_PARAMETERS.update(signature(read_request).parameters)
 
 
 def open_request(path: Any, request: ReadRequest) -> ReadPlan:

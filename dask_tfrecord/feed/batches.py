@@ -7,27 +7,28 @@ therefore needs three numbers, and resuming reads only the window that the state
 """
 
 from collections import deque
-from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass
+from collections.abc import Generator, Sequence
 from threading import RLock
-from typing import Any, Literal, NamedTuple, Self, Unpack, get_args
+from typing import Any, NamedTuple, Self, Unpack
 
 import pyarrow as pa
 
 from dask_tfrecord import arguments
 from dask_tfrecord.errors import TFRecordError, calling
-from dask_tfrecord.feed.epoch_order import Order, Uneven, checked_shard, order_rows, read_slices
+from dask_tfrecord.feed.epoch_order import (
+    BatchMode,
+    Order,
+    Plan,
+    Uneven,
+    checked_shard,
+    order_rows,
+    plan_batches,
+    read_slices,
+)
 from dask_tfrecord.feed.numpy_columns import one_chunk
-from dask_tfrecord.feed.sources import Source, as_source
-from dask_tfrecord.keywords import ReadKeywords
+from dask_tfrecord.feed.sources import Source
+from dask_tfrecord.keywords import BatchKeywords
 from dask_tfrecord.public_functions import public_function
-
-BatchMode = Literal["keep", "drop", "auto"]
-LastBatch = Literal["keep", "drop"]
-
-# Stored bytes of a piece. Large pieces need fewer requests to the store; small pieces give a better shuffle.
-_SEQUENTIAL_BYTES = 1 << 24
-_SHUFFLED_BYTES = 1 << 20
 
 # A shuffled window ends when it holds this many bytes, even if it holds fewer rows than the shuffle buffer.
 _WINDOW_BYTES = 1 << 29
@@ -50,14 +51,11 @@ def iter_batches(
     *,
     columns: str | Sequence[str] | None = None,
     batch_mode: BatchMode = "keep",
-    shuffle: int | None = None,
-    shuffle_buffer: int = 65_536,
     epoch: int = 0,
     shard: tuple[int, int] = (0, 1),
     uneven: Uneven = "keep",
-    prefetch: int = 2,
     start: dict[str, Any] | None = None,
-    **read: Unpack[ReadKeywords],
+    **keywords: Unpack[BatchKeywords],
 ) -> "Batches":
     """Iterate over a dataset or a Dask collection as Arrow record batches.
 
@@ -129,106 +127,28 @@ def iter_batches(
     plan = plan_batches(
         source,
         batch_size,
+        surface=iter_batches,
         columns=columns,
         batch_mode=batch_mode,
-        shuffle=shuffle,
-        shuffle_buffer=shuffle_buffer,
         uneven=uneven,
-        prefetch=prefetch,
-        **read,
+        **keywords,
     )
-    return plan.batches(epoch, shard, start=start)
-
-
-def plan_batches(
-    source: Any,
-    batch_size: int = 1024,
-    *,
-    surface: Callable[..., Any] = iter_batches,
-    columns: str | Sequence[str] | None = None,
-    batch_mode: BatchMode = "keep",
-    shuffle: int | None = None,
-    shuffle_buffer: int = 65_536,
-    uneven: Uneven = "keep",
-    prefetch: int = 2,
-    **read: Unpack[ReadKeywords],
-) -> "Plan":
-    """Open a source, and return a `Plan` that gives the batches of any epoch and shard; see `iter_batches`.
-
-    Errors that the batches raise show the remedies that the public function ``surface`` accepts.
-    """
-    arguments.count("batch_size", batch_size, 1)
-    arguments.count("shuffle_buffer", shuffle_buffer, 1)
-    arguments.count("prefetch", prefetch, 0)
-    arguments.choice("batch_mode", batch_mode, get_args(BatchMode))
-    arguments.choice("uneven", uneven, get_args(Uneven))
-    arguments.count("shuffle", shuffle, 0)
-    blocksize = _SEQUENTIAL_BYTES if shuffle is None else _SHUFFLED_BYTES
-    opened = as_source(source, columns, blocksize, read)
-    return Plan(opened, batch_size, batch_mode, shuffle, shuffle_buffer, uneven, prefetch, surface)
-
-
-@dataclass(frozen=True)
-class Plan:
-    """Hold an opened source and the batch options. The source is opened once for all epochs.
-
-    Attributes
-    ----------
-    source : Source
-        The opened dataset or Dask collection that gives the rows.
-    batch_size, batch_mode, shuffle, shuffle_buffer, uneven, prefetch
-        As in `iter_batches`.
-    surface : callable
-        The public function that the user called to get the batches.
-    """
-
-    source: Source
-    batch_size: int
-    batch_mode: BatchMode
-    shuffle: int | None
-    shuffle_buffer: int
-    uneven: Uneven
-    prefetch: int
-    surface: Callable[..., Any]
-
-    def batches(
-        self,
-        epoch: int = 0,
-        shard: tuple[int, int] = (0, 1),
-        part: tuple[int, int] = (0, 1),
-        start: dict[str, Any] | None = None,
-    ) -> "Batches":
-        """Return the batches of one shard in one epoch.
-
-        Parameters
-        ----------
-        epoch, shard, start
-            As in `iter_batches`.
-        part : tuple of int, default (0, 1)
-            Number of the part of the shard to return, counted from 0, and number of all parts. The parts of a
-            path are cut between two batches, so that all parts together have as many batches as the shard. A
-            part may be empty.
-        """
-        arguments.count("epoch", epoch, 0)
-        shard = checked_shard(shard)
-        order = order_rows(
-            self.source,
-            epoch,
-            shard,
-            part,
-            batch_size=self.batch_size,
-            seed=self.shuffle,
-            buffer=self.shuffle_buffer,
-            uneven=self.uneven,
-        )
-        batches = Batches(self, order, epoch, (*shard, *part))
-        if start is not None:
-            batches._resume(start)
-        return batches
+    return Batches(plan, epoch, shard, start=start)
 
 
 class Batches:
     """Iterate over Arrow record batches. `iter_batches` returns this iterator. Threads may share an iterator.
+
+    Parameters
+    ----------
+    plan : Plan
+        The opened source and the options of the batches.
+    epoch, shard, start
+        As in `iter_batches`.
+    part : tuple of int, default (0, 1)
+        Number of the part of the shard to return, counted from 0, and number of all parts. The parts of a
+        path are cut between two batches, so that all parts together have as many batches as the shard. A part
+        may be empty.
 
     Attributes
     ----------
@@ -238,11 +158,20 @@ class Batches:
         Number of rows of the whole iteration. None for Dask collections, because their rows are not counted.
     """
 
-    def __init__(self, plan: Plan, order: Order, epoch: int, share: tuple[int, ...]) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        epoch: int = 0,
+        shard: tuple[int, int] = (0, 1),
+        part: tuple[int, int] = (0, 1),
+        start: dict[str, Any] | None = None,
+    ) -> None:
+        arguments.count("epoch", epoch, 0)
+        shard = checked_shard(shard)
         self._plan = plan
-        self._order = order
+        self._order = order_rows(plan, epoch, shard, part)
         self._epoch = epoch
-        self._share = share
+        self._share = (*shard, *part)
         self._position = (0, 0)
         self._lock = RLock()
         self._closed = False
@@ -250,8 +179,10 @@ class Batches:
         self._waiting: deque[_Rows] = deque()
         self._count = 0  # number of rows in `_waiting`
         self.schema: pa.Schema = plan.source.schema.arrow
-        lengths = [one.stop - one.start for one in order.slices if one.stop is not None]
+        lengths = [one.stop - one.start for one in self._order.slices if one.stop is not None]
         self.rows = sum(lengths) if plan.source.counts is not None else None
+        if start is not None:
+            self._resume(start)
 
     def __iter__(self) -> Self:
         return self

@@ -1,20 +1,83 @@
-"""Compute the row order of an epoch and the range of a shard, and read the rows ahead in that order."""
+"""Plan batches: compute the row order of an epoch and the range of a shard, and read the rows ahead."""
 
 from collections import deque
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
+from inspect import signature
 from itertools import accumulate
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, Unpack, get_args
 
 import numpy as np
 import pyarrow as pa
 
+from dask_tfrecord import arguments
 from dask_tfrecord.errors import TFRecordError
-from dask_tfrecord.feed.sources import Source
+from dask_tfrecord.feed.sources import Source, as_source
+from dask_tfrecord.keywords import ReadKeywords
+from dask_tfrecord.public_functions import SHARED_PARAMETERS
 
+BatchMode = Literal["keep", "drop", "auto"]
+LastBatch = Literal["keep", "drop"]
 Uneven = Literal["keep", "drop", "pad"]
+
+# Stored bytes of a piece. Large pieces need fewer requests to the store; small pieces give a better shuffle.
+_SEQUENTIAL_BYTES = 1 << 24
+_SHUFFLED_BYTES = 1 << 20
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Hold an opened source and the batch options. The source is opened once for all epochs.
+
+    Attributes
+    ----------
+    source : Source
+        The opened dataset or Dask collection that gives the rows.
+    batch_size, batch_mode, shuffle, shuffle_buffer, uneven, prefetch
+        As in `iter_batches`.
+    surface : callable
+        The public function that the user called to get the batches. Errors that the batches raise show the
+        remedies that this function accepts.
+    """
+
+    source: Source
+    batch_size: int
+    batch_mode: BatchMode
+    shuffle: int | None
+    shuffle_buffer: int
+    uneven: Uneven
+    prefetch: int
+    surface: Callable[..., Any]
+
+
+def plan_batches(
+    source: Any,
+    batch_size: int,
+    *,
+    surface: Callable[..., Any],
+    columns: str | Sequence[str] | None = None,
+    batch_mode: BatchMode = "keep",
+    shuffle: int | None = None,
+    shuffle_buffer: int = 65_536,
+    uneven: Uneven = "keep",
+    prefetch: int = 2,
+    **read: Unpack[ReadKeywords],
+) -> Plan:
+    """Open a source, and return a `Plan` of the batches of any epoch and shard; see `iter_batches`."""
+    arguments.count("batch_size", batch_size, 1)
+    arguments.count("shuffle_buffer", shuffle_buffer, 1)
+    arguments.count("prefetch", prefetch, 0)
+    arguments.choice("batch_mode", batch_mode, get_args(BatchMode))
+    arguments.choice("uneven", uneven, get_args(Uneven))
+    arguments.count("shuffle", shuffle, 0)
+    blocksize = _SEQUENTIAL_BYTES if shuffle is None else _SHUFFLED_BYTES
+    opened = as_source(source, columns, blocksize, read)
+    return Plan(opened, batch_size, batch_mode, shuffle, shuffle_buffer, uneven, prefetch, surface)
+
+
+SHARED_PARAMETERS.update(signature(plan_batches).parameters)
 
 
 class Slice(NamedTuple):
@@ -58,18 +121,9 @@ class Order:
             ) from None
 
 
-def order_rows(
-    source: Source,
-    epoch: int,
-    shard: tuple[int, int],
-    part: tuple[int, int],
-    *,
-    batch_size: int,
-    seed: int | None,
-    buffer: int,
-    uneven: Uneven,
-) -> Order:
-    """Return the row order of one part of one shard in one epoch; see `Plan.batches`."""
+def order_rows(plan: Plan, epoch: int, shard: tuple[int, int], part: tuple[int, int]) -> Order:
+    """Return the row order of one part of one shard in one epoch; see `Batches`."""
+    source, seed, batch_size = plan.source, plan.shuffle, plan.batch_size
     (index, count), (worker, workers) = shard, part
     pieces = np.arange(source.npieces)
     if seed is not None:
@@ -82,12 +136,12 @@ def order_rows(
                 advice="repartition the collection, or take fewer shards",
             )
         chosen = pieces[index::count][worker::workers]
-        return Order([Slice(int(piece), 0, None) for piece in chosen], key, buffer)
+        return Order([Slice(int(piece), 0, None) for piece in chosen], key, plan.shuffle_buffer)
     ends = [0, *accumulate(source.counts[int(piece)] for piece in pieces)]
     total = ends[-1]
     if count > 1 and count > total:
         raise TFRecordError(f"{count:,} shards of a dataset of {total:,} rows", advice="take fewer shards")
-    first, last = _bounds(total, index, count, uneven)
+    first, last = _bounds(total, index, count, plan.uneven)
     nbatches = -(-(last - first) // batch_size)
     first, last = (
         first + nbatches * worker // workers * batch_size,
@@ -98,7 +152,7 @@ def order_rows(
         for piece, start, stop in zip(pieces, ends, ends[1:], strict=False)
         if start < last and stop > first
     ]
-    return Order(slices, key, buffer)
+    return Order(slices, key, plan.shuffle_buffer)
 
 
 def _bounds(total: int, index: int, count: int, uneven: Uneven) -> tuple[int, int]:

@@ -10,8 +10,9 @@ import pyarrow as pa
 from pyarrow import flight
 
 from dask_tfrecord.errors import TFRecordError
-from dask_tfrecord.feed.batches import Batches, BatchMode, Plan, plan_batches
-from dask_tfrecord.keywords import ReadKeywords
+from dask_tfrecord.feed.batches import Batches
+from dask_tfrecord.feed.epoch_order import BatchMode, Plan, plan_batches
+from dask_tfrecord.keywords import BatchKeywords
 from dask_tfrecord.public_functions import public_function
 
 
@@ -24,10 +25,7 @@ def serve(
     batch_size: int = 1024,
     columns: str | Sequence[str] | None = None,
     batch_mode: BatchMode = "keep",
-    shuffle: int | None = None,
-    shuffle_buffer: int = 65_536,
-    prefetch: int = 2,
-    **read: Unpack[ReadKeywords],
+    **keywords: Unpack[BatchKeywords],
 ) -> "FlightServer":
     """Start an Arrow Flight server that serves a dataset or a Dask collection.
 
@@ -68,18 +66,8 @@ def serve(
     ...     client.do_get(info.endpoints[0].ticket).read_all()["x"].to_pylist()
     [0, 1, 2, 3, 4]
     """
-    plan = plan_batches(
-        source,
-        batch_size,
-        surface=serve,
-        columns=columns,
-        batch_mode=batch_mode,
-        shuffle=shuffle,
-        shuffle_buffer=shuffle_buffer,
-        prefetch=prefetch,
-        **read,
-    )
-    plan.batches(0, (0, shards))  # raises if there are more shards than rows
+    plan = plan_batches(source, batch_size, surface=serve, columns=columns, batch_mode=batch_mode, **keywords)
+    Batches(plan, 0, (0, shards))  # raises if there are more shards than rows
     try:
         return FlightServer(plan, location, shards)
     except (pa.ArrowException, OSError) as error:
@@ -117,7 +105,7 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow.fl
         super().__init__(location)
         self._plan = plan
         self._shards = shards
-        self._schema = plan.batches().schema
+        self._schema = plan.source.schema.arrow
         address, _, _ = location.rpartition(":")
         self.location = f"{address}:{self.port}" if self.port >= 0 else location  # a Unix socket has no port
 
@@ -141,13 +129,13 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow.fl
         index, epoch = _numbers(ticket.ticket, ("shard", "epoch"))
         if index >= self._shards:
             raise flight.FlightServerError(f"there is no shard {index}, the server has {self._shards} shards")
-        batches = self._plan.batches(epoch, (index, self._shards))
+        batches = Batches(self._plan, epoch, (index, self._shards))
         return flight.GeneratorStream(self._schema, _closing(batches))
 
     def _info(self, descriptor: Any, epoch: int) -> Any:
         tickets = [json.dumps({"shard": index, "epoch": epoch}) for index in range(self._shards)]
         endpoints = [flight.FlightEndpoint(ticket, [self.location]) for ticket in tickets]
-        rows = self._plan.batches().rows
+        rows = Batches(self._plan).rows
         return flight.FlightInfo(self._schema, descriptor, endpoints, -1 if rows is None else rows, -1)
 
 

@@ -16,8 +16,8 @@ from dask_tfrecord.codec import HEADER_BYTES
 from dask_tfrecord.codec.codecs import detect
 from dask_tfrecord.dataset.read.read_plan import ReadPlan
 from dask_tfrecord.errors import Remedy, SchemaError, TFRecordError
-from dask_tfrecord.feed.batches import Batches, LastBatch, Plan, plan_batches
-from dask_tfrecord.feed.epoch_order import checked_shard
+from dask_tfrecord.feed.batches import Batches
+from dask_tfrecord.feed.epoch_order import LastBatch, Plan, checked_shard, plan_batches
 from dask_tfrecord.feed.feature_specs import (
     FeatureSpec,
     Lists,
@@ -364,7 +364,7 @@ def _ours(plan: Plan, shard: tuple[int, int], fill_nulls: Mapping[str, Any]) -> 
     schema = plan.source.schema
 
     def generate() -> Iterator[tuple[Tensors, Tensors]]:
-        with plan.batches(next(epochs), shard) as batches:
+        with Batches(plan, next(epochs), shard) as batches:
             _open.add(batches)
             for table in iter(batches.next_table, None):
                 alone = numpy_columns(table.select(singles), fill_nulls)
@@ -388,7 +388,7 @@ def _ours(plan: Plan, shard: tuple[int, int], fill_nulls: Mapping[str, Any]) -> 
     found = tf.data.Dataset.from_generator(
         generate, output_signature=({name: signature[name] for name in singles}, stacked)
     ).map(split)
-    return found.apply(tf.data.experimental.assert_cardinality(len(plan.batches(0, shard))))
+    return found.apply(tf.data.experimental.assert_cardinality(len(Batches(plan, 0, shard))))
 
 
 @atexit.register

@@ -12,8 +12,8 @@ from torch.utils.data import Dataset, IterableDataset, get_worker_info
 
 from dask_tfrecord import arguments
 from dask_tfrecord.errors import TFRecordError, calling
-from dask_tfrecord.feed.batches import Batches, LastBatch, plan_batches
-from dask_tfrecord.feed.epoch_order import Uneven
+from dask_tfrecord.feed.batches import Batches
+from dask_tfrecord.feed.epoch_order import LastBatch, Uneven, plan_batches
 from dask_tfrecord.feed.numpy_columns import (
     Array,
     Ragged,
@@ -25,7 +25,7 @@ from dask_tfrecord.feed.numpy_columns import (
 )
 from dask_tfrecord.feed.record_table import RecordTable
 from dask_tfrecord.files.storage.listing import PathLike
-from dask_tfrecord.keywords import ReadKeywords
+from dask_tfrecord.keywords import BatchKeywords, ReadKeywords
 from dask_tfrecord.public_functions import public_function
 
 Tensors: TypeAlias = dict[str, Any]
@@ -180,15 +180,12 @@ class TFRecordBatches(IterableDataset[Any]):
         columns: str | Sequence[str] | None = None,
         *,
         convert: Callable[[pa.RecordBatch], Any] | None = None,
-        shuffle: int | None = None,
-        shuffle_buffer: int = 65_536,
         uneven: Uneven = "drop",
         batch_mode: LastBatch = "keep",
         rank: int | None = None,
         world_size: int | None = None,
-        prefetch: int = 2,
         fill_nulls: Mapping[str, Any] | None = None,
-        **read: Unpack[ReadKeywords],
+        **keywords: Unpack[BatchKeywords],
     ) -> None:
         if (rank is None) != (world_size is None):
             raise TFRecordError("rank= and world_size= belong together", advice="pass both or neither")
@@ -199,11 +196,8 @@ class TFRecordBatches(IterableDataset[Any]):
             surface=TFRecordBatches.__init__,
             columns=columns,
             batch_mode=batch_mode,
-            shuffle=shuffle,
-            shuffle_buffer=shuffle_buffer,
             uneven=uneven,
-            prefetch=prefetch,
-            **read,
+            **keywords,
         )
         self._convert = convert
         self._fill_nulls = checked_fill_nulls(fill_nulls, self._plan.source.schema.names)
@@ -229,7 +223,7 @@ class TFRecordBatches(IterableDataset[Any]):
         return {**vars(self), "_shard": self._shard or _distributed_shard(), "_batches": None}
 
     def _open(self, epoch: int, part: tuple[int, int], start: dict[str, Any] | None = None) -> Batches:
-        return self._plan.batches(epoch, self._shard or _distributed_shard() or (0, 1), part, start)
+        return Batches(self._plan, epoch, self._shard or _distributed_shard() or (0, 1), part, start)
 
     def __len__(self) -> int:
         """Return the number of batches of this rank, which does not depend on the number of workers."""

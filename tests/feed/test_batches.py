@@ -17,7 +17,9 @@ import pytest
 import dask_tfrecord
 from dask_tfrecord import FileChangedError, TFRecordError
 from dask_tfrecord.feed import batches as module
-from dask_tfrecord.feed.batches import iter_batches
+from dask_tfrecord.feed import epoch_order
+from dask_tfrecord.feed.batches import Batches, iter_batches
+from dask_tfrecord.feed.epoch_order import plan_batches
 from dask_tfrecord.files import writing
 
 ROWS = 1003
@@ -32,8 +34,8 @@ FORMS: dict[str, dict[str, Any]] = {
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(writing, "BLOCK_BYTES", 1 << 10)
-    monkeypatch.setattr(module, "_SHUFFLED_BYTES", 1 << 10)
-    monkeypatch.setattr(module, "_SEQUENTIAL_BYTES", 1 << 12)
+    monkeypatch.setattr(epoch_order, "_SHUFFLED_BYTES", 1 << 10)
+    monkeypatch.setattr(epoch_order, "_SEQUENTIAL_BYTES", 1 << 12)
 
 
 @pytest.fixture
@@ -220,11 +222,11 @@ def test_the_state_of_another_dataset_or_seed_is_refused(
 def test_a_dataset_that_was_rewritten_with_the_same_sizes_raises(dataset: str, frame: pd.DataFrame) -> None:
     (Path(dataset) / "_tfrecord").rename(Path(dataset).parent / "away")
     first, *_ = sorted(Path(dataset).rglob("*.tfrecord*"))
-    plan = module.plan_batches(dataset, 10)
-    list(plan.batches(0))
+    plan = plan_batches(dataset, 10, surface=iter_batches)
+    list(Batches(plan, 0))
     first.write_bytes(first.read_bytes())
     with pytest.raises(FileChangedError):
-        list(plan.batches(1))
+        list(Batches(plan, 1))
 
 
 def test_a_state_behind_the_rows_is_refused(dataset: str) -> None:
@@ -261,10 +263,10 @@ def test_rows_after_an_error_are_not_lost(dataset: str, monkeypatch: pytest.Monk
 def test_parts_have_the_batches_of_their_shard(
     dataset: str, parts: int, shuffle: int | None, mode: Any
 ) -> None:
-    plan = module.plan_batches(dataset, 50, columns=["id"], shuffle=shuffle, batch_mode=mode)
-    shards = [[plan.batches(3, (index, 2), (part, parts)) for part in range(parts)] for index in range(2)]
+    plan = plan_batches(dataset, 50, surface=iter_batches, columns=["id"], shuffle=shuffle, batch_mode=mode)
+    shards = [[Batches(plan, 3, (index, 2), (part, parts)) for part in range(parts)] for index in range(2)]
     assert [sum(map(len, shard)) for shard in shards] == [
-        len(plan.batches(3, (index, 2))) for index in range(2)
+        len(Batches(plan, 3, (index, 2))) for index in range(2)
     ]
     found = [number for shard in shards for part in shard for number in ids(part)]
     assert len(found) == len(set(found)) == (ROWS if mode == "keep" else 1000)

@@ -20,7 +20,8 @@ from oracle import Feature, Record
 import dask_tfrecord
 from dask_tfrecord import CorruptRecordError, SchemaError
 from dask_tfrecord.feed import record_table as module
-from dask_tfrecord.feed.batches import plan_batches
+from dask_tfrecord.feed.batches import Batches, iter_batches
+from dask_tfrecord.feed.epoch_order import plan_batches
 from dask_tfrecord.feed.record_table import RecordTable
 from dask_tfrecord.files import writing
 
@@ -216,7 +217,10 @@ def test_a_forked_process_opens_the_store_again(
 ) -> None:
     path = "memory://bucket/dataset"
     dask_tfrecord.to_tfrecord(dd.from_pandas(frame, npartitions=2), path, compression="gzip", overwrite=True)
-    table, plan = RecordTable(path, "id"), plan_batches(path, 50, columns="id", prefetch=0)
+    table, plan = (
+        RecordTable(path, "id"),
+        plan_batches(path, 50, surface=iter_batches, columns="id", prefetch=0),
+    )
     parent, process = os.getpid(), os.fork  # s3fs and gcsfs refuse the instances of another process
     original = MemoryFileSystem._open
 
@@ -232,7 +236,7 @@ def test_a_forked_process_opens_the_store_again(
     child = process()
     if not child:
         try:
-            batches = [table[:]] if read == "table" else list(plan.batches())
+            batches = [table[:]] if read == "table" else list(Batches(plan))
             numbers = [number for batch in batches for number in batch["id"].to_pylist()]
             os._exit(0 if sorted(numbers) == list(range(ROWS)) else 1)
         except BaseException:  # whatever happens, the child must not go on with the tests of its parent

@@ -12,6 +12,7 @@ import pyarrow.feather
 
 import dask_tfrecord
 from dask_tfrecord.feed import flight, stream
+from dask_tfrecord.feed.batches import Batches
 
 Columns = dict[str, list[Any]]
 
@@ -100,7 +101,7 @@ def _served(path: Path, **keywords: Any) -> Columns:
 
 def _flown(path: Path, **keywords: Any) -> Columns:
     with flight.serve(path, **keywords) as server:
-        return _joined(server._plan.batches())
+        return _joined(Batches(server._plan))
 
 
 def _feather(path: Path, **keywords: Any) -> Columns:

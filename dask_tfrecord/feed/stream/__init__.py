@@ -9,11 +9,13 @@ import pyarrow as pa
 
 from dask_tfrecord.dataset.write.neighbours import refuse_other_files
 from dask_tfrecord.errors import TFRecordError
-from dask_tfrecord.feed.batches import Batches, BatchMode, plan_batches
+from dask_tfrecord.feed.batches import Batches
+from dask_tfrecord.feed.epoch_order import BatchMode, plan_batches
+from dask_tfrecord.feed.numpy_columns import checked_fill_nulls
 from dask_tfrecord.feed.stream.server import Pass, StreamServer, sent_batches
 from dask_tfrecord.feed.stream.tensorflow_io import Client
 from dask_tfrecord.files.storage.store import Store
-from dask_tfrecord.keywords import DetectedReadKeywords, ReadKeywords
+from dask_tfrecord.keywords import BatchKeywords, DetectedBatchKeywords
 from dask_tfrecord.public_functions import public_function
 
 __all__ = ["FeatherFile", "Pass", "StreamServer", "serve", "write_feather"]
@@ -31,10 +33,7 @@ def serve(
     columns: str | Sequence[str] | None = None,
     batch_mode: BatchMode = "keep",
     fill_nulls: Mapping[str, Any] | None = None,
-    shuffle: int | None = None,
-    shuffle_buffer: int = 65_536,
-    prefetch: int = 2,
-    **read: Unpack[ReadKeywords],
+    **keywords: Unpack[BatchKeywords],
 ) -> "StreamServer":
     """Serve a dataset or a Dask collection to the `ArrowStreamDataset` of TensorFlow I/O.
 
@@ -112,24 +111,11 @@ def serve(
     if not places:
         raise TFRecordError("the list of endpoints is empty")
     size, mode = _batching(batch_size, batch_mode)
-
-    plan = plan_batches(
-        source,
-        size,
-        surface=serve,
-        columns=columns,
-        batch_mode=mode,
-        shuffle=shuffle,
-        shuffle_buffer=shuffle_buffer,
-        prefetch=prefetch,
-        **read,
-    )
-
-    def open_batches(index: int, epoch: int) -> Batches:
-        return plan.batches(epoch if len(places) == 1 else 0, (index, len(places)))
-
-    client = Client(open_batches(0, 0).schema, batch_size, mode, dict(fill_nulls or {}))
-    return StreamServer(open_batches, places, client)
+    plan = plan_batches(source, size, surface=serve, columns=columns, batch_mode=mode, **keywords)
+    Batches(plan, 0, (0, len(places)))  # raises if there are more endpoints than rows
+    schema = plan.source.schema.arrow
+    client = Client(schema, batch_size, mode, checked_fill_nulls(fill_nulls, schema.names))
+    return StreamServer(plan, places, client)
 
 
 @public_function
@@ -142,12 +128,9 @@ def write_feather(
     batch_mode: BatchMode = "keep",
     fill_nulls: Mapping[str, Any] | None = None,
     compression: Literal["lz4", "zstd"] | None = None,
-    shuffle: int | None = None,
-    shuffle_buffer: int = 65_536,
     epoch: int = 0,
     shard: tuple[int, int] = (0, 1),
-    prefetch: int = 2,
-    **read: Unpack[DetectedReadKeywords],
+    **keywords: Unpack[DetectedBatchKeywords],
 ) -> "FeatherFile":
     """Write a dataset or a Dask collection to a Feather file for the `ArrowFeatherDataset` of TensorFlow I/O.
 
@@ -196,20 +179,10 @@ def write_feather(
     if compression not in (None, "lz4", "zstd"):
         raise TFRecordError(f"unknown compression {compression!r}", advice="known are 'lz4', 'zstd' and None")
     size, mode = _batching(batch_size, batch_mode)
-    plan = plan_batches(
-        source,
-        size,
-        surface=write_feather,
-        columns=columns,
-        batch_mode=mode,
-        shuffle=shuffle,
-        shuffle_buffer=shuffle_buffer,
-        prefetch=prefetch,
-        **read,
-    )
-    batches = plan.batches(epoch, shard)
-    client = Client(batches.schema, batch_size, mode, dict(fill_nulls or {}))
-    store = Store.at(path, read.get("storage_options"), read.get("filesystem"))
+    plan = plan_batches(source, size, surface=write_feather, columns=columns, batch_mode=mode, **keywords)
+    batches = Batches(plan, epoch, shard)
+    client = Client(batches.schema, batch_size, mode, checked_fill_nulls(fill_nulls, batches.schema.names))
+    store = Store.at(path, keywords.get("storage_options"), keywords.get("filesystem"))
     refuse_other_files(store)
     options = pa.ipc.IpcWriteOptions(compression=compression)
     rows = 0

@@ -6,7 +6,7 @@ and does not mistake the rows that it has received for all rows.
 
 import logging
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Literal, Self
@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from dask_tfrecord.errors import TFRecordError
 from dask_tfrecord.feed.batches import Batches
+from dask_tfrecord.feed.epoch_order import Plan
 from dask_tfrecord.feed.stream.endpoints import ClientLeftError, DescriptorSink, Listener, Sink, open_endpoint
 from dask_tfrecord.feed.stream.tensorflow_io import Client
 
@@ -73,13 +74,8 @@ class StreamServer:
         One entry for each connection, in the order of connecting.
     """
 
-    def __init__(
-        self,
-        open_batches: Callable[[int, int], Batches],
-        endpoints: Sequence[str],
-        client: Client,
-    ) -> None:
-        self._open_batches = open_batches
+    def __init__(self, plan: Plan, endpoints: Sequence[str], client: Client) -> None:
+        self._plan = plan
         self._client = client
         self._changed = threading.Condition()
         self._closing = False
@@ -216,7 +212,9 @@ class StreamServer:
     def _send(self, index: int, sink: Sink, one: Pass) -> None:
         started = False
         try:
-            with self._open_batches(index, one.number) as batches:
+            count = len(self.endpoints)
+            epoch = one.number if count == 1 else 0  # clients may be in different passes of other endpoints
+            with Batches(self._plan, epoch, (index, count)) as batches:
                 for batch in sent_batches(batches, self._client, may_be_empty=index == 0):
                     if self._closing:
                         raise _ClosedError

@@ -12,7 +12,8 @@ import pyarrow.compute as pc
 from pyarrow import types
 
 from dask_tfrecord.errors import Remedy, SchemaError, TFRecordError
-from dask_tfrecord.feed.batches import BatchMode
+from dask_tfrecord.feed.epoch_order import BatchMode
+from dask_tfrecord.feed.numpy_columns import fill_value
 from dask_tfrecord.lazy import cached_property
 
 _MODES: dict[BatchMode, str] = {"keep": "keep_remainder", "drop": "drop_remainder", "auto": "auto"}
@@ -39,9 +40,10 @@ class Client:
     Raises
     ------
     SchemaError
-        If TensorFlow I/O cannot read the type of a column.
+        If TensorFlow I/O cannot read the type of a column, or if a value of ``fill_nulls`` does not fit its
+        column.
     TFRecordError
-        If a value of ``fill_nulls`` does not fit its column.
+        If a value of ``fill_nulls`` is null.
     """
 
     source: pa.Schema
@@ -50,18 +52,9 @@ class Client:
     fill_nulls: Mapping[str, Any]
 
     def __post_init__(self) -> None:
-        schema = self.schema
+        schema = self.schema  # raises for a type that TensorFlow I/O cannot read
         for name, value in self.fill_nulls.items():
-            if name not in schema.names:
-                raise TFRecordError(
-                    f"fill_nulls= names the column {name!r}, which is not sent",
-                    advice=f"the columns are {', '.join(map(repr, schema.names))}",
-                )
-            try:
-                filler = pa.scalar(value, _value_type(schema.field(name).type))
-            except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
-                raise TFRecordError(f"the value {value!r} of fill_nulls= does not fit: {error}") from None
-            if not filler.is_valid:
+            if value is None or not fill_value(name, _value_type(schema.field(name).type), value).is_valid:
                 raise TFRecordError(f"fill_nulls= replaces the nulls of the column {name!r} by null")
 
     @cached_property
