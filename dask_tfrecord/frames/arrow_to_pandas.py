@@ -15,14 +15,14 @@ from dask_tfrecord.schema.storage_types import is_list, kind_and_depth
 
 _PANDAS_MAJOR = int(pd.__version__.partition(".")[0])
 
-# A function that makes a DataFrame from arrays without copying them. Only pandas 3 has this function, and the
-# type stubs of pandas do not declare it.
+# A function of pandas that makes a DataFrame from arrays without copying the arrays. Only pandas 3 has this
+# function, and the type stubs of pandas do not declare it.
 _from_blocks: Any = getattr(getattr(pd.api, "internals", None), "create_dataframe_from_blocks", None)
 
-# Kinds of values that NumPy holds as Python objects, or that pandas holds in its own string dtype.
+# Kinds of values for which NumPy uses Python objects, or pandas its own string dtype.
 _OBJECT_KINDS = ("bytes", "string")
 
-# The integer that NumPy reads as NaT in every unit. In Arrow, this integer is a valid time or duration.
+# The integer that NumPy interprets as NaT in every unit. In Arrow, this integer is a valid time or duration.
 _NAT = -(2**63)
 
 _ARROW_DTYPES = Remedy("dtype_backend", "pyarrow", "read Arrow dtypes, which hold it")
@@ -34,27 +34,27 @@ def to_pandas(
     row_ranges: Sequence[tuple[int, int]] | None = None,
     numpy: Collection[str] = (),
 ) -> pd.DataFrame:
-    """Convert a table to a pandas partition of Arrow-backed columns. Dictionaries become categoricals.
+    """Convert a table to a pandas partition of Arrow-backed columns. Dictionary columns become categoricals.
 
     Parameters
     ----------
     table : pyarrow.Table
         The rows to convert.
     schema : Schema
-        The columns of the table, in the same order.
+        The schema of the table, with its columns in the same order.
     row_ranges : sequence of (int, int), optional
         Ranges of row numbers, start inclusive and stop exclusive, that together number the rows of the
         table. The row numbers become the index. By default, the index counts from 0.
     numpy : collection of str
-        Names of the columns that get NumPy dtypes. They must be in the result of `numpy_names`.
+        Names of the columns that get NumPy dtypes. These names must be in the result of `numpy_names`.
 
     Raises
     ------
     SchemaError
-        If a column with a NumPy dtype has a null that the dtype cannot hold, or a value that NumPy reads as
-        NaT.
+        If a column with a NumPy dtype has a null that the dtype cannot hold, or a value that NumPy interprets
+        as NaT.
     """
-    if not table.num_rows:  # a table without chunks has no categories
+    if not table.num_rows:  # a table without chunks has no dictionary with categories
         table = pa.Table.from_batches([schema.no_rows()])
     table = table.unify_dictionaries()
     numpy_columns = {name: _checked_for_numpy(table[name], name) for name in schema.names if name in numpy}
@@ -90,10 +90,10 @@ def _frame(columns: dict[str, Any], index: pd.Index) -> pd.DataFrame:
 def with_index(
     frame: pd.DataFrame, levels: Sequence[tuple[str, str | None]], *, is_sorted: bool = False
 ) -> pd.DataFrame:
-    """Make columns of a DataFrame the index.
+    """Set columns of a DataFrame as its index.
 
-    ``levels`` has a pair for each index level: the column, and the name of the level. If ``is_sorted`` is
-    True, the rows are sorted by the index.
+    ``levels`` has a pair for each index level: the name of the column, and the name of the level. If
+    ``is_sorted`` is True, the rows are already sorted by the index.
     """
     frame = frame.set_index([column for column, _ in levels])
     frame.index.names = [name for _, name in levels]
@@ -105,20 +105,20 @@ def with_index(
 def empty_meta(schema: Schema, numpy: Collection[str] = ()) -> pd.DataFrame:
     """Create the meta of a Dask collection whose partitions `to_pandas` returns.
 
-    Unordered categories are marked as unknown, because they may differ between partitions. Ordered categories
-    are known.
+    Unordered categories are marked as unknown in the meta, because they may differ between partitions.
+    Ordered categories are known in the meta.
     """
     meta = to_pandas(pa.Table.from_batches([schema.no_rows()]), schema, numpy=numpy)
     known = {item.name for item in schema.fields if item.categories is not None and item.type.ordered}
     unknown = [name for name in meta.select_dtypes("category").columns if name not in known]
-    if not unknown:  # with many columns, the call takes about as long as all of the above
+    if not unknown:  # with many columns, the call takes about as long as all code above
         return meta
     cleared: pd.DataFrame = clear_known_categories(meta, cols=unknown)
     return cleared
 
 
 def numpy_names(schema: Schema, non_null: Collection[str]) -> list[str]:
-    """Return the names of the columns that NumPy dtypes can hold.
+    """Return the names of the columns whose values NumPy dtypes can hold.
 
     Columns of integers and bools are included only if they are in ``non_null``, because NumPy has no nulls
     for these types.
@@ -143,18 +143,24 @@ def _fits_numpy(type_: pa.DataType, non_null: bool) -> bool:
 
 
 def _converts_to_objects(type_: pa.DataType) -> bool:
-    """Return True if Arrow converts lists of this type to NumPy arrays. Fixed-size binary is an exception."""
-    # The types that Arrow converts depend on its version. Arrow has no function that lists them, so the
-    # conversion is tried.
+    """Return True if Arrow can convert lists of this type to NumPy arrays.
+
+    Arrow cannot convert lists of fixed-size binary, for example.
+    """
+    # The types of lists that Arrow converts depend on Arrow's version. Arrow has no function that lists these
+    # types, so the conversion is tried.
     try:
         pa.nulls(0, type_).to_pandas()
-    except pa.ArrowNotImplementedError:  # Arrow cannot convert the type
+    except pa.ArrowNotImplementedError:  # Arrow cannot convert lists of this type
         return False
     return True
 
 
 def _checked_for_numpy(column: pa.ChunkedArray, name: str) -> pa.ChunkedArray:
-    """Return the column, or the storage of an extension column. Raise for a value that NumPy cannot hold."""
+    """Return the column, or the storage array of an extension column.
+
+    Raise if the column has a value that NumPy cannot hold.
+    """
     if isinstance(column.type, pa.BaseExtensionType):
         return _storage(column)
     if column.null_count and (pa.types.is_boolean(column.type) or pa.types.is_integer(column.type)):
@@ -170,7 +176,7 @@ def _checked_for_numpy(column: pa.ChunkedArray, name: str) -> pa.ChunkedArray:
 
 
 def _check_no_nat(column: pa.ChunkedArray, name: str) -> None:
-    """Raise if NumPy would read a valid timestamp or duration of the column, or of a list in it, as NaT."""
+    """Raise if NumPy would interpret a valid timestamp or duration of the column, or of its lists, as NaT."""
     if is_list(column.type):
         chunks = [chunk.flatten() for chunk in column.chunks]
         _check_no_nat(pa.chunked_array(chunks, column.type.value_type), name)
@@ -185,10 +191,10 @@ def _check_no_nat(column: pa.ChunkedArray, name: str) -> None:
 
 
 def _object_array(column: pa.ChunkedArray) -> Any:
-    """Convert lists to an object array of NumPy arrays. Null lists become None.
+    """Convert a list column to an object array of NumPy arrays. A null list becomes None.
 
-    Null lists are removed before the conversion. In Arrow, a null fixed-size list still has values, which are
-    null and would turn the integers of all lists into floats.
+    Null lists are removed before this conversion. In Arrow, a null fixed-size list still has values, which
+    are null and would turn the integers of all lists into floats.
     """
     arrays = np.full(len(column), None, dtype=object)
     present = column.is_valid().to_numpy()
@@ -199,16 +205,16 @@ def _object_array(column: pa.ChunkedArray) -> Any:
 def _extension_array(column: pa.ChunkedArray, type_: pa.DataType) -> Any:
     """Convert a column to an Arrow-backed array, or a dictionary column to a categorical.
 
-    If the installed pandas has no dtype for an extension type, the storage type is used instead.
+    If the installed pandas has no dtype for an extension type, the dtype of its storage type is used.
     """
     if pa.types.is_dictionary(type_):
         return _categorical(column)
     if isinstance(type_, pa.BaseExtensionType):
-        # The types that pandas knows depend on its version. pandas has no function that lists them, so the
-        # dtype is tried.
+        # The types that pandas knows depend on its version. pandas has no function that lists the types, so
+        # the dtype is tried.
         try:
             pd.ArrowDtype(type_)
-        except NotImplementedError:  # pandas has no dtype for the type
+        except NotImplementedError:  # pandas has no dtype for this extension type
             column = _storage(column)
     return pd.arrays.ArrowExtensionArray(column)
 
@@ -218,20 +224,28 @@ def _storage(column: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def _categorical(column: pa.ChunkedArray) -> Any:
-    """Convert a dictionary column to a categorical. Empty categories get the dtype of other partitions."""
+    """Convert a dictionary column to a categorical.
+
+    If there are no categories, they get the same dtype as in other partitions.
+    """
     value_type = column.type.value_type
-    if pa.types.is_timestamp(value_type) and value_type.tz is not None:  # Arrow would drop the time zone
+    # Arrow would drop the time zone of the categories.
+    if pa.types.is_timestamp(value_type) and value_type.tz is not None:
         codes = [chunk.indices.fill_null(-1).to_numpy() for chunk in column.chunks]
         categories = pd.Index(pa.chunked_array([column.chunk(0).dictionary]).to_pandas())
         return pd.Categorical.from_codes(np.concatenate(codes), categories, ordered=column.type.ordered)
     series: pd.Series[Any] = column.to_pandas()
     dtype = _string_dtype(value_type)
-    if dtype is not None and not len(series.cat.categories):  # Arrow returns object for no strings
+    # Without any string, Arrow returns the dtype object.
+    if dtype is not None and not len(series.cat.categories):
         series = series.cat.set_categories(pd.Index([], dtype=dtype))
     return series.array
 
 
 def _string_dtype(type_: pa.DataType) -> Any:
-    """Return pandas' dtype ``str`` for string types from pandas 3 on. If None, Arrow chooses the dtype."""
+    """Return pandas' dtype ``str`` for string types, from pandas 3 on.
+
+    None means that Arrow chooses the dtype.
+    """
     is_string = pa.types.is_string(type_) or pa.types.is_large_string(type_)
     return pd.StringDtype(na_value=np.nan) if is_string and _PANDAS_MAJOR >= 3 else None

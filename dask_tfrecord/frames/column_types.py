@@ -13,20 +13,21 @@ from dask_tfrecord.frames import object_columns
 from dask_tfrecord.schema.storage_types import BINARY, innermost, is_any, is_list, value_type
 from dask_tfrecord.schema.storage_values import MisfitError
 
-# Types of objects whose text form is Python's notation and not the value itself.
+# Types of objects whose text form is Python's notation, such as "[1, 2]", and not the value itself.
 _UNPRINTABLE = (list, tuple, set, dict, bytes, bytearray, np.ndarray, np.void)
 
-# The exceptions that conversions to Arrow raise for values that do not fit the type.
+# The exceptions of a conversion to Arrow if a value does not fit the type.
 CONVERSION_ERRORS = (MisfitError, pa.ArrowException, ValueError, TypeError, OverflowError)
 
 
 def type_of(column: "pd.Series[Any]") -> pa.DataType:
-    """Return the Arrow type of a column from its dtype, or from its values if they are Python objects.
+    """Return the Arrow type of a pandas column from its dtype, or from its values if they are Python objects.
 
     Raises
     ------
     SchemaError
-        If no feature holds values of the dtype, or if the objects in the column have no common Arrow type.
+        If no TFRecord feature can hold values of the dtype, or if the objects in the column have no common
+        Arrow type.
     """
     dtype = column.dtype
     try:
@@ -51,7 +52,7 @@ def type_of(column: "pd.Series[Any]") -> pa.DataType:
 
 
 def dense(column: "pd.Series[Any]") -> "pd.Series[Any]":
-    """Convert a sparse column to a dense column."""
+    """Convert a sparse pandas column to a dense column."""
     return pd.Series(column.array.to_dense(), column.index, name=column.name)
 
 
@@ -66,7 +67,7 @@ def check_dtype(dtype: Any) -> None:
 
 
 def conversion_of(column: "pd.Series[Any]") -> str:
-    """Return the advice for a column whose values no type holds: how to convert the column."""
+    """Return the advice on how to convert a column whose values no type can hold."""
     name = literal(str(column.name))
     values, dtype = f"ddf[{name}]", column.dtype
     objects = column[column.notna()] if is_object(dtype) else column.iloc[:0]
@@ -86,41 +87,49 @@ def conversion_of(column: "pd.Series[Any]") -> str:
 
 
 def _without_large_strings(type_: pa.DataType) -> pa.DataType:
-    """Replace large_string by string. pandas uses large_string only for its memory layout."""
+    """Replace the type large_string by string. pandas uses large_string only for its memory layout."""
     return pa.string() if pa.types.is_large_string(type_) else type_
 
 
 def is_untyped(type_: pa.DataType) -> bool:
-    """Return True for null and for lists and dictionaries of null, which show no type of the values."""
+    """Return True for the null type and for lists and dictionaries of nulls, which show no type of the
+    values.
+    """
     if is_list(type_) or pa.types.is_dictionary(type_):
         return is_untyped(type_.value_type)
     return bool(pa.types.is_null(type_))
 
 
 def is_object(dtype: Any) -> bool:
-    """Return True for NumPy's object dtype."""
+    """Return True if a dtype is NumPy's object dtype."""
     return not isinstance(dtype, pd.ArrowDtype) and bool(pd.api.types.is_object_dtype(dtype))
 
 
 def is_text(dtype: Any) -> bool:
-    """Return True for pandas' own string dtypes."""
+    """Return True if a dtype is one of pandas' own string dtypes."""
     return isinstance(dtype, pd.StringDtype)
 
 
 def is_bytes_or_list(type_: pa.DataType) -> bool:
-    """Return True for binary and list types, also in dictionaries. Text cannot become such a type."""
+    """Return True if a type, or the value type of a dictionary, is binary or a list.
+
+    Text cannot be converted to such a type.
+    """
     values = innermost(type_)
     return is_any(values, BINARY) or value_type(type_) != values
 
 
 def category_array(dtype: pd.CategoricalDtype) -> pa.Array:
-    """Return the categories of a dtype as an Arrow array. Unknown categories give an empty null array."""
+    """Return the categories of a categorical dtype as an Arrow array.
+
+    Unknown categories give an empty array of the null type.
+    """
     known = dtype.categories is not None and UNKNOWN_CATEGORIES not in dtype.categories
     return category_values(dtype) if known and len(dtype.categories) else pa.nulls(0)
 
 
 def category_values(dtype: pd.CategoricalDtype) -> pa.Array:
-    """Convert the known categories of a dtype to an Arrow array."""
+    """Convert the known categories of a categorical dtype to an Arrow array."""
     if is_object(dtype.categories.dtype):
         return object_columns.to_arrow(
             pd.Series(dtype.categories, dtype=dtype.categories.dtype), None, rounded=False
@@ -129,7 +138,7 @@ def category_values(dtype: pd.CategoricalDtype) -> pa.Array:
 
 
 def first_line(error: BaseException) -> str:
-    """Return the first line of an error's message; for an OverflowError, TFRecord's range of integers."""
+    """Return the first line of an error's message, or TFRecord's range of integers for an OverflowError."""
     if isinstance(error, OverflowError):
         return "TFRecord holds integers from -2^63 to 2^63-1, in uint64 columns too"
     return str(error).partition("\n")[0]

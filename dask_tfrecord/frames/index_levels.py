@@ -1,4 +1,4 @@
-"""Convert the index of a DataFrame to columns, and decide which indexes are written."""
+"""Convert the index of a DataFrame to columns, and decide which index levels are written."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -9,12 +9,12 @@ from dask_tfrecord.errors import Remedy, SchemaError
 
 
 def index_levels(meta: pd.DataFrame, write_index: bool | None) -> tuple[tuple[str, str | None], ...]:
-    """Return the index levels that are written, each as the name of its column and the name of the level.
+    """Return the index levels to write, each as a pair of its column name and its level name.
 
     Parameters
     ----------
     meta : pandas.DataFrame
-        The meta of the Dask collection.
+        The meta of the Dask collection to write.
     write_index : bool or None
         If True, the index is written. If False, the index is dropped. If None, an integer index without a
         name is dropped, because it only counts the rows, and every other index is written.
@@ -22,7 +22,7 @@ def index_levels(meta: pd.DataFrame, write_index: bool | None) -> tuple[tuple[st
     Raises
     ------
     SchemaError
-        If the name of a written level is neither a string nor None.
+        If the name of an index level to write is neither a string nor None.
     """
     names: list[Any] = list(meta.index.names)
     counts_rows = names == [None] and pd.api.types.is_integer_dtype(meta.index.dtype)
@@ -40,7 +40,10 @@ def index_levels(meta: pd.DataFrame, write_index: bool | None) -> tuple[tuple[st
 
 
 def index_to_columns(frame: pd.DataFrame, names: Sequence[str] | None = None) -> pd.DataFrame:
-    """Make the index levels the first columns, named ``names``. By default, the level names are used."""
+    """Convert the index levels of a DataFrame to its first columns, named ``names``.
+
+    By default, these columns have the names of the levels.
+    """
     names = _column_names(frame) if names is None else names
     clash = [name for name in names if name in frame.columns]
     if clash:
@@ -54,7 +57,10 @@ def index_to_columns(frame: pd.DataFrame, names: Sequence[str] | None = None) ->
 
 
 def _column_names(frame: pd.DataFrame) -> list[Any]:
-    """Return the column names of the index levels. A level without a name gets the default name of pandas."""
+    """Return the column names for the index levels of a DataFrame.
+
+    A level without a name gets the name that pandas gives it by default.
+    """
     defaults = ["index"] if frame.index.nlevels == 1 else [f"level_{i}" for i in range(frame.index.nlevels)]
     pairs = zip(frame.index.names, defaults, strict=True)
     return [default if name is None else name for name, default in pairs]

@@ -1,8 +1,8 @@
-"""Convert columns of Python objects to Arrow arrays whose values equal the objects.
+"""Convert pandas columns of Python objects to Arrow arrays whose values equal the objects.
 
-Arrow silently drops details that a type cannot hold: the nanoseconds of a pandas timestamp, the fraction of
-a float among integers, the time zone of a datetime. The array is therefore compared with the objects, unless
-all objects are of one kind that Arrow is known to convert exactly. This module knows no schemas.
+Arrow silently drops details that a type cannot hold: the nanoseconds of a pandas timestamp, the fraction of a
+float among integers, the time zone of a datetime. Therefore the converted array is compared with the objects,
+unless all objects are of one kind that Arrow is known to convert exactly. This module does not know schemas.
 """
 
 import datetime
@@ -22,29 +22,30 @@ from dask_tfrecord.schema.storage_types import innermost, is_list
 
 Objects = npt.NDArray[np.object_]
 
-# Sequence types for which Arrow cannot infer a list type.
+# Types of sequences for which Arrow cannot infer a list type.
 _SEQUENCES = (pd.Series, pd.Index, pd.api.extensions.ExtensionArray, array, deque, range)
 
 # Kinds of objects, as pandas names them, that Arrow converts exactly to the type that Arrow infers.
 _EXACT_KINDS = ("string", "bytes", "boolean", "integer", "floating", "decimal")
 
-# Kinds of objects that Arrow converts exactly to every type of the family that is named here.
+# Map from kinds of objects to a family of types; Arrow converts the kind exactly to every type of the family.
 _FAMILIES = {"string": "text", "bytes": "bytes"}
 
 _MIXED = "the values are of several kinds, and no single type holds all of them"
 
 
 def to_arrow(column: "pd.Series[Any]", type_: pa.DataType | None, *, rounded: bool) -> pa.Array:
-    """Convert an object column to an Arrow type. If ``type_`` is None, infer the type from the objects.
+    """Convert an object column to an Arrow array of the given type. If ``type_`` is None, infer the type from
+    the objects.
 
     Objects that pandas considers missing become null. A NaN inside a list is a value and not a null.
 
     Raises
     ------
     ValueError, TypeError, OverflowError, pyarrow.ArrowException
-        If no Arrow type holds all objects, or if the objects are not of the given type.
+        If no Arrow type can hold all objects, or if the objects are not of the given type.
     MisfitError
-        If the given type would change the value of an object.
+        If converting an object to the given type would change its value.
     """
     values, missing = column.to_numpy(), column.isna().to_numpy()
     kind = infer_dtype(column, skipna=True)
@@ -53,14 +54,14 @@ def to_arrow(column: "pd.Series[Any]", type_: pa.DataType | None, *, rounded: bo
     if type_ is None:
         return _infer(values, missing)
     if is_list(type_) and kind in ("string", "bytes"):
-        raise TypeError("it is a string, not a list")  # Arrow would make a list of its letters
+        raise TypeError("it is a string, not a list")  # Arrow would make a list of the string's letters
     if not is_list(type_) and _FAMILIES.get(kind) == family(type_):
         return _arrow_array(values, missing, type_)
     if is_list(type_):
         values = _sequences_to_lists(values)
     try:
         inferred = _infer(values, missing)
-    except (OverflowError, TypeError, pa.ArrowException):  # for example integers beyond 64 bits
+    except (OverflowError, TypeError, pa.ArrowException):  # raised for example for integers beyond 64 bits
         inferred = _arrow_array(values, missing, type_)
         if not _are_equal(values[~missing], inferred.drop_null(), is_inferred=False):
             raise
@@ -69,14 +70,19 @@ def to_arrow(column: "pd.Series[Any]", type_: pa.DataType | None, *, rounded: bo
 
 
 def _sequences_to_lists(values: Objects) -> Objects:
-    """Replace sequences such as a Series by lists. Arrow would convert their values without checks."""
+    """Replace sequences such as a Series by lists.
+
+    Without this step, Arrow would convert the values of the sequences without checks.
+    """
     if not any(issubclass(kind, _SEQUENCES) for kind in set(map(type, values))):
         return values
     return _object_array([list(value) if isinstance(value, _SEQUENCES) else value for value in values])
 
 
 def _check_scalars(present: Objects) -> None:
-    """Raise if NumPy datetimes are mixed with other NumPy scalars, because Arrow crashes on such a mix."""
+    """Raise if NumPy datetimes are mixed with other NumPy scalars, because Arrow crashes on such a
+    mixture.
+    """
     scalars = {kind for kind in set(map(type, present)) if issubclass(kind, np.generic)}
     if np.datetime64 in scalars and len(scalars) > 1:
         raise ValueError(_MIXED)
@@ -87,7 +93,10 @@ def _arrow_array(values: Objects, missing: npt.NDArray[np.bool_], type_: pa.Data
 
 
 def _infer(values: Objects, missing: npt.NDArray[np.bool_]) -> pa.Array:
-    """Convert objects to the type that Arrow infers. If its time unit is too coarse, use nanoseconds."""
+    """Convert objects to the Arrow type that Arrow infers.
+
+    If the time unit of this type is too coarse, use nanoseconds.
+    """
     inferred = _arrow_array(values, missing, None)
     present = values[~missing]
     if _are_exact(present) or _are_equal(present, inferred.drop_null()):
@@ -109,7 +118,7 @@ def _in_nanoseconds(type_: pa.DataType) -> pa.DataType:
 
 
 def _are_exact(present: Objects) -> bool:
-    """Return True if all objects have the same kind or NumPy dtype and Arrow converts it exactly."""
+    """Return True if all objects have the same kind or NumPy dtype, and Arrow converts this kind exactly."""
     if infer_dtype(present, skipna=False) in _EXACT_KINDS:
         return True
     if set(map(type, present)) == {np.ndarray}:
@@ -119,30 +128,34 @@ def _are_exact(present: Objects) -> bool:
 
 
 def _are_equal(present: Objects, converted: pa.Array, *, is_inferred: bool = True) -> bool:
-    """Return True if the converted values equal the objects, as Python compares them. NaN equals NaN.
+    """Return True if the converted values equal the objects by Python's comparison. For this purpose, NaN
+    equals NaN.
 
-    ``is_inferred`` is True if Arrow inferred the type. Lists of some kinds of values then need no comparison.
+    ``is_inferred`` is True if Arrow inferred the type from the objects. In this case, lists of some kinds of
+    values need no comparison.
     """
     kinds = set(map(type, present))
     if is_list(converted.type):
-        if any(issubclass(kind, np.generic) for kind in kinds):  # Arrow converts some to empty lists
+        # Arrow converts some NumPy scalars to empty lists.
+        if any(issubclass(kind, np.generic) for kind in kinds):
             return False
-        if np.ma.MaskedArray in kinds:  # Arrow converts the masked values too
+        if np.ma.MaskedArray in kinds:  # Arrow converts the masked values of an array, too
             return False
         values = _object_array([value for value in chain.from_iterable(present) if value is not None])
         if is_inferred and _are_exact(values):
             return True
         return _are_equal(values, converted.flatten().drop_null(), is_inferred=is_inferred)
-    if len(present) != len(converted):  # Arrow considers more objects missing than pandas does
+    if len(present) != len(converted):  # Arrow considers more objects as missing than pandas does
         return False
     if np.ndarray in kinds:  # NumPy considers an array of one number equal to the number
         return False
-    if np.timedelta64 in kinds and not pa.types.is_duration(converted.type):  # or a timedelta equal to it
+    # NumPy considers a timedelta equal to a number.
+    if np.timedelta64 in kinds and not pa.types.is_duration(converted.type):
         return False
     if pa.types.is_timestamp(converted.type) and converted.type.tz is not None:
         if any(getattr(value, "tzinfo", None) is None for value in present):
             return False
-        # Python considers times that a clock change repeats unequal to times in any other time zone.
+        # Python considers a time that a clock change repeats unequal to every time in another time zone.
         converted = converted.cast(pa.timestamp(converted.type.unit, "UTC"))
         present = _object_array([value.astimezone(datetime.UTC) for value in present])
     objects = _object_array(converted.to_pylist())
@@ -156,7 +169,7 @@ def _object_array(values: list[Any]) -> Objects:
 
 
 def _check_family(source: pa.DataType, target: pa.DataType) -> None:
-    """Raise TypeError if values of two types can never be equal: a string of digits never equals a number."""
+    """Raise TypeError if values of two types can never be equal, such as strings of digits and numbers."""
     source, target = innermost(source), innermost(target)
     if not pa.types.is_null(source) and family(source) != family(target):
         raise TypeError(f"Python objects of type {source} never equal values of type {target}")

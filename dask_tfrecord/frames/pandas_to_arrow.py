@@ -32,25 +32,27 @@ def to_table(
 ) -> pa.Table:
     """Convert a pandas partition to an Arrow table of the planned schema.
 
-    Values that pandas considers missing become null. NaN is a value in Arrow-backed columns and inside lists.
+    Values that pandas considers missing become null. A NaN in an Arrow-backed column or inside a list is a
+    value and not a null.
 
     Parameters
     ----------
     frame : pandas.DataFrame
         The partition to convert.
     schema : Schema
-        The planned schema. If the index is written, the index levels are the first columns.
+        The planned schema of the write. If the index is written, its levels are the first columns of the
+        schema.
     write_index : bool or None
-        If True, the index levels are added as columns. If False, the index is dropped. If None, the index is
-        dropped, and an index with a name raises an error.
+        If True, the index levels become columns of the table. If False, the index is dropped. If None, the
+        index is dropped, but an index with a name raises an error.
     lossy : "warn", "allow" or "raise"
-        What to do with numbers that the column's type would round.
+        The treatment of numbers that the column's type would round: warn, allow or raise.
 
     Raises
     ------
     SchemaError
-        If the columns differ from the schema, or if a value does not fit its column. For a value, the error
-        has the row.
+        If the columns of the partition differ from the schema, or if a value does not fit its column. If a
+        value does not fit, the error has the number of its row.
     """
     if write_index:
         frame = index_to_columns(frame, schema.names[: frame.index.nlevels])
@@ -73,13 +75,18 @@ def to_table(
 
 
 def _column_arrays(frame: Any) -> dict[str, Any]:
-    """Return the arrays of all columns by a private method of pandas; frame[name] takes 20 times as long."""
-    names = frame.columns.tolist()  # iterating over an index of strings takes nine times as long
+    """Return the arrays of all columns by a private method of pandas, because frame[name] takes 20 times
+    as long.
+    """
+    names = frame.columns.tolist()  # iterating over an Index of strings would take nine times as long
     return dict(zip(names, map(frame._mgr.iget_values, range(len(names))), strict=True))
 
 
 def _to_arrow(array: Any, frame: pd.DataFrame, item: Field, lossy: Lossy) -> pa.Array | pa.ChunkedArray:
-    """Return a column as an Arrow array of the planned type. A column of another type is converted."""
+    """Return a pandas column as an Arrow array of the planned type.
+
+    A column of another type is converted to the planned type.
+    """
     if isinstance(array, pd.arrays.ArrowExtensionArray):
         values = array.__arrow_array__()
         if values.type == item.type:
@@ -114,13 +121,13 @@ def _convert_or_raise(column: "pd.Series[Any]", item: Field, lossy: Lossy) -> pa
 
 
 def _convert(column: "pd.Series[Any]", type_: pa.DataType, lossy: Lossy) -> pa.Array | pa.ChunkedArray:
-    """Convert a column to an Arrow type. Floats are rounded unless ``lossy`` is "raise"."""
+    """Convert a pandas column to an Arrow type. Floats are rounded unless ``lossy`` is "raise"."""
     rounded = lossy != "raise"
     if isinstance(column.dtype, pd.SparseDtype):
         return _convert(dense(column), type_, lossy)
     check_dtype(column.dtype)
     if isinstance(column.dtype, pd.ArrowDtype):
-        array = column.array.__arrow_array__()  # 50 times as fast as pa.array()
+        array = column.array.__arrow_array__()  # this method is 50 times as fast as pa.array()
     elif is_object(column.dtype):
         return _from_objects(column, type_, lossy)
     elif isinstance(column.dtype, pd.CategoricalDtype):
@@ -136,7 +143,10 @@ def _convert(column: "pd.Series[Any]", type_: pa.DataType, lossy: Lossy) -> pa.A
 
 
 def _from_objects(column: "pd.Series[Any]", type_: pa.DataType, lossy: Lossy) -> pa.Array:
-    """Convert an object column to an Arrow type. If ``lossy`` is "warn", warn if rounding changes a value."""
+    """Convert an object column to an Arrow type.
+
+    If ``lossy`` is "warn" and rounding changes a value, warn.
+    """
     try:
         return object_columns.to_arrow(column, type_, rounded=lossy == "allow")
     except RoundedError as error:
@@ -149,7 +159,10 @@ def _from_objects(column: "pd.Series[Any]", type_: pa.DataType, lossy: Lossy) ->
 
 
 def _first_misfit(column: "pd.Series[Any]", type_: pa.DataType, lossy: Lossy) -> int | None:
-    """Return the number of the first row whose value cannot be converted. The row is found by bisection."""
+    """Return the number of the first row whose value cannot be converted to an Arrow type.
+
+    Bisection finds this row.
+    """
 
     def fails(rows: int) -> bool:
         try:

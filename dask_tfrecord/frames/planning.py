@@ -39,31 +39,32 @@ def plan_schema(
     partition_on: Sequence[str] = (),
     known: Types | None = None,
 ) -> Schema:
-    """Plan the schema of a Dask collection, with all columns of the collection in order.
+    """Plan the schema of a Dask collection, with all columns of the collection in their order.
 
     Parameters
     ----------
     meta : pandas.DataFrame
-        The meta of the collection.
+        The meta of the Dask collection.
     schema : mapping of str to types, or pyarrow.Schema, optional
         The types of some or all columns, as the user gave them.
     record_type : "example", "sequence_example" or "bytes"
-        The message in each record.
+        The type of message that each record holds.
     write_index : bool
         If True, the index levels become the first columns.
     sample : callable
-        Takes column names and returns an iterator over computed partitions with these columns. It is called
-        only for columns whose dtype does not show the type (object, unknown categories). The iteration stops
-        when all these columns have shown a type.
+        Function that takes column names and returns an iterator over computed partitions with these columns.
+        The function is called only for columns whose dtype does not show the type (object, unknown
+        categories). The iteration stops when all of the named columns have shown a type.
     partition_on : sequence of str
-        The partition columns. Their values become directory names and are not stored in the records.
+        The names of the partition columns. The values of partition columns become directory names and are not
+        stored in the records.
     known : mapping of str to pyarrow.DataType, optional
-        The types of columns whose dtype no longer shows the type, such as large strings.
+        The Arrow types of columns whose dtype does not show the type any more, such as large strings.
 
     Raises
     ------
     SchemaError
-        If records cannot hold the name or the type of a column, or if a column shows no type.
+        If a record cannot hold the name or the type of a column, or if a column shows no type.
     """
     if write_index:
         data = set(meta.columns)
@@ -89,9 +90,10 @@ def plan_schema(
 
 
 def rounded_columns(meta: pd.DataFrame, schema: Schema, *, write_index: bool) -> list[str]:
-    """Return the names of the columns whose types show that values may be rounded to shorter floats.
+    """Return the names of the columns whose types show that a write may round their values to shorter floats.
 
-    Object columns that are converted to shorter floats are omitted, because `to_table` checks their values.
+    Object columns that are converted to shorter floats are not in the result, because `to_table` checks their
+    values.
     """
     if write_index:
         meta = index_to_columns(meta)
@@ -104,7 +106,7 @@ def rounded_columns(meta: pd.DataFrame, schema: Schema, *, write_index: bool) ->
 
 
 def _arrow_types(meta: pd.DataFrame) -> dict[str, pa.DataType]:
-    """Return the types of the Arrow-backed columns whose dtypes show the type of the values."""
+    """Return the Arrow types of the Arrow-backed columns whose dtypes show the type of the values."""
     found = zip(meta.columns.tolist(), meta.dtypes, strict=True)
     types = {name: dtype.pyarrow_dtype for name, dtype in found if isinstance(dtype, pd.ArrowDtype)}
     return {name: type_ for name, type_ in types.items() if not is_untyped(type_)}
@@ -127,7 +129,7 @@ def text_columns(
     Returns
     -------
     dict
-        Maps the label of each column or level in the DataFrame to the name of its column in the records.
+        Map from the label of each column or level in the DataFrame to the name of its column in the records.
     """
     given = _given_types(schema)
     dtypes: dict[Any, tuple[Any, Any]] = {name: (name, dtype) for name, dtype in meta.dtypes.items()}
@@ -141,7 +143,10 @@ def text_columns(
 
 
 def _with_index(sample: Sample, data: set[str], levels: list[str]) -> Sample:
-    """Wrap ``sample`` to return the index levels as columns. ``data`` has the names of the other columns."""
+    """Wrap ``sample`` so that it returns the index levels as columns.
+
+    ``data`` holds the names of the columns that are not index levels.
+    """
     return lambda names: (
         index_to_columns(part, levels if part.index.nlevels == len(levels) else None)
         for part in sample([name for name in names if name in data])
@@ -149,12 +154,12 @@ def _with_index(sample: Sample, data: set[str], levels: list[str]) -> Sample:
 
 
 def _given_types(schema: Types | pa.Schema | None) -> dict[str, pa.DataType]:
-    """Return the Arrow types of the columns in the argument ``schema=``.
+    """Return the Arrow types of all columns that the argument ``schema=`` names.
 
     Raises
     ------
     SchemaError
-        If a value in the schema is not a type.
+        If a value in the argument ``schema=`` is not a type.
     """
     if isinstance(schema, pa.Schema):
         schema = {item.name: item.type for item in schema}
@@ -183,7 +188,10 @@ def _given_type(name: str, given: Any) -> pa.DataType:
 
 
 def _given_types_of_columns(schema: Types | pa.Schema | None, meta: pd.DataFrame) -> dict[str, pa.DataType]:
-    """Return the Arrow types of the columns in ``schema=``. Raise if a name is not a column."""
+    """Return the Arrow types of the columns that ``schema=`` names.
+
+    Raise if ``schema=`` names something that is not a column.
+    """
     given = _given_types(schema)
     unknown = [name for name in given if name not in meta.columns]
     if unknown:
@@ -209,7 +217,7 @@ def _check_partition_on(partition_on: Sequence[str], columns: list[str]) -> None
 
 
 def _partition_field(item: Field) -> Field:
-    """Return the partition column. Raise if its values cannot be directory names."""
+    """Return the field of a partition column. Raise if the values of the column cannot be directory names."""
     if not pa.types.is_null(item.type) and item.depth:
         raise SchemaError(
             f"values of the type {item.type} cannot be directory names",
@@ -220,7 +228,7 @@ def _partition_field(item: Field) -> Field:
 
 
 def _warn_of_converted_text(meta: pd.DataFrame, given: Types) -> None:
-    """Warn if ``schema=`` gives a text column a bytes or list type.
+    """Warn if ``schema=`` gives a bytes or list type to a text column.
 
     Dask probably converted the objects of such a column to text when it loaded the column.
     """
@@ -240,7 +248,7 @@ def _typed_columns(
 ) -> dict[str, "pd.Series[Any]"]:
     """Replace each column whose dtype shows no type by the first partition of the column that shows a type.
 
-    If a column has no values in any partition, it keeps the null type.
+    A column without values in any partition keeps the null type.
     """
     typed = dict(columns)
     untyped = [
@@ -268,12 +276,15 @@ def _typed_columns(
 
 
 def _is_null_column(column: "pd.Series[Any]") -> bool:
-    """Return True if the dtype of the column is Arrow's null type."""
+    """Return True if the dtype of a column is Arrow's null type."""
     return isinstance(column.dtype, pd.ArrowDtype) and bool(pa.types.is_null(column.dtype.pyarrow_dtype))
 
 
 def _shared_categories(typed: Mapping[str, "pd.Series[Any]"], types: Types, meta: pd.DataFrame) -> Types:
-    """Return the known categories of dictionary columns. Raise if ordered categories are not known."""
+    """Return the known categories of the dictionary columns.
+
+    Raise if the categories of an ordered dictionary column are not known.
+    """
     categories = {}
     for name, type_ in types.items():
         if not pa.types.is_dictionary(type_):

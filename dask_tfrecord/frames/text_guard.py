@@ -1,6 +1,7 @@
-"""Detect text that Dask's option dataframe.convert-string made from other objects.
+"""Detect text that Dask's option dataframe.convert-string created from other objects.
 
-This module knows pandas, and how Python prints arrays, lists and bytes. It knows no files and no task graphs.
+This module knows pandas, and the text that Python prints for arrays, lists and bytes. This module knows
+neither files nor task graphs.
 """
 
 import re
@@ -14,14 +15,15 @@ from dask_tfrecord.errors import Remedy, SchemaError, literal
 from dask_tfrecord.frames.object_columns import to_arrow
 from dask_tfrecord.schema.storage_types import TEXT, is_any
 
-# The number of rows of a partition that are sampled, and the most strings that are taken from these rows.
+# The number of rows of a partition that are sampled, and the largest number of strings taken from these rows.
 _SAMPLE_ROWS, _SAMPLE_STRINGS = 256, 32
 
 _NUMBER = r"[-+]?(\d+(\.\d*)?(e[-+]?\d+)?|nan|inf)"
 _ITEM = rf"({_NUMBER}|True|False|None|'[^']*'|\.\.\.)"
-# A printed NumPy array: items between blanks, without commas. A printed list of one item looks the same.
+# The text of a printed NumPy array: items between blanks, without commas. A printed list of one item has the
+# same form.
 _ARRAY = re.compile(rf"\[[\[\s]*(({_ITEM})([\s\[\]]+{_ITEM})*)?[\s\]]*\]")
-# Text of an array that a printed list cannot have: items separated by blanks, or a float such as "1.".
+# Text that only a printed array can have: items separated by blanks, or a float such as "1.".
 _ARRAY_ONLY = re.compile(r"\[.*[^\s\[\]][\s\[\]]+[^\s\[\]].*\]|\[.*\d\.[\s\]].*", re.DOTALL)
 # Text that people do not write: printed bytes, arrays and tensors, and objects with their addresses.
 _LITERAL = re.compile(
@@ -29,12 +31,13 @@ _LITERAL = re.compile(
     r"""|[\[(]*(array|tensor|tf\.Tensor)\(.*\).*|<.+ at 0x[0-9a-fA-F]+>""",
     re.DOTALL,
 )
-# A printed list, tuple, dict or set. Text that starts like JSON does not match, because it may be intended.
+# The text of a printed list, tuple, dict or set. Text that starts like JSON does not match, because such text
+# may be intended.
 _COLLECTION = re.compile(r"\[([^\"].*)?\]|\(.*\)|\{([^\"].*)?\}|set\(\)", re.DOTALL)
 
 
 def holds_text(dtype: Any) -> bool:
-    """Return True if values of the dtype may be text that Dask made from objects."""
+    """Return True if values of a dtype may be text that Dask created from objects."""
     if isinstance(dtype, pd.CategoricalDtype):
         dtype = pd.StringDtype() if dtype.categories is None else dtype.categories.dtype
         return holds_text(dtype) or bool(pd.api.types.is_object_dtype(dtype))
@@ -44,14 +47,14 @@ def holds_text(dtype: Any) -> bool:
 
 
 def check_objects(values: "pd.Series[Any] | pd.Index[Any]", name: str) -> None:
-    """Raise if an object column has values other than strings, which Dask would convert to text.
+    """Raise if an object column has values that are not strings, because Dask would convert them to text.
 
     Parameters
     ----------
     values : pandas.Series or pandas.Index
         The values of the column before the conversion.
     name : str
-        The column name.
+        The name of the column.
 
     Raises
     ------
@@ -84,20 +87,22 @@ def _arrow_type(values: "pd.Series[Any] | pd.Index[Any]") -> str:
 def check_text(column: pa.ChunkedArray, name: str) -> None:
     """Check whether the text of a column looks like printed objects, if the objects are no longer available.
 
-    Raise if all strings look like printed arrays or bytes, and at least one string can be nothing else. Warn
-    if all strings look like printed lists, tuples, dicts or sets.
+    If all strings look like printed arrays or bytes, and at least one string can be nothing else, raise. If
+    all strings look like printed lists, tuples, dicts or sets, warn.
 
     Parameters
     ----------
     column : pyarrow.ChunkedArray
-        The text, or bytes that are decoded as UTF-8. Only the first strings are inspected.
+        The text of the column, or bytes that are decoded as UTF-8. Only the first strings of the column are
+        inspected.
     name : str
-        The column name.
+        The name of the column.
 
     Raises
     ------
     SchemaError
-        If the strings look like printed arrays or bytes. The error shows a string that can be nothing else.
+        If the strings of the column look like printed arrays or bytes. The error shows a string that can only
+        be a printed object.
     """
     values = column.slice(0, _SAMPLE_ROWS).drop_null().slice(0, _SAMPLE_STRINGS).to_pylist()
     decoded = (value.decode(errors="replace") if isinstance(value, bytes) else value for value in values)
@@ -128,7 +133,7 @@ def advice(name: str, type_: str = "pa.binary()") -> str:
 
 
 def as_text(name: str) -> Remedy:
-    """Return a remedy: the ``schema=`` argument that writes the text of a column."""
+    """Return the remedy that writes the column as text: a value for the argument ``schema=``."""
     return Remedy("schema", {name: pa.string()}, "write the text itself")
 
 

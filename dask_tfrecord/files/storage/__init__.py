@@ -1,1 +1,4 @@
-"""Open, list and atomically create files on fsspec filesystems. These modules know nothing of TFRecord."""
+"""Open, list and atomically create files on fsspec filesystems.
+
+The modules of `dask_tfrecord.files.storage` do not know TFRecord.
+"""

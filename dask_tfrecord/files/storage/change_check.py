@@ -1,4 +1,4 @@
-"""Check that files have not changed since they were listed. The check opens no file."""
+"""Check that files have not changed since they were listed. The check does not open the files."""
 
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -17,15 +17,16 @@ from dask_tfrecord.files.storage.listing import (
 from dask_tfrecord.files.storage.open_file import ExpectedFile
 from dask_tfrecord.files.storage.store import Store
 
-# If there are more files than this, they are compared with one new listing instead of one request per file.
+# The largest number of files that are compared with one request per file; more files are compared with one
+# new listing.
 _FEW = 256
 
-# The number of concurrent requests.
+# The number of concurrent requests in a check of many files.
 _THREADS = 16
 
 
 def check_unchanged(store: Store, files: Sequence[FileInfo] | pa.Table) -> None:
-    """Raise if a file changed since it was listed. Files whose stamp is empty are not checked.
+    """Raise if a file changed since it was listed. Files with an empty stamp are not checked.
 
     Parameters
     ----------
@@ -37,9 +38,9 @@ def check_unchanged(store: Store, files: Sequence[FileInfo] | pa.Table) -> None:
     Raises
     ------
     FileChangedError
-        If a file was rewritten.
+        If a file was rewritten after it was listed.
     FileNotFoundError
-        If a file no longer exists.
+        If a file was removed after it was listed.
     """
     if len(files) > _FEW:
         files = _without_unchanged(store, files if isinstance(files, pa.Table) else info_table(files))
@@ -54,7 +55,9 @@ def check_unchanged(store: Store, files: Sequence[FileInfo] | pa.Table) -> None:
 
 
 def _without_unchanged(store: Store, files: pa.Table) -> pa.Table:
-    """Return the files that may have changed: those that a new listing does not show to be unchanged."""
+    """Return the rows of files that may have changed: those that a new listing does not show to be
+    unchanged.
+    """
     store.fs.invalidate_cache()
     listed = list_directory(store)
     found = listed.take(pc.index_in(unquoted_column(files["path"]), unquoted_column(listed["path"])))
@@ -66,7 +69,10 @@ def _without_unchanged(store: Store, files: pa.Table) -> pa.Table:
 
 
 def check_file(store: Store, file: FileInfo) -> None:
-    """Raise as `check_unchanged` does if a file changed. A file without a stamp is compared by its size."""
+    """Raise if one file changed since it was listed, as `check_unchanged` does for many files.
+
+    If the file has no stamp, only its size is compared.
+    """
     expected = ExpectedFile(store.public(file.path), file.size, file.stamp, True, dict)
     try:
         now = store.look(file.path)

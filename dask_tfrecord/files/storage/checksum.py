@@ -12,7 +12,9 @@ from dask_tfrecord.files.storage.store import Store
 
 @dataclass
 class Checksum:
-    """The first bytes of a file, and the number and the CRC-32C of the bytes that were read so far."""
+    """The first bytes of a file, the number of bytes that were read so far, and the CRC-32C of these
+    bytes.
+    """
 
     head: bytes = b""
     bytes: int = 0
@@ -21,19 +23,22 @@ class Checksum:
 
 @dataclass(frozen=True, repr=False)
 class ChecksumStore(Store):
-    """A store that computes the checksum of a file while the file is read. Only one file may be open."""
+    """A store that computes the CRC-32C of a file while the file is read.
+
+    Only one file of the store may be open at a time.
+    """
 
     checksum: Checksum = field(default_factory=Checksum)
 
     @contextmanager
     def open(self, *args: Any) -> Iterator[FileReader]:
-        """Open a file in the same way as `Store.open`, and add the bytes that are read to the checksum."""
+        """Open a file in the same way as `Store.open`, and add all bytes that are read to the checksum."""
         with super().open(*args) as reader:
             yield ChecksumReader(reader, self.checksum)
 
 
 class ChecksumReader(FileReader):
-    """Read through another reader, and add the bytes that are read to a checksum."""
+    """A reader that reads through another reader, and adds all bytes that are read to a checksum."""
 
     def __init__(self, reader: FileReader, checksum: Checksum) -> None:
         self._reader = reader

@@ -1,4 +1,4 @@
-"""Find the fsspec filesystem for a path from `filesystem=` and `storage_options=`."""
+"""Find the fsspec filesystem of a path from the arguments `filesystem=` and `storage_options=`."""
 
 import pickle
 from typing import Any, Literal, TypeAlias
@@ -22,8 +22,8 @@ Filesystem: TypeAlias = AbstractFileSystem | pafs.FileSystem | Literal["fsspec"]
 class ArrowFileSystem(ArrowFSWrapper):  # type: ignore[misc]  # fsspec has no type information, so mypy takes the base class for Any
     """Wrap a pyarrow filesystem as an fsspec filesystem.
 
-    The argument is the pickled pyarrow filesystem. Equal filesystems therefore have equal tokens, and a
-    worker process opens each filesystem only once.
+    The argument of `ArrowFileSystem` is the pickled pyarrow filesystem. Equal filesystems therefore have
+    equal tokens, and a worker process opens each filesystem only once.
     """
 
     def __init__(self, pickled: bytes, **options: Any) -> None:
@@ -33,13 +33,13 @@ class ArrowFileSystem(ArrowFSWrapper):  # type: ignore[misc]  # fsspec has no ty
 def open_path(
     path: str, storage_options: dict[str, Any] | None, filesystem: Filesystem
 ) -> tuple[AbstractFileSystem, str]:
-    """Return the filesystem of a path or URL, and the path in the form of that filesystem.
+    """Return the filesystem of a path or URL, and the path in the form that this filesystem uses.
 
     Raises
     ------
     TFRecordError
         If ``filesystem`` is not a filesystem, if both ``filesystem`` and ``storage_options`` are given, or if
-        the path is a URL of another filesystem.
+        the path is a URL of a filesystem other than ``filesystem``.
     """
     if filesystem is None or (isinstance(filesystem, str) and filesystem == "fsspec"):
         found, root = url_to_fs(path, **(storage_options or {}))
@@ -77,7 +77,7 @@ def removes_full_directories(fs: AbstractFileSystem) -> bool:
 
 
 def check_writable(fs: AbstractFileSystem) -> None:
-    """Raise if files cannot be created atomically on a filesystem.
+    """Raise if a filesystem cannot create files atomically.
 
     Raises
     ------
@@ -98,7 +98,9 @@ def check_writable(fs: AbstractFileSystem) -> None:
 
 
 def _unwrapped(filesystem: Any) -> tuple[AbstractFileSystem, str]:
-    """Return the fsspec filesystem without wrappers, and the directory to which paths are relative, or ""."""
+    """Return the fsspec filesystem without wrappers, and the directory to which its paths are relative, or
+    "".
+    """
     if isinstance(filesystem, DirFileSystem):
         return _below(filesystem.fs, filesystem.path or "")
     if isinstance(filesystem, pafs.SubTreeFileSystem):
@@ -134,7 +136,9 @@ def _below(filesystem: Any, directory: str) -> tuple[AbstractFileSystem, str]:
 
 
 def _check_protocol(path: str, fs: AbstractFileSystem, directory: str) -> None:
-    """Raise if a path is a URL of another filesystem, because fsspec would treat the URL as a file name."""
+    """Raise if a path is a URL of a filesystem other than ``fs``, because fsspec would treat the URL as a
+    file name.
+    """
     protocol, found, _ = path.partition("://")
     known = {fs.protocol} if isinstance(fs.protocol, str) else {*fs.protocol}
     if not found or (not directory and (protocol in known or wraps(type(fs)))):

@@ -1,4 +1,4 @@
-"""List the files that paths, globs and directories stand for. Listing opens no file."""
+"""List the files that paths, globs and directories stand for. Listing does not open the files."""
 
 import os
 import re
@@ -37,11 +37,12 @@ PathLike = str | os.PathLike[str]
 # Old versions of Hadoop mark a directory with an empty object whose name ends in this suffix.
 _FOLDER_SUFFIX = "_$folder$"
 
-# Files that describe a dataset to other libraries. `export` or these libraries write them.
+# Files that describe a dataset to other libraries. `export`, TensorFlow Datasets or other libraries write
+# these files.
 TFDS_FILES = ("dataset_info.json", "features.json")
 SIDE_FILES = frozenset({*TFDS_FILES, "schema.pbtxt"})
 
-# If a directory has at least this many of the paths, it is listed once instead of one request per path.
+# If at least this many paths are in one directory, the directory is listed once, without a request per path.
 _MANY = 64
 
 # The number of concurrent requests for the paths of a list.
@@ -50,19 +51,19 @@ _THREADS = 16
 
 @dataclass(frozen=True)
 class FileInfo:
-    """The path, size and stamp of a file according to a listing.
+    """The path, size and stamp of a file, as the store listed them.
 
     Attributes
     ----------
     path : str
-        The path in the form of its filesystem.
+        The path of the file in the form that its filesystem uses.
     size : int, optional
         Size of the stored file in bytes. None if the store does not report the size.
     stamp : str
-        A value that changes when the file is rewritten, such as an ETag or a modification time. Empty if the
-        store reports no such value.
+        A value that changes when the file is rewritten, such as an ETag or a modification time. The stamp is
+        empty if the store reports no such value.
     crc32c : int, optional
-        CRC-32C of the stored bytes according to a snapshot. None if no snapshot lists the file.
+        CRC-32C of the file's stored bytes according to a snapshot. None if no snapshot lists the file.
     """
 
     path: str
@@ -90,7 +91,7 @@ def info_table(files: Iterable[FileInfo]) -> pa.Table:
 
 
 def table_infos(table: pa.Table) -> list[FileInfo]:
-    """Convert a file list to `FileInfo` objects."""
+    """Convert the rows of a file list to `FileInfo` objects."""
     others = (table[name].to_pylist() for name in INFO_SCHEMA.names[1:])
     return list(map(FileInfo, column_paths(table["path"]), *others))
 
@@ -106,7 +107,7 @@ def column_paths(column: pa.Array | pa.ChunkedArray) -> list[str]:
 
 
 def distinct(files: pa.Table) -> pa.Table:
-    """Return a file list with only the first row of each path."""
+    """Return a file list that keeps only the first row of each path."""
     codes = files["path"].combine_chunks().dictionary_encode().indices.to_numpy()
     first = np.unique(codes, return_index=True)[1]
     return files if len(first) == len(files) else files.take(pa.array(first))
@@ -134,12 +135,12 @@ class Listing(NamedTuple):
     files : pyarrow.Table
         The file list, with the columns of `INFO_SCHEMA`, in the order of the rows of the data.
     base : str
-        The directory, if the caller passed a single directory; otherwise empty. Names in this path are not
-        read as partition directories.
+        The path of the directory if the caller passed a single directory, and otherwise the empty string.
+        Names in the path of this directory are not read as partition directories.
     spelled_out : frozenset of str
         The paths of files that the caller passed by their full names.
     counts : tuple of int
-        For each path that the caller passed, the number of files that it stands for.
+        For each path that the caller passed, the number of files that the path stands for.
     described : frozenset of str
         The listed directories that contain a file in which TensorFlow Datasets describes a dataset.
     """
@@ -153,11 +154,11 @@ class Listing(NamedTuple):
 
     @property
     def paths(self) -> list[str]:
-        """The paths of the listed files."""
+        """The paths of all files of the listing."""
         return column_paths(self.files["path"])
 
     def keep(self, files: pa.Table) -> "Listing":
-        """Return a listing with only the given files, which must be files of this listing."""
+        """Return a listing with only the files in ``files``, which must be files of this listing."""
         if len(files) == len(self.files):
             return self
         mask = pc.is_in(self.files["path"], files["path"]).to_numpy()
@@ -167,10 +168,10 @@ class Listing(NamedTuple):
 
 
 class _Match(NamedTuple):
-    """The files that one path stands for, as fsspec describes them."""
+    """The files that one path stands for, as fsspec describes the files."""
 
     infos: list[dict[str, Any]]
-    kind: str  # "directory", "file", "glob", or "missing" for a path without a glob that stands for nothing
+    kind: str  # "directory", "file", "glob", or "missing" (a path that is no glob and does not exist)
     described: frozenset[str] = frozenset()
 
 
@@ -181,10 +182,10 @@ def list_files(
 ) -> Listing:
     """List the visible files that paths stand for.
 
-    Files of a directory (at any depth) or of a glob are sorted by path. A list of paths keeps its order. A
-    path that exists is used literally, even if it contains glob characters. As in Spark, a name that starts
-    with "." or "_" is hidden, unless the caller spelled the name out. A name that starts with "_" and
-    contains "=", such as the partition directory ``_year=2026``, is not hidden.
+    The files in a directory (at any depth), and the files that match a glob, are sorted by path. A list of
+    paths is listed in its order. An existing path is used literally, even if it contains glob characters. As
+    in Spark, a file whose name starts with "." or "_" is hidden, unless the caller passed its full name. A
+    name that starts with "_" and contains "=", such as the partition directory ``_year=2026``, is not hidden.
 
     Parameters
     ----------
@@ -193,12 +194,12 @@ def list_files(
     storage_options : dict, optional
         Options for the filesystem, such as credentials.
     filesystem : fsspec.AbstractFileSystem or pyarrow.fs.FileSystem, optional
-        The filesystem of the paths. Pass only one of ``filesystem`` and ``storage_options``.
+        The filesystem of the paths. Only one of ``filesystem`` and ``storage_options`` may be passed.
 
     Raises
     ------
     FileNotFoundError
-        If a path stands for no file.
+        If one of the paths stands for no file.
     TFRecordError
         If the paths are on different filesystems, or if the list of paths is empty.
     """
@@ -237,13 +238,13 @@ def listing_of(store: Store) -> Listing:
 
 
 def as_paths(paths: PathLike | Sequence[PathLike]) -> list[PathLike]:
-    """Return one path or a sequence of paths as a list.
+    """Convert one path, or a sequence of paths, to a list of paths.
 
     Raises
     ------
     TFRecordError
-        If the sequence is empty, or if an item is not a path. The empty string is not accepted, because
-        fsspec would read it as the working directory.
+        If the sequence of paths is empty, or if an item is not a path. The empty string is not accepted,
+        because fsspec would read it as the working directory.
     """
     wanted = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
     if not wanted:
@@ -255,7 +256,7 @@ def as_paths(paths: PathLike | Sequence[PathLike]) -> list[PathLike]:
 
 
 def with_trailing_slash(store: Store) -> Store:
-    """Return the store, over HTTP with a slash added to its root if the root is a page of links."""
+    """Return the store. Over HTTP, if the root is a page of links, add a slash to the root."""
     if not is_http(store.root) or store.root.endswith("/"):
         return store
     try:
@@ -265,16 +266,17 @@ def with_trailing_slash(store: Store) -> Store:
 
 
 def list_directory(store: Store) -> pa.Table:
-    """List the visible files below the store's root, sorted by path. A missing directory has no files.
+    """List the visible files below the store's root, sorted by path. If the directory does not exist, the
+    result is empty.
 
-    The result is a file list, with the columns of `INFO_SCHEMA`.
+    The returned file list has the columns of `INFO_SCHEMA`.
     """
     found = _find_any(store)
     return _file_list([found[path] for path in _visible_paths(found, store.root)])
 
 
 def _find_any(store: Store) -> dict[str, Any]:
-    """Find all files below the store's root. A missing directory has no files."""
+    """Find all files below the store's root. If the root does not exist, the result is empty."""
     try:
         return _find(store, store.root)
     except FileNotFoundError:
@@ -298,7 +300,8 @@ def directories_holding(store: Store, name: str) -> list[str]:
     The entry ``name`` may be hidden. The returned paths are relative to the root.
     """
     try:
-        disk = LinkFollowingDisk()  # finds hidden directories, and does not look into them
+        # This filesystem finds hidden directories, but does not search inside them.
+        disk = LinkFollowingDisk()
         found = disk.find(store.root, withdirs=True) if store.local else _find(store, store.root)
     except FileNotFoundError:
         return []
@@ -314,7 +317,7 @@ def _without_protocol(
     is_plain = store.local and filesystem is None
     for path in paths:
         text = os.fspath(path)
-        if is_plain and "://" not in text and "::" not in text:  # much faster than url_to_fs
+        if is_plain and "://" not in text and "::" not in text:  # this is much faster than url_to_fs
             yield str(store.fs._strip_protocol(text))
             continue
         fs, here = open_path(text, options, filesystem)
@@ -334,7 +337,7 @@ def _expand_all(store: Store, paths: Sequence[str]) -> list[_Match]:
     parents = Counter(parent_of(path) for path in paths if not is_http(path))
     for parent, count in parents.items():
         if count >= _MANY and glob_start(parent) == len(parent):
-            with suppress(OSError):  # fsspec caches the listing and answers `info` from it
+            with suppress(OSError):  # fsspec caches the listing, and `info` answers from the cache
                 store.fs.ls(parent)
     with ThreadPoolExecutor(_THREADS) as pool:
         return list(pool.map(lambda path: _expand(store, path), paths))
@@ -379,7 +382,7 @@ def _glob(store: Store, pattern: str) -> _Match:
     found: dict[str, Any] = {}
     described: frozenset[str] = frozenset()
     patterns = expand_braces(pattern)
-    if is_http(pattern):  # pages of links spell some characters as codes, such as "=" as "%3D"
+    if is_http(pattern):  # pages of links encode some characters, such as "=" as "%3D"
         patterns = list(dict.fromkeys([*patterns, *(quote(one, safe=":/*?[]!%") for one in patterns)]))
     for one in patterns:
         spelled_out = parent_of(one[: glob_start(one)])
@@ -393,7 +396,7 @@ def _glob(store: Store, pattern: str) -> _Match:
 
 
 def _find(store: Store, path: str) -> dict[str, Any]:
-    """Find all files below a directory. On a local disk, symbolic links are followed."""
+    """Find all files below a directory. On a local disk, the search follows symbolic links."""
     if store.local:
         return without_duplicates(LinkFollowingDisk().find(path, detail=True))
     found: dict[str, Any]
@@ -402,7 +405,9 @@ def _find(store: Store, path: str) -> dict[str, Any]:
 
 
 def _lists_one_by_one(fs: AbstractFileSystem) -> bool:
-    """Return True if fsspec lists the directories one by one, and silently omits directories that fail."""
+    """Return True if the filesystem lists directories one by one, and fsspec would omit directories that
+    fail.
+    """
     kind = type(fs)
     return bool(
         kind._find is AsyncFileSystem._find if fs.async_impl else kind.find is AbstractFileSystem.find
@@ -410,7 +415,10 @@ def _lists_one_by_one(fs: AbstractFileSystem) -> bool:
 
 
 def _walk(fs: AbstractFileSystem, root: str, depth: int | None = None) -> dict[str, Any]:
-    """Find files and directories up to ``depth`` levels below a directory. Raise if a listing fails."""
+    """Find all files and directories up to ``depth`` levels below a directory.
+
+    Raise if a directory cannot be listed.
+    """
     found: dict[str, Any] = {}
     level, waiting = 0, [root]
     while waiting and level != depth:
@@ -421,7 +429,7 @@ def _walk(fs: AbstractFileSystem, root: str, depth: int | None = None) -> dict[s
             except FileNotFoundError:
                 if directory == root:
                     raise
-                continue  # it was removed, or it is a broken link on a page of links
+                continue  # the directory was removed, or it is a broken link on a page of links
             for info in infos:
                 path = info["name"]
                 if path in found or (
@@ -453,7 +461,7 @@ def _matches(store: Store, pattern: str) -> dict[str, Any]:
 
 def _visible_paths(found: dict[str, Any], base: str) -> list[str]:
     start = len(base.rstrip("/"))
-    hidden: dict[str, bool] = {}  # by directory, because directories are few
+    hidden: dict[str, bool] = {}  # the keys are directories, because there are fewer directories than files
     paths = []
     for path in sorted(found):
         info = found[path]
@@ -468,7 +476,7 @@ def _visible_paths(found: dict[str, Any], base: str) -> list[str]:
 
 
 def _is_pipe(info: dict[str, Any]) -> bool:
-    """Return True for a pipe, a socket or a device that a caching filesystem lists."""
+    """Return True if a caching filesystem lists a pipe, a socket or a device."""
     return info["type"] == "other" and not info.get("islink")
 
 

@@ -1,4 +1,4 @@
-"""List the local disk for readers: symbolic links are followed, and only regular files are listed."""
+"""List the local disk for readers: follow symbolic links, and list only regular files."""
 
 import errno
 import os
@@ -12,21 +12,22 @@ from dask_tfrecord.files.storage.paths import name_of
 
 Info = dict[str, Any]
 
-# The errors of a symbolic link whose target does not exist, or that leads back to itself.
+# Error codes of a symbolic link whose target does not exist, or that leads back to itself.
 _BROKEN_LINK = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
 
 
 class LinkFollowingDisk(LocalFileSystem):  # type: ignore[misc]  # fsspec has no type information, so mypy takes the base class for Any
-    """A local filesystem whose `find` and `glob` follow symbolic links.
+    """A local filesystem whose methods `find` and `glob` follow symbolic links.
 
-    A link to a directory counts as a directory. A link to a directory above the link is not followed, because
-    following it would never end. Pipes, sockets and devices are omitted. A broken link is listed as a file
-    without a size. If a directory cannot be listed, `find` and `glob` raise an error.
+    A symbolic link to a directory is treated as a directory. A link to a directory that contains the link is
+    not followed, because following it would never end. Pipes, sockets and devices are not listed. A broken
+    link is listed as a file without a size. If a directory cannot be listed, `find` and `glob` raise an
+    error.
 
     Attributes
     ----------
     links : list of str
-        The visible links to directories that `find` has found.
+        The visible symbolic links to directories that `find` has found.
     """
 
     cachable = False
@@ -38,7 +39,10 @@ class LinkFollowingDisk(LocalFileSystem):  # type: ignore[misc]  # fsspec has no
     def find(
         self, path: str, maxdepth: int | None = None, withdirs: bool = False, detail: bool = False, **_: Any
     ) -> Any:
-        """Find the entries below a path, as fsspec does. Each info has ``real``, the path without links."""
+        """Find all files below a path, as the method of fsspec does.
+
+        The info of each file has the key ``real``: its path with all links resolved.
+        """
         path = self._strip_protocol(path)
         real = os.path.realpath(path)
         found = {info["name"]: info for info in self._below(path, real, maxdepth, (real,), set())}
@@ -47,7 +51,10 @@ class LinkFollowingDisk(LocalFileSystem):  # type: ignore[misc]  # fsspec has no
         return {name: found[name] for name in sorted(found)} if detail else sorted(found)
 
     def ls(self, path: str, detail: bool = False, **_: Any) -> Any:
-        """List a directory. fsspec's method returns more keys for each file but is several times slower."""
+        """List one directory.
+
+        The method of fsspec returns more keys for each file, but is several times slower.
+        """
         path = self._strip_protocol(path)
         if not detail or not os.path.isdir(path):
             return super().ls(path, detail=detail)
@@ -56,7 +63,7 @@ class LinkFollowingDisk(LocalFileSystem):  # type: ignore[misc]  # fsspec has no
             for entry in entries:
                 try:
                     status = entry.stat(follow_symlinks=False)
-                except FileNotFoundError:  # removed in the meantime
+                except FileNotFoundError:  # the directory was removed in the meantime
                     continue
                 mode = status.st_mode
                 kind = "file" if stat.S_ISREG(mode) else "directory" if stat.S_ISDIR(mode) else "other"
@@ -74,10 +81,13 @@ class LinkFollowingDisk(LocalFileSystem):  # type: ignore[misc]  # fsspec has no
     def _below(
         self, path: str, real: str, depth: int | None, above: tuple[str, ...], seen: set[tuple[str, str]]
     ) -> Iterator[Info]:
-        """Yield all entries below a directory, links to directories last. ``above`` holds its parents."""
+        """Yield all entries below a directory; links to directories come last.
+
+        ``above`` holds the parents of the directory.
+        """
         try:
             infos = self.ls(path, detail=True)
-        except FileNotFoundError:  # removed in the meantime
+        except FileNotFoundError:  # the directory was removed in the meantime
             return
         linked = []
         for info in infos:
@@ -102,7 +112,9 @@ class LinkFollowingDisk(LocalFileSystem):  # type: ignore[misc]  # fsspec has no
     def _linked(
         self, info: Info, depth: int | None, above: tuple[str, ...], seen: set[tuple[str, str]]
     ) -> Iterator[Info]:
-        """Yield a link to a directory and all entries below it, unless it leads back or was followed."""
+        """Yield a link to a directory and all entries below the link, unless the link leads back or was
+        followed before.
+        """
         name, real = info["name"], info["real"]
         if is_hidden(name_of(name)):
             return
@@ -118,17 +130,18 @@ class LinkFollowingDisk(LocalFileSystem):  # type: ignore[misc]  # fsspec has no
 
 
 def linked_directories(path: str) -> list[str]:
-    """List the visible symbolic links to directories below a path, at any depth."""
+    """List all visible symbolic links to directories below a path, at any depth."""
     disk = LinkFollowingDisk()
     disk.find(path)
     return disk.links
 
 
 def without_duplicates(found: dict[str, Info]) -> dict[str, Info]:
-    """Keep one path for each file that links give several paths. Prefer the path without links, if found.
+    """Keep only one path for each file that has several paths because of links. Prefer the path without links
+    if it was found.
 
-    A path with partition directories that are missing in the path without links is also kept, because its
-    rows have other values in the partition columns.
+    Another path of the same file is also kept if it has partition directories that the path without links
+    lacks, because the rows then have other values in the partition columns.
     """
     if all(info.get("real", path) == path for path, info in found.items()):
         return found
@@ -145,17 +158,20 @@ def without_duplicates(found: dict[str, Info]) -> dict[str, Info]:
 
 
 def is_hidden(name: str) -> bool:
-    """Return True if readers ignore a name, as Spark does. A partition directory may begin with "_"."""
+    """Return True if readers ignore files with this name, as in Spark.
+
+    The name of a partition directory may begin with "_".
+    """
     return name.startswith(".") or (name.startswith("_") and "=" not in name and "%3D" not in name)
 
 
 def _partition_directories(path: str) -> str:
-    """Return the names of a path that contain "=", joined by slashes."""
+    """Return the parts of a path that contain "=", joined by slashes."""
     return "/".join(name for name in path.split("/") if "=" in name)
 
 
 def _link_target(info: Info) -> Info:
-    """Return the info of the target of a symbolic link, under the name of the link."""
+    """Return the info of a symbolic link's target, with the name of the link."""
     try:
         status = os.stat(info["name"])
     except OSError as error:

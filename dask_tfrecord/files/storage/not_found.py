@@ -1,22 +1,27 @@
-"""Make the errors for a path without files: the reason, and what to do. They are made only on a failure."""
+"""Create the errors for a path without files, which say why there are no files and what to do.
+
+These errors are created only when a path has no files.
+"""
 
 from contextlib import suppress
 
 from dask_tfrecord.errors import TFRecordError
 from dask_tfrecord.files.storage.store import Store
 
-# A copy of `dataset.snapshot.names.STAGING`. That module imports this module, so it cannot be imported here.
+# A copy of `dataset.snapshot.names.STAGING`. That module imports this module, so this module cannot import
+# it.
 _STAGING = "_tfrecord/staging"
 
 
 def nothing_at(store: Store, otherwise: str, pattern: str = "") -> FileNotFoundError:
     """Return the error for a directory without files, or for a glob in the directory that matches no files.
 
-    The message says why there are no files. If the reason is not known, the message is ``otherwise``.
+    The message of the error says why there are no files. If the reason is unknown, the message is
+    ``otherwise``.
     """
     check_bucket(store)
     reason = otherwise
-    with suppress(Exception):  # if the store fails, the reason stays unknown
+    with suppress(Exception):  # if the store fails, the reason remains unknown
         if store.names(_STAGING):
             reason = unfinished_only(store.public(store.root))
     return FileNotFoundError(f"{store.public(pattern or store.root)}: {reason}")
@@ -33,7 +38,8 @@ def unfinished_only(place: str) -> str:
 def check_bucket(store: Store) -> None:
     """Raise FileNotFoundError if the root is in an S3 bucket that does not exist.
 
-    Any other failure is ignored: permission to write to a bucket does not imply permission to inspect it.
+    Any other failure is ignored, because a user may have permission to write to a bucket but not to inspect
+    it.
     """
     if not hasattr(store.fs, "call_s3"):
         return
@@ -42,7 +48,7 @@ def check_bucket(store: Store) -> None:
         store.fs.call_s3("head_bucket", Bucket=bucket)
     except FileNotFoundError:
         raise FileNotFoundError(f"{store.public(store.root)}: the bucket {bucket!r} does not exist") from None
-    except Exception:  # the operation itself fails with the same error, or works without this permission
+    except Exception:  # the operation itself either raises the same error or needs no such permission
         return
 
 

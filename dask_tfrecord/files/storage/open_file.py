@@ -11,10 +11,10 @@ from fsspec.spec import AbstractBufferedFile
 from dask_tfrecord.errors import FileChangedError, Remedy, TFRecordError
 from dask_tfrecord.files.storage.store_failures import store_failure
 
-# The most bytes that one request transfers.
+# The largest number of bytes that one request transfers.
 REQUEST_BYTES = 1 << 23
 
-# Keys of the infos of fsspec whose values change when a file is rewritten.
+# Keys of fsspec's info of a file whose values change when the file is rewritten.
 _STAMPS = (
     "ETag",
     "etag",
@@ -31,25 +31,26 @@ _ADVICE = "if it was rewritten on purpose, read the dataset again"
 
 
 def stamp_of(info: dict[str, Any]) -> str:
-    """Return a value from fsspec's info that changes when the file is rewritten; "" if no key has one.
+    """Return a value from fsspec's info of a file that changes when the file is rewritten; "" if there is
+    none.
 
     For a symbolic link, the result is "", because fsspec reports the times of the link and not of the file.
     """
     if info.get("islink"):
         return ""
     stamp = next((info[key] for key in _STAMPS if info.get(key) is not None), "")
-    # A listing may report as a number what the info of a single file reports as a datetime.
+    # The info in a listing may give the time as a number, and the info of a single file as a datetime.
     return str(stamp.timestamp() if isinstance(stamp, datetime) and stamp.tzinfo else stamp)
 
 
 @dataclass(frozen=True)
 class ExpectedFile:
-    """The state of a file when it was listed, to compare with the file when it is opened.
+    """The state of a file when it was listed, which is compared with the file when it is opened.
 
     Attributes
     ----------
     path : str
-        The path of the file for error messages, without credentials.
+        The path of the file without credentials, for error messages.
     size : int, optional
         Size of the file in bytes when it was listed. None if the size is unknown.
     stamp : str
@@ -57,7 +58,7 @@ class ExpectedFile:
     whole : bool
         True if the file is read from its start to its end.
     look : callable
-        Returns the current info of the file from the store.
+        Function that returns the current info of the file from the store.
     """
 
     path: str
@@ -67,7 +68,7 @@ class ExpectedFile:
     look: Callable[[], dict[str, Any]]
 
     def check(self, now: dict[str, Any]) -> None:
-        """Raise FileChangedError if the file's current info shows that the file was replaced."""
+        """Raise FileChangedError if the current info shows that the file was replaced."""
         size, stamp = now.get("size"), stamp_of(now)
         if size is not None and self.size is not None and size != self.size:
             raise self.resized(f"{size:,}")
@@ -76,7 +77,7 @@ class ExpectedFile:
             raise FileChangedError(problem, path=self.path, advice=_ADVICE)
 
     def resized(self, now: str) -> FileChangedError:
-        """Return the error for a file whose size has changed."""
+        """Return the error for a file whose size has changed since it was listed."""
         problem = f"the file had {self.size:,} bytes when the dataset was listed and has {now} now"
         return FileChangedError(problem, path=self.path, advice=_ADVICE)
 
@@ -87,12 +88,14 @@ class ExpectedFile:
 
     @contextmanager
     def explained(self) -> Iterator[None]:
-        """Translate store failures into actionable errors; re-raise the others."""
+        """Translate store failures in the ``with`` block into actionable errors; re-raise other
+        exceptions.
+        """
         try:
             yield
         except TFRecordError:
             raise
-        except Exception as error:  # fsspec and the stores' libraries raise many classes
+        except Exception as error:  # fsspec and the libraries of stores raise many classes
             if (failure := store_failure(error, self.path)) is not None:
                 raise failure from error
             self._look_again()
@@ -104,7 +107,7 @@ class ExpectedFile:
                     path=self.path,
                     remedies=[Remedy("blocksize", None, "read every file as a whole")],
                 ) from error
-            # The text of the error may contain the URL with its secrets.
+            # The text of the original error may contain the URL with its secrets.
             raise TFRecordError(f"the file cannot be read ({type(error).__name__})", path=self.path) from None
 
     def _look_again(self) -> None:
@@ -112,7 +115,7 @@ class ExpectedFile:
             now = self.look()
         except FileNotFoundError:
             raise self.removed() from None
-        except Exception:  # the store cannot be reached, which the first error reports
+        except Exception:  # the store cannot be reached, and the first error reports this
             return
         self.check(now)
 
@@ -129,7 +132,10 @@ class FileReader:
         self.size = expected.size
 
     def peek(self, count: int) -> bytes:
-        """Return the first ``count`` bytes, or all bytes if there are fewer. Call it before other reads."""
+        """Return the first ``count`` bytes of the range, or all bytes if there are fewer.
+
+        This method must be called before other reads.
+        """
         head = memoryview(bytearray(count))
         end = 0
         while end < count and (got := self.readinto(head[end:])):
@@ -138,7 +144,10 @@ class FileReader:
         return bytes(head[:end])
 
     def readinto(self, view: memoryview) -> int:
-        """Read into the start of ``view``. Return the number of bytes read, which is 0 only at the end."""
+        """Read the next bytes of the file into the start of ``view``.
+
+        Return the number of bytes that were read, which is 0 only at the end of the range.
+        """
         if not self._ahead:
             wanted = None if self._stop is None else self._stop - self._position
             if wanted == 0:

@@ -11,16 +11,16 @@ from fsspec import available_protocols, get_filesystem_class
 from dask_tfrecord.errors import TFRecordError
 from dask_tfrecord.files.storage.redaction import without_credentials
 
-# Credentials before a bucket's name, which s3fs and gcsfs would treat as a part of the name. A secret key of
-# AWS may contain slashes, and an ARN instead of a bucket's name contains colons.
+# Credentials before the name of a bucket, which s3fs and gcsfs would treat as a part of the name. A secret
+# key of AWS may contain slashes, and an ARN in place of a bucket's name contains colons.
 _BUCKET_WITH_USER = re.compile(r"(?:^|::)(?:s3a?|gs|gcs)://(?:[^/]*@|(?!arn:)[^/:]*:.*@)")
 
 
 def parent_of(path: str) -> str:
     """Return the directory part of a path: the text before the last slash, or "" if the path has no slash.
 
-    Unlike `posixpath.dirname`, the result is "" for a path directly below "/", and double slashes, which keys
-    of object stores may contain, are kept.
+    The result differs from `posixpath.dirname` in two cases: it is "" for a path directly below "/", and
+    double slashes, which keys of object stores may contain, are kept.
     """
     return path.rpartition("/")[0]
 
@@ -36,17 +36,19 @@ def is_http(path: str) -> bool:
 
 
 def unquoted_path(path: str) -> str:
-    """Decode the percent-encoding of an HTTP or HTTPS URL. Return any other path unchanged."""
+    """Decode the percent-encoding of an HTTP or HTTPS URL. Return a path that is not such a URL unchanged."""
     return unquote(path) if is_http(path) else path
 
 
 def glob_start(path: str) -> int:
-    """Return the index of the first glob character in a path, or the path's length if it has none."""
+    """Return the index of the first glob character in a path, or the length of a path without glob
+    characters.
+    """
     return min((at for at in map(path.find, "*?[{") if at >= 0), default=len(path))
 
 
 def expand_braces(pattern: str) -> list[str]:
-    """Expand a glob with braces such as ``{a,b}`` to globs without braces. Braces may be nested."""
+    """Expand a glob with braces such as ``{a,b}`` to globs without braces. The braces may be nested."""
     start = depth = 0
     commas: list[int] = []
     for at, sign in enumerate(pattern):
@@ -88,10 +90,10 @@ def check_url(text: str) -> None:
 
 
 def _wraps(protocol: str) -> bool:
-    """Return True if the filesystem of a protocol reads from another filesystem."""
+    """Return True if the filesystem with this protocol reads from another filesystem."""
     try:
         kind = get_filesystem_class(protocol)
-    except (ValueError, ImportError):  # opening the path raises fsspec's own error
+    except (ValueError, ImportError):  # opening the path will raise fsspec's own error
         return True
     return wraps(kind)
 

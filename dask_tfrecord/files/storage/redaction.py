@@ -1,7 +1,8 @@
-"""Remove the secrets in paths and storage options from texts and exceptions.
+"""Remove the secrets that paths and storage options hold from texts and exceptions.
 
 `redact_errors` decorates the public functions, the functions that begin the planning of a read or a write,
-and the functions that run in tasks. All other functions may raise what a store raises.
+and the functions that run in tasks. A function without this decorator may raise exceptions of a store
+unchanged.
 """
 
 import re
@@ -21,22 +22,24 @@ _HIDDEN = "***"
 
 _SECRET = "key|secret|token|passw|pwd|passphrase|credential|sas|sig|auth|cookie|connection"
 
-# Names of storage options, headers and query parameters whose values are secret.
+# The names of storage options, headers and query parameters whose values are secret.
 _SECRET_NAME = re.compile(_SECRET, re.IGNORECASE)
 
-# Values of options with secret names that are not secrets but keywords of a filesystem.
+# Values that are not secret in an option with a secret name, because they are keywords of a filesystem.
 _WORDS = frozenset({"anon", "anonymous", "browser", "cache", "cloud", "google_default", "latin1", "utf-8"})
 
-# User and password in the URL of a bucket. AWS keys may contain slashes; bucket names contain no colon.
+# User and password in the URL of a bucket. AWS keys may contain slashes, but names of buckets contain no
+# colon.
 _BUCKET_USER = re.compile(r"\b((?:s3a?|gs|gcs)://)(?!arn:)[^/?#\s'\"<>:]*:[^\s'\"<>]*@", re.IGNORECASE)
 
-# User and password in a URL. In Azure URLs, the text before `@` is the container, not a user.
+# User and password in a URL that is not the URL of a bucket. In Azure URLs, the text before `@` is the
+# container, not a user.
 _USER = re.compile(
     r"\b(?!abfss?:|wasbs?:)([a-z][a-z0-9+.-]*://)(?:[^/?#\s'\"<>]*@|(/+)[^/?#\s'\"<>]*:[^/?#\s'\"<>]*@)",
     re.IGNORECASE,
 )
 
-# The query of a URL, if one of its parameters has a secret name.
+# The query of a URL that has a parameter with a secret name.
 _QUERY = re.compile(
     rf"([a-z][a-z0-9+.-]*://[^?#\s'\"<>]*)\?(?:[^#\s'\"<>]*[&;])?[^#\s'\"<>=&;]*(?:{_SECRET})[^\s'\"<>=&;]*=[^\s'\"<>]*",
     re.IGNORECASE,
@@ -47,8 +50,8 @@ _SHORT = 6
 
 
 def without_credentials(text: str) -> str:
-    """Return a text in which URLs have no user, no password and no query with a secret parameter."""
-    if "://" not in text:  # true of most paths, and much faster than the patterns
+    """Return a text whose URLs have no user, no password and no query with a secret parameter."""
+    if "://" not in text:  # this is true of most paths, and much faster to check than the patterns
         return text
     return _QUERY.sub(r"\1", _USER.sub(r"\1\2", _BUCKET_USER.sub(r"\1", text)))
 
@@ -63,7 +66,7 @@ def secrets_of(*places: Any) -> frozenset[str]:
 
 
 def hide(text: str, secrets: Iterable[str]) -> str:
-    """Replace each of the given secrets in a text by "***", and remove credentials from its URLs."""
+    """Replace the given secrets in a text by "***", and remove the credentials from URLs in the text."""
     text = without_credentials(text)
     for secret in sorted(secrets, key=len, reverse=True):
         if len(secret) < _SHORT:
@@ -76,15 +79,15 @@ def hide(text: str, secrets: Iterable[str]) -> str:
 def hide_secrets(text: str, *places: Any) -> str:
     """Replace the secrets of paths and storage options in a text by ``***``.
 
-    Users and passwords in URLs of the text are always removed. The exceptions of this package never show
-    secrets; use this function for the texts of other packages.
+    Users and passwords in URLs of the text are removed in any case. The exceptions of this package never show
+    secrets; use `hide_secrets` for the texts of other packages.
 
     Parameters
     ----------
     text : str
         Any text, such as the message of an exception.
     places : object
-        Paths and dicts of storage options, whose secrets are replaced.
+        Paths and dicts of storage options, whose secrets are replaced in the text.
 
     Returns
     -------
@@ -105,26 +108,29 @@ def redact_errors(function: Callable[Parameters, Result]) -> Callable[Parameters
 
     A failure of a remote store becomes an error that names the path, the endpoint and what to check.
 
-    An exception that shows a secret is replaced by an exception without the secret. If its class belongs to
-    this library or is built-in, the new exception has the same class. Otherwise the new exception has the
-    built-in base class. The cause and the context of the exception are dropped.
+    An exception that shows a secret is replaced by an exception without the secret. If the class of the
+    exception belongs to this library or is built-in, the new exception has the same class. If not, the class
+    of the new exception is the built-in base class. The new exception has neither the cause nor the context
+    of the old exception.
     """
 
     @wraps(function)
     def call(*args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
         try:
             return function(*args, **kwargs)
-        except Exception as error:  # any class may show a secret
+        except Exception as error:  # an exception of any class may show a secret
             safe = _safe(_explained(error, (*args, *kwargs.values())), secrets_of(args, kwargs))
             if safe is error:
                 raise
-        raise safe  # outside of the handler, so that the original exception is not the context
+        raise safe  # raised outside of the handler, so that the original exception is not the context
 
     return call
 
 
 def _explained(error: Exception, arguments: tuple[Any, ...]) -> Exception:
-    """Return an actionable error if the exception is a failure of a remote store, else the exception."""
+    """Return an actionable error if the exception is a failure of a remote store, and otherwise the
+    exception.
+    """
     place = place_of(arguments)
     explained = store_failure(error, None if place is None else without_credentials(place))
     if explained is None:
@@ -134,7 +140,10 @@ def _explained(error: Exception, arguments: tuple[Any, ...]) -> Exception:
 
 
 def _secrets(place: Any, name: str = "", depth: int = 0) -> Iterator[str]:
-    """Yield the secrets in a value. If ``name`` is not empty, the value belongs to a secret option."""
+    """Yield all secrets in a value.
+
+    If ``name`` is not empty, the value belongs to an option with this secret name.
+    """
     if depth > 8:
         return
     if isinstance(place, bytes):
@@ -150,9 +159,10 @@ def _secrets(place: Any, name: str = "", depth: int = 0) -> Iterator[str]:
     elif isinstance(place, partial):
         yield from _secrets((*place.args, place.keywords), depth=depth + 1)
     elif type(place).__module__.startswith("pyarrow.") and hasattr(place, "type_name"):
-        yield from _secrets(place.__reduce__()[1:], depth=depth + 1)  # the arguments of a pyarrow filesystem
+        # The arguments of a pyarrow filesystem may hold secrets.
+        yield from _secrets(place.__reduce__()[1:], depth=depth + 1)
     else:
-        if arguments := getattr(place, "storage_args", ()):  # of a filesystem, by position
+        if arguments := getattr(place, "storage_args", ()):  # positional arguments of a filesystem
             names = [*signature(type(place).__init__).parameters][1:]
             yield from _secrets(dict(zip(names, arguments, strict=False)), depth=depth + 1)
         holders = ("store", "quarantine", "damage", "options", "run", "fs", "root", "split", "file", "path")
@@ -170,7 +180,7 @@ def is_secret_name(key: object) -> bool:
 def _secrets_of_text(text: str, name: str) -> Iterator[str]:
     if name and not (text.endswith(".json") or name.endswith(("file", "filename", "path"))):
         yield text
-        yield text.rpartition(" ")[2]  # the token in a header such as "Bearer ..."
+        yield text.rpartition(" ")[2]  # the token in the value of a header such as "Bearer ..."
     for url in text.split("::"):
         _, found, rest = url.partition("://")
         if not found:
@@ -178,7 +188,8 @@ def _secrets_of_text(text: str, name: str) -> Iterator[str]:
         address, _, query = rest.partition("?")
         user = address.partition("/")[0].rpartition("@")[0]
         is_web = url.startswith(("http:", "https:"))
-        if ":" in user or is_web:  # a user name alone is not secret; over HTTP it may be a token
+        # A user name without a password is not secret, but over HTTP it may be a token.
+        if ":" in user or is_web:
             yield from (user, user.partition(":")[2] or user)
         if is_web:
             yield query
@@ -232,7 +243,7 @@ def _rebuilt(error: BaseException, secrets: frozenset[str]) -> BaseException:
                 rebuilt: BaseException = kind(error.errno, clean(error.strerror), clean(error.filename))
             else:
                 rebuilt = kind(text if kind is type(error) else f"{type(error).__name__}: {text}")
-        except TypeError:  # a built-in class that takes other arguments
+        except TypeError:  # a built-in exception class that takes other arguments
             pass
         else:
             if not _shows(rebuilt, secrets):

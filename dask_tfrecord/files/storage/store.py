@@ -1,6 +1,6 @@
 """Access files on any fsspec filesystem: write them atomically, read them forward, and detect changes.
 
-This module does not know what the files contain. Its messages contain no credentials.
+This module does not know the content of the files. Messages of this module contain no credentials.
 """
 
 import io
@@ -34,23 +34,24 @@ from dask_tfrecord.lazy import cached_property
 
 _T = TypeVar("_T")
 
-# Stores on which a rename is a copy, and on which an upload becomes visible only when it is complete. On all
-# other stores, a new file is written under a temporary name in its directory and then renamed.
+# Protocols of stores on which a rename is a copy, and an upload becomes visible only when it is complete. On
+# all other stores, a new file is written under a temporary name in its directory and then renamed.
 _UPLOADING = frozenset({"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "adl", "oss", "oci"})
 
-# How often a directory is made again if other writes remove the directory before it contains a file.
+# The number of times that a directory is made again if other writes remove it before it contains a file.
 _ATTEMPTS = 100
 
-# The number of concurrent requests if each file takes one request.
+# The number of concurrent requests if each file needs one request.
 _THREADS = 16
 
-# This lock is held from the check that a file does not exist until the rename that creates the file.
+# A thread holds this lock from the check that a file does not exist until the rename that creates the file.
 _CREATION = Lock()
 
 
 @dataclass(frozen=True, repr=False)
 class Store:
-    """A filesystem and a root directory on it. Paths have the form of the filesystem, without protocol.
+    """A filesystem and a root directory on this filesystem. Paths of a store have the form that its
+    filesystem uses, without protocol.
 
     Tasks contain stores, so that workers open the same filesystem as the client. The repr of a store shows no
     storage options, and its token contains only a hash of them.
@@ -66,7 +67,10 @@ class Store:
         storage_options: dict[str, Any] | None = None,
         filesystem: Filesystem = None,
     ) -> "Store":
-        """Open the filesystem of a path or URL, with the path as root. Cached listings are dropped."""
+        """Open the filesystem of a path or URL, with the path as root of the store.
+
+        Listings that the filesystem has cached are dropped.
+        """
         text = os.fspath(path)
         check_url(text)
         fs, root = open_path(text, storage_options, filesystem)
@@ -85,11 +89,16 @@ class Store:
         return f"{self.root.rstrip('/')}/{relative}"
 
     def relative(self, path: str) -> str:
-        """Return a full path relative to the root, below which it must lie. This is the inverse of `join`."""
+        """Return a full path relative to the root.
+
+        The path must be below the root; this method is the inverse of `join`.
+        """
         return path[len(self.join("")) :]
 
     def public(self, path: str) -> str:
-        """Return a path for messages and results: a remote path as a URL without credentials and query."""
+        """Return the form of a path for messages and results: a remote path as a URL without credentials
+        and query.
+        """
         if self.local:
             return path
         scheme, _, rest = str(self.fs.unstrip_protocol(path)).partition("://")
@@ -105,12 +114,18 @@ class Store:
 
     @cached_property
     def renames(self) -> bool:
-        """True if new files are renamed to their final path; False if an upload creates them there."""
+        """True if new files are renamed to their final path; False if new files are uploaded to their
+        final path.
+        """
         return _UPLOADING.isdisjoint(self._protocols)
 
     def names(self, directory: str) -> list[str]:
-        """List the names in a directory below the root, uncached. A missing directory has no names."""
-        if "://" in self.root and not self.root.endswith("/"):  # over HTTP, a file looks like a directory
+        """List the names in a directory below the root, without a cache.
+
+        A directory that does not exist has no names.
+        """
+        # Over HTTP, a file would be listed as a directory.
+        if "://" in self.root and not self.root.endswith("/"):
             return []
         path = self.join(directory)
         self.fs.invalidate_cache(path)
@@ -124,21 +139,22 @@ class Store:
 
     @contextmanager
     def create(self, path: str, *, durable: bool = True) -> Iterator[BinaryIO]:
-        """Create a file that appears at ``path`` when the context ends. If the context raises, none appears.
+        """Create a file that appears at ``path`` when the ``with`` block ends. If the ``with`` block raises,
+        no file appears.
 
-        An existing file is replaced atomically.
+        An existing file at ``path`` is replaced atomically.
 
         Parameters
         ----------
         path : str
             The full path of the file.
         durable : bool, default True
-            If True, flush a local file to the disk before it appears, so that it survives a power cut.
+            If True, a local file is flushed to the disk before it appears, so that it survives a power cut.
 
         Raises
         ------
         DestinationError
-            If the filesystem is read-only, such as HTTP.
+            If the filesystem is read-only, as HTTP is.
         """
         try:
             with (
@@ -148,10 +164,10 @@ class Store:
             ):
                 yield file
         except OSError as error:
-            if error.errno is not None and error.filename is None:  # such as for a full disk
+            if error.errno is not None and error.filename is None:  # an error such as a full disk
                 error.filename = self.public(path)
             raise
-        except NotImplementedError:  # raised by fsspec's open() on filesystems that only read, such as HTTP
+        except NotImplementedError:  # fsspec's open() raises this on read-only filesystems such as HTTP
             raise DestinationError(
                 "files cannot be written here: the filesystem is read-only", path=self.public(path)
             ) from None
@@ -167,8 +183,8 @@ class Store:
                     file.flush()
                     os.fsync(file.fileno())
             self.move(temporary, path)
-        except BaseException:  # also KeyboardInterrupt, so that no incomplete file remains
-            with suppress(Exception):  # the first failure is raised
+        except BaseException:  # also on KeyboardInterrupt, so that no incomplete file remains
+            with suppress(Exception):  # only the first failure is raised
                 self.fs.rm_file(temporary)
             raise
 
@@ -179,14 +195,15 @@ class Store:
             yield file
             file.close()
             file.commit()
-        except BaseException:  # also KeyboardInterrupt, so that no incomplete upload remains
-            with suppress(Exception):  # the first failure is raised
+        except BaseException:  # also on KeyboardInterrupt, so that no incomplete upload remains
+            with suppress(Exception):  # only the first failure is raised
                 file.discard()
-            file.closed = True  # otherwise fsspec's finalizer publishes the incomplete file
+            file.closed = True  # otherwise fsspec's finalizer would publish the incomplete file
             raise
 
     def create_exclusively(self, path: str, data: bytes) -> None:
-        """Create a file with the given bytes, or raise FileExistsError and leave the existing file.
+        """Create a file with the given bytes. If the file exists, leave it unchanged and raise
+        FileExistsError.
 
         On local disks with hard links, in memory and on object stores, exactly one of several concurrent
         calls succeeds. On other stores, the check and the rename are two steps, which are atomic only among
@@ -218,12 +235,13 @@ class Store:
         self.sync_directory(parent)
 
     def _link(self, source: str, target: str) -> bool:
-        """Create a hard link at ``target``. Return False if the filesystem does not support hard links.
+        """Create a hard link to ``source`` at ``target``. Return False if the filesystem does not support
+        hard links.
 
         Raises
         ------
         FileExistsError
-            If ``target`` exists.
+            If a file exists at ``target``.
         """
         if not self.local:
             return False
@@ -236,30 +254,31 @@ class Store:
         return True
 
     def move(self, source: str, target: str) -> None:
-        """Rename a file. An existing file at ``target`` is replaced."""
+        """Rename a file from ``source`` to ``target``. An existing file at ``target`` is replaced."""
         if self.local:
             os.replace(source, target)
-        elif type(self.fs).mv is AbstractFileSystem.mv:  # which would treat the paths as globs
+        # Fsspec's default mv() would treat the paths as globs.
+        elif type(self.fs).mv is AbstractFileSystem.mv:
             self.fs.cp_file(source, target)
-            with suppress(OSError):  # the target exists; `cleanup` removes the source
+            with suppress(OSError):  # the target exists already, and `cleanup` removes the source
                 self.fs.rm_file(source)
         else:
             self.fs.mv(source, target)
 
     def place(self, source: str, target: str) -> None:
-        """Rename a file to a path in another directory. The directory is made if it does not exist."""
+        """Rename a file to a path in another directory. Make the directory if it does not exist."""
         self._in_directory(parent_of(target), lambda: self.move(source, target), source)
 
     def _in_directory(self, directory: str, create: Callable[[], _T], source: str | None = None) -> _T:
         """Call a function that creates a file in a directory, and make the directory if it does not exist.
 
-        Other writes may remove the directory while it is empty. The function is then called again, unless the
-        ``source`` of the file is missing.
+        Other writes may remove the directory as long as it is empty. In this case, the function is called
+        again, unless the ``source`` of the file is missing.
         """
         failures = 0
         while True:
             try:
-                if failures or not self.local:  # on a local disk, most directories exist
+                if failures or not self.local:  # on a local disk, most directories exist already
                     self.fs.makedirs(directory, exist_ok=True)
                 return create()
             except (FileNotFoundError, FileExistsError):
@@ -268,7 +287,10 @@ class Store:
                     raise
 
     def sync_directory(self, path: str) -> None:
-        """Make renames into a local directory survive a power cut. On other filesystems, do nothing."""
+        """Flush a local directory to the disk, so that renames into the directory survive a power cut.
+
+        On filesystems that are not local, do nothing.
+        """
         if self.local and hasattr(os, "O_DIRECTORY"):
             descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
             try:
@@ -277,13 +299,14 @@ class Store:
                 os.close(descriptor)
 
     def remove(self, paths: Iterable[str]) -> None:
-        """Remove files, many files per request if the store supports it. Missing files are ignored.
+        """Remove files, with one request for many files if the store supports this. Files that do not exist
+        are ignored.
 
-        Directories that become empty are also removed, up to the root.
+        Directories that become empty are removed, too, up to the root.
         """
         alone = list(paths)
         if not self.renames:
-            # fsspec removes a list of paths in batches, but treats each path as a glob.
+            # fsspec removes a list of paths in batches, but treats each path of the list as a glob.
             together = [path for path in alone if not has_magic(path)]
             alone = [path for path in alone if has_magic(path)]
             try:
@@ -305,7 +328,7 @@ class Store:
             self.fs.rm_file(path)
 
     def remove_tree(self, directory: str) -> None:
-        """Remove a directory below the root with all the files and directories in it."""
+        """Remove a directory below the root, with all files and directories in it."""
         path = self.join(directory)
         self.fs.invalidate_cache()
         try:
@@ -321,7 +344,7 @@ class Store:
             self.remove_empty({path, *below})
 
     def uploads(self) -> list["Upload"]:
-        """List the unfinished multipart uploads below the root. The list is empty on stores other than S3."""
+        """List the unfinished multipart uploads below the root. Stores other than S3 have no such uploads."""
         if not hasattr(self.fs, "call_s3"):
             return []
         bucket, _, key = self.join("").partition("/")
@@ -340,11 +363,11 @@ class Store:
     def abort(self, upload: "Upload") -> None:
         """Abort an unfinished multipart upload to S3."""
         bucket, _, key = upload.path.partition("/")
-        with suppress(FileNotFoundError):  # it was completed or aborted in the meantime
+        with suppress(FileNotFoundError):  # the upload was completed or aborted in the meantime
             self.fs.call_s3("abort_multipart_upload", Bucket=bucket, Key=key, UploadId=upload.id)
 
     def remove_empty(self, directories: set[str]) -> None:
-        """Remove empty directories, and parents that become empty, up to the root.
+        """Remove empty directories and all parents that become empty, up to the root.
 
         Do nothing on filesystems whose `rmdir` also removes files that another process has just created in
         the directory.
@@ -355,7 +378,7 @@ class Store:
             while directory.startswith(self.join("")):
                 try:
                     self.fs.rmdir(directory)
-                except OSError:  # not empty, or already removed
+                except OSError:  # the directory is not empty, or was already removed
                     break
                 directory = parent_of(directory)
 
@@ -365,7 +388,7 @@ class Store:
     def open(
         self, path: str, size: int | None, start: int = 0, stop: int | None = None, stamp: str = ""
     ) -> Iterator[FileReader]:
-        """Open a file to read it forward.
+        """Open a file in order to read it forward.
 
         Parameters
         ----------
@@ -374,14 +397,15 @@ class Store:
         size : int, optional
             Size of the file when it was listed. None if the size is unknown.
         start, stop : int
-            The range of bytes to read. By default, the whole file is read.
+            The range of bytes to read, in the stored file. By default, the whole file is read.
         stamp : str, optional
-            `FileInfo.stamp` of the file when it was listed. Empty if the store reports no stamp.
+            The `FileInfo.stamp` of the file when it was listed. The stamp is empty if the store reports no
+            stamp.
 
         Raises
         ------
         FileChangedError
-            If the file's current size or stamp differs from the listed one.
+            If the current size or stamp of the file differs from the listed size or stamp.
         """
         expected = ExpectedFile(
             self.public(path), size, stamp, not start and stop is None, lambda: self.look(path)
@@ -395,39 +419,47 @@ class Store:
             yield FileReader(file, expected, start, stop)
 
     def read_ranges(self, ranges: Sequence[tuple[str, int, int]]) -> list[bytes]:
-        """Read ranges of files, concurrently if possible. A range is a path, a start and a stop."""
+        """Read byte ranges of files, concurrently if possible.
+
+        Each range is a tuple of a path, a start and a stop.
+        """
         paths, starts, stops = map(list, zip(*ranges, strict=True)) if ranges else ([], [], [])
         found: list[bytes] = self.fs.cat_ranges(paths, starts, stops, on_error="raise")
-        for one in found:  # asynchronous filesystems return errors even with on_error="raise"
+        for one in found:  # asynchronous filesystems return errors as results even with on_error="raise"
             if isinstance(one, Exception):
                 raise one
         return found
 
     def _open(self, path: str, expected: ExpectedFile) -> Any:
-        # FileReader buffers reads, so fsspec must not cache them as well.
+        # FileReader buffers what it reads, so fsspec must not cache the bytes as well.
         options: dict[str, Any] = {"block_size": REQUEST_BYTES, "cache_type": "none"}
         if "http" in self._protocols:
             if expected.whole:
-                options["block_size"] = 0  # one request, which servers without ranges can answer
+                # Read the file with one request, which servers without ranges can answer.
+                options["block_size"] = 0
             elif expected.size is not None:
-                options["size"] = expected.size + 1  # so that an additional byte is noticed
+                # One byte more than expected, so that a longer file is noticed.
+                options["size"] = expected.size + 1
         file = self.fs.open(path, "rb", **options)
-        # All readers of an in-memory file of fsspec share one object with one position.
+        # All readers of one in-memory file of fsspec share one object with one position.
         return io.BytesIO(file.getvalue()) if isinstance(file, MemoryFile) else file
 
     def _details(self, file: Any, path: str) -> dict[str, Any]:
-        """Return the current info of an open file, without another request where possible."""
+        """Return the current info of an open file, if possible without another request."""
         if self.local:
             status = os.fstat(file.fileno())
             return {"size": status.st_size, "mtime": status.st_mtime}
         if isinstance(file, io.BytesIO):
             return self.look(path)
-        if isinstance(self.fs, ArrowFileSystem):  # its open files do not say when they were written
+        if isinstance(self.fs, ArrowFileSystem):  # open files of pyarrow do not say when they were written
             return self.look(path)
         return {} if self.renames else dict(getattr(file, "details", None) or {})
 
     def look(self, path: str) -> dict[str, Any]:
-        """Return the current info of a file from the store. For a link, return the info of its target."""
+        """Return the current info of a file from the store.
+
+        For a symbolic link, return the info of the link's target.
+        """
         if self.local:
             status = os.stat(path)
             return {"size": status.st_size, "mtime": status.st_mtime}
@@ -441,13 +473,17 @@ class Store:
 
 
 def _is_precondition_failure(error: OSError) -> bool:
-    """Return True if S3 answered that the object exists. s3fs itself understands only the answer of AWS."""
+    """Return True if an error is S3's answer that the object exists. s3fs recognises only the answer of
+    AWS.
+    """
     answer = getattr(error.__cause__, "response", None) or {}
     return answer.get("Error", {}).get("Code") in ("PreconditionFailed", "412")
 
 
 class Upload(NamedTuple):
-    """An unfinished multipart upload to S3: the path, the id of the upload, and the time when it started."""
+    """An unfinished multipart upload to S3: the path of the object, the id of the upload, and the start
+    time.
+    """
 
     path: str
     id: str

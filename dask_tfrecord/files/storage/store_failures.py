@@ -15,7 +15,8 @@ from urllib.request import getproxies, proxy_bypass
 
 from dask_tfrecord.errors import Remedy, TFRecordError
 
-# Exceptions of botocore (S3), aiohttp (GCS, HTTP), azure and fsspec for a server that does not answer.
+# Names of the exceptions that botocore (S3), aiohttp (GCS, HTTP), azure and fsspec raise if a server does not
+# answer.
 _UNREACHABLE = frozenset(
     {
         "ClientConnectorError",
@@ -48,10 +49,10 @@ _WRONG_REGION = frozenset(
     {"AuthorizationHeaderMalformed", "IllegalLocationConstraintException", "PermanentRedirect"}
 )
 
-# Environment variables with the address of an S3 server.
+# The environment variables that hold the address of an S3 server.
 _VARIABLES = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
 
-# The seconds for which connecting is tried, and the seconds between two attempts.
+# The number of seconds for which connecting is tried, and the pause in seconds between two attempts.
 _PATIENCE, _PAUSE = 3.0, 0.5
 
 _REGION_ADVICE = 'pass the region as storage_options={"client_kwargs": {"region_name": ...}}'
@@ -59,14 +60,14 @@ _ERRNO = {PermissionError: errno.EACCES, FileNotFoundError: errno.ENOENT, Timeou
 
 
 def store_failure(error: BaseException, place: str | None) -> Exception | None:
-    """Return the error to raise for a failure of a remote store; None for every other exception.
+    """Return the error to raise for a failure of a remote store; None for any other exception.
 
     Parameters
     ----------
     error : BaseException
-        The exception that the store's library raised.
+        The exception that the library of the store raised.
     place : str, optional
-        The path for the message, without credentials.
+        The path to name in the message, without credentials.
     """
     classes = {
         kind.__name__ for kind in type(error).__mro__ if kind.__module__.partition(".")[0] in _LIBRARIES
@@ -89,7 +90,7 @@ def store_failure(error: BaseException, place: str | None) -> Exception | None:
 
 
 def check_endpoint(fs: Any, place: str) -> None:
-    """Raise if no connection to the server of an S3 filesystem is possible.
+    """Raise if the server of an S3 filesystem accepts no connection.
 
     Without this check, botocore would try to connect for up to five minutes. The check is skipped if the
     filesystem has options for timeouts, retries or proxies, if the server is AWS, where the server depends on
@@ -98,7 +99,7 @@ def check_endpoint(fs: Any, place: str) -> None:
     Raises
     ------
     TFRecordError
-        If connecting fails for several seconds.
+        If the server accepts no connection for several seconds.
     """
     if not hasattr(fs, "call_s3"):
         return
@@ -116,7 +117,7 @@ def check_endpoint(fs: Any, place: str) -> None:
         raise _unreachable(f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}", str(error), place) from None
 
 
-@lru_cache(maxsize=64)  # a server that answered once is not checked again
+@lru_cache(maxsize=64)  # a server that has answered once is not checked again
 def _connect(host: str, port: int) -> None:
     deadline = monotonic() + _PATIENCE
     while True:
@@ -141,7 +142,7 @@ def _unreachable(endpoint: str, reason: str, place: str | None) -> TFRecordError
 
 
 def _refusal(error: OSError, place: str | None) -> OSError | None:
-    """Return an error with the path for an error that a store answered; None for any other error."""
+    """Return an error that names the path if a store refused a request; None for any other error."""
     code = _code(error)
     kind = next((kind for kind in _ERRNO if isinstance(error, kind)), OSError)
     if place is None or (code is None and kind is not PermissionError):
@@ -155,25 +156,29 @@ def _refusal(error: OSError, place: str | None) -> OSError | None:
 
 
 def _code(error: BaseException) -> str | None:
-    """Return the error code in the answer of S3; None if the exception holds no such answer."""
+    """Return the error code in the answer of S3; None if the exception holds no answer of S3."""
     response = getattr(error.__cause__, "response", None)
     answer = response.get("Error") if isinstance(response, dict) else None
     return str(answer.get("Code")) if isinstance(answer, dict) else None
 
 
 def _endpoint(error: BaseException) -> str:
-    """Return the scheme, host and port of the server in an error, without user and path; "" if unknown."""
-    arguments = getattr(error, "kwargs", None)  # of botocore
+    """Return the scheme, host and port of the server that an error names, without user and path; "" if
+    unknown.
+    """
+    arguments = getattr(error, "kwargs", None)  # an exception of botocore
     url = arguments.get("endpoint_url") if isinstance(arguments, dict) else None
     if isinstance(url, str):
         parts = urlsplit(url)
         return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
-    host, port = getattr(error, "host", None), getattr(error, "port", None)  # of aiohttp
+    host, port = getattr(error, "host", None), getattr(error, "port", None)  # an exception of aiohttp
     return f"{host}:{port}" if isinstance(host, str) and port else ""
 
 
 def place_of(arguments: Iterable[Any]) -> str | None:
-    """Return the remote path among a function's arguments, or its store's root; None for a local path."""
+    """Return the remote path among a function's arguments, or the root of its store; None for a local
+    path.
+    """
     for argument in arguments:
         if isinstance(argument, list | tuple) and argument and isinstance(argument[0], str):
             argument = argument[0]
