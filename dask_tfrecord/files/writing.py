@@ -4,7 +4,6 @@ Only the records determine where a block ends, so the same rows give the same fi
 """
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -108,7 +107,7 @@ def write_files(
     records = _RecordStream(rows.pieces, schema, options.lossy)
     spare = spare_threads(threads)
     buffers = Buffers()
-    files: list[FileEntry] = []
+    files: list[tuple[str, int, int, int, tuple[Any, ...], tuple[Block, ...]]] = []
     statistics: list[Columns] = []
     end = 0
     with spare.without_this_thread():
@@ -124,12 +123,12 @@ def write_files(
                 except TFRecordError as error:
                     raise records.placed(error, store.public(store.join(name))) from None
                 count, starts = records.row - first, tuple(writer.blocks)
-                files.append(FileEntry(name, writer.bytes, count, writer.crc32c, group.values, starts))
+                files.append((name, writer.bytes, count, writer.crc32c, group.values, starts))
                 statistics.append(records.statistics())
                 number += 1
     records.check_end()
     described = file_statistics(schema, statistics)
-    return [replace(file, statistics=columns) for file, columns in zip(files, described, strict=True)]
+    return [FileEntry(*file, columns) for file, columns in zip(files, described, strict=True)]
 
 
 def _write_file(
