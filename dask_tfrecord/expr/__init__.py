@@ -1,7 +1,8 @@
-"""Define the Dask expressions of reads and writes. Only this package imports private names of Dask.
+"""Define the Dask expressions of reads and writes. Only the package `dask_tfrecord.expr` imports private
+names of Dask.
 
-The private names were checked on Dask 2025.5.1 to 2026.8. The packages `dataset` and `frames` do the work of
-the tasks.
+The private names of Dask were checked on Dask 2025.5.1 to 2026.8. The packages `dataset` and `frames` do the
+work inside the tasks.
 """
 
 from dask_tfrecord.expr.lineage import check_not_read, large_strings, parquet_types, read_types

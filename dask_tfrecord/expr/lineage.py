@@ -1,4 +1,4 @@
-"""Find out from a collection's expressions where its columns come from and which files it reads."""
+"""Find out from the expressions of a collection where its columns come from and which files it reads."""
 
 import os
 from collections.abc import Iterable, Iterator
@@ -51,7 +51,7 @@ _VALUE_PRESERVING = (
 def read_types(ddf: DataFrame, names: Iterable[str]) -> dict[str, pa.DataType]:
     """Return the stored types of those columns whose values come unchanged from TFRecord records.
 
-    Partition columns and computed columns are omitted.
+    Partition columns and computed columns are not in the result.
     """
     types = {}
     for name in names:
@@ -80,7 +80,7 @@ def large_strings(ddf: DataFrame) -> dict[str, pa.DataType]:
 def parquet_types(ddf: DataFrame) -> dict[str, pa.DataType]:
     """Return the types of the object columns that come unchanged from Parquet files.
 
-    A column is included only if its type does not depend on the values, so that no partition needs to be
+    A column is included only if its type does not depend on its values, so that no partition needs to be
     computed.
     """
     types = {}
@@ -97,7 +97,7 @@ def parquet_types(ddf: DataFrame) -> dict[str, pa.DataType]:
 
 
 def _has_default_conversion(source: ReadParquet) -> bool:
-    """Return True if Dask converts Parquet to pandas without conversion options from the user."""
+    """Return True if Dask reads Parquet files without conversion options from the user."""
     options = source.operand("kwargs") or {}
     arrow = "arrow_to_pandas"
     return not ((arrow in source._parameters and source.operand(arrow)) or {*options} - {"dtype_backend"})
@@ -120,7 +120,9 @@ def _type_of_objects(type_: pa.DataType, *, may_be_null: bool) -> pa.DataType | 
 
 
 def _source(expr: Any, name: str, preserving: Any) -> Any:
-    """Return the expression below all ``preserving`` expressions, or None if the column was assigned."""
+    """Return the source of a column below all ``preserving`` expressions, or None if the column was
+    assigned.
+    """
     while True:
         if isinstance(expr, Assign):
             if name in expr.keys:
@@ -138,15 +140,15 @@ def _dtype(source: Expr, name: str) -> Any:
 def check_not_read(ddf: DataFrame, store: Store) -> None:
     """Raise if an overwrite would remove TFRecord files that the collection reads.
 
-    The overwrite removes the files after all rows are written, so the new dataset would be correct. But if a
-    worker is lost, Dask computes tasks of the worker again, even after the commit. Such a task would find no
-    input files, and the write would fail although the new dataset is committed. Reads of other formats need
-    no check, because an overwrite refuses directories that hold anything but TFRecord files.
+    An overwrite removes the old files after all rows are written, so the new dataset would be correct. But if
+    a worker is lost, Dask computes the tasks of this worker again, even after the commit. Such a task would
+    not find its input files, and the write would fail although the new dataset is committed. Reads of other
+    formats need no check, because an overwrite refuses directories that hold anything but TFRecord files.
 
     Raises
     ------
     DestinationError
-        If the collection reads a file in the directory to overwrite.
+        If the collection reads a file in the directory that would be overwritten.
     """
     root = f"{os.path.realpath(store.root)}/" if store.local else store.join("")
     for read in ddf.expr.find_operations(ReadTFRecord):
@@ -160,7 +162,10 @@ def check_not_read(ddf: DataFrame, store: Store) -> None:
 
 
 def _paths_on(dataset: ReadPlan, store: Store) -> Iterator[str]:
-    """Yield the real paths of a dataset's files. Yield nothing if the store has another filesystem."""
+    """Yield the real paths of the files that a dataset reads.
+
+    Yield nothing if the dataset is on another filesystem than the store.
+    """
     source = _uncached(dataset.store)
     if type(source.fs) is not type(_uncached(store).fs):
         return
@@ -177,7 +182,7 @@ def _paths_on(dataset: ReadPlan, store: Store) -> Iterator[str]:
 
 
 def _uncached(store: Store) -> Store:
-    """Return the store behind an fsspec cache, or the store itself if the store is not a cache."""
+    """Return the store that an fsspec cache reads from, or the store itself if it is not a cache."""
     fs = store.fs
     while isinstance(inner := getattr(fs, "fs", None), AbstractFileSystem):
         fs = inner

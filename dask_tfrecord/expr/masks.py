@@ -1,4 +1,4 @@
-"""Translate masks (boolean expressions that filter a frame) to predicates about the columns of a read."""
+"""Translate masks (boolean expressions that filter a DataFrame) to predicates on the columns of a read."""
 
 from typing import Any
 
@@ -40,10 +40,11 @@ _BETWEEN: dict[str, tuple[Operator, Operator]] = {
 
 
 def predicate_of(mask: Expr, read_type: type[Any]) -> Predicate:
-    """Translate a mask to a predicate. A part that cannot be translated becomes `Ambiguous`."""
+    """Translate a mask to a predicate. A part of the mask that cannot be translated becomes `Ambiguous`."""
     try:
         return _translate(mask, read_type)
-    # pandas may compare the values in a mask that raises here differently from a predicate.
+    # If translating a mask raises one of these errors, pandas may compare its values differently from a
+    # predicate.
     except (ArithmeticError, TypeError, ValueError):
         return Ambiguous()
 
@@ -74,7 +75,7 @@ def _translate(mask: Expr, read_type: type[Any]) -> Predicate:
     if isinstance(mask, IsNa | NotNull):
         is_null = predicates.IsNull(_column(mask.frame, read_type).name)
         return is_null if isinstance(mask, IsNa) else predicates.Not(is_null)
-    return filters.compare_in_pandas(_column(mask, read_type), "==", True)  # a boolean column
+    return filters.compare_in_pandas(_column(mask, read_type), "==", True)  # the mask is a boolean column
 
 
 def _column(expr: Any, read_type: type[Any]) -> Field:

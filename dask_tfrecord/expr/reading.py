@@ -1,4 +1,7 @@
-"""Define the expression and the tasks of a read. `rewrites` decides how the optimizer may change it."""
+"""Define the expression and the tasks of a read.
+
+The module `rewrites` decides how the optimizer may change this expression.
+"""
 
 from collections.abc import Callable
 from functools import partial
@@ -48,15 +51,15 @@ def read(
     Parameters
     ----------
     dataset : ReadPlan
-        The plan of the read.
+        The read plan of the dataset.
     columns : list of str, optional
-        Columns to read. By default all columns are read.
+        The names of the columns to read. By default, all columns are read.
     numpy : list of str, optional
-        Columns that get NumPy dtypes. All other columns are Arrow-backed.
+        The names of the columns that get NumPy dtypes. All other columns of the result are Arrow-backed.
     index : tuple of (str, str or None)
-        Columns that become the index, and the names of the index levels.
+        The columns that become the index, and the name of the index level for each of these columns.
     divisions : tuple, optional
-        Divisions of the index, if they are known.
+        The divisions of the index, if they are known.
     """
     return new_collection(ReadTFRecord(dataset, columns, numpy=numpy, index=index, known_divisions=divisions))
 
@@ -65,7 +68,7 @@ def read(
 def read_partition(
     partition: Partition, numpy: list[str], index: Levels = (), is_sorted: bool = False
 ) -> pd.DataFrame:
-    """Read one partition of a dataset as a pandas DataFrame. This function runs in a task."""
+    """Read one partition of a dataset as a pandas DataFrame. This function runs in a Dask task."""
     table = partition.read(partial(warn_client, category=CorruptRecordWarning))
     try:
         frame = arrow_to_pandas.to_pandas(table, partition.schema, partition.row_ranges, numpy)
@@ -75,29 +78,30 @@ def read_partition(
 
 
 def read_partitions(partitions: list[Partition], *arguments: Any) -> pd.DataFrame:
-    """Read several partitions and concatenate the rows. This function runs in a task."""
+    """Read several partitions of a dataset and concatenate their rows. This function runs in a Dask task."""
     frame: pd.DataFrame = methods.concat([read_partition(partition, *arguments) for partition in partitions])
     return frame
 
 
 def read_key(partitions: list[Partition], numpy: list[str], index: Levels, is_sorted: bool) -> pd.DataFrame:
-    """Read all partitions of a key as one DataFrame. This function runs in a task."""
+    """Read all partitions of one key of a dataset as one DataFrame. This function runs in a Dask task."""
     frame = read_partitions(partitions, numpy, index, is_sorted)
     return frame if index else frame.reset_index(drop=True)
 
 
 class ReadTFRecord(PartitionsFiltered, BlockwiseIO):
-    """Read the partitions of a dataset.
+    """The Dask expression that reads the partitions of a dataset.
 
     Parameters
     ----------
     dataset, columns, numpy, index, known_divisions
-        As in `read`.
+        The parameters of the same names of the function `read`.
     predicate : Predicate, optional
-        Files and blocks are skipped if the predicate is false for all of their rows. The rows that are read
-        are not filtered.
+        A predicate that skips the files and blocks for whose rows it is always false. The predicate does not
+        filter the rows that are read.
     ignores_partitions : bool
-        True if every consumer ignores partition boundaries, so that tasks may read several partitions as one.
+        True if every consumer ignores the boundaries of partitions, so that one task may read several
+        partitions.
     """
 
     _parameters: ClassVar = [
@@ -123,7 +127,9 @@ class ReadTFRecord(PartitionsFiltered, BlockwiseIO):
     _pickle_functools_cache = False
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle the expression, without the statistics of the files if no predicate needs the statistics."""
+        """Pickle the expression without the statistics of the files if no predicate needs these
+        statistics.
+        """
         make, operands = super().__reduce__()
         if self.predicate is None and self.dataset.filters is None:
             without_statistics = self.dataset.without_statistics()
@@ -147,13 +153,16 @@ class ReadTFRecord(PartitionsFiltered, BlockwiseIO):
 
     @cached_property
     def dataset(self) -> ReadPlan:
-        """The plan of the read. This property is much faster than Dask's access to an operand by its name."""
+        """The read plan of the dataset.
+
+        This property is much faster than Dask's access to an operand by its name.
+        """
         dataset: ReadPlan = self.operand("dataset")
         return dataset
 
     @cached_property
     def _schema(self) -> Schema:
-        """The columns that are read, including the columns of the index."""
+        """The columns that are read, including the columns that become the index."""
         schema: Schema = self.dataset.schema
         columns = self.operand("columns")
         return schema if columns is None else schema.select([*columns, *self.index_columns])
@@ -186,7 +195,7 @@ class ReadTFRecord(PartitionsFiltered, BlockwiseIO):
 
     @cached_property
     def task_arguments(self) -> tuple[Any, ...]:
-        """The arguments that all tasks share."""
+        """The arguments that all tasks of the read share."""
         return self._numpy_columns, self.operand("index"), self._has_divisions
 
     @property
@@ -194,11 +203,12 @@ class ReadTFRecord(PartitionsFiltered, BlockwiseIO):
         return [name for name in self.operand("numpy") or () if name in self._schema.names]
 
     def partitions_at(self, index: int) -> list[Partition]:
-        """Return the partitions of the dataset that the task with this number reads."""
+        """Return the partitions of the dataset that the task with the number ``index`` reads."""
         numbers = self._numbers(index)
         partitions = [*map(self._partitioner, numbers)]
         if len(numbers) > 1 and self.predicate is not None and any(one.splits for one in partitions):
-            # Without some of the files, the other rows of the key would get other numbers in the index.
+            # If some files of a key were skipped, the other rows of the key would get other numbers in the
+            # index.
             partitions = [*map(self.dataset.partitioner(self._schema), numbers)]
         if self._has_divisions and index == self._partitions[0]:
             partitions = [self.dataset.with_file_checks(partitions[0], self._partitions)]
@@ -206,11 +216,13 @@ class ReadTFRecord(PartitionsFiltered, BlockwiseIO):
 
     @cached_property
     def _partitioner(self) -> Callable[[int], Partition]:
-        """The function that maps the number of a partition in the dataset to the partition to read."""
+        """The function that maps the number of a partition of the dataset to the partition that a task
+        reads.
+        """
         return self.dataset.partitioner(self._schema, self.predicate)
 
     def _numbers(self, *indices: int) -> list[int]:
-        """Return the numbers of the partitions of the dataset that some tasks read."""
+        """Return the numbers of the partitions of the dataset that the tasks with these numbers read."""
         keys = self.dataset.keys
         return [*indices] if keys is None else [number for index in indices for number in keys[index]]
 
@@ -225,15 +237,19 @@ class ReadTFRecord(PartitionsFiltered, BlockwiseIO):
         return super()._simplify_up(parent, dependents)
 
     def _project_for_index(self, parent: Expr, dependents: Any) -> Expr | None:
-        """Read only the columns that other consumers need, because an index expression needs no columns."""
+        """Read only the columns that other consumers need, because an expression for the index needs no
+        columns.
+        """
         if not dependents.get(self._name):
-            return None  # this pass created the read, so some consumers are not known
+            return None  # the optimizer created the read in this pass, so some consumers are not known
         needed = _convert_to_list(determine_column_projection(self, parent, dependents))
         columns = [name for name in self.columns if name in needed]
         return Index(self.substitute_parameters({"columns": columns})) if columns != self.columns else None
 
     def _count(self, parent: Expr) -> Expr | None:
-        """Replace row counts by a literal if the snapshot has them; otherwise count without columns."""
+        """Replace a row count by a literal if the snapshot holds the count; otherwise count records
+        without decoding columns.
+        """
         counts = [[self.dataset.count(one) for one in self._numbers(index)] for index in self._partitions]
         is_known = not any(None in of_task for of_task in counts)
         if is_known and self.dataset.is_unchanged(self._numbers(*self._partitions)):
@@ -245,13 +261,13 @@ class ReadTFRecord(PartitionsFiltered, BlockwiseIO):
 
     @cached_property
     def _fusion_compression_factor(self) -> float:
-        """The number of tasks per partition after fusing, at most 1."""
+        """The ratio of the number of tasks after fusing to the number of partitions, at most 1."""
         if not self.ignores_partitions or self._has_divisions:
             return 1
         return 1 / partitions_per_task(self._schema, self.dataset.schema, len(self._partitions))
 
     def _lower(self) -> Any:
-        check_cluster()  # workers may have joined since the read was planned
+        check_cluster()  # workers may have joined the cluster since the read was planned
         return super()._lower()
 
     def _tune_up(self, parent: Expr) -> Expr | None:
@@ -261,7 +277,7 @@ class ReadTFRecord(PartitionsFiltered, BlockwiseIO):
 
 
 class FusedReads(FusedIO):
-    """Read several partitions in each task."""
+    """The Dask expression in which each task reads several partitions."""
 
     @cached_property
     def _name(self) -> str:

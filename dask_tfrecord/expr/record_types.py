@@ -1,4 +1,4 @@
-"""Infer the record type of a write from the datasets that its collection reads."""
+"""Infer the record type of a write from the datasets that the written collection reads."""
 
 from dataclasses import replace
 
@@ -13,7 +13,9 @@ from dask_tfrecord.schema.model import Schema
 
 
 def nested_record_type(ddf: dd.DataFrame) -> RecordType:
-    """Return "sequence_example" if a column of the same name was read as lists of lists, else "example"."""
+    """Return "sequence_example" if a column with the same name was read as lists of lists, and otherwise
+    "example".
+    """
     schemas = read_schemas(ddf)
     nested = {item.name for schema in schemas for item in schema.fields if item.depth > 1}
     return "example" if nested.isdisjoint(ddf.columns) else "sequence_example"
@@ -22,7 +24,7 @@ def nested_record_type(ddf: dd.DataFrame) -> RecordType:
 def with_bytes_records(ddf: dd.DataFrame, records: Schema) -> Schema:
     """Set the record type "bytes" if the only column holds records that were read as bytes.
 
-    If records that were read as bytes are written as features instead, warn.
+    If records that were read as bytes become features of other records, warn.
     """
     schemas = read_schemas(ddf)
     is_single_binary = len(records.fields) == 1 and records.fields[0].type in (pa.binary(), pa.large_binary())

@@ -1,19 +1,20 @@
-"""Decide which rewrites of Dask's optimizer are legal for a read. Pure functions of the expression graph.
+"""Decide which rewrites of a read by Dask's optimizer are legal. The functions of this module are pure
+functions of the expression graph.
 
-rewrite                legal                                                     done by
-column projection      always: other columns are not decoded                     Dask (`_absorb_projections`)
-partition selection    always (head, tail, partitions)                           Dask (`PartitionsFiltered`)
-count without reading  if the snapshot has the counts and no file has changed;   `ReadTFRecord._count`
-                       otherwise records are counted without decoding
-predicate pruning      if every path from the read ends in a filter and is       `ReadTFRecord._simplify_up`,
-                       computed row by row. The filters stay in the graph: the   `Decision.predicate`
-                       read only skips files and blocks without matching rows
-fusing of partitions   if every consumer ignores partition boundaries            `ReadTFRecord._tune_up`,
-                       and divisions are unknown                                 `Decision.ignores_partitions`
+- Column projection is always legal: other columns are not decoded. Dask does it (`_absorb_projections`).
+- Selecting partitions (head, tail, partitions) is always legal. Dask does it (`PartitionsFiltered`).
+- Counting rows without reading is legal if the snapshot has the counts and no file has changed. Otherwise
+  records are counted without decoding (`ReadTFRecord._count`).
+- Predicate pruning is legal if every path from the read ends in a filter and is computed row by row. The
+  filters stay in the graph, and the read only skips files and blocks without matching rows
+  (`ReadTFRecord._simplify_up`, `Decision.predicate`).
+- Fusing partitions is legal if every consumer ignores partition boundaries and the divisions are unknown
+  (`ReadTFRecord._tune_up`, `Decision.ignores_partitions`).
 
-Private names of Dask, checked on 2025.5.1 to 2026.8: the expression classes imported below, `_name`, `ndim`
-and `dependencies()` of an expression, and the mapping `dependents` of a pass, which holds weak references to
-the consumers of each expression by its name. A consumer of an expression is an expression computed from it.
+The module uses private names of Dask, checked on 2025.5.1 to 2026.8: the expression classes imported below,
+`_name`, `ndim` and `dependencies()` of an expression, and the mapping `dependents` of a pass, which holds
+weak references to the consumers of each expression by its name. A consumer of an expression is an expression
+that is computed from it.
 """
 
 from collections.abc import Mapping
@@ -33,29 +34,30 @@ from dask_tfrecord.dataset.query.predicates import Predicate
 from dask_tfrecord.expr.masks import predicate_of
 from dask_tfrecord.schema.model import Field, Schema
 
-# Minimum number of tasks that remain after fusing. Files are read completely even for few columns, so all
-# cores need tasks.
+# The smallest number of tasks that remain after partitions are fused. A task reads whole files even for few
+# columns, so all cores need tasks.
 MIN_FUSED_TASKS = 64
 
 # Expressions whose results do not depend on partition boundaries, as long as the rows keep their order.
 _IGNORE_PARTITIONS = (Sum, Max, AnyTrue, All, Len, Mean, Count, Unique, ValueCounts, FinalizeComputeDF)
 
-# Key under which `dependents` holds the cached decisions. No expression has this name.
+# The key under which the mapping `dependents` holds the cached decisions. No expression of Dask has this
+# name.
 _DECISIONS = "dask_tfrecord-decisions"
 
-# Maps the name of each expression to the consumers of the expression, by the names of the consumers.
+# A map from the name of each expression to its consumers, by the names of the consumers.
 Consumers: TypeAlias = Mapping[str, Mapping[str, Expr]]
 
 
 class Decision(NamedTuple):
-    """Hold the rewrites of a read that are legal in one pass of the optimizer.
+    """The rewrites of a read that are legal in one pass of the optimizer.
 
     Attributes
     ----------
     predicate : Predicate, optional
-        A predicate that is true for every row that any consumer needs. None if all rows are needed.
+        A predicate that is true for every row that any consumer needs. None if the consumers need all rows.
     ignores_partitions : bool
-        True if every consumer of the read ignores partition boundaries.
+        True if every consumer of the read ignores the boundaries of partitions.
     """
 
     predicate: Predicate | None
@@ -63,12 +65,12 @@ class Decision(NamedTuple):
 
 
 def decision(read: Expr, dependents: Any) -> Decision:
-    """Return the decision about a read in the pass of the optimizer that ``dependents`` belongs to.
+    """Return the decision about a read in the pass of the optimizer to which ``dependents`` belongs.
 
     The first call in a pass decides all reads of the pass together, because Dask adds the expressions of the
-    rewritten graph to ``dependents`` during the pass. Dask makes one such mapping for each pass, so the
-    decisions are cached in the mapping itself. A read that the pass created keeps the decision that it was
-    created with.
+    rewritten graph to ``dependents`` during the pass. Dask creates one such mapping for each pass, so the
+    mapping itself caches the decisions. A read that the pass created keeps the decision that it was created
+    with.
     """
     if _DECISIONS not in dependents:
         dependents[_DECISIONS] = [decide(consumers_of(dependents), type(read))]
@@ -77,7 +79,7 @@ def decision(read: Expr, dependents: Any) -> Decision:
 
 
 def consumers_of(dependents: Mapping[str, Any]) -> Consumers:
-    """Return the living consumers of each expression, with weak references resolved."""
+    """Return the living consumers of each expression: the weak references of ``dependents`` are resolved."""
     consumers: dict[str, dict[str, Expr]] = {}
     for name, references in dependents.items():
         alive = (reference() for reference in references)
@@ -101,13 +103,13 @@ def decide(consumers: Consumers, read_type: type[Any]) -> dict[str, Decision]:
 
 
 def partitions_per_task(needed: Schema, all_columns: Schema, npartitions: int) -> int:
-    """Return how many partitions one task reads after fusing, given the columns that are needed."""
+    """Return the number of partitions that one task reads after fusing, given the columns that are needed."""
     width, full_width = (sum(map(_value_width, schema.fields)) for schema in (needed, all_columns))
     return max(min(full_width // max(width, 1), npartitions // MIN_FUSED_TASKS), 1)
 
 
 def _value_width(field: Field) -> int:
-    """Estimate the number of bytes of a value of a column, to compare the widths of columns."""
+    """Estimate the size of a column's value in bytes, in order to compare the widths of columns."""
     try:
         return int(field.type.bit_width) // 8 + 1
     except ValueError:  # strings, bytes and lists have no fixed width
@@ -115,10 +117,10 @@ def _value_width(field: Field) -> int:
 
 
 def _ignores_partitions(read: Expr, consumers: Consumers) -> bool:
-    """Return True if no consumer of a read depends on the boundaries of its partitions.
+    """Return True if no consumer of a read depends on the boundaries of the read's partitions.
 
-    Then every path from the read is computed row by row from this read alone, up to an expression that
-    combines all partitions.
+    In this case, every path from the read is computed row by row from this read alone, up to an expression
+    that combines all partitions.
     """
     visited, pending = {read._name}, [read]
     while pending:
@@ -134,7 +136,9 @@ def _ignores_partitions(read: Expr, consumers: Consumers) -> bool:
 
 
 def _unvisited_consumers(expr: Expr, consumers: Consumers, visited: set[str]) -> list[Expr] | None:
-    """Return the unvisited consumers of an expression, or None if the expression has no consumer."""
+    """Return the consumers of an expression that were not visited yet, or None if the expression has no
+    consumer.
+    """
     by_name = consumers.get(expr._name)
     if not by_name:
         return None
@@ -144,11 +148,11 @@ def _unvisited_consumers(expr: Expr, consumers: Consumers, visited: set[str]) ->
 
 
 def _is_rowwise_of(expr: Expr, read: Expr) -> bool:
-    """Return True if an expression is computed row by row from this read alone."""
+    """Return True if an expression is computed row by row from one read alone."""
     if expr._name == read._name or not expr.ndim:
         return True
     if not isinstance(expr, Elemwise | Filter) or isinstance(expr, ResetIndex):
-        return False  # ResetIndex counts the rows of each partition
+        return False  # ResetIndex counts the rows of each partition separately
     inputs = [child for child in expr.dependencies() if child.ndim]
     if len(inputs) > 1 and any(isinstance(below, Filter) for child in inputs for below in child.walk()):
         return False  # Dask may align filtered rows by label, and fused partitions repeat labels
@@ -156,18 +160,21 @@ def _is_rowwise_of(expr: Expr, read: Expr) -> bool:
 
 
 def _takes_all_partitions(consumer: Expr) -> bool:
-    """Return True if an expression combines all partitions, wherever the partitions begin and end."""
+    """Return True if an expression combines all partitions of its input, wherever the partitions begin and
+    end.
+    """
     if isinstance(consumer, SingleAggregation):
-        return bool(consumer.operand("sort"))  # without sort, groups are ordered by partition
+        return bool(consumer.operand("sort"))  # without sorting, groups are in the order of the partitions
     if isinstance(consumer, Repartition):
         return bool(consumer.operand("new_partitions") == 1)
     return isinstance(consumer, _IGNORE_PARTITIONS)
 
 
 def _common_predicate(read: Expr, consumers: Consumers) -> Predicate | None:
-    """Return a predicate that is true for every row that any filter keeps, or None if it cannot skip files.
+    """Return a predicate that is true for every row that some filter keeps, or None if no such predicate can
+    skip files.
 
-    All reads of the same rows get the same predicate, so that they keep the same rows.
+    All reads of the same rows get the same predicate, so that all of these reads keep the same rows.
     """
     filters = _final_filters(read, consumers)
     if not filters:
@@ -179,9 +186,9 @@ def _common_predicate(read: Expr, consumers: Consumers) -> Predicate | None:
 
 
 def _final_filters(read: Expr, consumers: Consumers) -> list[Filter | Loc] | None:
-    """Return the filters that end all row-by-row paths from the reads of the same rows.
+    """Return the filters at the end of all row-by-row paths from the reads of the same rows.
 
-    None if a path does not end in a filter, or if a filter also uses rows from another input.
+    Return None if a path does not end in a filter, or if a filter also uses rows of another input.
     """
     filters: list[Filter | Loc] = []
     visited, pending = {read._name}, [read]
@@ -205,9 +212,9 @@ def _final_filters(read: Expr, consumers: Consumers) -> list[Filter | Loc] | Non
 
 
 def _reads_below(expr: Filter | Loc, read: Expr) -> list[Expr] | None:
-    """Return the reads that a filter is computed from, which all read the same rows.
+    """Return the reads from which a filter is computed, which all read the same rows.
 
-    None if the filter is not computed row by row from such reads alone.
+    Return None if the filter is not computed row by row from such reads alone.
     """
     reads, pending = [], expr.dependencies()
     while pending:
@@ -222,7 +229,7 @@ def _reads_below(expr: Filter | Loc, read: Expr) -> list[Expr] | None:
 
 
 def _reads_same_rows(one: Expr, other: Expr) -> bool:
-    """Return True if two reads give the same rows of the same dataset, in any columns."""
+    """Return True if two reads give the same rows of the same dataset, with any columns."""
     return bool(
         tokenize(one.dataset) == tokenize(other.dataset)
         and one.operand("_partitions") == other.operand("_partitions")

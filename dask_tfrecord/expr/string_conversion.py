@@ -1,4 +1,4 @@
-"""Find where text columns of a collection come from, and check objects that Dask converts to text."""
+"""Find the sources of a collection's text columns, and check objects that Dask converts to text."""
 
 from collections.abc import Hashable, Iterator, Mapping
 from typing import Any, ClassVar
@@ -22,7 +22,7 @@ from dask_tfrecord.expr.reading import ReadTFRecord
 from dask_tfrecord.frames import text_guard
 from dask_tfrecord.schema.model import Schema
 
-# Maps the label of a column or index level in an expression to the name of its column in the records.
+# A map from the label of a column or index level in an expression to the name of its column in the records.
 Names = Mapping[Hashable, str]
 
 _RENAMING = (RenameFrame, AddPrefix, RenameSeries, ToFrame)
@@ -40,36 +40,39 @@ def was_computed(ddf: DataFrame) -> bool:
 
 
 class CheckedStringConversion(ArrowStringConversion):
-    """Convert objects to text as Dask does, but raise if the named columns hold anything but strings."""
+    """The Dask expression that converts objects to text, but raises if the named columns hold anything but
+    strings.
+    """
 
     _parameters: ClassVar = ["frame", "names"]
 
     @staticmethod
     def operation(frame: Any, names: tuple[tuple[Hashable, str], ...]) -> Any:
-        """Check the objects of a partition, and convert them to text."""
+        """Check that the objects of a partition are strings, and convert them to text."""
         _check_objects(frame, dict(names))
         return ArrowStringConversion.operation(frame)
 
 
 def check_string_conversions(ddf: DataFrame, names: Names) -> tuple[DataFrame, tuple[str, ...]]:
-    """Check that Dask converts no objects other than strings to text.
+    """Check that Dask converts only strings, and no other objects, to text.
 
-    Data that the graph contains is checked immediately. All other data is checked when the data is loaded.
+    Data that the graph contains is checked immediately. Other data is checked when a task loads it.
 
     Parameters
     ----------
     ddf : dask.dataframe.DataFrame
-        Collection to check.
+        The collection to check.
     names : mapping
-        Labels of the columns and index levels that hold text, and the names of their columns in the records.
+        Map from the label of each column or index level that holds text to the name of its column in the
+        records.
 
     Returns
     -------
     dask.dataframe.DataFrame
-        The collection, in which each conversion to text first checks the objects.
+        The collection, with a check of the objects before each conversion to text.
     tuple of str
         The names of text columns that were computed earlier, for example by persist(). Dask may have
-        converted objects of these columns then, so only the resulting text can be inspected.
+        converted objects of these columns at that time, so only the resulting text can be inspected.
 
     Raises
     ------
@@ -94,7 +97,9 @@ def check_string_conversions(ddf: DataFrame, names: Names) -> tuple[DataFrame, t
 
 
 def _loads(expr: Expr, names: Names, visited: set[Any]) -> Iterator[tuple[Expr, Names]]:
-    """Yield each expression that loads some of the columns, with the labels of the columns in it."""
+    """Yield each expression that loads some of the named columns, with the labels of these columns in the
+    expression.
+    """
     key = expr._name, frozenset(names.items())
     if not names or key in visited:
         return
@@ -107,9 +112,11 @@ def _loads(expr: Expr, names: Names, visited: set[Any]) -> Iterator[tuple[Expr, 
 
 
 def _names_in_child(expr: Expr, child: Expr, names: Names) -> Names:
-    """Translate labels of an expression to the labels in its child, from which it is computed."""
+    """Translate the labels of columns in an expression to the labels in a child, from which the expression
+    is computed.
+    """
     if isinstance(expr, Filter) and child._name != expr.frame._name:
-        return {}  # the child is the mask
+        return {}  # the child is the mask of a filter
     columns, levels = _labels(child)
     if isinstance(expr, _RENAMING):
         pairs = zip(_labels(expr)[0], columns, strict=False)
@@ -130,10 +137,14 @@ def _select(names: Names, labels: list[Hashable]) -> dict[Hashable, str]:
 
 
 def _labels(expr: Expr) -> tuple[list[Hashable], list[Hashable]]:
-    """Return the labels of the columns and of the index levels. Both are empty if there is no frame."""
+    """Return the labels of an expression's columns, and the labels of its index levels.
+
+    Both lists are empty if the expression is not a DataFrame or Series.
+    """
     try:
         meta = expr._meta
-    # An expression that is no frame, such as a delayed value, has no meta. Dask raises one of these.
+    # An expression that is no DataFrame, such as a delayed value, has no meta. In this case, Dask raises one
+    # of these errors.
     except (AttributeError, NotImplementedError):
         return [], []
     if isinstance(meta, pd.DataFrame):

@@ -33,7 +33,10 @@ def write(
     computed_text: tuple[str, ...] = (),
     shuffle: Shuffle | None = None,
 ) -> Scalar:
-    """Return a lazy scalar. Computing the scalar writes the dataset and returns its snapshot."""
+    """Return a lazy scalar of Dask.
+
+    Computing the scalar writes the dataset and returns the snapshot of the dataset.
+    """
     return new_collection(WriteTFRecord(ddf.expr, run, write_index, computed_text, shuffle))
 
 
@@ -47,7 +50,7 @@ def write_partition(
     index: int,
     count: int,
 ) -> tuple[FileEntry, ...] | Spill:
-    """Write the files of a partition, or a spill file from which the shuffled partitions read its rows."""
+    """Write the files of a partition, or a spill file from which the shuffled partitions read the rows."""
     try:
         if shuffle is None:
             return run.write(_to_table(partition, run, write_index, computed_text), index, count)
@@ -61,7 +64,7 @@ def write_partition(
 
 @redact_errors
 def write_shuffled(spills: list[Spill], run: WriteRun, shuffle: Shuffle, index: int) -> tuple[FileEntry, ...]:
-    """Write the files of one shuffled partition from the spill files. This function runs in a task."""
+    """Write the files of one shuffled partition from the spill files. This function runs in a Dask task."""
     try:
         return write_target(run, spills, index, shuffle)
     except TFRecordError as error:
@@ -74,14 +77,16 @@ def write_shuffled(spills: list[Spill], run: WriteRun, shuffle: Shuffle, index: 
 
 
 def _release_memory() -> None:
-    """Release Arrow's unused memory to the system, so that Dask does not pause the worker."""
+    """Release memory that Arrow does not use to the system, so that Dask does not pause the worker."""
     pa.default_memory_pool().release_unused()
 
 
 def _to_table(
     partition: pd.DataFrame, run: WriteRun, write_index: bool | None, computed_text: tuple[str, ...]
 ) -> pa.Table:
-    """Convert a partition to Arrow, and raise if text that was computed earlier holds printed objects."""
+    """Convert a partition to an Arrow table, and raise if text that was computed earlier holds printed
+    objects.
+    """
     table = pandas_to_arrow.to_table(partition, run.columns, write_index=write_index, lossy=run.options.lossy)
     for name in computed_text:
         text_guard.check_text(table[name], name)
@@ -89,18 +94,21 @@ def _to_table(
 
 
 def _partition_path(run: WriteRun, index: int, count: int) -> str:
-    """Return the text that stands for the path in an error about a partition without a file."""
+    """Return the text that replaces the path in an error about a partition that has no file."""
     return f"{run.store.public(run.store.root)}, partition {index:,} of {count:,}"
 
 
 @redact_errors
 def commit_files(run: WriteRun, entries: list[tuple[FileEntry, ...]]) -> Snapshot:
-    """Commit the files of all partitions, and return the new snapshot. This function runs in a task."""
+    """Commit the files of all partitions, and return the new snapshot. This function runs in a Dask task."""
     return commit(run, chain.from_iterable(entries))
 
 
 class _Step(Expr):
-    """Define a step of a write. A step needs all columns of its frame, and returns no pandas objects."""
+    """Base class of the expressions that are the steps of a write.
+
+    Each step needs all columns of its input, and returns no pandas objects.
+    """
 
     @property
     def _meta(self) -> None:
@@ -116,7 +124,10 @@ class _Step(Expr):
 
 
 class WriteTFRecord(_Step):
-    """Represent a whole write, before it is lowered. The expression has one partition: the snapshot."""
+    """The Dask expression for a whole write, before the expression is lowered.
+
+    The result of its only partition is the snapshot.
+    """
 
     _parameters: ClassVar = ["frame", "run", "write_index", "computed_text", "shuffle"]
 
@@ -130,9 +141,10 @@ class WriteTFRecord(_Step):
 
 
 class WritePartitions(_Step, Blockwise):
-    """Write each partition. A task returns the partition's file entries, or describes its spill file.
+    """The Dask expression that writes each partition of a collection. A task returns the file entries of its
+    partition, or describes the spill file of its partition.
 
-    The number of partitions may change when the frame is lowered.
+    The number of partitions may change when the input is lowered.
     """
 
     _parameters: ClassVar = ["frame", "run", "write_index", "computed_text", "shuffle"]
@@ -154,7 +166,10 @@ class WritePartitions(_Step, Blockwise):
 
 
 class WriteShuffled(_Step):
-    """Write each shuffled partition from all spill files. Each task returns entries of its files."""
+    """The Dask expression that writes each shuffled partition from all spill files.
+
+    Each task returns the entries of the files that it wrote.
+    """
 
     _parameters: ClassVar = ["frame", "run", "shuffle"]
 
@@ -167,8 +182,8 @@ class WriteShuffled(_Step):
         return (None,) * (count + 1)
 
     def _layer(self) -> dict[Key, Task]:
-        # One task collects the spills in a list. If each writer depended on each spill, the graph would have
-        # spills times writers edges.
+        # One task collects the descriptions of all spill files in a list. If each writer depended on each
+        # spill file, the graph would have (spill files x writers) edges.
         listed = f"spilled-{self.deterministic_token}"
         spills = List(*(TaskRef(key) for key in self.frame.__dask_keys__()))
         writers = [(self._name, index) for index in range(self.shuffle.npartitions)]
@@ -179,7 +194,7 @@ class WriteShuffled(_Step):
 
 
 class CommitTFRecord(_Step):
-    """Commit the files of all partitions in one task."""
+    """The Dask expression that commits the files of all partitions in one task."""
 
     _parameters: ClassVar = ["frame", "run"]
 

@@ -1,8 +1,8 @@
 """Convert Arrow values to another Arrow type without changing the values.
 
-This module knows no pandas and no columns. A conversion is exact if converting the result back gives equal
-values. Numbers are compared as numbers, so -0.0 equals 0. NaN equals NaN. If the caller allows rounding,
-floats may be rounded to the nearest shorter float.
+This module knows neither pandas nor the columns of a dataset. A conversion is exact if converting the result
+back gives values equal to the original values. Numbers are compared as numbers, so -0.0 equals 0. NaN equals
+NaN in this comparison. If the caller allows rounding, floats may be rounded to the nearest shorter float.
 """
 
 import pyarrow as pa
@@ -25,18 +25,19 @@ def convert(array: pa.Array, type_: pa.DataType, *, rounded: bool = False) -> pa
     Parameters
     ----------
     array : pyarrow.Array
-        Values of any type that `storage_types.kind_and_depth` accepts.
+        The values to convert, of any type that `storage_types.kind_and_depth` accepts.
     type_ : pyarrow.DataType
-        The target type.
+        The Arrow type of the result.
     rounded : bool, default False
-        If True, round floats and decimals to the nearest float of the target type. If False, raise for them.
+        If True, floats and decimals are rounded to the nearest float of the target type. If False, a float or
+        decimal that would be rounded raises an error.
 
     Raises
     ------
     RoundedError
         If a float or a decimal would be rounded and ``rounded`` is False.
     MisfitError
-        If any other value would change. The error has the row of the value.
+        If any other value would change in the conversion. The error has the row of this value.
     pyarrow.ArrowException
         If Arrow cannot convert a value, or has no conversion between the two types.
     """
@@ -60,7 +61,10 @@ def convert(array: pa.Array, type_: pa.DataType, *, rounded: bool = False) -> pa
 
 
 def family(type_: pa.DataType) -> str:
-    """Return the family of a scalar type, such as "number". Values of different families are never equal."""
+    """Return the family of a scalar type: the name of a group of types, such as "number".
+
+    Values of different families are never equal.
+    """
     if is_any(type_, TEXT):
         return "text"
     if is_any(type_, BINARY):
@@ -74,7 +78,10 @@ def family(type_: pa.DataType) -> str:
 
 
 def _categories(array: pa.Array, type_: pa.DataType, *, rounded: bool) -> pa.Array:
-    """Convert to a dictionary type. Keep the codes if the categories differ only in memory layout."""
+    """Convert an array to a dictionary type.
+
+    Keep the codes of the dictionary if the categories differ only in memory layout.
+    """
     if not types.is_dictionary(array.type):
         array = convert(array, type_.value_type, rounded=rounded).dictionary_encode()
     elif not same_layout(array.type.value_type, type_.value_type):
@@ -117,7 +124,7 @@ def _is_moment(type_: pa.DataType) -> bool:
 
 
 def _floats(array: pa.Array, type_: pa.DataType, *, rounded: bool) -> pa.Array:
-    """Convert floats and decimals to floats. Raise for a value that would become infinite."""
+    """Convert floats and decimals to a floating-point type. Raise if a value would become infinite."""
     wide = array.cast(pa.float64())
     converted = wide.cast(type_)
     back = converted.cast(pa.float64())
@@ -132,7 +139,10 @@ def _floats(array: pa.Array, type_: pa.DataType, *, rounded: bool) -> pa.Array:
 
 
 def _cast(array: pa.Array, type_: pa.DataType) -> pa.Array:
-    """Cast with Arrow. Where Arrow has no cast between two types, cast through a third type."""
+    """Cast an array to another type with Arrow.
+
+    Where Arrow has no cast between two types, cast through a third type.
+    """
     source = array.type
     if types.is_decimal(source) and types.is_decimal(type_):
         return array.cast(type_)
@@ -147,7 +157,8 @@ def _cast(array: pa.Array, type_: pa.DataType) -> pa.Array:
         if types.is_integer(one) and _is_time_unit_count(other) and one != integer_type(other):
             return _cast_through(array, integer_type(other), type_)
     wide = pa.decimal256(76, type_.scale) if types.is_decimal(type_) else type_
-    if types.is_integer(source) and wide != type_:  # Arrow requires room for all integers of the type
+    # Arrow requires a decimal type with room for all integers of the type.
+    if types.is_integer(source) and wide != type_:
         return array.cast(wide).cast(type_)
     return array.cast(type_)
 
@@ -179,9 +190,9 @@ def _check_same(
 
 
 def _comparable(array: pa.Array) -> pa.Array:
-    """Convert an array to values that Arrow can compare. NaN becomes null.
+    """Convert an array to values that Arrow can compare. NaN becomes null in the result.
 
-    Two arrays that are compared have NaN in the same rows, so they get the same nulls.
+    Two arrays that are compared have NaN in the same rows, so both get nulls in the same rows.
     """
     if types.is_floating(array.type):
         wide = array.cast(pa.float64())
@@ -194,7 +205,8 @@ def _comparable(array: pa.Array) -> pa.Array:
 def _value_text(array: pa.Array, row: int) -> str:
     try:
         return repr(array[row].as_py())
-    except (OverflowError, ValueError):  # Python cannot represent the date, or the nanoseconds without pandas
+    # Python cannot represent the date, or cannot represent the nanoseconds without pandas.
+    except (OverflowError, ValueError):
         return str(array.slice(row, 1).to_string()).strip("[]\n ")
 
 

@@ -1,7 +1,7 @@
 """Define the columns of a dataset: their names, their Arrow types, and the features that store them.
 
-This module knows Arrow and the kernel's columns, but no files, no pandas and no Dask. `storage_values`
-converts the values of columns.
+This module knows Arrow and the kernel's columns, but neither files nor pandas nor Dask. The module
+`storage_values` converts the values of columns.
 """
 
 import base64
@@ -30,7 +30,8 @@ from dask_tfrecord.schema.storage_values import (
 
 Lossy = Literal["warn", "allow", "raise"]
 
-# The errors for values that do not fit a type. `_error` converts them to a SchemaError that names the column.
+# The exceptions of a conversion if a value does not fit a type. `_error` converts these exceptions to a
+# SchemaError that names the column.
 _CAST_ERRORS = (
     MisfitError,
     pa.ArrowInvalid,
@@ -45,11 +46,11 @@ class Field:
     Parameters
     ----------
     name : str
-        Name of the column and of the feature that stores the column.
+        Name of the column, which is also the name of the feature that stores the column.
     type : pyarrow.DataType
         The logical type, which is the type of the column in a DataFrame.
     categories : pyarrow.Array, optional
-        For a dictionary type, the first categories, in this order. An ordered dictionary has no other
+        The first categories of a dictionary type, in this order. An ordered dictionary type has no other
         categories.
 
     Examples
@@ -68,18 +69,21 @@ class Field:
 
     @property
     def kind(self) -> Kind:
-        """Kind of the feature: "int64", "float", "bytes", or "string" for text in a bytes feature."""
+        """Kind of the feature that stores the column:
+
+        "int64", "float", "bytes", or "string" for text in a bytes feature.
+        """
         return self.column.kind
 
     @property
     def depth(self) -> int:
-        """Depth of the lists: 0 for a scalar, 1 for a list, 2 for a list of lists."""
+        """Depth of the column's lists: 0 for a scalar, 1 for a list, 2 for a list of lists."""
         return self.column.depth
 
     @cached_property
     def column(self) -> Column:
-        """The name, kind and depth of the column, as the kernel needs them."""
-        if pa.types.is_null(self.type):  # a feature without values
+        """The name, kind and depth of the column, in the form that the kernel needs."""
+        if pa.types.is_null(self.type):  # the feature has no values
             return Column(self.name, "bytes", 1)
         try:
             return Column(self.name, *kind_and_depth(self.type))
@@ -88,7 +92,7 @@ class Field:
 
     @property
     def lossy(self) -> bool:
-        """True if the values of the column are rounded to 32-bit floats when they are stored."""
+        """True if storing values of the column rounds them to 32-bit floats."""
         return is_lossy(self.type)
 
     def store(self, array: pa.Array, *, lossy: Lossy) -> pa.Array:
@@ -97,7 +101,8 @@ class Field:
         Raises
         ------
         SchemaError
-            If a value cannot be stored, or if a value would be rounded and ``lossy`` is "raise".
+            If a value of the column cannot be stored, or if a value would be rounded and ``lossy`` is
+            "raise".
         """
         if array.type != self.type and canonical_type(array.type) != self.type:
             raise SchemaError(f"the values are {array.type}, the column is {self.type}", feature=self.name)
@@ -111,12 +116,12 @@ class Field:
             raise self._error(error, "to_tfrecord") from None
 
     def load(self, array: pa.Array) -> pa.Array:
-        """Convert values that the kernel decoded to the column's type.
+        """Convert values that the kernel decoded to the logical type of the column.
 
         Raises
         ------
         SchemaError
-            If the column's type cannot hold a value.
+            If the logical type of the column cannot hold a value.
         """
         if pa.types.is_null(self.type):
             array = _check_only_nulls(array, self.name)
@@ -126,7 +131,10 @@ class Field:
             raise self._error(error, "read_tfrecord") from None
 
     def no_rows(self) -> pa.Array:
-        """Return an empty array of the column's type. A dictionary array has the known categories."""
+        """Return an empty array of the logical type of the column.
+
+        For a dictionary type, the array has the known categories.
+        """
         empty = pa.nulls(0, self.type)
         if self.categories is None:
             return empty
@@ -156,16 +164,16 @@ class Field:
 class Schema:
     """The columns of a dataset, and the message type of its records.
 
-    ``Snapshot.schema`` is a schema. :meth:`from_arrow` creates a schema, and ``read_tfrecord(schema=...)``
-    accepts a schema.
+    ``Snapshot.schema`` is such a schema, :meth:`from_arrow` creates a schema, and
+    ``read_tfrecord(schema=...)`` accepts a schema.
 
     Parameters
     ----------
     fields : tuple of Field
-        The columns, in order.
+        The columns of the dataset, in order.
     record_type : "example", "sequence_example" or "bytes", default "example"
-        The message that each record is. "bytes" means that the payload of a record is the value of the only
-        column.
+        The type of message that each record is. "bytes" means that the payload of a record is the value of
+        the dataset's only column.
 
     Examples
     --------
@@ -196,7 +204,7 @@ class Schema:
         *,
         categories: Mapping[str, pa.Array] | None = None,
     ) -> Self:
-        """Create a schema from an Arrow schema. Raise if TFRecord cannot store one of its types.
+        """Create a schema from an Arrow schema. Raise if TFRecord cannot store a type of the Arrow schema.
 
         A view type such as string_view becomes the type without view, which differs only in memory layout.
         A column of the null type can only hold nulls.
@@ -206,9 +214,9 @@ class Schema:
         schema : pyarrow.Schema
             The names and the logical types of the columns.
         record_type : "example", "sequence_example" or "bytes", default "example"
-            The message that each record is.
+            The type of message that each record is.
         categories : mapping of str to pyarrow.Array, optional
-            Maps the name of a dictionary column to its first categories.
+            Map from the name of a dictionary column to the first categories of this column.
 
         Returns
         -------
@@ -241,12 +249,12 @@ class Schema:
 
     @property
     def names(self) -> list[str]:
-        """The names of the columns."""
+        """The names of the columns, in order."""
         return [item.name for item in self.fields]
 
     @property
     def columns(self) -> tuple[Column, ...]:
-        """The name, kind and depth of each column, as the kernel needs them."""
+        """The name, kind and depth of each column, in the form that the kernel needs."""
         return tuple(item.column for item in self.fields)
 
     @cached_property
@@ -270,11 +278,17 @@ class Schema:
         return type(self)(tuple(by_name[name] for name in selected), self.record_type)
 
     def no_rows(self) -> pa.RecordBatch:
-        """Return a batch without rows. Its dictionary columns have the known categories."""
+        """Return a batch with the columns of the schema and without rows.
+
+        Dictionary columns of the batch have the known categories.
+        """
         return pa.RecordBatch.from_arrays([item.no_rows() for item in self.fields], schema=self.arrow)
 
     def is_stored(self, batch: pa.RecordBatch) -> bool:
-        """Return True if the kernel can encode the batch unchanged. `to_storage` then returns the batch."""
+        """Return True if the kernel can encode a batch unchanged.
+
+        In this case, `to_storage` returns the same batch.
+        """
         return batch.schema.equals(self.arrow) and all(is_stored(batch.column(at)) for at in self._undecided)
 
     @cached_property
@@ -298,9 +312,9 @@ class Schema:
         Raises
         ------
         SchemaError
-            If a value cannot be stored. The error has the column and the row of the batch.
+            If a value of the batch cannot be stored. The error has the column and the row of this value.
         """
-        if self.is_stored(batch):  # a new batch of many columns costs as much as encoding it
+        if self.is_stored(batch):  # creating a batch of many columns takes as long as encoding the batch
             return batch
         if batch.schema.names != self.names:
             raise SchemaError(f"the columns are {_list(batch.schema.names)} instead of {_list(self.names)}")
@@ -310,20 +324,22 @@ class Schema:
         )
 
     def from_storage(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Convert a decoded batch from storage types to logical types, the inverse of `to_storage`.
+        """Convert a decoded batch from storage types to logical types: the inverse of `to_storage`.
 
         Raises
         ------
         SchemaError
-            If a column's type cannot hold a value. The error has the column and the row of the batch.
+            If the logical type of a column cannot hold a value. The error has the column and the row of this
+            value.
         """
-        if batch.schema.equals(self.arrow):  # a new batch of many columns costs as much as decoding it
+        # Creating a batch of many columns takes as long as decoding the batch.
+        if batch.schema.equals(self.arrow):
             return batch
         pairs = zip(self.fields, batch.columns, strict=True)
         return pa.RecordBatch.from_arrays([item.load(array) for item, array in pairs], schema=self.arrow)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the schema as JSON values, the form in which a snapshot stores a schema.
+        """Return the schema as JSON values, in the form in which a snapshot stores the schema.
 
         The key ``columns`` is for people to read. The key ``arrow`` is exact: it holds an Arrow IPC stream
         without rows, encoded as base64 text.
@@ -356,7 +372,7 @@ class Schema:
                 name: empty.column(name).combine_chunks().dictionary for name in value["known_categories"]
             }
             if not empty.schema.names and value["record_type"] in get_args(RecordType):
-                return cls((), value["record_type"])  # records without features
+                return cls((), value["record_type"])  # the records have no features
             return cls.from_arrow(empty.schema, value["record_type"], categories=categories)
         except (KeyError, TypeError, ValueError, AttributeError, OSError) as error:
             raise SchemaError(f"the stored schema is not readable: {error}") from error
@@ -373,7 +389,10 @@ class Schema:
         return f"<table><caption>Schema of {self.record_type} records</caption>{lines}</table>"
 
     def _rows(self) -> list[tuple[str, str, str]]:
-        """Return the rows of the printed table of columns. The first row has the titles."""
+        """Return the rows of the table of columns that ``print(schema)`` shows.
+
+        The first row has the titles of the table.
+        """
         rows = [(item.name, str(item.type), feature_text(item)) for item in self.fields]
         return [("column", "type", "feature"), *rows]
 
@@ -385,7 +404,7 @@ class Schema:
 
 
 def feature_text(item: Field) -> str:
-    """Return the name of the feature that stores a column, in the words of TensorFlow's proto files."""
+    """Return the name of the feature that stores a column, as TensorFlow's proto files spell it."""
     kind = "bytes" if item.kind == "string" else item.kind
     return f"feature list of {kind}_list" if item.depth == 2 else f"{kind}_list"
 
@@ -427,7 +446,7 @@ def _check_type(item: Field, record_type: RecordType) -> None:
 
 
 def _check_payload(fields: Sequence[Field]) -> None:
-    """Raise SchemaError unless there is exactly one column of scalar bytes or strings."""
+    """Raise SchemaError unless the only column is a scalar of bytes or strings."""
     if len(fields) != 1 or fields[0].kind not in ("bytes", "string") or fields[0].depth:
         names = _list(item.name for item in fields)
         raise SchemaError(

@@ -1,4 +1,4 @@
-"""Map Arrow types to the kinds of features that store them. This module converts no values."""
+"""Map Arrow types to the kinds of the features that store them. This module does not convert values."""
 
 from collections.abc import Callable
 from functools import lru_cache
@@ -11,7 +11,7 @@ from dask_tfrecord.errors import Remedy, SchemaError
 
 _Tests = tuple[Callable[[pa.DataType], bool], ...]
 
-# Tests for the types whose values are stored as integers (INTEGERS), as text (TEXT) and as bytes (BINARY).
+# Tests for Arrow types whose values are stored as integers (INTEGERS), as text (TEXT) and as bytes (BINARY).
 INTEGERS: _Tests = (
     types.is_boolean,
     types.is_integer,
@@ -37,14 +37,15 @@ _ADVICE: tuple[tuple[Callable[[pa.DataType], bool], str], ...] = (
 )
 
 
-@lru_cache(maxsize=1024)  # the columns of a dataset share few types
+@lru_cache(maxsize=1024)  # the columns of a dataset have few different types
 def kind_and_depth(type_: pa.DataType) -> tuple[Kind, int]:
-    """Return the kind of the feature that stores a type, and the depth of its lists.
+    """Return the kind of the feature that stores values of a type, and the depth of the type's lists.
 
     Raises
     ------
     SchemaError
-        If no feature can hold values of the type. The error has no column name; `of_column` adds the name.
+        If no feature can hold values of the type. The error does not name the column; `of_column` adds the
+        name.
     """
     found = _find(type_)
     if isinstance(found, pa.DataType):
@@ -66,7 +67,7 @@ def of_column(error: SchemaError, name: str) -> SchemaError:
 
 
 def _find(type_: pa.DataType) -> tuple[Kind, int] | pa.DataType:
-    """Return the kind and the depth of a type, or the nested type that no feature can hold."""
+    """Return the kind and the depth of a type, or a type nested in it that no feature can hold."""
     if isinstance(type_, pa.FixedShapeTensorType):
         return _find(type_.storage_type)
     if _is_unsupported(type_):
@@ -86,7 +87,9 @@ def _find(type_: pa.DataType) -> tuple[Kind, int] | pa.DataType:
 
 
 def _storable(type_: pa.DataType) -> pa.DataType | None:
-    """Return a storable type that holds the values of the given type, or None if no such type exists."""
+    """Return a type that a feature can store and that holds the values of the given type; None if there is
+    none.
+    """
     if not isinstance(_find(type_), pa.DataType):
         return type_
     if isinstance(type_, pa.BaseExtensionType):
@@ -104,12 +107,12 @@ def _storable(type_: pa.DataType) -> pa.DataType | None:
 
 
 def is_any(type_: pa.DataType, tests: _Tests) -> bool:
-    """Return True if at least one of the tests accepts the type."""
+    """Return True if at least one of the tests accepts an Arrow type."""
     return any(test(type_) for test in tests)
 
 
 def _is_unsupported(type_: pa.DataType) -> bool:
-    """Return True for decimals that Arrow cannot convert or use as categories, and for types of size 0."""
+    """Return True for types of size 0, and for decimals that Arrow cannot convert or use as categories."""
     if types.is_dictionary(type_):
         return bool(types.is_decimal(type_.value_type) and type_.value_type.bit_width < 128)
     if types.is_fixed_size_list(type_):
@@ -136,7 +139,10 @@ def innermost(type_: pa.DataType) -> pa.DataType:
 
 
 def value_type(type_: pa.DataType) -> pa.DataType:
-    """Return the value type of a dictionary type. Return any other type unchanged."""
+    """Return the type of the values of a dictionary type.
+
+    Return a type that is no dictionary type unchanged.
+    """
     return type_.value_type if types.is_dictionary(type_) else type_
 
 
@@ -147,10 +153,10 @@ def is_lossy(type_: pa.DataType) -> bool:
 
 
 def canonical_type(type_: pa.DataType) -> pa.DataType:
-    """Return the type that a column of this type has after it is written and read back.
+    """Return the type that a column of this type has after the column is written and read back.
 
-    A view type becomes the type without view, which differs only in memory layout. Category codes get 32
-    bits.
+    A view type such as string_view becomes the type without view, which differs only in memory layout. The
+    codes of a dictionary type get 32 bits.
     """
     if types.is_string_view(type_):
         return pa.string()
@@ -167,10 +173,10 @@ def canonical_type(type_: pa.DataType) -> pa.DataType:
 
 
 def is_list_view(type_: pa.DataType) -> bool:
-    """Return True for list view types, with offsets of either 32 or 64 bits."""
+    """Return True for types of list views, with offsets of 32 or 64 bits."""
     return bool(types.is_list_view(type_) or types.is_large_list_view(type_))
 
 
 def is_large_list(type_: pa.DataType) -> bool:
-    """Return True for list types and list view types with offsets of 64 bits."""
+    """Return True for types of lists and list views with offsets of 64 bits."""
     return bool(types.is_large_list(type_) or types.is_large_list_view(type_))

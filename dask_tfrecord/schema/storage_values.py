@@ -1,8 +1,8 @@
 """Convert Arrow arrays to the types that features can store, and back.
 
 `store` and `load` convert whole arrays. `load` is the inverse of `store` for every value that a feature can
-hold. For any other value, both functions raise `MisfitError` with the row. This module knows no columns and
-no records.
+hold. For a value that does not fit, both functions raise `MisfitError` with the row of the value. This module
+knows neither columns nor records.
 """
 
 from collections.abc import Callable
@@ -20,7 +20,7 @@ from dask_tfrecord.schema.storage_types import is_large_list, is_list, is_list_v
 Offsets = npt.NDArray[np.int64]
 INT64_MAX = 2**63 - 1
 
-# The Arrow types of scalars that the kernel encodes.
+# The Arrow types of scalar values that the kernel encodes.
 STORAGE_TYPES = (pa.int64(), pa.float32(), pa.binary(), pa.large_binary(), pa.string(), pa.large_string())
 _DAY = {"s": 86_400, "ms": 86_400_000, "us": 86_400_000_000, "ns": 86_400_000_000_000}
 
@@ -31,13 +31,13 @@ class MisfitError(Exception):
     Parameters
     ----------
     row : int
-        Row of the value in the converted array.
+        Row of the value in the array that was converted.
     problem : str
         The text that says what is wrong with the value.
     advice : str, optional
-        The text that says what the user can do. None if the error gives no advice.
+        The text that says what the user can do. None if there is no advice.
     wider : pyarrow.DataType, optional
-        A type that can hold the value. None if no such type is suggested.
+        An Arrow type that can hold the value. None if the error suggests no type.
     """
 
     def __init__(
@@ -68,14 +68,14 @@ def store(array: pa.Array, *, exact: bool) -> pa.Array:
     Parameters
     ----------
     array : pyarrow.Array
-        Values of any type that `kind_and_depth` accepts.
+        The values to store, of any type that `kind_and_depth` accepts.
     exact : bool
         If True, raise RoundedError for a value that would be rounded to a 32-bit float.
 
     Raises
     ------
     MisfitError
-        If a feature cannot store a value.
+        If a feature cannot store a value of the array.
     """
     if is_stored(array):
         return array
@@ -103,12 +103,18 @@ def store(array: pa.Array, *, exact: bool) -> pa.Array:
 
 
 def is_stored(array: pa.Array) -> bool:
-    """Return True if the kernel can encode the array unchanged. `store` then returns the same array."""
+    """Return True if the kernel can encode an array unchanged.
+
+    In this case, `store` returns the same array.
+    """
     return array.type in STORAGE_TYPES or (_is_encodable(array.type) and not _has_null_elements(array))
 
 
 def storage_bytes(array: pa.Array) -> int:
-    """Estimate the size in bytes of the result of `store`. The size is 0 if `store` copies nothing."""
+    """Estimate the size in bytes of the array that `store` would return.
+
+    The size is 0 if `store` would copy nothing.
+    """
     if is_stored(array):
         return 0
     type_ = array.type
@@ -126,22 +132,22 @@ def storage_bytes(array: pa.Array) -> int:
 
 
 def load(array: pa.Array, type_: pa.DataType, categories: pa.Array | None = None) -> pa.Array:
-    """Convert stored values to a logical type, the inverse of `store`.
+    """Convert stored values to a logical type: the inverse of `store`.
 
     Parameters
     ----------
     array : pyarrow.Array
         Values that the kernel decoded or `store` returned.
     type_ : pyarrow.DataType
-        The logical type.
+        The logical type of the result.
     categories : pyarrow.Array, optional
-        For a dictionary type, the first categories, in this order. An ordered dictionary has no other
+        The first categories of a dictionary type, in this order. An ordered dictionary type has no other
         categories.
 
     Raises
     ------
     MisfitError
-        If the logical type cannot hold a value.
+        If the logical type cannot hold a value of the array.
     """
     if array.type == type_:
         return array
@@ -166,19 +172,19 @@ def load(array: pa.Array, type_: pa.DataType, categories: pa.Array | None = None
 
 
 def _is_encodable(type_: pa.DataType) -> bool:
-    """Return True if the kernel can encode arrays of the type, except for nulls inside of lists."""
+    """Return True if the kernel can encode arrays of a type, apart from nulls inside of lists."""
     if type_ in STORAGE_TYPES:
         return True
     return is_list(type_) and not is_list_view(type_) and _is_encodable(type_.value_type)
 
 
 def _has_null_elements(array: pa.Array) -> bool:
-    """Return True if the values of a list array contain a null, even if the null is in no list."""
+    """Return True if the values of a list array contain a null, even a null that is in no list."""
     return is_list(array.type) and (array.values.null_count > 0 or _has_null_elements(array.values))
 
 
 def integer_type(type_: pa.DataType) -> pa.DataType:
-    """Return the integer type with as many bits as a date, a time, a timestamp or a duration."""
+    """Return the integer type with as many bits as a type of dates, times, timestamps or durations."""
     return pa.int32() if type_.bit_width == 32 else pa.int64()
 
 
@@ -190,7 +196,10 @@ def _raise_at_first(
     wider: pa.DataType | None = None,
     error: type[MisfitError] = MisfitError,
 ) -> None:
-    """Raise ``error`` for the first row whose mask is true. ``problem`` returns the message for a row."""
+    """Raise ``error`` for the first row in which the mask is true.
+
+    The function ``problem`` returns the message for a row.
+    """
     row = pc.index(mask, True).as_py()
     if row >= 0:
         raise error(row, problem(row), advice, wider)
@@ -201,7 +210,7 @@ def _list_of(value: int, offsets: Offsets) -> int:
 
 
 def _offsets(lists: pa.Array) -> Offsets:
-    """Return the position of each list's start in ``lists.flatten()``, and the position of the last end."""
+    """Return the start of each list in ``lists.flatten()``, and the end of the last list."""
     lengths = lists.sizes if is_list_view(lists.type) else pc.list_value_length(lists)
     lengths = pc.if_else(lists.is_valid(), lengths, 0)
     return np.concatenate([[0], np.cumsum(lengths.to_numpy(zero_copy_only=False), dtype=np.int64)])
@@ -242,9 +251,9 @@ def _store_uint64(array: pa.Array) -> pa.Array:
 
 
 def _store_rounded(array: pa.Array, *, exact: bool) -> pa.Array:
-    """Store float64 and decimals as 32-bit floats."""
+    """Convert float64 and decimal values to 32-bit floats."""
     type_ = array.type
-    # Arrow's direct cast from a decimal to float32 can be wrong in the last one or two bits.
+    # Arrow's direct cast of a decimal to float32 can be wrong in the last one or two bits.
     wide = array.cast(pa.float64())
     stored = wide.cast(pa.float32())
     _raise_at_first(
@@ -276,7 +285,7 @@ def _exceeds_decimal(floats: pa.Array, type_: pa.DataType) -> pa.Array:
 
 
 def _range(type_: pa.DataType) -> tuple[int, int] | None:
-    """Return the least and the greatest int64 that the type can hold; None if it can hold every int64."""
+    """Return the least and the greatest int64 that a type can hold; None if the type can hold every int64."""
     if types.is_boolean(type_):
         return 0, 1
     if types.is_time(type_):
@@ -288,18 +297,18 @@ def _range(type_: pa.DataType) -> tuple[int, int] | None:
 
 
 def check_range(array: pa.Array) -> None:
-    """Raise MisfitError for a time that exceeds a day, or a date64 with a time.
+    """Raise MisfitError for a time of a day or more, or for a date64 with a time of day.
 
-    Arrow arrays can contain such invalid values, but readers misinterpret them.
+    Arrow arrays can contain such invalid values, which readers would misinterpret.
     """
     if types.is_time(array.type) or types.is_date64(array.type):
         _check_integers(array.view(integer_type(array.type)), array.type)
 
 
 def _check_integers(array: pa.Array, type_: pa.DataType, wider: pa.DataType | None = None) -> None:
-    """Raise MisfitError for the first integer that is not a valid value of the type.
+    """Raise MisfitError for the first integer that is not a valid value of an Arrow type.
 
-    If ``wider`` is None, the error suggests no other type and advises the user to correct the value.
+    If ``wider`` is None, the error suggests no type and advises the user to correct the value.
     """
     misfits = None
     if types.is_date64(type_):
@@ -339,10 +348,11 @@ def _refuse_float(mask: pa.Array, array: pa.Array, type_: pa.DataType) -> None:
 
 
 def _is_not_a_stored_decimal(decimals: pa.Array, floats: pa.Array) -> pa.Array:
-    """Return a mask of the floats that `store` would not return for their nearest decimal.
+    """Return a mask of the floats that differ from what `store` returns for their nearest decimal.
 
-    A decimal differs from its stored float by at most half the distance between two adjacent floats. The
-    factor in the code is slightly larger than 0.5, because Arrow's division is inexact in the last bits.
+    A decimal differs from the float that stores it by at most half the distance between two adjacent floats.
+    The factor in this function is slightly larger than 0.5, because Arrow's division is inexact in the last
+    bits.
     """
     numbers = floats.fill_null(0).to_numpy(zero_copy_only=False)
     steps = pa.array(np.spacing(np.abs(numbers)).astype(np.float64) * 0.5000001)
@@ -352,7 +362,10 @@ def _is_not_a_stored_decimal(decimals: pa.Array, floats: pa.Array) -> pa.Array:
 def with_values(
     lists: pa.Array, type_: pa.DataType, convert: Callable[[pa.Array, pa.DataType], pa.Array]
 ) -> pa.Array:
-    """Convert lists to the list type ``type_``. ``convert`` converts the values of the lists."""
+    """Convert an array of lists to the list type ``type_``.
+
+    The function ``convert`` converts the values of the lists.
+    """
     values, offsets, nulls = lists.flatten(), _offsets(lists), lists.is_null()
     if types.is_fixed_size_list(type_):
         size = type_.list_size
@@ -373,7 +386,10 @@ def with_values(
 
 
 def _fixed_size_positions(offsets: Offsets, size: int, nulls: pa.Array) -> pa.Array:
-    """Return the positions of the values of lists of ``size`` values. Positions for null lists are null."""
+    """Return the positions of the values for a fixed-size list array whose lists have ``size`` values.
+
+    The positions for null lists are null.
+    """
     positions = offsets[:-1, None] + np.arange(size)
     return pa.array(positions.ravel(), mask=np.repeat(nulls.to_numpy(zero_copy_only=False), size))
 

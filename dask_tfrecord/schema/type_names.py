@@ -1,4 +1,4 @@
-"""Convert names and types of Arrow, NumPy, pandas and Python to Arrow types."""
+"""Convert types of Arrow, NumPy, pandas and Python, and names of types, to Arrow types."""
 
 import re
 from collections.abc import Callable
@@ -26,7 +26,7 @@ _FORMS: tuple[tuple[re.Pattern[str], _Parse], ...] = (
 
 
 def arrow_type(given: Any) -> pa.DataType:
-    """Return the Arrow type for a type of Arrow, pandas, NumPy or Python, or for its name.
+    """Return the Arrow type for a type of Arrow, pandas, NumPy or Python, or for the name of a type.
 
     Parameters
     ----------
@@ -48,25 +48,30 @@ def arrow_type(given: Any) -> pa.DataType:
     """
     if isinstance(given, pa.DataType):
         return given
-    if isinstance(found := getattr(given, "pyarrow_dtype", None), pa.DataType):  # pandas' ArrowDtype
+    # A dtype of the class ArrowDtype of pandas.
+    if isinstance(found := getattr(given, "pyarrow_dtype", None), pa.DataType):
         return found
     if isinstance(given, type) and given in _PYTHON:
         return _PYTHON[given]
     if given is None:  # NumPy interprets None as float64
         raise ValueError("None is not an Arrow type")
-    # A NumPy dtype equals its own name, so `isinstance` is tested before the comparison with "float".
+    # A NumPy dtype equals its name, so `isinstance` is tested before the comparison with "float".
     if isinstance(given, str) and given == "float":
         raise ValueError('"float" is ambiguous; write "float32" or "float64"')
     try:
         return _by_name(given) if isinstance(given, str) else _by_dtype(given)
-    # Each of these exceptions means an unknown type or name. NumPy and pandas raise TypeError or ValueError,
-    # pandas also NotImplementedError, Arrow its own exceptions, and the tables of this module KeyError.
+    # Each of these exceptions means that the type or its name is unknown. NumPy and pandas raise TypeError or
+    # ValueError, pandas also NotImplementedError, Arrow its own exceptions, and the tables of this module
+    # KeyError.
     except (KeyError, NotImplementedError, TypeError, ValueError, pa.ArrowException):
         raise ValueError(f"{given!r} is not an Arrow type") from None
 
 
 def _item(name: str) -> pa.DataType:
-    """Return the type of a list's values from its Arrow name. In such a name, "float" has 32 bits."""
+    """Return the type of a list's values from the Arrow name of this type.
+
+    In such a name, "float" means 32 bits.
+    """
     return pa.float32() if name == "float" else arrow_type(name)
 
 
@@ -79,7 +84,7 @@ def _by_name(name: str) -> pa.DataType:
     try:
         return pa.type_for_alias(name)
     except ValueError:
-        if re.fullmatch("U?Int(8|16|32|64)|Float(32|64)", name):  # pandas' nullable types
+        if re.fullmatch("U?Int(8|16|32|64)|Float(32|64)", name):  # a nullable type of pandas
             return pa.type_for_alias(name.lower())
         return _by_dtype(name)
 

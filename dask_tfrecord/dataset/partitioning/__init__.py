@@ -1,1 +1,1 @@
-"""Partition columns: convert values to directory names and back, and group rows by directory."""
+"""Handle partition columns: convert values to directory names and back, and group rows by directory."""

@@ -1,4 +1,7 @@
-"""Group the rows of a table by the values of partition columns. Each group belongs to one directory."""
+"""Group the rows of a table by the values of the partition columns.
+
+Each group of rows belongs to one directory.
+"""
 
 from collections.abc import Sequence
 from contextlib import suppress
@@ -14,20 +17,20 @@ from dask_tfrecord.dataset.partitioning import hive
 from dask_tfrecord.errors import Remedy, SchemaError, TFRecordError
 from dask_tfrecord.files.writing import DirectoryGroup, GroupedRows, RowNumbers
 
-# The types whose values the kernel reorders, because the kernel is faster than Arrow.
+# The types whose values the kernel reorders, because it does so faster than Arrow.
 BYTES = (pa.binary(), pa.large_binary(), pa.string(), pa.large_string())
 
 
 class Groups(NamedTuple):
-    """The rows of a table, grouped by their values in some columns.
+    """The rows of a table, grouped by the values of some columns.
 
     Attributes
     ----------
     values : pyarrow.Table
         The columns by which the rows are grouped, with one row for each group.
     order : numpy.ndarray, optional
-        The row numbers, sorted by group. Within a group, the rows keep their order. None if the rows are
-        already sorted by group.
+        The row numbers of the table, sorted by group. Within a group, the rows keep the order of the table.
+        None if the rows are already sorted by group.
     starts : numpy.ndarray
         The bounds of the groups: group ``k`` has the rows ``starts[k]`` to ``starts[k + 1] - 1`` of the
         sorted rows.
@@ -39,7 +42,7 @@ class Groups(NamedTuple):
 
 
 def group_by_directory(table: pa.Table, partition_on: Sequence[str], *, max_directories: int) -> GroupedRows:
-    """Sort the rows of a table by partition directory.
+    """Sort the rows of a table by their partition directories.
 
     The directories are sorted by the first appearance of their value in the first partition column, then in
     the second partition column, and so on. An empty table has no directories. A table that is already sorted
@@ -48,7 +51,7 @@ def group_by_directory(table: pa.Table, partition_on: Sequence[str], *, max_dire
     Raises
     ------
     SchemaError
-        If a value cannot be written in a directory name.
+        If a value of a partition column cannot be written in a directory name.
     TFRecordError
         If there are more directories than ``max_directories``.
     """
@@ -66,7 +69,7 @@ def group_by_directory(table: pa.Table, partition_on: Sequence[str], *, max_dire
 def directory_groups(
     groups: Groups, partition_on: Sequence[str], *, max_directories: int
 ) -> list[DirectoryGroup]:
-    """Return the partition directory of each group. Raise the same errors as `group_by_directory`."""
+    """Return the partition directory of each group of rows. Raise the same errors as `group_by_directory`."""
     values = groups.values
     if values.num_rows > max_directories:
         raise too_many(f"{values.num_rows:,} different values", partition_on, max_directories)
@@ -75,7 +78,10 @@ def directory_groups(
 
 
 def sorted_rows(table: pa.Table, order: RowNumbers) -> pa.Table:
-    """Return the rows of a table in another order. Columns are reordered one by one, which is faster."""
+    """Return the rows of a table in another order.
+
+    The columns are reordered one by one, because this is faster than reordering the table.
+    """
     numbers = pa.array(order)
     columns = [_take(column, order, numbers) for column in table.columns]
     return pa.Table.from_arrays(columns, schema=table.schema)
@@ -90,7 +96,7 @@ def _take(column: pa.ChunkedArray, order: RowNumbers, numbers: pa.Array) -> pa.A
 
 
 def group(table: pa.Table, names: Sequence[str]) -> Groups:
-    """Group the rows of a non-empty table by their values in the columns ``names``."""
+    """Group the rows of a non-empty table by the values of the columns ``names``."""
     codes, _ = _codes(table[names[0]])
     for name in names[1:]:
         more, count = _codes(table[name])
@@ -104,7 +110,10 @@ def group(table: pa.Table, names: Sequence[str]) -> Groups:
 
 
 def sorting(codes: npt.NDArray[np.integer[Any]]) -> RowNumbers:
-    """Return the positions that sort the codes. If possible, sort 16-bit codes, which is much faster."""
+    """Return the positions that sort an array of integer codes.
+
+    If possible, sort 16-bit codes, because this is much faster.
+    """
     return np.argsort(codes.astype(np.uint16) if codes.max(initial=0) < 1 << 16 else codes, kind="stable")
 
 
@@ -124,17 +133,19 @@ def too_many(what: str, partition_on: Sequence[str], limit: int) -> TFRecordErro
 
 
 def _codes(column: pa.ChunkedArray) -> tuple[npt.NDArray[np.integer[Any]], int]:
-    """Return an integer code for each value, in order of first appearance, and the number of codes."""
+    """Return an integer code for each value of a column, in order of first appearance, and the number of
+    codes.
+    """
     encoded = pc.dictionary_encode(comparable(column), null_encoding="encode")
     indices = [chunk.indices.to_numpy() for chunk in encoded.chunks]
     return np.concatenate(indices), len(encoded.chunks[-1].dictionary)
 
 
 def comparable(column: pa.ChunkedArray | pa.Array) -> pa.ChunkedArray | pa.Array:
-    """Convert values to a form in which Arrow treats equal values as equal.
+    """Convert a column to a form in which Arrow treats equal values as equal.
 
-    Categories are replaced by their values, because each chunk may number the categories differently. All
-    NaNs get the same bits.
+    Dictionary values replace the codes, because each chunk may number the categories differently. All NaNs
+    get the same bits.
     """
     if pa.types.is_dictionary(column.type):
         column = column.cast(column.type.value_type)
@@ -147,8 +158,12 @@ def comparable(column: pa.ChunkedArray | pa.Array) -> pa.ChunkedArray | pa.Array
 
 
 def _python_values(name: str, column: pa.ChunkedArray) -> list[Any]:
-    """Return the values as Python objects. Raise SchemaError if Python cannot represent a value exactly."""
-    with suppress(OverflowError, ValueError, pa.ArrowException):  # such as a date in the year 20,000
+    """Return the values of a column as Python objects.
+
+    Raise SchemaError if Python cannot represent a value exactly.
+    """
+    # Raised for example for a date in the year 20,000.
+    with suppress(OverflowError, ValueError, pa.ArrowException):
         values: list[Any] = column.to_pylist()
         if _same(pa.chunked_array([pa.array(values, column.type)]), column):
             return values
@@ -160,7 +175,7 @@ def _python_values(name: str, column: pa.ChunkedArray) -> list[Any]:
 
 
 def _same(one: pa.ChunkedArray, other: pa.ChunkedArray) -> bool:
-    """Return True if two columns have equal values. A NaN counts as equal to a NaN."""
+    """Return True if two columns have equal values. In this comparison, NaN equals NaN."""
     if pa.types.is_floating(one.type):
-        return True  # a Python float holds every value of a floating-point type
+        return True  # a Python float can represent every value of a floating-point type
     return bool(one.equals(other))

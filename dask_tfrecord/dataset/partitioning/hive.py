@@ -9,51 +9,52 @@ import pyarrow.compute as pc
 from dask_tfrecord.errors import SchemaError
 from dask_tfrecord.schema.storage_types import value_type
 
-# The text that stands for a null in a directory name.
+# The text that stands for a null partition value in a directory name.
 NULL = "__HIVE_DEFAULT_PARTITION__"
 
-# The maximum length in bytes of a name that all common filesystems allow.
+# The maximum length in bytes of a file name that all common filesystems allow.
 MAX_NAME_BYTES = 255
 
-# Matches the characters that Spark escapes in directory names, and NUL.
+# Pattern of the characters that are escaped in directory names: those that Spark escapes, and NUL.
 _SPECIAL = re.compile(r"[\0-\x1f\x7f\"#%'*/:=?\\{\[\]^]")
 _ESCAPED = re.compile("(?:%[0-9A-Fa-f]{2})+")
 
-# Matches integers without leading zeros or a plus sign, so that each number has exactly one text.
+# Pattern of integers without leading zeros or a plus sign, so that each number has exactly one text.
 _CANONICAL = "^(0|-?[1-9][0-9]{0,18})$"
 
 
 def directories(keys: pa.Table) -> list[str]:
-    """Return the partition directory of each row. The path has a level ``name=value`` for each column.
+    """Return the partition directory of each row of a table. The path of a directory has a level
+    ``name=value`` for each column of the table.
 
     Raises
     ------
     SchemaError
-        If the name of a level is longer than filesystems allow.
+        If the name of a directory level is longer than filesystems allow.
     """
     levels = [_level(name, column) for name, column in zip(keys.column_names, keys.columns, strict=True)]
     return ["/".join(names) for names in zip(*levels, strict=True)]
 
 
 def parse(directory: str) -> list[tuple[str, str | None]]:
-    """Return the name and the text of the value of each level ``name=value`` of a directory path."""
+    """Return the names and value texts of the levels ``name=value`` of a directory path."""
     pairs = (level.partition("=") for level in directory.split("/") if "=" in level)
     return [(_unescape(name), None if text == NULL else _unescape(text)) for name, _, text in pairs]
 
 
 def value_texts(directories: Sequence[str]) -> dict[str, pa.Array]:
-    """Return the partition columns of directories as text. The columns are in order of first appearance.
+    """Return the partition columns of directories as text, in order of first appearance.
 
     Returns
     -------
     dict of str to pyarrow.Array
-        Map the name of each partition column to the text of its value in each directory. The text is null if
-        the value is null, or if the directory has no level of this name.
+        Map from the name of each partition column to an array with the text of its value in each directory.
+        The text is null if the value is null, or if the directory has no level with this name.
 
     Raises
     ------
     SchemaError
-        If a directory has two levels of the same name.
+        If a directory path has two levels with the same name.
     """
     numbers = {directory: number for number, directory in enumerate(dict.fromkeys(directories))}
     texts: dict[str, list[str | None]] = {}
@@ -69,13 +70,15 @@ def value_texts(directories: Sequence[str]) -> dict[str, pa.Array]:
 
 
 def infer_type(texts: pa.Array) -> pa.DataType:
-    """Return int64 if there are non-null texts and all are canonical 64-bit integers, else string."""
+    """Return int64 if at least one text is not null and all texts are canonical 64-bit integers, else
+    string.
+    """
     canonical = pc.match_substring_regex(texts, _CANONICAL)
     if texts.null_count == len(texts) or not pc.all(canonical).as_py():
         return pa.string()
     try:
         texts.cast(pa.int64())
-    except pa.ArrowInvalid:  # beyond 64 bits
+    except pa.ArrowInvalid:  # an integer with more than 64 bits
         return pa.string()
     return pa.int64()
 
@@ -88,7 +91,7 @@ def to_values(name: str, texts: pa.Array, type_: pa.DataType, directories: Seque
     Raises
     ------
     SchemaError
-        If a text is not a value of the type. The error message names the directory.
+        If a text does not represent a value of the type. The error message names the directory.
     """
     type_ = value_type(type_)
     try:
@@ -121,14 +124,17 @@ def _level(name: str, values: pa.ChunkedArray) -> list[str]:
 
 
 def _texts(values: pa.ChunkedArray) -> Sequence[str | None]:
-    """Return the text that Spark writes for each value. Different values have different texts."""
+    """Return the text that Spark writes in directory names for each value.
+
+    Different values have different texts.
+    """
     type_ = values.type
     if pa.types.is_null(type_):
         return [None] * len(values)
     if pa.types.is_binary(type_) or pa.types.is_large_binary(type_) or pa.types.is_fixed_size_binary(type_):
         return [None if value is None else value.decode("latin-1") for value in values.to_pylist()]
     if pa.types.is_timestamp(type_) and type_.tz is not None:
-        # The text is in UTC, because a local time occurs twice when clocks go back.
+        # The text of a timestamp is in UTC, because a local time occurs twice when clocks go back.
         values = values.cast(pa.timestamp(type_.unit, "UTC"))
     texts: list[str | None] = pc.cast(values, pa.large_string()).to_pylist()
     return texts
@@ -150,7 +156,10 @@ def _cast(texts: pa.Array, type_: pa.DataType) -> pa.Array:
 
 
 def _floats(texts: pa.Array, type_: pa.DataType) -> pa.Array:
-    """Parse floats. Raise if no float of the type equals a number, such as a large integer."""
+    """Parse the texts of floats.
+
+    Raise if no float of the type equals the number, for example a large integer.
+    """
     floats = texts.cast(type_)
     whole = texts.filter(pc.match_substring_regex(texts, "^-?[0-9]+$"))
     whole.cast(pa.int64()).cast(pa.float64())
@@ -169,7 +178,10 @@ def _escape(text: str | None) -> str:
 
 
 def _escape_name(name: str) -> str:
-    """Escape a column name. Also escape a dot at the start of the name, which would hide the directory."""
+    """Escape a column name for a directory name.
+
+    A dot at the start of the name is also escaped, because it would hide the directory.
+    """
     escaped = _SPECIAL.sub(_percent, name)
     return f"%2E{escaped[1:]}" if escaped.startswith(".") else escaped
 
@@ -183,7 +195,10 @@ def _unescape(text: str) -> str:
 
 
 def _unescaped(match: re.Match[str]) -> str:
-    """Decode percent escapes. Spark escapes single ASCII characters, and other writers escape UTF-8."""
+    """Decode the percent escapes of a directory name.
+
+    Spark escapes single ASCII characters, and other writers escape the bytes of UTF-8.
+    """
     found = bytes.fromhex(match[0].replace("%", ""))
     try:
         return found.decode()

@@ -1,4 +1,5 @@
-"""Convert values of an Arrow type to comparison keys: Python values with the same order and equality.
+"""Convert values of an Arrow type to comparison keys, which are Python values with the same order and
+equality.
 
 The comparison key of a number, a time or a bool is the number that Arrow stores, as an int or a float. The
 comparison key of a text is a string, and the key of binary data is bytes. Values in users' filters and bounds
@@ -28,7 +29,10 @@ _INFINITE = (math.inf, -math.inf)  # `math.isinf` raises for an integer that is 
 
 
 class WrongTypeError(TypeError):
-    """A value cannot be compared with a column. The message says why, or which values can be compared."""
+    """The error for a value that cannot be compared with a column.
+
+    The message says why, or which values can be compared with the column.
+    """
 
 
 def is_comparable(type_: pa.DataType) -> bool:
@@ -38,18 +42,18 @@ def is_comparable(type_: pa.DataType) -> bool:
 
 
 def has_nan(type_: pa.DataType) -> bool:
-    """Return True if values of a type can be NaN. Minima and maxima in statistics ignore NaN."""
+    """Return True if values of a type can be NaN. The minimum and maximum in statistics ignore NaN."""
     return bool(types.is_floating(value_type(type_)))
 
 
 def comparison_key(value: Any, type_: pa.DataType) -> ComparisonKey | Fraction:
-    """Return the comparison key of a value for a column of a given type.
+    """Return the comparison key of a value for a column of the given type.
 
     Returns
     -------
     int, float, str, bytes or Fraction
-        The comparison key. The key is a Fraction if the value lies between two values that the column's type
-        can hold.
+        The comparison key of the value. The key is a Fraction if the value lies between two values that the
+        column's type can hold.
 
     Raises
     ------
@@ -76,7 +80,7 @@ def comparison_key(value: Any, type_: pa.DataType) -> ComparisonKey | Fraction:
 
 
 def scalar_from_key(key: ComparisonKey, type_: pa.DataType) -> pa.Scalar | None:
-    """Return the Arrow scalar for a comparison key, or None if the Arrow type cannot hold the value."""
+    """Return the Arrow scalar for a comparison key, or None if the Arrow type cannot hold this value."""
     try:
         if types.is_decimal(type_):
             whole = int(key)
@@ -89,8 +93,8 @@ def scalar_from_key(key: ComparisonKey, type_: pa.DataType) -> pa.Scalar | None:
         return None
 
 
-# A key that is greater than all values of integer, decimal and time types. This key stands for infinity, and
-# for a value that no value of the type equals.
+# A comparison key that is greater than all values of integer, decimal and time types. This key stands for
+# infinity, and for a value that equals no value of the type.
 BEYOND_ALL = 10**80
 
 
@@ -99,12 +103,12 @@ def _is_stored_as_integer(type_: pa.DataType) -> bool:
 
 
 def is_text(type_: pa.DataType) -> bool:
-    """Return True if the comparison keys of a type are strings."""
+    """Return True if the comparison keys of an Arrow type are strings."""
     return bool(types.is_string(type_) or types.is_large_string(type_))
 
 
 def is_binary(type_: pa.DataType) -> bool:
-    """Return True if the comparison keys of a type are bytes."""
+    """Return True if the comparison keys of an Arrow type are bytes."""
     return bool(types.is_binary(type_) or types.is_large_binary(type_) or types.is_fixed_size_binary(type_))
 
 
@@ -143,18 +147,19 @@ def _int_if_whole(value: Fraction) -> int | Fraction:
 
 
 def _ticks(type_: pa.DataType) -> Fraction:
-    """Return the number of units of a time type in one second."""
+    """Return the number of units per second of a time type."""
     if types.is_date(type_):
         return Fraction(1, _DAY) if types.is_date32(type_) else Fraction(1000)
     return Fraction(_TICKS[type_.unit])
 
 
 def _seconds(value: Any, type_: pa.DataType) -> Fraction:
-    """Return a date or timestamp as seconds since 1970, a time as seconds since midnight, or a duration.
+    """Convert a time value to seconds: since 1970 for a date or timestamp, since midnight for a time, or the
+    duration.
 
-    The result is a Fraction in seconds.
+    The number of seconds is a Fraction.
     """
-    if value is None or value != value:  # NaT
+    if value is None or value != value:  # the value is NaT, which differs from itself
         raise WrongTypeError(f"{value!r} is null and cannot be compared, the column is {type_}")
     if types.is_timestamp(type_):
         return _instant(value, type_)
@@ -183,7 +188,7 @@ def _instant(value: Any, type_: pa.DataType) -> Fraction:
     if (zone is None) != (type_.tz is None):
         zone_rule = "needs a time zone" if zone is None else "must not have a time zone"
         raise WrongTypeError(f"{value!r} {zone_rule}, because the column is {type_}")
-    if hasattr(value, "asm8"):  # convert a pandas value, which may have nanoseconds, to NumPy in UTC
+    if hasattr(value, "asm8"):  # convert a pandas value, which may have nanoseconds, to a NumPy value in UTC
         value = value.asm8
     if isinstance(value, np.datetime64):
         return _seconds_of_duration(value.astype(f"datetime64[{_unit(value)}]") - np.datetime64("1970-01-01"))
@@ -209,12 +214,12 @@ def _seconds_of_duration(value: Any) -> Fraction:
 
 
 def _unit(value: np.datetime64 | np.timedelta64) -> str:
-    """Return the unit of a NumPy time value. Units that are longer than a second become "s".
+    """Return the unit of a NumPy time value. For units that are longer than a second, return "s".
 
     Raises
     ------
     WrongTypeError
-        If the value has no unit, or a unit that is shorter than nanoseconds.
+        If the value has no unit, or a unit that is shorter than a nanosecond.
     """
     unit = np.datetime_data(value.dtype)[0]
     if unit in ("ps", "fs", "as", "generic"):

@@ -40,7 +40,8 @@ from dask_tfrecord.schema.storage_types import value_type
 # A Python float, which has 64 bits, can hold every integer of at most this many bits.
 _FLOAT_DIGITS = 52
 
-# The NumPy time units with a fixed length, from longest to shortest. Arrow has only the last four units.
+# The NumPy time units with a fixed length, from longest to shortest. Arrow has only the last four of these
+# units.
 _UNITS = ("W", "D", "h", "m", "s", "ms", "us", "ns")
 
 _PYTHON_TIMES = (datetime.date, datetime.time, datetime.datetime, datetime.timedelta)
@@ -48,10 +49,10 @@ _PYTHON_TIMES = (datetime.date, datetime.time, datetime.datetime, datetime.timed
 _NUMBERS = (int, float, np.float16, np.float32)
 _NUMPY_INTEGERS = (np.int8, np.int16, np.int32, np.int64, np.uint8, np.uint16, np.uint32)
 
-# Map each kind of column type to the value types for which Arrow and NumPy give the same result as a
-# comparison of comparison keys. Filters with values of other types are applied only by pandas. Examples are
-# text that may be parsed as a time, nulls, uint64 (which Arrow compares as floats), a mixture of decimals and
-# floats, and values that only some versions accept.
+# A map from kinds of column types to value types. For these combinations, comparing with Arrow or NumPy gives
+# the same result as comparing comparison keys. Filters with values of other types are applied only by pandas.
+# Examples of such values are text that may be parsed as a time, nulls, uint64 (which Arrow compares as
+# floats), a mixture of decimals and floats, and values that only some versions accept.
 _COMPARED_EXACTLY: tuple[tuple[Callable[[pa.DataType], bool], tuple[type, ...]], ...] = (
     (pa.types.is_boolean, (bool, np.bool_)),
     (pa.types.is_integer, (*_NUMBERS, *_NUMPY_INTEGERS)),
@@ -84,7 +85,8 @@ def compare(field: Field, symbol: Operator, value: Any) -> Predicate:
 
 
 def is_in(field: Field, values: Iterable[Any]) -> Predicate:
-    """Return the predicate that is true where a column has one of the values. The value None matches nulls.
+    """Return the predicate that is true for rows whose value in a column is one of the given values. The
+    value None in ``values`` matches nulls.
 
     Raises
     ------
@@ -100,12 +102,12 @@ def is_in(field: Field, values: Iterable[Any]) -> Predicate:
 def compare_in_pandas(field: Field, symbol: Operator, value: Any) -> Predicate:
     """Return the predicate that is equivalent to a comparison in pandas.
 
-    The predicate is `Ambiguous` if the result of pandas depends on the dtype backend.
+    The predicate is `Ambiguous` if the result in pandas depends on the dtype backend.
 
     Raises
     ------
     WrongTypeError
-        If pandas may compare the value with the column differently than comparison keys are compared.
+        If pandas may compare the value with the column in another way than comparison keys are compared.
     """
     exact = compare(field, symbol, _exactly_compared(field, value))
     rounded = _rounded(field, value)
@@ -115,13 +117,14 @@ def compare_in_pandas(field: Field, symbol: Operator, value: Any) -> Predicate:
 def is_in_pandas(field: Field, values: Iterable[Any]) -> Predicate:
     """Return the predicate that is equivalent to ``isin`` in pandas.
 
-    The predicate is `Ambiguous` if the result of pandas depends on the dtype backend. Pandas converts the
-    values to one array. Values of different types are therefore refused, unless the column holds floats.
+    The predicate is `Ambiguous` if the result in pandas depends on the dtype backend. For ``isin``, pandas
+    converts the values to one array. Therefore values of different types raise an error, unless the column
+    holds floats.
 
     Raises
     ------
     WrongTypeError
-        If pandas may compare a value with the column differently than comparison keys are compared.
+        If pandas may compare a value with the column in another way than comparison keys are compared.
     """
     checked = [_exactly_compared(field, value) for value in values]
     type_ = value_type(field.type)
@@ -137,12 +140,15 @@ def is_in_pandas(field: Field, values: Iterable[Any]) -> Predicate:
     if not all(isinstance(value, int | float) for value in checked):
         raise WrongTypeError("pandas may round the values to shorter floats")
     rounded = [_rounded(field, value) for value in checked]
-    nonzero = [value for value in checked if value]  # Arrow's is_in treats -0.0 and 0.0 as different
+    nonzero = [value for value in checked if value]  # Arrow's function is_in treats -0.0 and 0.0 as different
     return Ambiguous((is_in(field, checked), is_in(field, rounded), is_in(field, nonzero)))
 
 
 def _exactly_compared(field: Field, value: Any) -> Any:
-    """Return the value if pandas with every dtype backend compares it as its comparison key. Else raise."""
+    """Return the value if pandas compares it like its comparison key, with every dtype backend.
+
+    Raise for any other value.
+    """
     type_ = value_type(field.type)
     kinds = next((kinds for is_type, kinds in _COMPARED_EXACTLY if is_type(type_)), ())
     if not isinstance(value, kinds) or value != value:
@@ -164,7 +170,7 @@ def _exactly_compared(field: Field, value: Any) -> Any:
 
 
 def _is_small(value: Any, type_: pa.DataType) -> bool:
-    """Return True if pandas converts the value, and integers close to the value, to floats exactly."""
+    """Return True if pandas converts a value, and all integers close to this value, to floats exactly."""
     if pa.types.is_floating(type_) or isinstance(value, float | np.floating):
         if pa.types.is_floating(type_) and isinstance(value, float | np.floating):
             return True
@@ -174,13 +180,14 @@ def _is_small(value: Any, type_: pa.DataType) -> bool:
 
 
 def _is_coarse(value: Any, unit: str) -> bool:
-    """Return True if the unit of a time value is not finer than the unit of the column.
+    """Return True if the unit of a time value is not finer than the unit of the column's type.
 
     Python's time types have no unit: pandas converts their values to the column's unit.
     """
     if type(value) in _PYTHON_TIMES:
         return True
-    value_unit = np.datetime_data(getattr(value, "asm8", value).dtype)[0]  # `asm8` of pandas is NumPy's value
+    # `asm8` of a pandas value is the NumPy value.
+    value_unit = np.datetime_data(getattr(value, "asm8", value).dtype)[0]
     return value_unit in _UNITS and _UNITS.index(value_unit) <= _UNITS.index(unit)
 
 
@@ -189,7 +196,9 @@ def _is_int64(key: Any) -> bool:
 
 
 def _rounded(field: Field, value: Any) -> Any:
-    """Return a number as NumPy rounds it before a comparison with a column of 16-bit or 32-bit floats."""
+    """Return a number, rounded as NumPy rounds it before a comparison with a column of 16-bit or 32-bit
+    floats.
+    """
     type_ = value_type(field.type)
     if not pa.types.is_floating(type_) or pa.types.is_float64(type_):
         return value
@@ -198,7 +207,7 @@ def _rounded(field: Field, value: Any) -> Any:
 
 
 def parse_filters(filters: Any, schema: Schema) -> Predicate:
-    """Convert the value of ``filters=`` to a predicate.
+    """Convert the value of the keyword ``filters=`` to a predicate.
 
     Parameters
     ----------
@@ -210,7 +219,7 @@ def parse_filters(filters: Any, schema: Schema) -> Predicate:
     Raises
     ------
     SchemaError
-        If the value is not a filter, or cannot be applied to the columns.
+        If the value is not a filter, or if the filter cannot be applied to the columns.
     """
     if isinstance(filters, pc.Expression):
         return _parse_expression(filters, schema)
@@ -225,9 +234,9 @@ def parse_filters(filters: Any, schema: Schema) -> Predicate:
 
 
 def names_in(filters: Any) -> set[str]:
-    """Return the names of the columns in the conditions of ``filters=``.
+    """Return the names of the columns that the conditions of ``filters=`` use.
 
-    The set is empty if ``filters=`` is a pyarrow expression or None.
+    The set of names is empty if ``filters=`` is a pyarrow expression or None.
     """
     if _is_condition(filters):
         return {filters[0]}
@@ -237,8 +246,8 @@ def names_in(filters: Any) -> set[str]:
 def _parse_expression(expression: pc.Expression, schema: Schema) -> Predicate:
     """Convert a pyarrow expression to a predicate.
 
-    A pyarrow expression does not list its columns. So a column counts as used if evaluating the expression
-    fails without that column.
+    A pyarrow expression does not list the columns that it uses. Therefore the expression is evaluated without
+    each column in turn: the column counts as used if this fails.
     """
     table = pa.Table.from_batches([schema.no_rows()])
     try:
@@ -276,7 +285,8 @@ def _conditions(group: Any, schema: Schema) -> Iterator[Predicate]:
             yield _condition(field, symbol, value)
         except SchemaError:
             raise
-        except (ArithmeticError, TypeError, ValueError) as error:  # the value's operators may also raise
+        # Operators of the value may raise errors, too.
+        except (ArithmeticError, TypeError, ValueError) as error:
             raise SchemaError(
                 f"the filter {(name, symbol, value)!r} cannot be applied to the column: {error}",
                 feature=name,
@@ -344,7 +354,9 @@ def _compare_categories(field: Field, symbol: Operator, key: Any) -> Predicate:
 
 
 def _between(symbol: Operator, key: Fraction, *, real: bool) -> tuple[Operator, int | float]:
-    """Return an equivalent operator and key, for a key that lies between two values of the column's type."""
+    """Convert a comparison with a key that lies between two values of the column's type to an equivalent
+    operator and key.
+    """
     if symbol in ("==", "!="):
         return symbol, float(BEYOND_ALL) if real else BEYOND_ALL
     return "<=" if symbol in ("<", "<=") else ">", _float_below(key) if real else math.floor(key)

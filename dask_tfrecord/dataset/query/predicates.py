@@ -1,16 +1,17 @@
-"""Predicates: conditions on a row, which filter the rows of a table and decide which files need not be read.
+"""Define predicates: conditions on a row, which filter rows and decide which files need not be read.
 
 For each row, the outcome of a predicate is true, false or null, as in SQL. A filter keeps the rows for which
 the predicate is true. For a file that has not been read, the partition values and the statistics of a
 snapshot limit the outcomes: if the minimum of ``x`` is 5, ``x < 3`` can only be false. The *possible
 outcomes* of a file are all outcomes that some row of the file may have. A file is not read if true is not a
-possible outcome. The possible outcomes of all files are computed at once, from arrays of minima and maxima.
+possible outcome. The possible outcomes are computed for all files at once, from arrays of minima and maxima.
 
-The possible outcomes must never lack an outcome that a row has. If true is missing, the file is skipped and
-its rows are lost without any error. If false or null is missing, a negation may skip the file, or a filter
-may be dropped because it seems to be true for all rows. Additional outcomes only cost time. So a predicate
-returns all outcomes if something is unknown. Examples are missing statistics, NaN (which minimum and maximum
-ignore), and an expression that only Arrow can evaluate.
+The possible outcomes of a file must include every outcome that a row of the file has. If the outcome true is
+missing, the file is skipped and its rows are lost without any error. If the outcome false or null is missing,
+a negation may skip the file, or a filter may be dropped because it seems to be true for all rows. Additional
+possible outcomes only cost time. Therefore a predicate returns all outcomes if something about the file is
+unknown. Examples of the unknown are missing statistics, NaN (which minimum and maximum ignore), and an
+expression that only Arrow can evaluate.
 """
 
 import operator
@@ -39,7 +40,7 @@ class Outcomes(NamedTuple):
     Attributes
     ----------
     true, false, null : numpy.ndarray of bool
-        One array per outcome of the predicate. An element is True if some row of that file may have the
+        One array for each outcome of the predicate. An element is True if some row of that file may have the
         outcome.
     """
 
@@ -49,7 +50,7 @@ class Outcomes(NamedTuple):
 
     @property
     def only_true(self) -> Mask:
-        """A mask with an element for each file. An element is True if the predicate is true for all rows."""
+        """A mask of the files in which the predicate is true for all rows."""
         return ~(self.false | self.null)
 
 
@@ -80,7 +81,9 @@ class Predicate(ABC):
 
     @abstractmethod
     def outcomes(self, ranges: FileRanges) -> Outcomes:
-        """Return the possible outcomes for the rows of each file, given the known limits of its columns."""
+        """Return the possible outcomes of the predicate in each file, given the known limits of the file's
+        columns.
+        """
 
     @abstractmethod
     def mask(self, table: pa.Table) -> pa.ChunkedArray:
@@ -89,7 +92,10 @@ class Predicate(ABC):
 
 @dataclass(frozen=True)
 class Compare(Predicate):
-    """The comparison of a column with a comparison key. The outcome is null where the column is null."""
+    """The predicate that compares a column with a comparison key.
+
+    The outcome is null where the column is null.
+    """
 
     name: str
     operator: Operator
@@ -114,7 +120,10 @@ class Compare(Predicate):
 
 @dataclass(frozen=True)
 class IsIn(Predicate):
-    """A predicate that is true where a column has one of the keys. Nulls have the outcome `matches_null`."""
+    """A predicate that is true in rows whose column has one of the keys.
+
+    In rows with a null, the outcome is `matches_null`.
+    """
 
     name: str
     keys: tuple[ComparisonKey, ...]
@@ -140,7 +149,8 @@ class IsIn(Predicate):
 
     def mask(self, table: pa.Table) -> pa.ChunkedArray:
         column = comparable_values(table[self.name])
-        keys = [*self.keys, *(-key for key in self.keys if key == 0)]  # for `is_in`, -0.0 is not 0.0
+        # Arrow's `is_in` does not treat -0.0 as 0.0.
+        keys = [*self.keys, *(-key for key in self.keys if key == 0)]
         scalars = [scalar_from_key(key, column.type) for key in keys]
         values = [_arrow_value(scalar) for scalar in scalars if scalar is not None]
         values = pa.array([*values, *([None] if self.matches_null else [])], column.type)
@@ -149,9 +159,9 @@ class IsIn(Predicate):
 
 @dataclass(frozen=True)
 class IsNull(Predicate):
-    """A predicate that is true where a column is null.
+    """A predicate that is true in rows whose column is null.
 
-    For files with NaN, true is also a possible outcome, because pandas may treat NaN as null.
+    If a file has NaN, true is a possible outcome too, because pandas may treat NaN as null.
     """
 
     name: str
@@ -170,7 +180,7 @@ class IsNull(Predicate):
 
 @dataclass(frozen=True)
 class _Pair(Predicate):
-    """Two predicates that are combined with the three-valued logic of SQL."""
+    """Base class of two predicates that are combined with the three-valued logic of SQL."""
 
     left: Predicate
     right: Predicate
@@ -204,7 +214,9 @@ class Or(_Pair):
 
 
 def _conjunction(left: Outcomes, right: Outcomes) -> Outcomes:
-    """Return the possible outcomes of a conjunction, assuming that every pair of outcomes can occur."""
+    """Return the possible outcomes of a conjunction, under the assumption that every pair of outcomes can
+    occur.
+    """
     true = left.true & right.true
     false = (left.false & (right.true | right.false | right.null)) | (right.false & (left.true | left.null))
     null = (left.null & (right.true | right.null)) | (left.true & right.null)
@@ -217,7 +229,7 @@ def _negation(outcomes: Outcomes) -> Outcomes:
 
 @dataclass(frozen=True)
 class Not(Predicate):
-    """The negation of a predicate. The outcome null stays null."""
+    """The negation of a predicate. Where the predicate is null, its negation is null, too."""
 
     operand: Predicate
 
@@ -233,10 +245,11 @@ class Not(Predicate):
 
 @dataclass(frozen=True)
 class Ambiguous(Predicate):
-    """A pandas filter that is equivalent to one of several predicates, but it is unknown to which predicate.
+    """A pandas filter that is equivalent to one of several candidate predicates, but it is unknown to which
+    one.
 
-    Without candidates, the filter may be equivalent to any predicate. An `Ambiguous` predicate cannot compute
-    a mask, because only pandas applies the filter.
+    If there are no candidates, the filter may be equivalent to any predicate. An `Ambiguous` predicate cannot
+    compute a mask, because only pandas applies the filter.
     """
 
     candidates: tuple[Predicate, ...] = ()
@@ -256,7 +269,10 @@ class Ambiguous(Predicate):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class ArrowExpression(Predicate):
-    """A pyarrow expression. Only Arrow can evaluate the expression, so all outcomes are possible."""
+    """A predicate that is a pyarrow expression.
+
+    Only Arrow can evaluate the expression, so all outcomes are possible in each file.
+    """
 
     expression: pc.Expression
     names: tuple[str, ...]
@@ -272,26 +288,35 @@ class ArrowExpression(Predicate):
         return rows.to_table(columns={"mask": self.expression}, use_threads=False)["mask"]
 
     def __repr__(self) -> str:
-        """Return a text with a hash of the expression, because Arrow abbreviates an expression's text."""
+        """Return a text with a hash of the expression, because Arrow abbreviates the text of an
+        expression.
+        """
         return f"ArrowExpression({sha256(pickle.dumps(self.expression)).hexdigest()}, {self.names})"
 
 
 def possible_outcomes(predicate: Predicate, ranges: FileRanges) -> Outcomes:
-    """Return the possible outcomes for the rows of each file. A file without rows has no outcomes."""
+    """Return the possible outcomes of a predicate in each file.
+
+    A file without rows has no possible outcomes.
+    """
     return Outcomes(*(mask & ranges.may_have_rows for mask in predicate.outcomes(ranges)))
 
 
 def _any(ranges: FileRanges) -> Outcomes:
-    """Return the outcomes of a predicate about which nothing is known: all outcomes are possible."""
+    """Return the outcomes of a predicate about which nothing is known: all outcomes are possible in each
+    file.
+    """
     anything = np.ones(len(ranges.may_have_rows), bool)
     return Outcomes(anything, anything, anything)
 
 
 def _can_be(symbol: Operator, column: ColumnRange, key: Any, answer: bool) -> Mask:
-    """Return, for each file, True if comparing a value within its limits with the key can give `answer`."""
+    """Return, for each file, True if comparing a value within the file's limits with the key can give
+    `answer`.
+    """
     if symbol in ("!=", "<=", ">="):
         opposite: dict[str, Operator] = {"!=": "==", "<=": ">", ">=": "<"}
-        if key != key:  # a comparison with NaN is false
+        if key != key:  # every comparison with NaN is false
             return np.full(len(column.may_have_values), answer == (symbol == "!="))
         return _can_be(opposite[symbol], column, key, not answer)
     if symbol == "==":
@@ -306,7 +331,9 @@ def _can_be(symbol: Operator, column: ColumnRange, key: Any, answer: bool) -> Ma
 def _test(
     column: ColumnRange, bound: Literal["low", "high"], symbol: Operator, key: Any, unknown: bool
 ) -> Mask:
-    """Return, for each file, the comparison of a bound with the key, or `unknown` if the bound is unknown."""
+    """Return, for each file, the result of comparing a bound with the key, or `unknown` if the bound is
+    unknown.
+    """
     bounds = column.low if bound == "low" else column.high
     if bounds is None:
         return np.full(len(column.may_have_values), unknown)
@@ -315,7 +342,10 @@ def _test(
 
 
 def _compare(values: Any, symbol: Operator, key: ComparisonKey) -> Any:
-    """Compare values of `comparable_values` with a key. The result is null where the value is null."""
+    """Compare the values that `comparable_values` returned with a comparison key.
+
+    The result of a comparison is null if the value is null.
+    """
     scalar = scalar_from_key(key, values.type)
     if scalar is None:  # the key is greater or less than all values of the type
         answer = COMPARE[symbol](0, key)
@@ -324,8 +354,8 @@ def _compare(values: Any, symbol: Operator, key: ComparisonKey) -> Any:
 
 
 def _arrow_value(scalar: pa.Scalar) -> Any:
-    """Convert a scalar to a value that `pyarrow.array` accepts.
+    """Convert an Arrow scalar to a value that `pyarrow.array` accepts.
 
-    A time becomes an integer, because Python's time types cannot represent all times of Arrow.
+    A time is converted to an integer, because Python's time types cannot represent all times of Arrow.
     """
     return scalar.value if pa.types.is_temporal(scalar.type) else scalar.as_py()

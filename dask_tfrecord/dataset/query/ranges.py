@@ -1,7 +1,7 @@
-"""Derive limits for the values of a column in each of many files, from partition values and statistics.
+"""Derive the limits of a column's values in each of many files from partition values and statistics.
 
-For speed, no Python object is created for each file. The limits of all files are Arrow arrays, and all other
-results are boolean masks with an element for each file.
+For speed, no Python object is created for each file. The limits of all files are stored in Arrow arrays, and
+all other results are boolean masks with an element for each file.
 """
 
 from collections.abc import Iterable, Mapping
@@ -29,8 +29,8 @@ class ColumnRange(NamedTuple):
     ----------
     low, high : pyarrow.Array, optional
         Arrays with an element for each file. No value of the column in the file is less than `low` or greater
-        than `high`, except NaN. An element is null if the limit is unknown for the file. The array is None if
-        the limit is unknown for all files.
+        than `high`, except NaN. An element is null if the limit is unknown for its file. None instead of an
+        array means that the limit is unknown for all files.
     may_have_values, may_have_nulls, may_have_nan : numpy.ndarray of bool
         Masks with an element for each file. An element is False if the column is known to have no values, no
         nulls, or no NaN in the file.
@@ -45,14 +45,15 @@ class ColumnRange(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class FileRanges:
-    """The known limits of the columns of some files.
+    """The known limits of the columns of several files.
 
     Attributes
     ----------
     may_have_rows : numpy.ndarray of bool
         A mask with an element for each file. An element is False if the file is known to have no rows.
     columns : mapping of str to ColumnRange
-        Map column names to limits. Nothing is known about a column that is not in the mapping.
+        Map from column names to the limits of the column's values. Nothing is known about a column that is
+        not in the map.
     """
 
     may_have_rows: Mask
@@ -67,7 +68,7 @@ class FileRanges:
 def file_ranges(
     fields: Iterable[Field], count: int, values: Mapping[str, pa.Array], files: pa.Table | None
 ) -> FileRanges:
-    """Return the known limits of some columns in each file.
+    """Return the known limits of the given columns in each file.
 
     Parameters
     ----------
@@ -76,11 +77,12 @@ def file_ranges(
     count : int
         The number of files.
     values : mapping of str to pyarrow.Array
-        Map the name of each partition column to its value in each file.
+        Map from the name of each partition column to an array with its value in each file.
     files : pyarrow.Table, optional
-        The file list. The column ``file_records`` is the number of records of each file. It is null if
-        nothing proves that the statistics describe the present content of the file. Without this column, no
-        statistics are used. The columns with the statistics have the same names as in `Snapshot.file_list`.
+        The file list with statistics. The column ``file_records`` of the file list is the number of records
+        of each file. The number of records is null if nothing proves that the statistics describe the present
+        content of the file. Without the column ``file_records``, no statistics are used. The columns with the
+        statistics have the same names as in `Snapshot.file_list`.
     """
     ranges = {item.name: range_of_values(item, values[item.name]) for item in fields if item.name in values}
     if files is None or "file_records" not in files.column_names:
@@ -96,9 +98,9 @@ def file_ranges(
 def range_of_statistics(
     field: Field, statistics: pa.StructArray, records: npt.NDArray[np.int64]
 ) -> ColumnRange:
-    """Return the limits of a column in each file that the statistics of the files prove.
+    """Return the limits of a column that the statistics of each file prove.
 
-    ``records`` is the number of records of each file. If this number is negative, the statistics of the file
+    ``records`` is the number of records of each file. If the number is negative, the statistics of this file
     are not used.
     """
     is_known = _mask(statistics.is_valid()) & (records >= 0)
@@ -112,7 +114,7 @@ def range_of_statistics(
 
 
 def range_of_values(field: Field, values: pa.Array) -> ColumnRange:
-    """Return the limits in each file of a column that has one value for all rows of a file."""
+    """Return the limits of a column that has the same value in all rows of a file."""
     is_null = _mask(values.is_null())
     has_no_nan = np.zeros(len(values), bool)
     if not is_comparable(field.type):
@@ -123,9 +125,9 @@ def range_of_values(field: Field, values: pa.Array) -> ColumnRange:
 
 
 def comparable_values(column: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
-    """Convert a column to a type for which Arrow's comparisons agree with those of comparison keys."""
+    """Convert a column to a type for which Arrow's comparisons agree with comparisons of comparison keys."""
     type_ = value_type(column.type)
-    if pa.types.is_floating(type_):  # as float64, so that the key is compared without rounding
+    if pa.types.is_floating(type_):  # convert to float64, so that the key is compared without rounding
         return (
             column.cast(pa.float32()).cast(pa.float64())
             if pa.types.is_float16(type_)
@@ -135,7 +137,7 @@ def comparable_values(column: pa.Array | pa.ChunkedArray) -> pa.Array | pa.Chunk
 
 
 def _bounds(field: Field, values: pa.Array, is_known: Mask) -> pa.Array | None:
-    """Convert bounds to comparable values. NaN and unknown bounds become null.
+    """Convert bounds from statistics to comparable values. NaN and unknown bounds become null.
 
     Return None if the bounds do not have the type of the column.
     """

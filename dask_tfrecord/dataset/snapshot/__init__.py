@@ -1,1 +1,3 @@
-"""The snapshot of a dataset: its content, its Parquet file, and the rule which files are committed."""
+"""Define the snapshot of a dataset: its content, its Parquet file, and the rule for which files are
+committed.
+"""

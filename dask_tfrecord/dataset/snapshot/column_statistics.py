@@ -1,8 +1,8 @@
 """Convert file entries to the file list of a snapshot and back. A file list has a row for each file.
 
-In memory, the values of each partition column, and the statistics of each column, are a column of the file
-list. Such file lists can be concatenated. In the Parquet file, which docs/format.md specifies, the values and
-the statistics are the fields of two structs.
+In memory, the values of each partition column are one column of the file list, and so are the statistics of
+each data column. File lists in this form can be concatenated. In the Parquet file, which docs/format.md
+specifies, the values and the statistics are the fields of two structs.
 """
 
 from collections.abc import Iterable, Sequence
@@ -31,7 +31,8 @@ _TABLE = pa.schema(
     ]
 )
 
-# Optional columns of the Parquet file. Parquet has no struct without fields, so an empty struct is omitted.
+# Names of the optional columns of a snapshot's Parquet file. The two structs are optional because Parquet has
+# no struct without fields.
 _STAMP = "stamp"
 _VALUES = "partition"
 STATISTICS = "statistics"
@@ -39,28 +40,28 @@ STATISTICS = "statistics"
 _NULLS = pa.field("nulls", pa.int64())
 _LENGTH_FIELDS = [_NULLS, pa.field("min_length", pa.int64()), pa.field("max_length", pa.int64())]
 
-# Stands for the statistics of a file that has no statistics.
+# The value that stands for the statistics of a file without statistics.
 _NO_STATISTICS: tuple[Any, ...] = (None,) * len(ColumnStatistics._fields)
 
-# Matches every path that leads out of the dataset, and some paths that do not, which are then checked.
+# Pattern that matches every path that leads out of the dataset, and some other paths, which are then checked.
 _SUSPICIOUS_PATH = r"(^|/)\.{0,2}(/|$)|[\\:\x00]"
 
 
 def value_name(column: str) -> str:
-    """Return the name of the file list's column with the values of the partition column `column`."""
+    """Return the name of the file list's column that holds the values of the partition column `column`."""
     return f"{_VALUES}.{column}"
 
 
 def statistics_name(column: str) -> str:
-    """Return the name of the file list's column with the statistics of the data column `column`."""
+    """Return the name of the file list's column that holds the statistics of the data column `column`."""
     return f"{STATISTICS}.{column}"
 
 
-# -- Entries <-> table ---------------------------------------------------------------------------------------
+# -- Between file entries and the file list ------------------------------------------------------------------
 
 
 def from_entries(files: Sequence[FileEntry], schema: Schema, partitioning: Sequence[Field]) -> pa.Table:
-    """Return the file list of a snapshot for these file entries: a table with a row for each file."""
+    """Return the file list of a snapshot that has these file entries."""
     columns = {name: _column(files, name) for name in ("path", "bytes", "records", "crc32c")}
     columns["blocks"] = _blocks(files)
     columns[_STAMP] = pa.array([file.stamp or None for file in files], pa.string())
@@ -79,12 +80,12 @@ def from_entries(files: Sequence[FileEntry], schema: Schema, partitioning: Seque
 
 
 def to_entries(table: pa.Table, schema: Schema, partitioning: Sequence[Field]) -> tuple[FileEntry, ...]:
-    """Return the file entries of a file list: the inverse of `from_entries`.
+    """Return the file entries that a file list describes: the inverse of `from_entries`.
 
     Raises
     ------
     OverflowError, TypeError, ValueError, pyarrow.ArrowException
-        If Python cannot represent a value of the table.
+        If Python cannot represent a value in the file list.
     """
     required = [table[name].to_pylist() for name in _TABLE.names[:-1]]
     stamps = [stamp or "" for stamp in table[_STAMP].to_pylist()]
@@ -103,7 +104,7 @@ def to_entries(table: pa.Table, schema: Schema, partitioning: Sequence[Field]) -
 
 
 def read_statistics(table: pa.Table, schema: Schema) -> Iterable[tuple[ColumnStatistics, ...]]:
-    """Return, for each file of a file list, the statistics of its columns."""
+    """Return, for each file of a file list, the statistics of the file's columns."""
     names = {statistics_name(item.name): item.name for item in schema.fields}
     found = table.select([name for name in names if name in {*table.column_names}])
     statistics = [
@@ -142,7 +143,9 @@ def read_blocks(table: pa.Table) -> Iterable[tuple[Block, ...]]:
 def _block_numbers(
     table: pa.Table,
 ) -> tuple[list[npt.NDArray[np.int64]], npt.NDArray[np.int64]]:
-    """Return the three fields of all blocks as arrays, and the end position of each file's blocks in them."""
+    """Return the three fields of all blocks of a file list as arrays, and the end of each file's blocks in
+    these arrays.
+    """
     lists = table["blocks"].combine_chunks()
     fields = lists.flatten().flatten()
     check(not any(field.null_count for field in fields), "a number of a block is null")
@@ -151,7 +154,7 @@ def _block_numbers(
 
 
 def _column_statistics(found: Sequence[ColumnStatistics | None], column: Field) -> pa.Array:
-    """Return an array with the statistics of a column in each file; null for a file without statistics."""
+    """Return an array with the statistics of a column in each file; null for files without statistics."""
     fields = _statistics_fields(column)
     mask = pa.array([one is None for one in found]) if None in found else None
     known = zip(*(one or _NO_STATISTICS for one in found), strict=True)
@@ -161,7 +164,9 @@ def _column_statistics(found: Sequence[ColumnStatistics | None], column: Field) 
 
 
 def _statistics_fields(column: Field) -> list[pa.Field]:
-    """Return the fields of a column's statistics: bounds of scalar values, or bounds of list lengths."""
+    """Return the Arrow fields of a column's statistics: bounds of scalar values, or bounds of list
+    lengths.
+    """
     return _LENGTH_FIELDS if column.depth else _bound_fields(value_type(column.type))
 
 
@@ -181,11 +186,11 @@ def _read_statistics(column: pa.ChunkedArray, name: str) -> list[ColumnStatistic
     return statistics
 
 
-# -- Table <-> columns of the Parquet file -------------------------------------------------------------------
+# -- Between the file list and the columns of the Parquet file -----------------------------------------------
 
 
 def to_stored(table: pa.Table, schema: Schema, partitioning: Sequence[Field]) -> pa.Table:
-    """Return the columns of a snapshot's Parquet file, given the file list."""
+    """Convert a file list to the columns of a snapshot's Parquet file."""
     columns = {name: table[name] for name in _TABLE.names}
     if table[_STAMP].null_count < len(table):
         columns[_STAMP] = table[_STAMP]
@@ -204,14 +209,14 @@ def to_stored(table: pa.Table, schema: Schema, partitioning: Sequence[Field]) ->
 
 
 def from_stored(stored: pa.Table, schema: Schema, partitioning: Sequence[Field]) -> pa.Table:
-    """Return the file list, given the untrusted columns of a snapshot's Parquet file. Check the columns.
+    """Check the untrusted columns of a snapshot's Parquet file, and convert them to a file list.
 
-    Unknown columns are ignored.
+    Unknown columns of the Parquet file are ignored.
 
     Raises
     ------
     TypeError, ValueError, KeyError, pyarrow.ArrowException
-        If the columns are not valid, so that `to_stored` cannot have returned them.
+        If the columns of the Parquet file are invalid, so that `to_stored` cannot have returned them.
     """
     required = stored.select(_TABLE.names).cast(_TABLE)
     columns = {name: required[name] for name in _TABLE.names}
@@ -261,7 +266,9 @@ def check_unique(paths: pa.ChunkedArray) -> None:
 
 
 def _files_with_bad_blocks(table: pa.Table) -> npt.NDArray[np.intp]:
-    """Return the row numbers of files with a block outside the file, or with blocks that do not ascend."""
+    """Return the row numbers of the files with invalid blocks: blocks outside the file, or not in
+    ascending order.
+    """
     numbers, ends = _block_numbers(table)
     files = np.repeat(np.arange(len(ends)), np.diff(ends, prepend=0))
     is_last = np.ones(len(files), bool)

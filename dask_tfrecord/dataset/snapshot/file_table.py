@@ -1,4 +1,4 @@
-"""The file list of a snapshot: a table with a row for each file, as `from_entries` returns the table."""
+"""Store the file list of a snapshot in one Parquet file, or as the difference to another snapshot."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,22 +13,22 @@ from dask_tfrecord.errors import Remedy, TFRecordError
 from dask_tfrecord.files.part_names import run_of
 from dask_tfrecord.schema.model import Field
 
-# An append stores only the files added to the base, as long as their number is at most this fraction of the
-# number of files in the base.
+# An append stores only the added files if their number is at most this fraction of the number of files in the
+# base.
 DELTA_PART = 0.1
 
 
 @dataclass(frozen=True)
 class Base:
-    """The Parquet file of a full snapshot, to whose file list later snapshots add files.
+    """The Parquet file of a snapshot that lists all of its files, to which later snapshots add files.
 
     Attributes
     ----------
     version : int
-        The number of the full snapshot.
+        The number of the base's snapshot.
     crc32c : int
-        CRC-32C of the bytes of the snapshot's file. The checksum distinguishes this file from another
-        snapshot file with the same number.
+        CRC-32C of the bytes of the base's Parquet file. This checksum distinguishes the base from another
+        snapshot with the same number.
     """
 
     version: int
@@ -36,16 +36,16 @@ class Base:
 
 
 class Stored(NamedTuple):
-    """How the file list of a snapshot is stored.
+    """The way in which the file list of a snapshot is stored.
 
     Attributes
     ----------
     path : str
-        The path of the snapshot's file, for error messages.
+        The path of the snapshot's Parquet file, for error messages.
     base : Base
-        The full snapshot to whose file list the next append may add files.
+        The base to whose file list the next append may add files.
     added : pyarrow.Table
-        The files of the snapshot that the base does not list.
+        The file list of those files of the snapshot that the base does not list.
     """
 
     path: str
@@ -53,12 +53,15 @@ class Stored(NamedTuple):
     added: pa.Table
 
     def is_delta(self, files: pa.Table) -> bool:
-        """Return True if the snapshot of `files` may store only the added files, because they are few."""
+        """Return True if a snapshot of ``files`` may store only the added files, because there are few."""
         return len(self.added) <= DELTA_PART * (len(files) - len(self.added))
 
 
 def concatenate(tables: list[pa.Table]) -> pa.Table:
-    """Concatenate tables. If a table lacks a column, the column is null in the rows of that table."""
+    """Concatenate tables whose columns may differ.
+
+    If a table lacks a column, the column is null in the rows of this table.
+    """
     return pa.concat_tables(tables, promote_options="default")
 
 
@@ -71,12 +74,18 @@ def rows_of_run(rows: pa.Table, run: str) -> pa.Table:
 
 
 def partition_columns(rows: pa.Table, partitioning: Sequence[Field]) -> pa.Table:
-    """Return the partition columns, with a row for each file. Categories are replaced by their values."""
+    """Return a table of the partition columns, with a row for each file.
+
+    The values of a dictionary column replace its codes.
+    """
     return pa.table({item.name: rows[value_name(item.name)] for item in partitioning})
 
 
 def by_directory(rows: pa.Table) -> pa.Table:
-    """Make the files of each directory adjacent in a file list. Files of a directory keep their order."""
+    """Reorder a file list so that the files of each directory are adjacent.
+
+    The files of a directory keep their order.
+    """
     directories = pc.replace_substring_regex(rows["path"], r"/?[^/]*\z", "")
     codes = directories.combine_chunks().dictionary_encode().indices.to_numpy()
     if bool(np.all(codes[1:] >= codes[:-1])):

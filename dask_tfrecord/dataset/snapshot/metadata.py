@@ -1,6 +1,6 @@
 """Read and write the JSON object in a snapshot's Parquet file. docs/format.md lists the keys of the object.
 
-The JSON object that is read is not trusted.
+This module does not trust the JSON object that it reads.
 """
 
 import json
@@ -15,32 +15,33 @@ from dask_tfrecord.codec.codecs import CODECS
 from dask_tfrecord.dataset.snapshot.column_statistics import check
 from dask_tfrecord.schema.model import Schema
 
-# The columns that become the index of a DataFrame, each with the name of its index level.
+# The columns that become the index of a DataFrame, each as a pair of the column name and the level name.
 Levels = tuple[tuple[str, str | None], ...]
 
-# The number of earlier writes whose ids a snapshot holds. If a write is repeated after more than this number
-# of other writes, the repetition is not recognized.
+# The number of earlier writes whose ids a snapshot stores. A write that is repeated after more than this
+# number of other writes is not recognised as a repetition.
 _MOST_ANCESTORS = 100
 
 
-@cache  # reading the metadata of the installed package takes milliseconds
+@cache  # reading the metadata of an installed package takes milliseconds
 def library_version() -> str:
-    """Return the installed version of this package, or "unknown"."""
+    """Return the installed version of this package, or "unknown" if the package is not installed."""
     try:
         return version("dask-tfrecord")
-    except PackageNotFoundError:  # the package is imported from its sources without being installed
+    except PackageNotFoundError:  # the package was imported from its source directory without installation
         return "unknown"
 
 
 def parse(metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of a snapshot that the JSON metadata holds, such as its schema and its run.
+    """Return the fields of `Snapshot` that the JSON object holds, such as the schema and the run.
 
-    The metadata does not hold the file list, the number of the snapshot, and how the file list is stored.
+    The JSON object holds neither the file list nor the number of the snapshot, nor how the file list is
+    stored.
 
     Raises
     ------
     AttributeError, KeyError, TypeError, ValueError
-        If the metadata does not describe a valid snapshot.
+        If the JSON object does not describe a valid snapshot.
     """
     compression, run, library = (metadata[key] for key in ("compression", "run", "library"))
     check(compression is None or compression in CODECS, f"unknown compression {compression!r}")
@@ -94,7 +95,10 @@ def next_ancestors(ancestors: Sequence[str], run: str) -> tuple[str, ...]:
 
 
 def _levels(stored: Any, names: Sequence[str]) -> Levels | None:
-    """Return the stored index levels, or None if the index is unknown. Check that each level is a column."""
+    """Return the index levels that the JSON object holds, or None if the index is unknown.
+
+    Raise if a level is not a column of the dataset.
+    """
     if stored is None:
         return None
     levels = tuple((column, name) for column, name in stored)
@@ -106,7 +110,10 @@ def _levels(stored: Any, names: Sequence[str]) -> Levels | None:
 
 
 def _time(stored: Any) -> datetime | None:
-    """Parse a time with a time zone. Return None if the time is invalid, because no data depends on it."""
+    """Parse the text of a time with a time zone.
+
+    If the text is invalid, return None, because no data depends on this time.
+    """
     with suppress(TypeError, ValueError):
         time = datetime.fromisoformat(stored)
         return time if time.tzinfo else None
@@ -114,7 +121,10 @@ def _time(stored: Any) -> datetime | None:
 
 
 def strict_json(text: bytes) -> dict[str, Any]:
-    """Parse JSON text. Raise a ValueError for repeated keys in an object and for constants such as NaN."""
+    """Parse JSON text.
+
+    Raise a ValueError if an object repeats a key, or if the text contains a constant such as NaN.
+    """
 
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         names = [name for name, _ in pairs]

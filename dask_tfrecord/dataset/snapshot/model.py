@@ -1,7 +1,7 @@
-"""The snapshot of a dataset: its content, and how to open it. docs/format.md specifies a snapshot's file.
+"""Define the snapshot of a dataset: its content, and how it is opened. docs/format.md specifies its file.
 
-A snapshot is a Parquet file, so any tool can read it. A snapshot holds only relative paths. No content of
-a snapshot is executed or opened as a URL.
+A snapshot is stored as a Parquet file, so any tool can read it. All paths in a snapshot are relative to the
+directory of the dataset. A reader never executes the content of a snapshot and never opens it as a URL.
 """
 
 import html
@@ -37,7 +37,7 @@ from dask_tfrecord.public_functions import public_function
 from dask_tfrecord.schema.model import Field, Schema
 from dask_tfrecord.schema.storage_values import load
 
-# The columns of `Snapshot.history`.
+# The columns of the table that `Snapshot.history` returns.
 _HISTORY = pa.schema(
     {
         "version": pa.int64(),
@@ -51,13 +51,13 @@ _HISTORY = pa.schema(
     }
 )
 
-# The maximum number of column names in the repr of a snapshot.
+# The largest number of column names that the repr of a snapshot shows.
 _MOST_COLUMNS = 12
 
 
 @dataclass(frozen=True, repr=False, eq=False)
 class Snapshot:
-    """One version of a dataset: the list of all files of the dataset, and the columns of these files.
+    """One version of a dataset: the list of its files, and the columns of these files.
 
     `to_tfrecord` and `index` return a snapshot and store it in the directory of the dataset. `Snapshot.open`
     reads a stored snapshot.
@@ -65,9 +65,10 @@ class Snapshot:
     Attributes
     ----------
     files : tuple of FileEntry
-        The data files in the order of the rows. Files of the same partition directory are adjacent.
+        The data files, in the order in which their rows are read. Files of the same partition directory are
+        adjacent.
     schema : Schema
-        The columns of the records with their Arrow types, and the record type.
+        The names and Arrow types of the columns in the records, and the record type.
     compression : "gzip", "zlib", "zstd", "lz4", "bz2", "xz" or None
         The codec of the files that the newest write added. Files of earlier writes may have other codecs.
     run : str
@@ -75,32 +76,33 @@ class Snapshot:
     library : str
         The version of this package that created the snapshot.
     partitioning : tuple of Field
-        The partition columns. Their values are in the names of the directories and not in the records.
+        The partition columns. The values of partition columns are in the names of the directories and not in
+        the records.
     number : int
-        The version of the dataset. The first version is 1, and each write adds 1.
+        The version of the dataset. The first version has the number 1, and each write adds 1.
     custom_metadata : dict of str to str
         The metadata that the user passed to `to_tfrecord`.
     order : tuple of str
-        The names of all columns in the order in which `read_tfrecord` returns them. If empty, the partition
-        columns follow the columns of the records.
+        The names of all columns in the order in which `read_tfrecord` returns them. If the tuple is empty,
+        the partition columns follow the columns of the records.
     partial : bool
         True if the records may have features for which the dataset has no column.
     index : tuple of (str, str or None), optional
-        The columns that were the index of the DataFrame, each with the name of its index level. Empty if the
-        index was not written. None if the index is unknown, as for files of other tools.
+        The columns that were the index of the DataFrame, each with the name of its index level. The tuple is
+        empty if the index was not written. None if the index is unknown, as it is for files of other tools.
     mode : str
         The kind of write that created the snapshot: "create", "append", "overwrite" or "partitions" for
-        `to_tfrecord`, "index" for `index`. Empty if the kind is unknown.
+        `to_tfrecord`, "index" for `index`. The string is empty if the kind is unknown.
     created : datetime, optional
-        The time in UTC at which the snapshot was created, by the clock of the process that committed. None
-        if the time is unknown.
+        The time in UTC at which the snapshot was created, by the clock of the process that committed the
+        write. None if the time of creation is unknown.
     ancestors : tuple of str
-        The ids of the last 100 writes before ``run``, the newest last. Writes whose files were overwritten
-        are included.
+        The ids of the last 100 writes before the write ``run``; the newest id is the last. The tuple includes
+        writes whose files have been overwritten.
     file_list : pyarrow.Table
-        The data files as a table, with a row for each file.
+        The data files as a table with a row for each file.
     stored : Stored, optional
-        How the file list is stored. None if the file list is not stored.
+        The way in which the file list is stored. None if the snapshot is not stored.
 
     Examples
     --------
@@ -156,12 +158,14 @@ class Snapshot:
             OverflowError,
             TypeError,
             ValueError,
-        ) as error:  # Python cannot represent a value of the table
+        ) as error:  # Python cannot represent a value in the file list
             raise invalid_snapshot(error, self.stored.path if self.stored else "") from error
 
     @property
     def columns(self) -> Schema:
-        """All columns, including partition columns, in the order in which `read_tfrecord` returns them."""
+        """All columns of the dataset, including partition columns, in the order in which `read_tfrecord`
+        returns them.
+        """
         every = Schema((*self.schema.fields, *self.partitioning), self.schema.record_type)
         return every.select(self.order or every.names)
 
@@ -182,16 +186,20 @@ class Snapshot:
 
     @property
     def partitions(self) -> int:
-        """The number of rows of `partition_values`. 0 if the dataset has no partition columns."""
+        """The number of keys, which are the rows of `partition_values`.
+
+        It is 0 if the dataset has no partition columns.
+        """
         keys = partition_columns(self.file_list, self.partitioning)
         return len(keys.group_by(keys.column_names).aggregate([])) if self.partitioning else 0
 
     @property
     def partition_values(self) -> pa.Table:
-        """The keys of the dataset: a row for each combination of values of the partition columns.
+        """The keys of the dataset, as a table with a row for each combination of values of the partition
+        columns.
 
-        The table's columns have the types of the partition columns. Each key has one row, even if several
-        files belong to the key. The rows have the order of the partitions that
+        The columns of the table have the types of the partition columns. Each key has one row, even if
+        several files belong to the key. The rows are in the order of the partitions that
         ``read_tfrecord(path, partition_by=partition_on)`` returns.
 
         Returns
@@ -229,19 +237,20 @@ class Snapshot:
         storage_options: dict[str, Any] | None = None,
         filesystem: Filesystem = None,
     ) -> "Snapshot":
-        """Read the snapshot of a dataset, without opening the data files.
+        """Read the snapshot of a dataset without opening the data files.
 
         Parameters
         ----------
         path : str or path-like
             The directory of the dataset.
         version : int, optional
-            The version of the dataset to open. By default, the newest version is opened. An append keeps all
-            earlier versions. An overwrite removes all earlier versions.
+            The version of the dataset to open. By default, the newest version of the dataset is opened. An
+            append keeps all earlier versions of a dataset. An overwrite removes all earlier versions of a
+            dataset.
         storage_options : dict, optional
-            Passed to the filesystem, such as credentials.
+            Options for the filesystem, such as credentials.
         filesystem : fsspec.AbstractFileSystem or pyarrow.fs.FileSystem, optional
-            Filesystem of the path. Pass either this or ``storage_options``.
+            The filesystem of the path. Only one of ``filesystem`` and ``storage_options`` may be passed.
 
         Returns
         -------
@@ -250,7 +259,7 @@ class Snapshot:
         Raises
         ------
         FileNotFoundError
-            If the directory has no snapshot, or the dataset does not have this version.
+            If the directory has no snapshot, or if the dataset does not have this version.
 
         Examples
         --------
@@ -275,24 +284,24 @@ class Snapshot:
         storage_options: dict[str, Any] | None = None,
         filesystem: Filesystem = None,
     ) -> pd.DataFrame:
-        """List the versions of a dataset that can be read, without opening the data files.
+        """List the versions of a dataset that can still be read, without opening the data files.
 
         Parameters
         ----------
         path : str or path-like
             The directory of the dataset.
         storage_options : dict, optional
-            Passed to the filesystem, such as credentials.
+            Options for the filesystem, such as credentials.
         filesystem : fsspec.AbstractFileSystem or pyarrow.fs.FileSystem, optional
-            Filesystem of the path. Pass either this or ``storage_options``.
+            The filesystem of the path. Only one of ``filesystem`` and ``storage_options`` may be passed.
 
         Returns
         -------
         pandas.DataFrame
-            A row for each version, the newest last, with Arrow-backed columns:
+            A table with a row for each version, the newest last. Its columns are Arrow-backed:
 
             - version : number of the version, for ``read_tfrecord(path, version=...)``
-            - created : time of the commit in UTC; null if the time is unknown
+            - created : time of the commit in UTC; null if this time is unknown
             - mode : "create", "append", "overwrite", "partitions" or "index"; null if the mode is unknown
             - files, records, bytes : totals of the whole version, not only of the files that the write added
             - run : id of the write, which begins with the digits in the names of the write's files
@@ -343,7 +352,10 @@ class Snapshot:
 
 
 def short_list(names: Sequence[str]) -> str:
-    """Join names into one line. After the first names, the line gives only the number of further names."""
+    """Join a list of names into one line of text.
+
+    If there are many names, the line has only the first names and the number of the other names.
+    """
     more = len(names) - _MOST_COLUMNS
     return ", ".join(names[:_MOST_COLUMNS]) + (f" and {more:,} more" if more > 0 else "")
 
@@ -357,12 +369,13 @@ _NO_SNAPSHOT = "the directory has no snapshot; check the path, or make a snapsho
 
 
 def open_version(store: Store, number: int | None) -> Snapshot:
-    """Return one version of the dataset in the store's root. If ``number`` is None, return the newest one.
+    """Return one version of the dataset in the root directory of the store. If ``number`` is None, return the
+    newest version.
 
     Raises
     ------
     FileNotFoundError
-        If the root has no snapshot, or the dataset does not have this version.
+        If the root has no snapshot, or if the dataset does not have this version.
     """
     if number is None:
         if (snapshot := find_snapshot(store)) is None:
@@ -385,7 +398,7 @@ def find_snapshot(store: Store) -> Snapshot | None:
     Raises
     ------
     TFRecordError
-        If the snapshot is damaged, or if the base of the snapshot is lost.
+        If the snapshot is damaged, or if its base is missing.
     """
     found = find_newest(store)
     return None if found is None else Snapshot(**found)
@@ -397,11 +410,11 @@ def read_snapshot(store: Store, number: int) -> Snapshot:
 
 
 def _history(store: Store) -> pd.DataFrame:
-    """Return the table of versions that `Snapshot.history` returns."""
+    """Return the table of versions for `Snapshot.history`."""
     open_version(store, None)
     columns: dict[str, list[Any]] = {name: [] for name in _HISTORY.names}
     for number in versions(store):
-        with suppress(FileNotFoundError):  # an overwrite has just removed this version
+        with suppress(FileNotFoundError):  # an overwrite has removed this version in the meantime
             one = read_snapshot(store, number)
             row = (number, one.created, one.mode or None, len(one.file_list), one.records, one.bytes)
             for column, value in zip(columns.values(), (*row, one.run, one.library), strict=True):

@@ -1,4 +1,4 @@
-"""The names of the files in the ``_tfrecord`` directory of a dataset."""
+"""Define the names of the files in the directory ``_tfrecord`` of a dataset."""
 
 import json
 import re
@@ -8,20 +8,21 @@ from dask_tfrecord.errors import TFRecordError
 from dask_tfrecord.files.entry import is_inside
 from dask_tfrecord.files.storage.store import Store
 
-# The metadata directory in the root of a dataset. Readers ignore files whose names start with "_".
+# The name of the metadata directory in the root of a dataset. Readers ignore directories whose names start
+# with "_".
 METADATA_DIRECTORY = "_tfrecord"
 
-# The directory with one subdirectory for each write that is running or was interrupted.
+# The directory that has one subdirectory for each write that is running or was interrupted.
 STAGING = f"{METADATA_DIRECTORY}/staging"
 
-# An empty file that Hadoop and Spark create after a write. Other tools wait for this file. Readers of this
-# library ignore it.
+# The name of an empty file that Hadoop and Spark create after a write. Other tools wait for this file before
+# they read. Readers of this library ignore this file.
 SUCCESS = "_SUCCESS"
 
 # The name of the file in a run's staging directory that lists the files that the run's commit replaces.
 REPLACED = "replaced.json"
 
-# The path of the file that lists the files that `export` wrote.
+# The path of the file that lists all files that `export` wrote.
 EXPORTS = f"{METADATA_DIRECTORY}/exports.json"
 
 _OFFSETS = re.compile(r"(\d{8})\.offsets\.parquet")
@@ -34,7 +35,9 @@ def snapshot_path(number: int) -> str:
 
 
 def offsets_path(number: int) -> str:
-    """Return the path of the file with the record offsets of a snapshot, relative to the root."""
+    """Return the path of the file with the record offsets of a snapshot, relative to the root of the
+    dataset.
+    """
     return f"{METADATA_DIRECTORY}/{number:08d}.offsets.parquet"
 
 
@@ -50,12 +53,12 @@ def staged(run: str, name: str) -> str:
 
 
 def open_runs(store: Store) -> list[str]:
-    """Return the ids of the runs that have a staging directory. Such runs are active or were interrupted."""
+    """Return the ids of the runs that have a staging directory. These runs are active or were interrupted."""
     return [name for name in store.names(STAGING) if _RUN_ID.fullmatch(name)]
 
 
 def replaced_files(store: Store, run: str) -> list[str]:
-    """Return the paths, relative to the root, of the files that the commit of a run replaces.
+    """Return the paths of the files that the commit of a run replaces, relative to the root.
 
     The list is empty if the staging directory of the run holds no list of replaced files.
 
@@ -68,7 +71,7 @@ def replaced_files(store: Store, run: str) -> list[str]:
 
 
 def exported_files(store: Store) -> list[str]:
-    """Return the paths, relative to the root, of the files that `export` wrote and of the list of them.
+    """Return the paths of the files that `export` wrote and of the list of these files, relative to the root.
 
     Raises
     ------
@@ -87,7 +90,10 @@ def record_exports(store: Store, paths: Sequence[str]) -> None:
 
 
 def _stored_paths(store: Store, name: str) -> list[str]:
-    """Return the paths that a JSON file in the metadata directory lists. Empty if the file does not exist."""
+    """Return the paths that a JSON file in the metadata directory lists.
+
+    If the JSON file does not exist, the list is empty.
+    """
     path = store.join(name)
     try:
         paths = json.loads(store.fs.cat_file(path))

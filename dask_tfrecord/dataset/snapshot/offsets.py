@@ -1,7 +1,8 @@
-"""The offsets file of a snapshot, which gives the offset of each record. docs/format.md specifies the file.
+"""Read and encode the offsets file of a snapshot, which locates each record. docs/format.md specifies the
+file.
 
-An offsets file describes only uncompressed data files. It stores the lengths of the payloads, which take
-less space than offsets.
+An offsets file describes only uncompressed data files. An offsets file stores the lengths of the payloads,
+because they take less space than offsets.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -19,11 +20,11 @@ from dask_tfrecord.errors import TFRecordError
 from dask_tfrecord.files.entry import FileEntry
 from dask_tfrecord.files.storage.store import Store
 
-# The byte offset of each record of a file, followed by the end of the last record.
+# An array of the byte offset of each record of a file, followed by the end of the last record.
 Offsets: TypeAlias = npt.NDArray[np.int64]
 
-# A row group of the offsets file ends after the data file that brings it to at least this number of records,
-# so that readers need little memory.
+# The smallest number of records in a row group of the offsets file, except in the last one. A row group ends
+# after a whole data file, so that readers need little memory.
 _GROUP_RECORDS = 1 << 20
 
 _TABLE = pa.schema(
@@ -42,7 +43,7 @@ def to_parquet(files: Iterable[tuple[FileEntry, Offsets]]) -> bytes:
     Raises
     ------
     ValueError
-        If the record offsets do not match the file size or record count in the snapshot.
+        If the record offsets of a file do not match the size or the record count of the file in the snapshot.
     """
     sink = pa.BufferOutputStream()
     writer = pq.ParquetWriter(
@@ -67,7 +68,7 @@ def to_parquet(files: Iterable[tuple[FileEntry, Offsets]]) -> bytes:
 
 
 def _groups(files: Iterable[tuple[FileEntry, Offsets]]) -> Iterator[list[tuple[FileEntry, Offsets]]]:
-    """Yield, for each row group of the offsets file, its data files with the lengths of their payloads."""
+    """Yield the data files of each row group of the offsets file, with the lengths of their payloads."""
     group: list[tuple[FileEntry, Offsets]] = []
     for entry, offsets in files:
         lengths = np.diff(offsets) - FRAME_BYTES
@@ -81,7 +82,7 @@ def _groups(files: Iterable[tuple[FileEntry, Offsets]]) -> Iterator[list[tuple[F
 
 
 def read_offsets(store: Store, number: int, entries: Mapping[str, FileEntry]) -> dict[str, Offsets]:
-    """Read the stored record offsets of each data file.
+    """Read the stored record offsets of the data files of a snapshot.
 
     Parameters
     ----------
@@ -90,14 +91,14 @@ def read_offsets(store: Store, number: int, entries: Mapping[str, FileEntry]) ->
     number : int
         The version of the dataset.
     entries : mapping of str to FileEntry
-        The files of the snapshot, by their paths in the store. Stored offsets are ignored if the size or
-        checksum beside them differs from that in the file's entry.
+        The files of the snapshot, by their paths in the store. Stored offsets of a file are ignored if the
+        stored size or checksum differs from the size or checksum in the file's entry.
 
     Returns
     -------
     dict of str to numpy.ndarray
-        Map the path of each data file in the store to the byte offsets of its records, followed by the end of
-        the last record. Empty if no offsets are stored.
+        Map from the path of each data file in the store to the byte offsets of its records, followed by the
+        end of the last record. The dict is empty if no offsets are stored.
 
     Raises
     ------
@@ -119,7 +120,7 @@ def read_offsets(store: Store, number: int, entries: Mapping[str, FileEntry]) ->
                 entries,
             )
         return found
-    except FileNotFoundError:  # an overwrite has just removed the offsets file
+    except FileNotFoundError:  # an overwrite has removed the offsets file in the meantime
         return {}
     except (pa.ArrowException, OSError, KeyError, ValueError) as error:
         raise TFRecordError(
@@ -147,7 +148,9 @@ def _offsets_of(store: Store, table: pa.Table, entries: Mapping[str, FileEntry])
 
 
 def _check_lengths(entry: FileEntry, lengths: npt.NDArray[np.integer]) -> None:
-    """Check that records with payloads of these lengths fill the file exactly, and match its record count."""
+    """Raise unless records with payloads of these lengths fill the file exactly and match its record
+    count.
+    """
     fills = int(lengths.sum(dtype=np.int64)) + FRAME_BYTES * len(lengths) == entry.bytes
     is_valid = fills and len(lengths) == entry.records and lengths.min(initial=0) >= 0
     check(is_valid, f"the lengths of the records are not those of {entry.path!r}")

@@ -1,4 +1,4 @@
-"""Read and encode the Parquet file of each stored version of a dataset. docs/format.md specifies the file.
+"""Read and encode the Parquet files of the versions of a dataset. docs/format.md specifies these files.
 
 If a version has a base, its Parquet file lists only the data files that the base does not list.
 """
@@ -22,7 +22,8 @@ from dask_tfrecord.files.storage.store import Store
 
 _NAME = re.compile(r"\d{8}\.parquet")
 
-# The newest format version. Increase this number with any change that older readers would misunderstand.
+# The newest format version that this library reads. Increase this number with any change that older readers
+# of the format would misunderstand.
 FORMAT_VERSION = 2
 
 # The format version of a snapshot file that lists only the files that its base does not list.
@@ -46,7 +47,8 @@ class Part:
     fields : dict
         The fields of `Snapshot` that the metadata of the Parquet file holds.
     base : Base, optional
-        The full snapshot whose files also belong to this snapshot. None if the Parquet file lists all files.
+        The full snapshot whose files also belong to this snapshot. None if the Parquet file lists all files
+        of the snapshot.
     rows : pyarrow.Table
         The data files that the Parquet file lists.
     """
@@ -60,26 +62,29 @@ class Part:
 
 
 class _LostBaseError(FileNotFoundError):
-    """The base of a version is missing: an overwrite has just removed it, or the dataset is damaged."""
+    """The error for a version whose base is missing: an overwrite has just removed it, or the dataset is
+    damaged.
+    """
 
 
 def versions(store: Store) -> list[int]:
-    """Return the numbers of the snapshots in the store's root, the newest last."""
+    """Return the numbers of the snapshots in the root of the store, the newest last."""
     return sorted(int(name[:8]) for name in store.names(METADATA_DIRECTORY) if _NAME.fullmatch(name))
 
 
 def find_newest(store: Store) -> dict[str, Any] | None:
-    """Return the fields of the newest snapshot in the store's root, or None if the root has no snapshot.
+    """Return the fields of the newest snapshot in the root of the store, or None if there is no snapshot.
 
     Raises
     ------
     TFRecordError
-        If the file of the snapshot or of its base is damaged, or if the base is missing.
+        If the file of the snapshot or of its base is damaged, or if its base is missing.
     """
     while numbers := versions(store):
         try:
             return read_version(store, numbers[-1])
-        except FileNotFoundError as error:  # an overwrite may have just replaced this version by a newer one
+        # An overwrite may have just replaced this version by a newer version.
+        except FileNotFoundError as error:
             if versions(store) != numbers:
                 continue
             if isinstance(error, _LostBaseError):
@@ -89,7 +94,7 @@ def find_newest(store: Store) -> dict[str, Any] | None:
 
 
 def read_version(store: Store, number: int) -> dict[str, Any]:
-    """Return the fields of the snapshot with this number in the store's root.
+    """Return the fields of the snapshot with this number in the root of the store.
 
     Raises
     ------
@@ -114,12 +119,12 @@ def _read_base(store: Store, base: Base) -> Part:
 
 
 def assemble(part: Part, base: Part | None) -> dict[str, Any]:
-    """Return the fields of a snapshot, given the content of its file and of the file of its base.
+    """Return the fields of a snapshot, given the contents of its file and of its base's file.
 
     Raises
     ------
     TFRecordError
-        If the file and the base do not belong together.
+        If the snapshot and the base do not belong together.
     """
     rows, added = part.rows, part.rows.slice(0, 0)
     try:
@@ -144,23 +149,23 @@ def read_part(store: Store, number: int) -> Part:
     FileNotFoundError
         If the file of the snapshot does not exist.
     TFRecordError
-        If the file is not a snapshot, or has a later format version.
+        If the file is not a snapshot, or if its format version is later than this library knows.
     """
     path = store.join(snapshot_path(number))
     return parse_part(store.fs.cat_file(path), store.public(path), number)
 
 
 def parse_part(data: bytes, path: str, number: int) -> Part:
-    """Parse and check the untrusted content of a snapshot's file. Error messages name ``path``.
+    """Parse and check the untrusted content of a snapshot's file. Error messages name the file as ``path``.
 
     Raises
     ------
     TFRecordError
-        If the content is not a valid snapshot, or has a later format version.
+        If the content is not a valid snapshot, or if its format version is later than this library knows.
     """
     try:
-        # Without threads, because a thread of Arrow may free the buffer after the call has returned. If the
-        # process ends at that moment, the process aborts.
+        # This read uses no threads, because a thread of Arrow may free the buffer after the call has
+        # returned. If the process ended at that moment, it would abort.
         file = pq.ParquetFile(pa.BufferReader(data), page_checksum_verification=True)
         stored = file.read(use_threads=False)
         metadata = strict_json((stored.schema.metadata or {})[_METADATA_KEY])
@@ -201,8 +206,8 @@ def to_parquet(fields: Mapping[str, Any], *, delta: bool = False) -> pa.Buffer:
     fields : mapping
         The fields of the snapshot, as `assemble` returns them.
     delta : bool, default False
-        If True, store only the files that the base does not list, unless these files are too many. The
-        dataset must then keep the file of the base.
+        If True, store only the files that the base does not list, unless there are too many. The dataset must
+        then keep the file of the base.
     """
     rows, stored, base = fields["file_list"], fields["stored"], None
     if delta and stored is not None and stored.is_delta(rows):

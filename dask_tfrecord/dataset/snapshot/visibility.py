@@ -1,4 +1,4 @@
-"""Find the committed files: files in a snapshot and files of other tools, but no files of an open run."""
+"""Find the committed files: files in a snapshot and files of other tools, but not files of an open run."""
 
 from collections.abc import Collection, Sequence
 from contextlib import suppress
@@ -40,7 +40,7 @@ def _full_paths(store: Store, rows: pa.Table) -> pa.ChunkedArray:
 
 
 def snapshot_files(store: Store, snapshot: Snapshot) -> pa.Table:
-    """Check a snapshot against its directory, and return the listed files with their checksums.
+    """Check a snapshot against its directory, and return the files of the snapshot with their checksums.
 
     Returns
     -------
@@ -50,13 +50,13 @@ def snapshot_files(store: Store, snapshot: Snapshot) -> pa.Table:
     Raises
     ------
     CorruptRecordError
-        If a file of the snapshot is missing or has another size.
+        If a file of the snapshot is missing or has another size than in the snapshot.
     TFRecordError
         If the directory holds files of other tools that the snapshot does not list.
     """
     files, others = listed_and_others(store, snapshot)
     foreign = {path for path in others if not is_part(path)}
-    if foreign:  # an overwrite may still have to remove these files, or has removed them since the listing
+    if foreign:  # an overwrite may be about to remove these files, or has removed them since the listing
         foreign -= {listed_path(store, path) for path in replaced_paths(store, snapshot)}
         store.fs.invalidate_cache()
         foreign &= {*map(unquoted_path, column_paths(list_directory(store)["path"]))} if foreign else foreign
@@ -71,20 +71,21 @@ def snapshot_files(store: Store, snapshot: Snapshot) -> pa.Table:
 
 
 def listed_and_others(store: Store, snapshot: Snapshot) -> tuple[pa.Table, list[str]]:
-    """Check a snapshot against its directory. Return its files, and the paths of all other visible files.
+    """Check a snapshot against its directory. Return the file list of the snapshot, and the paths of all
+    other visible files.
 
-    Files that are clearly not TFRecord files are omitted from the other files.
+    The other files do not include files that are clearly not TFRecord files.
 
     Raises
     ------
     CorruptRecordError
-        If a file of the snapshot is missing or has another size.
+        If a file of the snapshot is missing or has another size than in the snapshot.
     """
     present, rows = list_directory(store), snapshot.file_list
     present_paths = unquoted_column(present["path"])
     paths = _full_paths(store, rows)
     files = present.take(pc.index_in(paths, present_paths))
-    if not files["size"].equals(rows["bytes"]):  # for remote files, some sizes may be unknown
+    if not files["size"].equals(rows["bytes"]):  # the sizes of some remote files may be unknown
         is_missing = files["size" if store.local else "path"].is_null()
         is_resized = pc.fill_null(pc.not_equal(files["size"], rows["bytes"]), False)
         first = pc.index(pc.or_(is_missing, is_resized), True).as_py()
@@ -100,16 +101,16 @@ def listed_and_others(store: Store, snapshot: Snapshot) -> tuple[pa.Table, list[
 
 
 def are_proven(files: pa.Table, rows: pa.Table) -> pa.ChunkedArray:
-    """Return, for each file of a snapshot, True if its version in the listing equals that in the snapshot.
+    """Return, for each file of a snapshot, True if the listed version of the file equals the version in the
+    snapshot.
 
-    The column ``stamp`` identifies the version of a file. Early versions of this library wrote snapshots
-    without stamps. For files without a stamp in the snapshot, only the size can be compared, so the result
-    is True.
+    The column ``stamp`` of a file list identifies the version of a file. A snapshot may have no stamp for a
+    file. In this case, only the size can be compared, so the result is True.
 
     Parameters
     ----------
     files : pyarrow.Table
-        The files as `snapshot_files` returns them.
+        The file list that `snapshot_files` returned.
     rows : pyarrow.Table
         The rows of `Snapshot.file_list` for the same files.
     """
@@ -118,7 +119,9 @@ def are_proven(files: pa.Table, rows: pa.Table) -> pa.ChunkedArray:
 
 
 def _lost_file(store: Store, path: str, recorded: int, size: int | None) -> CorruptRecordError:
-    """Return the exception for a file of a snapshot that is missing or has another size."""
+    """Return the exception for a file of a snapshot that is missing or has another size than in the
+    snapshot.
+    """
     root, public = store.public(store.root), store.public(store.join(path))
     if size is None:
         drop = Call("index", root, {"missing": "drop"}, "if it was removed on purpose")
@@ -131,25 +134,25 @@ def _lost_file(store: Store, path: str, recorded: int, size: int | None) -> Corr
 
 
 def without_missing_files(store: Store, snapshot: Snapshot) -> Snapshot:
-    """Return a copy of the snapshot that omits the files that no longer exist."""
+    """Return a copy of a snapshot that omits the files that no longer exist."""
     present, rows = list_directory(store), snapshot.file_list
-    if store.local:  # a broken link has no size
+    if store.local:  # a broken link has no size, so the file is treated as missing
         present = present.filter(present["size"].is_valid())
     kept = rows.filter(pc.is_in(_full_paths(store, rows), unquoted_column(present["path"])))
     return snapshot if len(kept) == len(rows) else replace(snapshot, file_list=kept, stored=None)
 
 
 def snapshot_of_version(store: Store, number: int) -> tuple[Snapshot, pa.Table]:
-    """Return one version of a dataset and the list of its files.
+    """Return the snapshot of one version of a dataset, and the list of its files.
 
-    The directory may also hold files of other versions.
+    The directory of the dataset may also hold files of other versions.
 
     Raises
     ------
     FileNotFoundError
         If the dataset does not have this version.
     CorruptRecordError
-        If a file of the version is missing or has another size.
+        If a file of the version is missing or has another size than in the snapshot.
     """
     snapshot = open_version(store, number)
     try:
@@ -163,16 +166,17 @@ def snapshot_of_version(store: Store, number: int) -> tuple[Snapshot, pa.Table]:
 
 
 def newest_snapshot(store: Store) -> tuple[Snapshot, pa.Table] | None:
-    """Return the newest snapshot and the list of its files, or None if the store's root has no snapshot.
+    """Return the newest snapshot and the list of its files, or None if the root of the store has no snapshot.
 
-    If an overwrite replaces the files in the meantime, the snapshot of the overwrite is returned.
+    If an overwrite replaces the files in the meantime, the snapshot of this overwrite is returned.
 
     Raises
     ------
     CorruptRecordError
-        If a file of the snapshot is missing or has another size.
+        If a file of the snapshot is missing or has another size than in the snapshot.
     TFRecordError
-        If the snapshot is damaged, or if the directory holds files of other tools that it does not list.
+        If the snapshot is damaged, or if the directory holds files of other tools that the snapshot does not
+        list.
     """
     snapshot = find_snapshot(store)
     while snapshot is not None:
@@ -189,20 +193,21 @@ def newest_snapshot(store: Store) -> tuple[Snapshot, pa.Table] | None:
 def committed_files(listing: Listing, *, use_snapshot: bool) -> Listing:
     """Return a listing without uncommitted files of this library and without files of other formats.
 
-    In a dataset with a snapshot, only the listed files are committed. In a dataset without a snapshot, the
-    files of open runs are uncommitted. Files that the user named one by one are always returned.
+    In a dataset with a snapshot, only the files in the snapshot are committed. In a dataset without a
+    snapshot, the files of open runs are uncommitted. Files that the user passed by their full names are
+    always returned.
 
     Raises
     ------
     FileNotFoundError
         If the listing has no committed file.
     TFRecordError
-        If a directory without a snapshot lacks some of the files of a write.
+        If a directory without a snapshot has some but not all files of a write.
     """
     store = listing.store
     files = without_side_files(store, listing.files, keep=listing.spelled_out)
     known_roots: dict[str, bool] = {}
-    parts: dict[str, list[str]] = {}  # the root of each dataset -> the paths of its parts
+    parts: dict[str, list[str]] = {}  # maps the root of each dataset to the paths of its data files
     for path in column_paths(files["path"]):
         if is_part(path) and path not in listing.spelled_out:
             root = _dataset_root(store, parent_of(path), known_roots)
@@ -221,15 +226,15 @@ def committed_files(listing: Listing, *, use_snapshot: bool) -> Listing:
 
 
 def _without(files: pa.Table, paths: Collection[str]) -> pa.Table:
-    """Remove the files with these paths from a file list."""
+    """Return a file list without the files that have these paths."""
     return files.filter(pc.invert(pc.is_in(files["path"], path_column(paths)))) if paths else files
 
 
 def _dataset_root(store: Store, directory: str, known: dict[str, bool]) -> str | None:
-    """Return the root of the dataset that a data file in this directory may belong to, or None.
+    """Return the root of the dataset to which a data file in this directory may belong, or None.
 
-    The root is the directory itself, or the directory above its partition directories. ``known`` caches
-    which directories are roots.
+    The root is the directory itself, or the directory above its partition directories. ``known`` caches, for
+    each directory, whether it is a root.
     """
     levels = directory.split("/")
     start = len(levels)
@@ -266,11 +271,12 @@ def _uncommitted_paths(store: Store, paths: Sequence[str], *, use_snapshot: bool
 
 
 def _check_complete(store: Store, paths: Sequence[str]) -> None:
-    """Raise TFRecordError if a directory without a snapshot lacks some of the files of a write."""
+    """Raise TFRecordError if a directory without a snapshot has some but not all files of a write."""
     writes: dict[tuple[str, int], dict[str, str]] = {}
     for path in paths:
         part = PART_NAME.fullmatch(name_of(path))
-        if part and "=" not in name_of(parent_of(path)):  # a partition may have no file in some directory
+        # A partition of a write may have no file in some directory.
+        if part and "=" not in name_of(parent_of(path)):
             writes.setdefault((part["run"], int(part["count"])), {})[part["index"]] = path
     incomplete = [files for (_, count), files in writes.items() if len(files) < count]
     if incomplete:
@@ -283,12 +289,14 @@ def _check_complete(store: Store, paths: Sequence[str]) -> None:
 
 
 def data_files(store: Store) -> pa.Table:
-    """Return the visible files in the store's root, except files that are clearly not TFRecord files."""
+    """Return the visible files in the root of the store, except files that are clearly not TFRecord files."""
     return without_side_files(store, visible_files(store))
 
 
 def visible_files(store: Store) -> pa.Table:
-    """Return the visible files in the root, except files of open runs and files that commits replace."""
+    """Return the visible files in the root of the store, except files of open runs and files that commits
+    replace.
+    """
     files = list_directory(store)
     if not len(files) or not open_runs(store):
         return files
@@ -310,31 +318,32 @@ def _of_open_runs(store: Store, paths: Sequence[str], snapshot: Snapshot | None)
     made_by = {path: run_of(path) for path in paths} if runs else {}
     return {
         path
-        for path, made in made_by.items()  # older versions put only the first digits of a run in file names
+        # File names of older versions hold only the first digits of the run's id.
+        for path, made in made_by.items()
         if made and path not in listed and any(run.startswith(made) for run in runs)
     }
 
 
 def intact_snapshot(store: Store) -> Snapshot | None:
-    """Return the newest snapshot in the store's root, or None if the snapshot is damaged or missing."""
+    """Return the newest snapshot in the root of the store, or None if the snapshot is damaged or missing."""
     with suppress(TFRecordError):
         return find_snapshot(store)
     return None
 
 
 def has_committed(snapshot: Snapshot, run: str) -> bool:
-    """Return True if a run created this snapshot, an earlier version, or a file that the snapshot lists."""
+    """Return True if a run created this snapshot, an earlier version, or a file that this snapshot lists."""
     if run in (snapshot.run, *snapshot.ancestors):
         return True
     return len(rows_of_run(snapshot.file_list, run)) > 0
 
 
 def unfinished_commits(store: Store, snapshot: Snapshot) -> list[str]:
-    """Return the ids of the runs that have committed, but may not have removed all files they replace."""
+    """Return the ids of the committed runs that may not have removed all files that they replace."""
     return [run for run in open_runs(store) if has_committed(snapshot, run)]
 
 
 def replaced_paths(store: Store, snapshot: Snapshot) -> set[str]:
-    """Return the paths, relative to the root, of the files that unfinished commits replace."""
+    """Return the paths of the files that unfinished commits replace, relative to the root of the dataset."""
     notes = (replaced_files(store, run) for run in unfinished_commits(store, snapshot))
     return {path for note in notes for path in note}.difference(listed_files(snapshot))
