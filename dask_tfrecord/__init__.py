@@ -1,4 +1,4 @@
-"""TFRecord as a first-class format of Dask DataFrame.
+"""Make TFRecord a first-class format of Dask DataFrame.
 
 `read_tfrecord` reads TFRecord files, and `to_tfrecord` writes TFRecord files. Importing the package also adds
 both functions to Dask, as ``dask.dataframe.read_tfrecord`` and as the method ``DataFrame.to_tfrecord``.
@@ -75,7 +75,8 @@ __all__ = [
     "to_tfrecord",
     "verify",
 ]
-logging.getLogger(__name__).addHandler(logging.NullHandler())  # the application configures the output
+# The application configures where log messages go.
+logging.getLogger(__name__).addHandler(logging.NullHandler())
 __version__ = library_version()
 
 accessor.install()

@@ -1,6 +1,7 @@
 """Validate the arguments of the public functions and convert each argument to one standard form.
 
-Spellings of other libraries are accepted if their meaning is clear. Every error names the wrong keyword.
+Spellings that other libraries use are accepted if their meaning is clear. Every error names the keyword whose
+value is wrong.
 """
 
 import operator
@@ -23,7 +24,7 @@ from dask_tfrecord.schema.model import Schema
 
 
 def path(value: Any, keyword: str = "path") -> PathLike:
-    """Return the value if it is a path; raise otherwise."""
+    """Return the value if it is a path, and raise otherwise."""
     if not isinstance(value, str | os.PathLike) or not os.fspath(value):
         shown = "" if keyword == "path" else f"{keyword}="
         raise TFRecordError(
@@ -34,7 +35,7 @@ def path(value: Any, keyword: str = "path") -> PathLike:
 
 
 def paths(value: Any) -> PathLike | list[PathLike]:
-    """Return a single path as it is, and a collection of paths as a list. Paths in a set are sorted."""
+    """Return a single path as it is, and a collection of paths as a list. The paths in a set are sorted."""
     if isinstance(value, str | os.PathLike):
         return path(value)
     if isinstance(value, bytes | Mapping) or not isinstance(value, Sequence | set | frozenset | np.ndarray):
@@ -46,7 +47,7 @@ def paths(value: Any) -> PathLike | list[PathLike]:
 
 
 def choice(keyword: str, value: object, known: Sequence[object]) -> None:
-    """Raise if the value is not one of the known values."""
+    """Raise if the value of a keyword is not one of its known values."""
     if not isinstance(value, str | bool | None) or value not in known:
         raise _unknown(keyword, value, known)
 
@@ -66,7 +67,7 @@ def mappings(**values: Any) -> None:
     """Raise if the value of a keyword is neither None nor a mapping with string keys."""
     for keyword, value in values.items():
         if not isinstance(value, Mapping | None) or not all(isinstance(key, str) for key in value or ()):
-            # The values are not shown: storage_options may hold credentials.
+            # The message does not show the values, because storage_options may hold credentials.
             raise TFRecordError(
                 f"{keyword}= is not a dict with string keys (got {type(value).__name__})",
                 advice="pass a dict",
@@ -74,7 +75,10 @@ def mappings(**values: Any) -> None:
 
 
 def compression(value: Any, *others: str) -> Any:
-    """Return the name of a codec. Accept TensorFlow's spellings "GZIP", "ZLIB" and "" (no compression)."""
+    """Return the name of a codec, or None for no compression.
+
+    TensorFlow's spellings "GZIP", "ZLIB" and "" (no compression) are accepted.
+    """
     known: tuple[Compression | str | None, ...] = (*others, None, *CODECS)
     codec = (value.lower() or None) if isinstance(value, str) else value
     if not isinstance(codec, str | None) or codec not in known:
@@ -83,7 +87,7 @@ def compression(value: Any, *others: str) -> Any:
 
 
 def names(keyword: str, value: Any) -> list[str]:
-    """Return a list of column names, given one column name or a list of column names."""
+    """Return a list of column names, given one column name or several column names."""
     if isinstance(value, str):
         return [value]
     is_listlike = isinstance(value, Sequence | np.ndarray) or hasattr(value, "tolist")
@@ -97,7 +101,7 @@ def names(keyword: str, value: Any) -> list[str]:
 
 
 def schema(value: Any) -> Any:
-    """Return the value of ``schema=`` if it is valid, and None for "infer"; raise otherwise."""
+    """Return the value of ``schema=`` if it is valid, or None for "infer"; raise otherwise."""
     if isinstance(value, str) and value == "infer":
         return None
     if not isinstance(value, Mapping | pa.Schema | Schema | Snapshot | None):
@@ -109,7 +113,9 @@ def schema(value: Any) -> Any:
 
 
 def arrow_schema(value: Any) -> Any:
-    """Validate ``schema=`` as `schema` does, and convert a Schema or a Snapshot to a `pyarrow.Schema`."""
+    """Validate ``schema=`` as the function `schema` does, and convert a Schema or a Snapshot to a
+    `pyarrow.Schema`.
+    """
     given = schema(value)
     if isinstance(given, Snapshot):
         given = given.columns
@@ -117,7 +123,7 @@ def arrow_schema(value: Any) -> Any:
 
 
 def metadata(value: Any) -> dict[str, str]:
-    """Return ``custom_metadata=`` as a dict; raise unless all keys and values are strings."""
+    """Return ``custom_metadata=`` as a dict, or raise if a key or a value is not a string."""
     pairs = value.items() if isinstance(value, Mapping) else ()
     is_text = all(isinstance(text, str) for pair in pairs for text in pair)
     if not isinstance(value, Mapping | None) or not is_text:
@@ -129,7 +135,10 @@ def metadata(value: Any) -> dict[str, str]:
 
 
 def count(keyword: str, value: Any, least: int = 1) -> int | None:
-    """Convert a Python or NumPy integer to int, and keep None. Raise if an integer is less than ``least``."""
+    """Convert a Python or NumPy integer to int, and return None unchanged.
+
+    Raise if the integer is less than ``least``.
+    """
     is_count = isinstance(value, int | np.integer) and not isinstance(value, bool) and value >= least
     if value is not None and not is_count:
         kind = "positive" if least else "non-negative"
@@ -146,7 +155,9 @@ def function(keyword: str, value: Any) -> None:
 
 
 def byte_count(keyword: str, value: Any) -> int | None:
-    """Convert an integer or a string such as "64 MB" to a positive number of bytes, and keep None."""
+    """Convert an integer or a string such as "64 MB" to a positive number of bytes, and return None
+    unchanged.
+    """
     if value is None:
         return None
     size = 0
@@ -162,7 +173,7 @@ def byte_count(keyword: str, value: Any) -> int | None:
 
 
 def record_limit(value: Any) -> int:
-    """Return ``max_record_bytes=`` in bytes; protobuf itself limits a message to 2 GiB - 1."""
+    """Return ``max_record_bytes=`` in bytes; protobuf limits a message to 2 GiB - 1 bytes."""
     size = byte_count("max_record_bytes", value)
     if size is None or size > MAX_RECORD_BYTES:
         raise TFRecordError(
@@ -173,7 +184,9 @@ def record_limit(value: Any) -> int:
 
 
 def origin_column(value: Any, default: str) -> str | None:
-    """Return the name of the column that ``include_path_column`` or ``include_offset_column`` adds."""
+    """Return the name of the column that ``include_path_column=`` or ``include_offset_column=`` adds, or
+    None.
+    """
     if isinstance(value, str) and value:
         return value
     if not isinstance(value, bool):

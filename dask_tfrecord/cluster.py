@@ -1,7 +1,7 @@
 """Run small tasks on the active scheduler, and check a `distributed` cluster before it runs any task.
 
-This module never imports the optional package `distributed`: a process that uses a cluster has already
-imported `distributed`.
+This module never imports the optional package `distributed`, because a process that uses a cluster has
+already imported it.
 """
 
 import sys
@@ -24,40 +24,43 @@ Result = TypeVar("Result")
 _PACKAGE = "dask-tfrecord"
 _SCHEDULER = "the scheduler"
 
-# Maximum number of workers that an error message lists.
+# The largest number of workers that an error message lists.
 _LISTED_WORKERS = 8
 
 
-# Map each client to the addresses of the workers that passed the version check.
+# Map from each client to the addresses of the workers that passed the version check.
 _checked: WeakKeyDictionary[Any, set[str]] = WeakKeyDictionary()
 
 
 def compute_each(function: Callable[[Argument], Result], arguments: Iterable[Argument]) -> list[Result]:
-    """Call a function on each argument, each call in a separate task; return the results in order."""
+    """Call a function with each argument, each call in a separate task, and return the results in order."""
     check_cluster()
-    # Dask looks for collections in the arguments of a delayed call, but not in those of a partial function.
+    # Dask searches the arguments of a delayed call for collections, but not the arguments of a partial
+    # function.
     tasks = [dask.delayed(partial(function, each), pure=False, traverse=False)() for each in arguments]
     return list(dask.compute(*tasks, traverse=False, retries=5))
 
 
 def check_cluster(scheduler: Any = None) -> None:
-    """Raise if the cluster's scheduler or a worker lacks this package or has another version of it.
+    """Raise if the cluster's scheduler or a worker lacks this package or has another version of the package.
 
-    Without this check a worker that cannot unpickle a task shuts down, and the client waits forever.
+    Without this check, a worker that cannot unpickle a task would shut down, and the client would wait
+    forever.
 
-    Each worker is checked once per client. The check is omitted if there is no cluster, inside a task, and if
-    the client is asynchronous.
+    Each worker is checked once for each client. The check is omitted inside a task, if there is no cluster,
+    and if the client is asynchronous.
 
     Parameters
     ----------
     scheduler : optional
-        Scheduler to check, as in ``dask.compute(scheduler=...)``. The default is the scheduler that Dask
-        currently uses.
+        The scheduler to check, as in ``dask.compute(scheduler=...)``. By default, the scheduler that Dask
+        currently uses is checked.
 
     Raises
     ------
     TFRecordError
-        If the scheduler or a worker cannot run the package. The message names that scheduler or worker.
+        If the scheduler or a worker cannot run the package. The message names the scheduler or worker that
+        cannot run the package.
     """
     distributed = sys.modules.get("distributed")
     if distributed is None or _is_in_task(distributed):
@@ -67,7 +70,7 @@ def check_cluster(scheduler: Any = None) -> None:
         return
     checked = _checked.setdefault(client, set())
     problems: dict[str, list[str]] = {}
-    with suppress(Exception):  # an unreachable cluster raises its own error when it gets the tasks
+    with suppress(Exception):  # an unreachable cluster raises its own error when tasks are sent to it
         if checked and checked.issuperset(client.nthreads()):
             return
         versions = client.get_versions(packages=[_PACKAGE])
@@ -95,10 +98,10 @@ def warn_client(message: str, category: type[Warning] = UserWarning) -> None:
 
 
 def _client_of(scheduler: Any) -> Any:
-    """Return the `distributed` client that Dask computes with, or None if there is no cluster."""
+    """Return the `distributed` client with which Dask computes, or None if there is no cluster."""
     try:
         get = get_scheduler(scheduler=scheduler)
-    except Exception:  # an invalid scheduler: Dask raises a clear error when it computes
+    except Exception:  # if the scheduler is invalid, Dask raises a clear error when it computes
         return None
     client = getattr(get, "__self__", None)
     return client if hasattr(client, "get_versions") else None
@@ -113,7 +116,7 @@ def _is_in_task(distributed: Any) -> bool:
 
 
 def _problem(version: str | None) -> str:
-    """Describe what is wrong with the version of this package on the scheduler or a worker."""
+    """Describe the problem with the version of this package on the scheduler or on a worker."""
     ours = library_version()
     if ours == "unknown" or version == ours:
         return ""

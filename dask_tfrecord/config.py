@@ -1,6 +1,6 @@
 """Read the defaults that users set in Dask's configuration under the keys ``dask-tfrecord.*``.
 
-The file ``dask-tfrecord.yaml`` lists the keys, what each key means, and the built-in defaults.
+The file ``dask-tfrecord.yaml`` lists the configuration keys, what each key means, and the built-in defaults.
 """
 
 from collections.abc import Callable
@@ -25,7 +25,7 @@ dask.config.update_defaults(_DEFAULTS)
 def keyword_or_default(
     keyword: str, value: Any, check: Callable[[Any], Value], unset: str | None = "default"
 ) -> Value:
-    """Return the value that the caller passed for a keyword, or else the value in Dask's configuration.
+    """Return the value that the caller passed for a keyword, or otherwise the value in Dask's configuration.
 
     Parameters
     ----------
@@ -36,12 +36,12 @@ def keyword_or_default(
     check : callable
         Function that returns the valid form of a value, or raises a `TFRecordError`.
     unset : str or None, default "default"
-        If the caller passes this value, the value in the configuration is used.
+        The passed value that stands for the value in the configuration.
 
     Raises
     ------
     TFRecordError
-        If ``check`` refuses the value. An error about a configured value names the configuration key.
+        If ``check`` refuses the value. The error about a configured value names the configuration key.
     """
     if not isinstance(value, str | None) or value != unset:
         return check(value)

@@ -24,15 +24,15 @@ from dask_tfrecord.public_functions import public_function
 from dask_tfrecord.read_request import open_columns
 from dask_tfrecord.schema.model import Field, Schema, feature_text
 
-# Number of bytes at the start of a file from which the codec is detected, and the approximate number of files
-# whose codec is detected.
+# The number of bytes at the start of a file from which the codec is detected. It is also the approximate
+# number of files whose codec is detected.
 _HEAD_BYTES = 16
 _DETECTED_FILES = 16
 
 
 @dataclass(frozen=True)
 class ColumnDescription:
-    """Describe a column, and what the statistics of all files prove about the values of the column.
+    """The description of a column: its type, and what the statistics of all files prove about its values.
 
     Parameters
     ----------
@@ -43,13 +43,13 @@ class ColumnDescription:
     feature : str
         The kind of feature that stores the column, or "directory" for a partition column.
     nulls : int, optional
-        The number of nulls in the column. None if the number is not known.
+        The number of nulls in the column. None if the number of nulls is not known.
     min, max : object, optional
         The smallest and the greatest value of the column. None if the column has no values, or if the
         smallest and the greatest value are not known.
     lengths : tuple of int, optional
         The lengths of the shortest and the longest list. None if the column has no lists, or if the lengths
-        are not known.
+        of its lists are not known.
     """
 
     name: str
@@ -70,30 +70,31 @@ def inspect(
 ) -> "Description":
     """Open a dataset without Dask, to see what it holds or to iterate over its rows.
 
-    If the dataset has a snapshot, the description comes from the snapshot. Otherwise a sample of the records
-    is read.
+    If the dataset has a snapshot, the description is taken from the snapshot. If the dataset has no snapshot,
+    a sample of its records is read.
 
     Parameters
     ----------
     path : str, path-like or list of these
         A directory, a glob, a file, or a list of these, as in `read_tfrecord`.
     columns : list of str, optional
-        Columns to describe and to read, in this order. By default all columns.
+        The columns to describe and to read, in this order. By default, all columns are described.
     **read
-        Keywords that say which rows are read, as in `read_tfrecord`: ``schema``, ``filters``, ``version`` and
-        others. ``max_corrupt`` applies to each file.
+        Keywords that say which rows are read, as in `read_tfrecord`, such as ``schema``, ``filters`` and
+        ``version``. ``max_corrupt`` applies to each file separately.
 
     Returns
     -------
     Description
-        The files and the columns of the dataset. `Description.iter_tables` reads the rows.
+        The description of the dataset's files and columns. `Description.iter_tables` reads the rows of the
+        dataset.
 
     Raises
     ------
     FileNotFoundError
-        If the path matches no file, or the dataset does not have this ``version``.
+        If the path matches no file, or if the dataset does not have this ``version``.
     CorruptRecordError
-        If a sampled record is damaged.
+        If a record of the sample is damaged.
     SchemaError
         If ``columns`` or ``filters`` name an unknown column.
 
@@ -128,14 +129,14 @@ def inspect(
 
 
 class Description:
-    """Give access to the files, the columns and the rows of a dataset. `inspect` returns a `Description`.
+    """The files, the columns and the rows of a dataset, as `inspect` returns them.
 
     Attributes
     ----------
     schema : Schema
-        The columns that are read.
+        The schema of the columns that are read.
     version : int, optional
-        The number of the described version. None if the dataset has no snapshot.
+        The number of the dataset's version that is described. None if the dataset has no snapshot.
     """
 
     def __init__(self, dataset: ReadPlan, schema: Schema, history: Callable[[], pd.DataFrame]) -> None:
@@ -158,7 +159,10 @@ class Description:
 
     @property
     def files(self) -> list[str]:
-        """The paths of the files, in row order. Files that no filter can match are omitted."""
+        """The paths of the files in the order of their rows.
+
+        Files that cannot hold a row that passes the filters are omitted.
+        """
         return [self._dataset.store.public(file.path) for file in self._splits]
 
     @property
@@ -168,7 +172,10 @@ class Description:
 
     @cached_property
     def rows(self) -> int | None:
-        """The number of rows in the files, before filters. None if no snapshot proves the number of rows."""
+        """The number of rows in the files, counted before filters are applied.
+
+        None if no snapshot proves the number of rows.
+        """
         return None if self._entries is None else sum(entry.records for entry in self._entries)
 
     @cached_property
@@ -186,7 +193,7 @@ class Description:
 
     @cached_property
     def codecs(self) -> list[str]:
-        """The codecs of a sample of files from all over the dataset. "none" stands for uncompressed files."""
+        """The codecs of a sample of the dataset's files. The name "none" stands for uncompressed files."""
         files = self._splits[:: max(1, len(self._splits) // _DETECTED_FILES)]
         heads = self._dataset.store.read_ranges([(file.path, 0, _HEAD_BYTES) for file in files if file.size])
         return list(dict.fromkeys(detect(head) or "none" for head in heads))
@@ -204,19 +211,19 @@ class Description:
 
     @cached_property
     def columns(self) -> list[ColumnDescription]:
-        """The columns, and what is known about the values of each column."""
+        """The description of each column."""
         return [self._column(item) for item in self.schema.fields]
 
     def iter_tables(self, files: Iterable[int] | None = None) -> Generator[pa.Table, None, None]:
         """Yield the rows that pass the filters, in the order of the files, as tables of a few MiB.
 
-        The tables are read one after the other in this thread, so the memory is bounded. If the iterator is
-        closed early, the rest of the current file is not read.
+        This thread reads one table after the other, so little memory is used. If the iterator is closed
+        early, the rest of the current file is not read.
 
         Parameters
         ----------
         files : iterable of int, optional
-            Positions in `files` of the files to read. By default all files are read.
+            The files to read, as positions in the list `files`. By default, all files are read.
 
         Raises
         ------
@@ -225,7 +232,7 @@ class Description:
         FileChangedError
             If a file changed after it was listed.
         SchemaError
-            If a value does not fit its column.
+            If a value in a record does not fit its column.
         """
         for index in range(self._dataset.npartitions) if files is None else files:
             with closing(self._dataset.partition(index, self.schema).stream()) as tables:
@@ -235,7 +242,7 @@ class Description:
 
     @cached_property
     def _entries(self) -> list[FileEntry] | None:
-        """The snapshot's entries of the files. None unless the snapshot describes all of the files."""
+        """The entries of the files in the snapshot. None unless the snapshot describes all of these files."""
         entries = [self._dataset.entries.get(file.path) for file in self._splits]
         known = [entry for entry in entries if entry is not None]
         return known if self.version is not None and len(known) == len(entries) else None
@@ -265,7 +272,9 @@ class Description:
         )
 
     def _statistics(self, name: str) -> list[tuple[ColumnStatistics, int]] | None:
-        """Return a column's statistics and the row count of each file with rows; None if any are missing."""
+        """Return the column's statistics and the row count of each file with rows, or None if any
+        statistics are missing.
+        """
         found = []
         for entry in self._entries or ():
             column = next((one for one in entry.statistics if one.name == name), None)
@@ -276,7 +285,7 @@ class Description:
         return None if self._entries is None else found
 
     def _rows_of_nulls(self, values: pa.Array) -> int:
-        """Return the number of rows whose partition column is null."""
+        """Return the number of rows in which a partition column is null."""
         entries = self._entries or ()
         return sum(
             entry.records for entry, value in zip(entries, values.to_pylist(), strict=True) if value is None
@@ -285,15 +294,20 @@ class Description:
 
 @redact_errors
 def _next(tables: Iterator[pa.Table], store: Store) -> pa.Table | None:
-    """Return the next table, or None at the end. Errors name the keywords that `inspect` accepts."""
+    """Return the next table, or None if there are no more tables.
+
+    The remedies of an error are those that `inspect` accepts.
+    """
     with calling(inspect):
         return next(tables, None)
 
 
 def _bounds(item: Field, values: list[Any]) -> tuple[Any, Any]:
-    """Return the smallest and the greatest value, ordered as filters compare values of the column."""
+    """Return the smallest and the greatest of the values, in the order in which filters compare values of
+    the column.
+    """
     try:
         ordered = sorted(values, key=lambda value: comparison_key(value, item.type))
-    except TFRecordError:  # a type without an order
+    except TFRecordError:  # values of this type have no order
         return None, None
     return (ordered[0], ordered[-1]) if ordered else (None, None)

@@ -1,8 +1,9 @@
 """Define the exceptions and warnings of this library.
 
-An error states what is wrong, where, and what to do. The code that detects a problem fills in the fields that
-it knows, such as the record number. The callers of that code add the other fields, such as the path, with
-:meth:`TFRecordError.located`. An error that a worker raises reaches the client with all of its fields.
+An error states what is wrong, where, and what to do. The code that detects a problem sets the fields of the
+error that it knows, such as the record number. The callers of that code add the missing fields, such as the
+path, with :meth:`TFRecordError.located`. An error that a worker raises reaches the client with all of its
+fields.
 
 If passing an argument solves the problem, the error holds this argument as a :class:`Remedy`. An error that
 leaves a public function (see `calling`) or a command shows the remedies that this function or command
@@ -29,17 +30,17 @@ COLLECTION = "compute"
 
 
 class Remedy(NamedTuple):
-    """Name an argument that avoids an error.
+    """An argument that avoids an error.
 
     Parameters
     ----------
     keyword : str
-        The keyword to pass, such as ``"on_corrupt"``.
+        The name of the keyword to pass, such as ``"on_corrupt"``.
     value : object
         The value to pass, such as ``"skip"``.
     effect : str
-        What the argument does, as an infinitive, such as ``"read all other records"``. An empty effect means
-        that this remedy and the next remedy must be passed together.
+        What passing the argument does, as an infinitive, such as ``"read all other records"``. An empty
+        string means that this remedy and the next remedy must be passed together.
     """
 
     keyword: str
@@ -52,16 +53,16 @@ class Remedy(NamedTuple):
 
 
 class Call(NamedTuple):
-    """Name a call of another public function that avoids an error.
+    """A call of another public function that avoids an error.
 
     Parameters
     ----------
     function : str
-        Name of the function to call, such as ``"index"``.
+        The name of the function to call, such as ``"index"``.
     path : str
-        The path to pass to the function.
+        The path to pass to this function.
     keywords : dict
-        The keywords to pass to the function.
+        The keywords to pass to this function.
     effect : str
         The text that follows the call in the message, such as ``"to add the rows"``.
     """
@@ -72,46 +73,46 @@ class Call(NamedTuple):
     effect: str = ""
 
     def __str__(self) -> str:
-        """Return the advice to make the call, with the call as Python code."""
+        """Return the advice to make this call, with the call as Python code."""
         owner = "ddf" if self.function == "to_tfrecord" else "dask_tfrecord"
         arguments = [repr(self.path), *(str(Remedy(*item)) for item in self.keywords.items())]
         return f"call {owner}.{self.function}({', '.join(arguments)})"
 
 
 class TFRecordError(ValueError):
-    """Signal an error of this library. All exceptions of this library derive from this class.
+    """Base class of all exceptions of this library.
 
-    The fields of an error are read-only. :meth:`located` and :meth:`replaced` return changed copies.
+    The fields of an error are read-only: :meth:`located` and :meth:`replaced` return changed copies.
 
     Parameters
     ----------
     problem : str
-        What is wrong.
+        The text that says what is wrong.
     path : str, optional
         The file or directory that the error is about, without credentials.
     record : int, optional
-        Number of the record in the file, counted from 0. In an error of a write, the number of the row in the
-        partition.
+        Number of the record in its file, counted from 0. In an error of a write, this is the number of the
+        row in its partition.
     offset : int, optional
-        Where the damage starts, in bytes from the start of the (decompressed) file.
+        The position at which the damage starts, in bytes from the start of the (decompressed) file.
     feature : str, optional
         Name of the feature or column that the error is about.
     advice : str, optional
-        What the user can do, other than passing an argument.
+        The text that says what the user can do, apart from passing an argument.
     calls : sequence of Call
         Calls of other functions that avoid the error.
     remedies : sequence of Remedy
-        The arguments that avoid the error: keyword, value and effect. The function that raised the error
-        accepts each of these arguments.
+        The arguments that avoid the error, each with a keyword, a value and an effect. The function that
+        raised the error accepts each of these arguments.
     other_remedies : sequence of Remedy
-        Further arguments that avoid the error, which the function that raised the error does not accept.
+        Other arguments that avoid the error, which the function that raised the error does not accept.
     function : str, default "read_tfrecord"
         The public function that accepts all remedies. An empty string means that only the called function
         accepts the remedies.
     called : str, optional
-        The public function that raised the error. None if a task raised the error.
+        The name of the public function that raised the error. None if a task raised the error.
     keyword : str, optional
-        The keyword that the problem is about, if the problem mentions it.
+        The keyword that the problem is about, if the text of the problem mentions a keyword.
     reason : str, optional
         The kind of damage, as a constant text that code may compare.
 
@@ -189,17 +190,20 @@ class TFRecordError(ValueError):
         super().__delattr__(name)
 
     def _check_not_a_field(self, name: str) -> None:
-        """Raise if the name is a field. Python itself sets other attributes, such as ``__notes__``."""
+        """Raise if the name of an attribute is a field of the error.
+
+        Other attributes, such as ``__notes__``, are set by Python itself.
+        """
         if name in _FIELDS:
             raise AttributeError(f"{name!r} of an error is read-only; use replaced({name}=...) for a copy")
 
     def __str__(self) -> str:
         return self.rendered()
 
-    # This method is not called `message`: PyTorch passes the errors of its workers to a parameter of that
-    # name.
+    # This method is not called `message`, because PyTorch passes the errors of its workers to a parameter of
+    # that name.
     def rendered(self, argument: Callable[[Remedy], str] = str, call: Callable[[Call], str] = str) -> str:
-        """Return the error message. ``argument`` formats each remedy, and ``call`` formats each call."""
+        """Return the error message, in which remedies and calls are formatted by the given functions."""
         where = []
         if self.path is not None:
             where.append(self.path)
@@ -212,7 +216,8 @@ class TFRecordError(ValueError):
         actions = [self.advice] if self.advice else []
         actions += [f"{call(one)} {one.effect}".rstrip() for one in self.calls]
         if self.remedies:
-            # Tasks raise in compute() and not in read_tfrecord(), so the message names the function.
+            # Tasks raise errors in compute() and not in read_tfrecord(), so the message names the function
+            # read_tfrecord.
             to = " to read_tfrecord" if self.called is None and self.function == "read_tfrecord" else ""
             actions.append(f"pass {_sentence(self.remedies, argument, to)}")
         parts = [f"{place}: {feature}{self.problem}" if place else f"{feature}{self.problem}"]
@@ -222,14 +227,14 @@ class TFRecordError(ValueError):
         return "; ".join(parts)
 
     def __repr__(self) -> str:
-        """Return the class and the message, because the logs of workers show the repr of an error."""
+        """Return the class and the message of the error, because the logs of workers show the repr."""
         return f"{type(self).__name__}({str(self)!r})"
 
     def __reduce__(self) -> tuple[Any, ...]:
         return partial(type(self), **self.fields()), ()
 
     def fields(self) -> dict[str, Any]:
-        """Return a dict from the name of each field of the error to its value."""
+        """Return a dict with the name and the value of each field of the error."""
         return {name: getattr(self, name) for name in _FIELDS}
 
     def replaced(self, **changes: Any) -> Self:
@@ -246,9 +251,9 @@ class TFRecordError(ValueError):
         Parameters
         ----------
         name : str
-            Name of the function or command.
+            The name of the function or command.
         accepts : callable
-            Returns True for a remedy that the function or command accepts.
+            Function that returns True for a remedy that the function or command accepts.
         """
         groups = [*_groups(self.remedies), *_groups(self.other_remedies)]
         own = [group for group in groups if all(map(accepts, group))]
@@ -261,14 +266,15 @@ class TFRecordError(ValueError):
 def calling(function: Callable[..., Any]) -> Iterator[None]:
     """Make errors show only the remedies that a public function or a constructor accepts.
 
-    Use `calling` in a ``with`` statement or as the decorator of a method.
+    Use `calling` in a ``with`` statement, or as the decorator of a method.
     """
     try:
         yield
     except TFRecordError as error:
         name = function.__qualname__.removesuffix(".__init__")
         keywords = signature(function).parameters
-        # Keywords of to_tfrecord have another meaning than keywords of the same name in functions that read.
+        # A keyword of to_tfrecord has another meaning than the keyword of the same name in functions that
+        # read.
         accepts = not error.function or (error.function == "to_tfrecord") == (name == "to_tfrecord")
         if error.called != COLLECTION:
             error.called_as(name, lambda remedy: accepts and remedy.keyword in keywords)
@@ -277,7 +283,9 @@ def calling(function: Callable[..., Any]) -> Iterator[None]:
 
 @contextmanager
 def computing() -> Iterator[None]:
-    """Mark errors from computing a Dask collection: the running function accepts none of their remedies."""
+    """Mark errors of computing a Dask collection: the running function accepts none of the remedies of
+    these errors.
+    """
     try:
         yield
     except TFRecordError as error:
@@ -286,7 +294,7 @@ def computing() -> Iterator[None]:
 
 
 def _groups(remedies: Sequence[Remedy]) -> list[list[Remedy]]:
-    """Group the remedies that must be passed together."""
+    """Group remedies so that each group holds the remedies that must be passed together."""
     groups: list[list[Remedy]] = [[]]
     for remedy in remedies:
         groups[-1].append(remedy)
@@ -296,7 +304,10 @@ def _groups(remedies: Sequence[Remedy]) -> list[list[Remedy]]:
 
 
 def _sentence(remedies: Sequence[Remedy], argument: Callable[[Remedy], str] = str, to: str = "") -> str:
-    """Format remedies: ``x=1 to do this, or y=2 and z=3 to do that``. ``to`` follows the first arguments."""
+    """Format remedies as the text ``x=1 to do this, or y=2 and z=3 to do that``.
+
+    The text ``to`` follows the first arguments.
+    """
     texts = []
     for group in _groups(remedies):
         effect = f" to {group[-1].effect}" if group[-1].effect else ""
@@ -358,9 +369,9 @@ class RemedyWarning(UserWarning):
     Parameters
     ----------
     problem : str
-        What may be wrong.
+        The text that says what may be wrong.
     remedies : sequence of Remedy
-        Arguments to pass. Each of them avoids the warning.
+        Arguments that avoid the warning. Each of these arguments is sufficient.
     """
 
     def __init__(self, problem: str, remedies: Sequence[Remedy]) -> None:
@@ -372,7 +383,7 @@ class RemedyWarning(UserWarning):
         return self.rendered()
 
     def rendered(self, argument: Callable[[Remedy], str] = str) -> str:
-        """Return the text of the warning. ``argument`` formats each remedy."""
+        """Return the text of the warning, in which the function ``argument`` formats each remedy."""
         return f"{self.problem}; pass {_sentence(self.remedies, argument)}" if self.remedies else self.problem
 
 

@@ -1,4 +1,7 @@
-"""Implement `export`: write files that describe a dataset to other libraries. Change no data file."""
+"""Implement `export`: write files that describe a dataset to another library.
+
+`export` does not change the data files.
+"""
 
 import json
 import re
@@ -29,10 +32,11 @@ from dask_tfrecord.schema.storage_types import innermost
 
 Format = Literal["idx", "tfds", "tfmd"]
 
-# The directory of the index files. Listings skip this directory because its name starts with "_".
+# The name of the directory that holds the index files. Listings skip this directory, because its name starts
+# with "_".
 _INDEX_DIRECTORY = "_idx"
 
-# Number of bytes of a file that are searched for records in one step.
+# The number of bytes of a file in which one step searches for records.
 _WINDOW = 1 << 26
 
 _THREADS = 4
@@ -51,34 +55,33 @@ _FEATURES = "tensorflow_datasets.core.features"
 def export(
     path: Any, format: Format, *, storage_options: dict[str, Any] | None = None, filesystem: Filesystem = None
 ) -> list[str]:
-    """Write the files that another library needs to read a dataset, beside the data files.
+    """Write the files that another library needs to read a dataset. They are stored beside the data files.
 
-    `read_tfrecord` ignores the exported files. An overwrite removes the exported files. Call `export` again
-    after an append.
+    `read_tfrecord` ignores the exported files. An overwrite of the dataset removes the exported files. Call
+    `export` again after an append, because the exported files describe only the earlier rows.
 
     Parameters
     ----------
     path : str or path-like
-        The directory of a dataset with a snapshot: `to_tfrecord` wrote the dataset, or `index` was called on
-        the directory.
+        The directory of a dataset with a snapshot, which `to_tfrecord` or `index` has stored.
     format : "idx", "tfds" or "tfmd"
-        "idx" writes ``_idx/<data file>.idx`` for each data file. The index file holds the offset and the size
-        of each record, for NVIDIA DALI and for the ``tfrecord`` package.
+        "idx" writes ``_idx/<data file>.idx`` for each data file. Such an index file holds the offset and the
+        size of each record, for NVIDIA DALI and for the ``tfrecord`` package.
 
         "tfds" writes ``features.json`` and ``dataset_info.json``, for ``builder_from_directory`` of
-        TensorFlow Datasets. Each directory such as ``split=train/`` becomes a split. TensorFlow Datasets
-        reads dates and times as integers.
+        TensorFlow Datasets. Each directory such as ``split=train/`` becomes a split of the TensorFlow
+        dataset. TensorFlow Datasets reads dates and times as integers.
 
         "tfmd" writes ``schema.pbtxt``, a TensorFlow Metadata schema, for TFX.
     storage_options : dict, optional
         Options for the filesystem, such as credentials.
     filesystem : fsspec.AbstractFileSystem or pyarrow.fs.FileSystem, optional
-        Filesystem of the path. Pass either this or ``storage_options``.
+        The filesystem of the path. Only one of ``filesystem`` and ``storage_options`` may be passed.
 
     Returns
     -------
     list of str
-        Paths of the written files. The files of "idx" are in the order of `Snapshot.files`.
+        The paths of the written files. The index files of "idx" are in the order of `Snapshot.files`.
 
     Raises
     ------
@@ -109,8 +112,8 @@ def export(
         raise TFRecordError(f"unknown format {format!r}", advice=f"known are {known}")
     store = Store.at(path, storage_options, filesystem)
     refuse_inside_dataset(store, "export")
-    finish_newest(store)  # or an interrupted overwrite would later remove the exported files
-    newest = newest_snapshot(store)  # raises if files are missing
+    finish_newest(store)  # otherwise an interrupted overwrite would later remove the exported files
+    newest = newest_snapshot(store)  # this call raises if data files are missing
     snapshot = newest[0] if newest else open_version(store, None)
     try:
         if format == "idx":
@@ -178,7 +181,7 @@ def _record_bounds(store: Store, file: FileEntry) -> npt.NDArray[np.int64]:
         if scanned.offsets is not None:
             found.append(scanned.offsets.to_numpy() + position)
         position += scanned.consumed
-        window = _WINDOW if scanned.consumed else 2 * window  # one record may be larger than the window
+        window = _WINDOW if scanned.consumed else 2 * window  # a record may be larger than the window
     return np.concatenate([*found, np.array([position])])
 
 
@@ -205,7 +208,7 @@ def _tfds_files(store: Store, snapshot: Snapshot) -> dict[str, str]:
 
 
 def _splits(snapshot: Snapshot) -> dict[str, list[FileEntry]]:
-    """Map the name of each split to the data files of the split."""
+    """Map the name of each split of a dataset to the data files of this split."""
     if not snapshot.partitioning:
         return {"train": list(snapshot.files)} if snapshot.files else {}
     if snapshot.partition_on != ("split",):
@@ -237,7 +240,9 @@ def _tfds_split(name: str, files: Sequence[FileEntry]) -> dict[str, Any]:
 
 
 def _template(name: str, paths: Sequence[str]) -> tuple[str, list[str]]:
-    """Return TensorFlow Datasets' filename template for a split, and the filenames in template order."""
+    """Return TensorFlow Datasets' filename template for a split, and the filenames in the order of the
+    template.
+    """
     count = len(paths)
     digits = max(5, len(str(count)))
     index = [f"{number:0{digits}d}" for number in range(count)]
@@ -300,7 +305,7 @@ def _tfds(kind: str, **content: Any) -> dict[str, Any]:
 
 
 def _dtype(item: Field) -> str:
-    """Return the NumPy name of the type of a column's single values."""
+    """Return the name of the NumPy type of a column's scalar values."""
     type_ = innermost(item.type)
     if types.is_boolean(type_) or types.is_integer(type_):
         return str(type_)
@@ -371,7 +376,7 @@ def _tfmd_feature(snapshot: Snapshot, item: Field) -> str:
 
 
 def _tfmd_domain(item: Field) -> list[str]:
-    """Return a domain for the column if the column's type allows fewer values than its kind of feature."""
+    """Return a domain for a column whose type allows fewer values than its kind of feature."""
     type_ = innermost(item.type)
     if types.is_boolean(type_):
         return ["bool_domain { }"]
@@ -385,12 +390,12 @@ def _tfmd_domain(item: Field) -> list[str]:
 
 
 def _quoted(text: str) -> str:
-    """Return the text as a quoted and escaped string of protobuf's text format."""
+    """Return a text as a quoted and escaped string of protobuf's text format."""
     signs = (chr(byte) if byte in _PLAIN else f"\\{byte:03o}" for byte in text.encode())
     return f'"{"".join(signs)}"'
 
 
-# -- What both schemas need ----------------------------------------------------------------------------------
+# -- Helpers of both schemas ---------------------------------------------------------------------------------
 
 
 def _check_examples(snapshot: Snapshot, reader: str) -> None:
@@ -402,7 +407,7 @@ def _check_examples(snapshot: Snapshot, reader: str) -> None:
 
 
 def _shape(type_: pa.DataType) -> list[int] | None:
-    """Return the shape of one value of a column, or None if the column's lists have no fixed length."""
+    """Return the shape of one value of a column, or None if the lists of the column have no fixed length."""
     if isinstance(type_, pa.FixedShapeTensorType):
         return list(type_.shape)
     if types.is_fixed_size_list(type_):
@@ -411,7 +416,10 @@ def _shape(type_: pa.DataType) -> list[int] | None:
 
 
 def _nulls(snapshot: Snapshot, item: Field) -> str | None:
-    """Describe what is known about the nulls of a column. Return None if the column has no nulls."""
+    """Describe what is known about the nulls of a column.
+
+    Return None if the column is known to have no nulls.
+    """
     if types.is_null(item.type):
         return "has only nulls"
     total = 0

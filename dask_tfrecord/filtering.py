@@ -13,20 +13,21 @@ from dask_tfrecord.schema.model import Schema
 
 @public_function
 def filter_mask(table: pa.Table, filters: Sequence[Any] | pc.Expression) -> pa.ChunkedArray:
-    """Return a mask of the rows of a table that pass filters, exactly as `read_tfrecord` selects rows.
+    """Return a mask of the rows of a table that pass filters, which are applied exactly as in
+    `read_tfrecord`.
 
     Parameters
     ----------
     table : pyarrow.Table
         The rows to filter.
     filters : list of tuple, list of list of tuple, or pyarrow.compute.Expression
-        The filters, as in `read_tfrecord`.
+        The filters to apply, in the form that `read_tfrecord` accepts.
 
     Returns
     -------
     pyarrow.ChunkedArray
-        One element per row of the table: True if the row passes the filters, otherwise False. There are no
-        nulls.
+        One element for each row of the table, without nulls. An element is True if the row passes the
+        filters.
 
     Raises
     ------

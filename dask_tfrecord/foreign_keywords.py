@@ -1,4 +1,4 @@
-"""Map keywords of other tools to keywords of this library, and make the error for an unknown keyword."""
+"""Map keywords of other tools to keywords of this library, and create the error for an unknown keyword."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
@@ -11,8 +11,8 @@ import yaml
 
 from dask_tfrecord.errors import KeywordError
 
-# The keywords of `read_tfrecord` and `to_tfrecord`, which errors of other functions suggest.
-# `public_function` adds the keywords.
+# The keywords of `read_tfrecord` and `to_tfrecord`, which errors of other functions suggest. The decorator
+# `public_function` fills this dict.
 KEYWORDS: dict[str, Collection[str]] = {"read_tfrecord": (), "to_tfrecord": ()}
 
 _SIMPLE = (str, int, float)
@@ -21,7 +21,7 @@ _LONGEST = 60
 
 @dataclass(frozen=True)
 class ForeignKeyword:
-    """Hold one row of foreign-keywords.yaml: keywords of other tools that have the same meaning."""
+    """One row of foreign-keywords.yaml: keywords of other tools that have the same meaning."""
 
     names: str
     tools: str
@@ -32,18 +32,18 @@ class ForeignKeyword:
 
 @cache
 def foreign_keywords() -> tuple[ForeignKeyword, ...]:
-    """Read foreign-keywords.yaml. The file is read only when an error needs it."""
+    """Read the rows of foreign-keywords.yaml. The file is read only when an error needs its content."""
     rows = yaml.safe_load(Path(__file__).with_name("foreign-keywords.yaml").read_text())
     return tuple(ForeignKeyword(**row) for row in rows)
 
 
 def unknown_keywords(function: str, known: Collection[str], given: Mapping[str, Any]) -> KeywordError:
-    """Return the error for a call with keywords that the function does not have.
+    """Return the error for a call that passes keywords that the function does not have.
 
     Parameters
     ----------
     function : str
-        Name of the called function.
+        Name of the function that was called.
     known : collection of str
         The keywords that the function has.
     given : mapping of str to value
@@ -90,7 +90,7 @@ def _keyword(ours: str) -> str:
 
 
 def _shown(value: Any) -> str:
-    """Return the value as Python code, or "..." if it is long or may hold a secret."""
+    """Return a value as Python code, or "..." if the value is long or may hold a secret."""
     items = value if isinstance(value, list | tuple) else [value]
     shown = repr(value).replace("'", '"')
     return shown if all(isinstance(item, _SIMPLE) for item in items) and len(shown) <= _LONGEST else "..."

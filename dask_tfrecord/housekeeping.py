@@ -1,4 +1,4 @@
-"""Find out if a path holds data (`exists`), and remove files of interrupted writes (`cleanup`)."""
+"""Check if a path holds data (`exists`), and remove files of interrupted writes (`cleanup`)."""
 
 import logging
 from contextlib import suppress
@@ -32,18 +32,18 @@ def exists(
     Parameters
     ----------
     path : str or path-like
-        Directory or file to look at.
+        The directory or file to check.
     storage_options : dict, optional
         Options for the filesystem, such as credentials.
     filesystem : fsspec.AbstractFileSystem or pyarrow.fs.FileSystem, optional
-        Filesystem of the path. Pass either this or ``storage_options``.
+        The filesystem of the path. Only one of ``filesystem`` and ``storage_options`` may be passed.
 
     Returns
     -------
     bool
-        True if the path is a dataset (even one without rows), a directory with visible files of any kind, or
-        a file. False if the path does not exist, or if the directory holds only the files of a write that is
-        not committed.
+        True if the path is a file, a dataset (even without rows), or a directory with visible files of any
+        kind. False if the path does not exist, or if the directory holds only files of a write that is not
+        committed.
 
     See Also
     --------
@@ -71,23 +71,23 @@ def find_dataset(
 ) -> str | None:
     """Return the directory of the dataset that a path belongs to.
 
-    Do not store files of other tools in the returned directory: reads of the dataset would refuse these
-    files.
+    Do not store files of other tools in the returned directory, because reads of the dataset would then
+    raise.
 
     Parameters
     ----------
     path : str or path-like
-        Directory or file. The path need not exist.
+        The directory or file whose dataset is searched. The path itself need not exist.
     storage_options : dict, optional
         Options for the filesystem, such as credentials.
     filesystem : fsspec.AbstractFileSystem or pyarrow.fs.FileSystem, optional
-        Filesystem of the path. Pass either this or ``storage_options``.
+        The filesystem of the path. Only one of ``filesystem`` and ``storage_options`` may be passed.
 
     Returns
     -------
     str or None
-        The path itself, or the directory above the path that has a snapshot. None if neither has a snapshot,
-        or if the path is in a hidden directory of a dataset.
+        The path itself, or the directory above the path, if it has a snapshot. None if no such directory has
+        a snapshot, or if the path is in a hidden directory of a dataset.
 
     Examples
     --------
@@ -116,31 +116,31 @@ def cleanup(
 ) -> list[str]:
     """Remove the files of interrupted writes, for example after the client was killed.
 
-    `cleanup` removes staged files and data files that this library wrote and that no snapshot lists. It also
-    removes files that a committed overwrite should have removed, and stored record offsets whose snapshot no
-    longer exists. Files that a snapshot lists and files of other tools are kept. On S3, incomplete multipart
-    uploads are also aborted.
+    `cleanup` removes staged files, and data files that this library wrote and that no snapshot lists.
+    `cleanup` also removes files that a committed overwrite should have removed, and stored record offsets
+    whose snapshot no longer exists. Files that a snapshot lists and files of other tools are kept. On S3,
+    `cleanup` also aborts incomplete multipart uploads.
 
     Parameters
     ----------
     path : str or path-like
-        Directory of the dataset.
+        The directory of the dataset.
     older_than : str or timedelta, default "1 day"
-        Minimum age of the newest file of a write. The files of a write with a newer file are kept, because
-        the write may still be running. If writes may be running, pass a duration that is longer than the
-        slowest task.
+        The minimum age of the newest file of a write. If a file of a write is newer, all files of the write
+        are kept, because the write may still be running. If writes may be running, pass a duration that is
+        longer than their slowest task.
     dry_run : bool, default False
-        If True, remove nothing, and return the files that would be removed.
+        If True, remove nothing and return the files that would be removed.
     storage_options : dict, optional
         Options for the filesystem, such as credentials.
     filesystem : fsspec.AbstractFileSystem or pyarrow.fs.FileSystem, optional
-        Filesystem of the path. Pass either this or ``storage_options``.
+        The filesystem of the path. Only one of ``filesystem`` and ``storage_options`` may be passed.
 
     Returns
     -------
     list of str
-        Removed files, as paths relative to ``path``. Files that a committed overwrite should have removed are
-        not listed. The list is empty if the directory does not exist.
+        The removed files, as paths relative to ``path``. Files that a committed overwrite should have removed
+        are not in this list. The list is empty if the directory does not exist.
 
     Raises
     ------
@@ -153,7 +153,7 @@ def cleanup(
 
     Examples
     --------
-    After a write that finished, `cleanup` finds no file to remove:
+    After a finished write, `cleanup` finds no file to remove:
 
     >>> import dask_tfrecord
     >>> from dask import dataframe as dd
@@ -179,9 +179,9 @@ def cleanup(
 
 def _duration(value: str | timedelta) -> timedelta:
     if isinstance(value, str | timedelta):
-        with suppress(ValueError):  # the text is not a duration
+        with suppress(ValueError):  # if the text is not a duration, the error below is raised
             duration = pd.Timedelta(value)
-            if duration >= timedelta(0):  # False for NaT, which pandas returns for ""
+            if duration >= timedelta(0):  # the comparison is False for NaT, which pandas returns for ""
                 return duration.to_pytimedelta()
     raise TFRecordError(
         f"older_than={value!r} is not a duration",

@@ -85,44 +85,45 @@ def index(
 ) -> Snapshot:
     """Read all files of a directory that another tool wrote, and store a snapshot of their content.
 
-    The directory then is a dataset, as if `to_tfrecord` had written the files. `read_tfrecord` opens the
-    dataset without reading any data file, knows the number of rows, skips files that no filter can match, and
-    splits large uncompressed files without searching for records. `take` finds rows by number. The data files
-    are not changed.
+    After `index`, the directory is a dataset, as if `to_tfrecord` had written the files. `read_tfrecord`
+    opens the dataset without reading any data file, knows the number of rows, skips files that no filter can
+    match, and splits large uncompressed files without searching for records. `take` can then load rows of the
+    dataset by number. `index` does not change the data files.
 
     Call `index` again, with the same arguments, after files were added, removed or rewritten. The second call
-    reads all files again. Also call `index` after a dataset that `to_tfrecord` wrote was copied without the
-    modification times of the files. `index` then compares the checksums of the files, keeps the columns and
-    types, and stores a snapshot that recognizes the copied files.
+    of `index` reads all files again. Also call `index` after a dataset that `to_tfrecord` wrote was copied
+    without the modification times of the files. In this case, `index` compares the checksums of the files,
+    keeps the columns and types, and stores a snapshot that recognises the copied files.
 
     Parameters
     ----------
     path : str or path-like
-        Directory that contains the files.
+        The directory that contains the files.
     schema : mapping of str to pyarrow.DataType or None, pyarrow.Schema, Schema or Snapshot, optional
-        Types of the columns, as in `read_tfrecord`. Types that ``schema`` does not give are inferred from all
-        records.
+        The types of the columns, as in `read_tfrecord`. Types that ``schema`` does not give are inferred from
+        all records.
     hive : bool or mapping of str to pyarrow.DataType, default True
-        Create partition columns from directories named ``key=value``, as in `read_tfrecord`.
+        If True, create partition columns from directories named ``key=value``, as in `read_tfrecord`.
     record_type : {"infer", "example", "sequence_example", "bytes"}, default "infer"
-        Type of the message in each record.
+        The type of the message in each record.
     split : "all", optional
-        Pass "all" for a directory of TensorFlow Datasets or TFX with several splits. The split of each file
-        is stored as the partition column ``split``. Without "all", such a directory raises.
+        Pass "all" for a directory of TensorFlow Datasets or TFX with several splits. The name of each file's
+        split is then stored as the partition column ``split``. Without "all", a directory with several splits
+        raises.
     missing : {"raise", "drop"}, default "raise"
-        Action if files that the newest snapshot lists, and that `to_tfrecord` wrote, do not exist. "raise"
-        raises. "drop" stores a snapshot without the missing files and their rows, for example after a
-        partition directory was removed on purpose. Until the missing files are dropped, reads and appends
-        raise. "drop" does not read the files that still exist.
+        What happens if the newest snapshot lists files of `to_tfrecord` that do not exist. "raise" raises an
+        error in this case. "drop" stores a snapshot without the missing files and their rows, for example
+        after a partition directory was removed on purpose. Reads and appends raise until the missing files
+        are dropped from the snapshot. With "drop", files that still exist are not read.
     storage_options : dict, optional
         Options for the filesystem, such as credentials.
     filesystem : fsspec.AbstractFileSystem or pyarrow.fs.FileSystem, optional
-        Filesystem of the path. Pass either this or ``storage_options``.
+        The filesystem of the path. Only one of ``filesystem`` and ``storage_options`` may be passed.
 
     Returns
     -------
     Snapshot
-        The snapshot that was stored.
+        The snapshot that `index` has stored.
 
     Raises
     ------
@@ -134,9 +135,11 @@ def index(
     FileChangedError
         If the content of a file that `to_tfrecord` wrote has changed.
     CorruptRecordError
-        If a record is damaged, or if a file that `to_tfrecord` wrote is missing. `verify` reports all damage.
+        If a record is damaged, or if a file that `to_tfrecord` wrote is missing. `verify` reports the damage
+        of all files.
     SchemaError
-        If a value does not fit its column. `verify` reports all values that do not fit.
+        If a value in a record does not fit its column. `verify` reports all values that do not fit their
+        columns.
 
     See Also
     --------
@@ -225,7 +228,8 @@ def _create(store: Store, snapshot: Snapshot) -> Snapshot:
         )
     except Exception as error:
         stored = find_snapshot(store)
-        if stored is not None and stored.run == snapshot.run:  # stored, but the store's answer was lost
+        # The snapshot was stored, but the store's answer was lost.
+        if stored is not None and stored.run == snapshot.run:
             return snapshot
         if not isinstance(error, FileExistsError):
             raise
@@ -235,16 +239,16 @@ def _create(store: Store, snapshot: Snapshot) -> Snapshot:
 
 
 def _is_outdated(store: Store, snapshot: Snapshot) -> bool:
-    """Return True if the files in the directory are not the files that the snapshot describes."""
+    """Return True if the files in the directory differ from the files that the snapshot describes."""
     try:
         files, others = listed_and_others(store, snapshot)
-    except CorruptRecordError:  # a file is missing or has another size
+    except CorruptRecordError:  # a file of the snapshot is missing or has another size
         return True
     return bool(others) or not _all_proven(files, snapshot)
 
 
 def _renewed(store: Store, before: Snapshot, missing: Missing) -> Snapshot:
-    """Return a new snapshot of a `to_tfrecord` dataset that was copied, or that lost or got files."""
+    """Return a new snapshot of a `to_tfrecord` dataset whose files were copied, removed or added."""
     kept = without_missing_files(store, before) if missing == "drop" else before
     files = snapshot_files(store, kept)
     if kept is before and _all_proven(files, before):
@@ -280,37 +284,37 @@ def verify(
 ) -> pd.DataFrame:
     """Read all files completely, and report damaged files and files that differ from the snapshot.
 
-    Files are read in parallel and in bounded memory. The returned frame reports the damage; damage does not
-    raise.
+    `verify` reads files in parallel and in bounded memory. Damage does not raise an error; the returned
+    DataFrame reports the damage.
 
     Parameters
     ----------
     path : str, path-like or list of these
-        Directory, glob, file, or list of these, as in `read_tfrecord`.
+        A directory, a glob, a file, or a list of these, as in `read_tfrecord`.
     record_type : {"infer", "example", "sequence_example", "bytes"}, default "infer"
-        Type of the message in each record. "bytes" accepts any payload and verifies only checksums.
+        The type of the message in each record. "bytes" accepts any payload and verifies only checksums.
     storage_options : dict, optional
         Options for the filesystem, such as credentials.
     filesystem : fsspec.AbstractFileSystem or pyarrow.fs.FileSystem, optional
-        Filesystem of the path. Pass either this or ``storage_options``.
+        The filesystem of the path. Only one of ``filesystem`` and ``storage_options`` may be passed.
 
     Returns
     -------
     pandas.DataFrame
-        A frame with one row for each file, and with these Arrow-backed columns:
+        A DataFrame with one row for each file, and with these Arrow-backed columns:
 
         - path : path of the file
         - bytes : stored size of the file, in bytes
         - records : number of intact records
-        - damaged : number of damaged records; a byte range without recognizable records counts as one
+        - damaged : number of damaged records; a byte range without recognisable records counts as one
         - damaged_bytes : number of damaged bytes in the decompressed content
         - offset : byte offset of the first damage in the decompressed content; null without damage
         - reason : description of the first damage; null without damage
-        - drift : differences between the features and the columns; empty without differences. The columns
-          come from the snapshot, or `read_tfrecord` infers them from a sample. If `read_tfrecord`
-          reads messages as bytes, this column gives the reason
-        - agrees : False if the file differs from the snapshot; null if there is no snapshot
-        - differs : how the file differs from the snapshot; null if there is no snapshot
+        - drift : differences between the features in the file and the columns; empty without differences. The
+          columns come from the snapshot, or are inferred from a sample as `read_tfrecord` does. If
+          `read_tfrecord` would read messages as bytes, this column gives the reason
+        - agrees : false if the file differs from the snapshot; null if there is no snapshot
+        - differs : description of how the file differs from the snapshot; null if there is no snapshot
 
     Raises
     ------
@@ -360,7 +364,7 @@ def verify(
 
 
 def _verify_snapshot(store: Store, snapshot: Snapshot) -> pd.DataFrame:
-    """Verify the files that a snapshot lists, and report files that it does not list."""
+    """Verify the files that a snapshot lists, and report files that the snapshot does not list."""
     rows = snapshot.file_list.select(["bytes", "records", "crc32c"]).to_pylist()
     names = snapshot.file_list["path"].to_pylist()
     entries = {listed_path(store, name): row for name, row in zip(names, rows, strict=True)}

@@ -1,4 +1,4 @@
-"""Define the types of the keywords of reads and writes, which several functions and overloads share."""
+"""Define the types of the keywords that several functions for reads and writes share."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, SupportsIndex, TypeAlias, TypedDict
@@ -15,7 +15,7 @@ from dask_tfrecord.files.storage.filesystem import Filesystem
 from dask_tfrecord.files.storage.listing import PathLike
 from dask_tfrecord.schema.model import Lossy
 
-# All accepted names of codecs, including TensorFlow's spellings.
+# All names of codecs that are accepted, including TensorFlow's spellings.
 AnyCompression: TypeAlias = Compression | Literal["", "GZIP", "ZLIB"]
 AnySchema: TypeAlias = GivenSchema | Literal["infer"]
 AnyRecordType: TypeAlias = RecordType | Literal["infer"]
@@ -23,7 +23,9 @@ DtypeBackend = Literal["pyarrow", "numpy"]
 
 
 class DetectedReadKeywords(TypedDict, total=False):
-    """Type the keywords that say which rows of a path are read, for functions that detect the codec."""
+    """Types of the keywords that say which rows of a path are read, for functions that always detect the
+    codec.
+    """
 
     schema: AnySchema | None
     hive: GivenHive
@@ -44,13 +46,16 @@ class DetectedReadKeywords(TypedDict, total=False):
 
 
 class ReadKeywords(DetectedReadKeywords, total=False):
-    """Type the keywords that say which rows of a path are read. All functions that read a path share them."""
+    """Types of the keywords that say which rows of a path are read.
+
+    All functions that read a path share these keywords.
+    """
 
     compression: AnyCompression | Literal["infer"] | None
 
 
 class DetectedBatchKeywords(DetectedReadKeywords, total=False):
-    """Type the keywords of batches of rows, for functions that detect the codec."""
+    """Types of the keywords for batches of rows, for functions that always detect the codec."""
 
     shuffle: int | None
     shuffle_buffer: int
@@ -58,11 +63,11 @@ class DetectedBatchKeywords(DetectedReadKeywords, total=False):
 
 
 class BatchKeywords(DetectedBatchKeywords, ReadKeywords, total=False):
-    """Type the keywords of batches of rows. `iter_batches` and the loaders share them."""
+    """Types of the keywords for batches of rows. `iter_batches` and the loaders share these keywords."""
 
 
 class RequestKeywords(ReadKeywords, total=False):
-    """Type the keywords of a read, including those that say how the rows are divided into partitions."""
+    """Types of the keywords of a read, including those that say how the rows are divided into partitions."""
 
     blocksize: SupportsIndex | str | None
     partition_by: str | Sequence[str] | None
@@ -73,14 +78,14 @@ class RequestKeywords(ReadKeywords, total=False):
 
 
 class CollectionKeywords(RequestKeywords, total=False):
-    """Type the keywords of `read_tfrecord` except ``columns``, which determines the return type."""
+    """Types of the keywords of `read_tfrecord` except ``columns``, which determines the return type."""
 
     categories: Sequence[str] | None
     dtype_backend: DtypeBackend | None
 
 
 class WriteKeywords(TypedDict, total=False):
-    """Type the keywords of `to_tfrecord` except ``compute``, which determines the return type."""
+    """Types of the keywords of `to_tfrecord` except ``compute``, which determines the return type."""
 
     compression: AnyCompression | Literal["default"] | None
     compression_level: int | None

@@ -1,4 +1,4 @@
-"""Provide `cached_property`, for attributes that are computed once."""
+"""Provide `cached_property`, a decorator for attributes that are computed once."""
 
 import functools
 from collections.abc import Callable
@@ -11,8 +11,8 @@ Value = TypeVar("Value")
 class cached_property(functools.cached_property[Value]):  # noqa: N801  # replaces functools.cached_property under the same name
     """Cache a computed attribute, like `functools.cached_property` but without its lock in Python 3.11.
 
-    In Python 3.11, all instances share that lock. If a process is forked while another thread computes a
-    value, the forked process would wait for the lock forever.
+    In Python 3.11, all instances share the lock of a `functools.cached_property`. If a process was forked
+    while another thread computed a value, the forked process would wait for this lock forever.
     """
 
     def __init__(self, function: Callable[[Any], Value]) -> None:

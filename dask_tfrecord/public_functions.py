@@ -12,7 +12,7 @@ from dask_tfrecord.foreign_keywords import KEYWORDS, unknown_keywords
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
 
-# The keywords that several functions share, with their defaults. The functions `read_request` and
+# The keywords that several functions share, each with its default. The functions `read_request` and
 # `plan_batches` declare these keywords.
 SHARED_PARAMETERS: dict[str, Parameter] = {}
 
@@ -20,10 +20,10 @@ SHARED_PARAMETERS: dict[str, Parameter] = {}
 def public_function(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
     """Decorate a public function or constructor: set its signature, and adapt the errors that it raises.
 
-    The signature shows the keywords of a typed dict, such as ``**read: Unpack[ReadKeywords]``. An unknown
-    keyword raises KeywordError, which suggests the right keyword. Other errors show the remedies that the
-    function accepts, and hide secrets of the arguments. Errors that the tasks of a Dask collection raise keep
-    the remedies of the function that made the collection.
+    The signature shows each keyword of a typed dict such as `ReadKeywords`. An unknown keyword raises
+    KeywordError, which suggests the right keyword. Other errors show the remedies that the function accepts,
+    and hide the secrets in the arguments. Errors that the tasks of a Dask collection raise keep the remedies
+    of the function that created the collection.
     """
     shown = _expanded(signature(function))
     known = [name for name in shown.parameters if name != "self"]
@@ -46,7 +46,9 @@ def public_function(function: Callable[Parameters, Result]) -> Callable[Paramete
 
 
 def _expanded(given: Signature) -> Signature:
-    """Replace ``**keywords: Unpack[...]`` in a signature by the keywords of the typed dict, with defaults."""
+    """Replace ``**keywords`` of a typed dict in a signature by the keywords of the typed dict, with their
+    defaults.
+    """
     found: list[Parameter] = []
     for parameter in given.parameters.values():
         if parameter.kind is Parameter.VAR_KEYWORD:

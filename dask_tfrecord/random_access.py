@@ -1,4 +1,4 @@
-"""Load rows by number: `take`, and `NumberedRows`, which `take` and `RecordTable` share."""
+"""Load rows by number with `take`, and define `NumberedRows`, which `take` and `RecordTable` share."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -31,11 +31,12 @@ Numbers: TypeAlias = npt.NDArray[np.int64]
 
 Result = TypeVar("Result")
 
-# Minimum stored bytes of a block, the unit that is read for one row. A compressed block that `to_tfrecord`
-# wrote is larger.
+# The minimum stored size in bytes of a block, which is the unit that is read for one row. Compressed blocks
+# that `to_tfrecord` wrote are larger.
 BLOCK_BYTES = 1 << 18
 
-# Number of blocks that one task reads. If no more blocks are needed, they are read without a task.
+# The number of blocks that one task reads. If no more than this number of blocks is needed, they are read
+# without a task.
 _BLOCKS_PER_TASK = 16
 
 
@@ -59,26 +60,26 @@ def take(
 ) -> pd.DataFrame | pd.Series:
     """Load rows of a dataset by their row numbers.
 
-    From uncompressed files and from compressed files that `to_tfrecord` wrote, only the blocks that hold
-    these rows are read. A block holds about 1 MiB. Other compressed files are read completely. If many blocks
-    are needed, they are read in parallel.
+    From uncompressed files, and from compressed files that `to_tfrecord` wrote, only the blocks that hold
+    these rows are read. A block of a file holds about 1 MiB. Other compressed files are read completely. If
+    many blocks are needed, tasks read them in parallel.
 
     Parameters
     ----------
     path : str or path-like
-        Directory of a dataset with a snapshot, which `to_tfrecord` or `index` stored.
+        The directory of a dataset with a snapshot, which `to_tfrecord` or `index` stored.
     indices : sequence of int or bool
-        Row numbers, counted from 0 in the row order of `read_tfrecord`. The numbers may be in any order and
-        may be repeated. As in NumPy, negative numbers count from the end, and a boolean mask with an element
-        for each row selects rows.
+        The numbers of the rows, counted from 0 in the row order of `read_tfrecord`. Row numbers may be in any
+        order and may be repeated. As in NumPy, negative numbers count from the end, and a boolean mask with
+        an element for each row selects rows.
     columns : str or list of str, optional
-        Columns to load, in this order. A single name that is not in a list returns a Series. By default all
-        columns are loaded. An unknown or repeated name raises.
+        The columns to load, in this order. If ``columns`` is a single name and not a list, the result is a
+        Series. By default, all columns are loaded. An unknown or repeated column name raises.
     **read
-        Keywords of `read_tfrecord` that say which rows are numbered: ``schema``, ``filters``, ``version`` and
-        others. Only rows that pass ``filters`` have numbers; to number the rows, the columns of the filter
-        are read from all files that may have rows that pass. If ``on_corrupt`` skips damage, all files are
-        read, and only undamaged records have numbers.
+        Keywords of `read_tfrecord` that say which rows are numbered, such as ``schema``, ``filters`` and
+        ``version``. Only rows that pass ``filters`` have numbers; to number the rows, the columns of the
+        filter are read from all files that may have rows that pass. If ``on_corrupt`` skips damage, all files
+        are read, and only undamaged records have numbers.
 
     Returns
     -------
@@ -93,7 +94,7 @@ def take(
     IndexError
         If a row number is out of bounds, or if ``indices`` contains neither integers nor a boolean mask.
     FileChangedError
-        If a file is not the file that the snapshot describes.
+        If a file has changed since the snapshot was stored.
 
     See Also
     --------
@@ -134,14 +135,14 @@ class NumberedRows:
     Parameters
     ----------
     plan : ReadPlan
-        The plan of the read.
+        The read plan of the rows.
     schema : Schema
-        The columns that are read.
+        The columns to read.
 
     Attributes
     ----------
     plan : ReadPlan
-        The plan for reading all records that have numbers, with one split in each partition.
+        The read plan for all records that have numbers, with one split in each partition.
     schema : Schema
         The columns that are read.
     starts : numpy.ndarray
@@ -164,14 +165,15 @@ class NumberedRows:
         self._root = plan.store.public(plan.store.root)
         self.starts: Numbers = np.cumsum([0, *counts])
         self._passing: Numbers | None = None
-        if not all(mask.all() for mask in masks):  # only with filters: all partitions have masks
+        # Masks exist only with filters, and then for all partitions.
+        if not all(mask.all() for mask in masks):
             self._passing = np.flatnonzero(np.concatenate(masks))
 
     def __len__(self) -> int:
         return int(self.starts[-1]) if self._passing is None else len(self._passing)
 
     def record(self, number: int) -> int:
-        """Convert a row number to the number of the row's record.
+        """Convert a row number to the number of the record that holds the row.
 
         Raises
         ------
@@ -228,7 +230,8 @@ class NumberedRows:
         empty = pa.Table.from_batches([self.schema.no_rows()])
         table = pa.concat_tables([empty, *_in_tasks(_selected_rows, parts)])
         in_order = np.array_equal(order, np.arange(table.num_rows))
-        return table if in_order else table.take(pa.array(order))  # `take` cannot copy rows of any size
+        # Arrow's `take` cannot copy rows of any size.
+        return table if in_order else table.take(pa.array(order))
 
     def by_partition(self, records: Numbers) -> Iterator[tuple[int, Numbers]]:
         """Group ascending record numbers by the partition that holds the records."""
@@ -240,7 +243,10 @@ class NumberedRows:
 
 
 def _one_split_each(plan: ReadPlan) -> ReadPlan:
-    """Return a plan of the same rows with one split in each partition. A plan without splits is unchanged."""
+    """Return a read plan for the same rows with one split in each partition.
+
+    A plan without splits is returned unchanged.
+    """
     rows, counts = plan.partitions.rows, plan.partitions.counts
     if not len(rows):
         return plan
@@ -253,7 +259,10 @@ def _one_split_each(plan: ReadPlan) -> ReadPlan:
 
 
 def _in_tasks(function: Callable[[Any], Result], parts: Sequence[Any]) -> list[Result]:
-    """Call a function with each part. If there are many parts, call the function in Dask tasks."""
+    """Call a function with each element of ``parts``.
+
+    If there are many elements, the calls run in Dask tasks.
+    """
     if len(parts) <= _BLOCKS_PER_TASK:
         return _call_each(function, parts)
     tasks = [parts[start : start + _BLOCKS_PER_TASK] for start in range(0, len(parts), _BLOCKS_PER_TASK)]
@@ -280,7 +289,10 @@ def _passing(partition: Partition) -> npt.NDArray[np.bool_]:
 
 
 def _selected_rows(part: tuple[Partition, Numbers, int]) -> pa.Table:
-    """Select ascending rows of a partition with a mask. Arrow's `take` could join too large chunks."""
+    """Select rows of a partition, given by ascending numbers, with a mask.
+
+    Arrow's `take` is not used, because it might join chunks to a chunk that is too large.
+    """
     partition, rows, count = part
     table = partition.read()
     if table.num_rows != count:

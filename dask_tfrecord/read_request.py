@@ -65,7 +65,7 @@ def read_request(
     Raises
     ------
     TFRecordError
-        If the value of a keyword is not valid, or if two keywords contradict each other.
+        If the value of a keyword is invalid, or if two keywords contradict each other.
     """
     arguments.choice("record_type", record_type, ("infer", *get_args(RecordType)))
     arguments.choice("infer", infer, get_args(Infer))
@@ -105,7 +105,9 @@ SHARED_PARAMETERS.update(signature(read_request).parameters)
 
 
 def open_request(path: Any, request: ReadRequest) -> ReadPlan:
-    """Find the files and the columns of a path, and add the requested file path and offset columns."""
+    """Find the files and the columns of a path, and add the path and offset columns that the request
+    names.
+    """
     found = open_dataset(arguments.paths(path), request, compute_each=compute_each).with_origin_columns()
     quarantine = request.options.damage.quarantine
     if quarantine is not None:
@@ -117,14 +119,14 @@ def open_request(path: Any, request: ReadRequest) -> ReadPlan:
 def open_columns(
     path: Any, columns: str | Sequence[str] | None, blocksize: int | None, read: ReadKeywords
 ) -> tuple[ReadPlan, Schema]:
-    """Open a path, and return the plan of the read and the columns that the caller names, in that order.
+    """Open a path, and return the read plan and the columns that the caller names, in the order of the names.
 
     Parameters
     ----------
     path, columns, read
-        As in `read_tfrecord`.
+        The parameters of the same names of `read_tfrecord`.
     blocksize : int, optional
-        Target size of a partition, in stored bytes. If None, each file is one partition.
+        The target size of a partition in bytes of the stored files. If None, each file is one partition.
     """
     plan = open_request(path, read_request(columns, blocksize=blocksize, **read))
     if columns is None:
@@ -133,7 +135,10 @@ def open_columns(
 
 
 def existing_names(schema: Schema, keyword: str, value: Any) -> list[str]:
-    """Return the column names that a caller passed for a keyword. An unknown or repeated name raises."""
+    """Return the column names that a caller passed for a keyword.
+
+    An unknown or repeated column name raises.
+    """
     names = arguments.names(keyword, value)
     try:
         schema.select(names)

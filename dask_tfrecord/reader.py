@@ -1,4 +1,6 @@
-"""Implement `read_tfrecord`: validate arguments, open the dataset, choose dtypes, build the collection."""
+"""Implement `read_tfrecord`: validate the arguments, open the dataset, choose the dtypes, build the
+collection.
+"""
 
 import logging
 from collections.abc import Mapping, Sequence
@@ -54,67 +56,70 @@ def read_tfrecord(
     ----------
     path : str, path-like or list of these
         A directory with all its subdirectories, a glob (``*``, ``?``, ``[ab]``, ``**``, ``{a,b}``), a file,
-        or a list of these. Prepend a protocol such as ``s3://`` for remote data.
+        or a list of these. Remote data needs a protocol such as ``s3://`` before the path.
 
-        A directory that `to_tfrecord` wrote has a snapshot. If such a directory is passed alone, not in a
-        list, the snapshot gives the columns and types. Columns and types of all other files are inferred.
+        A directory that `to_tfrecord` wrote has a snapshot. If such a directory is passed alone and not in a
+        list, the columns and types are taken from the snapshot. The columns and types of all other files are
+        inferred.
 
-        Files of other tools are ordered by their paths, also in a snapshot that `index` made. A list of paths
-        keeps its order. In a dataset that `to_tfrecord` wrote, rows are ordered by write, and within a write
-        as that write ordered the rows. With partition columns, the rows of a directory follow each other, and
-        the directories are ordered by their first rows, or by hashes of the values if they were written with
-        ``colocate=True``. With ``use_snapshot=False``, files are ordered by their paths.
+        Files of other tools are ordered by their paths, also in a snapshot that `index` stored. A list of
+        paths is read in the order of the list. In a dataset that `to_tfrecord` wrote, rows are ordered by
+        write, and the rows of one write are in the order of that write. If the dataset has partition columns,
+        the rows of a directory follow each other. Directories are ordered by their first rows, or by hashes
+        of the values if they were written with ``colocate=True``. With ``use_snapshot=False``, files are
+        ordered by their paths.
 
-        Names that start with ``.`` or ``_`` are hidden, as in Spark. Globs and lists of directories skip the
-        files of writes that are not committed. A file that is named explicitly is always read.
+        Files and directories whose names start with ``.`` or ``_`` are hidden, as in Spark. Globs and lists
+        of directories skip the files of writes that are not committed. A file whose full path is passed is
+        always read.
 
         Symbolic links are followed, except links to a parent directory. A directory to which several links
         lead is read once, unless the name of a link gives another partition value. A link to a file is read
-        as a file. Pipes, sockets and devices are skipped, and raise if they are named explicitly.
+        as a file. Pipes, sockets and devices are skipped, but raise if their full path is passed.
     columns : str or list of str, optional
-        Columns to load, in this order. A single name that is not in a list returns a Series. By default
-        all columns are loaded. An unknown or repeated name raises.
+        The columns to load, in this order. If ``columns`` is a single name and not a list, the result is a
+        Series. By default, all columns are loaded. An unknown or repeated column name raises.
     schema : mapping of str to pyarrow.DataType or None, pyarrow.Schema, Schema or Snapshot, optional
-        Types of some or all columns.
+        The types of some or all columns.
 
-        A mapping gives the types of some columns, in place of the inferred or stored types. A type of None
-        drops the column. A schema gives all columns: no type is inferred, and no other feature is read. To
-        use the schema of another dataset, pass ``Snapshot.open("train")``. Strings such as ``"int64"`` and
-        types of NumPy, pandas and Python stand for the Arrow type.
+        A mapping gives the types of some columns, which replace the inferred or stored types. A type of None
+        in a mapping drops the column. A complete schema gives all columns: no type is inferred, and no other
+        feature is read. To use the schema of another dataset, pass ``Snapshot.open("train")``. Strings such
+        as ``"int64"`` and types of NumPy, pandas and Python stand for the Arrow type.
 
-        A column found in no record is all null. It raises if a snapshot or ``infer="all"`` proves that no
-        record has it. A timestamp, time or duration type raises if its unit differs from the unit in the
-        snapshot.
+        A column found in no record is all null. Such a column raises if a snapshot or ``infer="all"`` proves
+        that no record has it. A timestamp, time or duration type raises if its unit differs from the unit in
+        the snapshot.
     hive : bool or mapping of str to pyarrow.DataType, default True
-        Create partition columns from directories named ``key=value``.
+        If True, create partition columns from directories named ``key=value``.
 
         If ``path`` is a directory without a snapshot, only directory names below ``path`` are used; for
         globs, files and lists, all directory names of the path are used. A key whose values are all integers
         in canonical form (``7``, not ``07``) becomes an int64 column. Any other key becomes a string column.
-        A mapping gives the types, and its keys replace features of the same names. The value
-        ``__HIVE_DEFAULT_PARTITION__`` is read as null. A key that the path of a file lacks is null in the
-        rows of that file. If False, directory names are ignored.
+        A mapping gives the types of the partition columns; its keys replace features of the same names. The
+        value ``__HIVE_DEFAULT_PARTITION__`` is read as null. If the path of a file lacks a key, the key is
+        null in the rows of that file. If False, directory names are ignored.
     use_snapshot : bool, default True
         If True and the directory has a snapshot, read the files that the snapshot lists. If False, read all
         files in the directory as if another tool had written them.
     infer : {"sample", "all"}, default "sample"
-        Records from which columns and types are inferred. "sample" uses some records of the first file, the
-        last file and a few files between. If these records show no column, or a column without a value, up to
-        64 MiB more is read. "all" uses every record, so all files are read once more.
+        The records from which columns and types are inferred. "sample" uses some records of the first file,
+        the last file and a few files between. If the sample shows no column, or a column without a value, up
+        to 64 MiB more is read. "all" uses every record, so all files are read one additional time.
     filters : list of tuple, list of list of tuple, or pyarrow.compute.Expression, optional
         Conditions that select the rows to load. A list of conditions ``(column, operator, value)`` selects
-        the rows that meet all of them; a list of such lists selects the rows that meet at least one list. The
-        operators are ``=``, ``==``, ``!=``, ``<``, ``<=``, ``>``, ``>=``, ``in``, ``not in``, and ``is`` and
-        ``is not`` for None. A null meets only conditions with the operators ``is`` and ``not in``. Values of
-        floating-point columns are compared as 32-bit floats, because TFRecord stores 32-bit floats.
+        the rows that meet all conditions; a list of such lists selects the rows that meet at least one of the
+        lists. The operators are ``=``, ``==``, ``!=``, ``<``, ``<=``, ``>``, ``>=``, ``in``, ``not in``, and
+        ``is`` and ``is not`` for None. A null meets only conditions with the operators ``is`` and ``not in``.
+        Values of floating-point columns are compared as 32-bit floats, because TFRecord stores 32-bit floats.
 
         A file is not opened if its partition values or the statistics of the snapshot prove that no row of
         the file passes the filters. A pyarrow expression, such as ``pc.field("year") > 2020``, filters rows
-        but skips no file.
+        but does not skip files.
     split : str or list of str, optional
-        Split to load, such as ``"train"``, a list of splits, or ``"all"``. A list and "all" add a partition
-        column ``split`` if there is no such column; filters on ``split`` skip files. A single name adds no
-        column, and drops the column ``split`` that directories such as ``split=train`` would give.
+        The split to load, such as ``"train"``, a list of splits, or ``"all"``. A list and "all" add a
+        partition column ``split`` if there is no such column. Filters on ``split`` skip files. A single name
+        adds no column, and drops the column ``split`` that directories such as ``split=train`` would give.
 
         Splits are found in the ``dataset_info.json`` and the file names of TensorFlow Datasets, in TFX
         directories such as ``Split-train``, and in directories such as ``split=train``. Without ``split``,
@@ -122,72 +127,74 @@ def read_tfrecord(
         if the path contains several versions or configurations of a dataset. A file that
         ``dataset_info.json`` lists and that does not exist raises, unless the path is a glob or a list.
     version : int, optional
-        Version of the dataset, as in ``Snapshot.open(path, version)``. By default the newest version is read.
-        `Snapshot.history` lists the versions. An append keeps all earlier versions. An overwrite removes all
-        earlier versions; ``overwrite="partitions"`` removes them only if it replaces a file. `cleanup`
-        removes no version.
+        The version of the dataset to read, as in ``Snapshot.open(path, version)``. By default, the newest
+        version is read. `Snapshot.history` lists the versions of a dataset. An append keeps all earlier
+        versions of the dataset. An overwrite removes all earlier versions; ``overwrite="partitions"`` removes
+        earlier versions only if it replaces a file. `cleanup` never removes a version.
     blocksize : int, str or None, default "default"
-        Target size of a partition, in stored bytes. If None, each file is one partition. "default" stands for
-        the value of ``dask-tfrecord.blocksize`` in Dask's configuration, which is "128 MiB" unless it was
-        changed.
+        The target size of a partition in bytes of the stored files. If None, each file is one partition.
+        "default" stands for the value of ``dask-tfrecord.blocksize`` in Dask's configuration, which is "128
+        MiB" unless it was changed.
 
-        Files larger than ``blocksize`` are split. Files that `to_tfrecord` wrote are split at no cost, even
-        if they are compressed. Uncompressed files from other tools are first read once, in parallel, to find
-        their records, unless `index` has stored where the records begin. Neighbouring files that are smaller
-        than ``blocksize`` share a partition if their partition columns have the same values.
+        Files larger than ``blocksize`` are split. Splitting files that `to_tfrecord` wrote needs no extra
+        read, even if they are compressed. Uncompressed files from other tools are first read once, in
+        parallel, to find their records, unless `index` has stored where the records begin. Neighbouring files
+        that are smaller than ``blocksize`` share a partition if their partition columns have the same values.
     partition_by : str or list of str, optional
-        Partition columns by which the Dask partitions are formed. Each Dask partition then has all rows of
-        one key and no other rows. A key is a combination of values of these columns, and null counts as a
-        value. No rows are shuffled, so that ``ddf.map_partitions(function, meta=...)`` computes a function
-        once for each key.
+        The partition columns by which the Dask partitions are formed. Each Dask partition then has all rows
+        of one key and no other rows. A key is a combination of values of the named columns, in which null
+        counts as a value. No rows are shuffled, so that ``ddf.map_partitions(function, meta=...)`` computes a
+        function once for each key.
 
-        The rows of a key, from all its files, must fit into the memory of a worker. Files are not split or
-        joined, so ``blocksize`` has no effect, and ``max_corrupt`` applies to each file. A partition is empty
-        if no row of its key passes ``filters``. If no file of a key can have a row that passes ``filters``,
-        the key has no partition. A name that is not a partition column raises.
+        All rows of a key, from all files, must fit into the memory of a worker. With ``partition_by``, files
+        are not split or joined, so ``blocksize`` has no effect, and ``max_corrupt`` applies to each file. The
+        partition of a key is empty if no row of the key passes ``filters``. If no file of a key can have a
+        row that passes ``filters``, the key has no partition. A name in ``partition_by`` that is not a
+        partition column raises.
     record_type : {"infer", "example", "sequence_example", "bytes"}, default "infer"
-        Type of the message in each record. "bytes" accepts any payload and gives one binary column,
+        The type of the message in each record. "bytes" accepts any payload and gives one binary column,
         ``record``. "infer" selects "bytes" for records that are not messages, and also, with a warning, for
         messages that are not Examples.
     compression : {"infer", "gzip", "zlib", "zstd", "lz4", "bz2", "xz", None}, default "infer"
-        Codec of the files. "infer" detects the codec of each file from its first bytes, not from its name.
-        TensorFlow's "GZIP", "ZLIB" and "" are accepted.
+        The codec of the files. "infer" detects the codec of each file from its first bytes, not from its
+        name. TensorFlow's names "GZIP", "ZLIB" and "" for codecs are accepted.
     extra : {"raise", "ignore"}, default "raise"
-        Action if a record has a feature that is not a column, for example because no sampled record has that
-        feature. "raise" raises, but only if all columns are read and ``schema`` is not a complete schema.
-        "ignore" does not read the feature.
+        What happens if a record has a feature that is not a column, for example because no sampled record has
+        this feature. "raise" raises an error, but only if all columns are read and ``schema`` is not a
+        complete schema. With "ignore", the feature is not read.
     include_path_column : bool or str, default False
-        Add a column with the path of each record's file, named ``path`` or by the given string.
+        If set, add a column with the path of each record's file, named ``path`` or by the given string.
     include_offset_column : bool or str, default False
-        Add a column with the byte offset of each record in its decompressed file, named ``offset`` or by
-        the given string.
+        If set, add a column with the byte offset of each record in its decompressed file, named ``offset`` or
+        by the given string.
     on_corrupt : {"raise", "skip", "quarantine"}, default "raise"
-        Action for damaged records. "raise" raises. "skip" drops damaged records and reads all other records;
-        one warning per file and partition reports the loss. "quarantine" does the same, and stores the lost
-        bytes in ``quarantine_path``.
+        What happens with damaged records. "raise" raises an error for a damaged record. "skip" drops damaged
+        records and reads all other records; one warning per file and partition reports the loss. "quarantine"
+        skips damaged records, too, and stores the lost bytes in ``quarantine_path``.
 
-        If a payload is damaged or not a message, one record is lost. If a length is damaged, all bytes up to
-        the next record with valid checksums are lost. A file that was replaced after it was listed always
-        raises. A value that does not fit its column also always raises.
+        If the payload of a record is damaged or is not a message, one record is lost. If the length of a
+        record is damaged, all bytes up to the next record with valid checksums are lost. A file that was
+        replaced after it was listed raises in every case. A value that does not fit its column raises in
+        every case.
     max_corrupt : int or float, optional
-        Maximum number or fraction of records that each partition may lose to damage; a greater loss raises.
-        An integer is a number of records, and a byte range without recognizable records counts as one record.
-        A float between 0 and 1 is a fraction of the records of the partition. By default the loss is not
-        limited.
+        The maximum number or fraction of records that each partition may lose to damage; a greater loss
+        raises. An integer is a number of records, and a byte range without recognisable records counts as one
+        record. A float between 0 and 1 is a fraction of the records of the partition. By default, the loss is
+        not limited.
     quarantine_path : str or path-like, optional
-        Directory for the lost bytes of ``on_corrupt="quarantine"``, preferably a new directory. Each task
+        The directory for the lost bytes of ``on_corrupt="quarantine"``, preferably a new directory. Each task
         writes one Parquet file per damaged range, with the columns ``file``, ``offset``, ``length``,
-        ``reason`` and ``bytes``; a long range takes several rows. ``storage_options`` apply to this directory
-        too.
+        ``reason`` and ``bytes``; a long range takes several rows. ``storage_options`` are also used for this
+        directory.
     verify_crc : bool, default True
         If True, verify the checksum of each record's payload. If False, the read is slightly faster, but
         damaged values may be read as valid values. The checksums of the record lengths are always verified.
     max_record_bytes : int or str, default 2 GiB - 1
-        Maximum size of a record, in bytes. A longer record is treated as damage, so hostile files cannot use
-        up the memory.
+        The maximum size of a record, in bytes. A longer record is treated as damage, so that hostile files
+        cannot use up the memory.
     index : str, list of str or False, optional
-        Columns that become the index of the DataFrame. By default, the index that `to_tfrecord` stored is
-        restored, except for index levels that ``columns`` names. Without a stored index, the index counts the
+        The columns that become the index of the DataFrame. By default, the index that `to_tfrecord` stored is
+        restored, except for index levels that ``columns`` names. If no index is stored, the index counts the
         rows of each partition. If False, the index also counts the rows, and a stored index is loaded as
         columns. Timestamps and durations become pandas' own index types, which support string lookup and
         resampling.
@@ -196,13 +203,14 @@ def read_tfrecord(
         rows from ``a`` to ``b``.
 
         Divisions are known only if the statistics of the snapshot, or the partition values, prove that
-        partitions are ordered, and the index has no nulls and is not floating-point. If the index is
-        categorical, its categories must be listed in the order of their values. With ``calculate_divisions``,
-        files are not split, and the rows of each partition are sorted by the index.
+        partitions are ordered, and the index has no nulls and is not floating-point. The categories of a
+        categorical index must be listed in the order of their values. With ``calculate_divisions``, files are
+        not split, and the rows of each partition are sorted by the index.
     categories : list of str, optional
-        Columns to read as pandas categoricals. Dask does not know the categories before the data is read.
+        The columns to read as pandas categoricals. Dask does not know their categories before the data is
+        read.
     dtype_backend : {"pyarrow", "numpy", None}, default "pyarrow"
-        Memory format of the columns. None means "pyarrow".
+        The memory format of the columns. None has the same meaning as "pyarrow".
 
         "numpy" uses NumPy and object dtypes for columns of which they can hold every value: floats (null is
         NaN), timestamps and durations in their unit (null is NaT), strings (``str`` from pandas 3 on,
@@ -210,29 +218,31 @@ def read_tfrecord(
         the snapshot show no null, or if ``schema`` is a `pyarrow.Schema` with ``nullable=False`` for the
         field; a null in such a field then raises. Dates, times, decimals, lists of these, and lists of
         timestamps with a time zone stay Arrow-backed. A timestamp or duration of -2^63, which is NaT in
-        NumPy, raises. Both backends read categories as pandas categoricals.
+        NumPy, raises. With both backends, categorical columns are read as pandas categoricals.
     storage_options : dict, optional
         Options for the filesystem, such as credentials.
     filesystem : fsspec.AbstractFileSystem or pyarrow.fs.FileSystem, optional
-        Filesystem of the path. Pass either this or ``storage_options``.
+        The filesystem of the path. Only one of ``filesystem`` and ``storage_options`` may be passed.
 
     Returns
     -------
     dask.dataframe.DataFrame or dask.dataframe.Series
         A DataFrame whose columns are Arrow-backed, unless another dtype was requested. If ``columns`` is a
-        single name, a Series. Each partition has a new range index, unless a column is the index.
+        single name, the result is a Series. Each partition has a new range index, unless columns become the
+        index.
 
     Raises
     ------
     FileNotFoundError
         If the path matches no file, if a link is broken, or if the dataset does not have this ``version``.
     FileChangedError
-        If a file is not the file that the snapshot describes. This is also checked when a partition is read.
+        If a file has changed since the snapshot was stored. The files of a partition are checked again when
+        the partition is read.
     CorruptRecordError
-        If a sampled record is damaged. Damage of a record that was not sampled raises when the partition of
-        the record is read.
+        If a record of the sample is damaged. Damage of other records raises when the partition of the record
+        is read.
     SchemaError
-        If a value does not fit its column.
+        If a value in a record does not fit its column.
 
     See Also
     --------
@@ -259,7 +269,7 @@ def read_tfrecord(
     born     int64[pyarrow]
     dtype: object
 
-    Read files that another tool wrote. Columns and types are inferred:
+    Read files that another tool wrote. The columns and types of these files are inferred:
 
     >>> filters = [("born", ">", 1900)]
     >>> dask_tfrecord.read_tfrecord("people/*.tfrecord", columns=["born"], filters=filters).compute()
@@ -273,7 +283,7 @@ def read_tfrecord(
     check_cluster()
 
     dataset = open_request(path, request)
-    if logger.isEnabledFor(logging.INFO):  # computing the summary looks at all files
+    if logger.isEnabledFor(logging.INFO):  # computing the summary takes time for many files
         logger.info("%s: read planned: %s", dataset.store.public(dataset.store.root), dataset.summary)
 
     if categories is not None:
@@ -289,7 +299,7 @@ def read_tfrecord(
 
 
 def _index_levels(dataset: ReadPlan, index: Any, columns: Sequence[str] | None) -> Levels:
-    """Return the index columns and their level names, as given by ``index=`` or else by the snapshot."""
+    """Return the index columns and their level names, from ``index=`` or otherwise from the snapshot."""
     if index is None:
         return tuple(level for level in dataset.index if level[0] not in (columns or ()))
     names = [] if index is False else existing_names(dataset.schema, "index", index)
@@ -310,7 +320,7 @@ def _index_levels(dataset: ReadPlan, index: Any, columns: Sequence[str] | None) 
 
 
 def _numpy_columns(dataset: ReadPlan, schema: Any) -> list[str]:
-    """Return the names of the columns that NumPy dtypes can hold.
+    """Return the names of the columns whose values NumPy dtypes can hold.
 
     Columns of integers and bools are included only if statistics or ``nullable=False`` in ``schema`` exclude
     nulls.
@@ -321,7 +331,7 @@ def _numpy_columns(dataset: ReadPlan, schema: Any) -> list[str]:
 
 
 def _has_time_index(schema: Schema, name: str) -> bool:
-    """Return True if pandas has an index class for the column's type: DatetimeIndex or TimedeltaIndex."""
+    """Return True if pandas has an index class for the type of a column (DatetimeIndex or TimedeltaIndex)."""
     type_ = schema.arrow.field(name).type
     return bool(pa.types.is_timestamp(type_) or pa.types.is_duration(type_))
 

@@ -14,7 +14,7 @@ from dask_tfrecord import arguments
 from dask_tfrecord.errors import Remedy, SchemaError, TFRecordError
 from dask_tfrecord.schema.model import Field
 
-# Name of the partition column that holds the name of each row's split.
+# The name of the partition column that holds the split of each row.
 SPLIT = "split"
 SPLIT_FIELD = Field(SPLIT, pa.string())
 
@@ -23,25 +23,26 @@ _AT_RANDOM = Remedy("split_by", 0, "split at random with this seed")
 
 _DTYPE = pd.ArrowDtype(pa.string())
 
-# The first row of a partition has the number of the partition, shifted left by this number of bits.
+# The number of a row is the number of its partition, shifted left by this number of bits, plus its position
+# in the partition.
 _ROW_BITS = 40
 
 
 class Splits(NamedTuple):
-    """Map each split name to a range of hashes, and say how the hash of a row is computed.
+    """The range of hashes of each split, and the way in which the hash of a row is computed.
 
     Attributes
     ----------
     names : tuple of str
-        The name of each split.
+        The names of the splits.
     bounds : tuple of float
-        The upper bound of each split: a row belongs to the first split whose bound exceeds its hash, which
-        lies between 0 and 1.
+        The upper bound of each split's hashes. A row belongs to the first split whose bound exceeds the hash
+        of the row, which lies between 0 and 1.
     columns : tuple of str
-        Rows with equal values in these columns are in the same split. If empty, the position of the row is
-        hashed.
+        The columns that decide the split: rows with equal values in these columns are in the same split. If
+        the tuple is empty, the position of the row decides.
     seed : int
-        Seed of the hashes of row positions. Another seed gives another random split.
+        The seed of the hashes of row positions. Another seed gives another random split.
     """
 
     names: tuple[str, ...]
@@ -51,7 +52,8 @@ class Splits(NamedTuple):
 
 
 def parse_splits(ddf: dd.DataFrame, split: Any, split_by: Any) -> Splits | None:
-    """Validate ``split=`` and ``split_by=``. Return None if the rows are not split.
+    """Validate the arguments ``split=`` and ``split_by=``. Return None if the rows are not assigned to
+    splits.
 
     Raises
     ------
@@ -109,7 +111,7 @@ def parse_splits(ddf: dd.DataFrame, split: Any, split_by: Any) -> Splits | None:
 
 
 def assign_splits(ddf: dd.DataFrame, splits: Splits) -> dd.DataFrame:
-    """Add the column `SPLIT`, which holds the name of each row's split, to a collection."""
+    """Add the column `SPLIT`, which holds the split of each row, to a collection."""
     meta = ddf._meta.assign(**{SPLIT: pd.Series([], index=ddf._meta.index, dtype=_DTYPE)})
     return ddf.map_partitions(_with_split, splits, meta=meta)
 
@@ -117,7 +119,7 @@ def assign_splits(ddf: dd.DataFrame, splits: Splits) -> dd.DataFrame:
 def _with_split(
     partition: pd.DataFrame, splits: Splits, partition_info: dict[str, Any] | None = None
 ) -> pd.DataFrame:
-    """Add the column `SPLIT` to one partition."""
+    """Add the column `SPLIT` to one partition of a collection."""
     number = 0 if partition_info is None else partition_info["number"]
     chosen = np.searchsorted(splits.bounds, _hashes(partition, splits, number), side="right")
     names = pa.array(splits.names, pa.string()).take(pa.array(chosen))
@@ -125,10 +127,10 @@ def _with_split(
 
 
 def _hashes(partition: pd.DataFrame, splits: Splits, number: int) -> npt.NDArray[np.float64]:
-    """Return a hash between 0 (included) and 1 (excluded) for each row.
+    """Return a hash between 0 (included) and 1 (excluded) for each row of a partition.
 
-    With columns, the hash depends on the values in the columns and not on their types. Without columns, the
-    hash depends on the position of the row.
+    If columns are given, the hash depends on the values in these columns and not on their types. If no
+    columns are given, the hash depends on the position of the row.
     """
     if not splits.columns:
         rows = np.arange(len(partition), dtype=np.uint64) + np.uint64(number << _ROW_BITS)
@@ -142,7 +144,10 @@ def _hashes(partition: pd.DataFrame, splits: Splits, number: int) -> npt.NDArray
 
 
 def _texts(column: "pd.Series[Any]") -> npt.NDArray[Any]:
-    """Convert a column to an array of strings, or of bytes if it is binary. A null becomes an empty text."""
+    """Convert a column to an array of strings, or to an array of bytes if the column is binary.
+
+    A null becomes an empty text.
+    """
     values = pa.array(column, from_pandas=True)
     if isinstance(values, pa.ChunkedArray):
         values = values.combine_chunks()
@@ -150,13 +155,14 @@ def _texts(column: "pd.Series[Any]") -> npt.NDArray[Any]:
         values = values.dictionary_decode()
     if pa.types.is_floating(values.type):
         values = values.cast(pa.float32()) if pa.types.is_float16(values.type) else values
-        values = pc.add(values, pa.scalar(0, values.type))  # -0.0 equals 0.0 but has another text
+        # -0.0 equals 0.0 but has another text, so it is replaced.
+        values = pc.add(values, pa.scalar(0, values.type))
     is_binary = pa.types.is_binary(values.type) or pa.types.is_large_binary(values.type)
     try:
         texts = values.fill_null(b"") if is_binary else values.cast(pa.string()).fill_null("")
         if pa.types.is_temporal(values.type) or pa.types.is_decimal(values.type):
-            # Remove trailing zeros: the number of decimals depends on the type. Text with a time zone ends in
-            # Z.
+            # Remove trailing zeros of fractions, because the number of decimals depends on the type. The text
+            # of a time with a time zone ends in Z.
             texts = pc.replace_substring_regex(texts, r"(\.[0-9]*?)0+(Z?)$", r"\1\2")
             texts = pc.replace_substring_regex(texts, r"\.(Z?)$", r"\1")
     except pa.ArrowException:

@@ -1,4 +1,4 @@
-"""Implement `to_tfrecord`: validate arguments, check the destination, plan and start the write."""
+"""Implement `to_tfrecord`: validate the arguments, check the destination, plan and start the write."""
 
 import logging
 import sys
@@ -39,7 +39,7 @@ from dask_tfrecord.splitting import SPLIT, SPLIT_FIELD, assign_splits, parse_spl
 
 logger = logging.getLogger(__name__)
 
-# Number of times that a failed task of a write to a remote store is repeated, as in Dask's `to_parquet`.
+# The number of times that a failed task of a write to a remote store is repeated, as in Dask's `to_parquet`.
 _RETRIES = 5
 
 
@@ -91,121 +91,124 @@ def to_tfrecord(
     Importing `dask_tfrecord` also adds this function to Dask as the method ``DataFrame.to_tfrecord``.
 
     Each partition becomes one file, or several files if its rows belong to several directories or exceed a
-    size limit. All files become visible together, after the last file is complete. A failed write leaves the
-    existing data unchanged. The write also stores a snapshot in ``_tfrecord/``, from which `read_tfrecord`
-    restores the same columns and types.
+    size limit. All files of a write become visible together, after the last file is complete. A failed write
+    leaves the existing data unchanged. The write also stores a snapshot in ``_tfrecord/``, from which
+    `read_tfrecord` restores the same columns and types.
 
     Parameters
     ----------
     ddf : dask.dataframe.DataFrame
-        Collection to write.
+        The collection to write.
     path : str or path-like
-        Destination directory. Prepend a protocol such as ``s3://`` for remote storage. A directory that
-        holds data raises, unless ``append`` or ``overwrite`` is set.
+        The destination directory. Remote storage needs a protocol such as ``s3://`` before the path. A
+        destination that holds data raises, unless ``append`` or ``overwrite`` is set.
     compression : {"default", None, "gzip", "zlib", "zstd", "lz4", "bz2", "xz"}
-        Codec of the files. If None, the files are not compressed. "default" stands for the value of
-        ``dask-tfrecord.compression`` in Dask's configuration, which is None unless it was changed. TensorFlow
-        reads only "gzip" and "zlib". Pass the same codec to TensorFlow, as in ``TFRecordDataset(files,
-        compression_type="GZIP")``.
+        The codec of the files. If None, the files are not compressed. "default" stands for the value of
+        ``dask-tfrecord.compression`` in Dask's configuration, which is None unless it was changed. Of these
+        codecs, TensorFlow reads only "gzip" and "zlib". Pass the same codec to TensorFlow, as in
+        ``TFRecordDataset(files, compression_type="GZIP")``.
     compression_level : int, optional
-        Compression level of the codec. A higher level gives smaller files but is slower. The valid range
-        depends on the codec.
+        The compression level of the codec. A higher level gives smaller files but is slower. The valid range
+        of levels depends on the codec.
     record_type : {"infer", "example", "sequence_example", "bytes"}, default "infer"
-        Type of the message in each record. Lists of lists require "sequence_example". "bytes" requires one
-        binary column, and stores its values unchanged as records.
+        The type of the message in each record. Lists of lists require "sequence_example". "bytes" requires
+        one binary column, whose values are stored unchanged as records.
 
         "infer" selects "example", unless the rows come from `read_tfrecord`: a single binary column of
         records that were read as bytes is written as bytes, and lists of lists from sequence examples are
         written as sequence examples.
     schema : mapping of str to pyarrow.DataType, pyarrow.Schema, Schema or Snapshot, optional
-        Types of some or all columns, for dtypes that do not show the type, such as object. Strings such as
-        ``"int64"`` and types of NumPy, pandas and Python stand for the Arrow type. If the type cannot hold a
-        value exactly, the write raises `SchemaError` and names the row.
+        The types of some or all columns, for dtypes that do not show the type, such as object. Strings such
+        as ``"int64"`` and types of NumPy, pandas and Python stand for the Arrow type. If the type cannot hold
+        a value exactly, the write raises `SchemaError` and names the row.
 
         If ``schema`` gives no type, an object column that comes unchanged from Parquet files gets the type in
         the Parquet files. Any other object column is computed partition by partition until its values show a
-        type. A column without any value has the null type.
+        type. A column without any value gets the null type.
     lossy : {"default", "warn", "allow", "raise"}
-        Action for values that are rounded because TFRecord stores only 32-bit floats: values of float64 and
-        decimal columns, and of float columns for which ``schema`` gives a shorter type. "warn" warns once per
-        write, "allow" rounds silently, and "raise" raises for every value that would change. Columns that
-        come unchanged from `read_tfrecord` cause no warning. "default" stands for the value of
+        What happens with values that are rounded because TFRecord stores only 32-bit floats: values of
+        float64 and decimal columns, and of float columns for which ``schema`` gives a shorter type. "warn"
+        warns once per write, "allow" rounds silently, and "raise" raises for every value that would change.
+        Columns that come unchanged from `read_tfrecord` cause no warning. "default" stands for the value of
         ``dask-tfrecord.lossy`` in Dask's configuration, which is "warn" unless it was changed.
     write_index : bool, optional
-        If True, write the index as the first columns, which `read_tfrecord` restores as the index. If False,
-        drop the index. By default, the index is written if it has a name or does not hold integers.
+        If True, the index is written as the first columns, and `read_tfrecord` restores it as the index. If
+        False, the index is dropped. By default, the index is written if it has a name or does not hold
+        integers.
     append : bool, default False
-        If True, add the rows to the data in the directory, no matter which tool wrote that data. The columns
-        and types must equal the columns and types of the existing data.
+        If True, add the rows to the data in the directory, whichever tool wrote the existing data. The
+        columns and types of the rows must equal the columns and types of the existing data.
     overwrite : bool or "partitions", default False
-        If True, replace all data in the directory. "partitions" replaces only the partition directories to
-        which the write adds files. Old files are removed after the new data is committed. Readers see either
-        the old or the new data, never both.
+        If True, replace all data in the directory. If "partitions", replace only the partition directories to
+        which the write adds files. The replaced files are removed after the new data is committed. Readers
+        see either the old or the new data, never both.
 
         An overwrite removes the files that the snapshot lists, other files whose content is TFRecord, and the
         files that `export` wrote. An overwrite raises before anything is computed if the directory holds any
-        other visible file. It also raises if the directory is or contains the current directory, the home
-        directory or the root of a filesystem.
+        other visible file. An overwrite also raises if the directory is or contains the current directory,
+        the home directory or the root of a filesystem.
     partition_on : str or list of str, optional
-        Partition columns. The values of partition columns become directory names, such as
+        The names of the partition columns. The values of partition columns become directory names, such as
         ``country=US/day=2026-01-31``, and are not stored in the records. `read_tfrecord` restores partition
-        columns from the directory names. Values are percent-encoded as in Spark, and null becomes
-        ``__HIVE_DEFAULT_PARTITION__``. For each combination of values in a Dask partition, the partition
-        writes a separate file.
+        columns from the directory names. The values are percent-encoded as in Spark, and null becomes
+        ``__HIVE_DEFAULT_PARTITION__``. Each partition of ``ddf`` writes a separate file for each combination
+        of values that occurs in the partition.
     split : mapping of str to float, optional
-        Map each split name to its fraction of the rows, such as ``{"train": 0.9, "eval": 0.1}``. The
-        fractions must sum to 1. Each row is assigned to one split. The split names become the first partition
-        column, ``split``, with directories such as ``split=train``. The same rows get the same split in every
-        write.
+        A map from each split name to its fraction of the rows, such as ``dict(train=0.9, eval=0.1)``. The
+        fractions of all splits must sum to 1. Each row is assigned to exactly one split. The split names
+        become the first partition column, ``split``, with directories such as ``split=train``. The same rows
+        get the same split in every write.
     split_by : str, list of str, or int, optional
-        Columns or seed that decide the split of each row. With column names, all rows that have equal values
-        in these columns are in the same split. With an integer seed, the split is random and depends on the
-        position of the row in the collection. The default is the seed 0.
+        The columns or the seed that decide the split of each row. With column names, all rows that have equal
+        values in these columns are in the same split. With an integer, which is a seed, the split is random
+        and depends on the position of the row in the collection. By default, ``split_by`` is the seed 0.
     colocate : bool, default False
         If True, first move all rows with equal values in the columns of ``partition_on`` into one partition.
-        Each directory then gets one file, or as many files as the size limits require. The directories are
-        ordered by hashes of the values. The rows move through temporary files, as with ``shuffle``, so they
-        need not fit into memory. The rows of a directory keep their order.
+        Each directory then gets one file, or several files if size limits require this. The order of the
+        directories is then given by hashes of the values. The rows move through temporary files, as with
+        ``shuffle``, so they need not fit into memory. Within a directory, the rows keep their order.
     shuffle : int, optional
-        Seed of a shuffle of all rows over all files. The same seed gives the same order on every scheduler.
-        With ``colocate=True``, rows are shuffled within each directory. The rows move through temporary
-        files at the destination, so they need not fit into memory.
+        The seed of a shuffle of all rows over all files. The same seed gives the same order on every
+        scheduler. With ``colocate=True``, rows are shuffled within each directory. The rows move through
+        temporary files at the destination, so they need not fit into memory.
     npartitions : int, optional
-        Number of partitions to write. Each partition becomes one file, unless there are partition columns or
-        size limits. By default the partitions of ``ddf`` are kept.
+        The number of partitions to write. Each partition becomes one file, unless there are partition columns
+        or size limits. By default, the partitions of ``ddf`` are kept.
     num_shards : int, optional
-        Alias of ``npartitions``.
+        An alias of ``npartitions``.
     max_rows_per_file : int, optional
-        Maximum number of rows in a file. A partition with more rows continues in another file.
+        The maximum number of rows in a file. If a partition has more rows, it continues in another file.
     max_bytes_per_file : int, optional
-        Maximum size of a file in bytes, before compression. A partition with more bytes continues in another
-        file. A single record that is larger than the limit is written to a separate file.
+        The maximum size of a file in bytes, before compression. If a partition has more bytes, it continues
+        in another file. A single record that is larger than the limit is written to a separate file.
     max_files_per_task : int or None, default 1024
-        Maximum number of directories that one partition may write to. A partition that exceeds the limit
-        raises. If None, there is no limit.
+        The maximum number of directories to which one partition may write. A partition with more directories
+        raises. If None, the number of directories is not limited.
     name_function : callable, optional
-        Function that takes the number of a partition and returns a string. The string is added to the end of
+        Function that takes the number of a partition and returns a string. This string is added to the end of
         the partition's file names. If two partitions get the same string, the write raises.
     custom_metadata : mapping of str to str, optional
-        Metadata to store in the snapshot, as ``Snapshot.custom_metadata``.
+        Metadata to store in the snapshot as ``Snapshot.custom_metadata``.
     compute : bool, default True
-        If True, write now. If False, return a lazy object that writes when it is computed.
+        If True, the dataset is written now. If False, return a lazy object that writes the dataset when the
+        object is computed.
     compute_kwargs : dict, optional
-        Keywords for Dask's ``compute``, such as ``{"scheduler": "processes"}``.
+        Keywords for Dask's ``compute``, such as ``dict(scheduler="processes")``.
     retries : int, optional
-        Number of times that a failed task is repeated before the write fails. The default is the value of
-        ``dask-tfrecord.retries`` in Dask's configuration. If that value is not set, the default is 5 for
-        remote stores and 0 for local stores. With ``compute=False``, pass ``retries`` to ``compute`` instead.
+        The number of times that a failed task is repeated before the write fails. By default, this number is
+        the value of ``dask-tfrecord.retries`` in Dask's configuration. If that value is not set, the number
+        is 5 for remote stores and 0 for local stores. With ``compute=False``, pass ``retries`` to ``compute``
+        instead.
     storage_options : dict, optional
         Options for the filesystem, such as credentials.
     filesystem : fsspec.AbstractFileSystem or pyarrow.fs.FileSystem, optional
-        Filesystem of the path. Pass either this or ``storage_options``.
+        The filesystem of the path. Only one of ``filesystem`` and ``storage_options`` may be passed.
 
     Returns
     -------
     Snapshot or dask.dataframe.dask_expr.Scalar
-        The snapshot, which describes the files, records, bytes and schema of the dataset. If
-        ``compute=False``, a lazy scalar whose value is the snapshot.
+        The snapshot of the written dataset, which describes its files, records, bytes and schema. If
+        ``compute=False``, a lazy scalar whose value is this snapshot.
 
     Raises
     ------
@@ -213,9 +216,9 @@ def to_tfrecord(
         If the directory holds visible data or lies inside another dataset, if ``ddf`` reads from the
         directory to overwrite, or if an overwrite would remove files that are not TFRecord.
     ConcurrentWriteError
-        If another write was committed since this write was planned. Appends do not raise it.
+        If another write was committed since this write was planned. An append does not raise this error.
     SchemaError
-        If TFRecord cannot hold a column or value, or if columns differ from the existing data.
+        If TFRecord cannot hold a column or a value, or if the columns differ from those of the existing data.
 
     See Also
     --------
@@ -231,7 +234,7 @@ def to_tfrecord(
     >>> dask_tfrecord.to_tfrecord(ddf, "people")
     Snapshot(2 files, 3 records, 156 bytes, columns: name, born)
 
-    Append the rows again, then replace all data with one directory per name:
+    Append the rows again, and then replace all data with one directory for each name:
 
     >>> dask_tfrecord.to_tfrecord(ddf, "people", append=True)
     Snapshot(4 files, 6 records, 312 bytes, columns: name, born)
@@ -337,7 +340,7 @@ def _write_options(
     codec: Compression | None = keyword_or_default("compression", compression, arguments.compression)
     check_level(codec, level)
     lossy = keyword_or_default("lossy", lossy, _lossy)
-    max_rows = arguments.count("max_rows_per_file", max_rows)  # NumPy integers could overflow later
+    max_rows = arguments.count("max_rows_per_file", max_rows)  # a NumPy integer could overflow later
     max_bytes = arguments.count("max_bytes_per_file", max_bytes)
     return WriteOptions(codec, level, lossy, max_rows, max_bytes)
 
@@ -376,7 +379,9 @@ def _partition_columns(ddf: dd.DataFrame) -> list[Remedy]:
 
 
 def _partition_count(npartitions: int | None, num_shards: int | None) -> int | None:
-    """Return the number of partitions that either keyword requests, or None to keep the partitions."""
+    """Return the number of partitions that ``npartitions`` or ``num_shards`` requests, or None to keep the
+    partitions.
+    """
     arguments.count("npartitions", npartitions)
     arguments.count("num_shards", num_shards)
     if npartitions is not None and num_shards is not None and npartitions != num_shards:
@@ -449,14 +454,17 @@ def _warn_of_compression(codec: Compression | None) -> None:
 
 
 def _repartitioned(ddf: dd.DataFrame, npartitions: int | None) -> dd.DataFrame:
-    """Repartition to exactly ``npartitions``. Clear the divisions, which restrict the possible numbers."""
+    """Repartition a collection to exactly ``npartitions`` partitions.
+
+    The divisions are cleared first, because they would restrict the possible numbers.
+    """
     if npartitions in (None, ddf.npartitions):
         return ddf
     return ddf.clear_divisions().repartition(npartitions=npartitions)
 
 
 def _compute(result: Any, run: WriteRun, kwargs: dict[str, Any] | None, retries: int | None) -> Snapshot:
-    """Compute a write now. If the write fails or is interrupted, remove the staged files of the write."""
+    """Compute a write now. If the write fails or is interrupted, remove its staged files."""
     kwargs = dict(kwargs or {})
     if retries is not None:
         kwargs["retries"] = retries
@@ -464,10 +472,10 @@ def _compute(result: Any, run: WriteRun, kwargs: dict[str, Any] | None, retries:
         kwargs.setdefault("retries", _RETRIES)
     start = time.monotonic()
     try:
-        # Only optimize() fuses reading, transforming and writing into one task per partition; compute() does
-        # not.
+        # Only optimize() fuses reading, transforming and writing into one task for each partition; compute()
+        # does not.
         snapshot: Snapshot = result.optimize().compute(**kwargs)
-    except BaseException as error:  # also KeyboardInterrupt
+    except BaseException as error:  # KeyboardInterrupt is included
         seconds, reason = time.monotonic() - start, hide(repr(error), secrets_of(run.store))
         logger.error("%s: failed after %.1f s: %s", run.title, seconds, reason)
         abandon(run)

@@ -1,8 +1,9 @@
-"""The command `dask-tfrecord`, which is also `dask tfrecord`. Each subcommand is imported when it is used.
+"""Define the command `dask-tfrecord`, which is also available as `dask tfrecord`. The module of a subcommand
+is imported only when the subcommand is used.
 
-Dask imports this module at every start of its own command line, such as that of a worker. That is why
-`pyproject.toml` installs this folder as a package of its own: importing a module of the package
-`dask_tfrecord` imports pandas, pyarrow and `dask.dataframe`.
+Dask imports this module each time its own command line starts, for example when it starts a worker. Therefore
+`pyproject.toml` installs this folder as a separate package: importing a module of the package `dask_tfrecord`
+would import pandas, pyarrow and `dask.dataframe`.
 """
 
 import importlib
@@ -12,7 +13,7 @@ from typing import Any
 
 import click
 
-# The module and the first line of the help of each subcommand, in the order of the help.
+# The module and the first line of the help text of each subcommand, in the order of the help text.
 COMMANDS = {
     "inspect": ("show", "Describe a dataset: files, rows, codec, columns, version and first rows."),
     "head": ("show", "Print the first rows."),
@@ -27,18 +28,18 @@ COMMANDS = {
     "serve": ("maintenance", "Serve the rows to other processes as Arrow streams."),
 }
 
-_INTERRUPTED = 130  # the exit code of the shell for a program that SIGINT ended
+_INTERRUPTED = 130  # the exit code of a shell for a program that SIGINT ended
 
 
 class LazyGroup(click.Group):
-    """A group that imports a subcommand when it is used."""
+    """A command group that imports a subcommand only when the subcommand is used."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Return the names of the subcommands."""
+        """Return the names of all subcommands."""
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Import a subcommand."""
+        """Import a subcommand and return its command."""
         if cmd_name not in COMMANDS:
             return None
         try:
@@ -52,21 +53,21 @@ class LazyGroup(click.Group):
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the list of the subcommands without importing them."""
+        """Write the list of all subcommands into the help text without importing the subcommands."""
         with formatter.section("Commands"):
             formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse the options before the name of the subcommand."""
-        if not args:  # click prints the help
+        if not args:  # without arguments, click prints the help text
             return super().parse_args(ctx, args)
         with _printable_errors():
             return super().parse_args(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run a subcommand. An error becomes one line on stderr and an exit code."""
+        """Run a subcommand. An error is printed as one line on stderr and sets the exit code."""
         try:
-            from dask_tfrecord.cli.failures import one_line_errors  # imports the whole package
+            from dask_tfrecord.cli.failures import one_line_errors  # this imports the whole package
 
             with _printable_errors(), one_line_errors(ctx):
                 return super().invoke(ctx)
@@ -77,11 +78,11 @@ class LazyGroup(click.Group):
 
 @contextmanager
 def _printable_errors() -> Iterator[None]:
-    """Escape the characters of file names and other arguments that would control the terminal."""
+    """Escape characters in error messages of click that would control the terminal."""
     try:
         yield
     except click.ClickException as error:
-        from dask_tfrecord.cli.escapes import printable  # imports the whole package
+        from dask_tfrecord.cli.escapes import printable  # this imports the whole package
 
         text = printable(error.format_message())
         if isinstance(error, click.UsageError):

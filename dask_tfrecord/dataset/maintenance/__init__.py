@@ -1,1 +1,1 @@
-"""Maintain a dataset after it was written: build a snapshot of its files, and verify its files."""
+"""Maintain a dataset after it was written: build a snapshot of its files, and verify the files."""

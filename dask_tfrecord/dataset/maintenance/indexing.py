@@ -1,4 +1,7 @@
-"""Build a snapshot of existing files by reading every file once. This module does not store the snapshot."""
+"""Build a snapshot of existing files by reading every file once.
+
+This module does not store the snapshot that it builds.
+"""
 
 from dataclasses import replace
 from functools import partial
@@ -33,9 +36,10 @@ from dask_tfrecord.schema.model import Schema
 
 
 class _Content(NamedTuple):
-    """What a snapshot holds about the content of a file, computed for a whole file or for a split of a file.
+    """The part of a file's entry that describes the content, computed for a whole file or for a split of a
+    file.
 
-    ``blocks`` is empty for a compressed file.
+    The field ``blocks`` is empty for a compressed file.
     """
 
     records: int
@@ -54,21 +58,21 @@ def create_snapshot(dataset: ReadPlan, compute_each: ComputeEach, run: str) -> S
     dataset : ReadPlan
         The read plan of the dataset, with one partition for each file.
     compute_each : callable
-        Runs the tasks that read the files.
+        Function that runs the tasks that read the files.
     run : str
         The id of the run that creates the snapshot.
 
     Returns
     -------
     Snapshot
-        The snapshot, which is not yet stored.
+        The new snapshot, which is not stored yet.
 
     Raises
     ------
     CorruptRecordError
-        If a record is damaged.
+        If a record of a file is damaged.
     SchemaError
-        If a value does not fit its column.
+        If a value in a record does not fit its column.
     """
     files = dataset.partitions.rows
     partition_names = dataset.partition_values
@@ -113,25 +117,25 @@ def renew_snapshot(
     snapshot : Snapshot
         The newest snapshot.
     files : pyarrow.Table
-        The present files of the snapshot, as `snapshot_files` returns them.
+        The existing files of the snapshot, as `snapshot_files` returns them.
     compute_each : callable
-        Runs the tasks that read the files.
+        Function that runs the tasks that read the files.
     run : str
         The id of the run that creates the new snapshot.
 
     Returns
     -------
     Snapshot
-        The next snapshot, which is not yet stored.
+        The next snapshot, which is not stored yet.
 
     Raises
     ------
     FileChangedError
         If the content of a file that this library wrote has changed.
     CorruptRecordError
-        If a record is damaged.
+        If a record of a file is damaged.
     SchemaError
-        If a value does not fit its column in the snapshot.
+        If a value in a record does not fit its column in the snapshot.
     """
     rows = snapshot.file_list
     changed = pc.invert(are_proven(files, rows))
@@ -199,7 +203,7 @@ def _read_split(store: Store, schema: Schema, options: ReadOptions, split: Split
         if not batch.num_rows:
             continue
         try:
-            schema.from_storage(batch)  # raises for values that do not fit their column
+            schema.from_storage(batch)  # raises if a value does not fit its column
         except TFRecordError as error:
             raise locate_error(error, store.public(split.file.path), step.record) from None
         encoder.bind(batch)
@@ -215,7 +219,10 @@ def _read_split(store: Store, schema: Schema, options: ReadOptions, split: Split
 
 
 def _blocks(scanned: Scanned, offset: int, record: int) -> list[Block]:
-    """Return the blocks of a window. The window starts at this offset and record of an uncompressed file."""
+    """Return the blocks of a window of an uncompressed file.
+
+    The window starts at byte ``offset`` and record ``record`` of the file.
+    """
     if scanned.offsets is None or scanned.numbers is None:
         return []
     pairs = zip(scanned.offsets.to_pylist(), scanned.numbers.to_pylist(), strict=True)

@@ -34,15 +34,15 @@ class FileReport(NamedTuple):
     Attributes
     ----------
     sample : Sample
-        A summary of the undamaged records.
+        A summary of the undamaged records of the file.
     bytes, crc32c : int
         The number of stored bytes of the file, and the CRC-32C of these bytes.
     damaged : int
-        The number of damaged records, plus the number of ranges without any recognisable record.
+        The number of damaged records, plus the number of damaged ranges without any recognisable record.
     damaged_bytes : int
-        The size of the damaged records and ranges in the decompressed content, in bytes.
+        The total size of the damaged records and ranges in the decompressed file, in bytes.
     first : DamagedRange, optional
-        The first damaged record or range. None if the file is undamaged.
+        The first damaged record or range in the file. None if the file is undamaged.
     """
 
     sample: Sample
@@ -54,7 +54,7 @@ class FileReport(NamedTuple):
 
 
 def unreadable(problem: str) -> FileReport:
-    """Return the report of a file that cannot be read because of `problem`."""
+    """Return the report for a file that cannot be read because of `problem`."""
     return FileReport(Sample("infer"), 0, 0, 1, 0, DamagedRange(0, 0, problem))
 
 
@@ -67,16 +67,17 @@ def verify_files(
 
 
 def sampled_schema(store: Store, files: pa.Table, record_type: AskedType) -> tuple[Schema, str]:
-    """Return the schema that `read_tfrecord` infers from a sample.
+    """Return the schema that `read_tfrecord` would infer from a sample of the files.
 
     If a feature has several kinds, its column gets the first kind. Damaged records in the sample are skipped.
 
     Returns
     -------
     Schema
-        The inferred columns.
+        The schema with the inferred columns.
     str
-        The reason for which records that parse as messages are read as bytes. Empty if they are not.
+        The reason why records that parse as messages are read as bytes. The text is empty if the records are
+        not read as bytes.
     """
     take = partial(take_sample, store, files, record_type=record_type)
     try:
@@ -93,12 +94,18 @@ def sampled_schema(store: Store, files: pa.Table, record_type: AskedType) -> tup
 
 
 def describe_drift(sample: Sample, schema: Schema) -> str:
-    """Describe how the sampled features differ from the columns. Empty if they do not differ."""
+    """Describe how the sampled features differ from the columns of a schema.
+
+    The description is empty if there is no difference.
+    """
     return "; ".join(drift.problem for drift in find_drift(sample, schema))
 
 
 def describe_changes(report: FileReport, was: Mapping[str, int]) -> str:
-    """Describe how a file differs from its row in a snapshot's file list. Empty if there is no difference."""
+    """Describe how a file differs from its row in a snapshot's file list.
+
+    The description is empty if there is no difference.
+    """
     now = {"bytes": report.bytes, "records": report.sample.records, "crc32c": report.crc32c}
     return "; ".join(
         f"{name}: {now[name]:,} instead of {was[name]:,}" for name in now if now[name] != was[name]
@@ -126,7 +133,9 @@ def _verify_split(store: Store, record_type: RecordType, split: Split) -> FileRe
 
 
 def _read_the_rest(store: ChecksumStore, split: Split) -> None:
-    """Read the rest of a split to complete its checksum, because damage ends decoding a compressed file."""
+    """Read the rest of a split to complete its checksum, because decoding a compressed file ends at
+    damage.
+    """
     start = split.start.offset + store.checksum.bytes
     stop = split.file.size if split.stop is None else split.stop.offset
     if stop is None or start >= stop:
