@@ -43,13 +43,13 @@ class ColumnDescription:
     feature : str
         The kind of feature that stores the column, or "directory" for a partition column.
     nulls : int, optional
-        The number of nulls in the column. None if the number of nulls is not known.
+        The number of nulls in the column, or None if the number of nulls is not known.
     min, max : object, optional
-        The smallest and the greatest value of the column. None if the column has no values, or if the
+        The smallest and the greatest value of the column, or None if the column has no values, or if the
         smallest and the greatest value are not known.
     lengths : tuple of int, optional
-        The lengths of the shortest and the longest list. None if the column has no lists, or if the lengths
-        of its lists are not known.
+        The lengths of the shortest and the longest list, or None if the column has no lists, or if the
+        lengths of its lists are not known.
     """
 
     name: str
@@ -136,7 +136,7 @@ class Description:
     schema : Schema
         The schema of the columns that are read.
     version : int, optional
-        The number of the dataset's version that is described. None if the dataset has no snapshot.
+        The number of the dataset's version that is described, or None if the dataset has no snapshot.
     """
 
     def __init__(self, dataset: ReadPlan, schema: Schema, history: Callable[[], pd.DataFrame]) -> None:
@@ -242,7 +242,9 @@ class Description:
 
     @cached_property
     def _entries(self) -> list[FileEntry] | None:
-        """The entries of the files in the snapshot. None unless the snapshot describes all of these files."""
+        """The entries of the files in the snapshot, or None if the snapshot does not describe all of the
+        files.
+        """
         entries = [self._dataset.entries.get(file.path) for file in self._splits]
         known = [entry for entry in entries if entry is not None]
         return known if self.version is not None and len(known) == len(entries) else None

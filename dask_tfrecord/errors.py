@@ -110,7 +110,7 @@ class TFRecordError(ValueError):
         The public function that accepts all remedies. An empty string means that only the called function
         accepts the remedies.
     called : str, optional
-        The name of the public function that raised the error. None if a task raised the error.
+        The name of the public function that raised the error, or None if a task raised the error.
     keyword : str, optional
         The keyword that the problem is about, if the text of the problem mentions a keyword.
     reason : str, optional

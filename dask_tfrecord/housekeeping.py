@@ -86,8 +86,8 @@ def find_dataset(
     Returns
     -------
     str or None
-        The path itself, or the directory above the path, if it has a snapshot. None if no such directory has
-        a snapshot, or if the path is in a hidden directory of a dataset.
+        The path itself, or the directory above the path, that has a snapshot. The result is None if no such
+        directory has a snapshot, or if the path is in a hidden directory of a dataset.
 
     Examples
     --------

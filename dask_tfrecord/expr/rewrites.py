@@ -55,7 +55,8 @@ class Decision(NamedTuple):
     Attributes
     ----------
     predicate : Predicate, optional
-        A predicate that is true for every row that any consumer needs. None if the consumers need all rows.
+        A predicate that is true for every row that any consumer needs, or None if the consumers need all
+        rows.
     ignores_partitions : bool
         True if every consumer of the read ignores the boundaries of partitions.
     """

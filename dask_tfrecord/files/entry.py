@@ -47,12 +47,12 @@ class ColumnStatistics(NamedTuple):
     name : str
         The column name.
     min, max : object
-        The smallest and the greatest value of the column in the file, as exact Python values. None if the
+        The smallest and the greatest value of the column in the file, as exact Python values, or None if the
         column has no values in the file, or if its smallest and greatest value were not computed.
     nulls : int
         Number of nulls of the column in the file.
     min_length, max_length : int, optional
-        The lengths of the shortest and the longest list. None if the column does not hold lists.
+        The lengths of the shortest and the longest list, or None if the column does not hold lists.
 
     Examples
     --------

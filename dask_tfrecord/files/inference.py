@@ -215,8 +215,8 @@ class _Feed:
         Total payload size in bytes of the records whose framing is intact but whose payload is no protobuf
         message.
     other : int, optional
-        Number of the first record that is a message of a type other than the requested type. None if there is
-        no such record.
+        Number of the first record that is a message of a type other than the requested type, or None if there
+        is no such record.
     """
 
     def __init__(self, inference: Inference) -> None:

@@ -54,7 +54,7 @@ class ReadOptions:
     is_type_inferred : bool
         True if the records are read as Examples because no sampled record had a feature list.
     evidence : SchemaEvidence, optional
-        The sample from which the schema was inferred. None if no schema was inferred.
+        The sample from which the schema was inferred, or None if no schema was inferred.
     """
 
     compression: ReadCompression = "infer"

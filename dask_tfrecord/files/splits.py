@@ -37,9 +37,9 @@ class Split:
     start : Block
         The block at which the split begins. By default, the split begins at the start of the file.
     stop : Block, optional
-        The block at which the next split begins. None if the split extends to the end of the file.
+        The block at which the next split begins, or None if the split extends to the end of the file.
     records : int, optional
-        Number of records in the split. None if the number of records is unknown.
+        Number of records in the split, or None if the number of records is unknown.
     """
 
     file: FileInfo
@@ -137,8 +137,8 @@ class BlockIndex:
     Attributes
     ----------
     records : int, optional
-        Number of records in the file. In this number, each damaged record or range counts as one record. None
-        if the records were not counted.
+        Number of records in the file, or None if the records were not counted. Each damaged record or range
+        counts as one record.
     blocks : tuple of Block
         The blocks of the file, in order. The first block begins at the start of the file.
     damaged : tuple of int

@@ -46,12 +46,12 @@ class Window:
     offset : int, default 0
         Decompressed offset in the file of the first byte to read.
     stop : int, optional
-        Decompressed offset in the file at which the split ends. A record whose length exceeds this offset is
-        reported as damage without reading on. None if the end of the split is unknown.
+        Decompressed offset in the file at which the split ends, or None if this offset is unknown. A record
+        whose length exceeds this offset is reported as damage without reading on.
     stored : bytes, default b""
         The first `LOOK_BYTES` stored bytes of the file, by which other file formats can be recognised.
     codec : str, optional
-        The codec of the file. None if the file is uncompressed.
+        The codec of the file, or None if the file is uncompressed.
 
     Attributes
     ----------
@@ -121,8 +121,8 @@ class Window:
         Returns
         -------
         str or None
-            Text about the format for an error message. None if the file begins with a record or has no known
-            format.
+            Text about the format for an error message, or None if the file begins with a record or has no
+            known format.
         """
         is_compressed = self._codec is not None and self._head
         lookalike = looks_like(self._head if is_compressed else self._stored)

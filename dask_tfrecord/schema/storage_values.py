@@ -35,9 +35,9 @@ class MisfitError(Exception):
     problem : str
         The text that says what is wrong with the value.
     advice : str, optional
-        The text that says what the user can do. None if there is no advice.
+        The text that says what the user can do, or None if there is no advice.
     wider : pyarrow.DataType, optional
-        An Arrow type that can hold the value. None if the error suggests no type.
+        An Arrow type that can hold the value, or None if the error suggests no type.
     """
 
     def __init__(

@@ -42,7 +42,7 @@ class FileReport(NamedTuple):
     damaged_bytes : int
         The total size of the damaged records and ranges in the decompressed file, in bytes.
     first : DamagedRange, optional
-        The first damaged record or range in the file. None if the file is undamaged.
+        The first damaged record or range in the file, or None if the file is undamaged.
     """
 
     sample: Sample

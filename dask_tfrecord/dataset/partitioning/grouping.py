@@ -29,8 +29,8 @@ class Groups(NamedTuple):
     values : pyarrow.Table
         The columns by which the rows are grouped, with one row for each group.
     order : numpy.ndarray, optional
-        The row numbers of the table, sorted by group. Within a group, the rows keep the order of the table.
-        None if the rows are already sorted by group.
+        The row numbers of the table, sorted by group, or None if the rows are already sorted by group. Within
+        a group, the rows keep the order of the table.
     starts : numpy.ndarray
         The bounds of the groups: group ``k`` has the rows ``starts[k]`` to ``starts[k + 1] - 1`` of the
         sorted rows.

@@ -88,21 +88,22 @@ class Snapshot:
     partial : bool
         True if the records may have features for which the dataset has no column.
     index : tuple of (str, str or None), optional
-        The columns that were the index of the DataFrame, each with the name of its index level. The tuple is
-        empty if the index was not written. None if the index is unknown, as it is for files of other tools.
+        The columns that were the index of the DataFrame, each with the name of its index level. The value is
+        an empty tuple if the index was not written, and None if the index is unknown, as for files of other
+        tools.
     mode : str
         The kind of write that created the snapshot: "create", "append", "overwrite" or "partitions" for
         `to_tfrecord`, "index" for `index`. The string is empty if the kind is unknown.
     created : datetime, optional
         The time in UTC at which the snapshot was created, by the clock of the process that committed the
-        write. None if the time of creation is unknown.
+        write, or None if the time of creation is unknown.
     ancestors : tuple of str
         The ids of the last 100 writes before the write ``run``; the newest id is the last. The tuple includes
         writes whose files have been overwritten.
     file_list : pyarrow.Table
         The data files as a table with a row for each file.
     stored : Stored, optional
-        The way in which the file list is stored. None if the snapshot is not stored.
+        The way in which the file list is stored, or None if the snapshot is not stored.
 
     Examples
     --------

@@ -47,8 +47,8 @@ class Part:
     fields : dict
         The fields of `Snapshot` that the metadata of the Parquet file holds.
     base : Base, optional
-        The full snapshot whose files also belong to this snapshot. None if the Parquet file lists all files
-        of the snapshot.
+        The full snapshot whose files also belong to this snapshot, or None if the Parquet file lists all
+        files of the snapshot.
     rows : pyarrow.Table
         The data files that the Parquet file lists.
     """

@@ -58,12 +58,12 @@ class FileInfo:
     path : str
         The path of the file in the form that its filesystem uses.
     size : int, optional
-        Size of the stored file in bytes. None if the store does not report the size.
+        Size of the stored file in bytes, or None if the store does not report the size.
     stamp : str
         A value that changes when the file is rewritten, such as an ETag or a modification time. The stamp is
         empty if the store reports no such value.
     crc32c : int, optional
-        CRC-32C of the file's stored bytes according to a snapshot. None if no snapshot lists the file.
+        CRC-32C of the file's stored bytes according to a snapshot, or None if no snapshot lists the file.
     """
 
     path: str

@@ -52,7 +52,7 @@ class ExpectedFile:
     path : str
         The path of the file without credentials, for error messages.
     size : int, optional
-        Size of the file in bytes when it was listed. None if the size is unknown.
+        Size of the file in bytes when it was listed, or None if the size is unknown.
     stamp : str
         The result of `stamp_of` when the file was listed.
     whole : bool

@@ -402,7 +402,7 @@ class Store:
         path : str
             The full path of the file.
         size : int, optional
-            Size of the file when it was listed. None if the size is unknown.
+            Size of the file when it was listed, or None if the size is unknown.
         start, stop : int
             The range of bytes to read, in the stored file. By default, the whole file is read.
         stamp : str, optional
