@@ -189,6 +189,8 @@ def read_tfrecord(
     verify_crc : bool, default True
         If True, verify the checksum of each record's payload. If False, the read is slightly faster, but
         damaged values may be read as valid values. The checksums of the record lengths are always verified.
+        If False, the checksum of a file of a snapshot is verified only if the modification time of the file
+        differs from that in the snapshot.
     max_record_bytes : int or str, default 2 GiB - 1
         The maximum size of a record, in bytes. A longer record is treated as damage, so that hostile files
         cannot use up the memory.

@@ -17,6 +17,7 @@ from dask_tfrecord.errors import SchemaError
 # package.
 crc32c = _kernel.crc32c
 crc32c_combine = _kernel.crc32c_combine
+crc32c_of_records = _kernel.crc32c_of_records
 limit_pool = _kernel.limit_pool
 
 # The most bytes that protobuf allows in one message. A record therefore has at most this many bytes.

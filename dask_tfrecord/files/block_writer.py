@@ -15,7 +15,7 @@ from typing import BinaryIO, NamedTuple
 
 import numpy as np
 
-from dask_tfrecord.codec import SPARE_BYTES, _kernel
+from dask_tfrecord.codec import SPARE_BYTES, crc32c_of_records
 from dask_tfrecord.codec.codecs import compressor
 from dask_tfrecord.files.entry import BLOCK_BYTES, Block
 from dask_tfrecord.files.options import WriteOptions
@@ -108,14 +108,14 @@ class BlockWriter:
             self._write_oldest()
         return self._buffers.take()
 
-    def put(self, buffer: memoryview, size: int, block: Block) -> None:
-        """Add the first ``size`` bytes of a buffer to the file as a block.
+    def put(self, buffer: memoryview, size: int, block: Block, records: int) -> None:
+        """Add the first ``size`` bytes of a buffer, which are ``records`` records, to the file as a block.
 
         After this call, the caller must not use the buffer.
         """
         content = buffer[:size]
         if self._compressor is None:
-            self._write_block(block, content)
+            self._write_block(block, content, records)
             self._buffers.give_back(buffer)
             return
         while self._pending and self._pending_bytes + size > _PENDING_BYTES:
@@ -139,15 +139,16 @@ class BlockWriter:
         self._buffers.give_back(oldest.buffer)
         self._pending_bytes -= oldest.size
 
-    def _write_block(self, block: Block, data: bytes | memoryview) -> None:
+    def _write_block(self, block: Block, data: bytes | memoryview, records: int = 0) -> None:
         self.blocks.append(block._replace(offset=self.bytes))
-        self._write(data)
+        self._write(data, records)
 
-    def _write(self, data: bytes | memoryview) -> None:
+    def _write(self, data: bytes | memoryview, records: int = 0) -> None:
+        """Write bytes. If ``records`` is not 0, the bytes are this number of uncompressed records."""
         if data:
             self._file.write(data)
             self.bytes += len(data)
-            self.crc32c = _kernel.crc32c(data, self.crc32c)
+            self.crc32c = crc32c_of_records(data, records, self.crc32c)
 
 
 class SpareThreads:

@@ -367,7 +367,10 @@ def run_kernel(
                     if not (is_final and result.records):
                         break  # a decoder stops before a column exceeds 2 GiB, and is then called again
                 record = intact.numbers.of(rows)
-                window.advance(at if checked is None else checked.consumed)
+                if checked is None:
+                    window.advance(at, verified=rows if options.verify_crc else 0)
+                else:
+                    window.advance(checked.consumed)
                 if checked and (error := window.decompression_error):
                     rest = window.data
                     damaged = Checked.one_range(len(rest), error.problem, continues=checked.is_open)

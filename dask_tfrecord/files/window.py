@@ -5,7 +5,7 @@ from contextlib import contextmanager
 
 import pyarrow as pa
 
-from dask_tfrecord.codec import HEADER_BYTES, frame_size
+from dask_tfrecord.codec import HEADER_BYTES, crc32c_of_records, frame_size
 from dask_tfrecord.codec.codecs import Compression, codec_of_suffix, decompressor, detect, is_frame
 from dask_tfrecord.codec.damage import Damage
 from dask_tfrecord.codec.file_signatures import LOOK_BYTES, looks_like
@@ -51,7 +51,9 @@ class Window:
     stored : bytes, default b""
         The first `LOOK_BYTES` stored bytes of the file, by which other file formats can be recognised.
     codec : str, optional
-        The codec of the file, or None if the file is uncompressed.
+        The codec of the file. None if the file is uncompressed.
+    checksum : Checksum, optional
+        The checksum to which `advance` adds the consumed bytes. If None, no checksum is computed.
 
     Attributes
     ----------
@@ -70,6 +72,7 @@ class Window:
         *,
         stored: bytes = b"",
         codec: Compression | None = None,
+        checksum: Checksum | None = None,
     ) -> None:
         self._readinto = readinto
         # The buffer has one byte more than the file, so that the read of the last bytes also finds the end.
@@ -83,6 +86,7 @@ class Window:
         self._head = b""
         self._stored = stored
         self._codec = codec
+        self._checksum = checksum
 
     def __iter__(self) -> Iterator[memoryview]:
         while not self.final:
@@ -131,12 +135,18 @@ class Window:
         compressed = f", compressed with {self._codec}" if is_compressed else ""
         return f"not a TFRecord file: it looks like {lookalike}{compressed}"
 
-    def advance(self, count: int) -> None:
+    def advance(self, count: int, *, verified: int = 0) -> None:
         """Drop the first ``count`` bytes of the view.
+
+        If ``verified`` is not 0, the bytes are this number of records with correct checksums. The checksum of
+        the file is then computed without reading large payloads again.
 
         ``count`` may exceed the size of the view only if ``readinto`` always reads at the offset `end`. Bytes
         that are skipped in this way are not read.
         """
+        if self._checksum is not None:
+            before = self._checksum.crc32c
+            self._checksum.crc32c = crc32c_of_records(self.data[:count], verified, before)
         self.offset += count
         self._start += count
         if self._start > self._end:
@@ -201,15 +211,17 @@ def open_window(store: Store, split: Split, options: ReadOptions, size: int) -> 
         If the file has a codec other than the codec that the options name. The context manager also raises
         this error on exit if the first record is damaged and the file looks like another known format.
     FileChangedError
-        On exit, if the whole file was read and its CRC-32C differs from the CRC-32C in the snapshot.
+        On exit, if the whole file was read and its CRC-32C differs from the CRC-32C in the snapshot. With
+        ``verify_crc=False``, the CRC-32C is computed only if the stamp of the file shows that the file may
+        have changed.
     """
     file, start, stop = split.file, split.start, split.stop
     with store.open(file.path, file.size, start.offset, stop and stop.offset, file.stamp) as reader:
         is_whole = not start.offset and stop is None
-        checksum = None
-        if is_whole and file.crc32c is not None and not options.damage.skips:
-            checksum = Checksum()
-            reader = ChecksumReader(reader, checksum)
+        # The number of records in a snapshot is used only for a file whose stamp is the one in the snapshot.
+        may_differ = options.verify_crc or split.records is None
+        is_checked = is_whole and file.crc32c is not None and may_differ and not options.damage.skips
+        checksum = Checksum() if is_checked else None
         head = reader.peek(HEADER_BYTES if start.offset else LOOK_BYTES)
         if start.offset:
             codec = block_compression(split, head[:HEADER_BYTES])
@@ -217,6 +229,8 @@ def open_window(store: Store, split: Split, options: ReadOptions, size: int) -> 
             codec = detect(head[:HEADER_BYTES])
             _check_compression(codec, options.compression, reader.size)
         end = stop and stop.content
+        if codec and checksum is not None:  # of the compressed bytes; a window has the decompressed bytes
+            reader = ChecksumReader(reader, checksum)
         readinto: ReadInto = reader.readinto
         if codec:
             readinto = decompressor(reader.readinto, codec, inside=start.offset > 0).readinto
@@ -224,7 +238,8 @@ def open_window(store: Store, split: Split, options: ReadOptions, size: int) -> 
                 readinto = _limited(readinto, end - start.content)
         elif stop is None:
             end = reader.size
-        window = Window(readinto, size, start.content, end, stored=head, codec=codec)
+        consumed = None if codec else checksum
+        window = Window(readinto, size, start.content, end, stored=head, codec=codec, checksum=consumed)
         try:
             yield window
             if checksum is not None and checksum.crc32c != file.crc32c:

@@ -155,7 +155,7 @@ def _write_file(
                 buffers.give_back(buffer)
                 buffer = memoryview(bytearray(need))
             size, _ = records.take(buffer[:need], end)
-        writer.put(buffer, size, Block(0, content, row - first))
+        writer.put(buffer, size, Block(0, content, row - first), records.row - row)
         content += size
     writer.finish()
 

@@ -301,7 +301,13 @@ uint32_t crc32c_of(nb::handle data, uint32_t value, const std::string& implement
 }
 
 uint32_t crc32c_combine(uint32_t crc1, uint32_t crc2, uint64_t size2) {
-  return tfr::crc32c::combine(crc1, crc2, size2);
+  return tfr::crc32c::implementations()[0].combine(crc1, crc2, size2);
+}
+
+uint32_t crc32c_of_records(nb::handle data, uint64_t records, uint32_t value) {
+  const Bytes bytes(data);
+  const WithoutGil no_gil;
+  return tfr::crc_of_records(bytes.span(), records, value);
 }
 
 std::vector<std::string> crc32c_implementations() {
@@ -349,5 +355,6 @@ NB_MODULE(_kernel, m) {
   m.def("pool_bytes", [] { return tfr::Pool::instance().kept(); });
   m.def("crc32c", &crc32c_of, "data"_a, "value"_a = 0, "implementation"_a = "best");
   m.def("crc32c_combine", &crc32c_combine, "crc1"_a, "crc2"_a, "size2"_a);
+  m.def("crc32c_of_records", &crc32c_of_records, "data"_a, "records"_a, "value"_a = 0);
   m.def("crc32c_implementations", &crc32c_implementations);
 }

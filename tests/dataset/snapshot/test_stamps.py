@@ -19,7 +19,14 @@ import pytest
 from servers import page_server, s3_server
 
 import dask_tfrecord
-from dask_tfrecord import DestinationError, FileChangedError, Snapshot, read_tfrecord, to_tfrecord
+from dask_tfrecord import (
+    CorruptRecordError,
+    DestinationError,
+    FileChangedError,
+    Snapshot,
+    read_tfrecord,
+    to_tfrecord,
+)
 from dask_tfrecord.files.storage import change_check
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -204,6 +211,14 @@ def test_times_that_were_set_back_do_not_hide_other_content_from_who_reads_it(tm
     os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
     with pytest.raises(FileChangedError, match="CRC-32C differs"):
         read_tfrecord(root).compute()
+    # Without checksums, only the size and the time show a change. The time decides whether to compare more.
+    assert read_tfrecord(root, verify_crc=False).n.compute().tolist() == [*range(700, 710)]
+    os.utime(path)
+    with pytest.raises(FileChangedError, match="CRC-32C differs"):
+        read_tfrecord(root, verify_crc=False).compute()
+    path.write_bytes(content(700) + content(200))
+    with pytest.raises(CorruptRecordError, match="bytes"):
+        read_tfrecord(root, verify_crc=False).compute()
 
 
 def test_a_file_behind_a_link_has_a_stamp_of_its_own(tmp_path: Path) -> None:

@@ -18,11 +18,19 @@ constexpr uint32_t kPolynomial = 0x82F63B78;
 TFR_INLINE uint32_t masked(uint32_t crc) {
   return ((crc >> 15) | (crc << 17)) + 0xA282EAD8u;
 }
+TFR_INLINE uint32_t unmasked(uint32_t masked_crc) {
+  const uint32_t turned = masked_crc - 0xA282EAD8u;
+  return (turned >> 17) | (turned << 15);
+}
 
 // ---- constants, all computed from the polynomial -------------------------------------------------
 
 constexpr uint32_t times_x(uint32_t value) {
   return (value >> 1) ^ ((value & 1) ? kPolynomial : 0);
+}
+
+constexpr uint32_t over_x(uint32_t value) {
+  return (value & 0x80000000) ? ((value ^ kPolynomial) << 1) | 1 : value << 1;
 }
 
 // x^n mod P, reflected (x^0 is the highest bit).
@@ -166,6 +174,19 @@ TFR_CRC_TARGET inline uint64_t times(uint32_t c, uint32_t power) {
 #endif
 
 #if defined(TFR_CRC_TARGET)
+// x^(8 * 2^i - 33) for i = 0, 1, ...
+inline constexpr std::array<uint32_t, 64> kShifts = [] {
+  std::array<uint32_t, 64> shifts = kSquares;
+  for (uint32_t& shift : shifts)
+    for (int i = 0; i < 33; ++i) shift = over_x(shift);
+  return shifts;
+}();
+
+TFR_CRC_TARGET inline uint32_t combine_by_instruction(uint32_t crc1, uint32_t crc2, uint64_t n2) {
+  for (; n2; n2 &= n2 - 1) crc1 = step64(0, times(crc1, kShifts[lowest_bit(n2)]));
+  return crc1 ^ crc2;
+}
+
 TFR_CRC_TARGET inline uint32_t by_instruction(const uint8_t* p, size_t n, uint32_t crc) {
   uint32_t a = ~crc;
   if (n < 8) {
@@ -292,6 +313,7 @@ using Function = uint32_t (*)(const uint8_t* p, size_t n, uint32_t crc);
 struct Implementation {
   const char* name;
   Function function;
+  uint32_t (*combine)(uint32_t crc1, uint32_t crc2, uint64_t n2);
 };
 
 // The implementations that this processor can run, the fastest first. Unused entries at the end have no name.
@@ -300,14 +322,14 @@ inline const std::array<Implementation, 3>& implementations() {
     std::array<Implementation, 3> list{};
     size_t count = 0;
 #if defined(TFR_CRC_AVX512)
-    if (cpu().crc && cpu().avx512) list[count++] = {"avx512", by_avx512};
+    if (cpu().crc && cpu().avx512) list[count++] = {"avx512", by_avx512, combine_by_instruction};
 #endif
 #if defined(TFR_X86)
-    if (cpu().crc) list[count++] = {"sse4.2", by_instruction};
+    if (cpu().crc) list[count++] = {"sse4.2", by_instruction, combine_by_instruction};
 #elif defined(TFR_ARM64)
-    if (cpu().crc) list[count++] = {"armv8", by_instruction};
+    if (cpu().crc) list[count++] = {"armv8", by_instruction, combine_by_instruction};
 #endif
-    list[count] = {"table", by_table};
+    list[count] = {"table", by_table, combine};
     return list;
   }();
   return found;

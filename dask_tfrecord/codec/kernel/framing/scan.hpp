@@ -52,4 +52,27 @@ inline Scanned scan(Span data, const FrameRules& rules, OffsetRequest request, A
   return scanned;
 }
 
+// Returns the CRC of `data`, which begins with `records` records whose payloads match the checksums after them. `crc`
+// is the CRC of the bytes before. The payloads of large records are not read: their checksums are combined with the
+// CRC. For small records, walking and combining take longer than reading.
+inline uint32_t crc_of_records(Span data, uint64_t records, uint32_t crc) {
+  constexpr uint64_t kLarge = 2048;
+  const crc32c::Implementation& best = crc32c::implementations()[0];
+  const uint8_t* unread = data.begin;
+  const uint8_t* p = data.begin;
+  if (data.size() / kLarge < records) records = 0;
+  for (; records && static_cast<size_t>(data.end - p) >= kFrameBytes; --records) {
+    const uint64_t n = load<uint64_t>(p);
+    if (n > static_cast<size_t>(data.end - p) - kFrameBytes) break;
+    p += kHeaderBytes + n;
+    if (n >= kLarge) {
+      crc = best.function(unread, static_cast<size_t>(p - n - unread), crc);
+      crc = best.combine(crc, crc32c::unmasked(load<uint32_t>(p)), n);
+      unread = p;
+    }
+    p += kFooterBytes;
+  }
+  return best.function(unread, static_cast<size_t>(data.end - unread), crc);
+}
+
 }  // namespace tfr

@@ -23,6 +23,10 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const tfr::FrameRules frames{rules.verify_crc, rules.max_record_bytes, final};
   tfr::Arena arena(4096);
   const tfr::Scanned all = tfr::scan(file.span(), frames, {true, 0}, arena);
+  const tfr::Span records_of_file{file.span().begin, file.span().begin + all.consumed};
+  const uint32_t combined = tfr::crc_of_records(records_of_file, static_cast<uint64_t>(all.records), 0);
+  tfr::fuzz::require(!rules.verify_crc || combined == tfr::crc32c::best()(records_of_file.begin, all.consumed, 0),
+                     "the checksums of the records give the checksum of the file");
   const tfr::Scanned some = tfr::scan(file.span(), frames, {true, static_cast<uint64_t>(flags) + 1}, arena);
   tfr::fuzz::require(all.consumed == some.consumed && all.offsets.size == static_cast<size_t>(all.records),
                      "the offsets of all records are returned");
