@@ -68,4 +68,4 @@ def test_a_peer_writes_the_rows_that_this_package_reads(
 def _work(table: Any, root: str, rows: int, files: str, codec: str | None) -> Any:
     features = benchmark_module("peer_jobs.data").features(table)
     work = benchmark_module("peer_jobs").Work
-    return work(root, files, codec, features, list(features), rows, 64)
+    return work(root, files, codec, None, features, list(features), rows, 64)

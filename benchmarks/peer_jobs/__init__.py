@@ -1,9 +1,11 @@
 """Define the jobs of `benchmarks.peers`, in one module for each peer.
 
 The interpreter of the peer's environment imports the module of the peer. Therefore the modules share only
-this module, which needs only pyarrow. ``WAYS`` of a module gives, for each way to use the peer, a function
-for each kind of job that the peer can do. The function prepares the job, and returns the pass that is
-measured.
+this module, which needs only pyarrow.
+
+``WAYS`` of a module gives, for each way to use the peer, a function for each kind of job that the peer can
+do. The function prepares the job, and returns the pass that is measured. ``USED`` says how the module uses
+the peer and where the peer's documentation shows this use. The report prints ``USED``.
 """
 
 from collections.abc import Callable
@@ -26,8 +28,11 @@ class Work(NamedTuple):
         The directory with the data: ``source.arrow`` holds the rows to write.
     files : str
         The directory, in ``root``, with the TFRecord files to read.
-    codec : "gzip" or None
-        The compression of the files to read or to write.
+    codec : "gzip", "zstd", "default" or None
+        The compression of the files to read or to write. "default" is what the tool does if nobody names a
+        codec.
+    level : int or None
+        The level of the compression, or None for the default level of the tool.
     features : dict of str to list
         The kind ("int", "float" or "byte") and the number of values of each feature of the table: 0 for a
         scalar, -1 for lists of different lengths.
@@ -42,6 +47,7 @@ class Work(NamedTuple):
     root: str
     files: str
     codec: str | None
+    level: int | None
     features: dict[str, list[Any]]
     columns: list[str]
     rows: int
@@ -56,6 +62,10 @@ class Work(NamedTuple):
         with pa.memory_map(f"{self.root}/source.arrow") as file:
             return pa.ipc.open_file(file).read_all()
 
+    def row_bytes(self) -> float:
+        """Return the mean size of a row to write."""
+        return self.source().nbytes / self.rows
+
     def python_rows(self) -> list[dict[str, Any]]:
         """Return the rows to write as dictionaries, with bytes in place of text."""
         table = self.source()
@@ -63,6 +73,13 @@ class Work(NamedTuple):
             if kind == "byte":
                 table = table.set_column(table.column_names.index(name), name, table[name].cast("binary"))
         return table.to_pylist()
+
+
+class Used(NamedTuple):
+    """Say how a peer is used, with the page of the peer's documentation that shows this use."""
+
+    how: str
+    source: str
 
 
 # The functions of a peer: for each way to use the peer, the kinds of jobs that it can do.

@@ -1,13 +1,26 @@
 """Run dask_tfrecord, and Dask's own Parquet functions on the same partitions."""
 
+from collections.abc import Callable
+from typing import Any
+
 import dask
 import dask.dataframe as dd
 
 import dask_tfrecord
-from benchmarks.peer_jobs import Pass, Ways, Work
+from benchmarks.breakdown import READ, WRITE, breakdown
+from benchmarks.peer_jobs import Pass, Used, Ways, Work
 from benchmarks.peer_jobs.data import FILES, KEY, with_key
 from benchmarks.read import compute_and_drop
 from benchmarks.write import collection, slices, to_pandas
+
+USED = (
+    Used("`to_tfrecord` and `read_tfrecord`, on Dask's threads", "docs/reading.md, docs/writing.md"),
+    Used(
+        'Parquet: `read_parquet` with the backend "pyarrow" and the filesystem "fsspec" or "arrow", '
+        "whichever is faster; `to_parquet` without an index",
+        "https://docs.dask.org/en/stable/generated/dask.dataframe.read_parquet.html",
+    ),
+)
 
 dask.config.set(scheduler="threads")
 
@@ -20,7 +33,10 @@ def _collection(work: Work, keyed: bool = False) -> dd.DataFrame:
 
 def write(work: Work) -> Pass:
     ddf = _collection(work)
-    return lambda path: dask_tfrecord.to_tfrecord(ddf, path, compression=work.codec).records
+    codec: Any = None if work.codec == "default" else work.codec
+    return lambda path: (
+        dask_tfrecord.to_tfrecord(ddf, path, compression=codec, compression_level=work.level).records
+    )
 
 
 def write_partitioned(work: Work) -> Pass:
@@ -53,7 +69,10 @@ def count(work: Work) -> Pass:
 
 def write_parquet(work: Work) -> Pass:
     ddf = _collection(work)
-    return lambda path: _written(ddf, path, work, compression=work.codec)
+    options: dict[str, Any] = {} if work.codec == "default" else {"compression": work.codec}
+    if work.level is not None:
+        options["compression_level"] = work.level
+    return lambda path: _written(ddf, path, work, **options)
 
 
 def write_parquet_partitioned(work: Work) -> Pass:
@@ -61,16 +80,15 @@ def write_parquet_partitioned(work: Work) -> Pass:
     return lambda path: _written(ddf, path, work, compression=None, partition_on=[KEY])
 
 
-def read_parquet(work: Work) -> Pass:
+def read_parquet(work: Work, filesystem: str) -> Pass:
     columns = None if len(work.columns) == len(work.features) else work.columns
     path = f"{work.root}/{work.files}-parquet"
-    # A row group of the one big file is a partition, as a block of the TFRecord file is.
-    split = True if work.files == "big" else "infer"
+    options: dict[str, Any] = {"filesystem": filesystem}
+    if work.files == "big" and filesystem != "arrow":  # which cannot split files
+        options["split_row_groups"] = True  # a row group is a partition, as a block of the TFRecord file is
 
     def read_all(_: str) -> int:
-        return compute_and_drop(
-            dd.read_parquet(path, columns=columns, split_row_groups=split, dtype_backend="pyarrow")
-        )
+        return compute_and_drop(dd.read_parquet(path, columns=columns, dtype_backend="pyarrow", **options))
 
     return read_all
 
@@ -78,6 +96,12 @@ def read_parquet(work: Work) -> Pass:
 def _written(ddf: dd.DataFrame, path: str, work: Work, **options: object) -> int:
     ddf.to_parquet(path, write_index=False, **options)
     return work.rows
+
+
+def shares(kind: str, work: Callable[[], object]) -> dict[str, float]:
+    """Do the work of a job, and return the share of each step in the CPU time."""
+    seconds = breakdown(work, READ if kind == "read" else WRITE)
+    return {step: round(took / seconds.total(), 3) for step, took in seconds.most_common()}
 
 
 WAYS: Ways = {
@@ -88,5 +112,10 @@ WAYS: Ways = {
         "infer": infer,
         "count": count,
     },
-    "parquet": {"write": write_parquet, "partition_on": write_parquet_partitioned, "read": read_parquet},
+    "parquet": {
+        "write": write_parquet,
+        "partition_on": write_parquet_partitioned,
+        "read": lambda work: read_parquet(work, "fsspec"),
+    },
+    "parquet, arrow": {"read": lambda work: read_parquet(work, "arrow")},
 }

@@ -1,6 +1,7 @@
 """Write the data of `benchmarks.peers`: each table in several sizes, because a slow peer gets fewer rows."""
 
 import os
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pyarrow.parquet as pq
 import dask_tfrecord
 from benchmarks.tables import TABLES, Table
 from benchmarks.write import collection, slices, to_pandas
+from dask_tfrecord.codec.codecs import Compression
 
 ROWS = {"tabular": 1_000_000, "recsys": 200_000, "wide": 50_000, "images": 2_500}
 BATCH_ROWS = {"tabular": 8192, "recsys": 8192, "wide": 8192, "images": 32}
@@ -45,6 +47,30 @@ def with_key(table: pa.Table) -> pa.Table:
     return table.append_column(KEY, key)
 
 
+def drop_from_cache(root: str) -> bool:
+    """Ask the system to drop the files of a directory from its page cache; return True if it did.
+
+    The request needs no special rights. A file in memory stays where it is, and then the result is False.
+    """
+    is_cold = True
+    for path in Path(root).rglob("*"):
+        if path.is_file() and path.stat().st_size:
+            with path.open("rb", buffering=0) as file:
+                os.fsync(file.fileno())  # only pages that are already on the disk can be dropped
+                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+                is_cold &= not _is_cached(file.fileno())
+    return is_cold
+
+
+def _is_cached(file: int) -> bool:
+    """Return True if the first byte of a file is in memory, or if the file system does not say."""
+    try:
+        os.preadv(file, [bytearray(1)], 0, os.RWF_NOWAIT)
+    except OSError as error:
+        return not isinstance(error, BlockingIOError)
+    return True
+
+
 def write(root: str, name: str, scale: float) -> tuple[Table, dict[int, str]]:
     """Write a table in all sizes; return the largest, and the directory of each number of rows."""
     rows = max(FILES, int(ROWS[name] * scale))
@@ -57,9 +83,12 @@ def write(root: str, name: str, scale: float) -> tuple[Table, dict[int, str]]:
                 os.mkdir(folder)
                 batch = table.batch.slice(0, rows // divisor)
                 _write_source(folder, batch)
-                _write_main(folder, batch, has_parquet=divisor == 1)
+                is_largest = divisor == 1
+                _write_main(folder, batch, "plain", None, is_largest)
                 if name == "tabular":
-                    _write_more(folder, batch, has_parquet=divisor == 1)
+                    _write_main(folder, batch, "gzip", "gzip", is_largest)
+                    _write_main(folder, batch, "zstd", "zstd", is_largest)
+                    _write_more(folder, batch, is_largest)
     return table, folders
 
 
@@ -68,17 +97,20 @@ def _write_source(folder: str, batch: pa.RecordBatch) -> None:
         writer.write_batch(batch)
 
 
-def _write_main(folder: str, batch: pa.RecordBatch, has_parquet: bool) -> None:
-    """Write the rows in 8 files, without compression and with gzip."""
+def _write_main(
+    folder: str, batch: pa.RecordBatch, files: str, codec: Compression | None, has_parquet: bool
+) -> None:
+    """Write the rows in 8 files."""
     parts = slices(batch, FILES)
     ddf = collection([to_pandas(part) for part in parts])
-    for files, codec in (("plain", None), ("gzip", "gzip")):
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "TensorFlow reads only gzip and zlib")
         dask_tfrecord.to_tfrecord(ddf, f"{folder}/{files}", compression=codec)
-        if has_parquet:
-            os.mkdir(f"{folder}/{files}-parquet")
-            for number, part in enumerate(parts):
-                path = f"{folder}/{files}-parquet/part.{number}.parquet"
-                pq.write_table(pa.table(part), path, compression=codec or "none")
+    if has_parquet:
+        os.mkdir(f"{folder}/{files}-parquet")
+        for number, part in enumerate(parts):
+            path = f"{folder}/{files}-parquet/part.{number}.parquet"
+            pq.write_table(pa.table(part), path, compression=codec or "none")
 
 
 def _write_more(folder: str, batch: pa.RecordBatch, has_parquet: bool) -> None:

@@ -5,7 +5,19 @@ import struct
 from collections.abc import Iterator
 from typing import Any
 
-from benchmarks.peer_jobs import Pass, Ways, Work
+from benchmarks.peer_jobs import Pass, Used, Ways, Work
+
+USED = (
+    Used(
+        "write: one Example for all rows, whose values are replaced in place; a new Example for each row of "
+        "more than 10 KB, because an Example keeps the memory of replaced values",
+        "https://protobuf.dev/reference/python/python-generated/#repeated-fields",
+    ),
+    Used(
+        "read: `FromString` for each record, and checksums of google-crc32c",
+        "https://protobuf.dev/getting-started/pythontutorial/#parsing-serialization",
+    ),
+)
 
 _MESSAGES = """
 name: "example.proto" package: "tensorflow" syntax: "proto3"
@@ -44,18 +56,52 @@ def example_class() -> Any:
     return message_factory.GetMessageClass(pool.FindMessageTypeByName("tensorflow.Example"))
 
 
-def serialized(row: dict[str, Any], example: Any, features: dict[str, list[Any]]) -> bytes:
-    """Serialize a row as an Example."""
-    message = example()
-    for name, (kind, values) in features.items():
-        held = getattr(message.features.feature[name], _LISTS[kind])
-        if values:
-            held.value.extend(row[name])
+# A row with more bytes than this gets an Example of its own. If an Example is used again, protobuf keeps the
+# memory of the values that were replaced, and an image needs fresh memory.
+_LARGE_ROW_BYTES = 10_000
+
+
+class Serializer:
+    """Serialize rows as Examples.
+
+    Parameters
+    ----------
+    example : type
+        The class of ``tensorflow.Example`` messages.
+    features : dict of str to list
+        As in `Work`.
+    row_bytes : float
+        The mean size of a row.
+    """
+
+    def __init__(self, example: Any, features: dict[str, list[Any]], row_bytes: float) -> None:
+        self._example, self._features = example, features
+        self._is_reused = row_bytes < _LARGE_ROW_BYTES
+        self._renew()
+
+    def _renew(self) -> None:
+        """Create an Example with all features, and keep the containers of the features' values."""
+        self._message = self._example()
+        self._scalars, self._lists = [], []
+        for name, (kind, values) in self._features.items():
+            held = getattr(self._message.features.feature[name], _LISTS[kind])
             held.SetInParent()  # a list without values is not a missing list
-        else:
-            held.value.append(row[name])
-    data: bytes = message.SerializeToString()
-    return data
+            if values:
+                self._lists.append((name, held.value))
+            else:
+                held.value.append(b"" if kind == "byte" else 0)
+                self._scalars.append((name, held.value))
+
+    def __call__(self, row: dict[str, Any]) -> bytes:
+        if not self._is_reused:
+            self._renew()
+        for name, value in self._scalars:
+            value[0] = row[name]
+        for name, value in self._lists:
+            del value[:]
+            value.extend(row[name])
+        data: bytes = self._message.SerializeToString()
+        return data
 
 
 def parsed(record: bytes, example: Any, columns: list[str], features: dict[str, list[Any]]) -> dict[str, Any]:
@@ -122,12 +168,14 @@ def count(work: Work) -> Pass:
 
 
 def write(work: Work) -> Pass:
-    example, rows = example_class(), work.python_rows()
+    rows = work.python_rows()
+    serialize = Serializer(example_class(), work.features, work.row_bytes())
+    level = 9 if work.level is None else work.level  # Python's default
 
     def write_all(path: str) -> int:
-        with gzip.open(path, "wb") if work.codec else open(path, "wb") as file:
+        with gzip.open(path, "wb", level) if work.codec else open(path, "wb") as file:
             for row in rows:
-                record = serialized(row, example, work.features)
+                record = serialize(row)
                 length = struct.pack("<Q", len(record))
                 file.write(b"".join((length, _masked(length), record, _masked(record))))
         return len(rows)

@@ -3,7 +3,35 @@
 import os
 from typing import Any
 
-from benchmarks.peer_jobs import Pass, Ways, Work
+from benchmarks.peer_jobs import Pass, Used, Ways, Work
+
+USED = (
+    Used(
+        "the format `tfrecord` with a schema, on all cores of one JVM; reads go to Spark's sink that drops "
+        "all rows",
+        "https://github.com/linkedin/spark-tfrecord#usage-examples",
+    ),
+)
+# How the jar for `--spark-jar` is built, as the project's page says.
+JAR_SOURCE = "https://github.com/linkedin/spark-tfrecord#building-the-library"
+JAR_COMMAND = "mvn -Pscala-2.12 clean install"
+
+# Rows per second of wall time that an earlier run measured with the jar: Spark-TFRecord 0.7, Spark 3.5,
+# "local[2]" on two cores, the best of several passes. No other tool took turns with Spark in that run.
+EARLIER_ROWS_PER_SECOND = {
+    ("write", "tabular"): 518_000,
+    ("write", "recsys"): 195_000,
+    ("write", "wide"): 32_000,
+    ("write", "images"): 4_100,
+    ("write gzip", "tabular"): 191_000,
+    ("read", "tabular"): 484_000,
+    ("read", "recsys"): 149_000,
+    ("read", "wide"): 24_000,
+    ("read", "images"): 610,
+    ("read gzip", "tabular"): 324_000,
+    ("write to 200 directories", "tabular"): 265_000,
+    ("count records", "tabular"): 847_000,
+}
 
 JAR = "SPARK_TFRECORD_JAR"
 PARTITIONS = 8

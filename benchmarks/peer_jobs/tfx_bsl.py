@@ -5,7 +5,15 @@ from typing import Any
 
 import pyarrow as pa
 
-from benchmarks.peer_jobs import Pass, Ways, Work
+from benchmarks.peer_jobs import Pass, Used, Ways, Work
+from benchmarks.peer_jobs.tensorflow import writer_options
+
+USED = (
+    Used(
+        "the coders of Arrow batches, with a schema for reads; TensorFlow reads and writes the records",
+        "https://github.com/tensorflow/tfx-bsl/blob/master/tfx_bsl/coders/README.md",
+    ),
+)
 
 os.environ.update(TF_CPP_MIN_LOG_LEVEL="3", TF_ENABLE_ONEDNN_OPTS="0")
 
@@ -59,11 +67,11 @@ def write(work: Work) -> Pass:
     table = work.source()
     columns = [_as_lists(table[name].combine_chunks(), kind) for name, (kind, _) in work.features.items()]
     batches = pa.table(columns, names=list(work.features)).to_batches(work.batch_size)
-    codec = work.codec and work.codec.upper()
+    options = writer_options(work)
 
     def write_all(path: str) -> int:
         rows = 0
-        with tf.io.TFRecordWriter(path, codec) as writer:
+        with tf.io.TFRecordWriter(path, options) as writer:
             for batch in batches:
                 for record in encoder.encode(batch):
                     writer.write(record)

@@ -1,6 +1,13 @@
 """Run the tfrecord package (vahidk/tfrecord), which parses and writes records one by one in Python."""
 
-from benchmarks.peer_jobs import Pass, Ways, Work
+from benchmarks.peer_jobs import Pass, Used, Ways, Work
+
+USED = (
+    Used(
+        "`tfrecord_loader` with a description of the columns, and `TFRecordWriter`",
+        "https://github.com/vahidk/tfrecord#reading--writing-tftrainexample",
+    ),
+)
 
 
 def read(work: Work) -> Pass:
