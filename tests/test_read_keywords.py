@@ -1,6 +1,8 @@
 """Every function that reads a path takes the same keywords, and reads the rows of `read_tfrecord`."""
 
 import inspect
+import json
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,10 +14,12 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
+from click.testing import CliRunner
 from surfaces import READERS
 
 import dask_tfrecord
-from dask_tfrecord import TFRecordError, to_tfrecord
+from dask_tfrecord import Remedy, TFRecordError, to_tfrecord
+from dask_tfrecord.cli import convert, failures, maintenance, show
 from dask_tfrecord.keywords import CollectionKeywords, ReadKeywords
 
 pytestmark = [
@@ -173,3 +177,66 @@ def test_the_signature_shows_all_read_keywords_with_their_defaults(surface: str)
     }
     collection_only = {*CollectionKeywords.__annotations__} - {*ReadKeywords.__annotations__}
     assert surface in ("compute", "len") or not collection_only & given.keys()
+
+
+# The arguments of each command that reads rows. Each of them prints the rows as JSON lines, or writes them.
+READING = {
+    "head": (show.head_command, ["-n", "1000"]),
+    "cat": (show.cat_command, []),
+    "convert": (convert.convert_command, ["out.jsonl", "--overwrite"]),
+}
+OTHERS = [show.inspect_command, show.count_command, show.schema_command, maintenance.serve_command]
+NO_OPTION = [  # cases with a value that the command line cannot express
+    lambda read: isinstance(read.get("filters"), pc.Expression),
+    lambda read: isinstance(read.get("hive"), dict),
+    lambda read: None in (*read.get("schema", {}).values(), read.get("compression", "infer")),
+    lambda read: isinstance(read.get("split"), list),
+    lambda read: read.keys() & {"filesystem"},
+]
+
+
+def _arguments(read: dict[str, Any]) -> list[str]:
+    """The options for keywords, as advice in errors names them."""
+    read = dict(read)
+    where = " and ".join(
+        f"{name} {'==' if how == '=' else how} {value!r}" for name, how, value in read.pop("filters", [])
+    )
+    options = [failures.option(Remedy(*item)) for item in read.items()]
+    return [*(["--where", where] if where else []), *shlex.split(" ".join(options))]
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: " ".join([case.dataset, *case.read]))
+def test_commands_read_the_rows_of_read_tfrecord(
+    case: Case, datasets: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    if any(test(case.read) for test in NO_OPTION):
+        pytest.skip("the command line cannot express the value")
+    monkeypatch.setattr("dask_tfrecord.dataset.read.sampling._MORE_BYTES", 0)
+    monkeypatch.chdir(tmp_path)
+    path = datasets / case.dataset
+    expected = _outcome("compute", path, dict(case.read))
+    for name, (command, target) in READING.items():
+        result = CliRunner().invoke(command, [str(path), *target, *_arguments(case.read)])
+        assert (result.exit_code != 0) == (expected is None), (name, result.output)
+        if expected is None:
+            continue
+        text = result.stdout
+        if name == "convert":
+            text = "".join(file.read_text() for file in sorted(Path("out.jsonl").iterdir()))
+        rows = [json.loads(line) for line in text.splitlines()]
+        found = {column: sorted(row[column] for row in rows) for column in (rows[0] if rows else ())}
+        assert found == expected, name
+
+
+def test_commands_that_read_rows_have_an_option_for_every_read_keyword() -> None:
+    keywords = {*ReadKeywords.__annotations__, "columns"} - {"filesystem"}  # an object
+    for command in (*(command for command, _ in READING.values()), *OTHERS):
+        # The codec of `convert` is that of the files it writes. The codec of the files it reads is detected.
+        assert keywords <= {option.name for option in command.params}, command.name
+
+
+def test_commands_have_an_option_for_every_keyword_of_their_functions() -> None:
+    for name in ("verify", "index", "cleanup", "export"):
+        function = getattr(dask_tfrecord, name)
+        options = {option.name for option in getattr(maintenance, f"{name}_command").params}
+        assert {*inspect.signature(function).parameters} - {"filesystem"} <= options

@@ -9,132 +9,104 @@ import click
 import dask_tfrecord
 from dask_tfrecord.cli import options, output
 from dask_tfrecord.cli.detect_format import FORMATS, Format, format_of_files, format_of_target, list_files
-from dask_tfrecord.cli.failures import note_paths
-from dask_tfrecord.cli.progress import Computing
-from dask_tfrecord.cli.read_formats import Selection, open_source
-from dask_tfrecord.cli.write_formats import Target, plan_write, write
+from dask_tfrecord.cli.progress import computing
+from dask_tfrecord.cli.read_formats import open_source
+from dask_tfrecord.cli.write_formats import plan_write, write
+
+# The codec of TFRecord files is found in their first bytes; --compression is the codec of DST.
+_READ = [option for option in options.READ if option.name != "compression"]
+_READ += options.of(dask_tfrecord.read_tfrecord, "blocksize")
+_WRITE = ("append", "overwrite", "partition_on", "colocate", "shuffle", "npartitions", "lossy")
 
 
-@click.command("convert")
-@click.argument("source", nargs=-1, required=True, metavar="SRC...")
-@click.argument("target", metavar="DST")
-@click.option(
-    "--from", "source_format", type=click.Choice(FORMATS), help="Format of SRC. Default: its names."
+@options.command(
+    "convert",
+    options.several("source", "SRC..."),
+    click.Argument(["target"], metavar="DST", callback=options.noted),
+    click.Option(
+        ["--from", "source_format"], type=click.Choice(FORMATS), help="Format of SRC. Default: its names."
+    ),
+    click.Option(
+        ["--to", "target_format"],
+        type=click.Choice(FORMATS),
+        help="Format of DST. Default: its suffix, or tfrecord for a name without a suffix.",
+    ),
+    *_READ,
+    click.Option(
+        ["--null", "nulls"],
+        multiple=True,
+        metavar="TEXT",
+        help="Text that means null in CSV, such as NA. An empty field is always null. Repeatable.",
+    ),
+    *options.of(dask_tfrecord.to_tfrecord, *_WRITE),
+    click.Option(
+        ["--overwrite-partitions"],
+        is_flag=True,
+        help="Replace only the directories that are written. For TFRecord.",
+    ),
+    click.Option(
+        ["--compression"],
+        metavar="CODEC",
+        help="TFRecord: gzip, zlib, zstd, lz4, bz2, xz. Parquet: snappy (default), gzip, zstd, lz4, brotli. "
+        "Text: gzip, bz2, xz. Or none. Default for TFRecord: dask-tfrecord.compression of Dask's "
+        "configuration.",
+    ),
+    click.Option(["--dry-run"], is_flag=True, help="Print the plan, and write nothing."),
+    options.JSON,
+    *options.COMPUTING,
 )
-@click.option(
-    "--to",
-    "target_format",
-    type=click.Choice(FORMATS),
-    help="Format of DST. Default: its suffix, or tfrecord for a name without a suffix.",
-)
-@options.columns
-@options.where
-@options.reading
-@click.option(
-    "--null",
-    "nulls",
-    multiple=True,
-    metavar="TEXT",
-    help="Text that means null in CSV, such as NA. An empty field is always null. Repeatable.",
-)
-@click.option(
-    "--blocksize",
-    metavar="BYTES",
-    callback=options.size("none"),
-    help='Bytes of SRC that a task reads, such as "64 MiB", or none to read whole files.',
-)
-@click.option("--append", is_flag=True, help="Add to the data in DST.")
-@click.option(
-    "--overwrite",
-    is_flag=True,
-    help="Replace the data in DST. The old data stays until the new data is complete.",
-)
-@click.option(
-    "--overwrite-partitions",
-    is_flag=True,
-    help="Replace only the directories that are written. For TFRecord.",
-)
-@click.option(
-    "--partition-on",
-    multiple=True,
-    metavar="NAME[,NAME...]",
-    callback=options.split_names,
-    help="Columns that become directories, such as country=CH. For TFRecord and Parquet.",
-)
-@click.option("--colocate", is_flag=True, help="Write one file for each directory. For TFRecord.")
-@click.option(
-    "--compression",
-    metavar="CODEC",
-    help="TFRecord: gzip, zlib, zstd, lz4, bz2, xz. Parquet: snappy (default), gzip, zstd, lz4, brotli. "
-    "Text: gzip, bz2, xz. Or none. Default for TFRecord: dask-tfrecord.compression of Dask's configuration.",
-)
-@click.option("--shuffle", type=int, metavar="SEED", help="Shuffle all rows. For TFRecord.")
-@click.option(
-    "--npartitions", type=click.IntRange(1), help="Number of partitions, usually of files, to write."
-)
-@click.option(
-    "--lossy",
-    type=click.Choice(["warn", "allow", "raise"]),
-    help="What to do if TFRecord rounds 64-bit floats and decimals to 32 bits. Default: "
-    "dask-tfrecord.lossy of Dask's configuration, which is warn unless it was changed.",
-)
-@click.option("--dry-run", is_flag=True, help="Print the plan, and write nothing.")
-@options.as_json
-@options.computing
-@click.pass_context
 def convert_command(
-    ctx: click.Context,
-    /,
-    source: tuple[str, ...],
+    source: str | list[str],
     target: str,
-    source_format: Format | None,
-    target_format: Format | None,
-    columns: list[str] | None,
-    where: Any,
-    read: dict[str, Any],
     nulls: tuple[str, ...],
-    blocksize: Any,
-    computing: Computing,
     dry_run: bool,
     as_json: bool,
+    overwrite_partitions: bool,
+    source_format: Format | None = None,
+    target_format: Format | None = None,
     **how: Any,
 ) -> None:
-    """Convert between TFRecord, Parquet, CSV and JSON lines.
-
-    SRC is a directory, a file, a glob, or several of these. DST is a directory, whatever its suffix. The
+    """SRC is a directory, a file, a glob, or several of these. DST is a directory, whatever its suffix. The
     types of CSV and JSON lines are inferred from a sample; a later value of another type is an error.
 
     The storage options are for both SRC and DST, except for local paths.
     """
-    note_paths(ctx, *source, target)
-    paths = source[0] if len(source) == 1 else list(source)
-    to = target_format or format_of_target(target)
+    read = {option.name: how.pop(option.name) for option in _READ if option.name in how}
     shared = read.pop("storage_options", None)
-    storage_options = options.storage_of(source[0], shared)
-    options.check_exclusive(how, "append", "overwrite", "overwrite_partitions")
-    selection = Selection(columns, where, nulls, blocksize, None if to == "tfrecord" else False, read)
-    destination = Target(target, to, options.storage_of(target, shared), how)
+    sources = [source] if isinstance(source, str) else source
+    read["storage_options"] = options.storage_of(sources[0], shared)
+    how["storage_options"] = options.storage_of(target, shared)
+    modes = [f"--{name}" for name in ("append", "overwrite") if name in how]
+    if overwrite_partitions:
+        modes.append("--overwrite-partitions")
+        how["overwrite"] = "partitions"
+    if len(modes) > 1:
+        raise click.UsageError(f"{' and '.join(modes)} exclude one another")
+    to = target_format or format_of_target(target)
     files: dict[str, int] = {}
-    for path in source:
+    for path in sources:
         with suppress(FileNotFoundError):  # the readers know more kinds of paths, and name what is missing
-            files |= list_files(path, storage_options)
+            files |= list_files(path, read["storage_options"])
     format = source_format or format_of_files(files)
     start = time.perf_counter()
     # Planning may also compute: rows, to infer the type of a column, or where the records of a file begin.
-    with computing.running("Converting"):
-        ddf = open_source(paths, [*files], format, selection, storage_options)
+    with computing("Converting"):
+        ddf = open_source(source, [*files], format, nulls, None if to == "tfrecord" else False, read)
         if dry_run:
             if format == "tfrecord":  # without the files that a snapshot does not list
-                found = dask_tfrecord.inspect(paths, storage_options=storage_options, **read)
+                of_rows = {"columns", "filters", "blocksize"}
+                found = dask_tfrecord.inspect(
+                    source, **{name: value for name, value in read.items() if name not in of_rows}
+                )
                 files = dict(zip(found.files, found.sizes, strict=True))
             result = {
                 "source": format,
                 "source_files": len(files),
                 "source_bytes": sum(files.values()),
-                **plan_write(ddf, [*files], destination),
+                **plan_write(ddf, [*files], target, to, how),
             }
         else:
-            written, rows, size = write(ddf, [*files], destination)
+            written, rows, size = write(ddf, [*files], target, to, how)
             seconds = time.perf_counter() - start
             result = {
                 "files": written,

@@ -45,7 +45,7 @@ def keep_secret(ctx: click.Context, *places: Any) -> None:
 def note_paths(ctx: click.Context, *paths: str) -> None:
     """Hide the secrets in the paths of this run. Add the paths to errors that name no path."""
     keep_secret(ctx, paths)
-    ctx.meta[_PATHS] = paths
+    ctx.meta[_PATHS] = (*ctx.meta.get(_PATHS, ()), *paths)
 
 
 @contextmanager
@@ -133,23 +133,29 @@ def _accepts(ctx: click.Context, remedy: Remedy) -> bool:
     return not isinstance(kind, click.Choice) or {*values} <= {*kind.choices}
 
 
+def option_name(keyword: str, value: Any = True) -> str:
+    """Return the name of the option, without dashes, that passes this value of a keyword."""
+    name = _OPTION_NAMES.get(keyword, keyword)
+    return (f"no-{name.removeprefix('use_')}" if value is False else name).replace("_", "-")
+
+
 def option(remedy: Remedy) -> str:
     """Format the keyword argument of a remedy as a command-line option."""
     name, value = remedy.keyword, remedy.value
+    text = f"--{option_name(name, value)}"
     if value is None:
-        return f"no --{_OPTION_NAMES.get(name, name)}".replace("_", "-")
+        return f"no {text}"
     if name == "schema":
         return " ".join(
-            f"--type {shlex.quote(f'{column}={_type_name(type_)}')}" for column, type_ in value.items()
+            f"{text} {shlex.quote(f'{column}={_type_name(type_)}')}" for column, type_ in value.items()
         )
     if name == "storage_options":
-        return " ".join(f"--storage-options {key}={json.dumps(item)}" for key, item in value.items())
+        return " ".join(f"{text} {key}={json.dumps(item)}" for key, item in value.items())
     if (name, value) == ("overwrite", "partitions"):
         return "--overwrite-partitions"
-    if value is False:
-        return f"--no-{name.removeprefix('use_')}".replace("_", "-")
-    texts = [] if value is True else [shlex.quote(",".join(value) if isinstance(value, list) else str(value))]
-    return " ".join([f"--{_OPTION_NAMES.get(name, name)}".replace("_", "-"), *texts])
+    if isinstance(value, bool):
+        return text
+    return f"{text} {shlex.quote(','.join(value) if isinstance(value, list) else str(value))}"
 
 
 def command(call: Call) -> str:

@@ -14,36 +14,20 @@ from fsspec.core import url_to_fs
 import dask_tfrecord
 from dask_tfrecord.cli import options, output
 from dask_tfrecord.cli.failures import DAMAGED
-from dask_tfrecord.cli.progress import Computing
+from dask_tfrecord.cli.progress import computing
 
 # Number of seconds that a Flight server waits for its clients after an interrupt.
 _PATIENCE = 3.0
 
-_record_type = click.option(
-    "--record-type",
-    type=click.Choice(["infer", "example", "sequence_example", "bytes"]),
-    default="infer",
-    show_default=True,
-    help="Message in each record. bytes accepts every payload.",
-)
 
-
-@click.command("verify")
-@options.paths
-@_record_type
-@options.as_json
-@options.storage_options
-@options.computing
-@click.pass_context
-def verify_command(ctx: click.Context, /, as_json: bool, computing: Computing, **how: Any) -> None:
-    """Read all files, and report damage and differences.
-
-    Differences are those from the snapshot, and features that do not fit their columns. The exit code
+@options.command("verify", options.PATHS, *options.of(dask_tfrecord.verify), options.JSON, *options.COMPUTING)
+def verify_command(path: Any, as_json: bool, **how: Any) -> None:
+    """Differences are those from the snapshot, and features that do not fit their columns. The exit code
     is 3 if anything is wrong, and 0 if all files are intact.
     """
     start = time.perf_counter()
-    with computing.running("Verifying"):
-        report = dask_tfrecord.verify(**how)
+    with computing("Verifying"):
+        report = dask_tfrecord.verify(path, **how)
     files = json.loads(report.to_json(orient="records"))
     wrong = [file for file in files if file["damaged"] or file["drift"] or file["agrees"] is False]
     totals = {
@@ -52,13 +36,10 @@ def verify_command(ctx: click.Context, /, as_json: bool, computing: Computing, *
         "bytes": sum(file["bytes"] for file in files),
         "files_with_problems": len(wrong),
     }
-    if as_json:
-        output.print_json({**totals, "problems": wrong})
-    else:
-        for file in wrong:
-            output.print_lines([f"{file['path']}: {'; '.join(_problems(file))}"])
-        output.print_lines([_summary(totals, time.perf_counter() - start)])
-    ctx.exit(DAMAGED if wrong else 0)
+    lines = [f"{file['path']}: {'; '.join(_problems(file))}" for file in wrong]
+    lines.append(_summary(totals, time.perf_counter() - start))
+    output.print_result({**totals, "problems": wrong}, lines, as_json)
+    click.get_current_context().exit(DAMAGED if wrong else 0)
 
 
 def _problems(file: dict[str, Any]) -> list[str]:
@@ -83,34 +64,14 @@ def _summary(totals: dict[str, int], seconds: float) -> str:
     return f"{verdict}, {rows:,} rows, {size:,} bytes in {seconds:.1f} s ({rates})"
 
 
-@click.command("index")
-@options.path
-@options.types
-@_record_type
-@click.option(
-    "--missing",
-    type=click.Choice(["raise", "drop"]),
-    default="raise",
-    show_default=True,
-    help="Files of the dataset that do not exist. drop: store a snapshot without them and their rows.",
-)
-@click.option(
-    "--split",
-    type=click.Choice(["all"]),
-    help="Store the split of each file as a column, for several splits of TensorFlow Datasets or TFX.",
-)
-@options.as_json
-@options.storage_options
-@options.computing
-def index_command(types: Any, as_json: bool, computing: Computing, **how: Any) -> None:
-    """Store a snapshot of files that another tool wrote.
-
-    The command reads all files of the directory. Reading the directory then needs no inference, and
-    skips files that no filter can match. The data files
-    are not changed. Run the command again after files were added, removed or rewritten.
+@options.command("index", options.PATH, *options.of(dask_tfrecord.index), options.JSON, *options.COMPUTING)
+def index_command(path: str, as_json: bool, **how: Any) -> None:
+    """The command reads all files of the directory. Reading the directory then needs no inference, and
+    skips files that no filter can match. The data files are not changed. Run the command again after files
+    were added, removed or rewritten.
     """
-    with computing.running("Indexing"):
-        snapshot = dask_tfrecord.index(schema=types, **how)
+    with computing("Indexing"):
+        snapshot = dask_tfrecord.index(path, **how)
     totals = {
         "version": snapshot.number,
         "files": len(snapshot.files),
@@ -118,101 +79,64 @@ def index_command(types: Any, as_json: bool, computing: Computing, **how: Any) -
         "bytes": snapshot.bytes,
     }
     if as_json:
-        output.print_json(
-            {**totals, "columns": {item.name: str(item.type) for item in snapshot.columns.fields}}
-        )
+        types = {item.name: str(item.type) for item in snapshot.columns.fields}
+        output.print_json({**totals, "columns": types})
     else:
         output.print_pairs(totals)
         output.print_lines([""])
-        described = dask_tfrecord.inspect(how["path"], storage_options=how["storage_options"])
+        described = dask_tfrecord.inspect(path, storage_options=how.get("storage_options"))
         rows = [(column.name, column.type, column.feature) for column in described.columns]
         output.print_table(["column", "type", "feature"], rows, cut="type")
 
 
-@click.command("cleanup")
-@options.path
-@click.option(
-    "--older-than",
-    default="1 day",
-    show_default=True,
-    metavar="DURATION",
-    help='Age of the newest file of a write, such as "12 hours". Younger writes may still be running.',
-)
-@click.option("--dry-run", is_flag=True, help="Print the files, and remove nothing.")
-@options.as_json
-@options.storage_options
-def cleanup_command(path: str, older_than: str, dry_run: bool, as_json: bool, storage_options: Any) -> None:
-    """Remove the files of interrupted writes.
-
-    A client that was killed leaves such files. Files that a snapshot lists, and files of other tools,
+@options.command("cleanup", options.PATH, *options.of(dask_tfrecord.cleanup), options.JSON)
+def cleanup_command(path: str, as_json: bool, dry_run: bool = False, **how: Any) -> None:
+    """A client that was killed leaves such files. Files that a snapshot lists, and files of other tools,
     are kept.
     """
-    removed = dask_tfrecord.cleanup(
-        path, older_than=older_than, dry_run=dry_run, storage_options=storage_options
-    )
-    fs, root = url_to_fs(path, **(storage_options or {}))
+    removed = dask_tfrecord.cleanup(path, dry_run=dry_run, **how)
+    fs, root = url_to_fs(path, **how.get("storage_options", {}))
     # An unfinished upload may be all that there is, so the path is checked last.
     if not removed and not fs.exists(root):
         raise FileNotFoundError(errno.ENOENT, "no such directory", root)
-    if as_json:
-        output.print_json({"removed": removed, "dry_run": dry_run})
-    else:
-        verb = "would be removed" if dry_run else "removed"
-        output.print_lines([*removed, f"{len(removed):,} files {verb}"])
+    lines = [*removed, f"{len(removed):,} files {'would be removed' if dry_run else 'removed'}"]
+    output.print_result({"removed": removed, "dry_run": dry_run}, lines, as_json)
 
 
-@click.command("export")
-@options.path
-@click.option(
-    "--format",
-    type=click.Choice(["idx", "tfds", "tfmd"]),
-    required=True,
-    help="idx: the offsets of the records, for NVIDIA DALI. tfds: for TensorFlow Datasets. tfmd: "
-    "schema.pbtxt, for TFX.",
-)
-@options.as_json
-@options.storage_options
-def export_command(path: str, format: Any, as_json: bool, storage_options: Any) -> None:
-    """Describe a dataset to another library, by files beside the data."""
-    files = dask_tfrecord.export(path, format, storage_options=storage_options)
-    if as_json:
-        output.print_json({"files": files})
-    else:
-        output.print_lines(files)
+@options.command("export", options.PATH, *options.of(dask_tfrecord.export), options.JSON)
+def export_command(path: str, as_json: bool, **how: Any) -> None:
+    files = dask_tfrecord.export(path, **how)
+    output.print_result({"files": files}, files, as_json)
 
 
-@click.command("serve")
-@options.path
-@click.option(
-    "--protocol",
-    type=click.Choice(["stream", "flight"]),
-    default="stream",
-    show_default=True,
-    help="stream: Arrow IPC streams, for TensorFlow I/O and others. flight: Arrow Flight.",
+@options.command(
+    "serve",
+    options.PATH,
+    click.Option(
+        ["--protocol"],
+        type=click.Choice(["stream", "flight"]),
+        default="stream",
+        show_default=True,
+        help="stream: Arrow IPC streams, for TensorFlow I/O and others. flight: Arrow Flight.",
+    ),
+    click.Option(
+        ["--to", "address"],
+        metavar="ADDRESS",
+        help="Where clients connect, such as tcp://127.0.0.1:9000, unix:///tmp/train.sock or, with "
+        "--protocol flight, grpc://127.0.0.1:9000. Default: a free port of this host. Nothing is encrypted.",
+    ),
+    *options.of(dask_tfrecord.iter_batches, "batch_size", "shuffle"),
+    click.Option(
+        ["--passes"], type=click.IntRange(1), help="End after this number of passes. Not with flight."
+    ),
+    *options.READ,
 )
-@click.option(
-    "--to",
-    "address",
-    metavar="ADDRESS",
-    help="Where clients connect, such as tcp://127.0.0.1:9000, unix:///tmp/train.sock or, with --protocol "
-    "flight, grpc://127.0.0.1:9000. Default: a free port of this host. Nothing is encrypted.",
-)
-@options.columns
-@click.option(
-    "--batch-size", type=click.IntRange(1), default=1024, show_default=True, help="Rows of a batch."
-)
-@click.option("--shuffle", type=click.IntRange(0), metavar="SEED", help="Seed of a random order.")
-@click.option("--passes", type=click.IntRange(1), help="End after this number of passes. Not with flight.")
-@options.types
-@options.storage_options
 def serve_command(
-    path: str, protocol: str, address: str | None, passes: int | None, types: Any, **how: Any
+    path: str, protocol: str, address: str | None = None, passes: int | None = None, **how: Any
 ) -> None:
-    """Serve the rows to other processes as Arrow streams.
-
-    The server runs until the command is interrupted. The address is printed first, then code for a client.
+    """The server runs until the command is interrupted. The address is printed first, then code for a
+    client.
     """
-    how["schema"] = types
     if protocol == "flight":
         if passes is not None:
             raise click.UsageError("--passes is for --protocol stream")

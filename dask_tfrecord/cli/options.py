@@ -1,37 +1,24 @@
-"""Define the arguments and options that several subcommands share."""
+"""Turn keywords of the public functions into options, with the defaults and the help texts of the functions.
 
-import functools
+A subcommand gets the options that were given, as keywords. It passes them on to a public function.
+"""
+
+import inspect
 import json
+import re
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
+from itertools import chain
+from typing import Any, Literal, get_args, get_origin
 
 import click
 from dask.utils import parse_bytes
 
 import dask_tfrecord
-from dask_tfrecord.cli.failures import keep_secret, note_paths
-from dask_tfrecord.cli.progress import Computing
-from dask_tfrecord.cli.where_option import Filters, parse
-
-
-def _paths(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -> str | list[str]:
-    """Return a single path outside a list, because a directory in a list is read without its snapshot."""
-    note_paths(ctx, *value)
-    return value[0] if len(value) == 1 else list(value)
-
-
-def _path(ctx: click.Context, param: click.Parameter, value: str) -> str:
-    note_paths(ctx, value)
-    return value
-
-
-def _storage_options(
-    ctx: click.Context, param: click.Parameter, value: tuple[str, ...]
-) -> dict[str, Any] | None:
-    found = {name: _parsed(name, text) for name, text in map(_pair, value)}
-    keep_secret(ctx, found)
-    return found or None
+from dask_tfrecord.cli.failures import keep_secret, note_paths, option_name
+from dask_tfrecord.cli.progress import note_setting
+from dask_tfrecord.cli.where_option import parse
+from dask_tfrecord_launcher import COMMANDS
 
 
 def _pair(text: str) -> tuple[str, str]:
@@ -41,251 +28,235 @@ def _pair(text: str) -> tuple[str, str]:
     return name, value
 
 
-def _parsed(name: str, text: str) -> Any:
-    """Return the value of a storage option. JSON is parsed, but not in secrets, which may be digits."""
-    is_secret = dask_tfrecord.hide_secrets(text, {name: text}) != text
-    if is_secret and not text.startswith(("{", "[")):
-        return text
+def _storage_option(text: str) -> tuple[str, Any]:
+    """Return a storage option. JSON is parsed, but not in secrets, which may be digits."""
+    name, value = _pair(text)
+    is_secret = dask_tfrecord.hide_secrets(value, {name: value}) != value
+    if not is_secret or value.startswith(("{", "[")):
+        with suppress(ValueError):
+            return name, json.loads(value)
+    return name, value
+
+
+def _column_type(text: str) -> tuple[str, Any]:
+    name, value = _pair(text)
     try:
-        return json.loads(text)
-    except ValueError:
-        return text
+        return name, dask_tfrecord.arrow_type(value)
+    except ValueError as error:
+        raise click.BadParameter(f"{error}; use a name such as int64, float32 or list<string>") from None
 
 
-def split_names(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -> list[str] | None:
-    """Return the names in a repeatable option. Each value may hold several names, separated by commas."""
-    return [name for text in value for name in text.split(",")] or None
+def _limit(text: str) -> int | float:
+    for number in (int, float):
+        with suppress(ValueError):
+            return number(text)
+    raise click.BadParameter(f"{text!r} is neither a number of records nor a fraction")
 
 
-def _types(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -> dict[str, Any] | None:
-    found = {}
-    for name, text in map(_pair, value):
+def _size(text: str) -> str:
+    if text not in ("none", "auto"):
         try:
-            found[name] = dask_tfrecord.arrow_type(text)
-        except ValueError as error:
-            raise click.BadParameter(f"{error}; use a name such as int64, float32 or list<string>") from None
-    return found or None
+            parse_bytes(text)
+        except ValueError:
+            raise click.BadParameter(f'{text!r} is not a size, such as "64 MiB"') from None
+    return text
 
 
-def _secret_path(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
+def noted(ctx: click.Context, param: click.Parameter, value: Any) -> Any:
+    """Note one path or several paths. A single path is not in a list, or it is read without its snapshot."""
+    paths = (value,) if isinstance(value, str) else value
+    note_paths(ctx, *paths)
+    return paths[0] if len(paths) == 1 else list(paths)
+
+
+def _secret(ctx: click.Context, param: click.Parameter, value: Any) -> Any:
     keep_secret(ctx, value)
     return value
 
 
-def _splits(ctx: click.Context, param: click.Parameter, value: str | None) -> str | list[str] | None:
-    return value.split(",") if value and "," in value else value
+_NAMES: dict[str, Any] = {
+    "multiple": True,
+    "type": lambda text: text.split(","),
+    "metavar": "NAME[,NAME...]",
+    "callback": lambda _, __, value: [*chain(*value)] or None,
+}
+_PAIRS: dict[str, Any] = {"multiple": True, "callback": lambda _, __, value: dict(value) or None}
+_COUNT: dict[str, Any] = {"type": click.IntRange(1)}
+_BYTES: dict[str, Any] = {"type": _size, "metavar": "BYTES"}
+
+# How a keyword is written as an option, where its default and its annotation do not say it.
+_SETTINGS: dict[str, dict[str, Any]] = {
+    "columns": {
+        **_NAMES,
+        "help": "Columns to read, in this order. Repeat the option for names with a comma. Default: all.",
+    },
+    "partition_on": _NAMES,
+    "schema": {
+        **_PAIRS,
+        "type": _column_type,
+        "metavar": "COLUMN=TYPE",
+        "help": "Arrow type of a column, such as age=int8 or tags=list<string>. Repeatable.",
+    },
+    "storage_options": {
+        "multiple": True,
+        "type": _storage_option,
+        "metavar": "KEY=VALUE",
+        "callback": lambda ctx, _, value: _secret(ctx, _, dict(value)) or None,
+        "help": "Option of the filesystem, such as anon=true. Repeatable. Other programs can see the options "
+        "of a command, so leave credentials in the environment or in the store's own configuration files.",
+    },
+    "filters": {
+        "type": parse,
+        "metavar": "CONDITION",
+        "help": "Rows to read, such as \"x > 3 and country == 'CH'\". Comparisons, `in [...]`, `is None`, "
+        "`and`, `or`, `not` and parentheses, as in Python. Dates and times are text: "
+        "\"day >= '2024-01-31'\". `column('a-b')` names a column that is not a Python name.",
+    },
+    "hive": {"help": "Do not create columns from directories such as day=1."},
+    "use_snapshot": {"help": "Read all files of a directory, as if another tool had written them."},
+    "verify_crc": {"help": "Do not verify the checksums of the payloads of records."},
+    "split": {
+        "type": lambda text: text.split(",") if "," in text else text,
+        "metavar": "NAME[,NAME...]",
+    },
+    "overwrite": {"help": "Replace the data in DST. The old data stays until the new data is complete."},
+    "version": {
+        **_COUNT,
+        "metavar": "N",
+        "help": "Version of the dataset, as `inspect` lists the versions. Default: the newest.",
+    },
+    "quarantine_path": {"metavar": "PATH", "callback": _secret},
+    "max_corrupt": {"type": _limit, "metavar": "LIMIT"},
+    "max_record_bytes": _BYTES,
+    "blocksize": {
+        **_BYTES,
+        "help": 'Stored bytes that a task reads, such as "64 MiB", or none for whole files.',
+    },
+    "shuffle": {"type": click.IntRange(0), "metavar": "SEED"},
+    "batch_size": _COUNT,
+    "npartitions": _COUNT,
+    "older_than": {"metavar": "DURATION"},
+    "format": {
+        "help": "idx: the offsets of the records, for NVIDIA DALI. tfds: for TensorFlow Datasets. tfmd: "
+        "schema.pbtxt, for TFX."
+    },
+}
 
 
-def _condition(ctx: click.Context, param: click.Parameter, value: str | None) -> Filters | None:
-    return None if value is None else parse(value)
+def of(function: Callable[..., Any], *names: str) -> list[click.Option]:
+    """Return options for keywords of a public function, or for all keywords that an option can express."""
+    parameters = inspect.signature(function).parameters
+    keywords = names or keywords_of(function)
+    texts = _help_texts(function)
+    options = [_option(parameters[name], texts.get(name, "")) for name in keywords]
+    if "schema" in keywords:
+        text = "Directory of a dataset whose snapshot gives all columns and types. Not with --type."
+        options.append(click.Option(["--schema", "schema_of"], metavar="PATH", callback=_secret, help=text))
+    return options
 
 
-def _limit(ctx: click.Context, param: click.Parameter, value: str | None) -> int | float | None:
-    for number in (int, float):
-        with suppress(ValueError):
-            return None if value is None else number(value)
-    raise click.BadParameter(f"{value!r} is neither a number of records nor a fraction")
+def keywords_of(function: Callable[..., Any]) -> list[str]:
+    """Return the keywords of a public function that an option can express: all but a filesystem object."""
+    return [name for name in [*inspect.signature(function).parameters][1:] if name != "filesystem"]
 
 
-def size(word: str) -> Callable[[click.Context, click.Parameter, str | None], str | None]:
-    """Return the callback of an option that takes a number of bytes or a word."""
-
-    def check(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
-        if value not in (None, word):
-            try:
-                parse_bytes(value)
-            except ValueError:
-                raise click.BadParameter(f'{value!r} is not a size, such as "64 MiB"') from None
-        return value
-
-    return check
-
-
-paths = click.argument("path", nargs=-1, required=True, metavar="PATH...", callback=_paths)
-path = click.argument("path", callback=_path)
-
-storage_options = click.option(
-    "--storage-options",
-    multiple=True,
-    metavar="KEY=VALUE",
-    callback=_storage_options,
-    help="Option of the filesystem, such as anon=true. Repeatable. Other programs can see the options of a "
-    "command, so leave credentials in the environment or in the store's own configuration files.",
-)
-columns = click.option(
-    "--columns",
-    multiple=True,
-    metavar="NAME[,NAME...]",
-    callback=split_names,
-    help="Columns to read, in this order. Repeat the option for names with a comma. Default: all.",
-)
-where = click.option(
-    "--where",
-    metavar="CONDITION",
-    callback=_condition,
-    help="Rows to read, such as \"x > 3 and country == 'CH'\". Comparisons, `in [...]`, `is None`, `and`, "
-    "`or`, `not` and parentheses, as in Python. Dates and times are text: \"day >= '2024-01-31'\". "
-    "`column('a-b')` names a column that is not a Python name.",
-)
-types = click.option(
-    "--type",
-    "types",
-    multiple=True,
-    metavar="COLUMN=TYPE",
-    callback=_types,
-    help="Arrow type of a column, such as age=int8 or tags=list<string>. Default: inferred. Repeatable.",
-)
-as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON, for scripts.")
-
-_infer = click.option(
-    "--infer",
-    type=click.Choice(["sample", "all"]),
-    default="sample",
-    show_default=True,
-    help="Records that show the columns of files without a snapshot.",
-)
-_schema_of = click.option(
-    "--schema",
-    "schema_of",
-    metavar="PATH",
-    callback=_secret_path,
-    help="Directory of a dataset whose snapshot gives all columns and types. Not with --type.",
-)
-_split = click.option(
-    "--split",
-    metavar="NAME[,NAME...]",
-    callback=_splits,
-    help="Splits to read of a directory of TensorFlow Datasets or TFX, or of directories split=NAME. all: "
-    "every split. Several splits have a column `split`.",
-)
-_version = click.option(
-    "--version",
-    type=click.IntRange(1),
-    metavar="N",
-    help="Version of the dataset to read, as `inspect` lists the versions. Default: the newest.",
-)
-_no_snapshot = click.option(
-    "--no-snapshot", is_flag=True, help="Read all files of a directory, as if another tool had written them."
-)
-_on_corrupt = click.option(
-    "--on-corrupt",
-    type=click.Choice(["raise", "skip", "quarantine"]),
-    default="raise",
-    show_default=True,
-    help="What to do with damaged records. skip reads all others, and warns. quarantine also stores the lost "
-    "bytes.",
-)
-_quarantine = click.option(
-    "--quarantine",
-    metavar="PATH",
-    callback=_secret_path,
-    help="Directory for the lost bytes, with --on-corrupt quarantine.",
-)
-_max_corrupt = click.option(
-    "--max-corrupt",
-    metavar="LIMIT",
-    callback=_limit,
-    help="Damage that a partition may lose before it is an error: a number of records, or a fraction such as "
-    "0.01. Default: no limit.",
-)
+def _option(parameter: inspect.Parameter, text: str) -> click.Option:
+    name, default = parameter.name, parameter.default
+    settings: dict[str, Any] = {"help": text}
+    if isinstance(default, bool):
+        settings |= {"is_flag": True, "callback": lambda _, __, given: (not default) if given else None}
+    elif choices := _choices(parameter.annotation):
+        settings["type"] = click.Choice(choices)
+    settings |= _SETTINGS.get(name, {})
+    if default is inspect.Parameter.empty:
+        settings["required"] = True
+    elif default not in (None, "default") and not isinstance(default, bool):
+        settings["help"] += f" Default: {default}."
+    return click.Option([f"--{option_name(name, default is not True)}", name], default=None, **settings)
 
 
-# The keywords of `read_tfrecord` that `options.reading` always passes.
-READ_DEFAULTS = {"infer": "sample", "use_snapshot": True, "on_corrupt": "raise"}
+def _choices(annotation: Any) -> list[str]:
+    """Return the texts that an annotation lists, in one spelling. None and "default" need no option."""
+    if get_origin(annotation) is Literal:
+        return [text for text in get_args(annotation) if str(text).islower() and text != "default"]
+    return [*chain(*map(_choices, get_args(annotation)))]
 
 
-def _read_keywords(
-    *,
-    types: dict[str, Any] | None,
-    schema_of: str | None,
-    no_snapshot: bool,
-    quarantine: str | None,
-    **others: Any,
-) -> dict[str, Any]:
-    """Convert command-line options to keywords of `read_tfrecord` and `inspect`."""
-    if types and schema_of:
+def _help_texts(function: Callable[..., Any]) -> dict[str, str]:
+    """Return the start of the text about each parameter in a docstring in the form of numpydoc."""
+    found = re.findall(r"^(\w+) : (.*)\n((?:    .*\n)+)", inspect.getdoc(function) or "", re.MULTILINE)
+    return {name: _help_text(text, whole=kind.startswith("{")) for name, kind, text in found}
+
+
+def _help_text(text: str, whole: bool) -> str:
+    """Return a paragraph, or its first two sentences, with options in place of keywords, and no markup."""
+    sentences = re.split(r"(?<=\.)\s+(?=[A-Z\"`])", " ".join(text.split()).removeprefix("If True, "))
+    text = " ".join(sentences if whole else sentences[:2])
+    text = re.sub(
+        r'``([a-z]+_\w+|filters)(?:="?(\w+)"?)?``',
+        lambda found: f"--{option_name(found[1])} {found[2] or ''}".rstrip(),
+        text,
+    )
+    return text[:1].upper() + text[1:].replace("`", "")
+
+
+def several(name: str, metavar: str) -> click.Argument:
+    """Return an argument for one or more paths."""
+    return click.Argument([name], nargs=-1, required=True, metavar=metavar, callback=noted)
+
+
+PATHS = several("path", "PATH...")
+PATH = click.Argument(["path"], callback=noted)
+READ = of(dask_tfrecord.read_tfrecord, *keywords_of(dask_tfrecord.inspect))
+
+
+def _setting(name: str, **settings: Any) -> click.Option:
+    return click.Option([f"--{name}"], expose_value=False, callback=note_setting, **settings)
+
+
+COMPUTING = [
+    _setting("scheduler", metavar="ADDRESS", help="Address of a Dask scheduler, such as tcp://host:8786."),
+    _setting(
+        "workers",
+        **_COUNT,
+        help="Compute in a local cluster with this number of processes. Default: in threads of the command.",
+    ),
+    _setting("threads", **_COUNT, help="Number of threads, of each worker if there are any."),
+    _setting(
+        "memory-limit",
+        **_BYTES,
+        help='Compute in a local cluster whose workers have this memory each, such as "4 GB".',
+    ),
+]
+JSON = click.Option(["--json", "as_json"], is_flag=True, help="Print JSON, for scripts.")
+
+
+def command(name: str, *params: click.Parameter) -> Callable[[Callable[..., Any]], click.Command]:
+    """Return a decorator that makes a subcommand. Its function gets the options that were given."""
+
+    def decorate(function: Callable[..., Any]) -> click.Command:
+        def run(**values: Any) -> Any:
+            return function(
+                **_with_schema({name: value for name, value in values.items() if value is not None})
+            )
+
+        text = f"{COMMANDS[name][1]}\n\n{inspect.getdoc(function) or ''}"
+        return click.Command(name, params=list(params), callback=run, help=text)
+
+    return decorate
+
+
+def _with_schema(given: dict[str, Any]) -> dict[str, Any]:
+    """Open the dataset that `--schema` names."""
+    place = given.pop("schema_of", None)
+    if place is None:
+        return given
+    if "schema" in given:
         raise click.UsageError("--type and --schema exclude one another")
-    schema: Any = types
-    if schema_of is not None:
-        schema = dask_tfrecord.Snapshot.open(
-            schema_of, storage_options=storage_of(schema_of, others["storage_options"])
-        )
-    keywords = {**others, "schema": schema, "use_snapshot": not no_snapshot, "quarantine_path": quarantine}
-    return {name: value for name, value in keywords.items() if value is not None}
-
-
-def check_exclusive(values: dict[str, Any], *names: str) -> None:
-    """Raise UsageError if several of the options are given."""
-    given = [f"--{name.replace('_', '-')}" for name in names if values[name]]
-    if len(given) > 1:
-        raise click.UsageError(f"{' and '.join(given)} exclude one another")
+    storage_options = storage_of(place, given.get("storage_options"))
+    return {**given, "schema": dask_tfrecord.Snapshot.open(place, storage_options=storage_options)}
 
 
 def storage_of(path: str, storage_options: dict[str, Any] | None) -> dict[str, Any] | None:
     """Return the storage options for a path, or None for a local path."""
     return storage_options if "://" in path and not path.startswith("file://") else None
-
-
-_scheduler = click.option(
-    "--scheduler", metavar="ADDRESS", help="Address of a Dask scheduler, such as tcp://host:8786."
-)
-_workers = click.option(
-    "--workers",
-    type=click.IntRange(1),
-    help="Compute in a local cluster with this number of processes. Default: in threads of the command.",
-)
-_threads = click.option(
-    "--threads", type=click.IntRange(1), help="Number of threads, of each worker if there are any."
-)
-_memory_limit = click.option(
-    "--memory-limit",
-    metavar="BYTES",
-    callback=size("auto"),
-    help='Compute in a local cluster whose workers have this memory each, such as "4 GB".',
-)
-
-
-def _computing(**settings: Any) -> Computing:
-    local = [name for name in ("workers", "threads", "memory_limit") if settings[name] is not None]
-    if settings["scheduler"] and local:
-        option = local[0].replace("_", "-")
-        raise click.UsageError(f"--{option} is for a local cluster, and --scheduler names another one")
-    return Computing(**settings)
-
-
-def _gathered(
-    name: str, make: Callable[..., Any], *options: Callable[[Callable[..., Any]], Callable[..., Any]]
-) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Return a decorator that adds options. The command gets one argument, which a function makes of them."""
-
-    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(command)
-        def run(**arguments: Any) -> Any:
-            values = {option: arguments.pop(option) for option in names}
-            return command(**arguments, **{name: make(**values)})
-
-        before = {param.name for param in getattr(run, "__click_params__", ())}
-        for option in reversed(options):
-            option(run)
-        names = [param.name for param in run.__click_params__ if param.name not in before]  # type: ignore[attr-defined]  # click keeps a command's options in this attribute of the function
-        return run
-
-    return decorate
-
-
-# The options that say what is read, as the keywords of `read_tfrecord`, and where Dask computes.
-reading = _gathered(
-    "read",
-    _read_keywords,
-    types,
-    _schema_of,
-    _infer,
-    _split,
-    _version,
-    _no_snapshot,
-    _on_corrupt,
-    _quarantine,
-    _max_corrupt,
-    storage_options,
-)
-computing = _gathered("computing", _computing, _scheduler, _workers, _threads, _memory_limit)

@@ -55,6 +55,14 @@ def print_lines(lines: Iterable[str]) -> None:
     _write("".join(f"{printable(line)}\n" for line in lines).encode())
 
 
+def print_result(value: Any, lines: Iterable[str], as_json: bool) -> None:
+    """Print a value as JSON, or else the lines that show the value as text."""
+    if as_json:
+        print_json(value)
+    else:
+        print_lines(lines)
+
+
 def print_rows(table: pa.Table) -> None:
     """Print the rows of an Arrow table as JSON lines."""
     _write(json_lines(table))

@@ -1,14 +1,18 @@
-"""Choose where Dask computes (a cluster, a local cluster or threads), and show progress on a terminal."""
+"""Choose where Dask computes (a cluster, a local cluster or threads), and show progress on a terminal.
+
+Threads of this process are the default. Most of the work runs in C++ without Python's lock, so threads need
+less time than processes, and no time to start.
+"""
 
 import logging
 import signal
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from multiprocessing import resource_tracker
 from typing import Any
 
+import click
 import dask
 from dask.diagnostics import ProgressBar
 from rich.console import Console
@@ -16,63 +20,54 @@ from rich.console import Console
 # Minimum duration, in seconds, of a computation that shows a progress bar.
 SHORTEST = 0.5
 
+_SETTINGS = "dask_tfrecord.computing"
 
-@dataclass(frozen=True)
-class Computing:
-    """Where Dask computes: the options of the command line.
 
-    Threads of this process are the default. Most of the work runs in C++ without Python's lock, so threads
-    need less time than processes, and no time to start.
+def note_setting(ctx: click.Context, param: click.Parameter, value: Any) -> None:
+    """Store the value of an option that says where Dask computes."""
+    ctx.meta[_SETTINGS] = {**ctx.meta.get(_SETTINGS, {}), param.name: value}
 
-    Attributes
-    ----------
-    scheduler : str, optional
-        The address of a running scheduler.
-    workers : int, optional
-        The number of processes of a local cluster.
-    threads : int, optional
-        The number of threads, of each process if there is a local cluster.
-    memory_limit : str, optional
-        The memory of each process of a local cluster.
-    """
 
-    scheduler: str | None = None
-    workers: int | None = None
-    threads: int | None = None
-    memory_limit: str | None = None
+@contextmanager
+def computing(title: str) -> Iterator[None]:
+    """Make Dask compute as the options say in this block. A terminal shows ``title`` as a label."""
+    settings = click.get_current_context().meta[_SETTINGS]
+    scheduler = settings.pop("scheduler")
+    local = [name for name, value in settings.items() if value is not None]
+    if scheduler and local:
+        name = local[0].replace("_", "-")
+        raise click.UsageError(f"--{name} is for a local cluster, and --scheduler names another one")
+    with ExitStack() as stack:
+        if scheduler or {*local} - {"threads"}:
+            _open_client(stack, scheduler, **settings)
+            # Dask's own bar for clusters needs the futures, which the library does not return.
+            stack.enter_context(Console(stderr=True).status(title))
+        else:
+            stack.enter_context(dask.config.set(scheduler="threads", num_workers=settings["threads"]))
+            if is_terminal():
+                stack.enter_context(ProgressBar(minimum=SHORTEST, out=sys.stderr))
+        yield
 
-    @contextmanager
-    def running(self, title: str) -> Iterator[None]:
-        """Make Dask compute as the options say in this block. A terminal shows ``title`` as a label."""
-        with ExitStack() as stack:
-            if any((self.scheduler, self.workers, self.memory_limit)):
-                self._open_client(stack)
-                # Dask's own bar for clusters needs the futures, which the library does not return.
-                stack.enter_context(Console(stderr=True).status(title))
-            else:
-                stack.enter_context(dask.config.set(scheduler="threads", num_workers=self.threads))
-                if is_terminal():
-                    stack.enter_context(ProgressBar(minimum=SHORTEST, out=sys.stderr))
-            yield
 
-    def _open_client(self, stack: ExitStack) -> None:
-        """Connect to a cluster, or start a local one. The stack closes what was opened."""
-        from distributed import Client, LocalCluster  # optional
+def _open_client(
+    stack: ExitStack, cluster: Any, workers: int | None, threads: int | None, memory_limit: str | None
+) -> None:
+    """Connect to a cluster, or start a local one. The stack closes what was opened."""
+    from distributed import Client, LocalCluster  # optional
 
-        # After an interrupt, asyncio would log the tasks that `distributed` gives up.
-        logging.getLogger("asyncio").setLevel(logging.CRITICAL)
-        cluster: Any = self.scheduler
-        if cluster is None:
-            with _children_without_interrupts():
-                cluster = LocalCluster(
-                    n_workers=self.workers,
-                    threads_per_worker=self.threads,
-                    memory_limit=self.memory_limit or "auto",
-                    dashboard_address=None,
-                    silence_logs=logging.CRITICAL,  # a failed task raises here, so its worker need not log it
-                )
-                stack.enter_context(cluster)
-        stack.enter_context(Client(cluster))
+    # After an interrupt, asyncio would log the tasks that `distributed` gives up.
+    logging.getLogger("asyncio").setLevel(logging.CRITICAL)
+    if cluster is None:
+        with _children_without_interrupts():
+            cluster = LocalCluster(
+                n_workers=workers,
+                threads_per_worker=threads,
+                memory_limit=memory_limit or "auto",
+                dashboard_address=None,
+                silence_logs=logging.CRITICAL,  # a failed task raises here, so its worker need not log it
+            )
+            stack.enter_context(cluster)
+    stack.enter_context(Client(cluster))
 
 
 def is_terminal() -> bool:

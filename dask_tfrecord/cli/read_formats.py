@@ -8,7 +8,6 @@ import csv
 import errno
 import io
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
 
@@ -26,7 +25,7 @@ from pyarrow import json as arrow_json
 import dask_tfrecord
 from dask_tfrecord import SchemaError
 from dask_tfrecord.cli.detect_format import Format
-from dask_tfrecord.cli.options import READ_DEFAULTS
+from dask_tfrecord.cli.failures import option_name
 from dask_tfrecord.cli.where_option import Filters, names_in
 
 # Default for the stored bytes of a block of text, and the bytes of a sampled file that show the types.
@@ -34,93 +33,48 @@ _BLOCK_BYTES = 1 << 26
 _SAMPLE_BYTES = 1 << 20
 
 
-@dataclass(frozen=True)
-class Selection:
-    """What is read of the source: keywords of `read_tfrecord`, and the spellings of null in CSV files.
-
-    `index` is False for targets without an index. A `blocksize` of "none" makes a partition of each file.
-    `read` has the other keywords; CSV and JSON lines take ``schema`` only, and Parquet none.
-    """
-
-    columns: list[str] | None
-    filters: Filters | None
-    nulls: tuple[str, ...]
-    blocksize: str | None
-    index: Literal[False] | None
-    read: dict[str, Any]
-
-
 def open_source(
     paths: str | list[str],
     files: Sequence[str],
     format: Format,
-    selection: Selection,
-    storage_options: dict[str, Any] | None,
+    nulls: tuple[str, ...],
+    index: Literal[False] | None,
+    read: dict[str, Any],
 ) -> dd.DataFrame:
-    """Open the source files of `convert` as a Dask DataFrame. Only a sample of the files is read."""
-    _check_options(selection, format)
-    size: dict[str, Any] = {}
-    if selection.blocksize is not None:
-        size["blocksize"] = None if selection.blocksize == "none" else selection.blocksize
+    """Open the source files of `convert` as a Dask DataFrame. Only a sample of the files is read.
+
+    ``nulls`` are spellings of null in CSV files, ``index`` is False for targets without an index, and
+    ``read`` has the given keywords of `read_tfrecord`.
+    """
+    if nulls and format != "csv":
+        raise click.UsageError("--null is for CSV files")
+    if read.get("blocksize") == "none":
+        read = {**read, "blocksize": None}
     if format == "tfrecord":
-        return dask_tfrecord.read_tfrecord(
-            paths,
-            columns=selection.columns,
-            filters=selection.filters,
-            index=selection.index,
-            storage_options=storage_options,
-            **selection.read,
-            **size,
-        )
+        return dask_tfrecord.read_tfrecord(paths, index=index, **read)
     if not files:
         raise FileNotFoundError(errno.ENOENT, "no such file or directory", str(paths))
-    needed = None
-    if selection.columns is not None:
-        needed = list(dict.fromkeys([*selection.columns, *names_in(selection.filters)]))
+    common = {name: read[name] for name in ("blocksize", "storage_options") if name in read}
+    others = read.keys() - {*common, "columns", "filters"}
+    types = read.get("schema", {})
+    if format != "parquet" and isinstance(types, dict):
+        others -= {"schema"}
+    for name in others:
+        option = option_name(name, read[name]) if isinstance(types, dict) or name != "schema" else name
+        raise click.UsageError(f"--{option} is for TFRecord, and SRC is {format}")
+    columns, filters = read.get("columns"), read.get("filters")
+    needed = None if columns is None else list(dict.fromkeys([*columns, *names_in(filters)]))
     if format == "parquet":
         # With the default of Dask, the result is the same, but Dask converts all strings once more.
         with dask.config.set({"dataframe.convert-string": False}):
-            ddf = dd.read_parquet(
-                paths,
-                columns=needed,
-                index=selection.index,
-                dtype_backend="pyarrow",  # integers with nulls would become floats otherwise
-                storage_options=storage_options,
-                **size,
-            )
+            # Integers with nulls would become floats with another backend.
+            ddf = dd.read_parquet(paths, columns=needed, index=index, dtype_backend="pyarrow", **common)
     else:
-        types = selection.read.get("schema") or {}
-        ddf = read_text(
-            files, format, types, selection.nulls, columns=needed, storage_options=storage_options, **size
-        )
-    return _selected(ddf, selection)
-
-
-def _check_options(selection: Selection, format: Format) -> None:
-    if selection.nulls and format != "csv":
-        raise click.UsageError("--null is for CSV files")
-    if format == "tfrecord":
-        return
-    given = [name for name, value in selection.read.items() if value != READ_DEFAULTS.get(name)]
-    named = {"use_snapshot": "no-snapshot", "quarantine_path": "quarantine"}
-    if isinstance(selection.read.get("schema"), dict):
-        named["schema"] = "type"
-        given = [name for name in given if name != "schema" or format == "parquet"]
-    if given:
-        option = named.get(given[0], given[0].replace("_", "-"))
-        raise click.UsageError(f"--{option} is for TFRecord, and SRC is {format}")
-
-
-def _selected(ddf: dd.DataFrame, selection: Selection) -> dd.DataFrame:
-    """Select rows and columns of a collection that was read with the needed columns."""
-    if selection.filters is not None:
-        unknown = [name for name in names_in(selection.filters) if name not in ddf.columns]
-        if unknown:
-            known = ", ".join(map(repr, ddf.columns))
-            raise click.UsageError(f"--where names the column {unknown[0]!r}; there are {known}")
-        _filtered(ddf._meta, selection.filters)  # raises if a value cannot be compared with its column
-        ddf = ddf.map_partitions(_filtered, selection.filters, meta=ddf._meta, enforce_metadata=False)
-    return ddf if selection.columns is None else ddf[selection.columns]
+        ddf = read_text(files, format, types, nulls, columns=needed, **common)
+    if filters is not None:
+        dask_tfrecord.filter_mask(pa.Table.from_pandas(ddf._meta, preserve_index=False), filters)  # may raise
+        ddf = ddf.map_partitions(_filtered, filters, meta=ddf._meta, enforce_metadata=False)
+    return ddf if columns is None else ddf[columns]
 
 
 def _filtered(frame: pd.DataFrame, filters: Filters) -> pd.DataFrame:
@@ -148,34 +102,31 @@ def read_text(
     options = storage_options or {}
     schema = _infer(files, format, types, nulls, options)
     names = list(schema.names) if columns is None else list(columns)
-    unknown = [name for name in names if name not in schema.names]
-    if unknown:
+    if unknown := [name for name in names if name not in schema.names]:
         raise SchemaError(f"no column is named {unknown[0]!r}; there are {', '.join(schema.names)}")
-    how: dict[str, Any] = {
-        "format": format,
-        "types": dict(zip(schema.names, schema.types, strict=True)),
-        "nulls": nulls,
-    }
+    parse = partial(_parse_block, columns=names, schema=schema, format=format, nulls=nulls)
     parts = []
     for file in files:
         size = None if infer_compression(file) else blocksize
         _, (blocks,) = read_bytes(file, b"\n", blocksize=size, sample=False, compression="infer", **options)
-        parse = dask.delayed(partial(_read_block, path=file, columns=names, **how))
-        parts += [parse(block, is_first=number == 0) for number, block in enumerate(blocks)]
-    meta = _to_pandas(schema.empty_table().select(names))
+        task = dask.delayed(partial(parse, path=file))
+        parts += [task(block, is_first=number == 0) for number, block in enumerate(blocks)]
+    meta = schema.empty_table().select(names).to_pandas(types_mapper=pd.ArrowDtype)
     return dd.from_delayed(parts, meta=meta, verify_meta=False) if parts else dd.from_pandas(meta, 1)
 
 
-def _to_pandas(table: pa.Table) -> pd.DataFrame:
-    frame: pd.DataFrame = table.to_pandas(types_mapper=pd.ArrowDtype)
-    return frame
-
-
-def _read_block(
-    data: bytes, *, path: str, columns: Sequence[str], format: Format, is_first: bool, **how: Any
-) -> pd.DataFrame:
+def _parse_block(
+    data: bytes,
+    *,
+    path: str,
+    columns: list[str],
+    schema: pa.Schema,
+    format: Format,
+    nulls: tuple[str, ...],
+    is_first: bool,
+) -> Any:
     """Parse a block of lines in a task. The first block of a CSV file begins with the column names."""
-    names = list(how["types"])
+    names = schema.names
     try:
         if format == "csv":
             header, data = _split_header(data) if is_first else (names, data)
@@ -183,7 +134,9 @@ def _read_block(
                 raise SchemaError(f"the columns are {header}, and those of the first file are {names}")
             if data.count(b'"') % 2:
                 raise SchemaError("a quoted field with line breaks lies in two blocks; pass --blocksize none")
-        return _to_pandas(_parse(data, names, format=format, **how).select(list(columns)))
+        types = dict(zip(names, schema.types, strict=True))
+        table = _parse(data, names, format, types, nulls, "error")
+        return table.select(columns).to_pandas(types_mapper=pd.ArrowDtype)
     except (pa.ArrowException, SchemaError) as error:
         raise SchemaError(
             f"{getattr(error, 'problem', error)}",
@@ -202,22 +155,20 @@ def _split_header(data: bytes) -> tuple[list[str], bytes]:
 def _parse(
     data: bytes,
     names: Sequence[str],
-    *,
     format: Format,
     types: Mapping[str, pa.DataType],
     nulls: tuple[str, ...],
-    infer: bool = False,
+    unexpected: Literal["infer", "error"],
 ) -> pa.Table:
     if not data.strip(b"\r\n"):
         return pa.schema([(name, types.get(name, pa.null())) for name in names]).empty_table()
     source = pa.BufferReader(data)
     if format == "jsonl":
-        behavior = "infer" if infer else "error"
         schema = pa.schema(dict(types)) if types else None
         return arrow_json.read_json(
             source,
             arrow_json.ReadOptions(use_threads=False, block_size=len(data) + 1),
-            arrow_json.ParseOptions(explicit_schema=schema, unexpected_field_behavior=behavior),
+            arrow_json.ParseOptions(explicit_schema=schema, unexpected_field_behavior=unexpected),
         )
     return arrow_csv.read_csv(
         source,
@@ -248,7 +199,7 @@ def _infer(
                 data = data[: data.rfind(b"\n") + 1]
         names, data = _split_header(data) if format == "csv" else (list(types), data)
         try:
-            schema = _parse(data, names, format=format, types=types, nulls=nulls, infer=True).schema
+            schema = _parse(data, names, format, types, nulls, "infer").schema
         except pa.ArrowException as error:
             raise SchemaError(f"not valid {format}: {error}", path=files[at]) from None
         if format == "jsonl":  # Arrow guesses that text is a time, and drops its time zone

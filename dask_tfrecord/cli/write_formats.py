@@ -6,7 +6,6 @@ all of them are complete. Then the files that they replace are removed.
 
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any
 from uuid import uuid4
 
@@ -34,71 +33,55 @@ _TEXT_CODECS = {"gzip": ".gz", "bz2": ".bz2", "xz": ".xz", "none": ""}
 _ROWS = 1 << 16
 
 
-@dataclass(frozen=True)
-class Target:
-    """Describe where and how `convert` writes rows. `how` maps the names of its other options to values."""
-
-    path: str
-    format: Format
-    storage_options: dict[str, Any] | None
-    how: dict[str, Any]
-
-    @property
-    def mode(self) -> str:
-        """The write mode, which says what happens to existing data at the destination."""
-        modes = {"append": "append", "overwrite": "overwrite", "overwrite_partitions": "partitions"}
-        return next((mode for option, mode in modes.items() if self.how[option]), "create")
-
-    @property
-    def keywords(self) -> dict[str, Any]:
-        """The keywords of `to_tfrecord`. Dask's configuration has the defaults of the options."""
-        compression = self.how["compression"]
-        return {
-            **{
-                name: self.how[name]
-                for name in ("append", "partition_on", "colocate", "shuffle", "npartitions")
-            },
-            "overwrite": "partitions" if self.how["overwrite_partitions"] else self.how["overwrite"],
-            "compression": None if compression == "none" else compression or "default",
-            "lossy": self.how["lossy"] or "default",
-            "storage_options": self.storage_options,
-        }
-
-
-def plan_write(ddf: dd.DataFrame, source_files: Sequence[str], target: Target) -> dict[str, Any]:
+def plan_write(
+    ddf: dd.DataFrame, sources: Sequence[str], path: str, format: Format, how: dict[str, Any]
+) -> dict[str, Any]:
     """Check the destination of `convert`, and return what a write would do. Write nothing."""
-    if target.format == "tfrecord":
-        dask_tfrecord.to_tfrecord(ddf, target.path, compute=False, **target.keywords)
-        existing = _existing(target)
+    if format == "tfrecord":
+        dask_tfrecord.to_tfrecord(ddf, path, compute=False, **_keywords(how))
+        existing = _existing(path, how)
     else:
-        existing = _check_other(source_files, target)
-    replaced = existing if target.mode == "overwrite" else {}
+        existing = _check_other(sources, path, format, how)
+    mode = _mode(how)
+    replaced = existing if mode == "overwrite" else {}
     planned: dict[str, Any] = {
-        "target": target.format,
-        "mode": target.mode,
-        "partitions": target.how["npartitions"] or ddf.npartitions,
-        "partition_on": target.how["partition_on"] or [],
+        "target": format,
+        "mode": mode,
+        "partitions": how.get("npartitions", ddf.npartitions),
+        "partition_on": how.get("partition_on", []),
         "schema": {name: str(type_) for name, type_ in _types(ddf).items()},
         "replaced_files": len(replaced),
         "replaced_bytes": sum(replaced.values()),
     }
-    if target.mode == "partitions":
+    if mode == "partitions":
         planned["replaced_files"] = "those in the directories that are written"
         del planned["replaced_bytes"]
     return planned
 
 
-def write(ddf: dd.DataFrame, source_files: Sequence[str], target: Target) -> tuple[int, int, int]:
+def write(
+    ddf: dd.DataFrame, sources: Sequence[str], path: str, format: Format, how: dict[str, Any]
+) -> tuple[int, int, int]:
     """Write all rows, and return the number of written files, rows and bytes."""
-    if target.format != "tfrecord":
-        return _write_other(ddf, target, _check_other(source_files, target))
+    if format != "tfrecord":
+        return _write_other(ddf, path, format, how, _check_other(sources, path, format, how))
     before: set[str] = set()
     with suppress(FileNotFoundError):
-        old = Snapshot.open(target.path, storage_options=target.storage_options)
+        old = Snapshot.open(path, storage_options=how["storage_options"])
         before = {file.path for file in old.files}
-    snapshot = dask_tfrecord.to_tfrecord(ddf, target.path, **target.keywords)
+    snapshot = dask_tfrecord.to_tfrecord(ddf, path, **_keywords(how))
     files = [file for file in snapshot.files if file.path not in before]
     return len(files), sum(file.records for file in files), sum(file.bytes for file in files)
+
+
+def _keywords(how: dict[str, Any]) -> dict[str, Any]:
+    return {**how, "compression": None} if how.get("compression") == "none" else how
+
+
+def _mode(how: dict[str, Any]) -> str:
+    """Return the write mode, which says what happens to existing data at the destination."""
+    overwrite = {True: "overwrite", "partitions": "partitions"}
+    return "append" if "append" in how else overwrite.get(how.get("overwrite"), "create")
 
 
 def _types(ddf: dd.DataFrame) -> dict[str, Any]:
@@ -106,10 +89,10 @@ def _types(ddf: dd.DataFrame) -> dict[str, Any]:
     return {name: getattr(dtype, "pyarrow_dtype", dtype) for name, dtype in ddf.dtypes.items()}
 
 
-def _existing(target: Target) -> dict[str, int]:
+def _existing(path: str, how: dict[str, Any]) -> dict[str, int]:
     """Return the visible files of the destination, and their sizes."""
     try:
-        return list_files(target.path, target.storage_options)
+        return list_files(path, how["storage_options"])
     except FileNotFoundError:
         return {}
 
@@ -117,22 +100,22 @@ def _existing(target: Target) -> dict[str, int]:
 # -- Parquet, CSV and JSON lines -----------------------------------------------------------------------------
 
 
-def _check_other(source_files: Sequence[str], target: Target) -> dict[str, int]:
+def _check_other(sources: Sequence[str], path: str, format: Format, how: dict[str, Any]) -> dict[str, int]:
     """Return the files of the destination. Raise if the destination or an option is not suitable."""
-    is_parquet = target.format == "parquet"
-    for option in ("overwrite_partitions", "colocate", "shuffle", *(() if is_parquet else ["partition_on"])):
-        if target.how[option] not in (None, False):
-            name = option.replace("_", "-")
-            raise click.UsageError(f"--{name} is not for {target.format}, which is the format of DST")
-    codecs = _PARQUET_CODECS if is_parquet else _TEXT_CODECS
-    compression = target.how["compression"] or "none"
-    if compression != "none" and compression not in codecs:
+    mode = _mode(how)
+    unsuitable = {"colocate", "shuffle", *(() if format == "parquet" else ["partition_on"])} & how.keys()
+    if mode == "partitions" or unsuitable:
+        name = min(unsuitable, default="overwrite_partitions").replace("_", "-")
+        raise click.UsageError(f"--{name} is not for {format}, which is the format of DST")
+    codecs = _PARQUET_CODECS if format == "parquet" else _TEXT_CODECS
+    compression = how.get("compression", "none")
+    if compression not in (*codecs, "none"):
         known = ", ".join(dict.fromkeys((*codecs, "none")))
-        raise click.UsageError(f"--compression of {target.format} is one of {known}, not {compression!r}")
-    fs, root = url_to_fs(target.path, **(target.storage_options or {}))
-    existing = _existing(target)
-    others = [file for file in existing if format_of_name(file) != target.format]
-    dataset = dask_tfrecord.find_dataset(target.path, storage_options=target.storage_options)
+        raise click.UsageError(f"--compression of {format} is one of {known}, not {compression!r}")
+    fs, root = url_to_fs(path, **(how["storage_options"] or {}))
+    existing = _existing(path, how)
+    others = [file for file in existing if format_of_name(file) != format]
+    dataset = dask_tfrecord.find_dataset(path, storage_options=how["storage_options"])
     advice = "choose another directory"
     if fs.isfile(root):
         problem = "is a file, not a directory"
@@ -140,48 +123,55 @@ def _check_other(source_files: Sequence[str], target: Target) -> dict[str, int]:
         problem = f"the directory belongs to the TFRecord dataset {dataset!r}"
     elif others:
         problem = f"the directory holds other files, such as {others[0]}"
-    elif existing and target.mode == "create":
+    elif existing and mode == "create":
         problem = f"the directory already holds {len(existing):,} files"
         advice += ", or pass --append or --overwrite"
-    elif target.mode == "overwrite" and not existing.keys().isdisjoint(source_files):
+    elif mode == "overwrite" and not existing.keys().isdisjoint(sources):
         problem = "an overwrite would remove the files of SRC"
     else:
         return existing
     raise DestinationError(problem, path=root, advice=advice)
 
 
-def _write_other(ddf: dd.DataFrame, target: Target, existing: dict[str, int]) -> tuple[int, int, int]:
+def _write_other(
+    ddf: dd.DataFrame, path: str, format: Format, how: dict[str, Any], existing: dict[str, int]
+) -> tuple[int, int, int]:
     """Write files to a hidden directory, move them, and remove the files that they replace."""
-    fs, root = url_to_fs(target.path, **(target.storage_options or {}))
+    fs, root = url_to_fs(path, **(how["storage_options"] or {}))
     root = root.rstrip("/")
     run = uuid4().hex[:8]
     staging = f"{root}/_part-{run}"
-    if target.how["npartitions"] not in (None, ddf.npartitions):
-        ddf = ddf.clear_divisions().repartition(npartitions=target.how["npartitions"])
+    if how.get("npartitions", ddf.npartitions) != ddf.npartitions:
+        ddf = ddf.clear_divisions().repartition(npartitions=how["npartitions"])
     try:
         fs.makedirs(staging, exist_ok=True)  # not in the tasks, one of which may end after the others failed
-        rows = (_write_parquet if target.format == "parquet" else _write_text)(ddf, fs, staging, run, target)
+        name = f"{staging}/part-{run}"
+        rows = (
+            _write_parquet(ddf, fs, staging, run, how)
+            if format == "parquet"
+            else _write_text(ddf, fs, name, format, how)
+        )
         staged = fs.find(staging, detail=True)
     except BaseException:
         for _ in range(3):  # other tasks may still create a file
             with suppress(Exception):  # the error of the write is the one to see
                 fs.rm(staging, recursive=True)
         raise
-    for path in staged:
-        place = f"{root}{path.removeprefix(staging)}"
+    for file in staged:
+        place = f"{root}{file.removeprefix(staging)}"
         fs.makedirs(place.rpartition("/")[0], exist_ok=True)
-        fs.mv(path, place)
+        fs.mv(file, place)
     if fs.exists(staging):
         fs.rm(staging, recursive=True)
-    for file in existing if target.mode == "overwrite" else ():
+    for file in existing if "overwrite" in how else ():
         fs.rm_file(fs._strip_protocol(file))
     return len(staged), rows, sum(info["size"] for info in staged.values())
 
 
-def _write_parquet(ddf: dd.DataFrame, fs: Any, staging: str, run: str, target: Target) -> int:
-    keys = target.how["partition_on"] or []
+def _write_parquet(ddf: dd.DataFrame, fs: Any, staging: str, run: str, how: dict[str, Any]) -> int:
+    keys = how.get("partition_on", [])
+    compression = how.get("compression", "snappy")
     types = {name: type_ for name, type_ in _types(ddf).items() if name not in keys}
-    compression = target.how["compression"] or "snappy"
     dd.to_parquet(
         ddf,
         fs.unstrip_protocol(staging),
@@ -190,23 +180,16 @@ def _write_parquet(ddf: dd.DataFrame, fs: Any, staging: str, run: str, target: T
         partition_on=keys or None,
         schema={name: type_ for name, type_ in types.items() if isinstance(type_, pa.DataType)},
         name_function=lambda number: f"part-{run}-{number:05d}.parquet",
-        storage_options=target.storage_options,
+        storage_options=how["storage_options"],
     )
-    rows = 0
-    for path in fs.find(staging):
-        with fs.open(path) as file:
-            rows += pq.read_metadata(file).num_rows
-    return rows
+    return sum(pq.read_metadata(path, filesystem=fs).num_rows for path in fs.find(staging))
 
 
-def _write_text(ddf: dd.DataFrame, fs: Any, staging: str, run: str, target: Target) -> int:
-    suffix = f".{target.format}{_TEXT_CODECS[target.how['compression'] or 'none']}"
+def _write_text(ddf: dd.DataFrame, fs: Any, name: str, format: Format, how: dict[str, Any]) -> int:
+    suffix = f".{format}{_TEXT_CODECS[how.get('compression', 'none')]}"
     save = dask.delayed(_save_text)
-    saved = [
-        save(part, OpenFile(fs, f"{staging}/part-{run}-{number:05d}{suffix}", "wb", "infer"), target.format)
-        for number, part in enumerate(ddf.to_delayed())
-    ]
-    return sum(dask.compute(*saved))
+    files = [OpenFile(fs, f"{name}-{number:05d}{suffix}", "wb", "infer") for number in range(ddf.npartitions)]
+    return sum(dask.compute(*map(save, ddf.to_delayed(), files, [format] * len(files))))
 
 
 def _save_text(frame: pd.DataFrame, opened: OpenFile, format: Format) -> int:

@@ -46,7 +46,6 @@ def test_schema_describes_the_version(run: Run, versions: Path) -> None:
     new = run("schema", versions, "--as", "pbtxt").stdout
     assert (old.count("min_fraction"), new.count("min_fraction")) == (2, 1)
     assert run("schema", versions, "--version", 1).stdout == run("schema", versions).stdout
-    run("schema", versions, "--as", "tensorflow", "--version", 1, code=2)
 
 
 def test_convert_reads_the_version(run: Run, versions: Path, tmp_path: Path) -> None:
