@@ -1,5 +1,6 @@
 """Define the expressions and the tasks of a write."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import chain
 from typing import ClassVar
@@ -13,8 +14,8 @@ from dask.dataframe.dask_expr._expr import Blockwise, Expr
 from dask.typing import Key
 
 from dask_tfrecord.cluster import check_cluster
-from dask_tfrecord.dataset.shuffle.merge import write_target
-from dask_tfrecord.dataset.shuffle.spill import Shuffle, Spill, source_of, spill
+from dask_tfrecord.dataset.shuffle.merge import regroup, write_target
+from dask_tfrecord.dataset.shuffle.spill import Route, Shuffle, Spill, source_of, spill
 from dask_tfrecord.dataset.snapshot.model import Snapshot
 from dask_tfrecord.dataset.write.commit import commit
 from dask_tfrecord.dataset.write.run import WriteRun
@@ -49,12 +50,13 @@ def write_partition(
     shuffle: Shuffle | None,
     index: int,
     count: int,
-) -> tuple[FileEntry, ...] | Spill:
+    route: Route | None,
+) -> tuple[FileEntry, ...] | tuple[Spill]:
     """Write the files of a partition, or a spill file from which the shuffled partitions read the rows."""
     try:
-        if shuffle is None:
+        if shuffle is None or route is None:
             return run.write(_to_table(partition, run, write_index, computed_text), index, count)
-        return spill(run, _to_table(partition, run, write_index, computed_text), index, count, shuffle)
+        return (spill(run, _to_table(partition, run, write_index, computed_text), index, shuffle, route),)
     except TFRecordError as error:
         raise error.located(path=_partition_path(run, index, count)) from None
     finally:
@@ -62,15 +64,33 @@ def write_partition(
             _release_memory()
 
 
+def list_spills(spills: list[tuple[Spill, ...]]) -> list[Spill]:
+    """Return the spill files of several tasks in one list. This function runs in a Dask task."""
+    return list(chain.from_iterable(spills))
+
+
 @redact_errors
-def write_shuffled(spills: list[Spill], run: WriteRun, shuffle: Shuffle, index: int) -> tuple[FileEntry, ...]:
+def regroup_rows(
+    spills: list[Spill], run: WriteRun, shuffle: Shuffle, route: Route, group: int
+) -> tuple[Spill, ...]:
+    """Spill the rows of a group for the partitions of the group. This function runs in a Dask task."""
+    try:
+        return regroup(run, spills, group, shuffle, route)
+    finally:
+        _release_memory()
+
+
+@redact_errors
+def write_shuffled(
+    spills: list[Spill], run: WriteRun, shuffle: Shuffle, route: Route, index: int, sources: int
+) -> tuple[FileEntry, ...]:
     """Write the files of one shuffled partition from the spill files. This function runs in a Dask task."""
     try:
-        return write_target(run, spills, index, shuffle)
+        return write_target(run, spills, index, shuffle, route)
     except TFRecordError as error:
         if error.record is not None:
             source, row = source_of(error.record)
-            error = error.replaced(record=row, path=_partition_path(run, source, len(spills)))
+            error = error.replaced(record=row, path=_partition_path(run, source, sources))
         raise error.located(path=_partition_path(run, index, shuffle.npartitions)) from None
     finally:
         _release_memory()
@@ -162,7 +182,9 @@ class WritePartitions(_Step, Blockwise):
 
     def _task(self, name: Key, index: int) -> Task:
         partition = TaskRef((self.frame._name, index))
-        return Task(name, write_partition, partition, *self.operands[1:], index, self.frame.npartitions)
+        count = self.frame.npartitions
+        route = Route.plan(count, self.shuffle.npartitions) if self.shuffle else None
+        return Task(name, write_partition, partition, *self.operands[1:], index, count, route)
 
 
 class WriteShuffled(_Step):
@@ -182,15 +204,38 @@ class WriteShuffled(_Step):
         return (None,) * (count + 1)
 
     def _layer(self) -> dict[Key, Task]:
-        # One task collects the descriptions of all spill files in a list. If each writer depended on each
-        # spill file, the graph would have (spill files x writers) edges.
-        listed = f"spilled-{self.deterministic_token}"
-        spills = List(*(TaskRef(key) for key in self.frame.__dask_keys__()))
-        writers = [(self._name, index) for index in range(self.shuffle.npartitions)]
-        tasks = [
-            Task(key, write_shuffled, TaskRef(listed), self.run, self.shuffle, key[1]) for key in writers
-        ]
-        return {listed: Task(listed, list, spills), **dict(zip(writers, tasks, strict=True))}
+        spills = self.frame.__dask_keys__()
+        sources, shuffle = len(spills), self.shuffle
+        route = Route.plan(sources, shuffle.npartitions)
+        layer: dict[Key, Task] = {}
+
+        def listed(kind: str, number: int, keys: Sequence[Key]) -> TaskRef:
+            # One task collects the descriptions of spill files in a list. If each reader depended on each
+            # spill file, the graph would have (spill files x readers) edges.
+            key = (f"{kind}-{self.deterministic_token}", number)
+            layer[key] = Task(key, list_spills, List(*map(TaskRef, keys)))
+            return TaskRef(key)
+
+        if route.groups > 1:
+            chunks = [
+                listed("spilled", number, spills[at : at + route.chunk])
+                for number, at in enumerate(range(0, sources, route.chunk))
+            ]
+            spills = [
+                (f"regrouprows-{self.deterministic_token}", group, chunk)
+                for group in range(route.groups)
+                for chunk in range(route.chunks)
+            ]
+            for key in spills:
+                layer[key] = Task(key, regroup_rows, chunks[key[2]], self.run, shuffle, route, key[1])
+        inputs = len(spills) // route.groups
+        for group in range(route.groups):
+            first = group * route.width
+            group_spills = listed("regrouped", group, spills[group * inputs : (group + 1) * inputs])
+            for index in range(first, min(first + route.width, shuffle.npartitions)):
+                key = (self._name, index)
+                layer[key] = Task(key, write_shuffled, group_spills, self.run, shuffle, route, index, sources)
+        return layer
 
 
 class CommitTFRecord(_Step):

@@ -1,4 +1,6 @@
-"""Merge the rows of a target partition from all spill files, and write the rows. This module needs no Dask.
+"""Read spill files: regroup their rows, or merge the rows of a target partition and write these rows.
+
+This module needs no Dask.
 
 The sections of a target partition are sorted, so they are merged as in an external merge sort. The merge
 reads the pieces of all sections in passes, in the order of the first rows of the pieces. After a pass, the
@@ -6,6 +8,7 @@ merge writes the rows that come before the first row of every piece that has not
 holds the pieces of one pass and the rows left from the pass before, even if the partition is large.
 """
 
+import sys
 from collections.abc import Generator, Iterator, Sequence
 from itertools import pairwise
 from typing import NamedTuple
@@ -21,12 +24,14 @@ from dask_tfrecord.dataset.shuffle.spill import (
     Batches,
     Directories,
     Positions,
+    Route,
     Shuffle,
     Spill,
     Unsigned,
     compact,
     pass_bytes,
     sort_keys,
+    write_group,
 )
 from dask_tfrecord.dataset.write.run import WriteRun
 from dask_tfrecord.errors import TFRecordError
@@ -39,11 +44,54 @@ from dask_tfrecord.schema.storage_values import load
 # The bytes of memory that sorting takes for each row of a pass, in addition to the row itself.
 _ROW_OVERHEAD = 32
 
+# The size of sections that are read whole, as a share of the largest spill file. Partitions of a shuffle
+# differ by less than a quarter in size, unless rows with equal values move together.
+_WHOLE_SHARE = 1.25
+
+
+def regroup(
+    run: WriteRun, spills: Sequence[Spill], group: int, shuffle: Shuffle, route: Route
+) -> tuple[Spill, ...]:
+    """Read the sections of a group from some spill files, and spill the rows for each target of the group.
+
+    The result has several spill files if the sections are larger than what may be read at once. A repeated
+    call writes the same rows to other files, so target partitions may read the files of either call.
+    """
+    windows = _windows(spills, group)
+    count = route.chunks * len(windows)
+    return tuple(
+        write_group(run, _read_group(run.store, window, group), group, count, shuffle, route)
+        for window in windows
+    )
+
+
+def _windows(spills: Sequence[Spill], group: int) -> list[list[Spill]]:
+    """Divide spill files into lists. The group's sections in the files of a list may be read at once."""
+    windows: list[list[Spill]] = []
+    most, taken = _whole_bytes(spills), 0
+    for spill in spills:
+        size = int(spill.starts[group + 1] - spill.starts[group])
+        if size and (not windows or taken + size > most):
+            windows.append([])
+            taken = 0
+        if size:
+            windows[-1].append(spill)
+            taken += size
+    return windows
+
+
+def _read_group(store: Store, spills: Sequence[Spill], group: int) -> pa.Table:
+    """Read all rows of a group's sections, in the order of the spill files."""
+    sections = _open_sections(store, spills, group, sys.maxsize)
+    return _read(store, sections, _sorted_pieces(sections, None), None).table
+
 
 def write_target(
-    run: WriteRun, spills: Sequence[Spill], index: int, shuffle: Shuffle
+    run: WriteRun, spills: Sequence[Spill], index: int, shuffle: Shuffle, route: Route
 ) -> tuple[FileEntry, ...]:
     """Write the files of target partition ``index``. The partition's directories are sorted by name.
+
+    The spill files are those of the group of the target partition.
 
     Raises
     ------
@@ -51,10 +99,24 @@ def write_target(
         If a spill file is missing or damaged, or if a value cannot be stored. If a value cannot be stored,
         the ``record`` of the error is a row id, which `dask_tfrecord.dataset.shuffle.spill.source_of` splits.
     """
-    size = pass_bytes(max(int(spill.starts[-1]) for spill in spills))
-    groups, sections = _numbered(run, _open_sections(run.store, spills, index, size))
-    rows = GroupedRows(_merge(run, sections, shuffle.seed, size), groups)
+    sections = _open_sections(run.store, spills, index % route.width, _whole_bytes(spills))
+    groups, sections = _numbered(run, sections)
+    rows = GroupedRows(_merge(run, sections, shuffle.seed, pass_bytes(_largest(spills))), groups)
     return run.write_grouped(rows, index, shuffle.npartitions)
+
+
+def _largest(spills: Sequence[Spill]) -> int:
+    """Return the size in bytes of the largest spill file."""
+    return max((int(spill.starts[-1]) for spill in spills), default=0)
+
+
+def _whole_bytes(spills: Sequence[Spill]) -> int:
+    """Return the maximum size in bytes of sections that are read with one request each.
+
+    The task that wrote the largest spill file held as many bytes.
+    """
+    largest = _largest(spills)
+    return max(pass_bytes(largest), int(_WHOLE_SHARE * largest))
 
 
 # --- The sections -------------------------------------------------------------------------------------------
@@ -115,7 +177,8 @@ def _open_sections(store: Store, spills: Sequence[Spill], index: int, most: int)
             raise _damaged(store, path)
         reader = pa.BufferReader(index_bytes)
         pieces, directories = (pa.ipc.open_stream(reader).read_all() for _ in range(2))
-        sections.append(_Section(path, start, tail_start, tail, pieces, directories, np.zeros(0, np.uint8)))
+        numbers = np.zeros(len(directories), np.uint8)
+        sections.append(_Section(path, start, tail_start, tail, pieces, directories, numbers))
     return sections
 
 

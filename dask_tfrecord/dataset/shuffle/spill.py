@@ -4,6 +4,12 @@ The rows of every source partition are written to a spill file in the staging di
 file has a section for each target partition. A section has an index, and holds the rows for its target
 partition in the order in which they are written. The task of a target partition merges the sections of the
 partition from all spill files (`dask_tfrecord.dataset.shuffle.merge`).
+
+If there were very many sections, the rows move in two rounds (`Route`). The spill file of a source partition
+then has a section for each group of target partitions. Further tasks read the sections of one group from some
+of these files, and write spill files with a section for each target partition of the group. Both ways write
+the same rows to a target partition in the same order, because the target partition and the sort key of a row
+depend only on the id and on the partition values of the row.
 """
 
 import hashlib
@@ -11,6 +17,7 @@ import json
 from collections.abc import Iterator
 from contextlib import suppress
 from itertools import pairwise
+from math import ceil, isqrt
 from typing import Any, BinaryIO, NamedTuple
 from uuid import uuid4
 
@@ -47,6 +54,10 @@ _PIECE_BYTES = 1 << 24
 _LEAST_PASS_BYTES = 1 << 25
 _LEAST_PIECE_BYTES = 1 << 14
 
+# The maximum number of sections that source partitions write for target partitions directly. Writing and
+# reading a section takes as much processor time as another round takes for about 50 KB of rows.
+_MOST_SECTIONS = 1 << 18
+
 
 class Shuffle(NamedTuple):
     """How rows move between partitions before the rows are written.
@@ -67,11 +78,51 @@ class Shuffle(NamedTuple):
     npartitions: int
 
 
-class Spill(NamedTuple):
-    """The description of a spill file, which holds the rows of one source partition.
+class Route(NamedTuple):
+    """The number of rounds in which rows move from source partitions to target partitions.
 
-    Each section of the file holds the rows for one target partition. A section consists of Arrow IPC streams,
-    which are called *pieces*, followed by the index of the section. A section without rows has no bytes.
+    In one round, there is one group of all target partitions, and every source partition spills rows for each
+    target partition. In two rounds, every source partition spills rows for each group. The group
+    ``target // width`` has the section ``target % width`` for a target partition.
+
+    Attributes
+    ----------
+    groups : int
+        The number of groups of target partitions. 1 means one round.
+    width : int
+        The number of target partitions of a group. The last group may have fewer.
+    chunk : int
+        The number of source partitions from which a task of the second round reads the sections of a group.
+    chunks : int
+        The number of tasks of the second round for each group.
+    """
+
+    groups: int
+    width: int
+    chunk: int
+    chunks: int
+
+    @classmethod
+    def plan(cls, sources: int, targets: int) -> "Route":
+        """Choose the rounds. With two rounds, there are (sources + targets) x sqrt(targets) sections or less.
+
+        A task of the second round holds about as many rows as the larger one of a source partition and a
+        target partition.
+        """
+        groups = 1 if sources * targets <= _MOST_SECTIONS else isqrt(targets)
+        width = ceil(targets / groups)
+        groups = ceil(targets / width)
+        chunk = ceil(sources / max(1, min(sources, targets) // groups)) if groups > 1 else sources
+        return cls(groups, width, chunk, ceil(sources / chunk))
+
+
+class Spill(NamedTuple):
+    """The description of a spill file, which holds rows of one source partition, or of a group.
+
+    Each section of the file holds the rows for one target partition. In the first of two rounds, each section
+    holds the rows for one group of target partitions, and these rows are not sorted. A section consists of
+    Arrow IPC streams, which are called *pieces*, followed by the index of the section. A section without rows
+    has no bytes.
 
     Attributes
     ----------
@@ -91,8 +142,8 @@ class Spill(NamedTuple):
     checksums: Positions
 
 
-def spill(run: WriteRun, table: pa.Table, index: int, count: int, shuffle: Shuffle) -> Spill:
-    """Write the spill file of source partition ``index`` of ``count``, unless an earlier call has written it.
+def spill(run: WriteRun, table: pa.Table, index: int, shuffle: Shuffle, route: Route) -> Spill:
+    """Write the spill file of source partition ``index``, unless an earlier call has written it.
 
     If a worker is lost and the partition is computed again, the second result may have other rows, or another
     order of rows. Only the spill file of the first call is used, so all target partitions read the same rows.
@@ -100,7 +151,7 @@ def spill(run: WriteRun, table: pa.Table, index: int, count: int, shuffle: Shuff
     receipt = run.store.join(staged(run.run, f"rows/{index:05d}.json"))
     with suppress(FileNotFoundError):
         return _from_json(run.store.fs.cat_file(receipt))
-    written = _write_spill(run, table, index, count, shuffle)
+    written = _write_source(run, table, index, shuffle, route)
     try:
         run.store.create_exclusively(receipt, _to_json(written))
     except FileExistsError:
@@ -109,20 +160,44 @@ def spill(run: WriteRun, table: pa.Table, index: int, count: int, shuffle: Shuff
     return written
 
 
-def _write_spill(run: WriteRun, table: pa.Table, index: int, count: int, shuffle: Shuffle) -> Spill:
+def _write_source(run: WriteRun, table: pa.Table, index: int, shuffle: Shuffle, route: Route) -> Spill:
     """Write the spill file of a source partition under a unique name. Return its description."""
+    table = table.add_column(0, ROW_ID, pa.array(_row_ids(index, np.arange(table.num_rows))))
     directories = Directories.of(table, run.partition_on)
-    order, bounds, keys = _sort(directories, index, shuffle)
-    batches = Batches(table.select(run.schema.names))
+    if route.groups == 1:
+        rows = _sort(table, directories, _targets(directories, table, shuffle), route.width, shuffle.seed)
+        return _write_spill(run, f"{index:05d}", rows, run.schema, route.chunk)
+    groups = _targets(directories, table, shuffle) // route.width
+    rows = _sort(table, Directories.of(table, ()), groups, route.groups, None)
+    return _write_spill(run, f"{index:05d}", rows, run.columns, 1)  # the next round needs all columns
+
+
+def write_group(
+    run: WriteRun, table: pa.Table, group: int, count: int, shuffle: Shuffle, route: Route
+) -> Spill:
+    """Write a spill file of rows of a group, with a section for each target partition of the group.
+
+    The table has the row ids and all columns. A reader merges the sections of about ``count`` such files.
+    """
+    directories = Directories.of(table, run.partition_on)
+    targets = _targets(directories, table, shuffle) - group * route.width
+    rows = _sort(table, directories, targets, route.width, shuffle.seed)
+    return _write_spill(run, f"group-{group:05d}", rows, run.schema, count)
+
+
+def _write_spill(run: WriteRun, name: str, rows: "_SortedRows", schema: Schema, count: int) -> Spill:
+    """Write a spill file with the columns of a schema. A reader merges sections of about ``count`` files."""
+    table, directories, order, bounds, keys = rows
+    batches = Batches(table.select([ROW_ID, *schema.names]))
     step = batches.rows_of(max(_LEAST_PIECE_BYTES, pass_bytes(table.nbytes) // (4 * count)))
-    path = staged(run.run, f"rows/{index:05d}-{uuid4().hex}")
+    path = staged(run.run, f"rows/{name}-{uuid4().hex}")
     starts, indexes, checksums = [0], [], []
     with run.store.create(run.store.join(path), durable=False) as file:
-        for target, (first, last) in enumerate(pairwise(bounds)):
+        for number, (first, last) in enumerate(pairwise(bounds)):
             size, described = 0, b""
             if first < last:
-                size, pieces = _write_pieces(file, run.schema, batches, order[first:last], index, step)
-                counted = directories.counted(keys[first:last], target)
+                size, pieces = _write_pieces(file, schema, batches, order[first:last], step)
+                counted = directories.counted(keys[first:last], number)
                 described = b"".join([_to_stream(pieces), _to_stream(counted)])
                 file.write(described)
             indexes.append(starts[-1] + size)
@@ -137,14 +212,15 @@ def pass_bytes(partition_bytes: int) -> int:
 
 
 def _write_pieces(
-    file: BinaryIO, schema: Schema, batches: "Batches", order: Positions, index: int, step: int
+    file: BinaryIO, schema: Schema, batches: "Batches", order: Positions, step: int
 ) -> tuple[int, pa.Table]:
     """Write rows in pieces of at most ``step`` rows. Return the total bytes, and a table of the pieces."""
     pieces = []
     for rows in batches.pieces(order):
-        ids, taken = _row_ids(index, rows), batches.take(rows)
+        taken = batches.take(rows)
+        ids = taken[ROW_ID].to_numpy()
         for at in range(0, len(rows), step):
-            data = _to_ipc(ids[at : at + step], taken.slice(at, step), schema)
+            data = _to_ipc(taken.slice(at, step), schema)
             file.write(data)
             pieces.append((len(data), _kernel.crc32c(data, 0), len(ids[at : at + step]), ids[at]))
     columns = [pa.array(column, pa.uint64()) for column in zip(*pieces, strict=True)]
@@ -183,44 +259,65 @@ class Directories(NamedTuple):
             of_rows[groups.order] = of_rows.copy()
         return cls(names.tolist(), groups.values.take(pa.array(firsts)), of_rows)
 
-    def counted(self, keys: Unsigned, target: int) -> pa.Table:
-        """Return the partition values and row counts of a section's directories, given keys from `_sort`."""
+    def counted(self, keys: Unsigned, section: int) -> pa.Table:
+        """Return the partition values and row counts of a section's directories, given keys of its rows."""
         found, counts = np.unique(keys, return_counts=True)
-        values = self.values.take(pa.array(found.astype(np.int64) - target * len(self.names)))
+        values = self.values.take(pa.array(found.astype(np.int64) - section * len(self.names)))
         return pa.table([*values.columns, pa.array(counts)], names=[*values.column_names, ROWS])
 
 
-def _sort(directories: Directories, index: int, shuffle: Shuffle) -> tuple[Positions, list[int], Unsigned]:
-    """Sort rows by target partition, then by directory, then by the sort keys that the seed gives.
+class _SortedRows(NamedTuple):
+    """The rows of a table, sorted by section, then by directory, then by the sort keys that the seed gives.
 
-    Returns
-    -------
+    Attributes
+    ----------
+    table : pyarrow.Table
+        The rows before sorting, with the column of row ids.
+    directories : Directories
+        The partition directories of the table.
     order : numpy.ndarray
         The positions of the sorted rows in the table.
     bounds : list of int
-        The position of the first sorted row of each target partition, followed by the number of rows.
+        The position of the first sorted row of each section, followed by the number of rows.
     keys : numpy.ndarray
-        A key for each sorted row: number of the target partition x number of directories + directory number.
+        A key for each sorted row: number of the section x number of directories + directory number.
     """
-    names, _, of_rows = directories
-    row_ids = _row_ids(index, np.arange(len(of_rows)))
+
+    table: pa.Table
+    directories: Directories
+    order: Positions
+    bounds: list[int]
+    keys: Unsigned
+
+
+def _targets(directories: Directories, table: pa.Table, shuffle: Shuffle) -> Positions:
+    """Return the target partition of each row."""
     if shuffle.together:
-        digests = [hashlib.blake2b(name.encode(), digest_size=8).digest() for name in names]
-        targets = (np.frombuffer(b"".join(digests), "<u8") % np.uint64(shuffle.npartitions))[of_rows]
+        digests = [hashlib.blake2b(name.encode(), digest_size=8).digest() for name in directories.names]
+        targets = (np.frombuffer(b"".join(digests), "<u8") % np.uint64(shuffle.npartitions))[
+            directories.of_rows
+        ]
     else:
-        targets = sort_keys(row_ids, shuffle.seed) % np.uint64(shuffle.npartitions)
-    targets = targets.astype(np.int64)
-    bounds = np.cumsum(np.bincount(targets, minlength=shuffle.npartitions))
-    targets *= len(names)
-    targets += of_rows
-    keys = targets.astype(np.min_scalar_type(shuffle.npartitions * len(names)))
-    del targets
-    if shuffle.seed is None:
+        targets = sort_keys(table[ROW_ID].to_numpy(), shuffle.seed) % np.uint64(shuffle.npartitions)
+    return targets.astype(np.int64)
+
+
+def _sort(
+    table: pa.Table, directories: Directories, sections: Positions, count: int, seed: int | None
+) -> _SortedRows:
+    """Sort rows by the numbers of their sections, of which there are ``count``. Change these numbers."""
+    names, _, of_rows = directories
+    bounds = np.cumsum(np.bincount(sections, minlength=count))
+    sections *= len(names)
+    sections += of_rows
+    keys = sections.astype(np.min_scalar_type(count * len(names)))
+    del sections
+    if seed is None:
         order = sorting(keys)
     else:
-        order = np.argsort(sort_keys(row_ids, shuffle.seed))
+        order = np.argsort(sort_keys(table[ROW_ID].to_numpy(), seed))
         order = order[sorting(keys[order])]
-    return order, [0, *bounds.tolist()], keys[order]
+    return _SortedRows(table, directories, order, [0, *bounds.tolist()], keys[order])
 
 
 def _to_json(spill: Spill) -> bytes:
@@ -280,9 +377,9 @@ class Batches:
         return sorted_rows(pa.concat_tables(taken).combine_chunks(), back)
 
 
-def _to_ipc(row_ids: Numbers, table: pa.Table, schema: Schema) -> pa.Buffer:
+def _to_ipc(table: pa.Table, schema: Schema) -> pa.Buffer:
     """Serialize rows and their row ids as an Arrow IPC stream."""
-    return _to_stream(compact(table.add_column(0, ROW_ID, pa.array(row_ids)), schema))
+    return _to_stream(compact(table, schema))
 
 
 def _to_stream(table: pa.Table) -> pa.Buffer:

@@ -45,8 +45,13 @@ KEYS: dict[str, tuple[pa.DataType, dict[Any, str]]] = {
 # Options of a write: the seed, and the value of `colocate`.
 WRITES = {"shuffle": (5, False), "colocate": (None, True), "both": (-3, True)}
 
-# Bytes of a pass, and the least bytes of a piece.
-PASSES = {"a row": (1, 1), "some rows": (8_000, 300), "all rows": (1 << 25, 1 << 14)}
+# Bytes of a pass, least bytes of a piece, share that is read whole, and most sections of one round.
+PASSES = {
+    "a row": (1, 1, 0.0, 1 << 18),
+    "some rows": (8_000, 300, 0.0, 1 << 18),
+    "two rounds": (8_000, 300, 0.0, 1),
+    "all rows": (1 << 25, 1 << 14, 1.25, 1 << 18),
+}
 
 
 def source(sizes: list[int] = SIZES, kind: str = "text") -> list[pd.DataFrame]:
@@ -133,10 +138,12 @@ def written(root: Path, snapshot: Snapshot) -> dict[tuple[str, int], list[int]]:
     return found
 
 
-def set_passes(size: int, least: int) -> None:
-    """Change the sizes of passes and pieces."""
+def set_passes(size: int, least: int, whole: float, sections: int) -> None:
+    """Change the sizes of passes and pieces, and the number of rounds."""
     merge.pass_bytes = spill.pass_bytes = lambda _: size
     spill._LEAST_PIECE_BYTES = least
+    merge._WHOLE_SHARE = whole
+    spill._MOST_SECTIONS = sections
 
 
 @pytest.fixture(params=list(PASSES))
@@ -215,12 +222,12 @@ def test_the_bytes_do_not_depend_on_the_passes(tmp_path: Path, write: str, limit
         found.append(
             contents(to_tfrecord(ddf, path, partition_on="key", shuffle=seed, colocate=colocate, **limits))
         )
-    assert found[0] == found[1] == found[2]
+    assert all(one == found[0] for one in found)
 
 
 @pytest.mark.parametrize("scheduler", ["threads", "cluster"])
-def test_many_passes_on_every_scheduler(tmp_path: Path, scheduler: str) -> None:
-    set_passes(*PASSES["some rows"])
+def test_two_rounds_of_many_passes_on_every_scheduler(tmp_path: Path, scheduler: str) -> None:
+    set_passes(*PASSES["two rounds"])
     if scheduler == "threads":
         with dask.config.set(scheduler="threads"):
             check(tmp_path, "text", "both")
@@ -231,7 +238,7 @@ def test_many_passes_on_every_scheduler(tmp_path: Path, scheduler: str) -> None:
             ) as cluster,
             Client(cluster) as client,
         ):
-            client.run(set_passes, *PASSES["some rows"])
+            client.run(set_passes, *PASSES["two rounds"])
             check(tmp_path, "text", "both", compute_kwargs={"scheduler": client})
     set_passes(*PASSES["all rows"])
 

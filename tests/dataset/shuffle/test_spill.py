@@ -268,6 +268,40 @@ def test_the_text_of_a_category_moves_once(tmp_path: Path) -> None:
     assert found.tolist() == values.tolist()
 
 
+# --- rounds ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("sources", "targets"), [(36, 36), (50, 7), (5, 60)])
+def test_two_rounds_write_the_rows_of_one_with_few_requests(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sources: int, targets: int
+) -> None:
+    options: dict[str, Any] = {"partition_on": "key", "shuffle": 5, "npartitions": targets}
+    one = to_tfrecord(collection(sources), tmp_path / "one", **options)
+    requests: list[int] = []
+    read_ranges = Store.read_ranges
+
+    def count(store: Store, ranges: Any) -> Any:
+        requests.append(len(ranges))
+        return read_ranges(store, ranges)
+
+    monkeypatch.setattr(Store, "read_ranges", count)
+    monkeypatch.setattr(exchange, "_MOST_SECTIONS", 1)
+    two = to_tfrecord(collection(sources), tmp_path / "two", **options)
+    assert contents(two) == contents(one)
+    assert order(tmp_path / "two") == order(tmp_path / "one")
+    assert 0 < sum(requests) <= (sources + targets) * targets**0.5
+
+
+def test_a_route_leads_every_row_to_one_task() -> None:
+    """Groups cover the targets, chunks cover the sources, and no group and no chunk is empty."""
+    for sources, targets in [(10_000, 10_000), (1, 10**6), (10**6, 1), (700, 701), (10**6, 2), (600, 5_003)]:
+        route = exchange.Route.plan(sources, targets)
+        assert (route.groups - 1) * route.width < targets <= route.groups * route.width
+        assert (route.chunks - 1) * route.chunk < sources <= route.chunks * route.chunk
+        sections = sources * route.groups + targets * route.chunks
+        assert route.groups == 1 or sections <= 2 * (sources + targets) * targets**0.5
+
+
 # --- failures ----------------------------------------------------------------------------------------
 
 
@@ -326,12 +360,15 @@ def doom(step: str, marker: str) -> None:
     setattr(module, step, work_or_die)
 
 
-@pytest.mark.parametrize("step", ["_to_ipc", "_read"])
+@pytest.mark.parametrize("step", ["_to_ipc", "_read", "_read_group"])
 def test_a_worker_killed_during_a_shuffle_leaves_exactly_the_committed_rows(
-    tmp_path: Path, client: Client, step: str
+    tmp_path: Path, client: Client, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
+    """A worker is killed in the second round, or while rows move in one round."""
     options: dict[str, Any] = {"partition_on": "key", "colocate": True, "shuffle": 5}
     plain = to_tfrecord(collection(8), tmp_path / "a", **options)
+    if step == "_read_group":
+        monkeypatch.setattr(exchange, "_MOST_SECTIONS", 1)
     killed = tmp_path / "killed"
     client.run(doom, step, str(killed))
     other = to_tfrecord(collection(8), tmp_path / "b", **options, compute_kwargs={"scheduler": client})
@@ -343,8 +380,9 @@ def test_a_worker_killed_during_a_shuffle_leaves_exactly_the_committed_rows(
 def test_only_the_first_file_of_a_source_counts(tmp_path: Path) -> None:
     run = WriteRun(Store.at(tmp_path), Schema.from_arrow(pa.schema([("n", pa.int64())])), "0" * 32)
     shuffle = exchange.Shuffle((), 1, 4)
-    first = exchange.spill(run, pa.table({"n": pa.array(range(100))}), 0, 1, shuffle)
-    again = exchange.spill(run, pa.table({"n": pa.array(range(99, -1, -1))}), 0, 1, shuffle)
+    route = exchange.Route.plan(1, 4)
+    first = exchange.spill(run, pa.table({"n": pa.array(range(100))}), 0, shuffle, route)
+    again = exchange.spill(run, pa.table({"n": pa.array(range(99, -1, -1))}), 0, shuffle, route)
     assert again.path == first.path
     assert again.starts.tolist() == first.starts.tolist()
     assert again.checksums.tolist() == first.checksums.tolist()
