@@ -46,10 +46,11 @@ def paths(value: Any) -> PathLike | list[PathLike]:
     return [path(item) for item in (sorted(value) if isinstance(value, set | frozenset) else value)]
 
 
-def choice(keyword: str, value: object, known: Sequence[object]) -> None:
-    """Raise if the value of a keyword is not one of its known values."""
+def choice(keyword: str, value: Any, known: Sequence[object]) -> Any:
+    """Return the value of a keyword. Raise if the value is not one of the known values of the keyword."""
     if not isinstance(value, str | bool | None) or value not in known:
         raise _unknown(keyword, value, known)
+    return value
 
 
 def _unknown(keyword: str, value: object, known: Sequence[object]) -> TFRecordError:

@@ -6,16 +6,18 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Unpack
 
+import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from dask_tfrecord.codec.codecs import detect
 from dask_tfrecord.dataset.query.comparison_keys import comparison_key
 from dask_tfrecord.dataset.read.read_plan import ReadPlan
+from dask_tfrecord.dataset.snapshot.column_statistics import statistics_name
 from dask_tfrecord.dataset.snapshot.model import Snapshot
 from dask_tfrecord.errors import TFRecordError, calling
-from dask_tfrecord.files.entry import ColumnStatistics, FileEntry
-from dask_tfrecord.files.storage.listing import FileInfo, PathLike
+from dask_tfrecord.files.storage.listing import PathLike, column_paths
 from dask_tfrecord.files.storage.redaction import redact_errors
 from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.keywords import ReadKeywords
@@ -153,9 +155,10 @@ class Description:
         """The root path of the dataset, without credentials."""
         return self._dataset.store.public(self._dataset.store.root)
 
-    @cached_property
-    def _splits(self) -> list[FileInfo]:
-        return [split.file for splits in self._dataset.partitions for split in splits]
+    @property
+    def _files(self) -> pa.Table:
+        """The file list of the plan. Each file has one row, because files are not split."""
+        return self._dataset.partitions.rows
 
     @property
     def files(self) -> list[str]:
@@ -163,12 +166,13 @@ class Description:
 
         Files that cannot hold a row that passes the filters are omitted.
         """
-        return [self._dataset.store.public(file.path) for file in self._splits]
+        return [*map(self._dataset.store.public, column_paths(self._files["path"]))]
 
     @property
     def sizes(self) -> list[int]:
         """The stored size of each file, in bytes."""
-        return [file.size or 0 for file in self._splits]
+        sizes: list[int] = pc.fill_null(self._files["size"], 0).to_pylist()
+        return sizes
 
     @cached_property
     def rows(self) -> int | None:
@@ -176,7 +180,7 @@ class Description:
 
         None if no snapshot proves the number of rows.
         """
-        return None if self._entries is None else sum(entry.records for entry in self._entries)
+        return None if self._records is None else _sum(self._records)
 
     @cached_property
     def versions(self) -> list[dict[str, Any]]:
@@ -194,8 +198,9 @@ class Description:
     @cached_property
     def codecs(self) -> list[str]:
         """The codecs of a sample of the dataset's files. The name "none" stands for uncompressed files."""
-        files = self._splits[:: max(1, len(self._splits) // _DETECTED_FILES)]
-        heads = self._dataset.store.read_ranges([(file.path, 0, _HEAD_BYTES) for file in files if file.size])
+        files = self._files.take(np.arange(0, len(self._files), max(1, len(self._files) // _DETECTED_FILES)))
+        sizes = zip(column_paths(files["path"]), files["size"].to_pylist(), strict=True)
+        heads = self._dataset.store.read_ranges([(path, 0, _HEAD_BYTES) for path, size in sizes if size])
         return list(dict.fromkeys(detect(head) or "none" for head in heads))
 
     @property
@@ -240,58 +245,41 @@ class Description:
                     if table.num_rows:
                         yield table
 
-    @cached_property
-    def _entries(self) -> list[FileEntry] | None:
+    @property
+    def _records(self) -> pa.ChunkedArray | None:
         """The entries of the files in the snapshot, or None if the snapshot does not describe all of the
         files.
         """
-        entries = [self._dataset.entries.get(file.path) for file in self._splits]
-        known = [entry for entry in entries if entry is not None]
-        return known if self.version is not None and len(known) == len(entries) else None
+        is_described = self.version is not None and "file_records" in self._files.column_names
+        records = self._files["file_records"] if is_described else None
+        return None if records is None or records.null_count else records
 
     def _column(self, item: Field) -> ColumnDescription:
-        if item.name in self._dataset.partition_values:
-            column = self._dataset.partition_values[item.name]
-            values = [value for value in column.to_pylist() if value is not None]
-            least, greatest = _bounds(item, values)
-            nulls = None if self._entries is None else self._rows_of_nulls(column)
-            return ColumnDescription(item.name, item.type, "directory", nulls, least, greatest)
+        records, values = self._records, self._dataset.partition_values.get(item.name)
+        if values is not None:
+            nulls = None if records is None else _sum(records.filter(values.is_null()))
+            return ColumnDescription(item.name, item.type, "directory", nulls, *_bounds(item, values))
         unknown = ColumnDescription(item.name, item.type, feature_text(item))
-        found = self._statistics(item.name)
-        if found is None:
+        if records is None:
             return unknown
-        ends = [length for column, _ in found for length in (column.min_length, column.max_length)]
-        lengths = [length for length in ends if length is not None]
-        has_bounds = all(column.min is not None or column.nulls == records for column, records in found)
-        bounds = [bound for column, _ in found for bound in (column.min, column.max)] if has_bounds else []
-        least, greatest = _bounds(item, [bound for bound in bounds if bound is not None])
-        return replace(
-            unknown,
-            nulls=sum(column.nulls for column, _ in found),
-            min=least,
-            max=greatest,
-            lengths=(min(lengths), max(lengths)) if lengths else None,
-        )
+        files, name = self._files.filter(pc.greater(records, 0)), statistics_name(item.name)
+        if name not in files.column_names or files[name].null_count:
+            return replace(unknown, nulls=None if len(files) else 0)
+        statistics = files[name].combine_chunks()
+        known = {one.name: statistics.field(one.name) for one in statistics.type}
+        described = replace(unknown, nulls=_sum(known["nulls"]))
+        if "min_length" in known:
+            ends = pc.min(known["min_length"]).as_py(), pc.max(known["max_length"]).as_py()
+            return replace(described, lengths=None if None in ends else ends)
+        has_bounds = pc.or_(known["min"].is_valid(), pc.equal(known["nulls"], files["file_records"]))
+        if not pc.all(has_bounds, min_count=0).as_py():
+            return described
+        least, greatest = _bounds(item, pa.concat_arrays([known["min"], known["max"]]))
+        return replace(described, min=least, max=greatest)
 
-    def _statistics(self, name: str) -> list[tuple[ColumnStatistics, int]] | None:
-        """Return the column's statistics and the row count of each file with rows, or None if any
-        statistics are missing.
-        """
-        found = []
-        for entry in self._entries or ():
-            column = next((one for one in entry.statistics if one.name == name), None)
-            if entry.records and column is None:
-                return None
-            if entry.records and column is not None:
-                found.append((column, entry.records))
-        return None if self._entries is None else found
 
-    def _rows_of_nulls(self, values: pa.Array) -> int:
-        """Return the number of rows in which a partition column is null."""
-        entries = self._entries or ()
-        return sum(
-            entry.records for entry, value in zip(entries, values.to_pylist(), strict=True) if value is None
-        )
+def _sum(numbers: pa.Array | pa.ChunkedArray) -> int:
+    return int(pc.sum(numbers, min_count=0).as_py())
 
 
 @redact_errors
@@ -304,12 +292,12 @@ def _next(tables: Iterator[pa.Table], store: Store) -> pa.Table | None:
         return next(tables, None)
 
 
-def _bounds(item: Field, values: list[Any]) -> tuple[Any, Any]:
+def _bounds(item: Field, values: pa.Array) -> tuple[Any, Any]:
     """Return the smallest and the greatest of the values, in the order in which filters compare values of
     the column.
     """
     try:
-        ordered = sorted(values, key=lambda value: comparison_key(value, item.type))
-    except TFRecordError:  # values of this type have no order
+        ordered = sorted(values.drop_null().to_pylist(), key=lambda value: comparison_key(value, item.type))
+    except TFRecordError:  # a type without an order
         return None, None
     return (ordered[0], ordered[-1]) if ordered else (None, None)

@@ -12,7 +12,6 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 from pyarrow import types
 
 from dask_tfrecord.codec import HEADER_BYTES, scan
@@ -28,7 +27,7 @@ from dask_tfrecord.files.storage.filesystem import Filesystem
 from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.public_functions import public_function
 from dask_tfrecord.schema.model import Field
-from dask_tfrecord.schema.storage_types import innermost
+from dask_tfrecord.schema.storage_types import innermost, row_shape
 
 Format = Literal["idx", "tfds", "tfmd"]
 
@@ -119,22 +118,16 @@ def export(
         if format == "idx":
             names = _write_indexes(store, snapshot)
         else:
-            texts = (
-                _tfds_files(store, snapshot)
-                if format == "tfds"
-                else {"schema.pbtxt": metadata_schema(snapshot)}
-            )
-            names = [_write(store, name, text) for name, text in texts.items()]
+            tfds = format == "tfds"
+            texts = _tfds_files(store, snapshot) if tfds else {"schema.pbtxt": metadata_schema(snapshot)}
+            names = [*texts]
+            record_exports(store, names)
+            for name, text in texts.items():
+                with store.create(store.join(name)) as file:
+                    file.write(text.encode())
     except TFRecordError as error:
         raise error.located(path=store.public(store.root)) from None
     return [store.public(store.join(name)) for name in names]
-
-
-def _write(store: Store, name: str, text: str) -> str:
-    record_exports(store, [name])
-    with store.create(store.join(name)) as file:
-        file.write(text.encode())
-    return name
 
 
 def _check_uncompressed(store: Store, files: Sequence[FileEntry], reader: str) -> None:
@@ -279,7 +272,7 @@ def _tfds_feature(snapshot: Snapshot, item: Field) -> dict[str, Any]:
             feature=item.name,
             advice="rename the column",
         )
-    shape = _shape(item.type)
+    shape = row_shape(item.type)
     if item.depth and shape is None:
         leaf = _tfds_leaf(item, [])
         return _tfds("sequence_feature.Sequence", sequence={"feature": leaf, "length": "-1"})
@@ -357,13 +350,10 @@ def metadata_schema(snapshot: Snapshot) -> str:
 
 def _tfmd_feature(snapshot: Snapshot, item: Field) -> str:
     kind = {"int64": "INT", "float": "FLOAT"}.get(item.kind, "BYTES")
-    shape = _shape(item.type)
+    shape = row_shape(item.type)
     is_full = _nulls(snapshot, item) is None
     lines = [f"name: {_quoted(item.name)}", f"type: {kind}"]
-    if is_full:
-        lines.append("presence { min_fraction: 1.0 min_count: 1 }")
-    else:
-        lines.append("presence { min_count: 0 }")
+    lines.append(f"presence {{ {'min_fraction: 1.0 min_count: 1' if is_full else 'min_count: 0'} }}")
     if item.depth and shape is None:
         lines.append("value_count { min: 0 }")
     elif is_full:
@@ -404,15 +394,6 @@ def _check_examples(snapshot: Snapshot, reader: str) -> None:
             f"{reader} Examples only, and the records are {snapshot.schema.record_type!r}",
             advice='write the dataset with record_type="example"',
         )
-
-
-def _shape(type_: pa.DataType) -> list[int] | None:
-    """Return the shape of one value of a column, or None if the lists of the column have no fixed length."""
-    if isinstance(type_, pa.FixedShapeTensorType):
-        return list(type_.shape)
-    if types.is_fixed_size_list(type_):
-        return [type_.list_size]
-    return [] if not pa.types.is_nested(type_) or types.is_dictionary(type_) else None
 
 
 def _nulls(snapshot: Snapshot, item: Field) -> str | None:

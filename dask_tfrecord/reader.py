@@ -10,11 +10,12 @@ from typing import Any, Unpack, get_args, overload
 import dask.dataframe as dd
 import pyarrow as pa
 
-from dask_tfrecord import arguments, expr
+from dask_tfrecord import arguments
 from dask_tfrecord.cluster import check_cluster
 from dask_tfrecord.dataset.read.read_plan import ReadPlan
 from dask_tfrecord.dataset.snapshot.metadata import Levels
 from dask_tfrecord.errors import SchemaError, TFRecordError
+from dask_tfrecord.expr import reading
 from dask_tfrecord.files.storage.listing import PathLike
 from dask_tfrecord.frames.arrow_to_pandas import numpy_names
 from dask_tfrecord.keywords import CollectionKeywords, DtypeBackend, RequestKeywords
@@ -296,7 +297,7 @@ def read_tfrecord(
     numpy = _numpy_columns(dataset, read.get("schema")) if dtype_backend == "numpy" else []
     numpy += [column for column, _ in levels if _has_time_index(dataset.schema, column)]
 
-    ddf = expr.read(dataset, names, numpy=numpy, index=levels, divisions=divisions)
+    ddf = reading.read(dataset, names, numpy=numpy, index=levels, divisions=divisions)
     return ddf[columns] if isinstance(columns, str) else ddf
 
 

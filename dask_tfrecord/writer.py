@@ -11,7 +11,7 @@ import dask.dataframe as dd
 import numpy as np
 import pandas as pd
 
-from dask_tfrecord import arguments, expr
+from dask_tfrecord import arguments
 from dask_tfrecord.cluster import check_cluster
 from dask_tfrecord.codec.codecs import CODECS, Compression, check_level
 from dask_tfrecord.codec.columns import RecordType
@@ -24,7 +24,8 @@ from dask_tfrecord.dataset.write.existing import check_existing_data
 from dask_tfrecord.dataset.write.neighbours import refuse_write_inside
 from dask_tfrecord.dataset.write.run import Mode, WriteRun, draw_run
 from dask_tfrecord.errors import Remedy, RemedyWarning, TFRecordError, warn_caller
-from dask_tfrecord.expr.record_types import nested_record_type, with_bytes_records
+from dask_tfrecord.expr import lineage, writing
+from dask_tfrecord.expr.string_conversion import check_string_conversions
 from dask_tfrecord.files.options import WriteOptions
 from dask_tfrecord.files.part_names import check_labels
 from dask_tfrecord.files.storage.filesystem import Filesystem
@@ -272,21 +273,21 @@ def to_tfrecord(
     store = destination(path, storage_options, filesystem)
     replaces = mode in ("overwrite", "partitions")
     if replaces:
-        expr.check_not_read(ddf, store)
+        lineage.check_not_read(ddf, store)
     refuse_write_inside(store, mode)
     base = check_destination(store, mode)
     replaceable = replaceable_files(store) if replaces else frozenset()
 
     levels = index_levels(ddf._meta, write_index)
-    ddf, computed_text = expr.check_string_conversions(ddf, text_columns(ddf._meta, schema, levels))
+    ddf, computed_text = check_string_conversions(ddf, text_columns(ddf._meta, schema, levels))
     planned = plan_schema(
         ddf._meta,
         schema=schema,
-        record_type=nested_record_type(ddf) if record_type == "infer" else record_type,
+        record_type=lineage.nested_record_type(ddf) if record_type == "infer" else record_type,
         write_index=bool(levels),
         sample=lambda names: _computed_partitions(ddf[names]),
         partition_on=keys,
-        known={**expr.large_strings(ddf), **expr.parquet_types(ddf)},
+        known={**lineage.large_strings(ddf), **lineage.parquet_types(ddf)},
     )
     partition_fields = planned.select(keys).fields
     order = tuple(planned.names)
@@ -295,7 +296,7 @@ def to_tfrecord(
         partition_fields, order = (SPLIT_FIELD, *partition_fields), (*order, SPLIT)
     records = planned.select(name for name in planned.names if name not in keys)
     if record_type == "infer":
-        records = with_bytes_records(ddf, records)
+        records = lineage.with_bytes_records(ddf, records)
     if options.lossy == "warn":
         _warn_of_rounding(ddf, records, bool(levels))
     _warn_of_compression(options.compression)
@@ -322,7 +323,7 @@ def to_tfrecord(
     write_index = bool(levels) or write_index
     plan = f"{count or ddf.npartitions} partitions, {len(order)} columns, compression {options.compression}"
     logger.info("%s: planned: mode %s after version %d, %s", run.title, mode, base, plan)
-    result = expr.write(ddf, run, write_index=write_index, computed_text=computed_text, shuffle=shuffling)
+    result = writing.write(ddf, run, write_index=write_index, computed_text=computed_text, shuffle=shuffling)
     return _compute(result, run, compute_kwargs, retries) if compute else result
 
 
@@ -339,16 +340,10 @@ def _write_options(
 ) -> WriteOptions:
     codec: Compression | None = keyword_or_default("compression", compression, arguments.compression)
     check_level(codec, level)
-    lossy = keyword_or_default("lossy", lossy, _lossy)
+    lossy = keyword_or_default("lossy", lossy, partial(arguments.choice, "lossy", known=get_args(Lossy)))
     max_rows = arguments.count("max_rows_per_file", max_rows)  # a NumPy integer could overflow later
     max_bytes = arguments.count("max_bytes_per_file", max_bytes)
     return WriteOptions(codec, level, lossy, max_rows, max_bytes)
-
-
-def _lossy(value: Any) -> Lossy:
-    arguments.choice("lossy", value, get_args(Lossy))
-    choice: Lossy = value
-    return choice
 
 
 def _write_mode(
@@ -431,7 +426,7 @@ def _computed_partitions(ddf: dd.DataFrame) -> Iterator[pd.DataFrame]:
 def _warn_of_rounding(ddf: dd.DataFrame, records: Schema, write_index: bool) -> None:
     """Warn of columns whose values may be rounded, except columns that were read from the same type."""
     names = rounded_columns(ddf._meta, records, write_index=write_index)
-    read_types = expr.read_types(ddf, names)
+    read_types = lineage.read_types(ddf, names)
     names = [name for name in names if read_types.get(name) != records.arrow.field(name).type]
     if names:
         columns = ", ".join(map(repr, names))

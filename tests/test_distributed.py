@@ -136,7 +136,7 @@ def test_a_worker_lost_after_the_overwrite_of_its_own_input_fails_a_write_that_i
 ) -> None:
     """The reason why `to_tfrecord` refuses to overwrite what is read."""
     to_tfrecord(numbers(), tmp_path, compute_kwargs={"scheduler": "sync"})
-    monkeypatch.setattr("dask_tfrecord.expr.check_not_read", lambda ddf, store: None)
+    monkeypatch.setattr("dask_tfrecord.expr.lineage.check_not_read", lambda ddf, store: None)
     lazy = to_tfrecord(read_tfrecord(tmp_path).assign(m=1), tmp_path, overwrite=True, compute=False)
     with pytest.raises(FileNotFoundError, match="was removed after the dataset was listed"):
         _after_losing_the_result(lazy, client)

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pandas as pd
@@ -21,17 +22,20 @@ from dask.dataframe.dask_expr._expr import (
     Tail,
 )
 from dask.dataframe.dask_expr._repartition import Repartition
-from dask.dataframe.dask_expr.io.io import FromPandas
+from dask.dataframe.dask_expr.io.io import FromGraph, FromPandas
 from dask.dataframe.dask_expr.io.parquet import ReadParquet
 from fsspec import AbstractFileSystem
 
+from dask_tfrecord.codec.columns import RecordType
+from dask_tfrecord.dataset.read.inferred_schema import PAYLOAD
 from dask_tfrecord.dataset.read.read_plan import ReadPlan
-from dask_tfrecord.errors import DestinationError
+from dask_tfrecord.errors import DestinationError, warn_caller
 from dask_tfrecord.expr.reading import ReadTFRecord
 from dask_tfrecord.files.storage.listing import column_paths
 from dask_tfrecord.files.storage.paths import name_of, parent_of
 from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.frames.column_types import is_object
+from dask_tfrecord.schema.model import Schema
 from dask_tfrecord.schema.storage_types import BINARY, TEXT, is_any, is_list
 
 # Expressions that select columns or rows, or move rows between partitions, without changing a value.
@@ -63,6 +67,43 @@ def read_types(ddf: DataFrame, names: Iterable[str]) -> dict[str, pa.DataType]:
         ):
             types[name] = source.dataset.schema.arrow.field(name).type
     return types
+
+
+def _read_schemas(ddf: DataFrame) -> list[Schema]:
+    """Return the schemas of all TFRecord datasets that a collection reads."""
+    return [read.dataset.schema for read in ddf.expr.find_operations(ReadTFRecord)]
+
+
+def nested_record_type(ddf: DataFrame) -> RecordType:
+    """Return "sequence_example" if a column with the same name was read as lists of lists, and otherwise
+    "example".
+    """
+    schemas = _read_schemas(ddf)
+    nested = {item.name for schema in schemas for item in schema.fields if item.depth > 1}
+    return "example" if nested.isdisjoint(ddf.columns) else "sequence_example"
+
+
+def with_bytes_records(ddf: DataFrame, records: Schema) -> Schema:
+    """Set the record type "bytes" if the only column holds records that were read as bytes.
+
+    If records that were read as bytes become features of other records, warn.
+    """
+    schemas = _read_schemas(ddf)
+    is_single_binary = len(records.fields) == 1 and records.fields[0].type in (pa.binary(), pa.large_binary())
+    if is_single_binary and schemas and all(schema.record_type == "bytes" for schema in schemas):
+        return replace(records, record_type="bytes")
+    payloads = {name for schema in schemas if schema.record_type == "bytes" for name in schema.names}
+    is_computed = any(isinstance(one, FromGraph) for one in ddf.expr.walk())  # for example by persist()
+    if is_single_binary and not schemas and is_computed:
+        payloads = {PAYLOAD.name}
+    for item in records.fields:
+        if item.name in payloads and item.kind == "bytes":
+            warn_caller(
+                f"each value of {item.name!r} was read as a whole record, but is written as a feature of an "
+                f'Example; pass record_type="bytes" and ddf[[{item.name!r}]] to write whole records, or '
+                'record_type="example" to write features.',
+            )
+    return records
 
 
 def large_strings(ddf: DataFrame) -> dict[str, pa.DataType]:

@@ -20,23 +20,12 @@ from dask.dataframe.dask_expr.io.io import FromGraph, FromPandas
 
 from dask_tfrecord.expr.reading import ReadTFRecord
 from dask_tfrecord.frames import text_guard
-from dask_tfrecord.schema.model import Schema
 
 # A map from the label of a column or index level in an expression to the name of its column in the records.
 Names = Mapping[Hashable, str]
 
 _RENAMING = (RenameFrame, AddPrefix, RenameSeries, ToFrame)
 _LOADS = (ArrowStringConversion, FromGraph, FromPandas, ReadTFRecord)
-
-
-def read_schemas(ddf: DataFrame) -> list[Schema]:
-    """Return the schemas of all TFRecord datasets that a collection reads."""
-    return [expr.dataset.schema for expr in ddf.expr.walk() if isinstance(expr, ReadTFRecord)]
-
-
-def was_computed(ddf: DataFrame) -> bool:
-    """Return True if a collection holds computed results, such as those of persist()."""
-    return any(isinstance(expr, FromGraph) for expr in ddf.expr.walk())
 
 
 class CheckedStringConversion(ArrowStringConversion):

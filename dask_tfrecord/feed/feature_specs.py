@@ -18,29 +18,13 @@ from dask_tfrecord.keywords import ReadKeywords
 from dask_tfrecord.public_functions import public_function
 from dask_tfrecord.read_request import open_columns
 from dask_tfrecord.schema.model import Field, Schema
-from dask_tfrecord.schema.storage_types import innermost, value_type
+from dask_tfrecord.schema.storage_types import innermost, row_shape, value_type
 
 Lists = Literal["ragged", "padded", "sparse"]
 Tensors: TypeAlias = dict[str, Any]
 
 # The tensor type that TensorFlow's parser gives for each kind of feature.
 _PARSED = {"int64": tf.int64, "float": tf.float32, "bytes": tf.string, "string": tf.string}
-
-# The tensor type of each column type. If TensorFlow's parser gives another tensor type, the tensor is cast.
-_TENSOR_TYPES: dict[pa.DataType, Any] = {
-    pa.bool_(): tf.bool,
-    pa.int8(): tf.int8,
-    pa.int16(): tf.int16,
-    pa.int32(): tf.int32,
-    pa.int64(): tf.int64,
-    pa.uint8(): tf.uint8,
-    pa.uint16(): tf.uint16,
-    pa.uint32(): tf.uint32,
-    pa.uint64(): tf.uint64,
-    pa.float16(): tf.float16,
-    pa.float32(): tf.float32,
-    pa.float64(): tf.float64,
-}
 
 
 @dataclass(frozen=True)
@@ -248,19 +232,10 @@ def tensor_type(item: Field) -> Any:
         return tf.int32 if type_.bit_width == 32 else tf.int64
     if pa.types.is_decimal(type_):
         return tf.float64
-    if type_ not in _TENSOR_TYPES:
-        raise SchemaError(
-            f"no tensor can hold {item.type}",
-            feature=item.name,
-            advice="leave the column out with columns=",
-        )
-    return _TENSOR_TYPES[type_]
-
-
-def row_shape(type_: pa.DataType) -> list[int] | None:
-    """Return the shape of one value of a column, or None for lists of any length."""
-    if isinstance(type_, pa.FixedShapeTensorType):
-        return list(type_.shape)
-    if pa.types.is_fixed_size_list(type_):
-        return [type_.list_size]
-    return None if pa.types.is_list(type_) or pa.types.is_large_list(type_) else []
+    if pa.types.is_boolean(type_) or pa.types.is_integer(type_) or pa.types.is_floating(type_):
+        return tf.as_dtype(type_.to_pandas_dtype())
+    raise SchemaError(
+        f"no tensor can hold {item.type}",
+        feature=item.name,
+        advice="leave the column out with columns=",
+    )

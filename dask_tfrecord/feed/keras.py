@@ -10,6 +10,7 @@ from dask_tfrecord import arguments
 from dask_tfrecord.errors import SchemaError, calling
 from dask_tfrecord.feed.numpy_columns import Array, Ragged, checked_fill_nulls, numpy_columns
 from dask_tfrecord.feed.record_table import RecordTable
+from dask_tfrecord.feed.sources import checked_names
 from dask_tfrecord.files.storage.listing import PathLike
 from dask_tfrecord.keywords import ReadKeywords
 from dask_tfrecord.public_functions import public_function
@@ -82,10 +83,7 @@ class TFRecordPyDataset(keras.utils.PyDataset):
         arguments.count("batch_size", batch_size)
         arguments.count("shuffle", shuffle, 0)
         arguments.count("epoch", epoch, 0)
-        names = None if columns is None else arguments.names("columns", columns)
-        if names is not None and label is not None and label not in names:
-            names.append(label)
-        self.table = RecordTable(path, names, **read)
+        self.table = RecordTable(path, checked_names(columns, label), **read)
         self._features = columns
         self._label = label
         self._batch_size = batch_size

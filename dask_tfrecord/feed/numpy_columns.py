@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 from dask_tfrecord import arguments
 from dask_tfrecord.dataset.snapshot.model import short_list
 from dask_tfrecord.errors import Remedy, SchemaError, TFRecordError
+from dask_tfrecord.schema.storage_types import BINARY, TEXT, is_any
 
 Array: TypeAlias = npt.NDArray[Any]
 
@@ -151,13 +152,7 @@ def _as_plain(name: str, column: pa.Array) -> pa.Array:
 
 def is_text(type_: pa.DataType) -> bool:
     """Return True for string types and binary types."""
-    return bool(
-        pa.types.is_string(type_)
-        or pa.types.is_large_string(type_)
-        or pa.types.is_binary(type_)
-        or pa.types.is_large_binary(type_)
-        or pa.types.is_fixed_size_binary(type_)
-    )
+    return is_any(type_, TEXT) or is_any(type_, BINARY)
 
 
 def fill_value(name: str, type_: pa.DataType, fill: Any) -> pa.Scalar:
@@ -166,7 +161,7 @@ def fill_value(name: str, type_: pa.DataType, fill: Any) -> pa.Scalar:
         if pa.types.is_floating(type_):
             fill = math.nan
         elif is_text(type_):
-            fill = "" if pa.types.is_string(type_) or pa.types.is_large_string(type_) else b""
+            fill = "" if is_any(type_, TEXT) else b""
         else:
             raise null_integers(name, type_, "has null")
     try:

@@ -162,8 +162,8 @@ def as_source(source: Any, columns: Any, blocksize: int, read: ReadKeywords) -> 
     return DatasetSource(source, columns, blocksize, read)
 
 
-def checked_names(columns: Any) -> list[str] | None:
-    """Validate ``columns=``, and return the column names, or None for all columns.
+def checked_names(columns: Any, label: str | None = None) -> list[str] | None:
+    """Validate ``columns=``, and return the names of the columns and the label, or None for all columns.
 
     Raises
     ------
@@ -177,7 +177,7 @@ def checked_names(columns: Any) -> list[str] | None:
         raise SchemaError("columns= names no column", advice="name one", keyword="columns")
     if len(set(names)) < len(names):
         raise SchemaError("columns= names a column more than once", keyword="columns")
-    return names
+    return names if label is None or label in names else [*names, label]
 
 
 def usable_after_fork(dataset: ReadPlan) -> ReadPlan:

@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from dask_tfrecord import arguments
 from dask_tfrecord.codec import HEADER_BYTES
-from dask_tfrecord.codec.codecs import detect
+from dask_tfrecord.codec.codecs import Compression, detect
 from dask_tfrecord.dataset.read.read_plan import ReadPlan
 from dask_tfrecord.errors import Remedy, SchemaError, TFRecordError
 from dask_tfrecord.feed.batches import Batches
@@ -23,7 +23,6 @@ from dask_tfrecord.feed.feature_specs import (
     Lists,
     Tensors,
     feature_spec,
-    row_shape,
     spec_of,
     tensor_type,
     unlike_tensorflow,
@@ -36,6 +35,7 @@ from dask_tfrecord.keywords import ReadKeywords
 from dask_tfrecord.public_functions import public_function
 from dask_tfrecord.read_request import open_columns
 from dask_tfrecord.schema.model import Field, Schema
+from dask_tfrecord.schema.storage_types import row_shape
 
 Engine = Literal["kernel", "native"]
 
@@ -143,18 +143,15 @@ def tensorflow_dataset(
     [1 2] [0.5  0.25]
     [3] [0.]
     """
-    for name, given, known in (
-        ("engine", engine, (None, *get_args(Engine))),
-        ("lists", lists, get_args(Lists)),
-        ("batch_mode", batch_mode, get_args(LastBatch)),
-    ):
-        arguments.choice(name, given, known)
+    arguments.choice("engine", engine, (None, *get_args(Engine)))
+    arguments.choice("lists", lists, get_args(Lists))
+    arguments.choice("batch_mode", batch_mode, get_args(LastBatch))
     arguments.count("batch_size", batch_size)
     arguments.count("shuffle", shuffle, 0)
     arguments.count("shuffle_buffer", shuffle_buffer)
     shard = checked_shard(shard)
-    names = _with_label(columns, label)
-    dataset, schema = open_columns(path, checked_names(names), None, read)
+    names = checked_names(columns, label)
+    dataset, schema = open_columns(path, names, None, read)
     if not schema.fields:
         raise SchemaError("no column is read, and an element has at least one", advice="name one in columns=")
     for item in schema.fields:
@@ -184,13 +181,6 @@ def tensorflow_dataset(
     if label is not None:
         found = found.map(lambda row: ({name: row[name] for name in row if name != label}, row[label]))
     return found.prefetch(prefetch)
-
-
-def _with_label(columns: str | Sequence[str] | None, label: str | None) -> list[str] | None:
-    if columns is None:
-        return None
-    names = [columns] if isinstance(columns, str) else list(columns)
-    return names if label is None or label in names else [*names, label]
 
 
 # -- TensorFlow's parser -------------------------------------------------------------------------------------
@@ -272,9 +262,8 @@ def _native(
         found = found.rebatch(batch_size, drop_remainder=drop_remainder)
     if None not in counts:
         rows = sum(filter(None, counts))
-        found = found.apply(
-            tf.data.experimental.assert_cardinality(_nbatches(rows, batch_size, drop_remainder))
-        )
+        nbatches = rows // batch_size if drop_remainder else -(-rows // batch_size)
+        found = found.apply(tf.data.experimental.assert_cardinality(nbatches))
     return found
 
 
@@ -304,10 +293,14 @@ def _unchanged_check(dataset: ReadPlan, files: Sequence[FileInfo]) -> Callable[[
     return check
 
 
+def _codec_of(dataset: ReadPlan, path: str) -> Compression | None:
+    with dataset.store.fs.open(path, "rb") as file:
+        return detect(file.read(HEADER_BYTES))
+
+
 def _codec_name(dataset: ReadPlan, path: str) -> str:
     """Return TensorFlow's name of the codec of a file."""
-    with dataset.store.fs.open(path, "rb") as file:
-        codec = detect(file.read(HEADER_BYTES))
+    codec = _codec_of(dataset, path)
     if codec not in _CODECS:
         raise TFRecordError(
             f"TensorFlow cannot decompress {codec}",
@@ -327,10 +320,6 @@ def _partition_tensor(dataset: ReadPlan, item: Field, fill_nulls: Mapping[str, A
     return tf.constant(column.tolist() if column.dtype == object else column, tensor_type(item))
 
 
-def _nbatches(rows: int, batch_size: int, drop_remainder: bool) -> int:
-    return rows // batch_size if drop_remainder else -(-rows // batch_size)
-
-
 def _best_engine(dataset: ReadPlan, schema: Schema) -> Engine:
     """Choose "native" for large binary records that TensorFlow can read, otherwise "kernel"."""
     counts = [dataset.count(partition) for partition in range(dataset.npartitions)]
@@ -343,16 +332,8 @@ def _best_engine(dataset: ReadPlan, schema: Schema) -> Engine:
     if not rows or sum(filter(None, sizes)) / rows < _LARGE_RECORD_BYTES:
         return "kernel"
     is_binary = any(item.kind == "bytes" and not item.depth for item in schema.fields)
-    is_plain = all(_is_readable(dataset, splits[0].file.path) for splits in dataset.partitions if splits)
-    return "native" if is_binary and is_plain else "kernel"
-
-
-def _is_readable(dataset: ReadPlan, path: str) -> bool:
-    try:
-        _codec_name(dataset, path)
-    except TFRecordError:
-        return False
-    return True
+    codecs = (_codec_of(dataset, splits[0].file.path) for splits in dataset.partitions if splits)
+    return "native" if is_binary and all(codec in _CODECS for codec in codecs) else "kernel"
 
 
 # -- Our decoder ---------------------------------------------------------------------------------------------

@@ -138,6 +138,15 @@ def innermost(type_: pa.DataType) -> pa.DataType:
     return type_
 
 
+def row_shape(type_: pa.DataType) -> list[int] | None:
+    """Return the shape of one value of a column, or None for lists of any length."""
+    if isinstance(type_, pa.FixedShapeTensorType):
+        return list(type_.shape)
+    if types.is_fixed_size_list(type_):
+        return [type_.list_size]
+    return None if is_list(type_) else []
+
+
 def value_type(type_: pa.DataType) -> pa.DataType:
     """Return the type of the values of a dictionary type.
 

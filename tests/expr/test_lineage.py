@@ -193,7 +193,7 @@ def test_a_task_that_runs_again_after_the_overwrite_of_its_input_cannot_read_it(
 ) -> None:
     """The reason for the rejection: an overwrite removes its input after the commit."""
     to_tfrecord(collection(1), tmp_path)
-    monkeypatch.setattr("dask_tfrecord.expr.check_not_read", lambda ddf, store: None)
+    monkeypatch.setattr("dask_tfrecord.expr.lineage.check_not_read", lambda ddf, store: None)
     lazy = to_tfrecord(read_tfrecord(tmp_path), tmp_path, overwrite=True, compute=False)
     lazy.compute()
     assert values(str(tmp_path)) == [1]

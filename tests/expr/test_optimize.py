@@ -14,12 +14,13 @@ import pyarrow as pa
 import pytest
 from dask.base import tokenize
 
-from dask_tfrecord import Snapshot, TFRecordError, expr, read_tfrecord, to_tfrecord
+from dask_tfrecord import Snapshot, TFRecordError, read_tfrecord, to_tfrecord
 from dask_tfrecord.codec import Decoder
 from dask_tfrecord.dataset.read.plan_partitions import plan_partitions
 from dask_tfrecord.dataset.read.read_plan import ReadPlan
 from dask_tfrecord.dataset.snapshot import model
 from dask_tfrecord.dataset.write.run import WriteRun
+from dask_tfrecord.expr import reading, writing
 from dask_tfrecord.files import reading as files
 from dask_tfrecord.files.options import ReadOptions
 from dask_tfrecord.files.storage.listing import FileInfo, info_table
@@ -184,7 +185,7 @@ def many(count: int) -> ReadPlan:
 
 
 def test_a_task_carries_its_own_file_and_not_the_others() -> None:
-    graph = expr.read(many(1000), ["c1"]).optimize().__dask_graph__()
+    graph = reading.read(many(1000), ["c1"]).optimize().__dask_graph__()
     assert len(graph) == 1000
     assert max(len(cloudpickle.dumps(task)) for task in graph.values()) < 2500
 
@@ -207,8 +208,8 @@ def test_statistics_travel_only_where_they_are_needed(root: Path) -> None:
 
 
 def test_a_plan_of_very_many_files_is_one_task_a_file_and_the_commit() -> None:
-    ddf = expr.read(many(10_000), None)
+    ddf = reading.read(many(10_000), None)
     schema = Schema.from_arrow(pa.schema({"c1": pa.int64()}))
     run = WriteRun(Store.at("/nowhere/else"), schema, "0" * 32)
-    lazy = expr.write(ddf[ddf.c2 > 1][["c1"]], run, write_index=False)
+    lazy = writing.write(ddf[ddf.c2 > 1][["c1"]], run, write_index=False)
     assert len(lazy.optimize().__dask_graph__()) == 10_001

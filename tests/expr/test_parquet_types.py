@@ -12,7 +12,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from dask_tfrecord import SchemaError, expr, to_tfrecord, writer
+from dask_tfrecord import SchemaError, to_tfrecord, writer
+from dask_tfrecord.expr import lineage
 
 pytestmark = [
     pytest.mark.usefixtures("one_thread"),
@@ -91,10 +92,10 @@ def test_the_parquet_schema_gives_the_type_that_the_objects_show(
         if not parquet(source, type_, rows_of(values)):
             continue
         ddf = dd.read_parquet(source, filesystem=["fsspec", "arrow"][number % 2])
-        known |= bool(expr.parquet_types(ddf))
+        known |= bool(lineage.parquet_types(ddf))
         fast = planned(ddf, tmp_path / "out")
         with monkeypatch.context() as patch:
-            patch.setattr(expr, "parquet_types", lambda ddf: {})
+            patch.setattr(lineage, "parquet_types", lambda ddf: {})
             assert fast == planned(ddf, tmp_path / "out"), name
     item = type_.value_type if hasattr(type_, "value_type") else type_
     is_plain_list = pa.types.is_list(type_) and item in (pa.float32(), pa.string(), pa.binary())
@@ -126,9 +127,9 @@ def test_only_unchanged_columns_take_the_type_of_the_file(
     query, is_known = QUERIES[name]
     assert parquet(tmp_path / "in", pa.list_(pa.float32()), [[[0.5], None], [[1.0], []]])
     ddf = query(dd.read_parquet(tmp_path / "in"))
-    assert (expr.parquet_types(ddf).get("x") == pa.list_(pa.float32())) is is_known
+    assert (lineage.parquet_types(ddf).get("x") == pa.list_(pa.float32())) is is_known
     fast = planned(ddf, tmp_path / "out")
-    monkeypatch.setattr(expr, "parquet_types", lambda ddf: {})
+    monkeypatch.setattr(lineage, "parquet_types", lambda ddf: {})
     assert fast == planned(ddf, tmp_path / "out")
 
 
@@ -143,7 +144,7 @@ def test_only_unchanged_columns_take_the_type_of_the_file(
 )
 def test_options_of_the_conversion_mean_the_slow_way(tmp_path: Path, options: Any) -> None:
     assert parquet(tmp_path / "in", pa.list_(pa.float32()), [[[0.5]]])
-    assert expr.parquet_types(dd.read_parquet(tmp_path / "in", **options)) == {}
+    assert lineage.parquet_types(dd.read_parquet(tmp_path / "in", **options)) == {}
 
 
 def test_planning_computes_no_partition(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -91,18 +91,24 @@ class Predicate(ABC):
 
 
 @dataclass(frozen=True)
-class Compare(Predicate):
+class _OfColumn(Predicate):
+    """The base class of predicates about the values of one column."""
+
+    name: str
+
+    def columns(self) -> set[str]:
+        return {self.name}
+
+
+@dataclass(frozen=True)
+class Compare(_OfColumn):
     """The predicate that compares a column with a comparison key.
 
     The outcome is null where the column is null.
     """
 
-    name: str
     operator: Operator
     key: ComparisonKey
-
-    def columns(self) -> set[str]:
-        return {self.name}
 
     def outcomes(self, ranges: FileRanges) -> Outcomes:
         column = ranges.column(self.name)
@@ -119,18 +125,14 @@ class Compare(Predicate):
 
 
 @dataclass(frozen=True)
-class IsIn(Predicate):
+class IsIn(_OfColumn):
     """A predicate that is true in rows whose column has one of the keys.
 
     In rows with a null, the outcome is `matches_null`.
     """
 
-    name: str
     keys: tuple[ComparisonKey, ...]
     matches_null: bool = False
-
-    def columns(self) -> set[str]:
-        return {self.name}
 
     def outcomes(self, ranges: FileRanges) -> Outcomes:
         column = ranges.column(self.name)
@@ -158,16 +160,11 @@ class IsIn(Predicate):
 
 
 @dataclass(frozen=True)
-class IsNull(Predicate):
+class IsNull(_OfColumn):
     """A predicate that is true in rows whose column is null.
 
     If a file has NaN, true is a possible outcome too, because pandas may treat NaN as null.
     """
-
-    name: str
-
-    def columns(self) -> set[str]:
-        return {self.name}
 
     def outcomes(self, ranges: FileRanges) -> Outcomes:
         column = ranges.column(self.name)

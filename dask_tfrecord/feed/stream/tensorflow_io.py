@@ -15,6 +15,8 @@ from dask_tfrecord.errors import Remedy, SchemaError, TFRecordError
 from dask_tfrecord.feed.epoch_order import BatchMode
 from dask_tfrecord.feed.numpy_columns import fill_value
 from dask_tfrecord.lazy import cached_property
+from dask_tfrecord.schema.storage_types import BINARY, INTEGERS, TEXT, is_any, is_list
+from dask_tfrecord.schema.storage_values import integer_type
 
 _MODES: dict[BatchMode, str] = {"keep": "keep_remainder", "drop": "drop_remainder", "auto": "auto"}
 
@@ -160,21 +162,14 @@ def _plain_type(type_: pa.DataType) -> pa.DataType | None:
         return _plain_type(type_.storage_type)
     if types.is_dictionary(type_):
         return _plain_type(type_.value_type)
-    if types.is_list(type_) or types.is_large_list(type_) or types.is_fixed_size_list(type_):
+    if is_list(type_):
         inner = _plain_type(type_.value_type)
         return None if inner is None or types.is_list(inner) else pa.list_(inner)
-    if types.is_timestamp(type_) or types.is_duration(type_) or types.is_time64(type_):
-        return pa.int64()
-    if types.is_date64(type_):
-        return pa.int64()
-    if types.is_date32(type_) or types.is_time32(type_):
-        return pa.int32()
-    if types.is_large_string(type_) or types.is_string_view(type_):
-        return pa.string()
-    if types.is_large_binary(type_) or types.is_binary_view(type_) or types.is_fixed_size_binary(type_):
-        return pa.binary()
-    readable = (types.is_boolean, types.is_integer, types.is_floating, types.is_string, types.is_binary)
-    return type_ if any(test(type_) for test in readable) else None
+    if types.is_boolean(type_) or types.is_integer(type_) or types.is_floating(type_):
+        return type_
+    if is_any(type_, TEXT) or is_any(type_, BINARY):
+        return pa.string() if is_any(type_, TEXT) else pa.binary()
+    return integer_type(type_) if is_any(type_, INTEGERS) else None
 
 
 def _value_type(type_: pa.DataType) -> pa.DataType:
