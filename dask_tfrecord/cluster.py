@@ -1,7 +1,7 @@
 """Run small tasks on the active scheduler, and check a `distributed` cluster before it runs any task.
 
-This module never imports the optional package `distributed`, because a process that uses a cluster has
-already imported it.
+The module `cluster` never imports the optional package `distributed`, because a process that uses a cluster
+has already imported it.
 """
 
 import sys

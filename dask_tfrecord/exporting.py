@@ -54,7 +54,7 @@ _FEATURES = "tensorflow_datasets.core.features"
 def export(
     path: Any, format: Format, *, storage_options: dict[str, Any] | None = None, filesystem: Filesystem = None
 ) -> list[str]:
-    """Write the files that another library needs to read a dataset. They are stored beside the data files.
+    """Write the files that another library needs to read a dataset, beside the data files.
 
     `read_tfrecord` ignores the exported files. An overwrite of the dataset removes the exported files. Call
     `export` again after an append, because the exported files describe only the earlier rows.

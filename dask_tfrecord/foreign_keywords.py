@@ -12,7 +12,7 @@ import yaml
 from dask_tfrecord.errors import KeywordError
 
 # The keywords of `read_tfrecord` and `to_tfrecord`, which errors of other functions suggest. The decorator
-# `public_function` fills this dict.
+# `public_function` adds the keywords to this dict.
 KEYWORDS: dict[str, Collection[str]] = {"read_tfrecord": (), "to_tfrecord": ()}
 
 _SIMPLE = (str, int, float)

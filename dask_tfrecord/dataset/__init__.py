@@ -1,1 +1,1 @@
-"""Read and write datasets of TFRecord files as Arrow tables. This package does not import Dask."""
+"""Read and write datasets of TFRecord files as Arrow tables. The package `dataset` does not import Dask."""

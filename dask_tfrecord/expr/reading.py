@@ -68,7 +68,10 @@ def read(
 def read_partition(
     partition: Partition, numpy: list[str], index: Levels = (), is_sorted: bool = False
 ) -> pd.DataFrame:
-    """Read one partition of a dataset as a pandas DataFrame. This function runs in a Dask task."""
+    """Read one partition of a dataset as a pandas DataFrame.
+
+    The function `read_partition` runs in a Dask task.
+    """
     table = partition.read(partial(warn_client, category=CorruptRecordWarning))
     try:
         frame = arrow_to_pandas.to_pandas(table, partition.schema, partition.row_ranges, numpy)
@@ -78,13 +81,19 @@ def read_partition(
 
 
 def read_partitions(partitions: list[Partition], *arguments: Any) -> pd.DataFrame:
-    """Read several partitions of a dataset and concatenate their rows. This function runs in a Dask task."""
+    """Read several partitions of a dataset and concatenate their rows.
+
+    The function `read_partitions` runs in a Dask task.
+    """
     frame: pd.DataFrame = methods.concat([read_partition(partition, *arguments) for partition in partitions])
     return frame
 
 
 def read_key(partitions: list[Partition], numpy: list[str], index: Levels, is_sorted: bool) -> pd.DataFrame:
-    """Read all partitions of one key of a dataset as one DataFrame. This function runs in a Dask task."""
+    """Read all partitions of one key of a dataset as one DataFrame.
+
+    The function `read_key` runs in a Dask task.
+    """
     frame = read_partitions(partitions, numpy, index, is_sorted)
     return frame if index else frame.reset_index(drop=True)
 
@@ -155,7 +164,7 @@ class ReadTFRecord(PartitionsFiltered, BlockwiseIO):
     def dataset(self) -> ReadPlan:
         """The read plan of the dataset.
 
-        This property is much faster than Dask's access to an operand by its name.
+        The property `dataset` is much faster than Dask's access to an operand by its name.
         """
         dataset: ReadPlan = self.operand("dataset")
         return dataset

@@ -45,7 +45,8 @@ class CheckedStringConversion(ArrowStringConversion):
 def check_string_conversions(ddf: DataFrame, names: Names) -> tuple[DataFrame, tuple[str, ...]]:
     """Check that Dask converts only strings, and no other objects, to text.
 
-    Data that the graph contains is checked immediately. Other data is checked when a task loads it.
+    Objects that the graph contains are checked immediately. Objects that a task loads from elsewhere are
+    checked in that task.
 
     Parameters
     ----------
@@ -132,8 +133,8 @@ def _labels(expr: Expr) -> tuple[list[Hashable], list[Hashable]]:
     """
     try:
         meta = expr._meta
-    # An expression that is no DataFrame, such as a delayed value, has no meta. In this case, Dask raises one
-    # of these errors.
+    # An expression that is no DataFrame, such as a delayed value, has no meta. Dask raises AttributeError or
+    # NotImplementedError for an expression without meta.
     except (AttributeError, NotImplementedError):
         return [], []
     if isinstance(meta, pd.DataFrame):

@@ -65,7 +65,7 @@ def write_partition(
 
 
 def list_spills(spills: list[tuple[Spill, ...]]) -> list[Spill]:
-    """Return the spill files of several tasks in one list. This function runs in a Dask task."""
+    """Return the spill files of several tasks in one list. The function `list_spills` runs in a Dask task."""
     return list(chain.from_iterable(spills))
 
 
@@ -73,7 +73,10 @@ def list_spills(spills: list[tuple[Spill, ...]]) -> list[Spill]:
 def regroup_rows(
     spills: list[Spill], run: WriteRun, shuffle: Shuffle, route: Route, group: int
 ) -> tuple[Spill, ...]:
-    """Spill the rows of a group for the partitions of the group. This function runs in a Dask task."""
+    """Spill the rows of a group for the partitions of the group.
+
+    The function `regroup_rows` runs in a Dask task.
+    """
     try:
         return regroup(run, spills, group, shuffle, route)
     finally:
@@ -84,7 +87,10 @@ def regroup_rows(
 def write_shuffled(
     spills: list[Spill], run: WriteRun, shuffle: Shuffle, route: Route, index: int, sources: int
 ) -> tuple[FileEntry, ...]:
-    """Write the files of one shuffled partition from the spill files. This function runs in a Dask task."""
+    """Write the files of one shuffled partition from the spill files.
+
+    The function `write_shuffled` runs in a Dask task.
+    """
     try:
         return write_target(run, spills, index, shuffle, route)
     except TFRecordError as error:
@@ -120,7 +126,10 @@ def _partition_path(run: WriteRun, index: int, count: int) -> str:
 
 @redact_errors
 def commit_files(run: WriteRun, entries: list[tuple[FileEntry, ...]]) -> Snapshot:
-    """Commit the files of all partitions, and return the new snapshot. This function runs in a Dask task."""
+    """Commit the files of all partitions, and return the new snapshot.
+
+    The function `commit_files` runs in a Dask task.
+    """
     return commit(run, chain.from_iterable(entries))
 
 
@@ -146,7 +155,7 @@ class _Step(Expr):
 class WriteTFRecord(_Step):
     """The Dask expression for a whole write, before the expression is lowered.
 
-    The result of its only partition is the snapshot.
+    The expression has one partition, whose result is the snapshot.
     """
 
     _parameters: ClassVar = ["frame", "run", "write_index", "computed_text", "shuffle"]

@@ -1,7 +1,7 @@
 """Write one file block by block: compress the blocks in parallel and write them in order.
 
-This module does not parse records. A block holds about 1 MiB of whole records and is compressed independently
-of the other blocks.
+The module `block_writer` does not parse records. A block holds about 1 MiB of whole records and is compressed
+independently of the other blocks.
 """
 
 import os

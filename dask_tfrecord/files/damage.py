@@ -63,8 +63,8 @@ class DamagePolicy:
     on_corrupt, max_corrupt
         The parameters of the same names of `read_tfrecord`.
     quarantine : Store, optional
-        The directory in which the bytes of damaged records are stored. A quarantine is required by
-        ``on_corrupt="quarantine"``.
+        The directory in which the bytes of damaged records are stored. A quarantine directory is required if
+        ``on_corrupt`` is "quarantine".
     """
 
     on_corrupt: OnCorrupt = "raise"
@@ -169,7 +169,7 @@ class _FileLosses:
     def add(self, offset: int, checked: Checked) -> None:
         """Add the damaged ranges that a check found in a part of the file.
 
-        This part begins at ``offset`` in the file.
+        The checked part begins at ``offset`` in the file.
         """
         lengths = checked.ends - checked.starts
         old = int(checked.continues)

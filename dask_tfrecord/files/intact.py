@@ -57,7 +57,7 @@ class Intact(NamedTuple):
     gaps : numpy.ndarray
         For each damaged range, the number of bytes of ``data`` that lie before the range.
     removed : numpy.ndarray
-        Element n is the total number of bytes in the first n damaged ranges. Element 0 is always 0.
+        Element n is the total number of bytes in the first n damaged ranges. Element 0 of the array is 0.
     """
 
     data: memoryview

@@ -1,4 +1,7 @@
-"""Read splits of TFRecord files as Arrow batches, in bounded memory. This module does not know datasets."""
+"""Read splits of TFRecord files as Arrow batches, in bounded memory.
+
+The module `reading` does not know datasets.
+"""
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -185,7 +188,7 @@ class _Batches:
         self._left = content_bytes  # estimated bytes of the split that are not decoded yet
         self._batch_bytes = batch_bytes
         self._wants_offsets = wants_offsets
-        self._bytes = self._records = 0  # counts of the current batch
+        self._bytes = self._records = 0  # the bytes and the records in the current batch
         self._parts: list[tuple[int, int, Numbers]] = []
         self._offsets: list[pa.Array] = []
         self._done: list[_Batch] = []
@@ -265,7 +268,8 @@ class Step(Generic[_R]):
     result : Result
         The value that the kernel function returned.
     data : memoryview
-        The bytes that the kernel function consumed. This view is valid only until the next step.
+        The bytes that the kernel function consumed. The view of these bytes is valid only until the next
+        step.
     intact : Intact
         All intact records of the window, including the records of this step.
     row, at : int

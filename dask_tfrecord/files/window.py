@@ -1,4 +1,7 @@
-"""Move a window over the decompressed bytes of a split of a file. This module does not decode records."""
+"""Move a window over the decompressed bytes of a split of a file.
+
+The module `window` does not decode records.
+"""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -119,8 +122,8 @@ class Window:
         return None if isinstance(self._failure, FileChangedError) else self._failure
 
     def other_format(self) -> str | None:
-        """Describe the non-TFRecord format that the file seems to have. This method must be called only if
-        the first record is damaged.
+        """Describe the non-TFRecord format that the file seems to have. The method `other_format` must be
+        called only if the first record is damaged.
 
         Returns
         -------

@@ -1,4 +1,4 @@
-"""Write tables to TFRecord files, in bounded memory. This module does not know datasets.
+"""Write tables to TFRecord files, in bounded memory. The module `writing` does not know datasets.
 
 Only the records determine where a block ends, so the same rows give the same file bytes on every machine.
 """
@@ -25,7 +25,7 @@ from dask_tfrecord.schema.storage_values import storage_bytes
 _CHUNK_ROWS = 1 << 16
 _CHUNK_BYTES = 1 << 24
 
-# An array of row numbers.
+# The type of an array of row numbers.
 RowNumbers = npt.NDArray[np.int64]
 
 
@@ -200,7 +200,8 @@ class _RecordStream:
         -------
         size, need : int
             ``size`` is the number of bytes that were written to ``out``. If not even one record fits,
-            ``size`` is 0, and ``need`` is a sufficient size for ``out`` in bytes. Otherwise ``need`` is 0.
+            ``size`` is 0, and ``need`` is a sufficient size for ``out`` in bytes. If at least one record
+            fits, ``need`` is 0.
         """
         size = 0
         while self.row < end:

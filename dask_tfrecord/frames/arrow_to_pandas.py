@@ -46,7 +46,7 @@ def to_pandas(
         Ranges of row numbers, start inclusive and stop exclusive, that together number the rows of the
         table. The row numbers become the index. By default, the index counts from 0.
     numpy : collection of str
-        Names of the columns that get NumPy dtypes. These names must be in the result of `numpy_names`.
+        Names of the columns that get NumPy dtypes. Only names that `numpy_names` returns are allowed.
 
     Raises
     ------
@@ -90,7 +90,7 @@ def _frame(columns: dict[str, Any], index: pd.Index) -> pd.DataFrame:
 def with_index(
     frame: pd.DataFrame, levels: Sequence[tuple[str, str | None]], *, is_sorted: bool = False
 ) -> pd.DataFrame:
-    """Set columns of a DataFrame as its index.
+    """Return a DataFrame in which some columns have become the index.
 
     ``levels`` has a pair for each index level: the name of the column, and the name of the level. If
     ``is_sorted`` is True, the rows are already sorted by the index.
@@ -191,7 +191,7 @@ def _check_no_nat(column: pa.ChunkedArray, name: str) -> None:
 
 
 def _object_array(column: pa.ChunkedArray) -> Any:
-    """Convert a list column to an object array of NumPy arrays. A null list becomes None.
+    """Convert a list column to an object array of NumPy arrays. Null lists of the column become None.
 
     Null lists are removed before this conversion. In Arrow, a null fixed-size list still has values, which
     are null and would turn the integers of all lists into floats.

@@ -2,7 +2,8 @@
 
 Arrow silently drops details that a type cannot hold: the nanoseconds of a pandas timestamp, the fraction of a
 float among integers, the time zone of a datetime. Therefore the converted array is compared with the objects,
-unless all objects are of one kind that Arrow is known to convert exactly. This module does not know schemas.
+unless all objects are of one kind that Arrow is known to convert exactly. The module `object_columns` does
+not know schemas.
 """
 
 import datetime
@@ -128,8 +129,8 @@ def _are_exact(present: Objects) -> bool:
 
 
 def _are_equal(present: Objects, converted: pa.Array, *, is_inferred: bool = True) -> bool:
-    """Return True if the converted values equal the objects by Python's comparison. For this purpose, NaN
-    equals NaN.
+    """Return True if the converted values equal the objects by Python's comparison. A NaN counts as equal to
+    a NaN.
 
     ``is_inferred`` is True if Arrow inferred the type from the objects. In this case, lists of some kinds of
     values need no comparison.

@@ -1,7 +1,7 @@
 """Detect text that Dask's option dataframe.convert-string created from other objects.
 
-This module knows pandas, and the text that Python prints for arrays, lists and bytes. This module knows
-neither files nor task graphs.
+The module `text_guard` knows pandas, and the text that Python prints for arrays, lists and bytes. The module
+`text_guard` knows neither files nor task graphs.
 """
 
 import re

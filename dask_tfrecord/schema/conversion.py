@@ -1,8 +1,9 @@
 """Convert Arrow values to another Arrow type without changing the values.
 
-This module knows neither pandas nor the columns of a dataset. A conversion is exact if converting the result
-back gives values equal to the original values. Numbers are compared as numbers, so -0.0 equals 0. NaN equals
-NaN in this comparison. If the caller allows rounding, floats may be rounded to the nearest shorter float.
+The module `conversion` knows neither pandas nor the columns of a dataset. A conversion is exact if converting
+the result back gives values equal to the original values. Numbers are compared as numbers, so -0.0 equals 0.
+When a value is compared before and after the conversion, NaN equals NaN. If the caller allows rounding,
+floats may be rounded to the nearest shorter float.
 """
 
 import pyarrow as pa

@@ -1,6 +1,6 @@
 """Define the columns of a dataset: their names, their Arrow types, and the features that store them.
 
-This module knows Arrow and the kernel's columns, but neither files nor pandas nor Dask. The module
+The module `model` knows Arrow and the kernel's columns, but neither files nor pandas nor Dask. The module
 `storage_values` converts the values of columns.
 """
 
@@ -287,7 +287,7 @@ class Schema:
     def is_stored(self, batch: pa.RecordBatch) -> bool:
         """Return True if the kernel can encode a batch unchanged.
 
-        In this case, `to_storage` returns the same batch.
+        If it can, `to_storage` returns the batch itself.
         """
         return batch.schema.equals(self.arrow) and all(is_stored(batch.column(at)) for at in self._undecided)
 

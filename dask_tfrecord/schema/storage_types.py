@@ -1,4 +1,7 @@
-"""Map Arrow types to the kinds of the features that store them. This module does not convert values."""
+"""Map Arrow types to the kinds of the features that store them.
+
+The module `storage_types` does not convert values.
+"""
 
 from collections.abc import Callable
 from functools import lru_cache

@@ -1,8 +1,8 @@
 """Convert Arrow arrays to the types that features can store, and back.
 
 `store` and `load` convert whole arrays. `load` is the inverse of `store` for every value that a feature can
-hold. For a value that does not fit, both functions raise `MisfitError` with the row of the value. This module
-knows neither columns nor records.
+hold. For a value that does not fit, both functions raise `MisfitError` with the row of the value. The module
+`storage_values` knows neither columns nor records.
 """
 
 from collections.abc import Callable
@@ -105,7 +105,7 @@ def store(array: pa.Array, *, exact: bool) -> pa.Array:
 def is_stored(array: pa.Array) -> bool:
     """Return True if the kernel can encode an array unchanged.
 
-    In this case, `store` returns the same array.
+    If it can, `store` returns the array itself.
     """
     return array.type in STORAGE_TYPES or (_is_encodable(array.type) and not _has_null_elements(array))
 

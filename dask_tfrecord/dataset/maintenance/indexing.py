@@ -1,6 +1,6 @@
 """Build a snapshot of existing files by reading every file once.
 
-This module does not store the snapshot that it builds.
+The module `indexing` does not store the snapshot that it builds.
 """
 
 from dataclasses import replace
@@ -203,7 +203,7 @@ def _read_split(store: Store, schema: Schema, options: ReadOptions, split: Split
         if not batch.num_rows:
             continue
         try:
-            schema.from_storage(batch)  # raises if a value does not fit its column
+            schema.from_storage(batch)  # this call raises if a value does not fit its column
         except TFRecordError as error:
             raise locate_error(error, store.public(split.file.path), step.record) from None
         encoder.bind(batch)

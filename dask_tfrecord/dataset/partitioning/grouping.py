@@ -175,7 +175,7 @@ def _python_values(name: str, column: pa.ChunkedArray) -> list[Any]:
 
 
 def _same(one: pa.ChunkedArray, other: pa.ChunkedArray) -> bool:
-    """Return True if two columns have equal values. In this comparison, NaN equals NaN."""
+    """Return True if two columns have equal values. A NaN counts as equal to a NaN."""
     if pa.types.is_floating(one.type):
         return True  # a Python float can represent every value of a floating-point type
     return bool(one.equals(other))

@@ -147,7 +147,7 @@ def is_in_pandas(field: Field, values: Iterable[Any]) -> Predicate:
 def _exactly_compared(field: Field, value: Any) -> Any:
     """Return the value if pandas compares it like its comparison key, with every dtype backend.
 
-    Raise for any other value.
+    Raise an error if pandas may compare the value in another way.
     """
     type_ = value_type(field.type)
     kinds = next((kinds for is_type, kinds in _COMPARED_EXACTLY if is_type(type_)), ())

@@ -1,6 +1,6 @@
 """Read and write the JSON object in a snapshot's Parquet file. docs/format.md lists the keys of the object.
 
-This module does not trust the JSON object that it reads.
+The module `metadata` does not trust the JSON object that it reads.
 """
 
 import json

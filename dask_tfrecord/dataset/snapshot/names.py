@@ -53,7 +53,9 @@ def staged(run: str, name: str) -> str:
 
 
 def open_runs(store: Store) -> list[str]:
-    """Return the ids of the runs that have a staging directory. These runs are active or were interrupted."""
+    """Return the ids of the runs that have a staging directory, because they are active or were
+    interrupted.
+    """
     return [name for name in store.names(STAGING) if _RUN_ID.fullmatch(name)]
 
 

@@ -182,10 +182,11 @@ def list_files(
 ) -> Listing:
     """List the visible files that paths stand for.
 
-    The files in a directory (at any depth), and the files that match a glob, are sorted by path. A list of
-    paths is listed in its order. An existing path is used literally, even if it contains glob characters. As
-    in Spark, a file whose name starts with "." or "_" is hidden, unless the caller passed its full name. A
-    name that starts with "_" and contains "=", such as the partition directory ``_year=2026``, is not hidden.
+    The files in a directory (at any depth), and the files that match a glob, are sorted by path. The files of
+    a list of paths are in the order of the list. An existing path is used literally, even if it contains glob
+    characters. As in Spark, a file whose name starts with "." or "_" is hidden, unless the caller passed its
+    full name. A name that starts with "_" and contains "=", such as the partition directory ``_year=2026``,
+    is not hidden.
 
     Parameters
     ----------

@@ -137,8 +137,8 @@ def linked_directories(path: str) -> list[str]:
 
 
 def without_duplicates(found: dict[str, Info]) -> dict[str, Info]:
-    """Keep only one path for each file that has several paths because of links. Prefer the path without links
-    if it was found.
+    """Keep only one path for each file that has several paths because of links. If the path without links was
+    found, this path is kept.
 
     Another path of the same file is also kept if it has partition directories that the path without links
     lacks, because the rows then have other values in the partition columns.

@@ -134,7 +134,7 @@ class FileReader:
     def peek(self, count: int) -> bytes:
         """Return the first ``count`` bytes of the range, or all bytes if there are fewer.
 
-        This method must be called before other reads.
+        The method `peek` must be called before other reads.
         """
         head = memoryview(bytearray(count))
         end = 0

@@ -48,7 +48,10 @@ def glob_start(path: str) -> int:
 
 
 def expand_braces(pattern: str) -> list[str]:
-    """Expand a glob with braces such as ``{a,b}`` to globs without braces. The braces may be nested."""
+    """Expand a glob with braces such as ``{a,b}`` to globs without braces.
+
+    Braces inside of braces are expanded, too.
+    """
     start = depth = 0
     commas: list[int] = []
     for at, sign in enumerate(pattern):

@@ -162,7 +162,8 @@ def _secrets(place: Any, name: str = "", depth: int = 0) -> Iterator[str]:
         # The arguments of a pyarrow filesystem may hold secrets.
         yield from _secrets(place.__reduce__()[1:], depth=depth + 1)
     else:
-        if arguments := getattr(place, "storage_args", ()):  # positional arguments of a filesystem
+        # The positional arguments of the filesystem may hold secrets.
+        if arguments := getattr(place, "storage_args", ()):
             names = [*signature(type(place).__init__).parameters][1:]
             yield from _secrets(dict(zip(names, arguments, strict=False)), depth=depth + 1)
         holders = ("store", "quarantine", "damage", "options", "run", "fs", "root", "split", "file", "path")

@@ -1,6 +1,6 @@
 """Access files on any fsspec filesystem: write them atomically, read them forward, and detect changes.
 
-This module does not know the content of the files. Messages of this module contain no credentials.
+The module `store` does not know the content of the files. Messages of this module contain no credentials.
 """
 
 import io
@@ -273,7 +273,10 @@ class Store:
             self.fs.mv(source, target)
 
     def place(self, source: str, target: str) -> None:
-        """Rename a file to a path in another directory. Make the directory if it does not exist."""
+        """Rename a file to a path in another directory.
+
+        If the target directory does not exist, create the directory.
+        """
         self._in_directory(parent_of(target), lambda: self.move(source, target), source)
 
     def _in_directory(self, directory: str, create: Callable[[], _T], source: str | None = None) -> _T:

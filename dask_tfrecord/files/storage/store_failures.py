@@ -1,6 +1,7 @@
 """Translate failures of remote stores into errors that name the path, the endpoint and what to check.
 
-This module knows the names of the exceptions of the stores' libraries, but imports none of these libraries.
+The module `store_failures` knows the names of the exceptions of the stores' libraries, but imports none of
+these libraries.
 """
 
 import errno
@@ -166,12 +167,13 @@ def _endpoint(error: BaseException) -> str:
     """Return the scheme, host and port of the server that an error names, without user and path; "" if
     unknown.
     """
-    arguments = getattr(error, "kwargs", None)  # an exception of botocore
+    arguments = getattr(error, "kwargs", None)  # exceptions of botocore have the attribute kwargs
     url = arguments.get("endpoint_url") if isinstance(arguments, dict) else None
     if isinstance(url, str):
         parts = urlsplit(url)
         return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
-    host, port = getattr(error, "host", None), getattr(error, "port", None)  # an exception of aiohttp
+    # Exceptions of aiohttp have the attributes host and port.
+    host, port = getattr(error, "host", None), getattr(error, "port", None)
     return f"{host}:{port}" if isinstance(host, str) and port else ""
 
 
