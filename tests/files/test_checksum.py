@@ -6,11 +6,8 @@ from pathlib import Path
 import oracle
 import pyarrow as pa
 import pytest
-from guard import exact
-from hypothesis import given
-from hypothesis import strategies as st
 
-from dask_tfrecord.codec import _kernel, crc32c_of_records
+from dask_tfrecord.codec import _kernel
 from dask_tfrecord.codec.codecs import CODECS, Compression
 from dask_tfrecord.errors import FileChangedError, TFRecordError
 from dask_tfrecord.files.entry import FileEntry
@@ -29,23 +26,6 @@ SCHEMA = Schema.from_arrow(pa.schema({"record": pa.binary()}), record_type="byte
 
 def payloads(rng: random.Random, count: int) -> list[bytes]:
     return [rng.randbytes(rng.choice([*SIZES, rng.randrange(10_000)])) for _ in range(count)]
-
-
-@given(
-    st.lists(st.sampled_from(SIZES), max_size=6),
-    st.binary(max_size=3000),
-    st.integers(0, 2**32 - 1),
-    st.randoms(use_true_random=False),
-)
-def test_the_checksum_from_those_of_records_is_that_of_all_bytes(
-    sizes: list[int], rest: bytes, before: int, rng: random.Random
-) -> None:
-    """The bytes after the last record are read, because no intact record has them."""
-    whole = b"".join(oracle.frame(rng.randbytes(size)) for size in sizes)
-    cut = oracle.frame(rest)[: rng.randrange(len(rest) + 16)]
-    for data in (whole, whole + cut):
-        for records in (0, len(sizes)):
-            assert crc32c_of_records(exact(data), records, before) == oracle.crc32c(data, before)
 
 
 def write(root: Path, compression: Compression | None, rows: list[bytes]) -> FileEntry:

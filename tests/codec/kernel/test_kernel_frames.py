@@ -1,5 +1,6 @@
 """The kernel's reader of frames: truncation, flipped bits, windows of any size, absurd lengths, checksums."""
 
+import random
 import struct
 
 import oracle
@@ -258,3 +259,20 @@ def test_combined_crcs_of_more_than_32_bits_of_bytes() -> None:
     three = _kernel.crc32c_combine(part, whole, 1 << 34)
     assert three == _kernel.crc32c_combine(whole, part, 1 << 33)
     assert _kernel.crc32c_combine(part, 0, 0) == part
+
+
+@given(
+    st.lists(st.sampled_from([0, 1, 300, 2047, 2048, 2049, 5000]), max_size=6),
+    st.binary(max_size=3000),
+    st.integers(0, 2**32 - 1),
+    st.randoms(use_true_random=False),
+)
+def test_the_checksum_from_those_of_records_is_that_of_all_bytes(
+    sizes: list[int], rest: bytes, before: int, rng: random.Random
+) -> None:
+    """The bytes after the last record are read, because no intact record has them."""
+    whole = b"".join(oracle.frame(rng.randbytes(size)) for size in sizes)
+    cut = oracle.frame(rest)[: rng.randrange(len(rest) + 16)]
+    for data in (whole, whole + cut):
+        for records in (0, len(sizes)):
+            assert _kernel.crc32c_of_records(exact(data), records, before) == oracle.crc32c(data, before)
