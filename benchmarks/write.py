@@ -6,10 +6,10 @@
 4. Grouping the rows of a partition by 100,000 keys.
 5. 10,000 small partitions, against Dask's ``to_parquet``.
 
-Below each write, the benchmark prints the CPU time of each step. The first two measurements use two threads.
-The functions take turns, after one round that does not count. Rates are those of the best round, in wall
-time. Each ratio is the median over the rounds, because both functions of a round share the load of the
-machine. The files are in memory if the system has ``/dev/shm``.
+Below each write, the benchmark prints the CPU time of each step, and how much of this time holds the GIL. The
+first two measurements use two threads. The functions take turns, after one round that does not count. Rates
+are those of the best round, in wall time. Each ratio is the median over the rounds, because both functions of
+a round share the load of the machine. The files are in memory if the system has ``/dev/shm``.
 
     python -m benchmarks.write [--rounds 5] [--scale 1.0] [tabular recsys wide images]
 """
