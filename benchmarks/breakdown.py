@@ -40,7 +40,7 @@ WRITE: Steps = {
         "dask_tfrecord.codec.compressing.DeflateCompressor.add",
         "dask_tfrecord.codec.compressing.DeflateCompressor.compress",
     ),
-    "checksum of the file": ("dask_tfrecord.codec._kernel.crc32c",),
+    "checksum of the file": ("dask_tfrecord.files.block_writer.crc32c_of_records",),
     "write()": ("dask_tfrecord.files.block_writer.BlockWriter._write",),
     "rest of the tasks": ("dask_tfrecord.expr.writing.write_partition",),
     "commit": ("dask_tfrecord.expr.writing.commit_files",),
@@ -50,6 +50,10 @@ WRITE: Steps = {
 
 READ: Steps = {
     "open": ("dask_tfrecord.read_tfrecord",),
+    "checksum of the file": (
+        "dask_tfrecord.files.window.crc32c_of_records",
+        "dask_tfrecord.files.storage.checksum.crc32c",
+    ),
     "read()": ("dask_tfrecord.files.storage.open_file.FileReader.readinto",),
     "decompress": ("dask_tfrecord.codec.decompressing.StreamDecompressor.readinto",),
     "decode": ("dask_tfrecord.codec.Decoder.feed", "dask_tfrecord.codec.Decoder.take"),

@@ -43,7 +43,7 @@ from benchmarks.workers import Worker, machine, memory_folder, others, versions
 
 # A peer gets four times the rows until a pass takes more CPU seconds than the first number, or more than the
 # second and twice those of the pass before. The latter shows that most of the time is spent on rows.
-LONG_SECONDS, SHORT_SECONDS = 0.4, 0.12
+LONG_SECONDS, SHORT_SECONDS = 0.6, 0.12
 
 # A pass that takes longer is a failure.
 LIMIT_SECONDS = 300

@@ -6,8 +6,8 @@
 3. The number of files that ``len`` opens.
 
 Each figure is that of the best round, in wall time, on two threads. Below each read, the benchmark prints the
-CPU time of each step, including the opening of the dataset, and how much of this time holds the GIL. The files
-are in memory if the system has ``/dev/shm``.
+CPU time of each step, including the opening of the dataset, and how much of this time holds the GIL. The
+files are in memory if the system has ``/dev/shm``.
 
     python -m benchmarks.read [--rounds 3] [--scale 1.0] [tabular recsys wide images]
 """

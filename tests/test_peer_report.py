@@ -48,7 +48,7 @@ def test_a_ratio_compares_rows_per_cpu_second_round_by_round() -> None:
     report = benchmark_module("reports.peers")
     assert report.ratios(RESULTS["tables"]["tabular"]["write"], "parquet") == [4, 6]
     lines = report.short_table(RESULTS).splitlines()
-    assert "| Dask's Parquet functions | 2.0 to 5.0 | - | - | - | - |" in lines
+    assert "| Dask's Parquet functions | 2.0 to 5.0 |" in lines
 
 
 def test_the_start_of_a_tool_does_not_count_for_this_package() -> None:
@@ -80,7 +80,7 @@ def test_the_pages_say_first_where_another_tool_is_faster() -> None:
     lines = report.sections(slower)
     assert lines[0] == "## Where other tools are faster"
     assert "| write | wide | on disk | Dask's Parquet functions | 0.5 (0.4 to 0.6) |  |" in lines
-    assert "- write, Dask's Parquet functions: 0.5 x (wide, on disk)" in report.short_table(slower)
+    assert report.short_table(slower).splitlines()[2] == "| Dask's Parquet functions | **0.5 to 5.0** |"
 
 
 def test_a_peer_that_fails_is_listed_with_its_error() -> None:

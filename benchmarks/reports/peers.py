@@ -58,14 +58,8 @@ MODULES = {
     "vahidk": "vahidk/tfrecord",
     "protobuf": "loop with protobuf",
 }
-# The jobs of the README and of the plot, with their short names. Only one table has the jobs with gzip.
-MAIN_JOBS = {
-    "write": "write",
-    "write gzip": "write gzip",
-    "read": "read",
-    "read few columns": "read few columns",
-    "read gzip": "read gzip",
-}
+# The jobs of the README and of the plot. Only one table has the jobs with gzip.
+MAIN_JOBS = ("write", "write gzip", "read", "read few columns", "read gzip")
 COLOURS = {"tabular": "#0b7285", "recsys": "#e8590c", "wide": "#5f3dc4", "images": "#2b8a3e"}
 
 # The jobs of the table of compression, with the codec and the level of the files.
@@ -121,41 +115,27 @@ def write(results: dict[str, Any]) -> None:
 
 
 def short_table(results: dict[str, Any]) -> str:
-    """Return what the README shows: where others are faster, and the least and the greatest claims."""
-    lines = []
-    if faster := _faster_jobs(results):
-        lines += ["Other tools are faster in these jobs:", "", *faster, ""]
-    lines.append("| relative to | " + " | ".join(MAIN_JOBS.values()) + " |")
-    lines.append("|---" + "|--:" * len(MAIN_JOBS) + "|")
-    for peer, title in TITLES.items():
-        cells = [_range(results, job, peer) for job in MAIN_JOBS]
-        if peer not in (OURS, "tensorflow, usual") and any(cells):
-            lines.append(f"| {title} | " + " | ".join(cell or "-" for cell in cells) + " |")
+    """Return the README's table of the least and the greatest claims.
+
+    The tools and the jobs with the least claims come first. If another tool is faster, the claim is bold.
+    """
+    claims: dict[tuple[str, str], list[float]] = {}
+    for _, _, job, peer, found in comparisons(results):
+        if job in MAIN_JOBS and (ratio := claim(found, peer)) is not None:
+            claims.setdefault((peer, job), []).append(ratio)
+    tools = {peer: min(ratios) for (peer, _), ratios in sorted(claims.items(), key=lambda one: -min(one[1]))}
+    jobs = {job: min(ratios) for (_, job), ratios in sorted(claims.items(), key=lambda one: -min(one[1]))}
+    columns = sorted(jobs, key=jobs.__getitem__)
+    lines = ["| relative to | " + " | ".join(columns) + " |", "|---" + "|--:" * len(columns) + "|"]
+    for peer in sorted(tools, key=tools.__getitem__):
+        cells = [_range(claims.get((peer, job), [])) for job in columns]
+        lines.append(f"| {TITLES[peer]} | {' | '.join(cells)} |")
     return "\n".join([*lines, ""])
 
 
-def _faster_jobs(results: dict[str, Any]) -> list[str]:
-    """Return a line for each job and peer that is faster, with the ratios of all its tables and media."""
-    found: dict[tuple[str, str], list[tuple[float, str]]] = {}
-    for medium, table, job, peer, figures in comparisons(results):
-        ratio = claim(figures, peer)
-        if ratio is not None and ratio < 1:
-            where = f"{table}{', on disk' * (medium == 'disk')}"
-            found.setdefault((job, peer), []).append((ratio, where))
-    return [
-        f"- {job}, {TITLES[peer]}: " + "; ".join(f"{capped(ratio)} x ({where})" for ratio, where in cases)
-        for (job, peer), cases in sorted(found.items(), key=lambda one: min(one[1]))
-    ]
-
-
-def _range(results: dict[str, Any], job: str, peer: str) -> str:
-    found = [
-        ratio
-        for _, _, done, tool, figures in comparisons(results)
-        if (done, tool) == (job, peer) and (ratio := claim(figures, peer)) is not None
-    ]
-    texts = [capped(of(found)) for of in (min, max)] if found else []
-    return " to ".join(dict.fromkeys(texts))
+def _range(ratios: list[float]) -> str:
+    text = " to ".join(dict.fromkeys(capped(of(ratios)) for of in (min, max))) if ratios else "-"
+    return f"**{text}**" if ratios and min(ratios) < 1 else text
 
 
 def sections(results: dict[str, Any]) -> list[str]:
@@ -333,8 +313,9 @@ def _failures(results: dict[str, Any]) -> list[str]:
 def draw(results: dict[str, Any], path: Path) -> None:
     """Draw the ratios: a panel for each main job, a row for each peer, a point for each table."""
     tables = results["tables"]
-    peers = [peer for peer in TITLES if peer != OURS and any(_range(results, job, peer) for job in MAIN_JOBS)]
-    with panels(path, list(MAIN_JOBS.values()), [TITLES[peer] for peer in peers], 4.2) as (figure, axes):
+    measured = {peer for _, _, job, peer, _ in comparisons(results) if job in MAIN_JOBS}
+    peers = [peer for peer in TITLES if peer in measured]
+    with panels(path, MAIN_JOBS, [TITLES[peer] for peer in peers], 4.2) as (figure, axes):
         for axis, job in zip(axes, MAIN_JOBS, strict=True):
             for place, peer in enumerate(peers):
                 for number, (table, colour) in enumerate(COLOURS.items()):
