@@ -1,1 +1,4 @@
-"""Hold the subcommands of `dask-tfrecord`. The launcher imports a subcommand only when it is used."""
+"""Define the subcommands of `dask-tfrecord`.
+
+The launcher imports the module of a subcommand only when the subcommand is used.
+"""

@@ -1,7 +1,8 @@
-"""Convert Arrow columns to JSON text exactly, one column at a time. No Python code loops over rows.
+"""Convert Arrow columns to JSON text exactly, one column at a time. The module `json_text` has no Python loop
+over rows.
 
-The values follow the JSON mapping of protobuf, except that 64-bit integers are numbers: bytes are base64,
-times are text as in RFC 3339, durations are seconds such as "1.5s", and NaN and infinity are text.
+The values follow the JSON mapping of protobuf, except that 64-bit integers are numbers. Bytes become base64,
+times become text as in RFC 3339, durations become seconds such as "1.5s", and NaN and infinity become text.
 """
 
 import binascii
@@ -17,7 +18,8 @@ from dask_tfrecord.cli.escapes import UNSAFE, escaped_json
 
 _TEXT = pa.large_string()
 
-# Finds texts with a character that is escaped, and some others: Arrow has another syntax than Python.
+# A regular expression of Arrow that finds texts with a character that must be escaped, and some other texts.
+# Its syntax differs from Python's.
 _MAYBE_SPECIAL = (
     r'[\x00-\x1f"\\\x7f-\x{9f}\x{ad}\x{61c}\x{180e}\x{200b}-\x{206f}\x{feff}-\x{fffb}\x{e0000}-\x{e007f}]'
 )
@@ -28,7 +30,7 @@ _DIGITS = {"s": 0, "ms": 3, "us": 6, "ns": 9}
 
 
 def json_lines(table: pa.Table) -> memoryview:
-    """Convert the rows of a table to JSON objects in UTF-8, one object per line."""
+    """Convert the rows of a table to JSON objects in UTF-8, with one object per line."""
     if not table.num_rows:
         return memoryview(b"")
     parts: list[Any] = []
@@ -48,7 +50,7 @@ def json_values(column: pa.Array | pa.ChunkedArray) -> pa.LargeStringArray:
 
 
 def _texts(array: pa.Array) -> pa.Array:
-    """Convert each value to JSON text, and keep nulls as nulls."""
+    """Convert each value of an array to JSON text, and keep nulls as nulls."""
     type_ = array.type
     if isinstance(type_, pa.BaseExtensionType):
         return _texts(array.storage)
@@ -74,11 +76,11 @@ def _texts(array: pa.Array) -> pa.Array:
         return _quoted(_joined(seconds, "s"))
     if types.is_date(type_) or types.is_time(type_):
         return _quoted(array.cast(_TEXT))
-    return pa.nulls(len(array), _TEXT)  # the null type, the only other type of a TFRecord column
+    return pa.nulls(len(array), _TEXT)  # the null type is the only other type of a TFRecord column
 
 
 def _lists(array: pa.Array) -> pa.Array:
-    values = json_values(array.values).cast(pa.string())  # Arrow joins no lists of large strings
+    values = json_values(array.values).cast(pa.string())  # Arrow cannot join lists of large strings
     offsets = array.offsets.cast(pa.int32())
     texts = pc.binary_join(pa.ListArray.from_arrays(offsets, values), ", ")
     return pc.if_else(array.is_valid(), _joined("[", texts, "]"), None)
@@ -86,7 +88,8 @@ def _lists(array: pa.Array) -> pa.Array:
 
 def _floats(array: pa.Array) -> pa.Array:
     texts = array.cast(pa.float32() if types.is_float16(array.type) else array.type).cast(_TEXT)
-    is_whole = pc.match_substring_regex(texts, r"^-?\d+$")  # "1.0" is read back as a float, "1" is not
+    # JSON readers read "1.0" as a float, but "1" as an integer.
+    is_whole = pc.match_substring_regex(texts, r"^-?\d+$")
     texts = pc.if_else(is_whole, _joined(texts, ".0"), texts)
     if pc.all(pc.is_finite(array.cast(pa.float64()))).as_py() is not False:
         return texts
@@ -106,7 +109,10 @@ def _escaped(array: pa.Array) -> pa.Array:
 
 
 def _instants(array: pa.Array) -> pa.Array:
-    """Convert timestamps to ISO 8601. Timestamps with a time zone are given in UTC and end in Z."""
+    """Convert timestamps to text in ISO 8601.
+
+    Timestamps with a time zone are converted to UTC and end in Z.
+    """
     zone = "" if array.type.tz is None else "Z"
     return pc.replace_substring(
         _joined(array.cast(pa.timestamp(array.type.unit)).cast(_TEXT), zone), " ", "T"
@@ -114,7 +120,10 @@ def _instants(array: pa.Array) -> pa.Array:
 
 
 def _base64(array: pa.Array) -> pa.Array:
-    """Encode all values in one base64 call. Padding each value to groups of 3 bytes keeps them apart."""
+    """Encode all values of an array with one call of base64.
+
+    Each value is padded to groups of 3 bytes, which keeps the values separate.
+    """
     lengths = pc.fill_null(pc.binary_length(array), 0).to_numpy()
     padded = (lengths + 2) // 3 * 3
     ends = np.cumsum(padded)

@@ -16,7 +16,7 @@ from dask_tfrecord.cli import options, output
 from dask_tfrecord.cli.failures import DAMAGED
 from dask_tfrecord.cli.progress import computing
 
-# Number of seconds that a Flight server waits for its clients after an interrupt.
+# The number of seconds for which a Flight server waits for its clients after an interrupt.
 _PATIENCE = 3.0
 
 
@@ -43,7 +43,7 @@ def verify_command(path: Any, as_json: bool, **how: Any) -> None:
 
 
 def _problems(file: dict[str, Any]) -> list[str]:
-    """Describe in words each problem of a verified file."""
+    """Describe each problem of a verified file in words."""
     found = []
     if file["damaged"]:
         found.append(
@@ -96,7 +96,7 @@ def cleanup_command(path: str, as_json: bool, dry_run: bool = False, **how: Any)
     """
     removed = dask_tfrecord.cleanup(path, dry_run=dry_run, **how)
     fs, root = url_to_fs(path, **how.get("storage_options", {}))
-    # An unfinished upload may be all that there is, so the path is checked last.
+    # An unfinished upload may be the only content, so the existence of the path is checked last.
     if not removed and not fs.exists(root):
         raise FileNotFoundError(errno.ENOENT, "no such directory", root)
     lines = [*removed, f"{len(removed):,} files {'would be removed' if dry_run else 'removed'}"]
@@ -156,14 +156,14 @@ def _serve_stream(path: str, address: str | None, passes: int | None, how: dict[
 
 
 def _serve_flight(path: str, address: str | None, how: dict[str, Any]) -> None:
-    from dask_tfrecord.feed import flight  # not all builds of pyarrow have Flight
+    from dask_tfrecord.feed import flight  # some builds of pyarrow do not have Flight
 
     server = flight.serve(path, address or "grpc://127.0.0.1:0", **how)
     try:
         code = f"pyarrow.flight.connect({server.location!r})"
         output.print_lines([server.location, code])
-        # Until an interrupt, which the server's own method would not see. A wait without a limit would not
-        # see an interrupt that comes just before it.
+        # This loop waits until an interrupt, which the server's own method would not notice. A wait without a
+        # time limit would not notice an interrupt that comes just before the wait.
         while not threading.Event().wait(1):
             pass
     finally:
@@ -171,10 +171,12 @@ def _serve_flight(path: str, address: str | None, how: dict[str, Any]) -> None:
 
 
 def _close_flight(server: Any) -> None:
-    """Close the server, or end this process: pyarrow cannot end the stream of a client that does not read."""
+    """Close the server, or end this process, because pyarrow cannot end the stream of a client that does
+    not read.
+    """
     closing = threading.Thread(target=server.__exit__, args=(None, None, None), daemon=True)
     closing.start()
     closing.join(_PATIENCE)
     if closing.is_alive():
         click.echo("Interrupted. A client has not read its stream to the end.", err=True)
-        os._exit(128 + signal.SIGINT)  # as every interrupted command exits
+        os._exit(128 + signal.SIGINT)  # this is the exit code of every interrupted command

@@ -1,6 +1,6 @@
-"""Turn keywords of the public functions into options, with the defaults and the help texts of the functions.
+"""Convert keywords of the public functions to options, with the defaults and the help texts of the functions.
 
-A subcommand gets the options that were given, as keywords. It passes them on to a public function.
+A subcommand gets the options that were given as keywords, and passes these keywords to a public function.
 """
 
 import inspect
@@ -23,13 +23,16 @@ from dask_tfrecord_launcher import COMMANDS
 
 def _pair(text: str) -> tuple[str, str]:
     name, found, value = text.partition("=")
-    if not found or not name:  # the text may be a secret, so the message does not repeat it
+    if not found or not name:  # the text may be a secret, so the message does not repeat the text
         raise click.BadParameter("each must have the form KEY=VALUE")
     return name, value
 
 
 def _storage_option(text: str) -> tuple[str, Any]:
-    """Return a storage option. JSON is parsed, but not in secrets, which may be digits."""
+    """Return the name and the value of a storage option.
+
+    Values are parsed as JSON, except for secrets, which may consist of digits.
+    """
     name, value = _pair(text)
     is_secret = dask_tfrecord.hide_secrets(value, {name: value}) != value
     if not is_secret or value.startswith(("{", "[")):
@@ -63,7 +66,10 @@ def _size(text: str) -> str:
 
 
 def noted(ctx: click.Context, param: click.Parameter, value: Any) -> Any:
-    """Note one path or several paths. A single path is not in a list, or it is read without its snapshot."""
+    """Store the path or the paths of a command.
+
+    A single path is not stored as a list, because a directory in a list is read without its snapshot.
+    """
     paths = (value,) if isinstance(value, str) else value
     note_paths(ctx, *paths)
     return paths[0] if len(paths) == 1 else list(paths)
@@ -84,7 +90,7 @@ _PAIRS: dict[str, Any] = {"multiple": True, "callback": lambda _, __, value: dic
 _COUNT: dict[str, Any] = {"type": click.IntRange(1)}
 _BYTES: dict[str, Any] = {"type": _size, "metavar": "BYTES"}
 
-# How a keyword is written as an option, where its default and its annotation do not say it.
+# The form of the option for each keyword whose default and annotation do not determine this form.
 _SETTINGS: dict[str, dict[str, Any]] = {
     "columns": {
         **_NAMES,
@@ -144,7 +150,9 @@ _SETTINGS: dict[str, dict[str, Any]] = {
 
 
 def of(function: Callable[..., Any], *names: str) -> list[click.Option]:
-    """Return options for keywords of a public function, or for all keywords that an option can express."""
+    """Return the options for the named keywords of a public function, or for all keywords that an option
+    can express.
+    """
     parameters = inspect.signature(function).parameters
     keywords = names or keywords_of(function)
     texts = _help_texts(function)
@@ -156,7 +164,9 @@ def of(function: Callable[..., Any], *names: str) -> list[click.Option]:
 
 
 def keywords_of(function: Callable[..., Any]) -> list[str]:
-    """Return the keywords of a public function that an option can express: all but a filesystem object."""
+    """Return the keywords of a public function that an option can express, which are all keywords except
+    ``filesystem``.
+    """
     return [name for name in [*inspect.signature(function).parameters][1:] if name != "filesystem"]
 
 
@@ -176,20 +186,25 @@ def _option(parameter: inspect.Parameter, text: str) -> click.Option:
 
 
 def _choices(annotation: Any) -> list[str]:
-    """Return the texts that an annotation lists, in one spelling. None and "default" need no option."""
+    """Return the values that a type annotation lists, in one spelling.
+
+    The values None and "default" need no option.
+    """
     if get_origin(annotation) is Literal:
         return [text for text in get_args(annotation) if str(text).islower() and text != "default"]
     return [*chain(*map(_choices, get_args(annotation)))]
 
 
 def _help_texts(function: Callable[..., Any]) -> dict[str, str]:
-    """Return the start of the text about each parameter in a docstring in the form of numpydoc."""
+    """Return the start of the description of each parameter in a numpydoc docstring."""
     found = re.findall(r"^(\w+) : (.*)\n((?:    .*\n)+)", inspect.getdoc(function) or "", re.MULTILINE)
     return {name: _help_text(text, whole=kind.startswith("{")) for name, kind, text in found}
 
 
 def _help_text(text: str, whole: bool) -> str:
-    """Return a paragraph, or its first two sentences, with options in place of keywords, and no markup."""
+    """Return a paragraph, or its first two sentences, without markup and with options in place of
+    keywords.
+    """
     sentences = re.split(r"(?<=\.)\s+(?=[A-Z\"`])", " ".join(text.split()).removeprefix("If True, "))
     text = " ".join(sentences if whole else sentences[:2])
     text = re.sub(
@@ -232,7 +247,10 @@ JSON = click.Option(["--json", "as_json"], is_flag=True, help="Print JSON, for s
 
 
 def command(name: str, *params: click.Parameter) -> Callable[[Callable[..., Any]], click.Command]:
-    """Return a decorator that makes a subcommand. Its function gets the options that were given."""
+    """Return a decorator that makes a function a subcommand.
+
+    The function gets the options that were given.
+    """
 
     def decorate(function: Callable[..., Any]) -> click.Command:
         def run(**values: Any) -> Any:
@@ -247,7 +265,7 @@ def command(name: str, *params: click.Parameter) -> Callable[[Callable[..., Any]
 
 
 def _with_schema(given: dict[str, Any]) -> dict[str, Any]:
-    """Open the dataset that `--schema` names."""
+    """Replace the path in the option `--schema` by the schema of the dataset at this path."""
     place = given.pop("schema_of", None)
     if place is None:
         return given
@@ -258,5 +276,5 @@ def _with_schema(given: dict[str, Any]) -> dict[str, Any]:
 
 
 def storage_of(path: str, storage_options: dict[str, Any] | None) -> dict[str, Any] | None:
-    """Return the storage options for a path, or None for a local path."""
+    """Return the storage options for a remote path, or None for a local path."""
     return storage_options if "://" in path and not path.startswith("file://") else None

@@ -1,7 +1,8 @@
 """Print the output of subcommands: tables on a terminal, JSON for scripts, and lines of text.
 
-Names and values come from data that nobody has checked. Text goes through `print_lines` and JSON through
-`json_lines` or `print_json`; all of them escape the characters that control a terminal.
+Names and values come from data that is not trusted. Text is printed with `print_lines`, and JSON with
+`json_lines` or `print_json`. `print_lines`, `json_lines` and `print_json` escape the characters that control
+a terminal.
 """
 
 import json
@@ -18,10 +19,11 @@ from dask_tfrecord.cli.escapes import escaped_json, printable
 from dask_tfrecord.cli.failures import ReaderLeftError
 from dask_tfrecord.cli.json_text import json_lines, json_values
 
-# The width of tables if neither a terminal nor the variable COLUMNS gives one.
+# The width of tables in characters, if neither a terminal nor the variable COLUMNS gives a width.
 _WIDTH = 120
 
-# Maximum number of characters of a cell, and minimum number of characters of a cell that is cut to fit.
+# The largest number of characters of a cell, and the smallest number of characters of a cell that is cut to
+# fit.
 _CELL = 40
 _SHORT_CELL = 12
 
@@ -32,7 +34,7 @@ def is_terminal() -> bool:
 
 
 def print_json(value: Any) -> None:
-    """Print a value as indented JSON. Bytes, times and other types that JSON lacks become text."""
+    """Print a value as indented JSON. Bytes, times and other values of types that JSON lacks become text."""
     text = json.dumps(_plain(value), indent=2, allow_nan=False, ensure_ascii=False)
     _write(f"{escaped_json(text)}\n".encode())
 
@@ -51,7 +53,7 @@ def _plain(value: Any) -> Any:
 
 
 def print_lines(lines: Iterable[str]) -> None:
-    """Print lines of text. A line break inside of a line is escaped."""
+    """Print lines of text. A line break inside a line is escaped."""
     _write("".join(f"{printable(line)}\n" for line in lines).encode())
 
 
@@ -69,7 +71,7 @@ def print_rows(table: pa.Table) -> None:
 
 
 def print_pairs(pairs: Mapping[str, Any]) -> None:
-    """Print names and values, one pair per line."""
+    """Print pairs of a name and a value, one pair per line."""
     width = max(map(len, pairs), default=0)
     print_lines(f"{name:<{width}}  {printable(str(value))}" for name, value in pairs.items())
 
@@ -81,18 +83,19 @@ def print_table(
     numbers: Sequence[str] = (),
     cut: str = "",
 ) -> None:
-    """Print a table, or a block of lines for each row if the table is too wide. Empty columns are left out.
+    """Print a table. If the table is too wide, print a block of lines for each row. Columns without values
+    are left out.
 
     Parameters
     ----------
     columns : sequence of str
         The titles of the columns.
     rows : iterable of sequence
-        The cells of each row. None is an empty cell.
+        The cells of each row. None stands for an empty cell.
     numbers : sequence of str
-        The columns that are aligned to the right.
+        The titles of the columns that are aligned to the right.
     cut : str, default ""
-        The column whose cells may be cut. The cells of all other columns are printed in full.
+        The title of the column whose cells may be cut. The cells of all other columns are printed in full.
     """
     lines = [[printable("" if cell is None else str(cell)) for cell in row] for row in (columns, *rows)]
     filled = [at for at in range(len(columns)) if len(lines) == 1 or any(line[at] for line in lines[1:])]
@@ -113,7 +116,9 @@ def print_table(
 
 
 def _print_blocks(lines: Sequence[Sequence[str]], width: int) -> None:
-    """Print the first cell of each row on a line, and below it the other cells with their titles."""
+    """Print the first cell of each row on a line, and print the other cells with their titles below this
+    line.
+    """
     (_, *titles), *rows = lines
     for first, *cells in rows:
         block = [first, " "]
@@ -125,7 +130,9 @@ def _print_blocks(lines: Sequence[Sequence[str]], width: int) -> None:
 
 
 def _width() -> int:
-    """Return the characters of a line: those of the variable COLUMNS or of the terminal, if there is one."""
+    """Return the number of characters of a line, from the variable COLUMNS or otherwise from the terminal,
+    if there is one.
+    """
     return shutil.get_terminal_size((_WIDTH, 24)).columns
 
 
@@ -138,7 +145,7 @@ def _aligned(text: str, width: int, is_right: bool) -> str:
 
 
 def print_frame(table: pa.Table) -> None:
-    """Print an Arrow table as aligned text. Cut long values, and omit columns that do not fit."""
+    """Print an Arrow table as aligned text. Long values are cut, and columns that do not fit are left out."""
     space = _width()
     shown: dict[str, list[str]] = {}
     for name, column in zip(table.column_names, table.columns, strict=True):
@@ -154,7 +161,7 @@ def print_frame(table: pa.Table) -> None:
 
 
 def _cells(column: pa.ChunkedArray) -> list[str]:
-    if pa.types.is_float64(column.type):  # stored as 32-bit floats, whose text is shorter
+    if pa.types.is_float64(column.type):  # the values are stored as 32-bit floats, whose text is shorter
         column = column.cast(pa.float32(), safe=False)
     is_text = pa.types.is_string(column.type) or pa.types.is_large_string(column.type)
     texts = column.cast(pa.large_string()) if is_text else json_values(column)
@@ -179,7 +186,7 @@ def _write(data: bytes | memoryview) -> None:
     Raises
     ------
     ReaderLeftError
-        If the output is a pipe that nothing reads any more.
+        If the output is a pipe that no program reads any more.
     """
     try:
         sys.stdout.flush()
@@ -188,5 +195,5 @@ def _write(data: bytes | memoryview) -> None:
     except BrokenPipeError:
         raise ReaderLeftError from None
     except OSError as error:
-        error.filename = "the output"  # for example a file on a full disk
+        error.filename = "the output"  # the error may be caused by a full disk, for example
         raise

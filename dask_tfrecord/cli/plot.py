@@ -24,14 +24,15 @@ _COLOUR = "#3b6ea5"
 
 def draw(target: str, described: Description) -> None:
     """Draw a dataset to a file whose suffix gives the format, such as .png, .svg or .pdf."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg  # optional
-    from matplotlib.figure import Figure  # without a window system
+    from matplotlib.backends.backend_agg import FigureCanvasAgg  # matplotlib is optional
+    from matplotlib.figure import Figure  # this canvas needs no window system
 
     known = FigureCanvasAgg.get_supported_filetypes()
     if PurePath(target).suffix[1:] not in known:
         raise click.UsageError(f"--plot needs a name with one of the suffixes {', '.join(sorted(known))}")
     count = min(_FILES, len(described.files))
-    numbers = [at * len(described.files) // count for at in range(count)]  # spread over the dataset
+    # The files are spread over the whole dataset.
+    numbers = [at * len(described.files) // count for at in range(count)]
     samples = [first_rows(described, _ROWS // count, [number]) for number in numbers]
     rows = pa.concat_tables([described.schema.arrow.empty_table(), *samples])
     panels: list[tuple[str, pd.Series]] = [("bytes of a file", pd.Series(described.sizes))]
@@ -55,7 +56,7 @@ def draw(target: str, described: Description) -> None:
 
 
 def _panels(name: str, array: Any) -> list[tuple[str, pd.Series]]:
-    """Return the titles of the panels of a column, and the numbers, times or texts in each."""
+    """Return the titles of the plots of a column, and the numbers, times or texts in each plot."""
     kinds = pa.types
     if isinstance(array.type, pa.BaseExtensionType):
         array = array.storage

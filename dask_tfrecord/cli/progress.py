@@ -1,7 +1,7 @@
 """Choose where Dask computes (a cluster, a local cluster or threads), and show progress on a terminal.
 
-Threads of this process are the default. Most of the work runs in C++ without Python's lock, so threads need
-less time than processes, and no time to start.
+By default, Dask computes in threads of this process. Most of the work runs in C++ without Python's lock, so
+threads need less time than processes, and no time to start.
 """
 
 import logging
@@ -17,7 +17,7 @@ import dask
 from dask.diagnostics import ProgressBar
 from rich.console import Console
 
-# Minimum duration, in seconds, of a computation that shows a progress bar.
+# The shortest duration, in seconds, of a computation that shows a progress bar.
 SHORTEST = 0.5
 
 _SETTINGS = "dask_tfrecord.computing"
@@ -30,7 +30,7 @@ def note_setting(ctx: click.Context, param: click.Parameter, value: Any) -> None
 
 @contextmanager
 def computing(title: str) -> Iterator[None]:
-    """Make Dask compute as the options say in this block. A terminal shows ``title`` as a label."""
+    """Make Dask compute as the options say in this ``with`` block. A terminal shows ``title`` as a label."""
     settings = click.get_current_context().meta[_SETTINGS]
     scheduler = settings.pop("scheduler")
     local = [name for name, value in settings.items() if value is not None]
@@ -40,7 +40,7 @@ def computing(title: str) -> Iterator[None]:
     with ExitStack() as stack:
         if scheduler or {*local} - {"threads"}:
             _open_client(stack, scheduler, **settings)
-            # Dask's own bar for clusters needs the futures, which the library does not return.
+            # Dask's progress bar for clusters needs the futures, which the library does not return.
             stack.enter_context(Console(stderr=True).status(title))
         else:
             stack.enter_context(dask.config.set(scheduler="threads", num_workers=settings["threads"]))
@@ -52,8 +52,11 @@ def computing(title: str) -> Iterator[None]:
 def _open_client(
     stack: ExitStack, cluster: Any, workers: int | None, threads: int | None, memory_limit: str | None
 ) -> None:
-    """Connect to a cluster, or start a local one. The stack closes what was opened."""
-    from distributed import Client, LocalCluster  # optional
+    """Connect to a cluster, or start a local cluster.
+
+    The exit stack closes the connection and the cluster.
+    """
+    from distributed import Client, LocalCluster  # distributed is optional
 
     # After an interrupt, asyncio would log the tasks that `distributed` gives up.
     logging.getLogger("asyncio").setLevel(logging.CRITICAL)
@@ -64,7 +67,8 @@ def _open_client(
                 threads_per_worker=threads,
                 memory_limit=memory_limit or "auto",
                 dashboard_address=None,
-                silence_logs=logging.CRITICAL,  # a failed task raises here, so its worker need not log it
+                # A failed task raises in this process, so its worker need not log the error.
+                silence_logs=logging.CRITICAL,
             )
             stack.enter_context(cluster)
     stack.enter_context(Client(cluster))
@@ -77,15 +81,16 @@ def is_terminal() -> bool:
 
 @contextmanager
 def _children_without_interrupts() -> Iterator[None]:
-    """Block SIGINT in the threads and processes that the block starts.
+    """Block SIGINT in the threads and processes that the ``with`` block starts.
 
-    A terminal sends Ctrl-C to all processes of a command. Workers would print tracebacks. This process ends
-    them.
+    A terminal sends Ctrl-C to all processes of a command. If SIGINT were not blocked, workers would print
+    tracebacks. This process ends the workers instead.
     """
-    if not hasattr(signal, "pthread_sigmask"):  # Windows
+    if not hasattr(signal, "pthread_sigmask"):  # on Windows
         yield
         return
-    resource_tracker.ensure_running()  # or the first process would start it, which unblocks SIGINT
+    # Otherwise the first process would start the tracker, which unblocks SIGINT.
+    resource_tracker.ensure_running()
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield

@@ -13,7 +13,7 @@ from dask_tfrecord.cli.describe import description_json, first_rows, print_descr
 from dask_tfrecord.cli.escapes import printable
 from dask_tfrecord.cli.progress import computing
 
-# Number of rows that form one aligned table on a terminal.
+# The number of rows in each aligned table on a terminal.
 _PAGE = 100
 
 
@@ -79,7 +79,7 @@ def _schema_text(path: Any, form: str, read: dict[str, Any]) -> str:
             raise click.UsageError("--as pbtxt needs one directory with a snapshot, and only takes --version")
         return dask_tfrecord.metadata_schema(dask_tfrecord.Snapshot.open(path, **read))
     if form == "tensorflow":
-        from dask_tfrecord.feed.tensorflow import feature_spec  # TensorFlow is optional
+        from dask_tfrecord.feed.tensorflow import feature_spec  # TensorFlow is an optional package
 
         return feature_spec(path, **read).code()
     schema = dask_tfrecord.inspect(path, **read).schema
@@ -89,7 +89,7 @@ def _schema_text(path: Any, form: str, read: dict[str, Any]) -> str:
 
 
 def _python(schema: Schema) -> str:
-    # A remedy shows its value as Python code.
+    # The text of a remedy shows its value as Python code.
     codes = {item.name: str(Remedy("type", item.type)).removeprefix("type=") for item in schema.fields}
     fields = "".join(f"        ({name!r}, {code}),\n" for name, code in codes.items())
     return f"import pyarrow as pa\n\nschema = pa.schema(\n    [\n{fields}    ]\n)"
@@ -112,7 +112,7 @@ def inspect_command(path: Any, rows: int, as_json: bool, plot: str | None = None
     described = dask_tfrecord.inspect(path, **read)
     table = first_rows(described, rows)
     if plot is not None:
-        from dask_tfrecord.cli.plot import draw  # matplotlib is optional, and slow to import
+        from dask_tfrecord.cli.plot import draw  # matplotlib is optional and slow to import
 
         draw(plot, described)
     if as_json:

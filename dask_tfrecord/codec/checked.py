@@ -21,19 +21,20 @@ class Checked(NamedTuple):
     Parameters
     ----------
     records, consumed : int
-        The number of intact records, and the number of bytes of these records and the damaged ranges.
+        The number of intact records, and the total number of bytes of these records and of the damaged
+        ranges.
     continues : bool
-        True if the first damaged range continues the last damaged range of the preceding data.
+        True if the first damaged range continues the last damaged range of the data before.
     is_open : bool
         True if the last damaged range may continue in the data that follows.
     starts, ends : numpy.ndarray
         The position of each damaged range's first byte, and the position after its last byte.
     records_before : numpy.ndarray
-        The number of intact records before each damaged range.
+        For each damaged range, the number of intact records before the range.
     reasons : numpy.ndarray
-        The reason for each damaged range, as an index into `texts`.
+        For each damaged range, the reason for the damage, as an index into `texts`.
     texts : tuple of str
-        The texts of the reasons.
+        The texts of the reasons for damage.
     """
 
     records: int
@@ -48,7 +49,7 @@ class Checked(NamedTuple):
 
     @classmethod
     def from_kernel(cls, fields: tuple[Any, ...]) -> "Checked":
-        """Convert the tuple that the kernel's `Inference.check` returns."""
+        """Convert the tuple that the kernel's `Inference.check` returns to a `Checked`."""
         arrays = [pa.array(column).to_numpy() for column in fields[4:8]]
         return cls._make((*fields[:4], *arrays, tuple(fields[8])))
 
@@ -59,13 +60,16 @@ class Checked(NamedTuple):
         return cls(0, length, continues, False, zero, end, zero, zero, (reason,))
 
     def with_first_reason(self, reason: str) -> "Checked":
-        """Return a copy in which the first damaged range has another reason."""
+        """Return a copy of the result in which the first damaged range has another reason."""
         reasons = self.reasons.copy()
         reasons[0] = len(self.texts)
         return self._replace(reasons=reasons, texts=(*self.texts, reason))
 
     def intact(self, data: Buffer) -> memoryview:
-        """Return the joined bytes of the intact records. They are copied only if there is damage."""
+        """Return the joined bytes of the intact records of the data.
+
+        The bytes are copied only if there is damage.
+        """
         if not len(self.starts):
             return memoryview(data)[: self.consumed]
         return memoryview(self._take(data, 0).buffers()[2] or b"")
@@ -75,7 +79,9 @@ class Checked(NamedTuple):
         return self._take(data, 1)
 
     def _take(self, data: Buffer, first: int) -> pa.Array:
-        """Copy every second span: the intact spans if ``first`` is 0, the damaged ranges if it is 1."""
+        """Copy every second span of the data: the intact spans if ``first`` is 0, the damaged ranges if
+        ``first`` is 1.
+        """
         bounds = np.zeros(2 * len(self.starts) + 2, np.int64)
         bounds[1:-1:2], bounds[2:-1:2], bounds[-1] = self.starts, self.ends, self.consumed
         buffers = [None, pa.py_buffer(bounds), pa.py_buffer(data)]

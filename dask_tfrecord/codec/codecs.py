@@ -1,6 +1,7 @@
 """Define the compression codecs, and detect the codec of a file from its first bytes.
 
-To add a codec, add its name to `Compression` and a `Codec` to `CODECS`. This module reads no files.
+To add a codec, add its name to `Compression` and a `Codec` to `CODECS`. The module `codecs` does not read
+files.
 """
 
 from collections.abc import Callable
@@ -16,31 +17,34 @@ Compression = Literal["gzip", "zlib", "zstd", "lz4", "bz2", "xz"]
 
 
 class OpenDecompressor(Protocol):
-    """Open the decompressor of a file. If ``inside`` is True, the compressed bytes begin at a later block."""
+    """Type of a function that opens the decompressor of a file.
+
+    If ``inside`` is True, the compressed bytes begin at a block after the first block.
+    """
 
     def __call__(self, readinto: ReadInto, *, inside: bool) -> Decompressor: ...
 
 
 @dataclass(frozen=True)
 class Codec:
-    """One compression format, with its compressor and its decompressor.
+    """A compression format, with a compressor and a decompressor for the format.
 
     Parameters
     ----------
     suffix : str
-        The suffix of the names of files that this library writes with the codec, including the dot.
+        The suffix, including the dot, of the names of the files that this library writes with this codec.
     magic : tuple of bytes
-        The byte sequences with one of which every file of this format starts.
+        The byte sequences with which files of this format start; each file starts with one of them.
     levels : range
-        The valid levels. A higher level gives smaller files but is slower.
+        The valid compression levels. A higher level gives smaller files but is slower.
     default_level : int
-        The level that is used for ``compression_level=None``.
+        The level that ``compression_level=None`` means.
     compress : callable
-        Takes a level and returns the compressor of a new file.
+        Function that takes a level and returns the compressor of a new file.
     decompress : callable
-        Opens the decompressor of a file.
+        Function that opens the decompressor of a file.
     tensorflow : bool, default False
-        True if TensorFlow can read the format.
+        True if TensorFlow can read files of this format.
     """
 
     suffix: str
@@ -52,8 +56,8 @@ class Codec:
     tensorflow: bool = False
 
 
-# zlib has no magic number. The first byte of a zlib file names deflate and a window size. The first two bytes
-# are a number that is divisible by 31.
+# The two first bytes that a zlib file can have, because zlib has no magic number. The first byte of a zlib
+# file names deflate and a window size. The two bytes, read as a big-endian number, are divisible by 31.
 _ZLIB_HEADERS = tuple(
     bytes([first, second])
     for first in range(0x08, 0x88, 0x10)
@@ -62,7 +66,7 @@ _ZLIB_HEADERS = tuple(
 )
 
 # Level 2 of ISA-L is nearly as fast as its level 1 and compresses about as well as level 3 of zlib. The other
-# default levels are the defaults of the libraries, except for xz, whose default level of 6 is slow.
+# default levels are those of the libraries, except for xz, whose default level of 6 is slow.
 CODECS: dict[Compression, Codec] = {
     "gzip": Codec(".gz", (b"\x1f\x8b",), range(10), 2, compressing.gzip, decompressing.gzip, tensorflow=True),
     "zlib": Codec(".zz", _ZLIB_HEADERS, range(10), 2, compressing.zlib_, decompressing.zlib, tensorflow=True),
@@ -74,17 +78,19 @@ CODECS: dict[Compression, Codec] = {
 
 
 def suffix_of(compression: Compression | None) -> str:
-    """Return the file name suffix of a codec, including the dot; "" for uncompressed files."""
+    """Return the suffix of the names of files with this codec, including the dot; "" for uncompressed
+    files.
+    """
     return CODECS[compression].suffix if compression else ""
 
 
 def codec_of_suffix(suffix: str) -> Compression | None:
-    """Return the codec of files whose names have this suffix. Return None for any other suffix."""
+    """Return the codec of files whose names have this suffix. For any other suffix, return None."""
     return next((name for name, codec in CODECS.items() if codec.suffix == suffix), None)
 
 
 def check_level(compression: Compression | None, level: int | None) -> None:
-    """Raise TFRecordError if ``level`` is neither None nor a valid level of the codec."""
+    """Raise TFRecordError if ``level`` is neither None nor a valid compression level of the codec."""
     if level is None:
         return
     if compression is None:
@@ -106,18 +112,19 @@ def check_level(compression: Compression | None, level: int | None) -> None:
 
 
 def compressor(compression: Compression, level: int | None = None) -> Compressor:
-    """Return the compressor of a new file. If ``level`` is None, use the codec's default level."""
+    """Return the compressor of a new file. If ``level`` is None, use the default level of the codec."""
     codec = CODECS[compression]
     return codec.compress(codec.default_level if level is None else level)
 
 
 def decompressor(readinto: ReadInto, compression: Compression, *, inside: bool = False) -> Decompressor:
-    """Return the decompressor of a file. The content of an empty file is empty.
+    """Return the decompressor of a file. For an empty file, the content is empty, too.
 
     Parameters
     ----------
     readinto : callable
-        Fills a view with the next compressed bytes and returns their number. At the end, it returns 0.
+        Function that fills a view with the next compressed bytes and returns the number of these bytes. At
+        the end of the file, the function returns 0.
     compression : str
         The codec of the file.
     inside : bool, default False
@@ -132,10 +139,11 @@ def is_frame(head: bytes) -> bool:
 
 
 def detect(head: bytes) -> Compression | None:
-    """Return the codec of a file that starts with these bytes. The first ``HEADER_BYTES`` bytes are enough.
+    """Return the codec of a file that starts with these bytes, or None if the file is uncompressed. The first
+    ``HEADER_BYTES`` bytes of the file are enough.
 
-    An uncompressed record may start like a zlib stream. Bytes that start with a record's length and the
-    correct checksum of the length are therefore never taken for compressed data.
+    An uncompressed record may start like a zlib stream. Therefore bytes that start with a record's length and
+    the correct checksum of the length are never taken for compressed data.
     """
     if is_frame(head):
         return None

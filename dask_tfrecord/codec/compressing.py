@@ -1,4 +1,4 @@
-"""Compress the blocks of a file. This module knows bytes, but no files.
+"""Compress the blocks of a file. The module `compressing` knows bytes, but does not know files.
 
 Each block can be decompressed without the blocks before it. All blocks of a file together form an ordinary
 compressed file, which every reader of the format can read.
@@ -14,22 +14,24 @@ import pyarrow as pa
 from isal import isal_zlib
 from typing_extensions import Buffer
 
-# ISA-L has the levels 0 to 3. Higher levels use zlib, which is many times slower.
+# The highest compression level that ISA-L has; the lowest level is 0. Higher levels use zlib, which is many
+# times slower.
 _HIGHEST_ISAL_LEVEL = 3
 
-# The gzip header has no file name, no time and no operating system. The zlib header declares a window of
-# 32 KiB and the default level.
+# The header of gzip files, which has no file name, no time and no operating system. The zlib header declares
+# a window of 32 KiB and the default level.
 _GZIP_HEADER = b"\x1f\x8b\x08\0\0\0\0\0\0\xff"
 _ZLIB_HEADER = b"\x78\x9c"
 _EMPTY_LAST_BLOCK = b"\x03\0"
 
-# The window of xz. A block has about this many bytes, so a larger window would only cost memory. The default
-# window of xz is 8 MiB.
+# The size in bytes of the window of xz. A block has about this many bytes, so a larger window would only use
+# more memory. The default window of xz is 8 MiB.
 _XZ_WINDOW_BYTES = 1 << 20
 
 
 class Compressor(Protocol):
-    """The compressor of one file. The file consists of ``head``, the compressed blocks, and the tail.
+    """Compress the blocks of one file. The file consists of ``head``, the compressed blocks, and the result
+    of `tail`.
 
     The bytes of the file depend only on the content of its blocks and on the level.
     """
@@ -37,20 +39,28 @@ class Compressor(Protocol):
     head: bytes
 
     def compress(self, content: Buffer, /) -> bytes:
-        """Compress the content of a block. Several threads may call this method at the same time."""
+        """Compress the content of a block, and return the compressed bytes.
+
+        Several threads may call this method at the same time.
+        """
 
     def add(self, content: Buffer, /) -> None:
-        """Include a block's content in the tail. Call `add` once per block, in the order of the file."""
+        """Add the content of a block to the checksum and size in the tail of the file.
+
+        `add` must be called once for each block, in the order of the blocks in the file.
+        """
 
     def tail(self) -> bytes:
-        """Return the bytes that follow the last block."""
+        """Return the bytes of the file that follow the last block."""
 
 
 class DeflateCompressor:
-    """Make a gzip or zlib file that is one deflate stream with a full flush after each block.
+    """Compress the blocks of a gzip or zlib file, which is one deflate stream with a full flush after each
+    block.
 
-    The blocks are not separate gzip members or zlib streams. TensorFlow silently stops reading where the end
-    of a gzip member lies across the end of its read buffer. Of several zlib streams, it reads only the first.
+    The blocks are not separate gzip members or zlib streams. TensorFlow silently stops reading a gzip file if
+    the end of a member lies across the end of TensorFlow's read buffer. Of several zlib streams, TensorFlow
+    reads only the first stream.
     """
 
     def __init__(self, level: int, *, gzip: bool) -> None:
@@ -80,12 +90,13 @@ class DeflateCompressor:
 
 
 class FrameCompressor:
-    """Make a file in which each block is a complete frame. A file without blocks has one empty frame.
+    """Compress the blocks of a file in which each block is a complete frame. A file without blocks consists
+    of one empty frame.
 
     Parameters
     ----------
     compress : callable
-        Compresses the content of a block to one frame.
+        Function that compresses the content of a block to one frame.
     """
 
     head = b""

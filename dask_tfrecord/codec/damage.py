@@ -1,4 +1,4 @@
-"""Describe why a record cannot be decoded, and make the errors for it."""
+"""Describe why a record cannot be decoded, and create the error that says so."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -8,7 +8,8 @@ import pyarrow as pa
 from dask_tfrecord.codec.columns import KIND_TYPES, Column, nested
 from dask_tfrecord.errors import CorruptRecordError, Remedy, SchemaError, TFRecordError
 
-# The kernel's reasons that concern the schema: a value does not fit its column, but the file is not damaged.
+# The kernel's reasons for a value that does not fit its column in the schema, although the file is not
+# damaged.
 _SCHEMA_PROBLEMS = {
     "wrong kind": "the column is {kind}, the record holds {found}",
     "not a scalar": "holds {found} values, the column is a scalar",
@@ -16,7 +17,7 @@ _SCHEMA_PROBLEMS = {
     "unknown feature": "the record has this feature, the schema does not",
 }
 
-# The kernel's reasons for damage in a record whose length is intact.
+# The kernel's reasons for damage to a record whose length is intact.
 TOO_LONG = "record is longer than max_record_bytes"
 DAMAGED_DATA = "checksum of the record data does not match"
 
@@ -41,15 +42,15 @@ class Damage(NamedTuple):
     record, offset : int
         The number and the byte offset of the record, counted from the start of the data of one kernel call.
     size : int
-        The size of the record's whole frame in bytes; 0 if the frame's length is not reliable.
+        The size of the record's whole frame in bytes; 0 if the length in the frame is not reliable.
     reason : str
-        The reason that the kernel gives.
+        The reason for the damage that the kernel gives.
     column : int
-        The index of the column that the damage concerns; -1 if it concerns no column.
+        The index of the column in which the damage is; -1 if the damage is not in a column.
     found : str
-        What the record has instead of the expected value: a number of values, the name of a kind, or "".
+        What the record has in place of the expected value: a number of values, the name of a kind, or "".
     unknown : Column, optional
-        The column that would read the record's unknown feature. None if the damage is of another kind.
+        The column that would read the record's unknown feature, or None if the damage is of another kind.
     """
 
     record: int
@@ -61,7 +62,10 @@ class Damage(NamedTuple):
     unknown: Column | None = None
 
     def error(self, columns: Sequence[Column], record: int, offset: int) -> TFRecordError:
-        """Return the exception. ``record`` and ``offset`` say where the decoded data starts in the file."""
+        """Return the exception for this damage.
+
+        The arguments ``record`` and ``offset`` say where the decoded data starts in the file.
+        """
         column = columns[self.column] if self.column >= 0 else self.unknown
         place: dict[str, Any] = {
             "record": record + self.record,
@@ -78,7 +82,9 @@ class Damage(NamedTuple):
         return SchemaError(problem, remedies=self._remedies(column), **place)
 
     def _remedies(self, column: Column) -> list[Remedy]:
-        """Return remedies for a value that does not fit the schema: arguments that can read the record."""
+        """Return the remedies for a value that does not fit the schema: arguments that can read the
+        record.
+        """
         kind = self.found if self.reason == "wrong kind" else column.kind
         if self.reason == "invalid UTF-8 value":
             kind = "bytes"
@@ -91,7 +97,7 @@ class Damage(NamedTuple):
 
 
 def _wrong_map_error(unknown: Column, place: Mapping[str, Any]) -> SchemaError:
-    """Return the error for a feature in the context whose column reads a feature list, or the reverse."""
+    """Return the error for a feature in the context whose column expects a feature list, or the reverse."""
     here, there = "the context", "the feature lists"
     if unknown.depth == 2:
         here, there = there, here

@@ -1,7 +1,7 @@
-"""Decompress the content of a compressed file, read forward in bounded memory.
+"""Decompress a compressed file, read forward in bounded memory.
 
-Any tool may have written the file, and the file may hold several streams or frames one after the other. This
-module knows bytes, but no files.
+Any tool may have written the file, and the file may hold several streams or frames one after the other. The
+module `decompressing` knows bytes, but does not know files.
 """
 
 import bz2
@@ -14,18 +14,19 @@ from isal import igzip_lib
 
 from dask_tfrecord.errors import CorruptRecordError
 
-# The most compressed bytes that one step reads, and the most bytes of content that one step returns. These
-# limits bound the memory, however much the data expands.
+# The largest number of compressed bytes that one step reads, and of decompressed bytes that one step returns.
+# These limits bound the memory, however much the data expands.
 _INPUT_BYTES = 1 << 18
 _OUTPUT_BYTES = 1 << 20
 
 _XZ_MEMORY_BYTES = 1 << 28
 
-# The exceptions that the libraries raise for damaged data.
+# The exceptions that the libraries raise for damaged compressed data.
 _ISAL_ERROR: Any = igzip_lib.IsalError  # a class, but isal's stub declares an instance
 _DAMAGE: tuple[type[Exception], ...] = (_ISAL_ERROR, lzma.LZMAError, OSError)
 
-# A function that fills a view with the next bytes and returns their number. It returns 0 only at the end.
+# Type of a function that fills a view with the next bytes and returns the number of these bytes. The function
+# returns 0 only at the end.
 ReadInto: TypeAlias = Callable[[memoryview], int]
 
 
@@ -33,30 +34,32 @@ class Decompressor(Protocol):
     """A reader of the decompressed content of one compressed file."""
 
     def readinto(self, view: memoryview, /) -> int:
-        """Fill the start of ``view`` with content. Return the number of bytes, which is 0 only at the end.
+        """Fill the start of ``view`` with decompressed content. Return the number of these bytes, which is 0
+        only at the end.
 
         Raises
         ------
         CorruptRecordError
-            If the compressed data is damaged or cut off. The error has the offset in the content.
+            If the compressed data is damaged or ends too early. The error has the offset in the decompressed
+            content.
         """
 
 
 class StreamDecompressor:
     """Read all streams (gzip members) of a file to their ends, and verify the checksums of the streams.
 
-    Zeros may follow the last stream, because tape and block tools pad files with zeros. Any other bytes
-    after a stream are damage.
+    Zeros may follow the last stream, because tools for tapes and block devices pad files with zeros. All
+    other bytes after a stream are damage.
 
     Parameters
     ----------
     name : str
-        The name of the codec for error messages.
+        The name of the codec, for error messages.
     readinto : callable
-        Reads the compressed bytes of the file.
+        Function that reads the compressed bytes of the file.
     new_stream : callable
-        Returns a decompressor object of igzip_lib, bz2 or lzma for the next stream. The object detects the
-        end of the stream.
+        Function that returns a decompressor object of igzip_lib, bz2 or lzma for the next stream. The
+        decompressor object detects the end of the stream.
     single : bool, default False
         If True, ignore all bytes after the first stream.
     """
@@ -69,10 +72,10 @@ class StreamDecompressor:
         self._new_stream = new_stream
         self._single = single
         self._buffer = memoryview(bytearray(_INPUT_BYTES))
-        self._unread = b""  # compressed bytes that no stream has taken yet
+        self._unread = b""  # compressed bytes that no stream has consumed
         self._stream: Any = None
         self._streams = 0
-        self._offset = 0  # in the content
+        self._offset = 0  # the offset in the decompressed content
         self._stream_offset = 0
 
     def readinto(self, view: memoryview, /) -> int:
@@ -86,7 +89,10 @@ class StreamDecompressor:
         return 0
 
     def _next_stream(self) -> Any:
-        """Start the next stream and return its decompressor. Return None at the end of the file."""
+        """Start the next stream of the file and return its decompressor object.
+
+        At the end of the file, return None.
+        """
         if self._single and self._streams:
             return None
         data = self._take()
@@ -103,7 +109,7 @@ class StreamDecompressor:
         return self._stream
 
     def _step(self, stream: Any, size: int) -> bytes:
-        """Decompress at most ``size`` bytes of the stream. The result may be empty."""
+        """Decompress at most ``size`` bytes of the stream. The returned bytes may be empty."""
         data = self._take() if stream.needs_input else b""
         if stream.needs_input and not data:
             raise self._damage(f"the {self._name} stream is cut off")
@@ -121,7 +127,7 @@ class StreamDecompressor:
         return content
 
     def _take(self) -> bytes:
-        """Return the next compressed bytes. At the end of the file, return empty bytes."""
+        """Return the next compressed bytes of the file. At the end of the file, return empty bytes."""
         data, self._unread = self._unread, b""
         return data or bytes(self._buffer[: self._readinto(self._buffer)])
 
@@ -130,13 +136,13 @@ class StreamDecompressor:
 
 
 class ArrowDecompressor:
-    """Read all frames of a file to their ends with pyarrow. Any other bytes after a frame are damage."""
+    """Read all frames of a file to their ends with pyarrow. All other bytes after a frame are damage."""
 
     def __init__(self, name: str, readinto: ReadInto) -> None:
         self._name = name
         self._source = _Source(readinto)
         self._stream = pa.CompressedInputStream(pa.PythonFile(self._source, "r"), name)
-        self._offset = 0  # in the content
+        self._offset = 0  # the offset in the decompressed content
 
     def readinto(self, view: memoryview, /) -> int:
         try:
@@ -151,7 +157,10 @@ class ArrowDecompressor:
 
 
 class _Source:
-    """A file-like object with the methods that pyarrow calls. It keeps the error of a failed read."""
+    """A file-like object for pyarrow, with the methods that pyarrow calls.
+
+    The object keeps the error of a failed read.
+    """
 
     closed = False
 
@@ -168,10 +177,10 @@ class _Source:
             raise
 
     def close(self) -> None:
-        """Leave the file open, because the caller owns it."""
+        """Leave the underlying file open, because the caller closes the file."""
 
 
-# Each function below opens a whole file, or, if ``inside`` is True, the rest of a file from a later block on.
+# Each function below opens a whole file or, if ``inside`` is True, the rest of a file from a later block on.
 # Only deflate treats the two cases differently: inside a deflate stream there is no header, and only the
 # checksum follows the stream.
 
@@ -211,6 +220,6 @@ def xz(readinto: ReadInto, *, inside: bool) -> Decompressor:
 
 
 def _deflate(name: str, flag: int, readinto: ReadInto, inside: bool) -> Decompressor:
-    """Return a decompressor with ISA-L. ``flag`` selects the header and checksum of gzip or zlib."""
+    """Return a decompressor that uses ISA-L. ``flag`` selects the header and checksum of gzip or zlib."""
     flag = igzip_lib.DECOMP_DEFLATE if inside else flag
     return StreamDecompressor(name, readinto, lambda: igzip_lib.IgzipDecompressor(flag=flag), single=inside)

@@ -2,10 +2,12 @@
 
 from codecs import getincrementaldecoder
 
-# The number of bytes that `looks_like` needs. This many bytes are enough to tell text from binary data.
+# The number of bytes of a file that `looks_like` needs. This number is enough to distinguish text from binary
+# data.
 LOOK_BYTES = 512
 
-# The first bytes of table formats, and of files that a download, an export or a copy leaves among data files.
+# The first bytes of files in table formats, and of files that a download, an export or a copy leaves among
+# data files.
 _MAGIC = {
     b"PAR1": "a Parquet file",
     b"ARROW1": "an Arrow IPC or Feather file",
@@ -20,15 +22,15 @@ _MAGIC = {
     b"\x1f\x8b": "a gzip file",
 }
 
-# The most bytes in a block of Hadoop's codecs. A file of these codecs begins with the sizes of a block and of
-# the block's first chunk, both big-endian.
+# The largest size in bytes of a block of Hadoop's codecs. A file of these codecs begins with the sizes of a
+# block and of the block's first chunk, both big-endian.
 _HADOOP_BLOCK_BYTES = 1 << 26
 
 _WHITESPACE = b"\t\n\r\f"
 
 
 def looks_like(head: bytes) -> str | None:
-    """Describe the format of a file by its first bytes. Return None if the format is unknown.
+    """Describe the format that the first bytes of a file show. If the format is unknown, return None.
 
     Parameters
     ----------
@@ -52,7 +54,7 @@ def looks_like(head: bytes) -> str | None:
 def _is_text(head: bytes) -> bool:
     if not head or any(byte < 32 and byte not in _WHITESPACE for byte in head) or b"\x7f" in head:
         return False
-    try:  # the last character may be incomplete
+    try:  # the last character of the text may be incomplete
         return bool(getincrementaldecoder("utf-8")().decode(head))
     except UnicodeDecodeError:
         return False

@@ -1,4 +1,4 @@
-"""Feed datasets to training: Arrow batches, random access, and loaders for the training frameworks.
+"""Feed datasets to training: provide Arrow batches, random access, and loaders for the training frameworks.
 
-Each training framework is imported only by the module with the name of the framework.
+Only the module with the name of a training framework imports the framework.
 """

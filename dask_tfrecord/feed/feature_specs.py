@@ -23,13 +23,13 @@ from dask_tfrecord.schema.storage_types import innermost, row_shape, value_type
 Lists = Literal["ragged", "padded", "sparse"]
 Tensors: TypeAlias = dict[str, Any]
 
-# The tensor type that TensorFlow's parser gives for each kind of feature.
+# Map from each kind of feature to the tensor type that TensorFlow's parser gives.
 _PARSED = {"int64": tf.int64, "float": tf.float32, "bytes": tf.string, "string": tf.string}
 
 
 @dataclass(frozen=True)
 class FeatureSpec:
-    """Describe how TensorFlow parses the records of a dataset.
+    """The way in which TensorFlow parses the records of a dataset.
 
     Attributes
     ----------
@@ -64,7 +64,7 @@ class FeatureSpec:
         return parsed
 
     def code(self) -> str:
-        """Return the spec as Python code to paste into a program."""
+        """Return the feature spec as Python code that can be pasted into a program."""
         if not self.sequence:
             return _code(self.context)
         return f"context_features = {_code(self.context)}\nsequence_features = {_code(self.sequence)}"
@@ -90,20 +90,20 @@ def feature_spec(
         A path that `read_tfrecord` accepts. If the dataset has a snapshot, the snapshot proves which columns
         have no null.
     columns : str or list of str, optional
-        The columns to parse. By default all columns that are stored in the records are parsed.
+        The columns to parse. By default, all columns that are stored in the records are parsed.
     fill_nulls : mapping of str to value, optional
-        The value that replaces the nulls of each column. By default nulls become NaN in floating-point
+        The value that replaces the nulls of each column. By default, nulls become NaN in floating-point
         columns, and an empty string in string and binary columns.
     lists : "ragged", "padded" or "sparse", default "ragged"
-        Kind of tensor that a list column becomes.
+        The kind of tensor that a list column becomes.
     **read
-        Keywords that say which rows are read, as in `read_tfrecord`: ``schema``, ``filters``, ``version`` and
-        others.
+        Keywords that say which rows are read, as in `read_tfrecord`, such as ``schema``, ``filters`` and
+        ``version``.
 
     Returns
     -------
     FeatureSpec
-        The feature spec. `FeatureSpec.code` returns the spec as Python code.
+        The feature spec of the dataset. `FeatureSpec.code` returns this spec as Python code.
 
     Raises
     ------
@@ -131,7 +131,9 @@ def feature_spec(
 
 
 def unlike_tensorflow(dataset: ReadPlan) -> str | None:
-    """Return what TensorFlow's own reader cannot do for this read; None if both read the same rows."""
+    """Return what this read requires and TensorFlow's own reader cannot do; None if both readers return
+    the same rows.
+    """
     options, no_columns = dataset.options, dataset.schema.select([])
     partition = dataset.partitioner(no_columns)
     if options.damage.skips:
@@ -146,7 +148,7 @@ def unlike_tensorflow(dataset: ReadPlan) -> str | None:
 
 
 def spec_of(dataset: ReadPlan, schema: Schema, fill_nulls: Mapping[str, Any], lists: Lists) -> FeatureSpec:
-    """Derive the feature spec of an opened dataset; see `feature_spec`."""
+    """Derive the feature spec of an opened dataset, as `feature_spec` describes."""
     if schema.record_type == "bytes":
         raise SchemaError(
             "the records are bytes, which TensorFlow's parser does not read",
@@ -175,7 +177,8 @@ def spec_of(dataset: ReadPlan, schema: Schema, fill_nulls: Mapping[str, Any], li
 def _list_feature(parsed: Any, lists: Lists, *, nested: bool) -> Any:
     if lists == "sparse":
         return tf.io.VarLenFeature(parsed)
-    if lists == "padded" and not nested:  # a nested list stays ragged: the parser pads one level only
+    # A nested list stays ragged, because the parser can pad only one level.
+    if lists == "padded" and not nested:
         return tf.io.FixedLenSequenceFeature([], parsed, allow_missing=True)
     return tf.io.RaggedFeature(parsed, row_splits_dtype=tf.int64)
 

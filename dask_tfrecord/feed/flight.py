@@ -1,4 +1,4 @@
-"""Serve a dataset by Arrow Flight. Values of every Arrow type, and nulls, are sent unchanged."""
+"""Serve a dataset by Arrow Flight. The server sends values of every Arrow type, and nulls, unchanged."""
 
 import json
 import socket
@@ -29,31 +29,31 @@ def serve(
 ) -> "FlightServer":
     """Start an Arrow Flight server that serves a dataset or a Dask collection.
 
-    A client that asks for the flight info of any path gets the endpoints of epoch 0, one endpoint per shard.
-    The JSON command ``{"epoch": 3}`` gives the endpoints of epoch 3.
+    A client that asks for the flight info of any path gets the endpoints of epoch 0, with one endpoint for
+    each shard. A client that sends the JSON command ``{"epoch": 3}`` gets the endpoints of epoch 3.
 
     Parameters
     ----------
     source : str, path-like, list of these, dask.dataframe.DataFrame or Series
         A path or a collection that `iter_batches` accepts.
     location : str, default "grpc://127.0.0.1:0"
-        Address at which clients connect. Port 0 means any free port. The connection is not encrypted, and
+        The address at which clients connect. Port 0 means any free port. The connection is not encrypted, and
         anyone who can connect can read the rows. Use another host than 127.0.0.1 only in a network that you
         trust.
     shards : int, default 1
-        Number of shards into which the rows are divided. Each shard has an endpoint.
+        The number of shards into which the rows are divided. Each shard has its own endpoint.
     batch_size, columns, batch_mode, shuffle, shuffle_buffer, prefetch, **read
-        As in `iter_batches`.
+        The parameters of the same names of `iter_batches`.
 
     Returns
     -------
     FlightServer
-        The running server. It is a context manager.
+        The Flight server, which is running. The server is a context manager.
 
     Raises
     ------
     TFRecordError
-        If the location cannot be opened, or if `iter_batches` refuses an argument.
+        If the location cannot be opened, or if `iter_batches` would refuse an argument.
 
     Examples
     --------
@@ -67,7 +67,7 @@ def serve(
     [0, 1, 2, 3, 4]
     """
     plan = plan_batches(source, batch_size, surface=serve, columns=columns, batch_mode=batch_mode, **keywords)
-    Batches(plan, 0, (0, shards))  # raises if there are more shards than rows
+    Batches(plan, 0, (0, shards))  # this call raises if there are more shards than rows
     try:
         return FlightServer(plan, location, shards)
     except (pa.ArrowException, OSError) as error:
@@ -78,7 +78,9 @@ def serve(
 
 
 def _reason(location: str) -> str | None:
-    """Return why the system refuses an address, which gRPC only prints; None if there is no reason."""
+    """Return the reason why the system refuses an address, which gRPC only prints, or None if there is no
+    such reason.
+    """
     try:
         address = urlsplit(location)
         if not address.scheme.startswith("grpc") or address.scheme.endswith("unix"):
@@ -87,13 +89,13 @@ def _reason(location: str) -> str | None:
         socket.create_server((address.hostname or "", address.port or 0), family=family).close()
     except OSError as error:
         return error.strerror
-    except ValueError:  # no port number, which pyarrow reports
+    except ValueError:  # the address has no port number, which pyarrow reports
         return None
     return None
 
 
 class FlightServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow.flight has no type information, so mypy takes the base class for Any
-    """Serve the shards of a dataset by Arrow Flight. `serve` starts and returns this server.
+    """A server that serves the shards of a dataset by Arrow Flight. `serve` starts and returns this server.
 
     Attributes
     ----------
@@ -107,7 +109,8 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow.fl
         self._shards = shards
         self._schema = plan.source.schema.arrow
         address, _, _ = location.rpartition(":")
-        self.location = f"{address}:{self.port}" if self.port >= 0 else location  # a Unix socket has no port
+        # The address of a Unix socket has no port.
+        self.location = f"{address}:{self.port}" if self.port >= 0 else location
 
     def list_flights(self, context: Any, criteria: bytes) -> Iterator[Any]:
         """List the dataset as one flight."""

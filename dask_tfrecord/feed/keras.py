@@ -26,24 +26,25 @@ class TFRecordPyDataset(keras.utils.PyDataset):
     batch_size : int
         Number of rows in each batch.
     columns : str or list of str, optional
-        The columns that are features. By default all columns except the label are features. A single name
-        that is not in a list gives an array. A list of names gives a dict of arrays.
+        The columns that become features. By default, all columns except the label become features. If
+        ``columns`` is a single name and not a list, the features are one array. If ``columns`` is a list of
+        names, the features are a dict of arrays.
     label : str, optional
-        The column that holds the labels. Without ``label``, an element has features only.
+        The column that holds the labels. Without ``label``, an element consists of features only.
     shuffle : int, optional
-        Seed of a random order of all rows. Each epoch has a different order. By default the rows are not
-        shuffled.
+        The seed of a random order of all rows. Each epoch has a different row order. By default, the rows are
+        not shuffled.
     epoch : int, default 0
-        Number of the first epoch. Pass the ``initial_epoch`` of ``fit``, so that a resumed run has the same
-        row orders as an uninterrupted run.
+        The number of the first epoch. If this number equals the ``initial_epoch`` of ``fit``, a resumed run
+        has the same row orders as an uninterrupted run.
     fill_nulls : mapping of str to value, optional
-        The value that replaces the nulls of each column; see
-        `dask_tfrecord.feed.numpy_columns.numpy_columns`.
+        The value that replaces the nulls of each column, as `dask_tfrecord.feed.numpy_columns.numpy_columns`
+        describes.
     workers, use_multiprocessing, max_queue_size
-        As in `keras.utils.PyDataset`. Threads share the dataset.
+        The parameters of the same names of `keras.utils.PyDataset`. The threads share the dataset.
     **read
-        Keywords that say which rows are read, as in `read_tfrecord`: ``schema``, ``filters``, ``version`` and
-        others.
+        Keywords that say which rows are read, as in `read_tfrecord`, such as ``schema``, ``filters`` and
+        ``version``.
 
     Raises
     ------
@@ -115,7 +116,7 @@ class TFRecordPyDataset(keras.utils.PyDataset):
         return features if label is None else (features, label)
 
     def on_epoch_end(self) -> None:
-        """Advance to the next epoch, and compute the row order of that epoch."""
+        """Advance to the next epoch, and compute the row order of this epoch."""
         self._epoch += 1
         self._order = np.arange(len(self.table))
         if self._seed is not None:

@@ -18,12 +18,12 @@ Array: TypeAlias = npt.NDArray[Any]
 
 
 class Ragged(NamedTuple):
-    """Hold a list column whose rows have different numbers of values.
+    """A list column whose rows have different numbers of values.
 
     Attributes
     ----------
     values : numpy.ndarray or Ragged
-        The values of all rows, one after the other.
+        The values of all rows, one row after the other.
     offsets : numpy.ndarray of int64
         The position in ``values`` at which each row begins, followed by the end of the last row.
     """
@@ -42,16 +42,17 @@ def numpy_columns(
     batch : pyarrow.RecordBatch or pyarrow.Table
         The batch to convert.
     fill_nulls : mapping of str to value, optional
-        The value that replaces the nulls of each column. By default nulls become NaN in floating-point
+        The value that replaces the nulls of each column. By default, nulls become NaN in floating-point
         columns, an empty string in string and binary columns, and an empty list in list columns. A null
-        fixed-size list is filled with copies of the value.
+        fixed-size list is filled with copies of the replacing value.
 
     Returns
     -------
     dict of str to numpy.ndarray or Ragged
-        One entry per column. Columns of fixed-size lists or tensors become arrays with additional dimensions.
-        Other lists become `Ragged`. Strings and bytes become arrays of objects. Dates, times and durations
-        become integers in the unit of the column. Decimals become float64.
+        An array for each column of the batch. Columns of fixed-size lists or tensors become arrays with
+        additional dimensions. Other list columns become `Ragged`. Columns of strings and bytes become arrays
+        of objects. Columns of dates, times and durations become integers in the unit of the column. Columns
+        of decimals become float64.
 
     Raises
     ------
@@ -67,12 +68,12 @@ def numpy_columns(
 
 
 def checked_fill_nulls(fill_nulls: Any, names: Sequence[str]) -> dict[str, Any]:
-    """Validate ``fill_nulls=``, and return the value as a dict.
+    """Validate the argument ``fill_nulls=``, and return it as a dict.
 
     Raises
     ------
     TFRecordError
-        If ``fill_nulls`` is not a dict, or names a column that is not read.
+        If ``fill_nulls`` is not a dict, or if it names a column that is not read.
     """
     arguments.mappings(fill_nulls=fill_nulls)
     for name in fill_nulls or {}:
@@ -85,15 +86,18 @@ def checked_fill_nulls(fill_nulls: Any, names: Sequence[str]) -> dict[str, Any]:
 
 
 def one_chunk(column: pa.ChunkedArray) -> pa.Array:
-    """Return the values of a column in one array. The values are copied only if there are several chunks."""
+    """Return the values of a column in one array.
+
+    The values are copied only if the column has several chunks.
+    """
     return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
 
 
 def column_to_numpy(name: str, column: pa.Array | pa.ChunkedArray, fill: Any = None) -> Array | Ragged:
-    """Convert one Arrow column to NumPy; see `numpy_columns`."""
+    """Convert one Arrow column to NumPy, as `numpy_columns` describes."""
     type_ = column.type
     if isinstance(column, pa.ChunkedArray):
-        if column.num_chunks > 1 and is_text(type_):  # the text of an array of objects need not be joined
+        if column.num_chunks > 1 and is_text(type_):  # the texts of an array of objects need not be joined
             return np.concatenate([column_to_numpy(name, chunk, fill) for chunk in column.chunks])
         column = one_chunk(column)
     if pa.types.is_dictionary(type_):
@@ -114,8 +118,8 @@ def column_to_numpy(name: str, column: pa.Array | pa.ChunkedArray, fill: Any = N
 
 
 def _fixed(name: str, column: pa.Array, shape: list[int], fill: Any) -> Array:
-    """Convert a column of fixed-size lists or tensors. Every value of a null row is treated as null."""
-    values = column.flatten()  # omits the rows that are null
+    """Convert a column of fixed-size lists or tensors. All values of a null row are treated as nulls."""
+    values = column.flatten()  # flatten() omits the rows that are null
     if column.null_count:
         indices = np.full((len(column), column.type.list_size), -1)
         valid = column.is_valid().to_numpy(zero_copy_only=False)
@@ -128,7 +132,7 @@ def _fixed(name: str, column: pa.Array, shape: list[int], fill: Any) -> Array:
 
 
 def _as_plain(name: str, column: pa.Array) -> pa.Array:
-    """Convert a column to a type that NumPy has."""
+    """Convert a column to a type that exists in NumPy."""
     type_ = column.type
     if pa.types.is_temporal(type_):
         width = pa.int32() if type_.bit_width == 32 else pa.int64()
@@ -137,7 +141,7 @@ def _as_plain(name: str, column: pa.Array) -> pa.Array:
         values = column.cast(pa.float64()).to_numpy(zero_copy_only=False)
         return pa.array(
             np.round(values, type_.scale), from_pandas=True
-        )  # Arrow casts 29.99 to 29.990000000000002
+        )  # Arrow would cast 29.99 to 29.990000000000002
     if pa.types.is_fixed_size_binary(type_):
         return column.cast(pa.binary())
     tests = (pa.types.is_boolean, pa.types.is_integer, pa.types.is_floating, is_text)
@@ -156,7 +160,7 @@ def is_text(type_: pa.DataType) -> bool:
 
 
 def fill_value(name: str, type_: pa.DataType, fill: Any) -> pa.Scalar:
-    """Return the value that replaces nulls in a column of a type; see `numpy_columns`."""
+    """Return the value that replaces nulls in a column of this type, as `numpy_columns` describes."""
     if fill is None:
         if pa.types.is_floating(type_):
             fill = math.nan

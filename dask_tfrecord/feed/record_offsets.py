@@ -1,4 +1,4 @@
-"""Find the offsets of the records of a dataset in the files, or store them beside the snapshot."""
+"""Find the offsets of a dataset's records in its files, or store the offsets beside the snapshot."""
 
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -35,20 +35,20 @@ from dask_tfrecord.files.storage.redaction import redact_errors
 from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.files.window import WINDOW_BYTES, open_window
 
-# Number of threads that search files for the offsets of records.
+# The number of threads that search files for the offsets of records.
 _THREADS = 8
 
-# Number of splits, of about 1 MiB each, that one task searches for records.
+# The number of splits, of about 1 MiB each, that one task searches for records.
 _SPLITS_PER_TASK = 64
 
 
 class Records(NamedTuple):
-    """Hold a buffer of records, with their lengths and checksums, and the offset of each record.
+    """A buffer that holds records, with the offset of each record.
 
     Attributes
     ----------
     data : pyarrow.Buffer
-        The buffer: a file, a block, or a range of a file.
+        The buffer, which is a file, a block, or a range of a file.
     offsets : numpy.ndarray
         The position of the first byte of each record in the buffer, followed by the end of the last record.
     """
@@ -68,10 +68,10 @@ class Records(NamedTuple):
 
 
 def find_offsets(dataset: ReadPlan, splits: Sequence[Split]) -> list[Offsets | None]:
-    """Return the file offsets of the records of each split, or None for a split that is read as a block.
+    """Return the record offsets in the file for each split, or None for a split that is read as a block.
 
-    Stored offsets are used if they exist. Otherwise uncompressed local files are searched for records. If
-    damage is skipped, all splits are read as blocks.
+    Stored record offsets are used if they exist. Without stored offsets, uncompressed local files are
+    searched for records. If damage is skipped, all splits are read as blocks.
     """
     if dataset.options.damage.skips:
         return [None] * len(splits)
@@ -139,26 +139,28 @@ def read_block(store: Store, options: ReadOptions, split: Split) -> Records:
     return Records(pa.py_buffer(data), _offsets(store, options, split, memoryview(data)))
 
 
-# -- Storing -------------------------------------------------------------------------------------------------
+# -- Storing record offsets ----------------------------------------------------------------------------------
 
 
 @redact_errors
 def store_offsets(dataset: ReadPlan, splits: Sequence[Split], offsets: Sequence[Offsets | None]) -> str:
-    """Store the offsets of the records of all uncompressed files beside the snapshot, and return the path.
+    """Store the record offsets of all uncompressed files beside the snapshot, and return the path of the new
+    file.
 
     Parameters
     ----------
     dataset : ReadPlan
-        The dataset.
+        The read plan of the dataset.
     splits : sequence of Split
         All splits of the dataset.
     offsets : sequence of numpy.ndarray or None
-        The result of `find_offsets`. The offsets of splits for which this is None are searched in parallel.
+        The result of `find_offsets`. If the element of a split is None, tasks search for the record offsets
+        of the split.
 
     Raises
     ------
     FileNotFoundError, FileChangedError, ConcurrentWriteError, DestinationError, TFRecordError
-        As in `RecordTable.store_offsets`.
+        The same errors as `RecordTable.store_offsets`.
     """
     store, version = dataset.store, dataset.version
     refuse_inside_dataset(store, "RecordTable")
@@ -195,7 +197,10 @@ def store_offsets(dataset: ReadPlan, splits: Sequence[Split], offsets: Sequence[
 
 
 def _is_stored(dataset: ReadPlan, version: int) -> bool:
-    """Return True if offsets are stored for this version. Raise if they are the offsets of other files."""
+    """Return True if record offsets are stored for this version of the dataset.
+
+    Raise if the stored offsets belong to other files.
+    """
     store = dataset.store
     if version not in stored_offsets(store):
         return False
@@ -242,7 +247,10 @@ def _described(
 
 @redact_errors
 def _search(store: Store, options: ReadOptions, splits: Sequence[Split]) -> Offsets | None:
-    """Find the record offsets of adjacent splits. This runs in a task. None if the file is compressed."""
+    """Find the record offsets of adjacent splits, or return None if the file is compressed.
+
+    The function `_search` runs in a Dask task.
+    """
     file = splits[0].file
     if file.size != 0:
         [head] = store.read_ranges([(file.path, 0, HEADER_BYTES)])

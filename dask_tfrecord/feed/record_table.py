@@ -1,8 +1,8 @@
-"""Implement `RecordTable`: random access to the records of a dataset.
+"""Implement `RecordTable`, which gives random access to the records of a dataset.
 
-To read records, a table copies their bytes into one buffer and decodes them together. Local uncompressed
-files are memory-mapped. Other files are read in blocks, and the last few blocks are kept in memory. If the
-offsets of the records were stored, ranges of bytes are read instead of blocks.
+To read records, a table copies the bytes of the records into one buffer and decodes them together. A table
+memory-maps local uncompressed files. Other files are read in blocks, and the last few blocks are kept in
+memory. If the offsets of the records are stored, ranges of bytes are read instead of blocks.
 """
 
 import os
@@ -32,7 +32,7 @@ from dask_tfrecord.random_access import BLOCK_BYTES, NumberedRows, Numbers
 from dask_tfrecord.read_request import open_columns
 from dask_tfrecord.schema.storage_values import load
 
-# Number of decompressed blocks that a table keeps in memory.
+# The number of decompressed blocks that a table keeps in memory.
 _KEPT_BLOCKS = 32
 
 
@@ -42,17 +42,17 @@ class RecordTable:
     Parameters
     ----------
     path : str, path-like or list of these
-        A path that `read_tfrecord` accepts. Uncompressed local files are read fastest. To read one record of
-        a compressed file, a block of about 1 MiB is read if `to_tfrecord` wrote the file, otherwise the whole
-        file is read.
+        A path that `read_tfrecord` accepts. Uncompressed local files are the fastest to read. To read one
+        record of a compressed file, a block of about 1 MiB is read if `to_tfrecord` wrote the file, and
+        otherwise the whole file is read.
     columns : str or list of str, optional
-        The columns to read, in this order. By default all columns are read.
+        The columns to read, in this order. By default, all columns are read.
     **read
-        Keywords of `read_tfrecord` that say which rows are numbered: ``schema``, ``filters``, ``version`` and
-        others. Only rows that pass ``filters`` have numbers. To open the table, the columns of the filter are
-        then read from all files that may have rows that pass. If ``on_corrupt`` skips damage, only undamaged
-        records have numbers. All files are then read to open the table, and a whole block is read for each
-        record.
+        Keywords of `read_tfrecord` that say which rows are numbered, such as ``schema``, ``filters`` and
+        ``version``. Only rows that pass ``filters`` have numbers. To open the table, the columns of the
+        filter are then read from all files that may have rows that pass. If ``on_corrupt`` skips damage, only
+        undamaged records have numbers. In this case, all files are read when the table is opened, and a whole
+        block is read for each record.
 
     Attributes
     ----------
@@ -70,7 +70,8 @@ class RecordTable:
     Notes
     -----
     Several threads may use a table at the same time. A table is pickled with its record offsets, so a worker
-    process does not search for the records again. The offsets take 8 bytes of memory per record.
+    process does not search for the records again. The record offsets of a table take 8 bytes of memory per
+    record.
 
     To open a table, the lengths of all records of uncompressed local files are read. `store_offsets` stores
     the resulting offsets in the dataset, so that later tables open without reading the data files.
@@ -103,7 +104,8 @@ class RecordTable:
         self._allowed = plan.partition(0, self._schema).allowed_features
         self._splits = [split for splits in self._rows.plan.partitions for split in splits]
         self._offsets = find_offsets(self._rows.plan, self._splits)
-        self._firsts: list[int] = self._rows.starts.tolist()  # `bisect` in a list is faster for one number
+        # `bisect` is faster in a list, if only one number is searched.
+        self._firsts: list[int] = self._rows.starts.tolist()
         self._prepare()
 
     def _prepare(self) -> None:
@@ -113,8 +115,8 @@ class RecordTable:
         self._local = threading.local()
         self._lock = threading.Lock()
         self._maps: dict[str, pa.Buffer] = {}
-        # None stands for a block of which one range was read. When another range is needed, the whole block
-        # is read.
+        # The value None stands for a block of which one range was read. When another range of the block is
+        # needed, the whole block is read.
         self._kept: OrderedDict[int, Records | None] = OrderedDict()
 
     def __getstate__(self) -> dict[str, Any]:
@@ -133,9 +135,9 @@ class RecordTable:
     def store_offsets(self) -> str:
         """Store the record offsets beside the snapshot, so that later tables open without reading the data.
 
-        The stored offsets belong to one version of the dataset. After an append, make a new table and store
-        its offsets. An overwrite removes the stored offsets. Stored offsets are not used for a file that was
-        rewritten.
+        The stored offsets belong to one version of the dataset. After an append, open a new table and store
+        its offsets. An overwrite of the dataset removes the stored offsets. If a file was rewritten, its
+        stored offsets are not used.
 
         Offsets are stored only for uncompressed files. In compressed files, records are found when their
         block is read. From remote files, a table with stored offsets reads single records instead of blocks.
@@ -143,15 +145,16 @@ class RecordTable:
         Returns
         -------
         str
-            The path of the file with the offsets. The file takes about 1 byte per record if the records have
-            similar lengths.
+            The path of the file that holds the offsets. The file takes about 1 byte per record if the records
+            have similar lengths.
 
         Raises
         ------
         FileNotFoundError
-            If the path is not the directory of a dataset with a snapshot. `index` creates a snapshot.
+            If the path is not the directory of a dataset with a snapshot. `index` stores a snapshot of such a
+            directory.
         FileChangedError
-            If a file is not the file that the snapshot describes.
+            If a file has changed since the snapshot was stored.
         ConcurrentWriteError
             If an overwrite replaced the dataset after the table was opened.
         DestinationError
@@ -192,7 +195,7 @@ class RecordTable:
         return self.batch(key)
 
     def __getitems__(self, indices: Sequence[int]) -> list[dict[str, Any]]:
-        """Return a list of records, each as a dict of values. PyTorch's DataLoader calls this method."""
+        """Return a list of records, each as a dict of values. The DataLoader of PyTorch calls this method."""
         return _elements(self.batch(indices))
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
@@ -206,8 +209,8 @@ class RecordTable:
         Parameters
         ----------
         indices : sequence of int or bool
-            Numbers of records, in any order. A number may be repeated. Negative numbers count from the end. A
-            boolean mask with an element for each record selects records.
+            The numbers of the records, in any order. A record number may be repeated. Negative record numbers
+            count from the end. A boolean mask with an element for each record selects records.
 
         Returns
         -------
@@ -235,7 +238,7 @@ class RecordTable:
 
     @calling(__init__)
     def _one(self, index: int) -> pa.RecordBatch:
-        """Read one record. Unlike `batch`, this does not sort record numbers."""
+        """Read one record. Unlike `batch`, this method does not sort record numbers."""
         if self._dataset.options.damage.skips:
             return self.batch([index])
         row = self._rows.record(index)
@@ -259,7 +262,10 @@ class RecordTable:
         return self._decode(gathered[0] if len(gathered) == 1 else b"".join(gathered), splits, rows)
 
     def _gather(self, wanted: Sequence[tuple[int, Numbers]]) -> list[memoryview]:
-        """Return the bytes of the wanted rows of each split. The rows of a split are in ascending order."""
+        """Return the bytes of the wanted rows of each split.
+
+        The wanted rows of a split must be in ascending order.
+        """
         alone = [(number, rows) for number, rows in wanted if self._reads_range(number)]
         ranges = _read_ranges(self._dataset.store, [self._range(*one) for one in alone])
         read = {number: data for (number, _), data in zip(alone, ranges, strict=True)}
@@ -275,7 +281,9 @@ class RecordTable:
         return gathered
 
     def _reads_range(self, number: int) -> bool:
-        """Return True if only a range of a split is read: the first time, if the record offsets are known."""
+        """Return True if only a range of a split is read: at the first read, if the record offsets are
+        known.
+        """
         if self._dataset.store.local or self._offsets[number] is None:
             return False
         with self._lock:
@@ -287,7 +295,7 @@ class RecordTable:
     def _range(self, number: int, rows: Numbers) -> tuple[str, int, int]:
         """Return the path, start and stop of the byte range that holds all of the given rows of a split."""
         offsets = self._offsets[number]
-        assert offsets is not None  # `_reads_range` has checked it
+        assert offsets is not None  # `_reads_range` has checked that the offsets are known
         return self._splits[number].file.path, int(offsets[rows[0]]), int(offsets[rows[-1] + 1])
 
     def _keep(self, number: int, records: Records | None) -> None:
@@ -297,7 +305,7 @@ class RecordTable:
 
     def _decode(self, data: "memoryview | bytes", splits: Numbers, rows: Numbers) -> pa.RecordBatch:
         decoder = getattr(self._local, "decoder", None)
-        if decoder is None:  # each thread has a separate decoder
+        if decoder is None:  # each thread has a decoder of its own
             options = self._dataset.options
             decoder = Decoder(
                 self._stored.columns,
@@ -348,7 +356,9 @@ class RecordTable:
         check_unchanged(self._dataset.store, [self._splits[split].file for split in splits])
 
     def _records(self, number: int) -> Records:
-        """Return the records of a split, from the memory-mapped file or from a block that is kept."""
+        """Return the records of a split, from the memory-mapped file or from a block that is kept in
+        memory.
+        """
         store, split, offsets = self._dataset.store, self._splits[number], self._offsets[number]
         if offsets is not None and store.local:
             path = split.file.path
@@ -382,7 +392,10 @@ def _too_short(path: str) -> FileChangedError:
 
 
 def _elements(batch: pa.RecordBatch) -> list[dict[str, Any]]:
-    """Convert rows to dicts of Python values. Lists of numbers and tensors become NumPy arrays."""
+    """Convert the rows of a batch to dicts of Python values.
+
+    Lists of numbers and tensors become NumPy arrays.
+    """
     names = batch.schema.names
     columns = [_values(column) for column in batch.columns]
     if not columns:

@@ -39,17 +39,17 @@ from dask_tfrecord.schema.storage_types import row_shape
 
 Engine = Literal["kernel", "native"]
 
-# Average record size above which "native" is the default: such records are mostly bytes, which TensorFlow
-# reads equally fast.
+# The average record size in bytes above which "native" is the default engine. Such records consist mostly of
+# bytes, which TensorFlow reads equally fast.
 _LARGE_RECORD_BYTES = 1 << 14
 
-# The `Batches` that running TensorFlow pipelines read from.
+# The `Batches` objects from which running TensorFlow pipelines read.
 _open: WeakSet[Batches] = WeakSet()
 
 # The functions with which TensorFlow pipelines check that files have not changed.
 _checks: WeakSet[Callable[[Any], bytes]] = WeakSet()
 
-# TensorFlow raises with this message if it read another number of records than the snapshot has.
+# The message with which TensorFlow raises if it read another number of records than the snapshot has.
 _MISCOUNTED = "FileChangedError: the file has not as many records as when the dataset was listed:"
 
 _CODECS = {None: "", "gzip": "GZIP", "zlib": "ZLIB"}
@@ -79,57 +79,61 @@ def tensorflow_dataset(
     path : str, path-like or list of these
         A path that `read_tfrecord` accepts.
     batch_size : int
-        Number of rows in each batch.
+        The number of rows in each batch.
     columns : str or list of str, optional
-        The columns of an element, besides the label. By default all columns are read.
+        The columns of an element, besides the label. By default, all columns are read.
     label : str, optional
         The column that becomes the second part of an element, ``(features, label)``. Without a label, an
         element is a dict of tensors.
     engine : "kernel" or "native", optional
-        "kernel" decodes with the kernel of this library, which takes less CPU for numbers. "native" lets
-        TensorFlow read and parse the files, so the dataset also runs in the tf.data service and on TPU hosts.
-        The default is "native" for records of more than 16 KiB on average, if TensorFlow can read them.
+        The engine "kernel" decodes with the kernel of this library, which takes less CPU time for numbers.
+        The engine "native" lets TensorFlow read and parse the files, so the dataset also runs in the tf.data
+        service and on TPU hosts. By default, the engine is "native" for records of more than 16 KiB on
+        average that TensorFlow can read, and otherwise "kernel".
     shuffle : int, optional
-        Seed of a random row order. Each epoch has a different order. By default the rows are not shuffled.
+        The seed of a random row order. Each epoch has a different row order. By default, the rows are not
+        shuffled.
     shuffle_buffer : int, default 65536
-        Number of rows that are shuffled together.
+        The number of rows that are shuffled together.
     shard : tuple of int, default (0, 1)
-        Number of the shard to return, counted from 0, and number of all shards. "kernel" divides the rows
-        among the shards, "native" divides the files.
+        The number of the shard to return, counted from 0, and the number of all shards. The engine "kernel"
+        divides the rows among the shards, and "native" divides the files.
     batch_mode : "keep" or "drop", default "keep"
-        Action if the last batch has fewer rows than ``batch_size``. "keep" returns the smaller batch, "drop"
-        drops the smaller batch.
+        What happens if the last batch has fewer rows than ``batch_size``. "keep" returns this smaller batch,
+        and "drop" drops this smaller batch.
     fill_nulls : mapping of str to value, optional
-        The value that replaces the nulls of each column. By default nulls become NaN in floating-point
+        The value that replaces the nulls of each column. By default, nulls become NaN in floating-point
         columns, an empty string in string and binary columns, and an empty list in list columns.
     lists : "ragged", "padded" or "sparse", default "ragged"
-        Kind of tensor that a list column becomes. "padded" extends each list with 0 or empty strings to the
-        length of the longest list of the batch.
+        The kind of tensor that a list column becomes. "padded" extends each list with 0 or empty strings to
+        the length of the longest list of the batch.
     prefetch : int, default 2
-        Number of batches that are prepared ahead.
+        The number of batches that are prepared ahead.
     **read
-        Keywords that say which rows are read, as in `read_tfrecord`: ``schema``, ``filters``, ``version`` and
-        others. "native" reads with TensorFlow's filesystems, which take no ``storage_options``, and raises if
-        ``filters`` leave out some rows of a file or ``on_corrupt`` skips damage.
+        Keywords that say which rows are read, as in `read_tfrecord`, such as ``schema``, ``filters`` and
+        ``version``. The engine "native" reads with TensorFlow's filesystems, which take no
+        ``storage_options``. It raises if ``filters`` leave out some rows of a file or if ``on_corrupt`` skips
+        damage.
 
     Returns
     -------
     tf.data.Dataset
-        A dataset of batches. The cardinality of the dataset is known, unless "native" reads files without a
-        snapshot. Tensors have the types of the columns: bool, small integers, float64 and so on. Dates, times
-        and durations are integers in the unit of the column.
+        A dataset whose elements are batches. The cardinality of the dataset is known, unless the engine
+        "native" reads files without a snapshot. The tensors have the types of the columns: bool, small
+        integers, float64 and so on. Columns of dates, times and durations become integers in the unit of the
+        column.
 
     Raises
     ------
     SchemaError
         If no tensor can hold a column, or if a column of integers may have nulls and ``fill_nulls`` has no
-        value for the column. With "kernel", a null raises only while the dataset is iterated.
+        value for the column. With the engine "kernel", a null raises only while the dataset is iterated.
     TFRecordError
         If ``engine="native"`` is passed for files that TensorFlow cannot read.
     tf.errors.OpError
-        While the dataset is iterated, if a file was changed or removed after the call. "native" checks each
-        file before and after reading its rows. In the workers of the tf.data service, "native" can only
-        compare the numbers of records, and only if the dataset has a snapshot.
+        While the dataset is iterated, if a file was changed or removed after the call. The engine "native"
+        checks each file before and after reading its rows. In the workers of the tf.data service, "native"
+        can only compare the numbers of records, and only if the dataset has a snapshot.
 
     Examples
     --------
@@ -176,14 +180,14 @@ def tensorflow_dataset(
             **read,
         )
         found = _ours(plan, shard, fill_nulls)
-    if lists != "ragged":  # only now: a batch may consist of the lists of several files
+    if lists != "ragged":  # converted only now, because a batch may consist of the lists of several files
         found = found.map(lambda row: {name: _converted(tensor, lists) for name, tensor in row.items()})
     if label is not None:
         found = found.map(lambda row: ({name: row[name] for name in row if name != label}, row[label]))
     return found.prefetch(prefetch)
 
 
-# -- TensorFlow's parser -------------------------------------------------------------------------------------
+# -- Reading with TensorFlow's parser ------------------------------------------------------------------------
 
 
 def _native(
@@ -196,7 +200,10 @@ def _native(
     drop_remainder: bool,
     fill_nulls: Mapping[str, Any],
 ) -> "tf.data.Dataset":
-    """Read with TensorFlow's own reader. Batches are formed and parsed in parallel, inside the interleave."""
+    """Read a dataset with TensorFlow's own reader.
+
+    Batches are formed and parsed in parallel, inside the interleave.
+    """
     if problem := unlike_tensorflow(dataset):
         raise TFRecordError(
             f"TensorFlow's own reader cannot {problem}",
@@ -221,7 +228,8 @@ def _native(
         if item.name in dataset.partition_values
     }
     paths = [splits[number].file.path for number in numbers]
-    files = {  # with their types, which TensorFlow does not guess if there are no files
+    # Return a function that creates an empty dataset, which raises if a file changed after it was listed.
+    files = {
         "number": np.array(numbers, np.int64),
         "path": tf.constant([dataset.store.public(path) for path in paths], tf.string),
         "codec": tf.constant([_codec_name(dataset, path) for path in paths], tf.string),
@@ -282,8 +290,8 @@ def _unchanged_check(dataset: ReadPlan, files: Sequence[FileInfo]) -> Callable[[
             return tf.constant(False)
 
     def check(number: Any) -> "tf.data.Dataset":
-        # A stateless function does not prevent that TensorFlow saves the state of an iterator. The workers of
-        # the tf.data service cannot call Python: there, the numbers of records are the only check.
+        # With a stateless function, TensorFlow can still save the state of an iterator. The workers of the
+        # tf.data service cannot call Python, so the numbers of records are their only check.
         told = tf.data.Dataset.from_tensors(number).map(
             lambda one: tf.ensure_shape(tf.numpy_function(look, [one], tf.string, stateful=False), [])
         )
@@ -299,7 +307,7 @@ def _codec_of(dataset: ReadPlan, path: str) -> Compression | None:
 
 
 def _codec_name(dataset: ReadPlan, path: str) -> str:
-    """Return TensorFlow's name of the codec of a file."""
+    """Return the name that TensorFlow uses for the codec of a file."""
     codec = _codec_of(dataset, path)
     if codec not in _CODECS:
         raise TFRecordError(
@@ -321,7 +329,7 @@ def _partition_tensor(dataset: ReadPlan, item: Field, fill_nulls: Mapping[str, A
 
 
 def _best_engine(dataset: ReadPlan, schema: Schema) -> Engine:
-    """Choose "native" for large binary records that TensorFlow can read, otherwise "kernel"."""
+    """Choose "native" for large binary records that TensorFlow can read, and otherwise "kernel"."""
     counts = [dataset.count(partition) for partition in range(dataset.npartitions)]
     sizes = [split.file.size for splits in dataset.partitions for split in splits]
     if schema.record_type == "bytes" or None in counts or None in sizes or not dataset.store.local:
@@ -336,11 +344,11 @@ def _best_engine(dataset: ReadPlan, schema: Schema) -> Engine:
     return "native" if is_binary and all(codec in _CODECS for codec in codecs) else "kernel"
 
 
-# -- Our decoder ---------------------------------------------------------------------------------------------
+# -- Reading with the kernel of this library -----------------------------------------------------------------
 
 
 def _ours(plan: Plan, shard: tuple[int, int], fill_nulls: Mapping[str, Any]) -> "tf.data.Dataset":
-    """Make a `tf.data.Dataset` of batches that this process decodes with this library's kernel."""
+    """Create a `tf.data.Dataset` of batches that this process decodes with this library's kernel."""
     epochs = count()
     schema = plan.source.schema
 
@@ -386,7 +394,8 @@ def _drop_iterators() -> None:
 
 
 def _stacks(signature: Mapping[str, Any]) -> dict[str, list[str]]:
-    """Group the names of numeric columns by type. Types that only one column has are omitted.
+    """Group the names of numeric columns by the type of the column. A type that only one column has is left
+    out.
 
     `tf.data` spends 30 microseconds on each tensor of a generator, so the columns of one type are passed as
     one tensor.
@@ -399,7 +408,7 @@ def _stacks(signature: Mapping[str, Any]) -> dict[str, list[str]]:
 
 
 def _stacked(table: pa.Table, names: Sequence[str], dtype: str, fill_nulls: Mapping[str, Any]) -> Array:
-    """Copy columns of one type into the rows of one array."""
+    """Copy several columns of one type into the rows of one array."""
     # TensorFlow copies an array unless its memory is aligned like Arrow's buffers.
     buffer = pa.allocate_buffer(len(names) * table.num_rows * tf.as_dtype(dtype).size)
     found = np.frombuffer(buffer, tf.as_dtype(dtype).as_numpy_dtype).reshape(len(names), table.num_rows)
@@ -414,8 +423,9 @@ def _stacked(table: pa.Table, names: Sequence[str], dtype: str, fill_nulls: Mapp
 def _tensor(column: Array | Ragged, is_eager: bool) -> Any:
     if isinstance(column, Ragged):
         return tf.RaggedTensor.from_row_splits(_tensor(column.values, True), column.offsets, validate=False)
-    # Without ragged tensors, `from_generator` wants arrays, and copies the text of tensors twice. With ragged
-    # tensors it wants tensors, and a list makes a tensor of text in half the time that an array takes.
+    # Without ragged tensors, `from_generator` expects arrays, and copies the text of tensors twice. With
+    # ragged tensors, `from_generator` expects tensors, and a tensor of text is made from a list in half the
+    # time that an array takes.
     return tf.constant(column.tolist(), tf.string) if is_eager and column.dtype == object else column
 
 

@@ -1,9 +1,9 @@
 """Open a path for reading: find the files and the columns, then plan which files each partition reads.
 
-There are two ways to find the files and columns. If a directory has a snapshot, the snapshot lists the files
-and columns. Otherwise, the files are listed, and the columns are inferred from a sample of the records. Both
-ways give a `ReadPlan` with a partition for each file. Then `plan` divides the files into the partitions that
-are read.
+The files and columns of a path can be found in two ways. If a directory has a snapshot, the snapshot lists
+the files and columns. If there is no snapshot, the files are listed, and the columns are inferred from a
+sample of the records. Both ways give a `ReadPlan` with one partition for each file. After that, `plan`
+divides the files into the partitions that are read.
 """
 
 import os
@@ -69,7 +69,10 @@ Positions: TypeAlias = npt.NDArray[np.int64]
 
 
 def one_by_one(function: Callable[[Any], Any], arguments: Iterable[Any]) -> list[Any]:
-    """Call a function with each argument, one after the other: the simplest `ComputeEach`."""
+    """Call a function with each argument, one after the other.
+
+    The function `one_by_one` is the simplest `ComputeEach`.
+    """
     return list(map(function, arguments))
 
 
@@ -87,16 +90,16 @@ def open_dataset(
     paths : str, path-like or list of these
         A directory, a file, a glob, or a list of directories, files and globs.
     request : ReadRequest, optional
-        The data to read. By default, all data is read.
+        The columns, filters and options of the read. By default, all data is read.
     compute_each : callable, default `one_by_one`
-        The function that runs tasks that read many files or large files.
+        Function that runs the tasks that read many files or large files.
 
     Raises
     ------
     FileNotFoundError
         If the path has no files to read.
     CorruptRecordError
-        If a sampled record is damaged, or a file that the snapshot lists is missing.
+        If a record of the sample is damaged, or if a file that the snapshot lists is missing.
     SchemaError
         If the requested columns contradict the columns of the files.
     """
@@ -155,7 +158,8 @@ def _discover_by_snapshot(
 ) -> ReadPlan:
     """Take the files and the columns from a snapshot.
 
-    If the request gives another record type than that of the snapshot, the columns are inferred.
+    If the request gives a record type that differs from the record type of the snapshot, the columns are
+    inferred.
     """
     requested = request.requested
     options = replace(request.options, extra="ignore") if snapshot.partial else request.options
@@ -184,14 +188,14 @@ def _discover_by_snapshot(
 
 
 def _whole_files(files: pa.Table) -> Partitions:
-    """Return `Partitions` in which each file is a partition."""
+    """Return `Partitions` in which each file is one partition."""
     return Partitions(files, np.arange(len(files) + 1))
 
 
 def _with_split(
     values: dict[str, pa.Array], names: pa.Array | None, request: ReadRequest
 ) -> dict[str, pa.Array]:
-    """Add the column ``split`` to the partition columns, or remove that column if one split is chosen."""
+    """Add the column ``split`` to the partition columns, or remove this column if one split is chosen."""
     requested = request.requested
     if names is None:
         return values if request.split is None else {name: values[name] for name in values if name != SPLIT}
@@ -228,10 +232,10 @@ def _of_splits(found: ReadPlan, snapshot: Snapshot, request: ReadRequest) -> Rea
 
 
 def plan(found: ReadPlan, request: ReadRequest, compute_each: ComputeEach) -> ReadPlan:
-    """Divide the files into partitions, given a plan with a partition for each file.
+    """Divide the files of a plan, which has a partition for each file, into the partitions that are read.
 
-    Files in which no row can pass the filters are omitted. Record boundaries in large files are located, so
-    that these files can be split. Small files share partitions.
+    Files in which no row can pass the filters are left out. Record boundaries in large files are located, so
+    that large files can be split. Small files share partitions.
     """
     files = found.partitions.rows
     kept, pruned, predicate = np.arange(len(files)), np.arange(0), None
@@ -258,13 +262,14 @@ def plan(found: ReadPlan, request: ReadRequest, compute_each: ComputeEach) -> Re
         partitions=partitions,
         partition_values=values,
         filters=predicate,
-        pruned_files=_taken(files.select(INFO_SCHEMA.names), pruned),  # tasks check that these are unchanged
+        # Tasks check that these files are unchanged.
+        pruned_files=_taken(files.select(INFO_SCHEMA.names), pruned),
         keys=keys,
     )
 
 
 def _taken(data: Any, positions: Positions) -> Any:
-    """Return the rows of a table or an array at these positions, in this order."""
+    """Return the rows of a table or an array at the given positions, in the order of the positions."""
     if not len(positions):
         return data[:0]
     is_all = np.array_equal(positions, np.arange(len(data)))
@@ -274,7 +279,7 @@ def _taken(data: Any, positions: Positions) -> Any:
 def _blocks_of_large(
     found: ReadPlan, files: pa.Table, request: ReadRequest, blocksize: int | None, compute_each: ComputeEach
 ) -> dict[int, BlockIndex]:
-    """Map the number of each file that is larger than a partition to the blocks of the file."""
+    """Map the number of each file that is larger than a partition to the blocks of this file."""
     is_described = "blocks" in files.column_names
     if blocksize is None or (is_described and request.whole_files):
         return {}
@@ -284,8 +289,9 @@ def _blocks_of_large(
     if is_described:
         columns = zip(large, infos, rows["records"].to_pylist(), read_blocks(rows), strict=True)
         known = {
-            # The blocks of a part are used even if its stamp (its version in the store) has changed. The name
-            # of a part is never used for other content, and the checksums of records would reveal a change.
+            # The blocks of a part are used even if the part's stamp (its version in the store) has changed.
+            # The name of a part is never used for other content, and the checksums of records would reveal a
+            # change.
             at: BlockIndex(records, blocks)
             for at, file, records, blocks in columns
             if blocks and (records is not None or is_part(file.path))
@@ -301,7 +307,10 @@ def _blocks_of_large(
 def _sort_by_key(
     found: ReadPlan, kept: Positions, names: Sequence[str]
 ) -> tuple[Positions, tuple[range, ...]]:
-    """Make the files of each key adjacent. Return the positions of the files, and a range for each key."""
+    """Make the files of each key adjacent.
+
+    Return the positions of the files, and the range of positions of each key.
+    """
     unknown = [name for name in names if name not in found.partition_values]
     if unknown:
         known = ", ".join(map(repr, found.partition_values)) or "none"
@@ -333,7 +342,7 @@ def _sample(
 
 
 def _described(files: pa.Table, snapshot: Snapshot, schema: Schema) -> pa.Table:
-    """Add the columns of a snapshot's file list, such as statistics, to the list of the present files.
+    """Add the columns of a snapshot's file list, such as statistics, to the list of the existing files.
 
     If a file may have changed since the snapshot was written, its statistics and its number of records may be
     wrong, so that rows would be lost. For such a file, the number of records becomes null.
@@ -341,8 +350,8 @@ def _described(files: pa.Table, snapshot: Snapshot, schema: Schema) -> pa.Table:
     rows = snapshot.file_list
     records = pc.if_else(are_proven(files, rows), rows["records"], pa.scalar(None, pa.int64()))
     columns = {"bytes": rows["bytes"], "blocks": rows["blocks"], "records": records, "file_records": records}
-    # Statistics are not valid for a column that is read as another type. They are also not used if the record
-    # types differ, because a payload column may then have the name of another column.
+    # Statistics are not valid for a column that is read as another type. Statistics are not used either if
+    # the record types differ, because a payload column may then have the name of another column.
     if schema.record_type == snapshot.schema.record_type:
         same = {*snapshot.schema.fields} & {*schema.fields}
         names = {statistics_name(item.name) for item in same}

@@ -17,7 +17,7 @@ from dask_tfrecord.files.options import SchemaEvidence
 from dask_tfrecord.schema.model import Field, Schema
 from dask_tfrecord.schema.storage_types import is_list
 
-# The only column of files whose record type is "bytes".
+# The only column of files with the record type "bytes".
 PAYLOAD = pa.field("record", pa.binary())
 
 
@@ -29,9 +29,9 @@ class InferredColumns(NamedTuple):
     schema : Schema
         The columns of the records, without partition columns.
     ignored_features : frozenset of str
-        Features that records may have although no column reads them.
+        Features that records may have although no column reads these features.
     evidence : SchemaEvidence, optional
-        The facts from the sample that error messages use. None if no schema was inferred.
+        The facts from the sample that error messages use, or None if no schema was inferred.
     """
 
     schema: Schema
@@ -51,7 +51,8 @@ def infer_columns(
     partition_names : sequence of str
         The names of the partition columns, which are not read from the records.
     take_sample : callable
-        The function that reads the sample. It is not called if a whole schema and the record type are given.
+        Function that reads the sample. The function is not called if a whole schema and the record type are
+        given.
 
     Warns
     -----
@@ -98,16 +99,17 @@ def infer_columns(
 
 
 def infer_schema(sample: Sample, given: Mapping[str, pa.DataType], excluded: Iterable[str] = ()) -> Schema:
-    """Infer the columns that hold the sampled values. ``given`` maps column names to given types.
+    """Infer the columns that hold the sampled values. The argument ``given`` maps column names to the types
+    that the caller gave.
 
-    A feature becomes a list column if a sampled record has several values of the feature, else a scalar
-    column. A feature list becomes a list of lists. Bytes become strings if all sampled values are text. A
-    feature without any value becomes a column of the null type.
+    A feature becomes a list column if a sampled record has several values of the feature, and otherwise a
+    scalar column. A feature list becomes a list of lists. A feature of bytes becomes a string column if all
+    sampled values are text. A feature without any value becomes a column of the null type.
 
     Raises
     ------
     SchemaError
-        If no type fits all values of a feature. The error names all such features.
+        If no type fits all sampled values of a feature. The error names all features of this kind.
     """
     types = dict(given)
     if sample.record_type == "bytes":
@@ -128,7 +130,7 @@ def infer_schema(sample: Sample, given: Mapping[str, pa.DataType], excluded: Ite
 
 
 def type_of(feature: FeatureSummary) -> pa.DataType:
-    """Return the type of a column that reads the sampled values of a feature."""
+    """Return the type of a column that can read the sampled values of a feature."""
     if not feature.kinds and not feature.feature_list:
         return pa.null()
     kind = next(iter(feature.kinds), "bytes")
@@ -143,7 +145,8 @@ def type_of(feature: FeatureSummary) -> pa.DataType:
 def _with_given_types(sample: Sample, types: Mapping[str, pa.DataType], record_type: AskedType) -> Sample:
     """Correct the inferred record type of a sample if the given types require another record type."""
     nested = any(is_list(type_) and is_list(type_.value_type) for type_ in types.values())
-    if sample.reason_for_bytes and sample.features and types:  # the user knows the features
+    # The given types show that the user knows the features.
+    if sample.reason_for_bytes and sample.features and types:
         sample = replace(sample, record_type="example", reason_for_bytes="")
         nested = nested or any(feature.feature_list for feature in sample.features)
     is_payload = len(types) == 1 and all(type_ in (pa.binary(), pa.string()) for type_ in types.values())
@@ -154,7 +157,8 @@ def _with_given_types(sample: Sample, types: Mapping[str, pa.DataType], record_t
             remedies=[Remedy("schema", None), Remedy("record_type", "bytes", "read the payloads unparsed")],
             keyword="schema",
         )
-    if nested and record_type == "infer" and sample.known_type == "example":  # no sampled record has a list
+    # No sampled record has a feature list.
+    if nested and record_type == "infer" and sample.known_type == "example":
         return replace(sample, record_type="sequence_example")
     return sample
 
@@ -173,7 +177,7 @@ def _warn_of_bytes(sample: Sample) -> None:
 def _conflicts(sample: Sample, excluded: Iterable[str]) -> dict[str, SchemaError]:
     """Return an error for each feature that no column can read.
 
-    Such a feature has values of two kinds, or is both in the context and in the feature lists.
+    Such a feature has values of two kinds, or occurs both in the context and in the feature lists.
     """
     if sample.record_type == "bytes":
         return {}
@@ -195,7 +199,7 @@ def _conflicts(sample: Sample, excluded: Iterable[str]) -> dict[str, SchemaError
 
 
 def _joined(errors: Sequence[SchemaError]) -> SchemaError:
-    """Return one error for several features, with the remedy that excludes all of them."""
+    """Return one error for several features, whose remedy excludes all of these features."""
     first, *others = errors
     if not others:
         return first
@@ -214,7 +218,7 @@ def _exclusion(names: Sequence[str]) -> dict[str, Any]:
 
 
 def _evidence(sample: Sample, given: Iterable[str], *, all_records: bool) -> SchemaEvidence:
-    """Return the facts about the columns in a sample that later error messages use."""
+    """Return the facts from a sample about the given columns, which later error messages use."""
     kinds: dict[str, tuple[str, ...]] = {}
     for feature in sample.features:
         kinds[feature.name] = (*kinds.get(feature.name, ()), *feature.kinds)
@@ -224,9 +228,10 @@ def _evidence(sample: Sample, given: Iterable[str], *, all_records: bool) -> Sch
 
 
 def _check_nesting(sample: Sample, given: Mapping[str, pa.DataType]) -> None:
-    """Raise SchemaError if a given type reads the context but the feature is a feature list, or vice versa.
+    """Raise SchemaError if the type of a column reads the context but the feature is a feature list, or the
+    reverse.
 
-    The column with such a type would be all null.
+    A column with such a type would be all null.
     """
     counts = Counter(feature.name for feature in sample.features)
     for feature in sample.features:

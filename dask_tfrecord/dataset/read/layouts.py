@@ -1,7 +1,8 @@
-"""Find the split of each file in directories of TensorFlow Datasets (TFDS) and of TFX.
+"""Find the split of each file in directories that TensorFlow Datasets (TFDS) or TFX wrote.
 
-TFDS describes the splits in ``dataset_info.json``, and the file names contain the name of the split. TFX has
-a directory for each split, such as ``Split-train``. Types of columns are not taken from these layouts.
+TFDS describes the splits in ``dataset_info.json``, and the file names contain the name of the split. TFX
+writes a directory for each split, such as ``Split-train``. The types of columns are not taken from TFDS or
+TFX.
 """
 
 import json
@@ -22,24 +23,24 @@ from dask_tfrecord.files.storage.paths import glob_start, name_of, parent_of, un
 from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.lazy import cached_property
 
-# The name of the partition column whose values are the names of the splits.
+# The name of the partition column that holds the name of each file's split.
 SPLIT = "split"
 
-# The value of ``split=`` that stands for every split, as in TFDS.
+# The value of ``split=`` that stands for all splits, as in TFDS.
 ALL = "all"
 
-# The name of a split, the names of several splits, or "all". None if the caller does not choose a split.
+# The name of a split, the names of several splits, "all", or None if the caller does not choose a split.
 WantedSplits: TypeAlias = str | tuple[str, ...] | None
 
 _INFO = TFDS_FILES[0]
 
-# The template of the file names of TFDS if the description of a split has no template.
+# The template of TFDS file names for a split whose description has no template.
 _DEFAULT_TEMPLATE = "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}"
 _DEFAULT_NAME = re.compile(r".+-(\w+)\.tfrecord-\d{5,}-of-\d{5,}")
 _FIELD = re.compile(r"\{(\w+)\}")
 _NUMBERS = {"SHARD_INDEX": r"\d{5,}", "NUM_SHARDS": r"\d{5,}", "SHARD_X_OF_Y": r"\d{5,}-of-\d{5,}"}
 
-# Matches a path up to its last directory of a TFX split.
+# Pattern of a path up to its last directory of a TFX split.
 _TFX = re.compile(r"(.*/|)Split-([^/]+)/")
 
 _THREADS = 16
@@ -57,9 +58,9 @@ class SplitDescription:
     template : str
         The template of the names of the split's files, relative to the directory of the dataset.
     lengths : tuple of int
-        The number of records of each file of the split. Empty if the numbers are unknown.
+        The number of records of each file of the split, or an empty tuple if the numbers are unknown.
     fields : dict of str to str
-        The values of those fields of the template that are the same for all files.
+        The values of those template fields that are the same for all files.
     """
 
     name: str
@@ -69,12 +70,14 @@ class SplitDescription:
 
     @cached_property
     def pattern(self) -> re.Pattern[str]:
-        """The regular expression that matches the names of the split's files."""
+        """The regular expression that the names of the split's files match."""
         fixed = {key: re.escape(value) for key, value in self.fields.items()}
         return re.compile(_filled(self.template, {**_NUMBERS, **fixed}, re.escape))
 
     def names(self) -> list[str]:
-        """Return the names of the split's non-empty files. Empty if the template has unknown fields."""
+        """Return the names of the split's non-empty files, or an empty list if the template has unknown
+        fields.
+        """
         known = {*self.fields, *_NUMBERS}
         if not known.issuperset(_FIELD.findall(self.template)):
             return []
@@ -90,7 +93,10 @@ class SplitDescription:
 
 
 def _filled(template: str, values: dict[str, str], escape: Callable[[str], str] = str) -> str:
-    """Replace the fields of a template by values. A field without a value becomes a pattern for any text."""
+    """Replace the fields of a file name template by values.
+
+    A field without a value becomes a pattern for any text.
+    """
     parts = _FIELD.split(template)
     return "".join(values.get(one, "[^/]*") if at % 2 else escape(one) for at, one in enumerate(parts))
 
@@ -98,12 +104,12 @@ def _filled(template: str, values: dict[str, str], escape: Callable[[str], str] 
 def read_descriptions(store: Store, directory: str) -> tuple[SplitDescription, ...]:
     """Return the splits that the ``dataset_info.json`` of TFDS in a directory lists.
 
-    The tuple is empty if the file does not exist or lists no splits.
+    The tuple of splits is empty if the file does not exist or lists no splits.
 
     Raises
     ------
     TFRecordError
-        If the file is not valid JSON.
+        If the file ``dataset_info.json`` is not valid JSON.
     """
     path = f"{directory}/{_INFO}"
     try:
@@ -140,13 +146,13 @@ class FoundSplits:
     Attributes
     ----------
     listing : Listing
-        The listed files.
+        The listing of the files.
     names : list of str or None
-        The split of each file. An element is None if the file belongs to no split.
+        The split of each file, or None if a file belongs to no split.
     roots : list of str or None
-        The directory of the dataset of each file. An element is None if the file belongs to no dataset.
+        The directory of the dataset to which each file belongs, or None if a file belongs to no dataset.
     missing : dict of str to str
-        Map the name of a split to its first file that a description lists but that does not exist.
+        Map from the name of a split to the first missing file that the description of the split lists.
     """
 
     listing: Listing
@@ -188,7 +194,7 @@ class FoundSplits:
 
     @property
     def _groups(self) -> list[slice]:
-        """A slice of the listed files for each path that the caller passed."""
+        """For each path that the caller passed, the slice of the files that the path stands for."""
         return [slice(*edges) for edges in pairwise(accumulate(self.listing.counts, initial=0))]
 
     def _mixture(self, counts: Counter[str | None]) -> TFRecordError:
@@ -222,7 +228,7 @@ class FoundSplits:
 
 
 def find_splits(listing: Listing) -> FoundSplits | None:
-    """Find the splits of listed files. Return None if no directory has the layout of TFDS or TFX.
+    """Find the splits of listed files. If no directory has the layout of TFDS or TFX, return None.
 
     Raises
     ------
@@ -251,7 +257,7 @@ def find_splits(listing: Listing) -> FoundSplits | None:
 def _split_of(
     path: str, descriptions: dict[str, tuple[SplitDescription, ...]]
 ) -> tuple[str | None, str | None]:
-    """Return the split of a file and the directory of the file's dataset. Both may be None."""
+    """Return the split of a file, and the directory of the file's dataset. Each of the two may be None."""
     directory = parent_of(path)
     while directory and directory not in descriptions:
         directory = parent_of(directory)
@@ -268,10 +274,10 @@ def _split_of(
 
 
 def _described_by_names(store: Store, listing: Listing, paths: Sequence[str]) -> frozenset[str]:
-    """Return the directories with a description of TFDS among those whose file names hold several splits.
+    """Return the directories that TFDS describes among the directories whose file names hold several splits.
 
-    This is needed for globs and lists of files, which do not list the files of descriptions. The listing of a
-    directory already includes these files.
+    This search is needed for globs and lists of files, which do not list the description files. The listing
+    of a directory already includes the description files.
     """
     if listing.base:
         return frozenset()
@@ -287,7 +293,7 @@ def _described_by_names(store: Store, listing: Listing, paths: Sequence[str]) ->
 
 
 def described_directories(store: Store, directories: Iterable[str]) -> frozenset[str]:
-    """Return those of the directories that hold a description of TFDS, such as ``dataset_info.json``."""
+    """Return the directories that hold a description by TFDS, such as ``dataset_info.json``."""
 
     def is_described(directory: str) -> bool:
         return any(store.fs.exists(f"{directory}/{name}") for name in TFDS_FILES)
@@ -306,7 +312,7 @@ def choose_files(
     Parameters
     ----------
     listing : Listing
-        The listed files.
+        The listing of the files.
     known : pyarrow.Array, optional
         The value of the partition column ``split`` for each file. If None, the splits are found from the
         layout of the directories.
@@ -317,9 +323,9 @@ def choose_files(
     Returns
     -------
     mask : pyarrow.Array
-        An element for each file, which is True if the file is chosen.
+        A mask with an element for each file, which is True if the file is chosen.
     names : pyarrow.Array or None
-        The split of each chosen file. None if ``wanted`` is None or names one split.
+        The split of each chosen file, or None if ``wanted`` is None or names one split.
 
     Raises
     ------

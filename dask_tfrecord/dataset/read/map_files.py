@@ -38,17 +38,17 @@ def merge_by_file(
     Parameters
     ----------
     function : callable
-        The function that reads a split and returns a result.
+        Function that reads a split and returns a result.
     merge : callable
-        The function that merges the results of two adjacent splits of a file.
+        Function that merges the results of two adjacent splits of a file.
     store : Store
         The store that holds the files.
     files : pyarrow.Table
-        The file list. A file that is listed twice is read only once.
+        The list of the files to read. A file that is listed twice is read only once.
     options : ReadOptions
-        The options of the file reader.
+        The options for reading the files.
     compute_each : callable
-        The function that runs the tasks.
+        Function that runs the tasks.
 
     Returns
     -------

@@ -18,9 +18,10 @@ from dask_tfrecord.schema.storage_values import MisfitError
 
 
 def values_from_directories(listing: Listing, requested: RequestedColumns) -> dict[str, pa.Array]:
-    """Parse the partition columns of listed files. Map the name of each column to its value in each file.
+    """Parse the values of partition columns from the directory names of listed files. Return a map from the
+    name of each column to its value in each file.
 
-    If the user requested one directory, only the names of directories below this directory are parsed. For
+    If the user passed one directory, only the names of directories below this directory are parsed. For
     files, lists and globs, the names of all directories in each path are parsed.
 
     Raises
@@ -52,9 +53,9 @@ def values_from_directories(listing: Listing, requested: RequestedColumns) -> di
 
 
 def values_from_snapshot(snapshot: Snapshot, schema: Schema) -> dict[str, pa.Array]:
-    """Return the values of the partition columns of a snapshot. Columns outside the schema are omitted.
+    """Return the values of a snapshot's partition columns, as a map from the name of each column to its value
+    in each file. Columns that are not in the schema are omitted.
 
-    The result maps the name of each column to its value in each file.
 
     Raises
     ------
@@ -88,7 +89,7 @@ def partition_fields(values: Mapping[str, pa.Array], requested: RequestedColumns
 def with_partition_columns(
     schema: Schema, partitioning: Sequence[Field], requested: RequestedColumns
 ) -> Schema:
-    """Append the partition columns to a schema. If a whole schema is given, use the order of its columns."""
+    """Append the partition columns to a schema. If a whole schema was given, use the order of its columns."""
     columns = Schema((*schema.fields, *partitioning), schema.record_type)
     if not requested.is_whole_schema:
         return columns
@@ -97,7 +98,9 @@ def with_partition_columns(
 
 
 def feature_clash(name: str) -> SchemaError:
-    """Return the exception for a name of both a partition column and a feature, if the user chose neither."""
+    """Return the exception for a partition column and a feature of the same name if the user chose neither
+    of them.
+    """
     one_split = Remedy("split", "train", "read this split, or another one, without a column for it")
     return SchemaError(
         f"both a feature of the records and a partition column ({name}=...) have this name",

@@ -1,4 +1,4 @@
-"""Divide files into partitions: split large files, and pack small ones together."""
+"""Divide files into partitions: split large files, and read small files together."""
 
 from collections.abc import Mapping
 
@@ -12,7 +12,7 @@ from dask_tfrecord.files.entry import Block
 from dask_tfrecord.files.splits import BLOCK_TYPE, BlockIndex, Partitions, cut
 from dask_tfrecord.files.storage.listing import with_column
 
-# The maximum number of files in a partition. There is a limit because opening each file takes time.
+# The largest number of files in a partition. The number is limited because opening each file takes time.
 _MOST_FILES = 256
 
 
@@ -28,24 +28,24 @@ def plan_partitions(
     Parameters
     ----------
     files : pyarrow.Table
-        The file list. The optional column ``records`` is the number of records of each file, or null if the
-        number is unknown. The values of all other columns are repeated for each split of a file.
+        The list of the files. The optional column ``records`` is the number of records of each file, or null
+        if the number is unknown. The values of all other columns are repeated for each split of a file.
     blocks : mapping of int to BlockIndex, optional
-        Map the number of a file to its known blocks. A file that is larger than a partition is split only if
-        its blocks are known.
+        Map from the number of a file to its known blocks. A file that is larger than a partition is split
+        only if its blocks are known.
     values : mapping of str to pyarrow.Array, optional
-        Map the name of each partition column to its value in each file. Only files with the same values share
-        a partition.
+        Map from the name of each partition column to its value in each file. Only files with the same
+        partition values share a partition.
     blocksize : int or None
-        The maximum number of stored bytes of a partition. A partition may be larger if its file cannot be
-        split. If None, each file becomes a partition.
+        The largest number of stored bytes of a partition. A partition may be larger if its file cannot be
+        split. If None, each file becomes one partition.
 
     Returns
     -------
     Partitions
         The splits of each partition. There is at least one partition.
     dict of str to pyarrow.Array
-        Map the name of each partition column to its value in each partition.
+        Map from the name of each partition column to its value in each partition.
     """
     columns = dict(values or {})
     if "records" not in files.column_names:
@@ -89,11 +89,13 @@ def _packed(files: pa.Table, values: Mapping[str, pa.Array], blocksize: int | No
     """Return the number of the first file of each partition, before large files are split."""
     if blocksize is None:
         return np.arange(len(files))
-    is_other = np.zeros(len(files), bool)  # the partition values differ from those of the file before
+    # Marks files whose partition values differ from those of the file before.
+    is_other = np.zeros(len(files), bool)
     for column in values.values():
         codes = comparable(column).dictionary_encode(null_encoding="encode").indices.to_numpy()
         is_other[1:] |= codes[1:] != codes[:-1]
-    # The bytes of `blocksize` that each file uses. A file of unknown size uses all bytes of a partition.
+    # The number of bytes of `blocksize` that each file uses. A file of unknown size uses all bytes of a
+    # partition.
     weights = np.maximum(pc.fill_null(files["size"], blocksize).to_numpy(), -(-blocksize // _MOST_FILES))
     starts, size = [], 0
     for number, (weight, is_first) in enumerate(zip(weights.tolist(), is_other.tolist(), strict=True)):

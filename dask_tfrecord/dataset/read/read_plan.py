@@ -1,4 +1,4 @@
-"""The plan of a read: the files, the columns, and the splits that each partition reads.
+"""Define the plan of a read: the files, the columns, and the splits that each partition reads.
 
 A read plan is part of the Dask graph.
 """
@@ -49,15 +49,15 @@ class ReadPlan:
         The store that holds the files.
     partitions : Partitions
         The splits of files that each partition reads. There is at least one partition, which may be empty. If
-        the dataset has a snapshot, the columns include ``bytes``, ``file_records`` and the statistics of each
-        file. ``file_records`` is the number of records of the whole file, or null if nothing proves that the
-        snapshot describes the present content of the file.
+        the dataset has a snapshot, the table of splits has the columns ``bytes``, ``file_records`` and the
+        statistics of each file. The column ``file_records`` is the number of records of the whole file, or
+        null if nothing proves that the snapshot describes the present content of the file.
     schema : Schema
-        All columns, including partition columns.
+        All columns of the dataset, including partition columns.
     options : ReadOptions
-        The options of the file reader.
+        The options for reading the files.
     partition_values : dict of str to pyarrow.Array
-        Map the name of each partition column to its value in each partition.
+        Map from the name of each partition column to its value in each partition.
     filters : Predicate, optional
         The condition that each row of the result meets. A file in which no row can meet the condition belongs
         to no partition.
@@ -67,14 +67,14 @@ class ReadPlan:
     pruned_files : pyarrow.Table
         The list of the files that belong to no partition only because of the statistics in a snapshot.
     ignored_features : frozenset of str
-        Features that records may have although no column reads them.
+        Features that records may have although no column reads these features.
     index : tuple of (str, str or None)
         The columns that were the index of the written DataFrame, each with the name of its index level.
     keys : tuple of range, optional
-        The numbers of the partitions of each key, if a task reads all rows of one key. None if a task reads
+        The numbers of the partitions of each key if a task reads all rows of one key, or None if a task reads
         one partition.
     version : int, optional
-        The number of the snapshot. None if no snapshot is used.
+        The number of the snapshot, or None if no snapshot is used.
     """
 
     store: Store
@@ -110,7 +110,8 @@ class ReadPlan:
         return len(self.partitions)
 
     def with_origin_columns(self) -> Self:
-        """Return the plan with the path column and the offset column that the options name as last columns.
+        """Return a plan whose last columns are the path column and the offset column, if the options name
+        these columns.
 
         Raises
         ------
@@ -128,7 +129,10 @@ class ReadPlan:
     # -- Partitions ------------------------------------------------------------------------------------------
 
     def partition(self, index: int, schema: Schema, predicate: Predicate | None = None) -> Partition:
-        """Return the `Partition` that the task of partition ``index`` reads. See `partitioner`."""
+        """Return the `Partition` that the task of partition ``index`` reads.
+
+        The method `partitioner` describes the parameters.
+        """
         return self.partitioner(schema, predicate)(index)
 
     def partitioner(self, schema: Schema, predicate: Predicate | None = None) -> Callable[[int], Partition]:
@@ -140,7 +144,7 @@ class ReadPlan:
             The columns to read, which may be some of the columns of the dataset.
         predicate : Predicate, optional
             The condition of a filter that Dask applies after the read. Splits in which no row can meet the
-            condition are omitted. The rows of the other splits are not filtered by this condition.
+            condition are left out. The rows of the other splits are not filtered by this condition.
         """
         filter_names = sorted(self.filters.columns() - set(schema.names)) if self.filters is not None else []
         filter_fields = self.schema.select(filter_names).fields
@@ -156,7 +160,8 @@ class ReadPlan:
                 filters = None
             names = value_names if filters is None else [*value_names, *filter_names]
             values = {
-                name: self.partition_values[name].take(pa.array([index]))  # a slice would pickle all values
+                # A slice would pickle the values of all partitions.
+                name: self.partition_values[name].take(pa.array([index]))
                 for name in names
                 if name in self.partition_values and splits
             }
@@ -184,13 +189,13 @@ class ReadPlan:
         return replace(partition, pruned_files=pa.concat_tables([*pruned, others]))
 
     def is_unchanged(self, indices: Iterable[int]) -> bool:
-        """Check that the files of some partitions are unchanged since they were listed.
+        """Check that the files of some partitions have not changed since they were listed.
 
         Returns
         -------
         bool
-            False if it is unknown whether the files changed. For example, the store may be unreachable where
-            the optimizer runs.
+            False if it is unknown whether the files changed. For example, the process of the optimizer may be
+            unable to reach the store.
 
         Raises
         ------
@@ -204,7 +209,7 @@ class ReadPlan:
             check_unchanged(self.store, pa.concat_tables([files, self.pruned_files]))
         except FileChangedError:
             raise
-        except Exception:  # the store failed; the tasks report the failure when they read the files
+        except Exception:  # the store failed, and the tasks report this failure when they read the files
             return False
         return True
 
@@ -223,12 +228,13 @@ class ReadPlan:
             return None
         not_stored = {*self.partition_values, *self.options.origin_columns}
         features = [item.column.feature for item in self.schema.fields if item.name not in not_stored]
-        if self.is_described and not features:  # the snapshot's writer checked that there are no features
+        # The writer of the snapshot has checked that there are no such features.
+        if self.is_described and not features:
             return None
         names = (self.partition_values.keys() - self.refused_features) | self.ignored_features
         return (*features, *((name, is_list) for name in sorted(names) for is_list in (False, True)))
 
-    # -- What a snapshot proves about the files --------------------------------------------------------------
+    # -- Facts about the files that a snapshot proves --------------------------------------------------------
 
     @cached_property
     def is_described(self) -> bool:
@@ -238,7 +244,7 @@ class ReadPlan:
 
     @cached_property
     def entries(self) -> dict[str, FileEntry]:
-        """Map the path in the store of each file that a snapshot describes to the entry of the file.
+        """Map the path in the store of each file that a snapshot describes to its file entry.
 
         The file entries have no blocks and no partition values.
         """
@@ -261,7 +267,9 @@ class ReadPlan:
         return replace(self, partitions=Partitions(rows.select(names), self.partitions.starts))
 
     def can_prune(self, predicate: Predicate) -> bool:
-        """Return True if files may be omitted, because the predicate's columns have values or statistics."""
+        """Return True if the columns of a predicate have values or statistics, so that the predicate may
+        exclude files.
+        """
         columns = predicate.columns()
         return bool(columns and self.is_described) or not columns.isdisjoint(self.partition_values)
 
@@ -294,12 +302,12 @@ class ReadPlan:
         Returns
         -------
         tuple of Split
-            The needed splits.
+            The splits that are needed.
         slice or numpy.ndarray
             The numbers of the needed splits within the partition.
         tuple of (int, int), optional
-            The range of row numbers of each needed split. None if the needed splits are the first splits of
-            the partition, or if the row numbers are unknown.
+            The range of row numbers of each needed split, or None if the needed splits are the first splits
+            of the partition, or if the row numbers are unknown.
         """
         splits = self.partitions[index]
         if outcomes is None:
@@ -307,18 +315,20 @@ class ReadPlan:
         needed = np.flatnonzero(outcomes.true[self._rows(index)])
         count = int(needed[-1]) + 1 if len(needed) else 0
         counts = self._split_counts[self._rows(index)][:count].tolist()
-        if len(needed) == count or -1 in counts:  # row numbers need the counts of all splits before
+        if len(needed) == count or -1 in counts:  # row numbers need the counts of all splits before the split
             return splits[:count], slice(count), None
         ends = list(accumulate(counts, initial=0))
         ranges = tuple((ends[at], ends[at + 1]) for at in needed.tolist())
         return tuple(splits[at] for at in needed.tolist()), needed, ranges
 
     def _pruned(self, index: int, needed: Numbers, outcomes: Outcomes | None) -> pa.Table | None:
-        """Return the files that are omitted only because of statistics. The task checks them for changes.
+        """Return the list of the files that are left out only because of statistics. The task checks these
+        files for changes.
 
         ``outcomes`` are the possible outcomes of the predicate without the statistics.
         """
-        found = [self.pruned_files] if index == 0 and len(self.pruned_files) else []  # one task checks them
+        # Only the first task checks these files.
+        found = [self.pruned_files] if index == 0 and len(self.pruned_files) else []
         if outcomes is not None:
             is_pruned = outcomes.true[self._rows(index)].copy()
             is_pruned[needed] = False
@@ -333,7 +343,9 @@ class ReadPlan:
 
     @cached_property
     def _passes_filters(self) -> npt.NDArray[np.bool_]:
-        """An array with an element for each split: True if all rows are known to pass the filters."""
+        """A mask with an element for each split, which is True if all rows of the split are known to pass
+        the filters.
+        """
         if self.filters is None:
             return np.ones(len(self.partitions.rows), bool)
         return self.outcomes(self.filters).only_true
@@ -365,13 +377,14 @@ class ReadPlan:
         return names
 
     def divisions(self, name: str) -> tuple[Any, ...] | None:
-        """Return the Dask divisions of a column: the minimum of each partition, and the overall maximum.
+        """Return the Dask divisions of a column: the minimum of each partition, and the maximum of the last
+        partition.
 
         Returns
         -------
         tuple or None
-            The divisions. None unless every value of a partition is known to be greater than all values of
-            the partition before it, and the column is known to have no nulls.
+            The divisions, or None unless every value of a partition is known to be greater than all values of
+            the partition before, and the column is known to have no nulls.
         """
         [item] = self.schema.select([name]).fields
         if not _is_ordered_by_value(item) or not is_comparable(item.type) or has_nan(item.type):
@@ -388,7 +401,9 @@ class ReadPlan:
         return (*(value for _, value in least), greatest[-1][1])
 
     def _bounds(self, item: Field) -> list[list[Any]] | None:
-        """Return the minima and maxima of a column in each split. None if unknown or if there are nulls."""
+        """Return the minima and maxima of a column in each split, or None if they are unknown or if there
+        are nulls.
+        """
         if item.name in self.partition_values:
             values = self._value_of_splits(item.name)
             return None if values.null_count else [values.to_pylist()] * 2
@@ -429,7 +444,10 @@ def _has_no_nulls(rows: pa.Table, name: str) -> bool:
 
 
 def _is_ordered_by_value(item: Field) -> bool:
-    """Return True if pandas sorts a column by value. Categories must then be in ascending order."""
+    """Return True if pandas sorts a column by value.
+
+    The categories of a categorical column must then be in ascending order.
+    """
     if not pa.types.is_dictionary(item.type):
         return True
     if item.categories is None:

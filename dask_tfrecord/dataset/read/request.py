@@ -1,4 +1,4 @@
-"""The keywords of `read_tfrecord` that decide which data is read, as one object."""
+"""Define one object for the keywords of `read_tfrecord` that decide which data is read."""
 
 import re
 from collections.abc import Iterable
@@ -30,24 +30,24 @@ class ReadRequest:
     Attributes
     ----------
     columns : iterable of str, optional
-        The columns to read. If None, all columns are read. Columns that `filters` names are also read. A
-        column that is not read causes no error.
+        The columns to read. If None, all columns are read. Columns that `filters` names are also read. Errors
+        that concern only columns that are not read are not raised.
     version : int, optional
-        The version of the dataset. If None, the newest version is read.
+        The version of the dataset to read. If None, the newest version is read.
     schema, hive, use_snapshot, record_type, infer, filters, storage_options, filesystem
-        The values of the keywords of `read_tfrecord` with these names.
+        The values of the keywords of the same names of `read_tfrecord`.
     split : str, tuple of str, optional
         The name of a split, the names of several splits, or "all". If None, reading raises an error if the
         path holds several splits that no partition column distinguishes.
     options : ReadOptions
-        The options of the file reader, such as what to do with damaged records.
+        The options for reading the files, such as the treatment of damaged records.
     blocksize : int, optional
-        The maximum number of stored bytes of a partition. If None, each file becomes a partition.
+        The largest number of stored bytes of a partition. If None, each file becomes one partition.
     whole_files : bool
         If True, files that a snapshot lists are not split.
     partition_by : tuple of str
-        The partition columns that form a key. If not empty, each file becomes a partition, and
-        `ReadPlan.keys` holds the partitions of each key.
+        The names of the partition columns that form a key. If the tuple is not empty, each file becomes one
+        partition, and `ReadPlan.keys` holds the partitions of each key.
     """
 
     columns: Iterable[str] | None = None
@@ -68,7 +68,10 @@ class ReadRequest:
 
     @cached_property
     def requested(self) -> RequestedColumns:
-        """The columns that `schema` and `hive` request. Invalid values raise as in `parse_columns`."""
+        """The columns that `schema` and `hive` request.
+
+        Invalid values of these keywords raise the same errors as `parse_columns`.
+        """
         return parse_columns(self.schema, self.hive)
 
     def is_requested(self, name: str) -> bool:

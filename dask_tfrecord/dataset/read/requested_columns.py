@@ -1,4 +1,6 @@
-"""The columns that the caller requests with ``schema=``, ``hive=`` and ``columns=``, and their types."""
+"""Define the columns that the caller requests with ``schema=``, ``hive=`` and ``columns=``, and their
+types.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -25,7 +27,7 @@ class RequestedColumns:
     Attributes
     ----------
     types : dict of str to pyarrow.DataType
-        The types that ``schema=`` gives to columns. Other columns may have no given type.
+        The types that ``schema=`` gives to columns. Columns that are not in this dict have no given type.
     is_whole_schema : bool
         If True, the columns of `types` are read in this order, and no other columns of the records are read.
     hive : bool
@@ -36,9 +38,9 @@ class RequestedColumns:
     categories : dict of str to pyarrow.Array
         The known categories of dictionary columns.
     record_type : RecordType, optional
-        The record type that a whole schema states. None if no record type is stated.
+        The record type that a whole schema states, or None if no record type is stated.
     excluded : frozenset of str
-        The columns that ``schema=`` maps to None. These columns are not read.
+        The names of the columns that ``schema=`` maps to None, and that are therefore not read.
     """
 
     types: dict[str, pa.DataType] = field(default_factory=dict)
@@ -123,12 +125,12 @@ def check_given_names(names: Sequence[str], known: Sequence[str], *, certain: bo
     known : sequence of str
         The names of the known features and partition columns.
     certain : bool
-        If True, all columns are known, so an unknown name is an error.
+        If True, all features are known, so an unknown name is an error.
 
     Returns
     -------
     str or None
-        The text of a warning if an unknown name is similar to a known name, else None.
+        The text of a warning if an unknown name is similar to a known name, and otherwise None.
 
     Raises
     ------
@@ -175,7 +177,7 @@ def snapshot_columns(snapshot: Snapshot, requested: RequestedColumns) -> Schema:
 def _check_units(name: str, stored: pa.DataType, given: pa.DataType) -> None:
     """Raise SchemaError if a given time type has another unit than the stored integers.
 
-    The given type would change the meaning of the stored integers.
+    Such a type would change the meaning of the stored integers.
     """
     units = _unit(innermost(stored)), _unit(innermost(given))
     if None not in units and units[0] != units[1]:
@@ -218,7 +220,10 @@ def _not_types(problem: str) -> TFRecordError:
 
 
 def unknown_column(keyword: str, name: str, known: Sequence[str], problem: str) -> SchemaError:
-    """Return the exception for an unknown column that a keyword names. The message lists similar names."""
+    """Return the exception for a keyword that names an unknown column.
+
+    The message lists the names of similar columns.
+    """
     near = get_close_matches(name, known, 3)
     listed = ", ".join(map(repr, near or known)) or "none"
     hint = f"did you mean {listed}?" if near else f"there are {listed}"

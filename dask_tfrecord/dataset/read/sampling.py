@@ -21,8 +21,8 @@ from dask_tfrecord.files.storage.redaction import redact_errors
 from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.files.window import WINDOW_BYTES
 
-# The maximum number of files in the sample, and the maximum number of records that are read of each file. All
-# of these records are in the first window of the file.
+# The largest number of files in the sample, and the largest number of records that are read from each of
+# these files. The sampled records of a file are all in its first window.
 _FILES = 5
 _RECORDS = 100_000
 
@@ -33,25 +33,27 @@ _MORE_BYTES = 1 << 26
 _MORE_FILES = 256
 _MORE_WINDOWS = 64
 
-# The maximum number of files that are read at the same time.
+# The largest number of files that are read at the same time.
 _THREADS = 16
 
-# A file with more bytes holds a record with a feature, unless the codec is bz2, xz, zstd or lz4.
+# A file with more bytes than this number holds a record with a feature, unless the codec is bz2, xz, zstd or
+# lz4.
 _EMPTY_BYTES = 20
 
 
 def take_sample(store: Store, files: pa.Table, *, record_type: AskedType, options: ReadOptions) -> Sample:
     """Read records of the first file, the last file and some files between them.
 
-    Additional files are read if these records have no features, or a feature without any value. With
-    ``record_type="infer"``, the inferred record type is "sequence_example" if a record has a feature list. It
-    is "bytes" if the records are not valid messages, or are messages that do not look like Examples.
+    Additional files are read if the sampled records have no features, or have a feature without any value.
+    With ``record_type="infer"``, the inferred record type is "sequence_example" if a record has a feature
+    list. The inferred record type is "bytes" if the records are not valid messages, or are messages that do
+    not look like Examples.
 
     Raises
     ------
     CorruptRecordError
         If a record in the first part of the sample is damaged. Damaged records in the additional files are
-        skipped here, because the tasks that read these files raise.
+        skipped at this point, because the tasks that read these files raise.
     """
     if record_type == "bytes":
         return Sample("bytes")
@@ -101,13 +103,14 @@ def sample_all(
 def _sample_splits(
     store: Store, options: ReadOptions, record_type: AskedType, splits: Sequence[Split]
 ) -> Sample:
-    """Sample the splits of a task, and merge the samples so that the task returns little data."""
+    """Sample the splits of one task, and merge the samples, so that the task returns little data."""
     sample = partial(sample_split, store, options=options, record_type=record_type)
     return reduce(Sample.merged, map(sample, splits), Sample(record_type))
 
 
 def _choose(files: pa.Table) -> list[int]:
-    """Choose a few files and return their numbers, in ascending order. Every call makes the same choice.
+    """Choose a few of the files and return their numbers, in ascending order. Every call for the same files
+    makes the same choice.
 
     Empty files are chosen only if all files are empty.
     """
@@ -119,7 +122,9 @@ def _choose(files: pa.Table) -> list[int]:
 
 
 def _needs_more(samples: Iterable[Sample]) -> bool:
-    """Return True if the sampled records may be Examples, but have no feature, or one without any value."""
+    """Return True if the sampled records may be Examples, but have no feature, or a feature without any
+    value.
+    """
     merged = reduce(Sample.merged, samples)
     if merged.non_message or (merged.payload and not merged.features):
         return False
@@ -127,7 +132,7 @@ def _needs_more(samples: Iterable[Sample]) -> bool:
 
 
 def _choose_more(files: pa.Table) -> tuple[list[int], int]:
-    """Return the numbers of the additional files, and the number of windows to read of each file.
+    """Return the numbers of the additional files to sample, and the number of windows to read from each file.
 
     All files of a small dataset are chosen. Only some files of a large dataset are chosen.
     """
@@ -156,7 +161,9 @@ def _with_record_type(sample: Sample, record_type: AskedType) -> Sample:
 
 
 def _reason_for_bytes(sample: Sample) -> str:
-    """Return why records that parse as messages are not Examples. Empty if the records may be Examples."""
+    """Return the reason why records that parse as messages are not Examples, or an empty text if they may
+    be Examples.
+    """
     untyped = [feature.name for feature in sample.features if not feature.kinds]
     strange = next(filter(_has_control_characters, untyped), None)
     if strange is not None:

@@ -1,4 +1,6 @@
-"""Find features that differ from their columns, and the arguments of `read_tfrecord` that read them."""
+"""Find features that differ from their columns, and the arguments of `read_tfrecord` that can read these
+features.
+"""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -19,7 +21,7 @@ from dask_tfrecord.schema.model import Field, Schema
 
 
 class Drift(NamedTuple):
-    """A feature that differs from the schema: its column cannot read its values, or it has no column.
+    """A feature that differs from the schema: either its column cannot read its values, or it has no column.
 
     Attributes
     ----------
@@ -32,11 +34,12 @@ class Drift(NamedTuple):
     kinds : tuple of str
         The kinds of the feature's values.
     expected : str, optional
-        The kind that the column reads. None if the column has the null type or does not exist.
+        The kind that the column reads, or None if the column has the null type or does not exist.
     is_in_other_map : bool
-        True if the column reads the context but the feature is a feature list, or vice versa.
+        True if the column reads the context but the feature is a feature list, or the reverse.
     has_two_maps : bool
-        True if some records have the feature in the context, and some have a feature list of this name.
+        True if some records have the feature in the context, and other records have a feature list of the
+        same name.
     """
 
     name: str
@@ -49,7 +52,10 @@ class Drift(NamedTuple):
 
 
 def find_drift(sample: Sample, schema: Schema, allowed: Iterable[FeatureKey] = ()) -> list[Drift]:
-    """Return the sampled features that differ from their columns. Features in `allowed` need no column."""
+    """Return the sampled features that differ from their columns.
+
+    Features that are in `allowed` need no column.
+    """
     columns = {item.name: item for item in schema.fields}
     allowed = set(allowed)
     maps = Counter(feature.name for feature in sample.features if feature.kinds)
@@ -74,7 +80,7 @@ def explained(
     options: ReadOptions,
     allowed: Sequence[FeatureKey] | None,
 ) -> SchemaError:
-    """Add to the error of one value all other columns of the split whose values do not fit.
+    """Add all other columns of the split whose values do not fit to the error of one value.
 
     If possible, one remedy of the new error corrects all of these columns. To find these columns, the whole
     split is read again.
@@ -82,9 +88,9 @@ def explained(
     Parameters
     ----------
     error : SchemaError
-        The error of one value.
+        The error that one value caused.
     store, split, schema, options
-        The arguments of the read that raised the error.
+        The arguments of the read that raised this error.
     allowed : sequence of (str, bool), optional
         The features that need no column, each with True for a feature list. If None, every feature is
         allowed.
@@ -140,9 +146,9 @@ def _remedies(drifts: Sequence[Drift], schema: Schema, evidence: SchemaEvidence 
 
 
 def _is_unreadable(drift: Drift, evidence: SchemaEvidence | None) -> bool:
-    """Return True if no column can read the feature both in this file and in the sample.
+    """Return True if no column can read the feature both in this file and in the sampled files.
 
-    This is so if the feature has two kinds, or is in the context and in the feature lists.
+    This is the case if the feature has two kinds, or occurs in the context and in the feature lists.
     """
     if drift.has_two_maps or (drift.is_in_other_map and drift.expected is not None):
         return True
@@ -157,17 +163,24 @@ def _kind(column: Field) -> str:
 
 
 def _no_column(feature: FeatureSummary) -> str:
-    """Describe a feature without a column. Empty if the feature has no values, so that any type fits."""
+    """Describe the problem of a feature without a column.
+
+    The text is empty if the feature has no values, so that any type fits.
+    """
     if not feature.kinds and not feature.feature_list:
         return ""
     return f"{feature.name!r} ({', '.join(feature.kinds) or 'no values'}) is not in the schema"
 
 
 def _problem(feature: FeatureSummary, column: Field) -> str:
-    """Describe how a feature differs from its column. Empty if the column can read the feature."""
+    """Describe the way in which a feature differs from its column.
+
+    The text is empty if the column can read the feature.
+    """
     is_null = pa.types.is_null(column.type)
     wrong = [kind for kind in feature.kinds if is_null or kind != _kind(column)]
-    if wrong and (feature.max_values or wrong != ["bytes"] or not is_null):  # empty bytes lists are also null
+    # Empty lists of bytes are also read as null.
+    if wrong and (feature.max_values or wrong != ["bytes"] or not is_null):
         records = ", ".join(f"{kind} in record {feature.kinds[kind].record:,}" for kind in wrong)
         return f"{feature.name!r} holds {records}, the column is {column.type}"
     if feature.feature_list != (column.depth == 2):

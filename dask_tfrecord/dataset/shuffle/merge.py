@@ -1,11 +1,12 @@
 """Read spill files: regroup their rows, or merge the rows of a target partition and write these rows.
 
-This module needs no Dask.
+The module `merge` does not need Dask.
 
 The sections of a target partition are sorted, so they are merged as in an external merge sort. The merge
-reads the pieces of all sections in passes, in the order of the first rows of the pieces. After a pass, the
-merge writes the rows that come before the first row of every piece that has not yet been read. So a task only
-holds the pieces of one pass and the rows left from the pass before, even if the partition is large.
+reads the pieces of all sections in passes. The pieces are read in the order of their first rows. After a
+pass, the merge writes the rows that come before the first row of every piece that has not yet been read.
+Therefore a task holds only the pieces of one pass and the rows left from the pass before, even if the
+partition is large.
 """
 
 import sys
@@ -41,11 +42,12 @@ from dask_tfrecord.files.writing import DirectoryGroup, GroupedRows
 from dask_tfrecord.schema.model import Schema
 from dask_tfrecord.schema.storage_values import load
 
-# The bytes of memory that sorting takes for each row of a pass, in addition to the row itself.
+# The number of bytes of memory that sorting needs for each row of a pass, in addition to the row itself.
 _ROW_OVERHEAD = 32
 
-# The size of sections that are read whole, as a share of the largest spill file. Partitions of a shuffle
-# differ by less than a quarter in size, unless rows with equal values move together.
+# The largest total size of sections that are read as a whole, as a fraction of the size of the largest spill
+# file. Partitions of a shuffle differ by less than a quarter in size, unless rows with equal values move
+# together.
 _WHOLE_SHARE = 1.25
 
 
@@ -66,7 +68,10 @@ def regroup(
 
 
 def _windows(spills: Sequence[Spill], group: int) -> list[list[Spill]]:
-    """Divide spill files into lists. The group's sections in the files of a list may be read at once."""
+    """Divide a sequence of spill files into lists.
+
+    The sections of the group in the files of one list may be read at once.
+    """
     windows: list[list[Spill]] = []
     most, taken = _whole_bytes(spills), 0
     for spill in spills:
@@ -89,9 +94,9 @@ def _read_group(store: Store, spills: Sequence[Spill], group: int) -> pa.Table:
 def write_target(
     run: WriteRun, spills: Sequence[Spill], index: int, shuffle: Shuffle, route: Route
 ) -> tuple[FileEntry, ...]:
-    """Write the files of target partition ``index``. The partition's directories are sorted by name.
+    """Write the files of the target partition ``index``. The directories of the partition are sorted by name.
 
-    The spill files are those of the group of the target partition.
+    The argument ``spills`` has the spill files of the target partition's group.
 
     Raises
     ------
@@ -111,9 +116,9 @@ def _largest(spills: Sequence[Spill]) -> int:
 
 
 def _whole_bytes(spills: Sequence[Spill]) -> int:
-    """Return the maximum size in bytes of sections that are read with one request each.
+    """Return the largest total size in bytes of sections that are read with one request each.
 
-    The task that wrote the largest spill file held as many bytes.
+    This size is safe, because the task that wrote the largest spill file held as many bytes.
     """
     largest = _largest(spills)
     return max(pass_bytes(largest), int(_WHOLE_SHARE * largest))
@@ -123,7 +128,7 @@ def _whole_bytes(spills: Sequence[Spill]) -> int:
 
 
 class _Section(NamedTuple):
-    """The section of a spill file that holds the rows for one target partition.
+    """The section of a spill file: its rows belong to one target partition.
 
     Attributes
     ----------
@@ -134,13 +139,13 @@ class _Section(NamedTuple):
     tail_start : int
         The byte offset of ``tail`` in the spill file.
     tail : bytes
-        The end of the section: the index of the section, or the whole section.
+        The end of the section: either the index of the section, or the whole section.
     pieces : pyarrow.Table
-        The size in bytes, the checksum, the number of rows and the first row id of each piece.
+        A table with the size in bytes, the checksum, the number of rows and the first row id of each piece.
     directories : pyarrow.Table
-        The partition values and the number of rows of each directory, in the order of the rows.
+        A table with the partition values and the number of rows of each directory, in the order of the rows.
     numbers : numpy.ndarray
-        The number of each directory of this section among the directories of all sections.
+        For each directory of this section, its number among the directories of all sections.
     """
 
     path: str
@@ -158,7 +163,9 @@ class _Section(NamedTuple):
 
 
 def _open_sections(store: Store, spills: Sequence[Spill], index: int, most: int) -> list[_Section]:
-    """Read the indexes of all sections with rows, or whole sections if they have at most `most` bytes."""
+    """Read the indexes of all sections that have rows; read whole sections if they have at most `most`
+    bytes.
+    """
     filled = [
         (store.join(spill.path), start, int(spill.indexes[index]), stop, int(spill.checksums[index]))
         for spill in spills
@@ -183,7 +190,10 @@ def _open_sections(store: Store, spills: Sequence[Spill], index: int, most: int)
 
 
 def _numbered(run: WriteRun, sections: list[_Section]) -> tuple[list[DirectoryGroup], list[_Section]]:
-    """Number the directories of all sections. Return the directories, and the sections with these numbers."""
+    """Number the directories of all sections.
+
+    Return the directories, and copies of the sections with these numbers.
+    """
     if not sections:
         return [] if run.partition_on else [DirectoryGroup("", (), 0)], []
     every = pa.concat_tables([section.directories for section in sections])
@@ -200,18 +210,18 @@ def _numbered(run: WriteRun, sections: list[_Section]) -> tuple[list[DirectoryGr
 
 
 class _Piece(NamedTuple):
-    """A piece of a section: consecutive rows. Pieces are sorted by their first rows.
+    """A piece of a section, which consists of consecutive rows. Pieces are sorted by their first rows.
 
     Attributes
     ----------
     directory, key : int
-        The number of the directory of the first row, and the sort key of the first row.
+        The number of the directory of the piece's first row, and the sort key of this row.
     section : int
-        The number of the section.
+        The number of the section to which the piece belongs.
     offset, size, checksum : int
         The byte offset of the piece in the spill file, its size in bytes, and the CRC-32C of its bytes.
     first, rows : int
-        The position of the first row in the section, and the number of rows of the piece.
+        The position of the piece's first row in the section, and the number of rows of the piece.
     """
 
     directory: int
@@ -243,12 +253,12 @@ def _sorted_pieces(sections: list[_Section], seed: int | None) -> list[_Piece]:
 
 
 class _Rows(NamedTuple):
-    """Rows of a target partition, not yet sorted.
+    """Rows of a target partition that are not sorted yet.
 
     Attributes
     ----------
     table : pyarrow.Table
-        The column of row ids, and the columns of the records.
+        A table with the column of row ids and the columns of the records.
     directories : numpy.ndarray
         The directory number of each row.
     """
@@ -269,7 +279,8 @@ def _merge(
     for first, last in pairwise(_pass_bounds(pieces, size)):
         limit = pieces[last] if last < len(pieces) else None
         held = yield from _merge_pass(run, sections, pieces[first:last], limit, seed, held)
-        pa.default_memory_pool().release_unused()  # else Arrow keeps this memory during the next pass
+        # Otherwise Arrow would keep this memory during the next pass.
+        pa.default_memory_pool().release_unused()
 
 
 def _pass_bounds(pieces: list[_Piece], size: int) -> list[int]:
@@ -291,7 +302,10 @@ def _merge_pass(
     seed: int | None,
     held: _Rows | None,
 ) -> Generator[tuple[pa.Table, Positions], None, _Rows | None]:
-    """Yield the sorted rows that come before the first row of the piece ``limit``. Return the later rows."""
+    """Yield the sorted rows that come before the first row of the piece ``limit``.
+
+    Return the rows that come after them.
+    """
     table, directories = _read(run.store, sections, pieces, held)
     ids = table[ROW_ID].to_numpy()
     keys = sort_keys(ids, seed)
@@ -310,7 +324,10 @@ def _merge_pass(
 
 
 def _read(store: Store, sections: list[_Section], pieces: list[_Piece], held: _Rows | None) -> _Rows:
-    """Read some pieces. Return their rows together with the rows that the pass before has left."""
+    """Read the rows of some pieces.
+
+    Return these rows together with the rows that the pass before has left.
+    """
     batches = held.table.to_batches() if held else []
     directories = [held.directories] if held else []
     runs = _adjacent(pieces)
@@ -337,7 +354,7 @@ def _read(store: Store, sections: list[_Section], pieces: list[_Piece], held: _R
 
 
 def _adjacent(pieces: list[_Piece]) -> list[list[_Piece]]:
-    """Group pieces that are adjacent in a spill file, so that one request can read each group."""
+    """Group the pieces that are adjacent in a spill file, so that one request can read each group."""
     runs: list[list[_Piece]] = []
     for piece in sorted(pieces, key=lambda piece: (piece.section, piece.offset)):
         last = runs[-1][-1] if runs else None
@@ -373,7 +390,10 @@ def _damaged(store: Store, path: str) -> TFRecordError:
 
 
 def _with_categories(table: pa.Table, schema: Schema) -> pa.Table:
-    """Return the columns of the schema. Convert values to categories, which `Batches.take` had decoded."""
+    """Return the columns of the schema from a table.
+
+    Convert values that `Batches.take` decoded to categories again.
+    """
     columns = [
         load(column.combine_chunks(), item.type, item.categories)
         if pa.types.is_dictionary(item.type)

@@ -1,15 +1,15 @@
-"""Move rows to other partitions before the rows are written. This module needs no Dask.
+"""Move rows to other partitions before the rows are written. The module `spill` does not need Dask.
 
 The rows of every source partition are written to a spill file in the staging directory of the write. A spill
 file has a section for each target partition. A section has an index, and holds the rows for its target
 partition in the order in which they are written. The task of a target partition merges the sections of the
 partition from all spill files (`dask_tfrecord.dataset.shuffle.merge`).
 
-If there were very many sections, the rows move in two rounds (`Route`). The spill file of a source partition
-then has a section for each group of target partitions. Further tasks read the sections of one group from some
-of these files, and write spill files with a section for each target partition of the group. Both ways write
-the same rows to a target partition in the same order, because the target partition and the sort key of a row
-depend only on the id and on the partition values of the row.
+If one round would need very many sections, the rows move in two rounds (`Route`). In two rounds, the spill
+file of a source partition has a section for each group of target partitions. Further tasks read the sections
+of one group from some of these files, and write spill files with a section for each target partition of the
+group. Both ways write the same rows to a target partition in the same order, because the target partition and
+the sort key of a row depend only on the id and on the partition values of the row.
 """
 
 import hashlib
@@ -36,7 +36,8 @@ Numbers = npt.NDArray[np.uint64]
 Positions = npt.NDArray[np.int64]
 Unsigned = npt.NDArray[np.unsignedinteger[Any]]
 
-# The name of the column of row ids in spill files. The name is empty, because no other column has that name.
+# The name of the column of row ids in spill files. The name is empty, because no other column has an empty
+# name.
 ROW_ID = ""
 
 # The name of the column of row counts in a section's index. No partition column has an empty name.
@@ -46,7 +47,8 @@ ROWS = ""
 # of the row in the source partition.
 _ROW_BITS = 40
 
-# The maximum number of rows and bytes that are reordered at a time. This limits the size of copies.
+# The largest number of rows, and of bytes, that are reordered in one step. The limits on rows and bytes keep
+# the copies of reordered rows small.
 _PIECE_ROWS = 1 << 16
 _PIECE_BYTES = 1 << 24
 
@@ -54,19 +56,19 @@ _PIECE_BYTES = 1 << 24
 _LEAST_PASS_BYTES = 1 << 25
 _LEAST_PIECE_BYTES = 1 << 14
 
-# The maximum number of sections that source partitions write for target partitions directly. Writing and
-# reading a section takes as much processor time as another round takes for about 50 KB of rows.
+# The largest number of sections that source partitions write directly for target partitions, in one round.
+# Writing and reading a section takes as much processor time as another round takes for about 50 KB of rows.
 _MOST_SECTIONS = 1 << 18
 
 
 class Shuffle(NamedTuple):
-    """How rows move between partitions before the rows are written.
+    """The way in which rows move between partitions before they are written.
 
     Attributes
     ----------
     together : tuple of str
-        Column names. Rows with equal values in these columns move to the same partition. If empty, rows are
-        spread over the partitions by their sort keys.
+        Names of columns: rows with equal values in these columns move to the same partition. If the tuple is
+        empty, the rows are spread over the partitions by their sort keys.
     seed : int, optional
         The seed of the random row order. If None, the rows keep the order of the collection.
     npartitions : int
@@ -81,16 +83,16 @@ class Shuffle(NamedTuple):
 class Route(NamedTuple):
     """The number of rounds in which rows move from source partitions to target partitions.
 
-    In one round, there is one group of all target partitions, and every source partition spills rows for each
-    target partition. In two rounds, every source partition spills rows for each group. The group
-    ``target // width`` has the section ``target % width`` for a target partition.
+    If there is one round, all target partitions are one group, and every source partition spills rows for
+    each target partition. If there are two rounds, every source partition spills rows for each group. The
+    group ``target // width`` has the section ``target % width`` for a target partition.
 
     Attributes
     ----------
     groups : int
-        The number of groups of target partitions. 1 means one round.
+        The number of groups of target partitions, which is 1 if there is one round.
     width : int
-        The number of target partitions of a group. The last group may have fewer.
+        The number of target partitions in a group. The last group may have fewer target partitions.
     chunk : int
         The number of source partitions from which a task of the second round reads the sections of a group.
     chunks : int
@@ -104,7 +106,8 @@ class Route(NamedTuple):
 
     @classmethod
     def plan(cls, sources: int, targets: int) -> "Route":
-        """Choose the rounds. With two rounds, there are (sources + targets) x sqrt(targets) sections or less.
+        """Choose the number of rounds and the size of the groups. With two rounds, there are (sources +
+        targets) x sqrt(targets) sections or less.
 
         A task of the second round holds about as many rows as the larger one of a source partition and a
         target partition.
@@ -129,9 +132,9 @@ class Spill(NamedTuple):
     path : str
         The path of the spill file, relative to the root of the dataset.
     starts : numpy.ndarray
-        The byte offset of each section, followed by the size of the file.
+        The byte offset of each section in the file, followed by the size of the file.
     indexes : numpy.ndarray
-        The byte offset of the index of each section.
+        The byte offset in the file of the index of each section.
     checksums : numpy.ndarray
         The CRC-32C of the index of each section.
     """
@@ -161,7 +164,7 @@ def spill(run: WriteRun, table: pa.Table, index: int, shuffle: Shuffle, route: R
 
 
 def _write_source(run: WriteRun, table: pa.Table, index: int, shuffle: Shuffle, route: Route) -> Spill:
-    """Write the spill file of a source partition under a unique name. Return its description."""
+    """Write the spill file of a source partition under a unique name. Return the description of the file."""
     table = table.add_column(0, ROW_ID, pa.array(_row_ids(index, np.arange(table.num_rows))))
     directories = Directories.of(table, run.partition_on)
     if route.groups == 1:
@@ -169,7 +172,8 @@ def _write_source(run: WriteRun, table: pa.Table, index: int, shuffle: Shuffle, 
         return _write_spill(run, f"{index:05d}", rows, run.schema, route.chunk)
     groups = _targets(directories, table, shuffle) // route.width
     rows = _sort(table, Directories.of(table, ()), groups, route.groups, None)
-    return _write_spill(run, f"{index:05d}", rows, run.columns, 1)  # the next round needs all columns
+    # The next round needs all columns of the rows.
+    return _write_spill(run, f"{index:05d}", rows, run.columns, 1)
 
 
 def write_group(
@@ -177,7 +181,8 @@ def write_group(
 ) -> Spill:
     """Write a spill file of rows of a group, with a section for each target partition of the group.
 
-    The table has the row ids and all columns. A reader merges the sections of about ``count`` such files.
+    The table must have the row ids and all columns. A reader merges the sections of about ``count`` such
+    files.
     """
     directories = Directories.of(table, run.partition_on)
     targets = _targets(directories, table, shuffle) - group * route.width
@@ -214,7 +219,10 @@ def pass_bytes(partition_bytes: int) -> int:
 def _write_pieces(
     file: BinaryIO, schema: Schema, batches: "Batches", order: Positions, step: int
 ) -> tuple[int, pa.Table]:
-    """Write rows in pieces of at most ``step`` rows. Return the total bytes, and a table of the pieces."""
+    """Write rows in pieces of at most ``step`` rows.
+
+    Return the total number of bytes, and a table of the pieces.
+    """
     pieces = []
     for rows in batches.pieces(order):
         taken = batches.take(rows)
@@ -229,14 +237,14 @@ def _write_pieces(
 
 
 class Directories(NamedTuple):
-    """The partition directories of a table, sorted by their names.
+    """The partition directories of the rows of a table, sorted by name.
 
     Attributes
     ----------
     names : list of str
         The names of the directories. Without partition columns, there is one directory with an empty name.
     values : pyarrow.Table
-        The partition values of each directory.
+        A table with the partition values of each directory.
     of_rows : numpy.ndarray
         The directory number of each row of the table.
     """
@@ -272,7 +280,7 @@ class _SortedRows(NamedTuple):
     Attributes
     ----------
     table : pyarrow.Table
-        The rows before sorting, with the column of row ids.
+        The rows in their order before sorting, with the column of row ids.
     directories : Directories
         The partition directories of the table.
     order : numpy.ndarray
@@ -291,7 +299,7 @@ class _SortedRows(NamedTuple):
 
 
 def _targets(directories: Directories, table: pa.Table, shuffle: Shuffle) -> Positions:
-    """Return the target partition of each row."""
+    """Return the number of the target partition of each row."""
     if shuffle.together:
         digests = [hashlib.blake2b(name.encode(), digest_size=8).digest() for name in directories.names]
         targets = (np.frombuffer(b"".join(digests), "<u8") % np.uint64(shuffle.npartitions))[
@@ -305,7 +313,10 @@ def _targets(directories: Directories, table: pa.Table, shuffle: Shuffle) -> Pos
 def _sort(
     table: pa.Table, directories: Directories, sections: Positions, count: int, seed: int | None
 ) -> _SortedRows:
-    """Sort rows by the numbers of their sections, of which there are ``count``. Change these numbers."""
+    """Sort rows by the numbers of their sections, which are below ``count``.
+
+    The array of section numbers is changed.
+    """
     names, _, of_rows = directories
     bounds = np.cumsum(np.bincount(sections, minlength=count))
     sections *= len(names)
@@ -321,7 +332,7 @@ def _sort(
 
 
 def _to_json(spill: Spill) -> bytes:
-    """Return the JSON content of the receipt, which describes a spill file."""
+    """Return the JSON content of the file that describes a spill file."""
     _, *numbers = spill
     return json.dumps([spill.path, *(array.tolist() for array in numbers)]).encode()
 
@@ -346,7 +357,7 @@ class Batches:
         self._step = self.rows_of(_PIECE_BYTES)
 
     def rows_of(self, size: int) -> int:
-        """Return the number of rows that have about this size: at least 1 and at most 65,536."""
+        """Return the number of rows that together have about this size, at least 1 and at most 65,536."""
         return max(1, min(_PIECE_ROWS, int(size / max(1.0, self._row_bytes))))
 
     def pieces(self, rows: Positions) -> Iterator[Positions]:
@@ -354,10 +365,11 @@ class Batches:
         return (rows[at : at + self._step] for at in range(0, len(rows), self._step))
 
     def take(self, rows: Positions) -> pa.Table:
-        """Return the rows at these positions, in this order. Categories are replaced by their values.
+        """Return the rows at the given positions, in the order of the positions. Categories are replaced by
+        their values.
 
-        Arrow's ``take`` is not used, because it first concatenates all batches, which fails for more than
-        2 GiB of text.
+        The method `take` does not use Arrow's ``take``, which first concatenates all batches and fails for
+        more than 2 GiB of text.
         """
         numbers = np.searchsorted(self._bounds, rows, side="right") - 1
         order = sorting(numbers)
@@ -391,9 +403,9 @@ def _to_stream(table: pa.Table) -> pa.Buffer:
 
 
 def compact(table: pa.Table, schema: Schema) -> pa.Table:
-    """Encode categories of text as dictionaries again, so that the text of each category is stored once.
+    """Encode the text of categories as dictionaries again, so that the text of each category is stored once.
 
-    The table has the column of row ids and the columns that `Batches.take` returned.
+    The table must have the column of row ids and the columns that `Batches.take` returned.
     """
     columns = [
         table[item.name].combine_chunks().dictionary_encode()
@@ -409,7 +421,7 @@ def _is_category_of_text(type_: pa.DataType) -> bool:
 
 
 def _decode_categories(table: pa.Table) -> pa.Table:
-    """Replace categories by their values, because batches may have different codes for a category."""
+    """Replace categories by their values, because the codes of a category may differ between batches."""
     columns = [
         column.cast(column.type.value_type) if pa.types.is_dictionary(column.type) else column
         for column in table.columns
@@ -418,7 +430,7 @@ def _decode_categories(table: pa.Table) -> pa.Table:
 
 
 def _row_ids(index: int, rows: Positions) -> Numbers:
-    """Return the row ids for rows at these positions in source partition ``index``."""
+    """Return the ids of the rows at these positions in the source partition ``index``."""
     return rows.astype(np.uint64) + np.uint64(index << _ROW_BITS)
 
 

@@ -1,6 +1,8 @@
-"""Commit a write. Readers see the old dataset until the new snapshot exists, then the new dataset.
+"""Commit a write of a dataset. Readers see the old dataset until the new snapshot exists, and after that the
+new dataset.
 
-docs/format.md describes the steps of a commit. Each step may be repeated, also by another process.
+docs/format.md describes the steps of a commit. Each step of a commit may be repeated, also by another
+process.
 """
 
 import logging
@@ -36,8 +38,8 @@ _STEPS = 7
 def commit(run: WriteRun, entries: Iterable[FileEntry]) -> Snapshot:
     """Commit the files that the tasks wrote: create the next snapshot, which lists these files.
 
-    Return the new snapshot. If an earlier attempt at this commit has succeeded, and another write has since
-    replaced the snapshot of that attempt, do not change the dataset and return the newest snapshot.
+    `commit` returns the new snapshot. If an earlier attempt at this commit has succeeded, and another write
+    has since replaced the snapshot of that attempt, do not change the dataset and return the newest snapshot.
 
     Raises
     ------
@@ -73,7 +75,7 @@ def commit(run: WriteRun, entries: Iterable[FileEntry]) -> Snapshot:
 
 
 def log_summary(run: WriteRun, snapshot: Snapshot, seconds: float) -> None:
-    """Log the number of files, rows and bytes that the write added, not those of earlier writes."""
+    """Log the number of files, rows and bytes that the write added, without those of earlier writes."""
     if logger.isEnabledFor(logging.INFO):
         added = rows_of_run(snapshot.file_list, run.run)
         rows, size = (pc.sum(added[name]).as_py() or 0 for name in ("records", "bytes"))
@@ -89,8 +91,8 @@ def _log_step(run: WriteRun, step: int, action: str) -> None:
 def abandon(run: WriteRun) -> None:
     """Remove the staged files of a failed write, so that the write can no longer be committed.
 
-    Files that were uploaded to their final paths stay hidden until `cleanup` removes them. They are kept
-    because a commit in another process may be about to list them.
+    Files that were uploaded to their final paths stay hidden until `cleanup` removes them. These files are
+    kept because a commit in another process may be about to list them.
     """
     with suppress(Exception):  # the caller reports the failure of the write
         if run.committed_snapshot() is None:
@@ -104,7 +106,7 @@ def abandon(run: WriteRun) -> None:
 def refuse_if_overtaken(run: WriteRun, files: pa.Table) -> None:
     """If another write has committed since this write was planned, remove this run's files and raise.
 
-    Appends are never refused.
+    The function `refuse_if_overtaken` never raises for an append.
     """
     if run.mode != "append" and _newest_number(run) > run.base:
         _remove_files(run, files)
@@ -128,7 +130,7 @@ def publish_files(run: WriteRun, files: pa.Table) -> None:
             try:
                 store.place(run.staged(name), target)
             except FileNotFoundError:
-                if not store.fs.exists(target):  # no attempt of this run has moved the file
+                if not store.fs.exists(target):  # no attempt of this run has moved the file yet
                     raise
         for directory in _with_parents(map(parent_of, names)):
             store.sync_directory(store.join(directory))
@@ -141,7 +143,7 @@ def publish_files(run: WriteRun, files: pa.Table) -> None:
 def _with_stamps(store: Store, rows: pa.Table) -> pa.Table:
     """Add the column ``stamp``, the version of each file in the store, to the list of new files.
 
-    If the store fails, add no stamps.
+    If the store fails, the column has no stamps.
     """
     try:
         store.fs.invalidate_cache()
@@ -158,7 +160,7 @@ def _with_stamps(store: Store, rows: pa.Table) -> pa.Table:
 
 
 def create_snapshot(run: WriteRun, files: pa.Table) -> Snapshot:
-    """Create the file of the next snapshot. This step commits the write.
+    """Create the file of the next snapshot. The creation of this file commits the write.
 
     If the number of the snapshot is taken, an append tries the next number, and other modes raise.
     """
@@ -178,7 +180,7 @@ def create_snapshot(run: WriteRun, files: pa.Table) -> Snapshot:
         failure = create_file(run, snapshot)
         if failure is None and _is_newest(run, snapshot.number):
             return snapshot
-        committed = run.committed_snapshot()  # the store may report a failure although it succeeded
+        committed = run.committed_snapshot()  # the store may report a failure although the file was created
         if committed is not None:
             return committed
         refuse_if_overtaken(run, files)
@@ -187,11 +189,14 @@ def create_snapshot(run: WriteRun, files: pa.Table) -> Snapshot:
 
 
 def create_file(run: WriteRun, snapshot: Snapshot) -> Exception | None:
-    """Create the snapshot's file unless its number is taken. Return the exception if creating it failed."""
+    """Create the file of a snapshot unless the number of the snapshot is taken.
+
+    Return the exception if the file could not be created.
+    """
     path = run.store.join(snapshot_path(snapshot.number))
     try:
         run.store.create_exclusively(path, bytes(to_parquet(vars(snapshot), delta=run.mode == "append")))
-    except Exception as error:  # the file may exist in spite of the error; the caller checks this
+    except Exception as error:  # the file may exist in spite of the error, which the caller checks
         reason = hide(repr(error), secrets_of(run.store))
         logger.info("%s: version %d was not created: %s", run.title, snapshot.number, reason)
         return error
@@ -199,7 +204,7 @@ def create_file(run: WriteRun, snapshot: Snapshot) -> Exception | None:
 
 
 def withdraw_files(run: WriteRun, files: pa.Table) -> None:
-    """After a failed commit, move files that no snapshot lists back to staging for another attempt."""
+    """After a failed commit, move the files that no snapshot lists back to staging for another attempt."""
     store = run.store
     if not store.renames:
         return
@@ -214,7 +219,7 @@ def withdraw_files(run: WriteRun, files: pa.Table) -> None:
 def remove_replaced(run: WriteRun) -> None:
     """Remove the files that the commit replaced, and the staging directory of the run.
 
-    If this fails, only warn, because the data is already written.
+    If removing the files fails, only warn, because the new data is already committed.
     """
     try:
         finish_commit(run.store, run.run)
@@ -235,7 +240,7 @@ def _newest_number(run: WriteRun) -> int:
 def _is_newest(run: WriteRun, number: int) -> bool:
     """Return True if the snapshot that was just created is the newest snapshot, which readers use.
 
-    An overwrite removes earlier snapshots, so a number lower than that of the newest snapshot may be free.
+    An overwrite removes earlier snapshots, so a number below the number of the newest snapshot may be free.
     """
     try:
         return _newest_number(run) <= number
@@ -259,7 +264,7 @@ def _unlisted(run: WriteRun, files: pa.Table) -> list[str]:
 
 
 def _with_parents(directories: Iterable[str]) -> set[str]:
-    """Return the directories and all parents of the directories, up to the root, which is ""."""
+    """Return directories and all of their parents, up to the root, which is ""."""
     result: set[str] = set()
     for directory in directories:
         while directory not in result:

@@ -33,28 +33,28 @@ from dask_tfrecord.files.storage.paths import name_of
 from dask_tfrecord.files.storage.redaction import redact_errors, without_credentials
 from dask_tfrecord.files.storage.store import Store
 
-# Parts of a path that fsspec interprets, each with the meaning that fsspec gives to it.
+# Parts of a path that fsspec interprets, each with its meaning in fsspec.
 _FSSPEC_SYNTAX = {
     "::": "chains filesystems in fsspec; a chain can be read but not written",
     "?versionId=": "selects a version of an object on S3",
 }
 
-# The maximum number of files that are opened at the same time.
+# The largest number of files that are opened at the same time.
 _THREADS = 16
 
-# The maximum number of names that an error lists. The error gives the number of further names.
+# The largest number of names that an error lists. For other names, the error gives only their number.
 _MOST_NAMES = 5
 
-# The maximum number of files that are opened to decide if an error suggests overwrite=True.
+# The largest number of files that are opened to decide if an error suggests overwrite=True.
 _MOST_FILES = 100
 
-# An empty file counts as a TFRecord file without records if its name matches this pattern.
+# The names of TFRecord files: an empty file with such a name counts as a TFRecord file without records.
 _TFRECORD_NAME = re.compile(
     r"(.*\.tfr\w*(-\d+-of-\d+)?|part-[\w-]+|[^.]*-\d{2,}-of-\d{2,})(\.(gz|zlib|deflate|zst|lz4|bz2|xz))?",
     re.IGNORECASE,
 )
 
-# The event files of TensorBoard consist of records, but they are never a dataset.
+# A part of the names of TensorBoard's event files, which consist of records but are never a dataset.
 _EVENTS = "tfevents"
 
 
@@ -69,8 +69,8 @@ def destination(
     TFRecordError
         If ``path`` is not a string or path-like object, or is empty.
     DestinationError
-        If fsspec would not interpret ``path`` as the name of one directory, or if files cannot be created
-        atomically on its filesystem.
+        If fsspec would not interpret ``path`` as the name of one directory, or if the filesystem cannot
+        create files atomically.
     """
     text = os.fspath(path) if isinstance(path, str | os.PathLike) else path
     if not isinstance(text, str) or not text:
@@ -93,12 +93,12 @@ def destination(
 
 @redact_errors
 def check_destination(store: Store, mode: Mode = "create") -> int:
-    """Check that a dataset can be written to a directory in this mode.
+    """Check that a write in this mode can use a directory as its destination.
 
     Returns
     -------
     int
-        The number of the newest snapshot in the directory, or 0 if there is no snapshot.
+        The number of the newest snapshot in the directory, or 0 if the directory has no snapshot.
 
     Raises
     ------
@@ -107,7 +107,7 @@ def check_destination(store: Store, mode: Mode = "create") -> int:
         a dataset or files that readers would see.
     """
     root = store.public(store.root)
-    if is_disk_root(store):  # listing it would take very long
+    if is_disk_root(store):  # listing the root directory would take very long
         advice = "write to a directory that holds nothing but the dataset"
         raise DestinationError("the root of a filesystem cannot be a dataset", path=root, advice=advice)
     if store.fs.isfile(store.root):
@@ -130,14 +130,14 @@ def check_destination(store: Store, mode: Mode = "create") -> int:
 
 @redact_errors
 def replaceable_files(store: Store) -> frozenset[str]:
-    """Return the paths, relative to the root, of unlisted files that an overwrite may remove.
+    """Return the paths, relative to the root, of the unlisted files that an overwrite may remove.
 
     Unlisted files are files that no snapshot lists.
 
     Raises
     ------
     DestinationError
-        If the directory is protected, or contains files that are not TFRecord files, links to other
+        If the directory is protected, or if it contains files that are not TFRecord files, links to other
         directories, or another dataset.
     """
     if (role := _protected_role(store)) is not None:
@@ -167,7 +167,9 @@ def replaceable_files(store: Store) -> frozenset[str]:
 
 
 def refusal(store: Store, files: pa.Table) -> DestinationError:
-    """Return the exception for writing a new dataset to a directory with these files and no snapshot."""
+    """Return the exception for a write of a new dataset to a directory that holds these files and no
+    snapshot.
+    """
     count, size = len(files), pc.sum(files["size"]).as_py() or 0
     total = f"{count:,} files with {size:,} bytes" if count > 1 else f"a file with {size:,} bytes"
     foreign = _foreign_files(store, table_infos(files[:_MOST_FILES]))
@@ -186,7 +188,10 @@ def refusal(store: Store, files: pa.Table) -> DestinationError:
 
 
 def change_remedies(store: Store, what: str) -> list[Remedy]:
-    """Return the remedies ``append=True`` and ``overwrite=True``. Protected directories get no overwrite."""
+    """Return the remedies ``append=True`` and ``overwrite=True``.
+
+    For protected directories, only ``append=True`` is returned.
+    """
     overwrite = [Remedy("overwrite", True, f"remove {what}")] * (_protected_role(store) is None)
     return [Remedy("append", True, f"add to {what}"), *overwrite]
 
@@ -216,7 +221,7 @@ def files_unchanged(store: Store) -> Iterator[None]:
 def _is_tfrecord(store: Store, file: FileInfo) -> bool:
     """Return True if the decompressed content of a file begins with a record's length and its checksum.
 
-    An empty file counts as a TFRecord file if its name is that of a TFRecord file.
+    An empty file counts as a TFRecord file if its name is the name of a TFRecord file.
     """
     name = name_of(file.path)
     if _EVENTS in name:
@@ -233,13 +238,13 @@ def _is_tfrecord(store: Store, file: FileInfo) -> bool:
 
 
 def is_disk_root(store: Store) -> bool:
-    """Return True if the store's root is the root directory of the local filesystem."""
+    """Return True if the root of the store is the root directory of the local filesystem."""
     root = os.path.realpath(store.root)
     return store.local and os.path.dirname(root) == root
 
 
 def _protected_role(store: Store) -> str | None:
-    """Return the role that protects a directory from overwriting, such as "the home directory", or None.
+    """Return what protects a directory from overwrites, such as "the home directory", or None.
 
     The root of a filesystem, the working directory, the home directory and their parents are protected.
     """

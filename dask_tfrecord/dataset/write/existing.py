@@ -30,7 +30,7 @@ from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.schema.conversion import same_layout
 from dask_tfrecord.schema.model import Field, Schema
 
-# The maximum number of foreign files that are read at the same time.
+# The largest number of files of other tools that are read at the same time.
 _THREADS = 8
 
 
@@ -40,15 +40,15 @@ def check_existing_data(
 ) -> None:
     """Check that rows with these columns can be appended to the existing data in a directory.
 
-    Do nothing if the directory holds no data.
+    If the directory holds no data, do nothing.
 
     Raises
     ------
     SchemaError
         If the columns, types, partition columns or index differ from the existing data. The error names one
-        difference.
+        of the differences.
     CorruptRecordError, TFRecordError
-        If `newest_snapshot` raises, for example because a file that the snapshot lists is missing.
+        If `newest_snapshot` raises, for example because a file of the snapshot is missing.
     """
     newest = newest_snapshot(store)
     if newest is not None:
@@ -80,7 +80,8 @@ def check_agreement(
 ) -> None:
     """Check that rows with these columns can be appended to a dataset with a snapshot.
 
-    Raise SchemaError if the columns, types, partition columns or index differ from those of the dataset.
+    Raise SchemaError if the columns, types, partition columns or index of the rows differ from those of the
+    dataset.
     """
     root = store.public(store.root)
     _check_partitioning([item.name for item in partitioning], list(snapshot.partition_on), root)
@@ -95,8 +96,8 @@ def check_agreement(
 def adopt_foreign_files(store: Store, schema: Schema, partitioning: Sequence[Field]) -> Snapshot | None:
     """Describe the files of other tools as a snapshot with the number 0, which is not stored.
 
-    Every file is read once, because the snapshot needs the number of records of each file. Return None if
-    there are no files. Raise ConcurrentWriteError if a file is removed or replaced while the files are read.
+    Every file is read once, because the snapshot needs the number of records of each file. If there are no
+    files, return None. If a file is removed or replaced while the files are read, raise ConcurrentWriteError.
     """
     files = data_files(store)
     if not len(files):
@@ -110,15 +111,15 @@ def adopt_foreign_files(store: Store, schema: Schema, partitioning: Sequence[Fie
 
 
 def _foreign_schema(store: Store, files: pa.Table, schema: Schema) -> Schema:
-    """Return the schema of files without a snapshot, for an append with the schema `schema`.
+    """Return the schema of files without a snapshot, for an append of rows with the schema `schema`.
 
-    A column without any value in the files gets its type from the append. All other columns keep the inferred
-    types, which readers see. Raise SchemaError if these columns differ from those of the append.
+    A column without any value in the files gets its type from the append. All other columns keep their
+    inferred types, which readers see. Raise SchemaError if these types differ from those of the append.
     """
     root = store.public(store.root)
     sample = take_sample(store, files, record_type=schema.record_type, options=ReadOptions())
     inferred = infer_schema(sample, {})
-    if not inferred.fields:  # no records, or records without features
+    if not inferred.fields:  # the files have no records, or records without features
         return schema
     _check_names(schema, inferred, root)
     ours = {item.name: item for item in schema.fields}
@@ -159,7 +160,9 @@ def _check_partitioning(ours: list[str], theirs: list[str], root: str) -> None:
 
 
 def _check_index(ours: Levels, theirs: Levels | None, root: str) -> None:
-    """Raise SchemaError if the index differs from the dataset's index, unless that is unknown (None)."""
+    """Raise SchemaError if the index differs from the index of the dataset, unless the latter is unknown
+    (None).
+    """
     if theirs is not None and ours != theirs:
         there, here = ([column for column, _ in levels] or "none" for levels in (theirs, ours))
         raise SchemaError(
@@ -172,8 +175,8 @@ def _check_index(ours: Levels, theirs: Levels | None, root: str) -> None:
 
 
 def _check_type(ours: Field, theirs: Field, root: str) -> None:
-    # A null column writes records that fit every type. Strings with 32-bit and 64-bit offsets write the same
-    # records. The dataset keeps the type that it has.
+    # A column of nulls writes records that fit every type. Strings with 32-bit and 64-bit offsets write the
+    # same records. The type of the column in the dataset does not change.
     alike = pa.types.is_null(ours.type) or same_layout(ours.type, theirs.type)
     if not alike:
         raise _column_error(f"the column is {ours.type}, in the dataset it is {theirs.type}", ours.name, root)
@@ -188,7 +191,7 @@ def _column_error(problem: str, name: str, root: str) -> SchemaError:
 
 
 def _partition_values(store: Store, files: pa.Table, partitioning: Sequence[Field]) -> list[tuple[Any, ...]]:
-    """Return the partition values of each foreign file, which are parsed from its directory names."""
+    """Return the partition values of each file of another tool, which are parsed from its directory names."""
     paths = column_paths(files["path"])
     directories = [parent_of(store.relative(path)) for path in paths]
     expected = [item.name for item in partitioning]
@@ -207,7 +210,10 @@ def _partition_values(store: Store, files: pa.Table, partitioning: Sequence[Fiel
 
 
 def _entry(store: Store, file: FileInfo, values: tuple[Any, ...]) -> FileEntry:
-    """Read a foreign file completely. Return its file entry, with the number of records and the checksum."""
+    """Read a file of another tool completely.
+
+    Return the file entry of the file, with the number of records and the checksum.
+    """
     summing = ChecksumStore(store.fs, store.root)
     records = count_records(summing, Split(file), ReadOptions())
     total = summing.checksum

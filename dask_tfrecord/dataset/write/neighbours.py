@@ -1,7 +1,7 @@
 """Find datasets above and below a directory, because a directory may belong to only one dataset.
 
-If a write goes to a subdirectory of another dataset, readers of that dataset do not see the new rows. An
-overwrite of the subdirectory removes files that the snapshot of that dataset lists.
+If a write goes to a subdirectory of another dataset, readers of the other dataset do not see the new rows. An
+overwrite of such a subdirectory removes files that the snapshot of the other dataset lists.
 """
 
 import os
@@ -20,19 +20,19 @@ from dask_tfrecord.files.storage.local_links import is_hidden
 from dask_tfrecord.files.storage.redaction import redact_errors
 from dask_tfrecord.files.storage.store import Store
 
-# The maximum number of concurrent requests to the store.
+# The largest number of concurrent requests to the store.
 _THREADS = 16
 
 
 def parent_dataset(store: Store) -> Store | None:
-    """Return the dataset in whose directory the store's root lies, or None.
+    """Return the dataset in whose directory the root of the store lies, or None.
 
     A hidden directory of a dataset, such as ``_quarantine``, does not belong to the dataset. A directory with
-    a separate snapshot belongs to the dataset above only if the snapshot of that dataset lists files in the
+    a separate snapshot belongs to the dataset above only if that dataset's snapshot lists files in the
     directory.
     """
-    # Several paths may lead to a local directory. Two of these paths are searched for datasets: the path that
-    # the caller passed, and the path without links.
+    # Several paths may lead to the same local directory. Two of these paths are searched for datasets: the
+    # path that the caller passed, and the path without links.
     paths = [store.root, os.path.realpath(store.root)] if store.local else [store.root]
     above = dict(one for path in paths for one in _above(store, path))
     with ThreadPoolExecutor(_THREADS) as pool:
@@ -45,20 +45,21 @@ def parent_dataset(store: Store) -> Store | None:
 
 
 def _above(store: Store, path: str) -> Iterator[tuple[str, str]]:
-    """Yield each directory above a path, the nearest first, with the path relative to that directory."""
+    """Yield each directory above a path, the nearest first, with the path relative to this directory."""
     root, below = path.rstrip("/"), ""
     while root:
         root, _, name = root.rpartition("/")
         root, below = root.rstrip("/"), f"{name}/{below}"
         if is_hidden(name) and name != METADATA_DIRECTORY:
             return
-        if root or store.renames:  # the root of an object store holds only buckets, so no dataset
+        if root or store.renames:  # the root of an object store holds only buckets, and is no dataset
             yield root, below
 
 
 def _has_metadata(store: Store) -> bool:
     try:
-        # On S3, `isdir` is one request. Listing a directory that does not exist would also list its parent.
+        # On S3, `isdir` needs only one request. Listing a directory that does not exist would also list the
+        # parent of the directory.
         return bool(store.fs.isdir(store.join(METADATA_DIRECTORY)))
     except PermissionError:  # many users may read only some directories of a bucket
         return False
@@ -98,7 +99,7 @@ def refuse_write_inside(store: Store, mode: Mode) -> None:
     Raises
     ------
     DestinationError
-        If the directory lies inside another dataset. The error suggests a write to that dataset.
+        If the directory lies inside another dataset. The error suggests a write to the other dataset.
     """
     if (parent := parent_dataset(store)) is None:
         return
@@ -143,12 +144,13 @@ def _inside(
 
 
 def refuse_datasets_below(store: Store, harm: str) -> None:
-    """Raise an error if a subdirectory of the directory holds another dataset.
+    """Raise an error if a subdirectory of the store's root holds another dataset.
 
     Raises
     ------
     DestinationError
-        If a subdirectory holds another dataset. ``harm`` is the part of the message that says what is wrong.
+        If a subdirectory holds another dataset. ``harm`` is the part of the error message that says what
+        would go wrong.
     """
     for directory in directories_holding(store, METADATA_DIRECTORY):
         if store.names(f"{directory}/{METADATA_DIRECTORY}"):

@@ -1,4 +1,7 @@
-"""Compute what a commit changes: the next snapshot, and the replaced files. This module writes no files."""
+"""Compute what a commit changes: the next snapshot, and the files that are replaced.
+
+The module `next_snapshot` does not write files.
+"""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -21,14 +24,14 @@ from dask_tfrecord.files.storage.paths import parent_of
 
 
 def next_snapshot(run: WriteRun, files: pa.Table) -> tuple[Snapshot, list[str]]:
-    """Return the snapshot of the dataset after a write of these files, and the files to remove.
+    """Return the snapshot of the dataset after a write of these files, and the paths of the files to remove.
 
     Returns
     -------
     snapshot : Snapshot
-        The next snapshot, which is not yet stored.
+        The next snapshot, which is not stored yet.
     replaced : list of str
-        The data files and old snapshots that the commit removes from the dataset, relative to the root.
+        The paths of the data files and old snapshots that the commit removes, relative to the root.
 
     Raises
     ------
@@ -60,7 +63,7 @@ def next_snapshot(run: WriteRun, files: pa.Table) -> tuple[Snapshot, list[str]]:
 
 
 def _existing_data(run: WriteRun) -> Snapshot | None:
-    """Return the snapshot to which a write adds files, or None if there are no files.
+    """Return the snapshot to which a write adds files, or None if the directory holds no files.
 
     For files of other tools, return a snapshot with the number 0 that is not stored.
     """
@@ -72,9 +75,9 @@ def _existing_data(run: WriteRun) -> Snapshot | None:
 
 
 def _merged(run: WriteRun, existing: Snapshot, new: Snapshot) -> tuple[Snapshot, list[str]]:
-    """Merge the existing snapshot and the new files of a write. Return also the paths of replaced files.
+    """Merge the existing snapshot and the new files of a write. Also return the paths of replaced files.
 
-    In the mode "partitions", the new files of a partition directory replace the old files in the directory.
+    In the mode "partitions", the new files of a partition directory replace the old files in this directory.
     """
     old, added, stored = existing.file_list, new.file_list, existing.stored
     mine = rows_of_run(old, run.run)
@@ -86,7 +89,7 @@ def _merged(run: WriteRun, existing: Snapshot, new: Snapshot) -> tuple[Snapshot,
     replaced: list[str] = []
     if run.mode == "partitions":
         directories = {*map(parent_of, added["path"].to_pylist())}
-        keys = {*_keys(run, added)}  # other tools may name the directory of a key differently
+        keys = {*_keys(run, added)}  # other tools may spell the directory of the same key differently
         planned = run.replaceable | (listed_files(existing) if existing.number else frozenset())
         pairs = zip(others["path"].to_pylist(), _keys(run, others), strict=True)
         replaced = [
@@ -106,7 +109,10 @@ def _keys(run: WriteRun, rows: pa.Table) -> Iterator[tuple[Any, ...]]:
 def _with_files(
     run: WriteRun, existing: Snapshot, new: Snapshot, files: pa.Table, stored: Stored | None
 ) -> Snapshot:
-    """Return a snapshot with these files and, for example, the schema of the existing snapshot."""
+    """Return a snapshot with these files.
+
+    The snapshot keeps, for example, the schema of the existing snapshot.
+    """
     return replace(
         new,
         file_list=files,
@@ -123,12 +129,14 @@ def _with_files(
 
 
 def _ancestors(current: Snapshot | None) -> tuple[str, ...]:
-    """Return the ancestors of the snapshot that follows ``current``; empty if ``current`` is not stored."""
+    """Return the ancestors of the snapshot that follows ``current``; the tuple is empty if ``current`` is
+    not stored.
+    """
     return next_ancestors(current.ancestors, current.run) if current and current.number else ()
 
 
 def _overwritten_files(run: WriteRun, current: Snapshot | None) -> list[str]:
-    """Return the paths, relative to the root, of the data files that the overwrite was planned to remove."""
+    """Return the paths of the data files that the overwrite was planned to remove, relative to the root."""
     run.store.fs.invalidate_cache()
     present = map(run.store.relative, column_paths(visible_files(run.store)["path"]))
     planned = run.replaceable | listed_files(current)
@@ -136,7 +144,7 @@ def _overwritten_files(run: WriteRun, current: Snapshot | None) -> list[str]:
 
 
 def _descriptions(run: WriteRun) -> list[str]:
-    """Return the paths, relative to the root, of old snapshots, their offsets files, and exported files."""
+    """Return the paths of old snapshots, their offsets files, and exported files, relative to the root."""
     snapshots = [snapshot_path(number) for number in versions(run.store) if number <= run.base]
     offsets = [path for number, path in stored_offsets(run.store).items() if number <= run.base]
     return snapshots + offsets + exported_files(run.store)

@@ -15,26 +15,27 @@ from dask_tfrecord.files.storage.store import Store, Upload
 
 logger = logging.getLogger(__name__)
 
-# Matches the temporary name of a file that is still being written.
+# Pattern of the temporary name of a file that is still being written.
 _TEMPORARY_NAME = re.compile(r"\..*\.[0-9a-f]{32}")
 
 
 def remove_orphans(store: Store, before: datetime, *, dry_run: bool = False) -> list[str]:
-    """Remove the files of interrupted runs that had no activity since ``before``.
+    """Remove the files of interrupted runs that were not active after the time ``before``.
 
     Parameters
     ----------
     store : Store
         The root of the dataset.
     before : datetime
-        The time limit. The files of a run are kept if at least one of them is newer than this time.
+        The time after which a file counts as new. All files of a run are kept if at least one file of the run
+        is newer than this time.
     dry_run : bool, default False
-        If True, remove nothing, and return the files that would be removed.
+        If True, remove nothing and return the files that would be removed.
 
     Returns
     -------
     list of str
-        The paths of the removed files, relative to the root. An aborted upload is listed with the path of the
+        The paths of the removed files, relative to the root. An aborted upload is listed as the path of the
         file that the upload would have created.
     """
     if not dry_run:
@@ -64,15 +65,15 @@ def _unlisted_files(store: Store) -> dict[str, list[str]]:
     """Map the id of each open run to its data files that are at their final paths but in no snapshot.
 
     A run removes its staging directory last, so a run without a staging directory has left no files. A data
-    file that is named after such a run was copied here, or belongs to another dataset in a subdirectory.
+    file whose name has the id of such a run was copied here, or belongs to another dataset in a subdirectory.
     """
     parts = [path for path in column_paths(list_directory(store)["path"]) if is_part(path)]
     runs: dict[str, list[str]] = {run: [] for run in open_runs(store)}
-    numbers = versions(store)  # list versions after files, so that a commit in between is included
+    numbers = versions(store)  # versions are listed after files, so that a commit in between is included
     listed = _listed_files(store, numbers)
     for path in parts:
         made_by = run_of(path) or ""
-        if path not in listed:  # older versions put only the first digits of a run in file names
+        if path not in listed:  # file names of older versions hold only the first digits of the run's id
             for run in [run for run in runs if run.startswith(made_by)]:
                 runs[run].append(path)
     return runs
@@ -81,11 +82,12 @@ def _unlisted_files(store: Store) -> dict[str, list[str]]:
 def _listed_files(store: Store, numbers: Iterable[int]) -> set[str]:
     """Return the paths of all files that at least one of the snapshots lists.
 
-    A base need not be read with each snapshot that adds to it, because a base is also one of the snapshots.
+    The base of a snapshot is one of the snapshots, too, so it need not be read again with each snapshot that
+    adds to it.
     """
     listed: set[str] = set()
     for number in numbers:
-        with suppress(FileNotFoundError):  # an overwrite has just removed this version
+        with suppress(FileNotFoundError):  # an overwrite has removed this version in the meantime
             listed |= {store.join(path) for path in read_part(store, number).rows["path"].to_pylist()}
     return listed
 
@@ -98,12 +100,14 @@ def _files_in(store: Store, directory: str) -> list[str]:
 
 
 def _last_modified(store: Store, paths: Iterable[str]) -> datetime:
-    """Return the newest modification time of some files, or the current time if that time is unknown."""
+    """Return the newest modification time of the files, or the current time if a modification time is
+    unknown.
+    """
     now = datetime.now(UTC)
     try:
         times = [store.fs.modified(path) for path in paths]
     # A run of unknown age counts as active, so its files are kept. The age is unknown if a file was removed
-    # meanwhile, and on stores without modification times, for which fsspec raises NotImplementedError.
+    # in the meantime, and on stores without modification times, for which fsspec raises NotImplementedError.
     except (FileNotFoundError, NotImplementedError):
         return now
     return max((time if time.tzinfo else time.replace(tzinfo=UTC) for time in times), default=now)
@@ -114,12 +118,13 @@ def _stray_metadata(store: Store) -> list[str]:
     names = store.names(METADATA_DIRECTORY)
     temporary = [f"{METADATA_DIRECTORY}/{name}" for name in names if _TEMPORARY_NAME.fullmatch(name)]
     offsets = stored_offsets(store)
-    kept = versions(store)  # list versions after offsets, because a snapshot is created before its offsets
+    # Versions are listed after offsets, because a snapshot is created before its offsets.
+    kept = versions(store)
     return [store.join(path) for path in (*temporary, *(offsets[at] for at in offsets.keys() - kept))]
 
 
 def _uploads(store: Store, before: datetime) -> list[Upload]:
-    """Return multipart uploads of data and metadata files that started before a time and did not complete."""
+    """Return the incomplete multipart uploads of data and metadata files that started before a time."""
     metadata = store.join(f"{METADATA_DIRECTORY}/")
     old = [upload for upload in store.uploads() if upload.started < before]
     return [upload for upload in old if is_part(upload.path) or upload.path.startswith(metadata)]

@@ -1,4 +1,4 @@
-"""The staging directory of a run: list the files that a commit replaces, and remove them afterwards."""
+"""Use the staging directory of a run: list the files that a commit replaces, and remove them afterwards."""
 
 import json
 import logging
@@ -26,14 +26,15 @@ def note_replaced(store: Store, run: str, paths: Sequence[str]) -> None:
 
 
 def remove_staging(store: Store, run: str) -> None:
-    """Remove the staging directory of a run."""
+    """Remove the staging directory of a run and the files in it."""
     store.remove_tree(f"{STAGING}/{run}")
 
 
 def finish_commit(store: Store, run: str, kept: Collection[str] = ()) -> None:
     """Finish a commit: remove the replaced files, create ``_SUCCESS``, and remove the staging directory.
 
-    The snapshot of the commit must exist. Files in ``kept`` are not removed, because the dataset lists them.
+    The snapshot of the commit must exist. Files in ``kept`` are not removed, because the dataset still lists
+    them.
     """
     store.remove(store.join(path) for path in replaced_files(store, run) if path not in kept)
     store.fs.pipe_file(store.join(SUCCESS), b"")
@@ -43,10 +44,11 @@ def finish_commit(store: Store, run: str, kept: Collection[str] = ()) -> None:
 def finish_newest(store: Store, *, running: str = "") -> None:
     """Finish all commits that were interrupted after their snapshot was created.
 
-    Do nothing if the newest snapshot is damaged or missing. ``running`` is the id of the caller's run, which
-    is not finished. ``running`` is empty if the caller does not write.
+    If the newest snapshot is damaged or missing, do nothing. ``running`` is the id of the caller's run, which
+    is not finished. The id is empty if the caller does not write.
     """
-    if not {*open_runs(store)} - {running}:  # so that a large snapshot is not parsed without need
+    # Without this test, a large snapshot would be parsed without need.
+    if not {*open_runs(store)} - {running}:
         return
     newest = intact_snapshot(store)
     if newest is None:

@@ -20,7 +20,7 @@ from dask_tfrecord.public_functions import public_function
 
 __all__ = ["FeatherFile", "Pass", "StreamServer", "serve", "write_feather"]
 
-# Number of rows in each batch that is sent to clients whose dataset has single rows as elements.
+# Number of rows in each batch that is sent if the elements of the client's dataset are single rows.
 _ROWS = 1024
 
 
@@ -38,49 +38,50 @@ def serve(
     """Serve a dataset or a Dask collection to the `ArrowStreamDataset` of TensorFlow I/O.
 
     The streams are plain Arrow IPC streams, so other clients can read them, too. Dates, times, timestamps and
-    durations are sent as integers. Categorical columns are sent as their values. Tensors are sent as flat
-    lists; the code that `StreamServer.client_code` returns reshapes the lists.
+    durations are sent as integers. The values of categorical columns are sent, without the codes. Tensors are
+    sent as flat lists, and the code that `StreamServer.client_code` returns reshapes these lists.
 
     Parameters
     ----------
     source : str, path-like, list of these, dask.dataframe.DataFrame or Series
         A path or a collection that `iter_batches` accepts.
     endpoints : str or list of str, default "tcp://127.0.0.1:0"
-        Addresses at which clients connect: ``"tcp://host:port"`` or ``"host:port"`` (port 0 means any free
-        port), ``"unix://path"``, or ``"fd://number"`` to write one pass to an open file descriptor, which is
-        closed at the end of the pass. An omitted host means 127.0.0.1. The connection is not encrypted, and
-        anyone who can connect can read the rows. Use other hosts only in a network that you trust. With
-        several endpoints, the rows are divided among the endpoints, so a client must read all endpoints to
-        get all rows.
+        The addresses at which clients connect: ``"tcp://host:port"`` or ``"host:port"`` (port 0 means any
+        free port), ``"unix://path"``, or ``"fd://number"`` to write one pass to an open file descriptor,
+        which is closed at the end of the pass. An omitted host means 127.0.0.1. The connection is not
+        encrypted, and anyone who can connect can read the rows. Use other hosts only in a network that you
+        trust. With several endpoints, the rows are divided among the endpoints, so a client must read all
+        endpoints to get all rows.
     batch_size : int or None, default 1024
-        Number of rows of an element of the client's dataset. If None, each row is an element, so lists may
+        Number of rows in each element of the client's dataset. If None, each row is an element, so lists may
         have different lengths.
     columns : str or list of str, optional
-        The columns to serve, in this order. By default all columns are served.
+        The columns to serve, in this order. By default, all columns are served.
     batch_mode : "keep", "drop" or "auto", default "keep"
-        Action if the last batch of an endpoint has fewer rows than ``batch_size``, as in `iter_batches`. If
-        the second or a later endpoint has no rows, reading that endpoint fails, because the client would
-        crash.
+        What happens if the last batch of an endpoint has fewer rows than ``batch_size``, as in
+        `iter_batches`. If the second or a later endpoint has no rows, reading that endpoint fails, because
+        the client would crash.
     fill_nulls : mapping of str to value, optional
         The value that replaces the nulls of each column. In a list column, the value replaces nulls inside
-        the lists, and fills null lists of a fixed size; other null lists become empty. By default a null
+        the lists, and fills null lists of a fixed size; other null lists become empty. By default, a null
         raises, because TensorFlow I/O has no nulls.
     shuffle : int, optional
-        Seed of a random row order. With one endpoint, each pass has a different row order. With several
+        The seed of a random row order. With one endpoint, each pass has a different row order. With several
         endpoints, the row order is the same in every pass, because an endpoint cannot know which pass of
         another endpoint its client reads.
     shuffle_buffer, prefetch, **read
-        As in `iter_batches`.
+        The parameters of the same names of `iter_batches`.
 
     Returns
     -------
     StreamServer
-        The running server. It is a context manager. Each connection gets all rows of its endpoint.
+        The running server. The server is a context manager. Each connection to the server gets all rows of
+        its endpoint.
 
     Raises
     ------
     TFRecordError
-        If an endpoint cannot be opened, or if `iter_batches` refuses an argument.
+        If an endpoint cannot be opened, or if `iter_batches` would refuse an argument.
     SchemaError
         If TensorFlow I/O cannot read the type of a column, such as a list of lists or a decimal.
 
@@ -112,7 +113,7 @@ def serve(
         raise TFRecordError("the list of endpoints is empty")
     size, mode = _batching(batch_size, batch_mode)
     plan = plan_batches(source, size, surface=serve, columns=columns, batch_mode=mode, **keywords)
-    Batches(plan, 0, (0, len(places)))  # raises if there are more endpoints than rows
+    Batches(plan, 0, (0, len(places)))  # this call raises if there are more endpoints than rows
     schema = plan.source.schema.arrow
     client = Client(schema, batch_size, mode, checked_fill_nulls(fill_nulls, schema.names))
     return StreamServer(plan, places, client)
@@ -134,8 +135,8 @@ def write_feather(
 ) -> "FeatherFile":
     """Write a dataset or a Dask collection to a Feather file for the `ArrowFeatherDataset` of TensorFlow I/O.
 
-    The file is an Arrow IPC file (Feather version 2), which pyarrow, pandas and Polars can read. Values are
-    converted as in `serve`. The file becomes visible only when it is complete.
+    The result is an Arrow IPC file (Feather version 2), which pyarrow, pandas and Polars can read. Values are
+    converted in the same way as in `serve`. The file becomes visible only when it is complete.
 
     Parameters
     ----------
@@ -144,12 +145,12 @@ def write_feather(
     path : str or path-like
         The file to write, usually with the suffix ``.feather``. An existing file is replaced.
     batch_size, columns, batch_mode, fill_nulls
-        As in `serve`.
+        The parameters of the same names of `serve`.
     compression : "lz4", "zstd" or None, default None
-        Codec with which the columns are compressed. If None, the columns are not compressed.
+        The codec with which the columns are compressed. If None, the columns are not compressed.
     shuffle, shuffle_buffer, epoch, shard, prefetch, **read
-        As in `iter_batches`, but the codec of the source is always detected. ``storage_options`` and
-        ``filesystem`` apply to both the source and ``path``.
+        The parameters of the same names of `iter_batches`, except that the codec of the source is always
+        detected. ``storage_options`` and ``filesystem`` apply to both the source and ``path``.
 
     Returns
     -------
@@ -162,8 +163,8 @@ def write_feather(
         If TensorFlow I/O cannot read the type of a column, or if a column has nulls and no value in
         ``fill_nulls``.
     TFRecordError
-        If `iter_batches` refuses an argument, or if there are no rows, because TensorFlow I/O crashes on a
-        file without rows.
+        If `iter_batches` would refuse an argument, or if there are no rows, because TensorFlow I/O crashes on
+        a file without rows.
 
     Examples
     --------
@@ -199,14 +200,14 @@ def write_feather(
 
 @dataclass(frozen=True)
 class FeatherFile:
-    """Describe a Feather file that `write_feather` wrote.
+    """A Feather file that `write_feather` wrote.
 
     Attributes
     ----------
     path : str
-        The path of the file.
+        The path of the Feather file.
     rows : int
-        Number of rows in the file.
+        Number of rows in the Feather file.
     client : Client
         The columns that the client receives, and how the client batches the rows.
     """
@@ -216,12 +217,15 @@ class FeatherFile:
     client: Client = field(repr=False)
 
     def client_code(self) -> str:
-        """Return Python code that constructs the client's dataset. Its elements are dicts of tensors."""
+        """Return Python code that constructs the client's dataset.
+
+        The elements of the client's dataset are dicts of tensors.
+        """
         return self.client.code("ArrowFeatherDataset", "filenames", [self.path])
 
 
 def _batching(batch_size: int | None, batch_mode: BatchMode) -> tuple[int, BatchMode]:
-    """Return the size of the batches that are sent, and the batch mode for the last rows."""
+    """Return the number of rows in the batches that are sent, and the batch mode for the last rows."""
     if batch_size is None:
         return _ROWS, "keep" if batch_mode == "drop" else batch_mode
     return batch_size, batch_mode

@@ -1,6 +1,8 @@
-"""Convert batches for the Arrow datasets of TensorFlow I/O, and write the code that constructs them.
+"""Convert batches for the Arrow datasets of TensorFlow I/O, and generate the Python code that constructs
+these datasets.
 
-This module does not import TensorFlow I/O. The limits of TensorFlow I/O were checked on version 0.37.1.
+The module `tensorflow_io` does not import TensorFlow I/O. The limits of TensorFlow I/O were checked on
+version 0.37.1.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -20,22 +22,22 @@ from dask_tfrecord.schema.storage_values import integer_type
 
 _MODES: dict[BatchMode, str] = {"keep": "keep_remainder", "drop": "drop_remainder", "auto": "auto"}
 
-# The TensorFlow name of an Arrow type, if the TensorFlow name differs from the Arrow name.
+# The TensorFlow names of those Arrow types that have another name in Arrow.
 _DTYPES = {"halffloat": "float16", "float": "float32", "double": "float64", "binary": "string"}
 
 
 @dataclass(frozen=True)
 class Client:
-    """Describe a client: the columns that the client receives, and how the client batches the rows.
+    """Description of a client: the columns that the client receives, and how the client batches the rows.
 
     Parameters
     ----------
     source : pyarrow.Schema
-        The columns that are read.
+        The columns that are read from the source.
     batch_size : int, optional
-        Number of rows of an element of the client's dataset. If None, each row is an element.
+        Number of rows in each element of the client's dataset. If None, each row is one element.
     batch_mode : "keep", "drop" or "auto"
-        Action if the last batch has fewer rows than ``batch_size``, as in `iter_batches`.
+        What happens if the last batch has fewer rows than ``batch_size``, as in `iter_batches`.
     fill_nulls : mapping of str to value
         The value that replaces the nulls of each column.
 
@@ -54,23 +56,23 @@ class Client:
     fill_nulls: Mapping[str, Any]
 
     def __post_init__(self) -> None:
-        schema = self.schema  # raises for a type that TensorFlow I/O cannot read
+        schema = self.schema  # this property raises for a type that TensorFlow I/O cannot read
         for name, value in self.fill_nulls.items():
             if value is None or not fill_value(name, _value_type(schema.field(name).type), value).is_valid:
                 raise TFRecordError(f"fill_nulls= replaces the nulls of the column {name!r} by null")
 
     @cached_property
     def schema(self) -> pa.Schema:
-        """The columns, with the types in which they are sent."""
+        """The columns of the stream, with the types in which they are sent."""
         return pa.schema([(item.name, _sent_type(item)) for item in self.source])
 
     def convert(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Cast a batch to the types that are sent.
+        """Cast a batch to the types in which its columns are sent.
 
         Raises
         ------
         SchemaError
-            If the batch has nulls, or if the client makes batches and the lists differ in length.
+            If the batch has nulls, or if the client batches rows and the lists differ in length.
         """
         schema = self.schema
         columns = [
@@ -107,9 +109,9 @@ class Client:
         dataset : str
             Name of the dataset class of `tensorflow_io.arrow`.
         first : str
-            Name of the first parameter of the dataset class.
+            Name of the first parameter of this dataset class.
         places : list of str
-            Value of the first parameter: the endpoints or the files.
+            Value of this first parameter: the endpoints or the files.
         """
         arguments = {
             first: repr(list(places)),
@@ -140,7 +142,7 @@ class Client:
 
 
 def _storage(column: pa.Array) -> pa.Array:
-    """Return the values of an extension type in their plain type."""
+    """Return the values of an extension type as values of the storage type."""
     return _storage(column.storage) if isinstance(column.type, pa.BaseExtensionType) else column
 
 
@@ -182,14 +184,14 @@ def _dtype(type_: pa.DataType) -> str:
 
 
 def _list_size(type_: pa.DataType) -> int | None:
-    """Return the length of the lists of a column; None if they have no fixed length."""
+    """Return the length of the lists of a column, or None if the lists have no fixed length."""
     if isinstance(type_, pa.BaseExtensionType):
         return _list_size(type_.storage_type)
     return type_.list_size if types.is_fixed_size_list(type_) else None
 
 
 def _shape(type_: pa.DataType) -> str:
-    """Return the shape of one value, as a Python list."""
+    """Return the shape of one value of a column, as the text of a Python list."""
     if not types.is_list(_plain_type(type_)):
         return "[]"
     return repr([_list_size(type_)])
