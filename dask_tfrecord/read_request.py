@@ -124,7 +124,7 @@ def open_columns(
     Parameters
     ----------
     path, columns, read
-        The parameters of the same names of `read_tfrecord`.
+        These parameters have the same meaning as in `read_tfrecord`.
     blocksize : int, optional
         The target size of a partition in bytes of the stored files. If None, each file is one partition.
     """

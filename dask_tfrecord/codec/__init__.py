@@ -186,7 +186,7 @@ class Decoder:
         Parameters
         ----------
         data, final
-            The parameters of the same names of `decode`.
+            These parameters have the same meaning as in `decode`.
         more : int, default 0
             The number of further bytes that will probably be fed before `take` is called. Memory for the
             records in these bytes is reserved at once.
@@ -233,7 +233,7 @@ class Inference:
     max_records : int, default -1
         The number of records after which `feed` stops. If -1, the number of records is not limited.
     verify_crc, max_record_bytes
-        The parameters of the same names of `Decoder`.
+        These parameters have the same meaning as in `Decoder`.
     """
 
     def __init__(

@@ -139,8 +139,8 @@ def is_frame(head: bytes) -> bool:
 
 
 def detect(head: bytes) -> Compression | None:
-    """Return the codec of a file that starts with these bytes, or None if the file is uncompressed. The first
-    ``HEADER_BYTES`` bytes of the file are enough.
+    """Return the codec of a file that starts with these bytes, or None if the file is uncompressed. To detect
+    the codec, the first ``HEADER_BYTES`` bytes of the file are enough.
 
     An uncompressed record may start like a zlib stream. Therefore bytes that start with a record's length and
     the correct checksum of the length are never taken for compressed data.

@@ -41,7 +41,7 @@ class Compressor(Protocol):
     def compress(self, content: Buffer, /) -> bytes:
         """Compress the content of a block, and return the compressed bytes.
 
-        Several threads may call this method at the same time.
+        Several threads may call `compress` at the same time.
         """
 
     def add(self, content: Buffer, /) -> None:

@@ -62,7 +62,7 @@ class Damage(NamedTuple):
     unknown: Column | None = None
 
     def error(self, columns: Sequence[Column], record: int, offset: int) -> TFRecordError:
-        """Return the exception for this damage.
+        """Return the exception that describes this damage.
 
         The arguments ``record`` and ``offset`` say where the decoded data starts in the file.
         """

@@ -40,8 +40,8 @@ class Decompressor(Protocol):
         Raises
         ------
         CorruptRecordError
-            If the compressed data is damaged or ends too early. The error has the offset in the decompressed
-            content.
+            If the compressed data is damaged or ends too early. The error has the offset of the damage in the
+            decompressed content.
         """
 
 

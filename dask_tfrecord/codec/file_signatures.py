@@ -2,8 +2,8 @@
 
 from codecs import getincrementaldecoder
 
-# The number of bytes of a file that `looks_like` needs. This number is enough to distinguish text from binary
-# data.
+# The number of bytes of a file that `looks_like` needs. These bytes are enough to distinguish text from
+# binary data.
 LOOK_BYTES = 512
 
 # The first bytes of files in table formats, and of files that a download, an export or a copy leaves among

@@ -104,7 +104,7 @@ class ReadTFRecord(PartitionsFiltered, BlockwiseIO):
     Parameters
     ----------
     dataset, columns, numpy, index, known_divisions
-        The parameters of the same names of the function `read`.
+        These parameters have the same meaning as in `read`.
     predicate : Predicate, optional
         A predicate that skips the files and blocks for whose rows it is always false. The predicate does not
         filter the rows that are read.

@@ -162,7 +162,8 @@ class WriteTFRecord(_Step):
 
     def _lower(self) -> Expr:
         check_cluster()
-        run = replace(self.run, replaceable=frozenset())  # only the commit needs this set, which may be large
+        # Only the commit needs the set of replaceable files, which may be large.
+        run = replace(self.run, replaceable=frozenset())
         files = WritePartitions(self.frame, run, self.write_index, self.computed_text, self.shuffle)
         if self.shuffle is not None:
             files = WriteShuffled(files, run, self.shuffle)

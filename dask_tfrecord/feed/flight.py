@@ -43,7 +43,7 @@ def serve(
     shards : int, default 1
         The number of shards into which the rows are divided. Each shard has its own endpoint.
     batch_size, columns, batch_mode, shuffle, shuffle_buffer, prefetch, **read
-        The parameters of the same names of `iter_batches`.
+        These parameters have the same meaning as in `iter_batches`.
 
     Returns
     -------

@@ -41,7 +41,7 @@ class TFRecordPyDataset(keras.utils.PyDataset):
         The value that replaces the nulls of each column, as `dask_tfrecord.feed.numpy_columns.numpy_columns`
         describes.
     workers, use_multiprocessing, max_queue_size
-        The parameters of the same names of `keras.utils.PyDataset`. The threads share the dataset.
+        These parameters have the same meaning as in `keras.utils.PyDataset`. The threads share the dataset.
     **read
         Keywords that say which rows are read, as in `read_tfrecord`, such as ``schema``, ``filters`` and
         ``version``.

@@ -61,7 +61,7 @@ class DamagePolicy:
     Attributes
     ----------
     on_corrupt, max_corrupt
-        The parameters of the same names of `read_tfrecord`.
+        These parameters have the same meaning as in `read_tfrecord`.
     quarantine : Store, optional
         The directory in which the bytes of damaged records are stored. A quarantine directory is required if
         ``on_corrupt`` is "quarantine".
@@ -193,8 +193,8 @@ class _FileLosses:
 class Losses:
     """Collect the damage that was skipped in all files of one partition.
 
-    If there is more damage than ``max_corrupt`` allows, an error is raised. If there is less damage than
-    that, `finish` warns about each damaged file.
+    If there is more damage than ``max_corrupt`` allows, an error is raised. If the damage stays within
+    ``max_corrupt``, `finish` warns about each damaged file.
 
     Attributes
     ----------
@@ -237,7 +237,7 @@ class Losses:
             raise self._too_many(path)
 
     def file(self, path: str) -> _FileLosses:
-        """Return the damage that was collected for one file."""
+        """Return the object that collects the damage of one file."""
         return self._files.setdefault(path, _FileLosses())
 
     def finish(self, warn: Warn) -> None:

@@ -4,8 +4,8 @@ import re
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-# The largest size of a block in decompressed bytes. A block is larger only if it consists of a single longer
-# record.
+# The largest size of a block in decompressed bytes. Only a block that consists of a single longer record
+# exceeds this size.
 BLOCK_BYTES = 1 << 20
 
 

@@ -154,7 +154,7 @@ def sample_split(
     Parameters
     ----------
     store, split, options, losses
-        The parameters of the same names of `read_split`.
+        These parameters have the same meaning as in `read_split`.
     record_type : "example", "sequence_example", "bytes" or "infer"
         The type of the records.
     limit : int, optional

@@ -41,8 +41,8 @@ class SchemaEvidence:
 class ReadOptions:
     """The options for reading files that do not depend on the columns.
 
-    ``compression``, ``verify_crc``, ``max_record_bytes`` and ``extra`` have the same meaning as the
-    parameters of the same names of `read_tfrecord`.
+    ``compression``, ``verify_crc``, ``max_record_bytes`` and ``extra`` have the same meaning as in
+    `read_tfrecord`.
 
     Attributes
     ----------

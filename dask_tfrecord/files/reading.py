@@ -318,7 +318,7 @@ def run_kernel(
     Parameters
     ----------
     store, split, options, losses
-        The parameters of the same names of `read_split`.
+        These parameters have the same meaning as in `read_split`.
     kernel : callable
         Function that takes bytes and the keyword ``final``, handles the whole records at the start of the
         bytes, and returns a `Result`.

@@ -226,7 +226,7 @@ def _storage(column: pa.ChunkedArray) -> pa.ChunkedArray:
 def _categorical(column: pa.ChunkedArray) -> Any:
     """Convert a dictionary column to a categorical.
 
-    If there are no categories, they get the same dtype as in other partitions.
+    A categorical without categories gets the same dtype as in other partitions.
     """
     value_type = column.type.value_type
     # Arrow would drop the time zone of the categories.

@@ -113,7 +113,7 @@ def is_text(dtype: Any) -> bool:
 def is_bytes_or_list(type_: pa.DataType) -> bool:
     """Return True if a type, or the value type of a dictionary, is binary or a list.
 
-    Text cannot be converted to such a type.
+    Text cannot be converted to binary and list types.
     """
     values = innermost(type_)
     return is_any(values, BINARY) or value_type(type_) != values

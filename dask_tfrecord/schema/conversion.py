@@ -191,7 +191,7 @@ def _check_same(
 
 
 def _comparable(array: pa.Array) -> pa.Array:
-    """Convert an array to values that Arrow can compare. NaN becomes null in the result.
+    """Convert an array to an array whose values Arrow can compare. NaN becomes null in the result.
 
     Two arrays that are compared have NaN in the same rows, so both get nulls in the same rows.
     """

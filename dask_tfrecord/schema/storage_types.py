@@ -90,8 +90,8 @@ def _find(type_: pa.DataType) -> tuple[Kind, int] | pa.DataType:
 
 
 def _storable(type_: pa.DataType) -> pa.DataType | None:
-    """Return a type that a feature can store and that holds the values of the given type; None if there is
-    none.
+    """Return a type that a feature can store and that holds the values of a given type, or None without such
+    a type.
     """
     if not isinstance(_find(type_), pa.DataType):
         return type_

@@ -49,10 +49,11 @@ _PYTHON_TIMES = (datetime.date, datetime.time, datetime.datetime, datetime.timed
 _NUMBERS = (int, float, np.float16, np.float32)
 _NUMPY_INTEGERS = (np.int8, np.int16, np.int32, np.int64, np.uint8, np.uint16, np.uint32)
 
-# A map from kinds of column types to value types. For these combinations, comparing with Arrow or NumPy gives
-# the same result as comparing comparison keys. Filters with values of other types are applied only by pandas.
-# Examples of such values are text that may be parsed as a time, nulls, uint64 (which Arrow compares as
-# floats), a mixture of decimals and floats, and values that only some versions accept.
+# A map from kinds of column types to value types. For a column type and a value type from this map, comparing
+# with Arrow or NumPy gives the same result as comparing comparison keys. Filters with values of other types
+# are applied only by pandas. Examples of such values are text that may be parsed as a time, nulls, uint64
+# (which Arrow compares as floats), a mixture of decimals and floats, and values that only some versions
+# accept.
 _COMPARED_EXACTLY: tuple[tuple[Callable[[pa.DataType], bool], tuple[type, ...]], ...] = (
     (pa.types.is_boolean, (bool, np.bool_)),
     (pa.types.is_integer, (*_NUMBERS, *_NUMPY_INTEGERS)),
@@ -147,7 +148,7 @@ def is_in_pandas(field: Field, values: Iterable[Any]) -> Predicate:
 def _exactly_compared(field: Field, value: Any) -> Any:
     """Return the value if pandas compares it like its comparison key, with every dtype backend.
 
-    Raise an error if pandas may compare the value in another way.
+    If pandas may compare the value in another way, raise an error.
     """
     type_ = value_type(field.type)
     kinds = next((kinds for is_type, kinds in _COMPARED_EXACTLY if is_type(type_)), ())

@@ -293,7 +293,9 @@ def _described_by_names(store: Store, listing: Listing, paths: Sequence[str]) ->
 
 
 def described_directories(store: Store, directories: Iterable[str]) -> frozenset[str]:
-    """Return the directories that hold a description by TFDS, such as ``dataset_info.json``."""
+    """Return the directories that hold a file in which TFDS describes a dataset, such as
+    ``dataset_info.json``.
+    """
 
     def is_described(directory: str) -> bool:
         return any(store.fs.exists(f"{directory}/{name}") for name in TFDS_FILES)

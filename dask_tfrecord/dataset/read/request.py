@@ -30,8 +30,8 @@ class ReadRequest:
     Attributes
     ----------
     columns : iterable of str, optional
-        The columns to read. If None, all columns are read. Columns that `filters` names are also read. Errors
-        that concern only columns that are not read are not raised.
+        The columns to read. If None, all columns are read. The columns that `filters` names are read in
+        addition. Errors that concern only columns that are not read are not raised.
     version : int, optional
         The version of the dataset to read. If None, the newest version is read.
     schema, hive, use_snapshot, record_type, infer, filters, storage_options, filesystem

@@ -160,8 +160,8 @@ def _check_partitioning(ours: list[str], theirs: list[str], root: str) -> None:
 
 
 def _check_index(ours: Levels, theirs: Levels | None, root: str) -> None:
-    """Raise SchemaError if the index differs from the index of the dataset, unless the latter is unknown
-    (None).
+    """Raise SchemaError if the index differs from the index of the dataset, unless the index of the dataset
+    is unknown (None).
     """
     if theirs is not None and ours != theirs:
         there, here = ([column for column, _ in levels] or "none" for levels in (theirs, ours))

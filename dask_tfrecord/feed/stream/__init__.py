@@ -70,7 +70,7 @@ def serve(
         endpoints, the row order is the same in every pass, because an endpoint cannot know which pass of
         another endpoint its client reads.
     shuffle_buffer, prefetch, **read
-        The parameters of the same names of `iter_batches`.
+        These parameters have the same meaning as in `iter_batches`.
 
     Returns
     -------
@@ -145,12 +145,12 @@ def write_feather(
     path : str or path-like
         The file to write, usually with the suffix ``.feather``. An existing file is replaced.
     batch_size, columns, batch_mode, fill_nulls
-        The parameters of the same names of `serve`.
+        These parameters have the same meaning as in `serve`.
     compression : "lz4", "zstd" or None, default None
         The codec with which the columns are compressed. If None, the columns are not compressed.
     shuffle, shuffle_buffer, epoch, shard, prefetch, **read
-        The parameters of the same names of `iter_batches`, except that the codec of the source is always
-        detected. ``storage_options`` and ``filesystem`` apply to both the source and ``path``.
+        These parameters have the same meaning as in `iter_batches`, except that the codec of the source is
+        always detected. ``storage_options`` and ``filesystem`` apply to both the source and ``path``.
 
     Returns
     -------

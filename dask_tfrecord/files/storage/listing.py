@@ -114,7 +114,7 @@ def distinct(files: pa.Table) -> pa.Table:
 
 
 def with_column(files: pa.Table, name: str, values: pa.Array | pa.ChunkedArray) -> pa.Table:
-    """Return a copy of a file list in which the column ``name`` has the given values."""
+    """Return a copy of a file list whose column ``name`` has the given values."""
     return files.set_column(files.column_names.index(name), name, values)
 
 

@@ -48,7 +48,8 @@ def check_bucket(store: Store) -> None:
         store.fs.call_s3("head_bucket", Bucket=bucket)
     except FileNotFoundError:
         raise FileNotFoundError(f"{store.public(store.root)}: the bucket {bucket!r} does not exist") from None
-    except Exception:  # the operation itself either raises the same error or needs no such permission
+    # The operation on the bucket either raises the same error or does not need this permission.
+    except Exception:
         return
 
 

@@ -31,8 +31,8 @@ _ADVICE = "if it was rewritten on purpose, read the dataset again"
 
 
 def stamp_of(info: dict[str, Any]) -> str:
-    """Return a value from fsspec's info of a file that changes when the file is rewritten; "" if there is
-    none.
+    """Return a value from fsspec's info of a file that changes when the file is rewritten, or "" without such
+    a value.
 
     For a symbolic link, the result is "", because fsspec reports the times of the link and not of the file.
     """
