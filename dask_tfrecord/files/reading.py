@@ -29,10 +29,10 @@ from dask_tfrecord.schema.model import Schema
 # The Arrow type of the path column.
 PATH_TYPE = pa.dictionary(pa.int32(), pa.string())
 
-# The largest decompressed size of the records in one batch, in bytes: for a table, and for a stream. Batches
-# of a stream are smaller than batches of a table, because a consumer waits for each batch.
-_TABLE_BYTES = 1 << 25
-_STREAM_BYTES = 1 << 22
+# The largest decompressed size of the records in one table, in bytes: for a partition, and for a stream.
+# Tables of a stream are smaller, because a consumer waits for each table.
+TABLE_BYTES = 1 << 25
+STREAM_BYTES = 1 << 22
 
 # The assumed ratio of decompressed to compressed bytes for a file whose decompressed size is unknown.
 _EXPANSION = 4
@@ -46,10 +46,13 @@ def read_split(
     *,
     known: Sequence[FeatureKey] | None = None,
     losses: Losses | None = None,
-    batch_bytes: int = _STREAM_BYTES,
-) -> Iterator[pa.RecordBatch]:
-    """Yield the records of a split as batches of the schema's columns. Features that are not columns of the
+    batch_bytes: int = STREAM_BYTES,
+) -> Iterator[pa.Table]:
+    """Yield the records of a split as tables of the schema's columns. Features that are not columns of the
     schema are not parsed.
+
+    If the schema has no columns and any features are allowed, the records are counted but not parsed. If the
+    options skip damage, the records are also parsed, unless their type is "bytes".
 
     Parameters
     ----------
@@ -68,8 +71,8 @@ def read_split(
     losses : Losses, optional
         Object that collects the damage that is skipped.
     batch_bytes : int, default 4 MiB
-        The largest decompressed size of the records in a batch, in bytes. A record that is longer becomes a
-        batch with one row.
+        The largest decompressed size of the records in a table, in bytes. A record that is longer becomes a
+        table with one row.
 
     Raises
     ------
@@ -79,53 +82,43 @@ def read_split(
     SchemaError
         If a value in a record does not fit its column.
     """
-    stored = schema
-    if options.origin_columns:
-        stored = schema.select(name for name in schema.names if name not in options.origin_columns)
+    if only_counts(schema, options, known):
+        yield rows_without_columns(count_records(store, split, options, losses))
+        return
     path = store.public(split.file.path)
-    record_type = options.decoded_type(schema.record_type)
-    columns = stored.columns
-    rules: dict[str, Any] = {"verify_crc": options.verify_crc, "max_record_bytes": options.max_record_bytes}
-    check = None
-    if options.damage.skips:
-        # The check parses all features, so that the same records are skipped whatever columns are read.
-        check = Inference(record_type, **rules).check
-        rules["verify_crc"] = False
-    decoder = Decoder(columns, record_type, known=known, **rules)
+    stored, decoder, check = decoding(schema, options, known)
     wants_offsets = options.offset_column in schema.names
-    gathered = _Batches(decoder, _content_bytes(split), batch_bytes, wants_offsets)
+    gathered = _Batches(decoder, content_bytes(split), batch_bytes, wants_offsets)
 
-    steps = run_kernel(store, split, options, gathered.feed, columns, losses, check)
+    steps = run_kernel(store, split, options, gathered.feed, decoder.columns, losses, check)
     for one in gathered.batches(steps):
         try:
             batch = stored.from_storage(one.batch)
         except TFRecordError as error:
             row = error.record or 0
             raise locate_error(error, path, one.number(row) - row) from None
-        yield batch if stored == schema else _with_origin(batch, schema, options, path, one.offsets)
+        yield as_table(batch, schema, options, [(path, batch.num_rows)], one.offsets)
 
 
-def read_table(
-    store: Store,
-    split: Split,
-    schema: Schema,
-    options: ReadOptions,
-    *,
-    known: Sequence[FeatureKey] | None = None,
-    losses: Losses | None = None,
-) -> pa.Table:
-    """Read all records of a split into a table. The parameters are the same as those of `read_split`.
-
-    If the schema has no columns and any features are allowed, the records are counted but not parsed. If the
-    options skip damage, the records are also parsed, unless their type is "bytes".
-    """
+def only_counts(schema: Schema, options: ReadOptions, known: Sequence[FeatureKey] | None) -> bool:
+    """Return True if `read_split` counts the records with these arguments but does not parse them."""
     must_parse = options.damage.skips and schema.record_type != "bytes"
-    if not schema.fields and not must_parse and known is None:
-        return rows_without_columns(count_records(store, split, options, losses))
-    batches = read_split(store, split, schema, options, known=known, losses=losses, batch_bytes=_TABLE_BYTES)
-    if not schema.fields:
-        return rows_without_columns(sum(batch.num_rows for batch in batches))
-    return pa.Table.from_batches(batches, schema.arrow)
+    return not schema.fields and not must_parse and known is None
+
+
+def decoding(
+    schema: Schema, options: ReadOptions, known: Sequence[FeatureKey] | None
+) -> tuple[Schema, Decoder, Callable[..., Checked] | None]:
+    """Return the columns that records hold, their decoder, and the check that finds the damage to skip."""
+    stored = schema.select(name for name in schema.names if name not in options.origin_columns)
+    record_type = options.decoded_type(schema.record_type)
+    rules: dict[str, Any] = {"verify_crc": options.verify_crc, "max_record_bytes": options.max_record_bytes}
+    check = None
+    if options.damage.skips:
+        # The check parses all features, so that the same records are skipped whatever columns are read.
+        check = Inference(record_type, **rules).check
+        rules["verify_crc"] = False
+    return stored, Decoder(stored.columns, record_type, known=known, **rules), check
 
 
 def rows_without_columns(rows: int) -> pa.Table:
@@ -144,7 +137,7 @@ def count_records(store: Store, split: Split, options: ReadOptions, losses: Loss
     return sum(step.result.records for step in run_kernel(store, split, options, scan_all, losses=losses))
 
 
-def _content_bytes(split: Split) -> int:
+def content_bytes(split: Split) -> int:
     """Estimate the decompressed size of a split in bytes.
 
     Return 0 or less if the size of the file is unknown.
@@ -393,14 +386,26 @@ def _check(check: Callable[..., Checked], window: Window, data: memoryview) -> C
     return checked
 
 
-def _with_origin(
-    batch: pa.RecordBatch, schema: Schema, options: ReadOptions, path: str, offsets: list[pa.Array]
-) -> pa.RecordBatch:
-    """Add the path column and the offset column to a batch, each only if it is in the schema."""
+def as_table(
+    batch: pa.RecordBatch,
+    schema: Schema,
+    options: ReadOptions,
+    files: Iterable[tuple[str, int]],
+    offsets: Sequence[pa.Array],
+) -> pa.Table:
+    """Add the path column and the offset column to a batch, each only if it is in the schema.
+
+    ``files`` has a pair for each file of the batch: the path, and the number of rows.
+    """
+    if not schema.fields:
+        return rows_without_columns(batch.num_rows)
+    if not options.origin_columns:
+        return pa.Table.from_batches([batch])
     columns = dict(zip(batch.schema.names, batch.columns, strict=True))
     if options.path_column in schema.names:
-        codes = pa.repeat(pa.scalar(0, pa.int32()), batch.num_rows)
-        columns[options.path_column] = pa.DictionaryArray.from_arrays(codes, pa.array([path], pa.string()))
+        paths, counts = zip(*files, strict=True)
+        number_of_row = np.repeat(np.arange(len(counts)), counts)
+        columns[options.path_column] = pa.array(paths, pa.string()).dictionary_encode().take(number_of_row)
     if options.offset_column in schema.names:
         columns[options.offset_column] = pa.concat_arrays(offsets)
-    return pa.RecordBatch.from_arrays([columns[name] for name in schema.names], schema=schema.arrow)
+    return pa.Table.from_arrays([columns[name] for name in schema.names], schema=schema.arrow)

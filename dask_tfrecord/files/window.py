@@ -220,11 +220,7 @@ def open_window(store: Store, split: Split, options: ReadOptions, size: int) -> 
     """
     file, start, stop = split.file, split.start, split.stop
     with store.open(file.path, file.size, start.offset, stop and stop.offset, file.stamp) as reader:
-        is_whole = not start.offset and stop is None
-        # The number of records in a snapshot is used only for a file whose stamp is the one in the snapshot.
-        may_differ = options.verify_crc or split.records is None
-        is_checked = is_whole and file.crc32c is not None and may_differ and not options.damage.skips
-        checksum = Checksum() if is_checked else None
+        checksum = Checksum() if must_verify_content(split, options) else None
         head = reader.peek(HEADER_BYTES if start.offset else LOOK_BYTES)
         if start.offset:
             codec = block_compression(split, head[:HEADER_BYTES])
@@ -251,6 +247,14 @@ def open_window(store: Store, split: Split, options: ReadOptions, size: int) -> 
             if error.offset == 0 and (problem := window.other_format()):
                 raise CorruptRecordError(problem, record=error.record, offset=0, advice=LEAVE_OUT) from None
             raise
+
+
+def must_verify_content(split: Split, options: ReadOptions) -> bool:
+    """Return True if a read verifies the CRC-32C of the file's bytes, which a snapshot records."""
+    is_whole = not split.start.offset and split.stop is None
+    # The number of records in a snapshot is used only for a file whose stamp is the one in the snapshot.
+    may_differ = options.verify_crc or split.records is None
+    return is_whole and split.file.crc32c is not None and may_differ and not options.damage.skips
 
 
 def _limited(readinto: ReadInto, count: int) -> ReadInto:

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pytest
 from damaged_files import framed_number
 from encoded import encoded_views
+from split_table import read_table
 
 from dask_tfrecord import CorruptRecordError
 from dask_tfrecord.codec import Decoder, Encoder, scan
@@ -22,7 +23,7 @@ from dask_tfrecord.files import reading as files
 from dask_tfrecord.files.damage import DamagePolicy, Losses
 from dask_tfrecord.files.entry import Block
 from dask_tfrecord.files.options import ReadOptions
-from dask_tfrecord.files.reading import count_records, read_table
+from dask_tfrecord.files.reading import count_records
 from dask_tfrecord.files.splits import Split
 from dask_tfrecord.files.storage.listing import list_files, table_infos
 from dask_tfrecord.files.storage.store import Store

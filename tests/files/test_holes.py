@@ -12,6 +12,7 @@ import pytest
 from damaged_files import framed_bytes, framed_number, holed_files, kept_records
 from hypothesis import given
 from hypothesis import strategies as st
+from split_table import read_table
 
 from dask_tfrecord import CorruptRecordWarning, read_tfrecord, verify
 from dask_tfrecord.dataset.read.discovery import one_by_one
@@ -19,7 +20,7 @@ from dask_tfrecord.files import reading, window
 from dask_tfrecord.files.damage import DamagePolicy, Losses
 from dask_tfrecord.files.find_blocks import find_blocks
 from dask_tfrecord.files.options import ReadOptions
-from dask_tfrecord.files.reading import count_records, read_table
+from dask_tfrecord.files.reading import count_records
 from dask_tfrecord.files.splits import Split, cut
 from dask_tfrecord.files.storage.listing import FileInfo
 from dask_tfrecord.files.storage.store import Store

@@ -15,6 +15,7 @@ import pyarrow as pa
 import pytest
 from encoded import encoded_views
 from memory import growth
+from split_table import read_table
 
 from dask_tfrecord import CorruptRecordError, random_access
 from dask_tfrecord.codec import Encoder
@@ -22,7 +23,7 @@ from dask_tfrecord.files import reading as files
 from dask_tfrecord.files.damage import DamagePolicy, Losses
 from dask_tfrecord.files.entry import Block
 from dask_tfrecord.files.options import ReadOptions
-from dask_tfrecord.files.reading import count_records, read_table
+from dask_tfrecord.files.reading import count_records
 from dask_tfrecord.files.splits import Split
 from dask_tfrecord.files.storage.listing import list_files, table_infos
 from dask_tfrecord.files.storage.store import Store

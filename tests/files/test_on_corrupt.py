@@ -234,9 +234,9 @@ import sys
 import pyarrow as pa
 from damaged_files import framed_number
 from memory import peak_kib
+from split_table import read_table
 from dask_tfrecord.files.damage import DamagePolicy, Losses
 from dask_tfrecord.files.options import ReadOptions
-from dask_tfrecord.files.reading import read_table
 from dask_tfrecord.files.splits import Split
 from dask_tfrecord.files.storage.listing import list_files, table_infos
 from dask_tfrecord.schema.model import Schema

@@ -12,13 +12,14 @@ import pyarrow as pa
 import pytest
 import s3fs
 from servers import Web, s3_server, web_server
+from split_table import read_table
 
 from dask_tfrecord import CorruptRecordError, TFRecordError, read_tfrecord
 from dask_tfrecord.codec.codecs import CODECS, Compression, suffix_of
 from dask_tfrecord.files import writing
 from dask_tfrecord.files.entry import Block
 from dask_tfrecord.files.options import ReadOptions, WriteOptions
-from dask_tfrecord.files.reading import count_records, read_table
+from dask_tfrecord.files.reading import count_records
 from dask_tfrecord.files.splits import Split
 from dask_tfrecord.files.storage import open_file
 from dask_tfrecord.files.storage.listing import list_files, table_infos

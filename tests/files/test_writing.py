@@ -14,13 +14,13 @@ import oracle
 import pyarrow as pa
 import pytest
 from memory import growth
+from split_table import read_table
 
 from dask_tfrecord.codec.codecs import CODECS, Compression
 from dask_tfrecord.errors import SchemaError
 from dask_tfrecord.files import writing
 from dask_tfrecord.files.entry import FileEntry
 from dask_tfrecord.files.options import ReadOptions, WriteOptions
-from dask_tfrecord.files.reading import read_table
 from dask_tfrecord.files.splits import Split
 from dask_tfrecord.files.storage.listing import list_files, table_infos
 from dask_tfrecord.files.storage.store import Store

@@ -1,7 +1,7 @@
 """Read one partition in a task: decode the records of its splits, and filter the rows."""
 
 import logging
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TypeAlias
@@ -16,7 +16,8 @@ from dask_tfrecord.dataset.read.schema_drift import explained
 from dask_tfrecord.errors import SchemaError
 from dask_tfrecord.files.damage import Losses, Warn, warn_here
 from dask_tfrecord.files.options import ReadOptions
-from dask_tfrecord.files.reading import read_split, read_table, rows_without_columns
+from dask_tfrecord.files.reading import STREAM_BYTES, TABLE_BYTES, read_split, rows_without_columns
+from dask_tfrecord.files.small_files import groups_of_small_files, read_together
 from dask_tfrecord.files.splits import Split
 from dask_tfrecord.files.storage.change_check import check_unchanged
 from dask_tfrecord.files.storage.store import Store
@@ -102,12 +103,7 @@ class Partition:
         SchemaError
             If a value does not fit its column, or a record has a feature that is not allowed.
         """
-        counted = [split.file for split in self.splits if self._count(split) is not None]
-        for files in (self.pruned_files, counted):
-            check_unchanged(self.store, files or ())
-        losses = Losses(self.options.damage)
-        tables = [self._filter(self._read_split(split, losses)) for split in self.splits]
-        losses.finish(warn)
+        tables = list(self._tables(warn, TABLE_BYTES))
         if not self.schema.fields:
             return rows_without_columns(sum(table.num_rows for table in tables))
         return pa.concat_tables(tables or [pa.Table.from_batches([self.schema.no_rows()])])
@@ -117,14 +113,17 @@ class Partition:
 
         If the caller stops early, the remaining records are not read. Raise the same errors as `read`.
         """
-        if not self._stored_columns.fields:
-            yield self.read(warn)
-            return
-        check_unchanged(self.store, self.pruned_files or ())
+        return self._tables(warn, STREAM_BYTES)
+
+    def _tables(self, warn: Warn, batch_bytes: int) -> Generator[pa.Table, None, None]:
+        """Yield the rows that pass the filters, in tables of at most ``batch_bytes`` bytes of records."""
+        counted = [split.file for split in self.splits if self._count(split) is not None]
+        for files in (self.pruned_files, counted):
+            check_unchanged(self.store, files or ())
         losses = Losses(self.options.damage)
         try:
-            for split in self.splits:
-                for table in self._decode_stepwise(split, losses):
+            for splits in groups_of_small_files(self.splits):
+                for table in self._read_together(splits) or self._read_each(splits, losses, batch_bytes):
                     losses.rows += table.num_rows
                     yield self._filter(self._with_partition_values(table))
         except GeneratorExit:  # the caller stops early, but is still warned of damage in the records read
@@ -137,24 +136,41 @@ class Partition:
             return table
         return table.filter(self.filters.mask(table)).select(self.schema.names)
 
-    def _read_split(self, split: Split, losses: Losses) -> pa.Table:
-        """Read the rows of a split, with the columns of `schema` and `filter_fields`, without filtering."""
-        count = self._count(split)
-        if count is None:
+    def _read_together(self, splits: Sequence[Split]) -> list[pa.Table] | None:
+        """Read small files at once. Return None if each file must be read alone, or need not be read."""
+        if len(splits) == 1 or self._count(splits[0]) is not None:
+            return None
+        found = read_together(
+            self.store, splits, self._stored_columns, self.options, known=self.allowed_features
+        )
+        if found is None:
+            return None
+        table, counts = found
+        for split, rows in zip(splits, counts, strict=True):
+            self._log_rows(split, rows)
+        return [table]
+
+    def _read_each(self, splits: Sequence[Split], losses: Losses, batch_bytes: int) -> Iterator[pa.Table]:
+        """Read splits one after the other, with the columns of `schema` and `filter_fields`."""
+        schema = self._stored_columns
+        for split in splits:
+            if (rows := self._count(split)) is not None:
+                yield rows_without_columns(rows)
+                continue
+            rows = 0
             with self._explained_errors(split):
-                table = read_table(
+                for table in read_split(
                     self.store,
                     split,
-                    self._stored_columns,
+                    schema,
                     self.options,
                     known=self.allowed_features,
                     losses=losses,
-                )
-            self._log_rows(split, table.num_rows)
-            losses.rows += table.num_rows
-        else:
-            table = rows_without_columns(count)
-        return self._with_partition_values(table)
+                    batch_bytes=batch_bytes,
+                ):
+                    rows += table.num_rows
+                    yield table
+            self._log_rows(split, rows)
 
     def _with_partition_values(self, table: pa.Table) -> pa.Table:
         if not self.partition_values:
@@ -181,19 +197,10 @@ class Partition:
         must_check = self.allowed_features is not None or self.options.damage.skips
         return None if must_check or self._stored_columns.fields else split.records
 
-    def _decode_stepwise(self, split: Split, losses: Losses) -> Iterator[pa.Table]:
-        schema, rows = self._stored_columns, 0
-        with self._explained_errors(split):
-            for batch in read_split(
-                self.store, split, schema, self.options, known=self.allowed_features, losses=losses
-            ):
-                rows += batch.num_rows
-                yield pa.Table.from_batches([batch])
-        self._log_rows(split, rows)
-
     def _log_rows(self, split: Split, rows: int) -> None:
-        path, offset = self.store.public(split.file.path), split.start.offset
-        logger.debug("%s: read %d rows from byte %d", path, rows, offset)
+        if logger.isEnabledFor(logging.DEBUG):  # a message takes longer than reading a small file
+            path, offset = self.store.public(split.file.path), split.start.offset
+            logger.debug("%s: read %d rows from byte %d", path, rows, offset)
 
     @contextmanager
     def _explained_errors(self, split: Split) -> Iterator[None]:

@@ -1,10 +1,9 @@
 """Read an open file forward, and check that the file has not changed since it was listed."""
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, NoReturn
 
 from fsspec.spec import AbstractBufferedFile
 
@@ -86,29 +85,23 @@ class ExpectedFile:
         problem = "the file was removed after the dataset was listed; read the dataset again"
         return FileNotFoundError(f"{self.path}: {problem}")
 
-    @contextmanager
-    def explained(self) -> Iterator[None]:
-        """Translate store failures in the ``with`` block into actionable errors; re-raise other
-        exceptions.
-        """
-        try:
-            yield
-        except TFRecordError:
-            raise
-        except Exception as error:  # fsspec and the libraries of stores raise many classes
-            if (failure := store_failure(error, self.path)) is not None:
-                raise failure from error
-            self._look_again()
-            if isinstance(error, OSError):
-                raise
-            if isinstance(error, ValueError) and not self.whole:
-                raise TFRecordError(
-                    "a range of the file was requested, but the server sends only whole files",
-                    path=self.path,
-                    remedies=[Remedy("blocksize", None, "read every file as a whole")],
-                ) from error
-            # The text of the original error may contain the URL with its secrets.
-            raise TFRecordError(f"the file cannot be read ({type(error).__name__})", path=self.path) from None
+    def explain(self, error: Exception) -> NoReturn:
+        """Raise an actionable error for a store failure; raise any other error unchanged."""
+        if isinstance(error, TFRecordError):
+            raise error
+        if (failure := store_failure(error, self.path)) is not None:
+            raise failure from error
+        self._look_again()
+        if isinstance(error, OSError):
+            raise error
+        if isinstance(error, ValueError) and not self.whole:
+            raise TFRecordError(
+                "a range of the file was requested, but the server sends only whole files",
+                path=self.path,
+                remedies=[Remedy("blocksize", None, "read every file as a whole")],
+            ) from error
+        # The text of the error may contain the URL with its secrets.
+        raise TFRecordError(f"the file cannot be read ({type(error).__name__})", path=self.path) from None
 
     def _look_again(self) -> None:
         try:
@@ -152,8 +145,10 @@ class FileReader:
             wanted = None if self._stop is None else self._stop - self._position
             if wanted == 0:
                 return 0
-            with self._expected.explained():
+            try:
                 count = self._read(view if wanted is None else view[:wanted], wanted)
+            except Exception as error:  # fsspec and the stores' libraries raise many classes
+                self._expected.explain(error)
             self._position += count
             self._check_size(count == 0)
             if not self._ahead:

@@ -13,11 +13,11 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 from distributed import Client, LocalCluster
+from split_table import read_table
 
 from dask_tfrecord import Snapshot, read_tfrecord, to_tfrecord
 from dask_tfrecord.dataset.shuffle import merge, spill
 from dask_tfrecord.files.options import ReadOptions
-from dask_tfrecord.files.reading import read_table
 from dask_tfrecord.files.splits import Split
 from dask_tfrecord.files.storage.listing import list_files, table_infos
 from dask_tfrecord.schema.model import Schema

@@ -1,0 +1,143 @@
+"""Small files that are read together give the same rows and errors as files that are read one by one."""
+
+import os
+import random
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import dask.dataframe as dd
+import oracle
+import pandas as pd
+import pyarrow as pa
+import pytest
+
+from dask_tfrecord import FileChangedError, read_tfrecord, to_tfrecord
+from dask_tfrecord.dataset.read import read_task
+from dask_tfrecord.files import small_files
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+SCHEMA = pa.schema({"n": pa.int32(), "x": pa.dictionary(pa.int32(), pa.string())})
+
+
+def record(n: int, **more: Any) -> bytes:
+    return oracle.features_file([{"n": ("int64", [n]), "x": ("bytes", [str(n % 7).encode()]), **more}])
+
+
+def records(first: int, count: int) -> bytes:
+    return b"".join(map(record, range(first, first + count)))
+
+
+def flipped(content: bytes, at: int) -> bytes:
+    return content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :]
+
+
+# The content of a file, by the number of its first record. Two files of "half" are together a whole file.
+FILES: dict[str, Callable[[int], bytes]] = {
+    "empty": lambda n: b"",
+    "one record": record,
+    "many records": lambda n: records(n, 300),
+    "gzip": lambda n: oracle.compress(records(n, 20), "gzip"),
+    "empty gzip": lambda n: oracle.compress(b"", "gzip"),
+    "gzip that expands": lambda n: oracle.compress(record(n) * 5000, "gzip"),
+    "damaged payload": lambda n: flipped(records(n, 5), len(records(n, 3)) - 9),
+    "damaged length": lambda n: flipped(records(n, 5), len(records(n, 2)) + 2),
+    "cut off": lambda n: records(n, 5)[:-7],
+    "half": lambda n: records(n, 4)[:-20],
+    "other half": lambda n: records(n - 1, 4)[-20:],
+    "cut off gzip": lambda n: oracle.compress(records(n, 20), "gzip")[:-3],
+    "another format": lambda n: b"PAR1" + bytes(100),
+    "too large a value": lambda n: records(n, 3) + record(2**40),
+    "another kind": lambda n: records(n, 3) + record(n, x=("int64", [1])),
+    "unknown feature": lambda n: records(n, 2) + record(n, y=("int64", [1])),
+}
+GOOD = ["empty", "one record", "many records", "gzip", "empty gzip"]
+
+OPTIONS: list[dict[str, Any]] = [
+    {},
+    {"include_path_column": True, "include_offset_column": True},
+    {"on_corrupt": "skip", "include_path_column": True},
+    {"on_corrupt": "skip", "max_corrupt": 1},
+    {"verify_crc": False, "columns": ["x"]},
+    {"columns": []},
+    {"filters": [("n", ">", 100)], "include_offset_column": True},
+    {"compression": None, "extra": "ignore"},
+    {"compression": "gzip"},
+    {"record_type": "bytes", "schema": None},
+    {"max_record_bytes": 20},
+]
+
+
+def outcome(folder: Path, options: dict[str, Any]) -> list[Any]:
+    """The rows of each partition, or the error, and the warnings."""
+    found: list[Any] = []
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        try:
+            ddf = read_tfrecord(folder, **{"schema": SCHEMA, "record_type": "example", **options})
+            for part in ddf.partitions:
+                frame = part.compute()
+                found += [frame.to_dict("list"), len(frame)]
+                if "filters" not in options:  # which may leave unused categories
+                    found += [frame[name].cat.categories.tolist() for name in frame.select_dtypes("category")]
+        except Exception as error:  # the error is compared
+            found.append((type(error), str(error)))
+    return [*found, [str(one.message) for one in warned]]
+
+
+def check_same(folder: Path, options: dict[str, Any]) -> list[Any]:
+    together = outcome(folder, options)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(read_task, "groups_of_small_files", lambda splits: [[split] for split in splits])
+        assert together == outcome(folder, options)
+    return together
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+@pytest.mark.parametrize("bad", sorted(FILES.keys() - GOOD - {"other half"}))
+def test_files_together_are_files_one_by_one(tmp_path: Path, bad: str, options: dict[str, Any]) -> None:
+    source = random.Random(bad)
+    names = [*source.choices(GOOD, k=6), bad, *["other half"] * (bad == "half"), *source.choices(GOOD, k=3)]
+    for number, name in enumerate(names):
+        (tmp_path / f"{number:02}").write_bytes(FILES[name](100 * number))
+    check_same(tmp_path, options)
+
+
+@pytest.mark.parametrize("options", OPTIONS[:7], ids=str)
+def test_intact_files_are_read_together(
+    tmp_path: Path, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number, name in enumerate(GOOD * 3):
+        (tmp_path / f"{number:02}").write_bytes(FILES[name](100 * number))
+    check_same(tmp_path, options)
+    monkeypatch.setattr(read_task, "read_split", None)
+    assert outcome(tmp_path, options)[1] > 0
+
+
+@pytest.mark.parametrize("window", [1, 500, 10_000])
+def test_groups_do_not_exceed_a_window(tmp_path: Path, window: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(small_files, "WINDOW_BYTES", window)
+    for number, name in enumerate(GOOD * 3):
+        (tmp_path / f"{number:02}").write_bytes(FILES[name](100 * number))
+    check_same(tmp_path, {"include_path_column": True})
+
+
+@pytest.mark.parametrize("change", ["same size", "longer", "removed"])
+def test_a_changed_file_among_others_is_named(tmp_path: Path, change: str) -> None:
+    frame = pd.DataFrame({"n": range(40)})
+    snapshot = to_tfrecord(dd.from_pandas(frame, npartitions=8), tmp_path)
+    path = tmp_path / snapshot.files[5].path
+    ddf = read_tfrecord(tmp_path)
+    assert ddf.npartitions == 1
+    status, content = path.stat(), path.read_bytes()
+    if change == "removed":
+        path.unlink()
+    else:
+        path.write_bytes(
+            oracle.features_file([{"n": ("int64", [5])}] * 5) if change == "same size" else content * 2
+        )
+        os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+    with pytest.raises((FileChangedError, FileNotFoundError), match=path.name):
+        ddf.compute()

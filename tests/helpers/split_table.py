@@ -1,0 +1,17 @@
+"""Read a split as one table."""
+
+from typing import Any
+
+import pyarrow as pa
+
+from dask_tfrecord.files.options import ReadOptions
+from dask_tfrecord.files.reading import read_split
+from dask_tfrecord.files.splits import Split
+from dask_tfrecord.files.storage.store import Store
+from dask_tfrecord.schema.model import Schema
+
+
+def read_table(store: Store, split: Split, schema: Schema, options: ReadOptions, **more: Any) -> pa.Table:
+    """Return the records of a split as one table."""
+    tables = [*read_split(store, split, schema, options, **more)]
+    return pa.concat_tables(tables or [schema.arrow.empty_table()])
