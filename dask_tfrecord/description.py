@@ -298,6 +298,6 @@ def _bounds(item: Field, values: pa.Array) -> tuple[Any, Any]:
     """
     try:
         ordered = sorted(values.drop_null().to_pylist(), key=lambda value: comparison_key(value, item.type))
-    except TFRecordError:  # a type without an order
+    except TFRecordError:  # values of the column's type have no order
         return None, None
     return (ordered[0], ordered[-1]) if ordered else (None, None)

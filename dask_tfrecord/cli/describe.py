@@ -55,7 +55,8 @@ def description_json(described: Description, rows: pa.Table) -> dict[str, Any]:
 def _bound_json(column: ColumnDescription, value: Any) -> Any:
     """Convert a column's smallest or greatest value to the form that the value has in JSON lines."""
     type_ = column.type
-    while pa.types.is_dictionary(type_) or pa.types.is_nested(type_):  # statistics describe single values
+    # Statistics of a list column describe the single values in its lists.
+    while pa.types.is_dictionary(type_) or pa.types.is_nested(type_):
         type_ = type_.value_type
     return json.loads(json_values(pa.array([value], type_))[0].as_py())
 

@@ -16,7 +16,7 @@ import pyarrow as pa
 from dask_tfrecord import Call, Remedy, RemedyWarning, TFRecordError, hide_secrets
 from dask_tfrecord.cli.escapes import printable
 
-DAMAGED = 3  # exit code: the command worked, and found damage
+DAMAGED = 3  # the exit code of a command that worked and found damage
 _BROKEN_PIPE = 141  # exit code of the shell for a program that SIGPIPE ended
 
 _SECRETS = "dask_tfrecord.secrets"

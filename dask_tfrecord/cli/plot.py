@@ -25,7 +25,7 @@ _COLOUR = "#3b6ea5"
 def draw(target: str, described: Description) -> None:
     """Draw a dataset to a file whose suffix gives the format, such as .png, .svg or .pdf."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg  # matplotlib is optional
-    from matplotlib.figure import Figure  # this canvas needs no window system
+    from matplotlib.figure import Figure  # matplotlib's Agg canvas needs no window system
 
     known = FigureCanvasAgg.get_supported_filetypes()
     if PurePath(target).suffix[1:] not in known:

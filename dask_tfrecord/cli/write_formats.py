@@ -153,7 +153,7 @@ def _write_other(
         )
         staged = fs.find(staging, detail=True)
     except BaseException:
-        for _ in range(3):  # other tasks may still create a file
+        for _ in range(3):  # other tasks may still create a file in the directory
             with suppress(Exception):  # the error of the write is the one to see
                 fs.rm(staging, recursive=True)
         raise

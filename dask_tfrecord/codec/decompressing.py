@@ -22,7 +22,7 @@ _OUTPUT_BYTES = 1 << 20
 _XZ_MEMORY_BYTES = 1 << 28
 
 # The exceptions that the libraries raise for damaged compressed data.
-_ISAL_ERROR: Any = igzip_lib.IsalError  # a class, but isal's stub declares an instance
+_ISAL_ERROR: Any = igzip_lib.IsalError  # IsalError is a class, but isal's type stub declares an instance
 _DAMAGE: tuple[type[Exception], ...] = (_ISAL_ERROR, lzma.LZMAError, OSError)
 
 # Type of a function that fills a view with the next bytes and returns the number of these bytes. The function

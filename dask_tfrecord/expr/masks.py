@@ -75,7 +75,8 @@ def _translate(mask: Expr, read_type: type[Any]) -> Predicate:
     if isinstance(mask, IsNa | NotNull):
         is_null = predicates.IsNull(_column(mask.frame, read_type).name)
         return is_null if isinstance(mask, IsNa) else predicates.Not(is_null)
-    return filters.compare_in_pandas(_column(mask, read_type), "==", True)  # the mask is a boolean column
+    # A mask that is no comparison is a boolean column.
+    return filters.compare_in_pandas(_column(mask, read_type), "==", True)
 
 
 def _column(expr: Any, read_type: type[Any]) -> Field:

@@ -106,7 +106,7 @@ def _names_in_child(expr: Expr, child: Expr, names: Names) -> Names:
     is computed.
     """
     if isinstance(expr, Filter) and child._name != expr.frame._name:
-        return {}  # the child is the mask of a filter
+        return {}  # the labels of a filter are not labels of its mask
     columns, levels = _labels(child)
     if isinstance(expr, _RENAMING):
         pairs = zip(_labels(expr)[0], columns, strict=False)

@@ -119,7 +119,7 @@ def column_to_numpy(name: str, column: pa.Array | pa.ChunkedArray, fill: Any = N
 
 def _fixed(name: str, column: pa.Array, shape: list[int], fill: Any) -> Array:
     """Convert a column of fixed-size lists or tensors. All values of a null row are treated as nulls."""
-    values = column.flatten()  # flatten() omits the rows that are null
+    values = column.flatten()  # Arrow's flatten() omits the lists that are null
     if column.null_count:
         indices = np.full((len(column), column.type.list_size), -1)
         valid = column.is_valid().to_numpy(zero_copy_only=False)

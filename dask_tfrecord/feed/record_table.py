@@ -305,7 +305,7 @@ class RecordTable:
 
     def _decode(self, data: "memoryview | bytes", splits: Numbers, rows: Numbers) -> pa.RecordBatch:
         decoder = getattr(self._local, "decoder", None)
-        if decoder is None:  # each thread has a decoder of its own
+        if decoder is None:  # each thread uses a separate decoder
             options = self._dataset.options
             decoder = Decoder(
                 self._stored.columns,

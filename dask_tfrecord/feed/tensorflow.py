@@ -324,7 +324,7 @@ def _partition_tensor(dataset: ReadPlan, item: Field, fill_nulls: Mapping[str, A
     """Return a tensor that holds the value of a partition column for each file."""
     values = item.load(dataset.partition_values[item.name])
     column = numpy_columns(pa.record_batch({item.name: values}), fill_nulls)[item.name]
-    assert not isinstance(column, Ragged)  # partition columns are scalars
+    assert not isinstance(column, Ragged)  # the values of partition columns are scalars
     return tf.constant(column.tolist() if column.dtype == object else column, tensor_type(item))
 
 

@@ -281,7 +281,7 @@ class SplitLosses:
         self._stack = stack
         self._writer: pq.ParquetWriter | None = None
         self._waiting: list[pa.RecordBatch] = []
-        self._rows = self._bytes = 0  # counts of the batches in `_waiting`
+        self._rows = self._bytes = 0  # the rows and the bytes of the batches in `_waiting`
 
     def add(self, offset: int, data: memoryview, checked: Checked) -> None:
         """Count the damaged ranges of data that begins at ``offset`` in the file, and quarantine their bytes.

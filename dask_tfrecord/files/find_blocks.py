@@ -297,7 +297,7 @@ class _FileWindow(Window):
         self._range = part
         self._opened = ExitStack()
         self._reader: FileReader | None = None
-        self._position = offset  # the file offset from which `_reader` reads next
+        self._position = offset  # the offset in the file from which `_reader` reads next
 
     def __enter__(self) -> Self:
         return self

@@ -100,7 +100,7 @@ def _is_plainly_other(store: Store, file: FileInfo) -> bool:
         with store.open(file.path, file.size) as source:
             head = source.peek(LOOK_BYTES)
         return looks_like(head) is not None and not is_frame(first_bytes(store, file, head))
-    except (TFRecordError, OSError):  # the reader of the file raises the error
+    except (TFRecordError, OSError):  # the function that reads the file later raises this error
         return False
 
 

@@ -62,7 +62,8 @@ def to_arrow(column: "pd.Series[Any]", type_: pa.DataType | None, *, rounded: bo
         values = _sequences_to_lists(values)
     try:
         inferred = _infer(values, missing)
-    except (OverflowError, TypeError, pa.ArrowException):  # raised for example for integers beyond 64 bits
+    # Arrow raises this for integers beyond 64 bits, for example.
+    except (OverflowError, TypeError, pa.ArrowException):
         inferred = _arrow_array(values, missing, type_)
         if not _are_equal(values[~missing], inferred.drop_null(), is_inferred=False):
             raise

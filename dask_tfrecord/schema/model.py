@@ -83,7 +83,7 @@ class Field:
     @cached_property
     def column(self) -> Column:
         """The name, kind and depth of the column, in the form that the kernel needs."""
-        if pa.types.is_null(self.type):  # the feature has no values
+        if pa.types.is_null(self.type):  # a column of the null type is stored as a feature without values
             return Column(self.name, "bytes", 1)
         try:
             return Column(self.name, *kind_and_depth(self.type))
@@ -372,7 +372,7 @@ class Schema:
                 name: empty.column(name).combine_chunks().dictionary for name in value["known_categories"]
             }
             if not empty.schema.names and value["record_type"] in get_args(RecordType):
-                return cls((), value["record_type"])  # the records have no features
+                return cls((), value["record_type"])  # records of a schema without columns have no features
             return cls.from_arrow(empty.schema, value["record_type"], categories=categories)
         except (KeyError, TypeError, ValueError, AttributeError, OSError) as error:
             raise SchemaError(f"the stored schema is not readable: {error}") from error

@@ -84,7 +84,8 @@ def _by_name(name: str) -> pa.DataType:
     try:
         return pa.type_for_alias(name)
     except ValueError:
-        if re.fullmatch("U?Int(8|16|32|64)|Float(32|64)", name):  # a nullable type of pandas
+        # The name is that of a nullable type of pandas.
+        if re.fullmatch("U?Int(8|16|32|64)|Float(32|64)", name):
             return pa.type_for_alias(name.lower())
         return _by_dtype(name)
 

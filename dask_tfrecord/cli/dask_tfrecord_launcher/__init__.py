@@ -59,7 +59,7 @@ class LazyGroup(click.Group):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse the options before the name of the subcommand."""
-        if not args:  # without arguments, click prints the help text
+        if not args:  # without arguments, click prints the help text of the command
             return super().parse_args(ctx, args)
         with _printable_errors():
             return super().parse_args(ctx, args)
@@ -67,7 +67,7 @@ class LazyGroup(click.Group):
     def invoke(self, ctx: click.Context) -> Any:
         """Run a subcommand. An error is printed as one line on stderr and sets the exit code."""
         try:
-            from dask_tfrecord.cli.failures import one_line_errors  # this imports the whole package
+            from dask_tfrecord.cli.failures import one_line_errors  # this import loads the whole package
 
             with _printable_errors(), one_line_errors(ctx):
                 return super().invoke(ctx)
@@ -82,7 +82,7 @@ def _printable_errors() -> Iterator[None]:
     try:
         yield
     except click.ClickException as error:
-        from dask_tfrecord.cli.escapes import printable  # this imports the whole package
+        from dask_tfrecord.cli.escapes import printable  # this import loads the whole package
 
         text = printable(error.format_message())
         if isinstance(error, click.UsageError):

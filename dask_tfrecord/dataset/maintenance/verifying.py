@@ -143,7 +143,7 @@ def _read_the_rest(store: ChecksumStore, split: Split) -> None:
     view = memoryview(bytearray(WINDOW_BYTES))
     with store.open(split.file.path, split.file.size, start, stop, split.file.stamp) as source:
         while source.readinto(view):
-            pass  # reading adds the bytes to the checksum
+            pass  # reading a part of the file adds its bytes to the checksum
 
 
 def _merge(first: FileReport, second: FileReport) -> FileReport:

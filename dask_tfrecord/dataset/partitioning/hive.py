@@ -78,7 +78,7 @@ def infer_type(texts: pa.Array) -> pa.DataType:
         return pa.string()
     try:
         texts.cast(pa.int64())
-    except pa.ArrowInvalid:  # an integer with more than 64 bits
+    except pa.ArrowInvalid:  # some text is an integer with more than 64 bits
         return pa.string()
     return pa.int64()
 

@@ -223,7 +223,7 @@ def remove_replaced(run: WriteRun) -> None:
     """
     try:
         finish_commit(run.store, run.run)
-    except Exception as error:  # the snapshot exists, so the write has succeeded
+    except Exception as error:  # the snapshot exists, so the write has succeeded in any case
         reason = hide(str(error), secrets_of(run.store))
         warnings.warn(
             f"{run.store.public(run.store.root)}: the data is written, but not all files that it replaces "

@@ -318,7 +318,8 @@ def _without_protocol(
     is_plain = store.local and filesystem is None
     for path in paths:
         text = os.fspath(path)
-        if is_plain and "://" not in text and "::" not in text:  # this is much faster than url_to_fs
+        # This check is much faster than fsspec's url_to_fs.
+        if is_plain and "://" not in text and "::" not in text:
             yield str(store.fs._strip_protocol(text))
             continue
         fs, here = open_path(text, options, filesystem)

@@ -244,7 +244,7 @@ def _rebuilt(error: BaseException, secrets: frozenset[str]) -> BaseException:
                 rebuilt: BaseException = kind(error.errno, clean(error.strerror), clean(error.filename))
             else:
                 rebuilt = kind(text if kind is type(error) else f"{type(error).__name__}: {text}")
-        except TypeError:  # a built-in exception class that takes other arguments
+        except TypeError:  # the class is a built-in exception that takes other arguments
             pass
         else:
             if not _shows(rebuilt, secrets):
