@@ -75,7 +75,7 @@ def _translate(mask: Expr, read_type: type[Any]) -> Predicate:
     if isinstance(mask, IsNa | NotNull):
         is_null = predicates.IsNull(_column(mask.frame, read_type).name)
         return is_null if isinstance(mask, IsNa) else predicates.Not(is_null)
-    # A mask that is no comparison is a boolean column.
+    # Any other mask must be a boolean column.
     return filters.compare_in_pandas(_column(mask, read_type), "==", True)
 
 
