@@ -7,6 +7,9 @@ four partitions, which are the same object. The tasks that merge shuffled rows d
 process keeps it in memory. The rows of the most frequent key are as many as 3.6 partitions. The benchmark
 needs Linux.
 
+The benchmark also reads images with all processors, once with the default memory pool and once with a pool of
+64 MiB. It measures how much more memory the process has right after the read, and one second later.
+
     python -m benchmarks.memory [--rounds 3] [--scale 1.0] [--store] [write shuffle ...]
 
 ``--store`` puts the figures into ``benchmarks/memory.json``, and makes ``benchmarks/RESULTS.md``.
@@ -15,6 +18,7 @@ needs Linux.
 import argparse
 import gc
 import tempfile
+import time
 from concurrent.futures import ProcessPoolExecutor
 from statistics import median
 from typing import Any
@@ -29,11 +33,15 @@ from benchmarks.read import compute_and_drop
 from benchmarks.reports import results
 from benchmarks.reports.memory import BOUND_FACTOR, BOUND_MIB
 from benchmarks.shuffle import ROW_BYTES, partition
+from benchmarks.tables import TABLES
 from benchmarks.workers import forget_peak, machine, new_process, peak_bytes, versions
-from benchmarks.write import collection
+from benchmarks.write import collection, slices, to_pandas
+from dask_tfrecord.codec import limit_pool
 
 ROWS = 1_600_000  # 128 MB
 FEW_ROWS = 1_000
+IMAGES = 2_500  # 250 MB
+POOLS = {"default pool": None, "pool of 64 MiB": 64 << 20}
 KEYS = 200
 
 # The options of the jobs that write. "key" has 200 values, and "one" has the same value in 9 of 10 rows.
@@ -99,6 +107,46 @@ def measure_apart(job: str, rows: int) -> int:
         return process.submit(measure, job, rows, root).result()
 
 
+def write_images(rows: int, root: str) -> None:
+    """Write the images that `measure_resident` reads."""
+    with dask.config.set(scheduler="sync"):
+        batches = slices(TABLES["images"](rows).batch, 8)
+        dask_tfrecord.to_tfrecord(collection([to_pandas(batch) for batch in batches]), f"{root}/images")
+
+
+def measure_resident(pool: int | None, root: str) -> tuple[int, int]:
+    """Return the additional resident bytes right after a read of images, and one second later."""
+    if pool is not None:
+        limit_pool(pool)
+    images = dask_tfrecord.read_tfrecord(f"{root}/images")
+    before = resident_bytes()
+    with dask.config.set(scheduler="threads"):
+        compute_and_drop(images)
+    after = resident_bytes()
+    time.sleep(1)
+    return after - before, resident_bytes() - before
+
+
+def resident_bytes() -> int:
+    """Return the memory that the process has now: the peak after the earlier peak is forgotten."""
+    forget_peak()
+    return peak_bytes()
+
+
+def measure_pools(rows: int, rounds: int) -> dict[str, list[tuple[int, int]]]:
+    """Measure the reads with each pool in turns, each in a new process."""
+    found: dict[str, list[tuple[int, int]]] = {name: [] for name in POOLS}
+    with (
+        tempfile.TemporaryDirectory() as root,
+        ProcessPoolExecutor(1, new_process("benchmarks.read"), max_tasks_per_child=1) as process,
+    ):
+        process.submit(write_images, rows, root).result()
+        for _ in range(rounds):
+            for name, pool in POOLS.items():
+                found[name].append(process.submit(measure_resident, pool, root).result())
+    return found
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("jobs", nargs="*", metavar="job", help=f"{', '.join(JOBS)}; default: all")
@@ -117,9 +165,13 @@ def main() -> None:
         print(
             f"{job:38}{peak / 1e6:8.0f} MB{peak / size:7.2f} x {'' if peak <= bound else 'above the bound'}"
         )
+    pools = measure_pools(max(100, int(IMAGES * arguments.scale)), arguments.rounds)
+    for name, sizes in pools.items():
+        after, later = (median(column) / 2**20 for column in zip(*sizes, strict=True))
+        print(f"resident after images, {name:22}{after:8.0f} MiB, one second later {later:.0f} MiB")
     if arguments.store:
         about = machine() | {"packages": versions(["dask", "pyarrow", "pandas", "numpy"])}
-        results.save("memory", {"machine": about, "partition": size, "peaks": peaks})
+        results.save("memory", {"machine": about, "partition": size, "peaks": peaks, "pools": pools})
         results.write()
 
 

@@ -25,4 +25,15 @@ def sections(results: dict[str, Any]) -> list[str]:
         peak = median(peaks)
         verdict = "met" if peak <= bound else "missed"
         lines.append(f"| {job} | {peak / 1e6:,.0f} | {peak / size:.2f} | {verdict} |")
+    if pools := results.get("pools"):
+        lines += [
+            "",
+            "A read of 250 MB of images leaves memory for later batches. An idle process returns most of it.",
+            "",
+            "| read of images | MiB right after | MiB one second later |",
+            "|---|--:|--:|",
+        ]
+        for name, sizes in pools.items():
+            after, later = (median(column) / 2**20 for column in zip(*sizes, strict=True))
+            lines.append(f"| {name} | {after:,.0f} | {later:,.0f} |")
     return lines
