@@ -393,7 +393,7 @@ def as_table(
     files: Iterable[tuple[str, int]],
     offsets: Sequence[pa.Array],
 ) -> pa.Table:
-    """Add the path column and the offset column to a batch, each only if it is in the schema.
+    """Add the path column and the offset column to a batch, if they are in the schema.
 
     ``files`` has a pair for each file of the batch: the path, and the number of rows.
     """

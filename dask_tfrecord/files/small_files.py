@@ -1,8 +1,8 @@
 """Read several small files at once: join the bytes of the files in one buffer, and decode them together.
 
-A window, a decoder and a batch for each file would take several times as long as decoding a hundred records.
-This module reports no errors. If the files cannot be read together, for example because one of them is
-damaged, the caller reads each file alone, and that read reports the error.
+Creating a window, a decoder and a batch for each file would take several times as long as decoding a hundred
+records. The module `small_files` reports no errors. If the files cannot be read together, for example because
+one of them is damaged, the caller reads each file alone, and that read reports the error.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -29,12 +29,16 @@ from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.files.window import WINDOW_BYTES, must_verify_content
 from dask_tfrecord.schema.model import Schema
 
-# How many times as large as estimated the content of the files may be. Most of it is never touched.
+# The factor by which the content of the files may exceed the estimated size. Most of the buffer's memory is
+# never touched.
 _MARGIN = 4
 
 
 def groups_of_small_files(splits: Iterable[Split]) -> Iterator[list[Split]]:
-    """Group consecutive splits that are whole files and together fit in a window. Other splits are alone."""
+    """Group consecutive splits that are whole files and together fit in a window.
+
+    Each other split forms a group alone.
+    """
     group: list[Split] = []
     left = WINDOW_BYTES
     for split in splits:
@@ -64,14 +68,14 @@ def read_together(
     store : Store
         The store that holds the files.
     splits : sequence of Split
-        A group of `groups_of_small_files`.
+        A group of splits that `groups_of_small_files` returned.
     schema, options, known
-        The parameters of the same names of `read_split`.
+        These parameters have the same meaning as in `read_split`.
 
     Returns
     -------
     tuple of (pyarrow.Table, list of int), optional
-        The rows of all files, and the number of rows of each file. None if each file must be read alone: a
+        The rows of all files, and the number of rows of each file, or None if each file must be read alone: a
         file is damaged or has changed, a value does not fit its column, or the content is much larger than
         estimated.
     """
@@ -85,7 +89,7 @@ def read_together(
         found = scan(data, final=True, offsets=True, verify_crc=verify_crc, max_record_bytes=longest)
         offsets = np.append(pa.array(found.offsets), len(data))
         firsts = np.searchsorted(offsets, starts)
-        # A record must not continue in the next file. The checksum of such a record would be correct.
+        # A record must not continue in the next file. The checksum of a record that does so would be correct.
         if found.damage or not np.array_equal(offsets[firsts], starts):
             return None
         counts = np.diff(firsts)
@@ -106,15 +110,15 @@ def read_together(
 
 
 def _join(store: Store, splits: Sequence[Split], options: ReadOptions) -> tuple[memoryview, Ints] | None:
-    """Read files one after the other into one buffer.
+    """Read the content of files into one buffer, one file after the other.
 
     Returns
     -------
     tuple of (memoryview, numpy.ndarray), optional
         The decompressed content of the files, and the position of each file in the content, followed by the
-        end of the content. None if a file must be read alone.
+        end of the content, or None if a file must be read alone.
     """
-    # One byte more than the files have, so that a file that has grown is noticed.
+    # The buffer has one byte more than the files, so that a file that has grown is noticed.
     size = _MARGIN * sum(map(content_bytes, splits)) + 1
     buffer = memoryview(pa.allocate_buffer(size)).cast("B")
     starts = [0]

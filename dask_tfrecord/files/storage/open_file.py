@@ -147,7 +147,7 @@ class FileReader:
                 return 0
             try:
                 count = self._read(view if wanted is None else view[:wanted], wanted)
-            except Exception as error:  # fsspec and the stores' libraries raise many classes
+            except Exception as error:  # fsspec and the libraries of stores raise exceptions of many classes
                 self._expected.explain(error)
             self._position += count
             self._check_size(count == 0)

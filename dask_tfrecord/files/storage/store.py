@@ -426,7 +426,7 @@ class Store:
                 expected.check(self._details(file, path))
                 if start:
                     file.seek(start)
-            except Exception as error:  # fsspec and the stores' libraries raise many classes
+            except Exception as error:  # fsspec and the libraries of stores raise exceptions of many classes
                 expected.explain(error)
             yield FileReader(file, expected, start, stop)
 
@@ -443,7 +443,7 @@ class Store:
         return found
 
     def _open(self, path: str, expected: ExpectedFile) -> Any:
-        if type(self.fs) is LocalFileSystem:  # fsspec takes ten times as long to open a file
+        if type(self.fs) is LocalFileSystem:  # fsspec takes ten times as long to open a local file
             return open(path, "rb", buffering=0)
         # FileReader buffers what it reads, so fsspec must not cache the bytes as well.
         options: dict[str, Any] = {"block_size": REQUEST_BYTES, "cache_type": "none"}
