@@ -1,7 +1,7 @@
 """Implement `convert`, between any two of TFRecord, Parquet, CSV and JSON lines."""
 
+import errno
 import time
-from contextlib import suppress
 from typing import Any
 
 import click
@@ -83,11 +83,13 @@ def convert_command(
     if len(modes) > 1:
         raise click.UsageError(f"{' and '.join(modes)} exclude one another")
     to = target_format or format_of_target(target)
-    files: dict[str, int] = {}
-    for path in sources:
-        with suppress(FileNotFoundError):  # the readers know more kinds of paths, and name what is missing
-            files |= list_files(path, read["storage_options"])
+    listed = {path: list_files(path, read["storage_options"]) for path in sources}
+    files = {file: size for found in listed.values() for file, size in found.items()}
     format = source_format or format_of_files(files)
+    if format != "tfrecord":  # `read_tfrecord` knows more kinds of paths
+        for path in sources:
+            if not listed[path]:
+                raise FileNotFoundError(errno.ENOENT, "no such file or directory", path)
     start = time.perf_counter()
     # Planning may also compute: rows, to infer the type of a column, or where the records of a file begin.
     with computing("Converting"):

@@ -25,6 +25,18 @@ def first_rows(described: Description, count: int, files: Iterable[int] | None =
 
 def description_json(described: Description, rows: pa.Table) -> dict[str, Any]:
     """Return a description of a dataset and some of its rows as a dict, to print as JSON."""
+    columns = [
+        {
+            "name": column.name,
+            "type": str(column.type),
+            "feature": column.feature,
+            "nulls": column.nulls,
+            "min": _bound_json(column, column.min),
+            "max": _bound_json(column, column.max),
+            "list_lengths": column.lengths,
+        }
+        for column in described.columns
+    ]
     return {
         "path": described.path,
         "files": len(described.files),
@@ -36,18 +48,7 @@ def description_json(described: Description, rows: pa.Table) -> dict[str, Any]:
         "partition_directories": described.directories,
         "version": described.version,
         "versions": described.versions,
-        "columns": [
-            {
-                "name": column.name,
-                "type": str(column.type),
-                "feature": column.feature,
-                "nulls": column.nulls,
-                "min": _bound_json(column, column.min),
-                "max": _bound_json(column, column.max),
-                "list_lengths": column.lengths,
-            }
-            for column in described.columns
-        ],
+        "columns": columns,
         "first_rows": [json.loads(line) for line in bytes(json_lines(rows)).splitlines()],
     }
 
@@ -80,51 +81,34 @@ def print_description(described: Description, rows: pa.Table) -> None:
         pairs["directories"] = f"{described.directories:,}, by {', '.join(described.partition_columns)}"
     output.print_pairs(pairs)
     output.print_lines([""])
-    _print_columns(described)
+    columns = (
+        (
+            *(column.name, column.type, column.feature, _number(column.nulls)),
+            *(_shown(column.min), _shown(column.max)),
+            column.lengths and " to ".join(f"{length:,}" for length in dict.fromkeys(column.lengths)),
+        )
+        for column in described.columns
+    )
+    titles = ["column", "type", "feature", "nulls", "min", "max", "list lengths"]
+    output.print_table(titles, columns, numbers=["nulls"], cut="type")
     if len(described.versions) > 1:
         output.print_lines([""])
-        _print_versions(described)
+        versions = (
+            (
+                *(one["version"], one["created"] and f"{one['created']:%Y-%m-%d %H:%M:%S}", one["mode"]),
+                *(_number(one[name]) for name in ("files", "records", "bytes")),
+            )
+            for one in described.versions
+        )
+        titles = ["version", "created", "mode", "files", "rows", "bytes"]
+        output.print_table(titles, versions, numbers=["version", "files", "rows", "bytes"])
     if rows.num_rows:
         output.print_lines(["", f"first {rows.num_rows} rows"])
         output.print_frame(rows)
 
 
-def _print_columns(described: Description) -> None:
-    output.print_table(
-        ["column", "type", "feature", "nulls", "min", "max", "list lengths"],
-        (
-            (
-                column.name,
-                column.type,
-                column.feature,
-                None if column.nulls is None else f"{column.nulls:,}",
-                _shown(column.min),
-                _shown(column.max),
-                column.lengths and " to ".join(f"{length:,}" for length in dict.fromkeys(column.lengths)),
-            )
-            for column in described.columns
-        ),
-        numbers=["nulls"],
-        cut="type",
-    )
-
-
-def _print_versions(described: Description) -> None:
-    output.print_table(
-        ["version", "created", "mode", "files", "rows", "bytes"],
-        (
-            (
-                one["version"],
-                one["created"] and f"{one['created']:%Y-%m-%d %H:%M:%S}",
-                one["mode"],
-                f"{one['files']:,}",
-                f"{one['records']:,}",
-                f"{one['bytes']:,}",
-            )
-            for one in described.versions
-        ),
-        numbers=["version", "files", "rows", "bytes"],
-    )
+def _number(value: int | None) -> str | None:
+    return None if value is None else f"{value:,}"
 
 
 def _shown(value: Any) -> str | None:

@@ -1,8 +1,7 @@
 """Detect the formats of `convert` from file names, and list the files of a path."""
 
-import errno
 import re
-from collections.abc import Iterable
+from collections.abc import Collection
 from glob import has_magic
 from pathlib import PurePath
 from typing import Any, Literal, get_args
@@ -29,13 +28,7 @@ def format_of_name(path: str) -> Format | None:
 
 
 def format_of_target(path: str) -> Format:
-    """Return the format that the name of a destination shows. A name without a suffix means TFRecord.
-
-    Raises
-    ------
-    click.UsageError
-        If the suffix of the destination is not known.
-    """
+    """Return the format that the name of a destination shows. A name without a suffix means TFRecord."""
     found = format_of_name(path)
     suffix = PurePath(_name(path)).suffix
     if found is None and suffix:
@@ -44,18 +37,11 @@ def format_of_target(path: str) -> Format:
     return found or "tfrecord"
 
 
-def format_of_files(files: Iterable[str]) -> Format:
-    """Return the format that file names show. A file without a known suffix is taken for TFRecord.
-
-    Raises
-    ------
-    click.UsageError
-        If the file names show several formats.
-    """
-    found = {file: format_of_name(file) or "tfrecord" for file in files}
-    formats = set(found.values())
+def format_of_files(files: Collection[str]) -> Format:
+    """Return the format that file names show. A file without a known suffix is taken for TFRecord."""
+    formats = {format_of_name(file) or "tfrecord" for file in files}
     if formats == {"tfrecord", "jsonl"}:  # JSON beside TFRecord files describes them to TensorFlow Datasets
-        formats -= {"jsonl"} if all(map(_is_description, found)) else set()
+        formats = {format_of_name(file) or "tfrecord" for file in files if not file.endswith(".json")}
     if len(formats) > 1:
         known = ", ".join(sorted(formats))
         raise click.UsageError(f"SRC holds files of several formats ({known}); pass a glob, or --from")
@@ -63,34 +49,18 @@ def format_of_files(files: Iterable[str]) -> Format:
 
 
 def list_files(path: str, storage_options: dict[str, Any] | None) -> dict[str, int]:
-    """Map each file of a directory, a glob or a file path to its size. Hidden files are omitted.
-
-    Raises
-    ------
-    FileNotFoundError
-        If there is no file at the path.
-    """
+    """Map each file of a directory, a glob or a file path to its size. Hidden files are omitted."""
     fs, root = url_to_fs(path, **(storage_options or {}))
     fs.invalidate_cache()
-    places = [root] if fs.exists(root) or not has_magic(root) else sorted(fs.glob(root))
     found: dict[str, int] = {}
-    for place in places:
+    for place in [root] if fs.exists(root) or not has_magic(root) else sorted(fs.glob(root)):
         if fs.isdir(place):
-            files = fs.find(place, detail=True).items()
-            found.update(
-                (fs.unstrip_protocol(name), info["size"])
-                for name, info in sorted(files)
-                if not re.search(r"/[_.]", name.removeprefix(place.rstrip("/")))
-            )
+            for name, info in sorted(fs.find(place, detail=True).items()):
+                if not re.search(r"/[_.]", name.removeprefix(place.rstrip("/"))):
+                    found[fs.unstrip_protocol(name)] = info["size"]
         elif fs.exists(place):
             found[fs.unstrip_protocol(place)] = fs.info(place)["size"]
-    if not places or not (found or fs.exists(root)):
-        raise FileNotFoundError(errno.ENOENT, "no such file or directory", path)
     return found
-
-
-def _is_description(file: str) -> bool:
-    return format_of_name(file) != "jsonl" or file.endswith(".json")
 
 
 def _name(path: str) -> str:

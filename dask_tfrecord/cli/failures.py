@@ -86,32 +86,25 @@ def one_line_errors(ctx: click.Context) -> Iterator[None]:
 def describe(error: BaseException, paths: Sequence[str] = ()) -> str:
     """Return the message of an error, with the name of its class if the message alone would be unclear.
 
-    Parameters
-    ----------
-    error : BaseException
-        The error to describe.
-    paths : sequence of str
-        The paths of the command. They are added to a store's error that names no path.
+    The paths of the command are added to a store's error that names no path.
     """
     text = str(error)
     if isinstance(error, ModuleNotFoundError) and error.name in _OPTIONAL:
         return f"the option needs the package {error.name}: pip install {_OPTIONAL[error.name]}"
-    if isinstance(error, OSError) and error.errno is not None and error.filename is not None:
-        text = f"{error.filename}: {error.strerror}"
-    if isinstance(error, PermissionError):
-        if error.filename is not None and "://" not in str(error.filename):
-            return f"{text}; check the owner and the permissions, or run it as another user"
-        if error.filename is not None:
-            return text
-        return f"{', '.join(paths)}: {text or 'access denied'}; check the credentials and what they allow"
     if isinstance(error, TFRecordError):
         if error.keyword:
-            name = option(Remedy(error.keyword, None)).removeprefix("no ")
-            error = error.replaced(problem=error.problem.replace(f"{error.keyword}=", f"{name} "))
+            problem = error.problem.replace(f"{error.keyword}=", f"--{option_name(error.keyword)} ")
+            error = error.replaced(problem=problem)
         return error.rendered(option, command)
-    if isinstance(error, OSError) and text:
-        return text
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+    if not isinstance(error, OSError) or not (text or isinstance(error, PermissionError)):
+        return f"{type(error).__name__}: {text}" if text else type(error).__name__
+    if error.errno is not None and error.filename is not None:
+        text = f"{error.filename}: {error.strerror}"
+    if isinstance(error, PermissionError) and error.filename is None:
+        return f"{', '.join(paths)}: {text or 'access denied'}; check the credentials and what they allow"
+    if isinstance(error, PermissionError) and "://" not in str(error.filename):
+        return f"{text}; check the owner and the permissions, or run it as another user"
+    return text
 
 
 def _as_command(ctx: click.Context, error: Exception) -> Exception:
@@ -144,7 +137,7 @@ def option(remedy: Remedy) -> str:
     name, value = remedy.keyword, remedy.value
     text = f"--{option_name(name, value)}"
     if value is None:
-        return f"no {text}"
+        return f"{text} none" if name == "compression" else f"no {text}"
     if name == "schema":
         return " ".join(
             f"{text} {shlex.quote(f'{column}={_type_name(type_)}')}" for column, type_ in value.items()

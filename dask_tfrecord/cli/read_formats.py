@@ -5,7 +5,6 @@ reads an empty text as null, dates as text, and a quoted line break at the end o
 """
 
 import csv
-import errno
 import io
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -52,8 +51,6 @@ def open_source(
         read = {**read, "blocksize": None}
     if format == "tfrecord":
         return dask_tfrecord.read_tfrecord(paths, index=index, **read)
-    if not files:
-        raise FileNotFoundError(errno.ENOENT, "no such file or directory", str(paths))
     common = {name: read[name] for name in ("blocksize", "storage_options") if name in read}
     others = read.keys() - {*common, "columns", "filters"}
     types = read.get("schema", {})

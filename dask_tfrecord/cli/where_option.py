@@ -2,7 +2,8 @@
 
 import ast
 import re
-from itertools import pairwise, product
+from itertools import chain, pairwise, product
+from math import prod
 from typing import Any, NamedTuple
 
 import click
@@ -40,18 +41,10 @@ class _Column(NamedTuple):
 
 
 def parse(text: str) -> Filters:
-    """Parse a condition to lists of conditions. A row is selected if it meets all conditions of a list.
+    """Parse comparisons of columns with literals, joined with `and`, `or` and `not`.
 
-    Parameters
-    ----------
-    text : str
-        Comparisons of columns with literals, ``in``, ``is None``, ``and``, ``or``, ``not`` and parentheses.
-        A column is a Python name or ``column('any name')``.
-
-    Raises
-    ------
-    click.UsageError
-        If the text is not such a condition.
+    A row is selected if it meets all conditions of one list. A column is a Python name or
+    ``column('any name')``. Any other text raises click.UsageError.
     """
     try:
         return _alternatives(ast.parse(text.strip(), mode="eval").body, False)
@@ -69,40 +62,33 @@ def names_in(filters: Filters | None) -> list[str]:
 
 def _alternatives(node: ast.expr, negated: bool) -> Filters:
     """Return the lists of conditions of an expression, or of its negation."""
-    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
-        return _alternatives(node.operand, not negated)
-    if isinstance(node, ast.BoolOp):
-        parts = [_alternatives(part, negated) for part in node.values]
-        if isinstance(node.op, ast.Or) != negated:
-            return [group for part in parts for group in part]
-        return _all_of(parts)
-    if isinstance(node, ast.Compare):
-        places = [_operand(side) for side in (node.left, *node.comparators)]
-        conditions = [
-            _condition(left, _OPERATORS[type(operator)], right, negated)
-            for operator, (left, right) in zip(node.ops, pairwise(places), strict=True)
-        ]
-        return [[one] for one in conditions] if negated else [conditions]
+    match node:
+        case ast.UnaryOp(op=ast.Not()):
+            return _alternatives(node.operand, not negated)
+        case ast.BoolOp():
+            parts = [_alternatives(part, negated) for part in node.values]
+            if isinstance(node.op, ast.Or) != negated:
+                return [*chain(*parts)]
+            if prod(map(len, parts)) > _MOST_ALTERNATIVES:
+                raise ValueError("it combines too many alternatives")
+            return [[*chain(*groups)] for groups in product(*parts)]
+        case ast.Compare():
+            sides = map(_operand, (node.left, *node.comparators))
+            conditions = [
+                _condition(left, _OPERATORS[type(operator)], right, negated)
+                for operator, (left, right) in zip(node.ops, pairwise(sides), strict=True)
+            ]
+            return [[one] for one in conditions] if negated else [conditions]
     raise ValueError(f"{ast.unparse(node)!r} is not a comparison")
-
-
-def _all_of(parts: list[Filters]) -> Filters:
-    found: Filters = [[]]
-    for part in parts:
-        if len(found) * len(part) > _MOST_ALTERNATIVES:
-            raise ValueError("it combines too many alternatives")
-        found = [[*one, *other] for one, other in product(found, part)]
-    return found
 
 
 def _operand(node: ast.expr) -> Any:
     """Return the column or the value that one side of a comparison stands for."""
-    if isinstance(node, ast.Name):
-        return _Column(node.id)
-    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "column":
-        names = [argument.value for argument in node.args if isinstance(argument, ast.Constant)]
-        if len(names) == len(node.args) == 1 and isinstance(names[0], str) and not node.keywords:
-            return _Column(names[0])
+    match node:
+        case ast.Name(id=name):
+            return _Column(name)
+        case ast.Call(func=ast.Name(id="column"), args=[ast.Constant(value=str(name))], keywords=[]):
+            return _Column(name)
     try:
         return ast.literal_eval(node)
     except ValueError:

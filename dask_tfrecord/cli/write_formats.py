@@ -39,7 +39,7 @@ def plan_write(
     """Check the destination of `convert`, and return what a write would do. Write nothing."""
     if format == "tfrecord":
         dask_tfrecord.to_tfrecord(ddf, path, compute=False, **_keywords(how))
-        existing = _existing(path, how)
+        existing = list_files(path, how["storage_options"])
     else:
         existing = _check_other(sources, path, format, how)
     mode = _mode(how)
@@ -89,14 +89,6 @@ def _types(ddf: dd.DataFrame) -> dict[str, Any]:
     return {name: getattr(dtype, "pyarrow_dtype", dtype) for name, dtype in ddf.dtypes.items()}
 
 
-def _existing(path: str, how: dict[str, Any]) -> dict[str, int]:
-    """Return the visible files of the destination, and their sizes."""
-    try:
-        return list_files(path, how["storage_options"])
-    except FileNotFoundError:
-        return {}
-
-
 # -- Parquet, CSV and JSON lines -----------------------------------------------------------------------------
 
 
@@ -113,7 +105,7 @@ def _check_other(sources: Sequence[str], path: str, format: Format, how: dict[st
         known = ", ".join(dict.fromkeys((*codecs, "none")))
         raise click.UsageError(f"--compression of {format} is one of {known}, not {compression!r}")
     fs, root = url_to_fs(path, **(how["storage_options"] or {}))
-    existing = _existing(path, how)
+    existing = list_files(path, how["storage_options"])
     others = [file for file in existing if format_of_name(file) != format]
     dataset = dask_tfrecord.find_dataset(path, storage_options=how["storage_options"])
     advice = "choose another directory"
