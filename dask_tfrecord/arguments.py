@@ -17,7 +17,7 @@ from dask.utils import parse_bytes
 from dask_tfrecord.codec import MAX_RECORD_BYTES
 from dask_tfrecord.codec.codecs import CODECS, Compression
 from dask_tfrecord.dataset.snapshot.model import Snapshot
-from dask_tfrecord.errors import TFRecordError
+from dask_tfrecord.errors import Remedy, TFRecordError
 from dask_tfrecord.files.storage.listing import PathLike
 from dask_tfrecord.files.storage.redaction import without_credentials
 from dask_tfrecord.schema.model import Schema
@@ -69,10 +69,7 @@ def mappings(**values: Any) -> None:
     for keyword, value in values.items():
         if not isinstance(value, Mapping | None) or not all(isinstance(key, str) for key in value or ()):
             # The message does not show the values, because storage_options may hold credentials.
-            raise TFRecordError(
-                f"{keyword}= is not a dict with string keys (got {type(value).__name__})",
-                advice="pass a dict",
-            )
+            raise TFRecordError(f"{keyword}= is not a dict with string keys (got {type(value).__name__})")
 
 
 def compression(value: Any, *others: str) -> Any:
@@ -150,9 +147,7 @@ def count(keyword: str, value: Any, least: int = 1) -> int | None:
 def function(keyword: str, value: Any) -> None:
     """Raise if the value of a keyword is neither None nor callable."""
     if value is not None and not callable(value):
-        raise TFRecordError(
-            f"{keyword}={value!r} is not callable", advice=f"pass a function, such as {keyword}=str"
-        )
+        raise TFRecordError(f"{keyword}={value!r} is not callable")
 
 
 def byte_count(keyword: str, value: Any) -> int | None:
@@ -168,7 +163,8 @@ def byte_count(keyword: str, value: Any) -> int | None:
     if size < 1:
         raise TFRecordError(
             f"{keyword}={value!r} is not a size",
-            advice='pass a number of bytes, a string such as "128 MiB", or None',
+            remedies=[Remedy(keyword, "128 MiB", "set a size")],
+            function="",
         )
     return size
 
@@ -179,7 +175,8 @@ def record_limit(value: Any) -> int:
     if size is None or size > MAX_RECORD_BYTES:
         raise TFRecordError(
             f"max_record_bytes={value!r} is not a limit between 1 and {MAX_RECORD_BYTES:,} bytes",
-            advice="pass a smaller number, or leave the keyword out",
+            remedies=[Remedy("max_record_bytes", MAX_RECORD_BYTES, "set no lower limit than protobuf has")],
+            function="",
         )
     return size
 
@@ -193,6 +190,6 @@ def origin_column(value: Any, default: str) -> str | None:
     if not isinstance(value, bool):
         raise TFRecordError(
             f"include_{default}_column={value!r} is neither a bool nor a column name",
-            advice=f"pass True for a column named {default!r}, or another name",
+            remedies=[Remedy(f"include_{default}_column", True, f"add the column {default!r}")],
         )
     return default if value else None

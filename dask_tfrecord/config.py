@@ -12,7 +12,7 @@ import yaml
 from dask.utils import parse_bytes
 
 from dask_tfrecord.codec import limit_pool
-from dask_tfrecord.errors import TFRecordError
+from dask_tfrecord.errors import Remedy, TFRecordError
 
 Value = TypeVar("Value")
 
@@ -52,7 +52,9 @@ def keyword_or_default(
     except TFRecordError as error:
         raise error.replaced(
             problem=f"the value {configured!r} of {key!r} in Dask's configuration: {error.problem}",
-            advice=f"change the configuration, or pass {keyword}=",
+            advice="change the configuration",
+            remedies=[Remedy(keyword, _DEFAULTS[_NAME][keyword], "override the configuration")],
+            function="",
         ) from None
 
 

@@ -23,7 +23,7 @@ from dask_tfrecord.dataset.read.request import Infer, ReadRequest
 from dask_tfrecord.dataset.snapshot.model import Snapshot
 from dask_tfrecord.dataset.write.destination import destination
 from dask_tfrecord.dataset.write.neighbours import refuse_other_files
-from dask_tfrecord.errors import SchemaError, TFRecordError
+from dask_tfrecord.errors import Remedy, SchemaError, TFRecordError
 from dask_tfrecord.files.damage import DamagePolicy, OnCorrupt, check_policy, check_quarantine_path
 from dask_tfrecord.files.options import Extra, ReadOptions
 from dask_tfrecord.files.storage.filesystem import Filesystem
@@ -146,7 +146,12 @@ def existing_names(schema: Schema, keyword: str, value: Any) -> list[str]:
         raise SchemaError(f"{keyword}={value!r}: {error}") from None
     repeated = sorted({name for name in names if names.count(name) > 1})
     if repeated:
-        raise SchemaError(f"{keyword}= names {', '.join(map(repr, repeated))} more than once")
+        raise SchemaError(
+            f"{keyword}= names {', '.join(map(repr, repeated))} more than once",
+            keyword=keyword,
+            remedies=[Remedy(keyword, list(dict.fromkeys(names)), "name each column once")],
+            function="",
+        )
     return names
 
 

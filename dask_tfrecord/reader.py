@@ -14,7 +14,7 @@ from dask_tfrecord import arguments
 from dask_tfrecord.cluster import check_cluster
 from dask_tfrecord.dataset.read.read_plan import ReadPlan
 from dask_tfrecord.dataset.snapshot.metadata import Levels
-from dask_tfrecord.errors import SchemaError, TFRecordError
+from dask_tfrecord.errors import Remedy, SchemaError, TFRecordError
 from dask_tfrecord.expr import reading
 from dask_tfrecord.files.storage.listing import PathLike
 from dask_tfrecord.frames.arrow_to_pandas import numpy_names
@@ -311,13 +311,13 @@ def _index_levels(dataset: ReadPlan, index: Any, columns: Sequence[str] | None) 
             raise SchemaError(
                 "the column is in columns= and in index=",
                 feature=item.name,
-                advice="leave it out of columns=",
+                remedies=[Remedy("columns", _without(item.name, columns), "read it only as the index")],
             )
         if item.depth:
             raise SchemaError(
                 f"a column of type {item.type} cannot be the index",
                 feature=item.name,
-                advice="leave the column out of index=",
+                remedies=[Remedy("index", _without(item.name, names) or False, "leave it out of the index")],
             )
     return tuple((name, name) for name in names)
 
@@ -345,6 +345,7 @@ def _divisions(dataset: ReadPlan, levels: Levels) -> tuple[Any, ...] | None:
         raise TFRecordError(
             f"calculate_divisions=True needs an index of one column, but there is {problem}",
             advice="pass index= with the name of one column",
+            remedies=[Remedy("calculate_divisions", False, "read without divisions")],
         )
     return dataset.divisions(levels[0][0])
 
@@ -355,17 +356,22 @@ def _with_categories(schema: Schema, categories: Any) -> Schema:
     names = list(categories) if isinstance(categories, Mapping) else categories
     names = existing_names(schema, "categories", names)
     return replace(
-        schema, fields=tuple(_categorical(item) if item.name in names else item for item in schema.fields)
+        schema,
+        fields=tuple(_categorical(item, names) if item.name in names else item for item in schema.fields),
     )
 
 
-def _categorical(item: Field) -> Field:
+def _without(name: str, names: str | Sequence[str]) -> list[str]:
+    return [one for one in arguments.names("columns", names) if one != name]
+
+
+def _categorical(item: Field, names: Sequence[str]) -> Field:
     if pa.types.is_dictionary(item.type):
         return item
     if item.depth:
         raise SchemaError(
             f"a column of type {item.type} cannot be categorical",
             feature=item.name,
-            advice="leave the column out of categories=",
+            remedies=[Remedy("categories", _without(item.name, names), "leave it out")],
         )
     return replace(item, type=pa.dictionary(pa.int32(), item.type))

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import dask
 import dask.dataframe as dd
 import oracle
 import pandas as pd
@@ -191,6 +192,46 @@ def test_a_surface_accepts_the_remedies_of_its_errors_and_names_no_others(
         for remedy in error.other_remedies:
             assert not (error.remedies and remedy in error.remedies)
             assert f"; {error.function} takes " in str(error)
+
+
+WRONG: list[tuple[Callable[..., Any], dict[str, Any]]] = [
+    (dask_tfrecord.read_tfrecord, {"blocksize": "many"}),
+    (dask_tfrecord.read_tfrecord, {"max_record_bytes": 1 << 40}),
+    (dask_tfrecord.read_tfrecord, {"include_path_column": 1}),
+    (dask_tfrecord.read_tfrecord, {"columns": ["k", "a"], "index": "a"}),
+    (dask_tfrecord.read_tfrecord, {"index": "l"}),
+    (dask_tfrecord.read_tfrecord, {"categories": ["k", "l"]}),
+    (dask_tfrecord.read_tfrecord, {"columns": ["a", "a"]}),
+    (dask_tfrecord.read_tfrecord, {"calculate_divisions": True}),
+    (dask_tfrecord.iter_batches, {"shard": 3}),
+    (dask_tfrecord.iter_batches, {"columns": []}),
+    (dask_tfrecord.iter_batches, {"columns": ["a", "k", "a"]}),
+    (dask_tfrecord.take, {"indices": [0], "columns": ["k", "k"]}),
+]
+
+
+@pytest.mark.parametrize(("function", "keywords"), WRONG)
+def test_the_remedies_of_a_wrong_argument_are_accepted(
+    function: Callable[..., Any], keywords: dict[str, Any], tmp_path: Path
+) -> None:
+    frame = pd.DataFrame({"k": [1], "a": [2]}).assign(
+        l=pd.array([[1, 2]], pd.ArrowDtype(pa.list_(pa.int64())))
+    )
+    to_tfrecord(dd.from_pandas(frame, npartitions=1), tmp_path / "data")
+    with pytest.raises(TFRecordError) as raised:
+        function(tmp_path / "data", **keywords)
+    assert raised.value.remedies
+    function(
+        tmp_path / "data", **keywords | {remedy.keyword: remedy.value for remedy in raised.value.remedies}
+    )
+
+
+def test_a_wrong_default_in_the_configuration_has_a_remedy(tmp_path: Path) -> None:
+    with dask.config.set({"dask-tfrecord.blocksize": "many"}):
+        with pytest.raises(TFRecordError, match="change the configuration, or pass blocksize=") as raised:
+            dask_tfrecord.read_tfrecord(_written(tmp_path / "data"))
+        [remedy] = raised.value.remedies
+        dask_tfrecord.read_tfrecord(tmp_path / "data", **{remedy.keyword: remedy.value})
 
 
 COMMANDS = {

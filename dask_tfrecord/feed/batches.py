@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Self, Unpack
 import pyarrow as pa
 
 from dask_tfrecord import arguments
-from dask_tfrecord.errors import TFRecordError, calling
+from dask_tfrecord.errors import Remedy, TFRecordError, calling
 from dask_tfrecord.feed.epoch_order import (
     BatchMode,
     Order,
@@ -371,6 +371,7 @@ def as_batch(table: pa.Table, schema: pa.Schema) -> pa.RecordBatch:
     except pa.ArrowInvalid as error:
         raise TFRecordError(
             f"a batch of {table.num_rows:,} rows does not fit in an Arrow array: {error}",
-            advice="pass a smaller batch_size",
+            remedies=[Remedy("batch_size", max(1, table.num_rows // 2), "read smaller batches")],
+            function="",
         ) from None
     return pa.RecordBatch.from_arrays(columns, schema=schema)

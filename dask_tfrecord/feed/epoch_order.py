@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from dask_tfrecord import arguments
-from dask_tfrecord.errors import TFRecordError
+from dask_tfrecord.errors import Remedy, TFRecordError
 from dask_tfrecord.feed.sources import Source, as_source
 from dask_tfrecord.keywords import ReadKeywords
 from dask_tfrecord.public_functions import SHARED_PARAMETERS
@@ -175,7 +175,9 @@ def checked_shard(shard: Any) -> tuple[int, int]:
         if 0 <= index < count:
             return index, count
     raise TFRecordError(
-        f"shard={shard!r} is not a shard", advice="pass (number from 0, how many shards), such as (0, 4)"
+        f"shard={shard!r} is not a shard: the number of a shard, from 0, and the number of all shards",
+        remedies=[Remedy("shard", (0, 1), "read all rows")],
+        function="",
     )
 
 

@@ -17,7 +17,7 @@ from dask_tfrecord import arguments
 from dask_tfrecord.cluster import compute_each
 from dask_tfrecord.dataset.read.read_plan import ReadPlan
 from dask_tfrecord.dataset.read.read_task import Partition
-from dask_tfrecord.errors import SchemaError, TFRecordError, computing
+from dask_tfrecord.errors import Remedy, SchemaError, TFRecordError, computing
 from dask_tfrecord.files.storage.redaction import redact_errors
 from dask_tfrecord.frames import pandas_to_arrow
 from dask_tfrecord.frames.planning import plan_schema
@@ -174,9 +174,12 @@ def checked_names(columns: Any, label: str | None = None) -> list[str] | None:
         return None
     names = arguments.names("columns", columns)
     if not names:
-        raise SchemaError("columns= names no column", advice="name one", keyword="columns")
+        remedy = Remedy("columns", None, "read all columns")
+        raise SchemaError("columns= names no column", keyword="columns", remedies=[remedy], function="")
     if len(set(names)) < len(names):
-        raise SchemaError("columns= names a column more than once", keyword="columns")
+        remedy = Remedy("columns", list(dict.fromkeys(names)), "read each column once")
+        problem = "columns= names a column more than once"
+        raise SchemaError(problem, keyword="columns", remedies=[remedy], function="")
     return names if label is None or label in names else [*names, label]
 
 

@@ -11,7 +11,7 @@ import torch
 from torch.utils.data import Dataset, IterableDataset, get_worker_info
 
 from dask_tfrecord import arguments
-from dask_tfrecord.errors import TFRecordError, calling
+from dask_tfrecord.errors import Remedy, TFRecordError, calling
 from dask_tfrecord.feed.batches import Batches
 from dask_tfrecord.feed.epoch_order import LastBatch, Uneven, plan_batches
 from dask_tfrecord.feed.numpy_columns import (
@@ -188,7 +188,11 @@ class TFRecordBatches(IterableDataset[Any]):
         **keywords: Unpack[BatchKeywords],
     ) -> None:
         if (rank is None) != (world_size is None):
-            raise TFRecordError("rank= and world_size= belong together", advice="pass both or neither")
+            raise TFRecordError(
+                "rank= and world_size= belong together",
+                remedies=[Remedy("rank", 0), Remedy("world_size", 1, "read all rows")],
+                function="",
+            )
         arguments.choice("batch_mode", batch_mode, get_args(LastBatch))
         self._plan = plan_batches(
             path,
