@@ -8,9 +8,17 @@ staging directory, and the peak growth of a worker's memory. The bound of the gr
 The benchmark needs Linux.
 
     python -m benchmarks.shuffle [--rounds 1] [--scale 1.0] [0.5 1 2 4 8]
+
+``--count`` instead counts the read requests of one shuffle between many partitions of 1,000 rows. It makes
+the graph of the whole shuffle, runs the tasks of all partitions before the shuffle, and then only the tasks
+of one group of partitions after the shuffle. All groups are alike, so the requests of this group are
+multiplied.
+
+    python -m benchmarks.shuffle --count 10000 10000
 """
 
 import argparse
+import pickle
 import tempfile
 import time
 from collections.abc import Iterator
@@ -18,16 +26,24 @@ from contextlib import contextmanager
 from pathlib import Path
 from threading import Event, Thread
 from typing import Any
+from unittest.mock import patch
 
+import dask
 import dask.dataframe as dd
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+from dask._expr import FinalizeCompute
+from dask.base import collections_to_expr
+from dask.callbacks import Callback
+from dask.optimization import cull
 from distributed import Client, LocalCluster
+from distributed.protocol import serialize, to_serialize
 
 import dask_tfrecord
 from benchmarks.reports.memory import BOUND_FACTOR, BOUND_MIB
 from benchmarks.workers import forget_peak, peak_bytes
+from dask_tfrecord.files.storage.store import Store
 
 ROW_BYTES = 80
 TEXT_BYTES = 56
@@ -114,13 +130,75 @@ def measure_sizes(client: Client, job: str, sizes: list[float], rounds: int, dir
         )
 
 
+class Requests(Callback):
+    """Count the requests of the tasks that read spill files, and the growth of the memory of these tasks."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sizes: dict[str, list[int]] = {}  # bytes of each request, for each kind of task
+        self.growth: dict[str, int] = {}
+        self.listed = 0  # bytes of the longest list of spill files that a task gets
+        self._kind = ""
+        self._before = 0
+        self._read_ranges = Store.read_ranges
+
+    def read_ranges(self, store: Store, ranges: Any) -> list[bytes]:
+        self.sizes.setdefault(self._kind, []).extend(stop - start for _, start, stop in ranges)
+        return self._read_ranges(store, ranges)
+
+    def _pretask(self, key: Any, graph: Any, state: Any) -> None:
+        self._kind = key[0].partition("-")[0]
+        forget_peak()
+        self._before = peak_bytes()
+
+    def _posttask(self, key: Any, result: Any, graph: Any, state: Any, worker: Any) -> None:
+        self.growth[self._kind] = max(self.growth.get(self._kind, 0), peak_bytes() - self._before)
+        if self._kind in ("spilled", "regrouped"):
+            self.listed = max(self.listed, len(pickle.dumps(result)))
+
+
+def count_requests(sources: int, targets: int, rows: int, directory: str | None) -> None:
+    """Print the requests of a shuffle, from the tasks of one group of target partitions."""
+    ddf = dd.from_map(partition, range(sources), rows=rows, meta=partition(0, 1).iloc[:0])
+    requests = Requests()
+    with tempfile.TemporaryDirectory(dir=directory) as place, dask.config.set(scheduler="sync"):
+        ddf.partitions[:3].to_tfrecord(f"{place}/warm", shuffle=42)  # imports what tasks need
+        start = time.process_time()
+        write = ddf.to_tfrecord(f"{place}/data", shuffle=42, npartitions=targets, compute=False)
+        expression = FinalizeCompute(collections_to_expr([write])).optimize()
+        graph = dict(expression.__dask_graph__())
+        seconds, (_, frames) = time.process_time() - start, serialize(to_serialize(expression))
+        groups = [key for key in graph if key[0].startswith("regrouped-")]
+        wanted = [key for key, task in graph.items() if groups[0] in task.dependencies]
+        start = time.process_time()
+        with requests, patch.object(Store, "read_ranges", lambda *ranges: requests.read_ranges(*ranges)):
+            dask.get(cull(graph, wanted)[0], wanted)
+    print(f"{sources:,} x {targets:,} partitions of {rows:,} rows, {len(groups):,} groups")
+    print(f"graph: {len(graph):,} tasks, {seconds:.1f} CPU s, {sum(map(len, frames)) / 1e6:.2f} MB to send")
+    print(f"tasks of one group: {time.process_time() - start:.1f} CPU s")
+    print(f"longest list of spill files that a task gets: {requests.listed / 1e3:,.0f} kB")
+    for kind, sizes in requests.sizes.items():
+        print(
+            f"{kind}: {len(sizes) * len(groups):,} requests of {np.mean(sizes) / 1e3:,.1f} kB in the mean, "
+            f"memory of a task: {requests.growth[kind] / (1 << 20):.0f} MiB"
+        )
+    total = sum(map(len, requests.sizes.values())) * len(groups)
+    print(f"all: {total:,} requests; 2 (N + M) sqrt(M) = {2 * (sources + targets) * targets**0.5:,.0f}")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("sizes", nargs="*", type=float, default=[0.5, 1, 2, 4, 8], help="in GB")
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--scale", type=float, default=1.0, help="factor for the sizes")
     parser.add_argument("--directory", help="where to write; needs room for three times the largest size")
+    parser.add_argument("--count", nargs=2, type=int, metavar=("SOURCES", "TARGETS"), help="count requests")
+    parser.add_argument("--rows", type=int, default=1_000, help="rows of a partition, for --count")
     arguments = parser.parse_args()
+    if arguments.count:
+        sources, targets = arguments.count
+        count_requests(sources, targets, arguments.rows, arguments.directory)
+        return
     sizes = [size * arguments.scale for size in arguments.sizes]
     print(
         f"dask-tfrecord {dask_tfrecord.__version__}, 2 workers of {MEMORY_LIMIT}, {arguments.rounds} rounds"
