@@ -14,7 +14,10 @@ from dask_tfrecord.cli.json_text import json_lines, json_values
 
 
 def first_rows(described: Description, count: int, files: Iterable[int] | None = None) -> pa.Table:
-    """Read the first ``count`` rows of all files or of the files with these numbers. Read no further."""
+    """Read the first ``count`` rows of all files, or of the files with the numbers ``files``.
+
+    Rows after these are not read.
+    """
     tables = [described.schema.arrow.empty_table()]
     with closing(described.iter_tables(files)) as rows:
         while count > 0 and (table := next(rows, None)) is not None:
@@ -24,7 +27,7 @@ def first_rows(described: Description, count: int, files: Iterable[int] | None =
 
 
 def description_json(described: Description, rows: pa.Table) -> dict[str, Any]:
-    """Return a description of a dataset and some of its rows as a dict, to print as JSON."""
+    """Return a description of a dataset and some of its rows as a dict that can be printed as JSON."""
     columns = [
         {
             "name": column.name,

@@ -22,13 +22,16 @@ _SUFFIXES: dict[Format, re.Pattern[str]] = {
 
 
 def format_of_name(path: str) -> Format | None:
-    """Return the format that the suffix of a file name shows, or None if the suffix shows no format."""
+    """Return the format that the suffix of a file name shows, or None if the suffix is unknown."""
     name = _name(path).lower()
     return next((format for format, suffix in _SUFFIXES.items() if suffix.fullmatch(name)), None)
 
 
 def format_of_target(path: str) -> Format:
-    """Return the format that the name of a destination shows. A name without a suffix means TFRecord."""
+    """Return the format that the name of a destination shows.
+
+    A destination without a suffix has the format TFRecord.
+    """
     found = format_of_name(path)
     suffix = PurePath(_name(path)).suffix
     if found is None and suffix:
@@ -38,9 +41,13 @@ def format_of_target(path: str) -> Format:
 
 
 def format_of_files(files: Collection[str]) -> Format:
-    """Return the format that file names show. A file without a known suffix is taken for TFRecord."""
+    """Return the format that the names of several files show.
+
+    A file without a known suffix counts as TFRecord.
+    """
     formats = {format_of_name(file) or "tfrecord" for file in files}
-    if formats == {"tfrecord", "jsonl"}:  # JSON beside TFRecord files describes them to TensorFlow Datasets
+    # JSON files beside TFRecord files describe the dataset to TensorFlow Datasets.
+    if formats == {"tfrecord", "jsonl"}:
         formats = {format_of_name(file) or "tfrecord" for file in files if not file.endswith(".json")}
     if len(formats) > 1:
         known = ", ".join(sorted(formats))
@@ -49,7 +56,10 @@ def format_of_files(files: Collection[str]) -> Format:
 
 
 def list_files(path: str, storage_options: dict[str, Any] | None) -> dict[str, int]:
-    """Map each file of a directory, a glob or a file path to its size. Hidden files are omitted."""
+    """Map each file of a path, which may be a directory, a glob or a file, to its size.
+
+    Hidden files are not in the result.
+    """
     fs, root = url_to_fs(path, **(storage_options or {}))
     fs.invalidate_cache()
     found: dict[str, int] = {}

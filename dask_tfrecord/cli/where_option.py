@@ -1,4 +1,7 @@
-"""Parse the condition of `--where`, in Python syntax, to ``filters=``. The condition is never evaluated."""
+"""Parse the condition of the option `--where`, which has Python syntax, to a value of ``filters=``.
+
+The condition is never executed as Python code.
+"""
 
 import ast
 import re
@@ -27,15 +30,15 @@ _OPPOSITE = {"==": "!=", "<": ">=", ">": "<=", "in": "not in", "is": "is not"}
 _OPPOSITE |= {opposite: operator for operator, opposite in _OPPOSITE.items()}
 _MIRRORED = {"<": ">", ">": "<", "<=": ">=", ">=": "<=", "==": "==", "!=": "!="}
 
-# A single `=`, which users of SQL write instead of `==`.
+# Pattern of a single `=`, which users of SQL write instead of `==`.
 _SINGLE_EQUALS = re.compile(r"[^=!<>]=(?!=)")
 
-# The most lists of conditions of which one must hold: `and` over `or` multiplies them.
+# The largest number of alternative lists of conditions, because `and` over `or` multiplies their number.
 _MOST_ALTERNATIVES = 1000
 
 
 class _Column(NamedTuple):
-    """Mark a text as the name of a column, to tell it from a string value."""
+    """Mark a text as the name of a column, so that it is not taken for a string value."""
 
     name: str
 
@@ -56,12 +59,12 @@ def parse(text: str) -> Filters:
 
 
 def names_in(filters: Filters | None) -> list[str]:
-    """Return the columns that conditions name."""
+    """Return the names of the columns that conditions use."""
     return list(dict.fromkeys(name for group in filters or () for name, _, _ in group))
 
 
 def _alternatives(node: ast.expr, negated: bool) -> Filters:
-    """Return the lists of conditions of an expression, or of its negation."""
+    """Return the alternative lists of conditions of an expression, or of the negation of the expression."""
     match node:
         case ast.UnaryOp(op=ast.Not()):
             return _alternatives(node.operand, not negated)

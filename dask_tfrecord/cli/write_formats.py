@@ -1,7 +1,7 @@
 """Write the destination of `convert`, or describe what the write would do.
 
-`to_tfrecord` commits atomically. Files of the other formats are written to a hidden directory, and moved when
-all of them are complete. Then the files that they replace are removed.
+`to_tfrecord` commits TFRecord files atomically. Files of other formats are written to a hidden directory, and
+are moved when all files are complete. The files that the moved files replace are removed last.
 """
 
 from collections.abc import Sequence
@@ -26,17 +26,20 @@ from dask_tfrecord.cli.json_text import json_lines, json_values
 
 _PARQUET_CODECS = ("snappy", "gzip", "zstd", "lz4", "brotli")
 
-# Codecs of text files, and the file name suffix by which readers recognize each codec.
+# Codecs of text files, each with the file name suffix by which readers recognise the codec.
 _TEXT_CODECS = {"gzip": ".gz", "bz2": ".bz2", "xz": ".xz", "none": ""}
 
-# Number of rows that are converted to text in one step, to bound the memory.
+# The number of rows that are converted to text in one step, which bounds the memory.
 _ROWS = 1 << 16
 
 
 def plan_write(
     ddf: dd.DataFrame, sources: Sequence[str], path: str, format: Format, how: dict[str, Any]
 ) -> dict[str, Any]:
-    """Check the destination of `convert`, and return what a write would do. Write nothing."""
+    """Check the destination of `convert`, and return a description of what a write would do.
+
+    The function `plan_write` writes nothing.
+    """
     if format == "tfrecord":
         dask_tfrecord.to_tfrecord(ddf, path, compute=False, **_keywords(how))
         existing = list_files(path, how["storage_options"])
@@ -79,13 +82,13 @@ def _keywords(how: dict[str, Any]) -> dict[str, Any]:
 
 
 def _mode(how: dict[str, Any]) -> str:
-    """Return the write mode, which says what happens to existing data at the destination."""
+    """Return the mode of the write, which says what happens to existing data at the destination."""
     overwrite = {True: "overwrite", "partitions": "partitions"}
     return "append" if "append" in how else overwrite.get(how.get("overwrite"), "create")
 
 
 def _types(ddf: dd.DataFrame) -> dict[str, Any]:
-    """Return the Arrow types of the columns, and the dtypes of those that are not Arrow-backed."""
+    """Return the Arrow types of the columns, or the dtypes of columns that are not Arrow-backed."""
     return {name: getattr(dtype, "pyarrow_dtype", dtype) for name, dtype in ddf.dtypes.items()}
 
 
@@ -93,7 +96,10 @@ def _types(ddf: dd.DataFrame) -> dict[str, Any]:
 
 
 def _check_other(sources: Sequence[str], path: str, format: Format, how: dict[str, Any]) -> dict[str, int]:
-    """Return the files of the destination. Raise if the destination or an option is not suitable."""
+    """Return the visible files of the destination with their sizes.
+
+    Raise if the destination or an option is not suitable for the format.
+    """
     mode = _mode(how)
     unsuitable = {"colocate", "shuffle", *(() if format == "parquet" else ["partition_on"])} & how.keys()
     if mode == "partitions" or unsuitable:
@@ -128,7 +134,9 @@ def _check_other(sources: Sequence[str], path: str, format: Format, how: dict[st
 def _write_other(
     ddf: dd.DataFrame, path: str, format: Format, how: dict[str, Any], existing: dict[str, int]
 ) -> tuple[int, int, int]:
-    """Write files to a hidden directory, move them, and remove the files that they replace."""
+    """Write files to a hidden directory, move the files to the destination, and remove the files that they
+    replace.
+    """
     fs, root = url_to_fs(path, **(how["storage_options"] or {}))
     root = root.rstrip("/")
     run = uuid4().hex[:8]
@@ -136,7 +144,8 @@ def _write_other(
     if how.get("npartitions", ddf.npartitions) != ddf.npartitions:
         ddf = ddf.clear_divisions().repartition(npartitions=how["npartitions"])
     try:
-        fs.makedirs(staging, exist_ok=True)  # not in the tasks, one of which may end after the others failed
+        # Tasks do not make the directory, because a task may end after the other tasks failed.
+        fs.makedirs(staging, exist_ok=True)
         name = f"{staging}/part-{run}"
         rows = (
             _write_parquet(ddf, fs, staging, run, how)
@@ -146,7 +155,7 @@ def _write_other(
         staged = fs.find(staging, detail=True)
     except BaseException:
         for _ in range(3):  # other tasks may still create a file in the directory
-            with suppress(Exception):  # the error of the write is the one to see
+            with suppress(Exception):  # only the error of the write is raised
                 fs.rm(staging, recursive=True)
         raise
     for file in staged:
@@ -185,7 +194,7 @@ def _write_text(ddf: dd.DataFrame, fs: Any, name: str, format: Format, how: dict
 
 
 def _save_text(frame: pd.DataFrame, opened: OpenFile, format: Format) -> int:
-    """Write the rows of a partition to a text file. This function runs in a task."""
+    """Write the rows of one partition to a text file. The function `_save_text` runs in a Dask task."""
     table = pa.Table.from_pandas(frame, preserve_index=False)
     with opened as file:
         for start in range(0, max(table.num_rows, 1), _ROWS):
@@ -195,7 +204,7 @@ def _save_text(frame: pd.DataFrame, opened: OpenFile, format: Format) -> int:
 
 
 def _csv_lines(rows: pa.Table, *, include_header: bool) -> pa.Buffer:
-    """Convert rows to CSV. Lists, bytes and times become the same text as in JSON lines."""
+    """Convert the rows of a table to CSV. Lists, bytes and times become the same text as in JSON lines."""
     columns = [_csv_column(column) for column in rows.columns]
     text = pa.BufferOutputStream()
     options = csv.WriteOptions(include_header=include_header)

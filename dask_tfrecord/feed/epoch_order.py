@@ -22,21 +22,22 @@ BatchMode = Literal["keep", "drop", "auto"]
 LastBatch = Literal["keep", "drop"]
 Uneven = Literal["keep", "drop", "pad"]
 
-# Stored bytes of a piece. Large pieces need fewer requests to the store; small pieces give a better shuffle.
+# The stored size of a piece in bytes. Large pieces need fewer requests to the store, and small pieces give a
+# better shuffle.
 _SEQUENTIAL_BYTES = 1 << 24
 _SHUFFLED_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Hold an opened source and the batch options. The source is opened once for all epochs.
+    """An opened source and the options of the batches. The source is opened once for all epochs.
 
     Attributes
     ----------
     source : Source
         The opened dataset or Dask collection that gives the rows.
     batch_size, batch_mode, shuffle, shuffle_buffer, uneven, prefetch
-        As in `iter_batches`.
+        These parameters have the same meaning as in `iter_batches`.
     surface : callable
         The public function that the user called to get the batches. Errors that the batches raise show the
         remedies that this function accepts.
@@ -65,7 +66,10 @@ def plan_batches(
     prefetch: int = 2,
     **read: Unpack[ReadKeywords],
 ) -> Plan:
-    """Open a source, and return a `Plan` of the batches of any epoch and shard; see `iter_batches`."""
+    """Open a source, and return the `Plan` for batches of any epoch and shard.
+
+    The parameters are those of `iter_batches`.
+    """
     arguments.count("batch_size", batch_size, 1)
     arguments.count("shuffle_buffer", shuffle_buffer, 1)
     arguments.count("prefetch", prefetch, 0)
@@ -81,7 +85,7 @@ SHARED_PARAMETERS.update(signature(plan_batches).parameters)
 
 
 class Slice(NamedTuple):
-    """Name a range of the rows of one piece."""
+    """A range of the rows of one piece."""
 
     piece: int
     start: int
@@ -90,17 +94,19 @@ class Slice(NamedTuple):
 
 @dataclass(frozen=True)
 class Order:
-    """Hold the order of the rows of one shard in one epoch.
+    """The order of the rows of one shard in one epoch.
 
     Attributes
     ----------
     slices : list of Slice
-        The pieces of the shard in order. The first and the last piece are cut at the ends of the shard.
+        The ranges of the shard's pieces, in order. The first and the last piece are cut at the ends of the
+        shard.
     seed : tuple of int, optional
-        Seed of the shuffle of the rows in each window. If None, the rows keep the order of the files.
+        The seed with which the rows of each window are shuffled. If None, the rows keep the order of the
+        files.
     buffer : int
-        Minimum number of rows in a window. A window may have fewer rows if too few remain or if the rows are
-        large.
+        The smallest number of rows in a window. A window may have fewer rows if too few remain or if the rows
+        are large.
     """
 
     slices: list[Slice]
@@ -108,13 +114,13 @@ class Order:
     buffer: int
 
     def shuffled(self, table: pa.Table, window: int) -> pa.Table:
-        """Shuffle the rows of a window if there is a seed; otherwise return the rows unchanged."""
+        """Shuffle the rows of a window if there is a seed, and otherwise return the rows unchanged."""
         if self.seed is None:
             return table
         order = np.random.default_rng((*self.seed, window)).permutation(table.num_rows)
         try:
             return table.combine_chunks().take(pa.array(order))
-        except pa.ArrowInvalid as error:  # more than 2 GiB of text or bytes in one piece
+        except pa.ArrowInvalid as error:  # one piece has more than 2 GiB of text or bytes
             raise TFRecordError(
                 f"{table.num_rows:,} rows cannot be shuffled together: {error}",
                 advice="shuffle with RecordTable, or write the dataset with to_tfrecord, in small blocks",
@@ -122,7 +128,7 @@ class Order:
 
 
 def order_rows(plan: Plan, epoch: int, shard: tuple[int, int], part: tuple[int, int]) -> Order:
-    """Return the row order of one part of one shard in one epoch; see `Batches`."""
+    """Return the row order of one part of one shard in one epoch, as the class `Batches` describes them."""
     source, seed, batch_size = plan.source, plan.shuffle, plan.batch_size
     (index, count), (worker, workers) = shard, part
     pieces = np.arange(source.npieces)
@@ -156,7 +162,7 @@ def order_rows(plan: Plan, epoch: int, shard: tuple[int, int], part: tuple[int, 
 
 
 def _bounds(total: int, index: int, count: int, uneven: Uneven) -> tuple[int, int]:
-    """Return the number of the first row of a shard, and one more than the number of its last row."""
+    """Return the number of a shard's first row, and the number after its last row."""
     first, last = total * index // count, total * (index + 1) // count
     if uneven == "drop":
         return first, first + total // count

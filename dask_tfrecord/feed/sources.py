@@ -26,25 +26,26 @@ from dask_tfrecord.read_request import open_columns
 
 
 class DatasetSource:
-    """Read a TFRecord dataset in pieces. Each piece is one Arrow table.
+    """A source that reads a TFRecord dataset in pieces. Each piece is returned as one Arrow table.
 
-    Several threads may read pieces at the same time.
+    Several threads may read pieces of the source at the same time.
 
     Parameters
     ----------
     path, columns, read
-        As in `open_columns`.
+        These parameters have the same meaning as in `open_columns`.
     blocksize : int
-        Target size of a piece, in stored bytes.
+        The target size of a piece in stored bytes.
 
     Attributes
     ----------
     schema : Schema
         The columns of each piece.
     counts : list of int or None
-        The number of rows of each piece. None if the source is a Dask collection, whose rows are not counted.
+        The number of rows of each piece, or None if the source is a Dask collection, whose rows are not
+        counted.
     fingerprint : str
-        Hash that identifies the rows of the source, as far as the rows are known without reading them.
+        A hash that identifies the rows of the source, as far as the rows are known without reading.
     """
 
     def __init__(self, path: Any, columns: Any, blocksize: int, read: ReadKeywords) -> None:
@@ -54,10 +55,10 @@ class DatasetSource:
         self._process = os.getpid()
 
     def _count(self) -> list[int]:
-        """Count the rows of each piece. Pieces whose number of rows is not known are read, in parallel."""
+        """Count the rows of each piece. Tasks read the pieces whose number of rows is not known."""
         counts = [self.dataset.count(piece) for piece in range(self.dataset.npartitions)]
-        # If damage is skipped, count with the requested columns: reading other columns could lose other
-        # records.
+        # If damage is skipped, rows are counted with the requested columns, because reading other columns
+        # could lose other records.
         schema = self.schema if self.dataset.options.damage.skips else self.schema.select([])
         partition = self.dataset.partitioner(schema)
         unknown = [partition(piece) for piece, count in enumerate(counts) if count is None]
@@ -66,27 +67,28 @@ class DatasetSource:
 
     @property
     def npieces(self) -> int:
-        """The number of pieces."""
+        """The number of pieces of the source."""
         return self.dataset.npartitions
 
     def read(self, piece: int) -> pa.Table:
-        """Read the records of one piece."""
+        """Read the records of one piece as an Arrow table."""
         if os.getpid() != self._process:
             self.dataset, self._process = usable_after_fork(self.dataset), os.getpid()
         return self.dataset.partition(piece, self.schema).read()
 
 
 class CollectionSource:
-    """Read the partitions of a Dask collection. Each partition is computed when it is needed.
+    """A source that reads the partitions of a Dask collection. Each partition is computed only when it is
+    needed.
 
-    The attributes are those of `DatasetSource`.
+    This class has the same attributes as `DatasetSource`.
 
     Parameters
     ----------
     ddf : dask.dataframe.DataFrame or Series
         The collection to read.
     columns : list of str, optional
-        The columns to compute. By default all columns are computed.
+        The columns to compute. By default, all columns are computed.
     """
 
     def __init__(self, ddf: dd.DataFrame | dd.Series, columns: Sequence[str] | None) -> None:
@@ -104,11 +106,11 @@ class CollectionSource:
         self.counts: Sequence[int] | None = None
         self.fingerprint = _digest(frame._name)
         self._partitions = frame.to_delayed(optimize_graph=False)
-        self._scheduler = get_scheduler()  # other threads do not see the current client
+        self._scheduler = get_scheduler()  # other threads cannot see the current client
 
     @property
     def npieces(self) -> int:
-        """The number of partitions."""
+        """The number of partitions of the collection."""
         return len(self._partitions)
 
     def read(self, piece: int) -> pa.Table:
@@ -184,5 +186,8 @@ def checked_names(columns: Any, label: str | None = None) -> list[str] | None:
 
 
 def usable_after_fork(dataset: ReadPlan) -> ReadPlan:
-    """Give the dataset a new filesystem. Filesystems of object stores do not work in a forked process."""
+    """Return the read plan with a new filesystem.
+
+    The filesystems of object stores do not work in a forked process.
+    """
     return replace(dataset, store=pickle.loads(pickle.dumps(dataset.store)))

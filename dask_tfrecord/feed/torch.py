@@ -30,7 +30,7 @@ from dask_tfrecord.public_functions import public_function
 
 Tensors: TypeAlias = dict[str, Any]
 
-# The number of an epoch, and a `Batches.state` in that epoch, or None for the start of the epoch.
+# The number of an epoch, and a `Batches.state` in this epoch, or None for the start of the epoch.
 _Position: TypeAlias = tuple[int, dict[str, Any] | None]
 
 
@@ -42,14 +42,15 @@ def to_tensors(batch: pa.RecordBatch | pa.Table, fill_nulls: Mapping[str, Any] |
     batch : pyarrow.RecordBatch or pyarrow.Table
         The batch to convert.
     fill_nulls : mapping of str to value, optional
-        The value that replaces the nulls of each column; see
-        `dask_tfrecord.feed.numpy_columns.numpy_columns`.
+        The value that replaces the nulls of each column, as `dask_tfrecord.feed.numpy_columns.numpy_columns`
+        describes.
 
     Returns
     -------
     dict of str to torch.Tensor or list
-        One entry per column. Lists become nested tensors with the jagged layout. Strings become a list of
-        str. Bytes become a list of uint8 tensors that share the buffers of the batch.
+        A tensor or a list for each column of the batch. List columns become nested tensors with the jagged
+        layout. Columns of strings become a list of str. Columns of bytes become a list of uint8 tensors that
+        share the buffers of the batch.
 
     Raises
     ------
@@ -84,14 +85,16 @@ def _tensor(name: str, column: pa.Array | pa.ChunkedArray, fill: Any) -> Any:
     values = column_to_numpy(name, column, fill)
     if isinstance(values, Ragged):
         if isinstance(values.values, Ragged) or values.values.dtype == object:
-            return column.to_pylist()  # PyTorch has no tensors of lists of lists or of objects
+            return column.to_pylist()  # PyTorch has no tensors of lists of lists, and no tensors of objects
         offsets = _from_numpy(values.offsets)
         return torch.nested.nested_tensor_from_jagged(_from_numpy(values.values), offsets)
     return values.tolist() if values.dtype == object else _from_numpy(values)
 
 
 def _from_numpy(values: Array) -> torch.Tensor:
-    """Return a tensor that shares the memory of an array, also of a read-only array without a warning."""
+    """Return a tensor that shares the memory of an array, without PyTorch's warning about read-only
+    arrays.
+    """
     if values.flags.writeable:
         return torch.from_numpy(values)
     return torch.from_dlpack(pa.array(values.reshape(-1))).reshape(values.shape)
@@ -109,7 +112,7 @@ def _bytes(column: pa.Array) -> list[torch.Tensor]:
 
 
 class TFRecordBatches(IterableDataset[Any]):
-    """Iterate over the batches of a dataset, for ``DataLoader(dataset, batch_size=None)``.
+    """A PyTorch dataset of the batches of a TFRecord dataset, for ``DataLoader(dataset, batch_size=None)``.
 
     Each row is in exactly one batch of one worker of one rank, unless ``uneven`` or ``batch_mode`` says
     otherwise. Use few DataLoader workers or none: the batches are read by threads, and a worker process
@@ -120,44 +123,46 @@ class TFRecordBatches(IterableDataset[Any]):
     path : str, path-like or list of these
         A path that `read_tfrecord` accepts.
     batch_size : int
-        Number of rows in each batch.
+        The number of rows in each batch.
     columns : str or list of str, optional
-        The columns to read. By default all columns are read.
+        The columns to read. By default, all columns are read.
     convert : callable, optional
-        Function that converts a `pyarrow.RecordBatch` to an element of the dataset. The default is
-        `to_tensors`.
+        Function that converts a `pyarrow.RecordBatch` to an element of the dataset. By default, the function
+        is `to_tensors`.
     shuffle : int, optional
-        Seed of a random row order. Each epoch has a different order. By default the rows are not shuffled.
+        The seed of a random row order. Each epoch has a different row order. By default, the rows are not
+        shuffled.
     shuffle_buffer : int, default 65536
-        Number of rows that are shuffled together.
+        The number of rows that are shuffled together.
     uneven : "drop", "pad" or "keep", default "drop"
-        Action if the rows cannot be divided equally among the ranks. "drop" omits, and "pad" repeats, fewer
-        rows than there are ranks, so that every rank makes the same number of steps. "keep" returns every row
-        once.
+        What happens if the rows cannot be divided equally among the ranks. "drop" omits, and "pad" repeats,
+        fewer rows than there are ranks, so that every rank makes the same number of steps. "keep" returns
+        every row once.
     batch_mode : "keep" or "drop", default "keep"
-        Action if the last batch of a rank has fewer rows than ``batch_size``. "keep" returns the smaller
-        batch, "drop" drops the smaller batch.
+        What happens if the last batch of a rank has fewer rows than ``batch_size``. "keep" returns this
+        smaller batch, and "drop" drops this smaller batch.
     rank, world_size : int, optional
-        Number of this process and number of all processes. By default `torch.distributed` gives both numbers
-        when the iteration begins.
+        The number of this process and the number of all processes. By default, `torch.distributed` gives both
+        numbers when the iteration begins.
     prefetch : int, default 2
-        Number of blocks that threads read ahead.
+        The number of blocks that threads read ahead.
     fill_nulls : mapping of str to value, optional
         The value that replaces the nulls of each column.
     **read
-        Keywords that say which rows are read, as in `read_tfrecord`: ``schema``, ``filters``, ``version`` and
-        others.
+        Keywords that say which rows are read, as in `read_tfrecord`, such as ``schema``, ``filters`` and
+        ``version``.
 
     Notes
     -----
     The dataset has ``state_dict`` and ``load_state_dict``, so that `torchdata.stateful_dataloader` resumes a
     run exactly, in the middle and at the end of an epoch. The files are listed only once, when the dataset
-    object is created. Rows that are appended later are not read. An overwrite makes the iteration raise.
+    object is created. Rows that are appended later are not read. After an overwrite of the dataset, the
+    iteration raises.
 
-    `set_epoch` chooses the epoch. Without `set_epoch`, every iteration is the next epoch, except that worker
-    processes which end with each epoch (``persistent_workers=False``) always begin with the epoch 0. An
-    iteration that continues from a loaded state keeps the epoch of the state. If `set_epoch` chose another
-    epoch, the next iteration uses the chosen epoch.
+    The method `set_epoch` chooses the epoch of the next iteration. Without `set_epoch`, every iteration is
+    the next epoch, except that worker processes which end with each epoch (``persistent_workers=False``)
+    always begin with the epoch 0. An iteration that continues from a loaded state keeps the epoch of the
+    state. If `set_epoch` chose another epoch, the next iteration uses the chosen epoch.
 
     Examples
     --------
@@ -206,24 +211,26 @@ class TFRecordBatches(IterableDataset[Any]):
         self._convert = convert
         self._fill_nulls = checked_fill_nulls(fill_nulls, self._plan.source.schema.names)
         self._shard = None if rank is None or world_size is None else (rank, world_size)
-        # Memory that workers share. It holds the epoch of the last `set_epoch` call, the number of
-        # `set_epoch` calls, and the number of iterations that began in workers.
+        # Memory that this process and the DataLoader workers share. The three numbers are the epoch of the
+        # last `set_epoch` call, the number of `set_epoch` calls, and the number of iterations that began in
+        # workers.
         self._shared = torch.zeros(3, dtype=torch.int64).share_memory_()
-        self._seen = 0  # calls of `set_epoch` that this process has followed
-        self._chosen: int | None = None  # the epoch of the last of these calls
-        self._elsewhere = 0  # iterations in workers that began before the last one in this process
+        self._seen = 0  # the number of `set_epoch` calls that this process has followed
+        self._chosen: int | None = None  # the epoch of the last of these `set_epoch` calls
+        # The number of iterations that began in workers before the last one in this process.
+        self._elsewhere = 0
         self._epoch = 0  # the epoch of the next iteration in this process
-        self._batches: Batches | None = None  # the batches of the newest iteration
-        self._ended = False  # the newest iteration has returned all batches
-        # After a state from the end of an epoch was loaded: the epoch that began then, until its first batch
-        # is taken.
+        self._batches: Batches | None = None  # the `Batches` object of the newest iteration
+        self._ended = False  # True if the newest iteration has returned all batches
+        # After the state of an epoch's end was loaded, this is the epoch that began then, until its first
+        # batch is taken.
         self._unused: int | None = None
-        self._loaded: dict[str, Any] | None = None  # the state where the next iteration goes on
-        self._loader = os.getpid()  # the process that loaded the state
-        len(self)  # a wrong argument raises here, and not in a worker
+        self._loaded: dict[str, Any] | None = None  # the loaded state from which the next iteration continues
+        self._loader = os.getpid()  # the id of the process that loaded the state
+        len(self)  # a wrong argument raises in this call, and not later in a worker
 
     def __getstate__(self) -> dict[str, Any]:
-        # A spawned worker process does not know the rank.
+        # A spawned worker process does not know the rank of its parent.
         return {**vars(self), "_shard": self._shard or _distributed_shard(), "_batches": None}
 
     def _open(self, epoch: int, part: tuple[int, int], start: dict[str, Any] | None = None) -> Batches:
@@ -251,11 +258,13 @@ class TFRecordBatches(IterableDataset[Any]):
         Raises
         ------
         TFRecordError
-            If worker processes iterate over the dataset, because this process does not know their positions.
+            If worker processes iterate over the dataset, because this process does not know the positions of
+            the workers.
         """
         if self._loaded is not None:
             return self._loaded
-        if get_worker_info() is None:  # workers would see a call of `set_epoch` at different batches
+        # Worker processes would notice a call of `set_epoch` at different batches.
+        if get_worker_info() is None:
             if self._elsewhere != self._shared[2]:
                 raise TFRecordError(
                     "the workers of a DataLoader read the dataset, and only they know their positions",
@@ -289,10 +298,11 @@ class TFRecordBatches(IterableDataset[Any]):
         if begin is None:
             self._follow()
         if begin is None and info is None and self._unused is not None:
-            begin = self._unused, None  # StatefulDataLoader calls `iter` twice for the state of an end
+            # StatefulDataLoader calls `iter` twice for a state at the end of an epoch.
+            begin = self._unused, None
         if begin is None:
-            # The epoch advances now and not at the end: a worker that was not stopped before its end, and
-            # another that was, would be in different epochs afterwards.
+            # The epoch advances at this point and not at the end of the iteration. Otherwise workers that
+            # were stopped early would be in another epoch than workers that reached the end.
             begin = self._epoch, None
             self._epoch += 1
         epoch, start = begin
@@ -324,7 +334,7 @@ class TFRecordBatches(IterableDataset[Any]):
             self._chosen, self._seen = epoch, calls
         if goes_on:
             return position["epoch"], position
-        self._open(position["epoch"], part, position)  # raises for a state of another dataset
+        self._open(position["epoch"], part, position)  # this call raises for the state of another dataset
         return None
 
     def _elements(self, batches: Batches) -> Iterator[Any]:
@@ -341,22 +351,22 @@ class TFRecordBatches(IterableDataset[Any]):
 
 
 class TFRecordTable(Dataset[Any]):
-    """Access records by number, so that ``DataLoader(dataset, shuffle=True)`` shuffles all rows.
+    """A map-style dataset of records, so that ``DataLoader(dataset, shuffle=True)`` shuffles all rows.
 
     The loader requests all records of a batch at once, and the records are decoded together into one batch.
-    Pass ``collate_fn=dataset.collate`` to the loader, because the records are already a batch.
+    Pass ``collate_fn=dataset.collate`` to the DataLoader, because the records are already a batch.
 
     Parameters
     ----------
     path : str, path-like or list of these
-        A path that `RecordTable` accepts. Uncompressed local files are read fastest.
+        A path that `RecordTable` accepts. Uncompressed local files are the fastest to read.
     columns : str or list of str, optional
-        The columns to read. By default all columns are read.
+        The columns to read. By default, all columns are read.
     fill_nulls : mapping of str to value, optional
         The value that replaces the nulls of each column.
     **read
-        Keywords that say which rows are read, as in `read_tfrecord`: ``schema``, ``filters``, ``version`` and
-        others.
+        Keywords that say which rows are read, as in `read_tfrecord`, such as ``schema``, ``filters`` and
+        ``version``.
 
     Examples
     --------
@@ -399,12 +409,15 @@ class TFRecordTable(Dataset[Any]):
 
     @staticmethod
     def collate(batch: Tensors) -> Tensors:
-        """Return the batch unchanged, because `__getitems__` has already made its tensors."""
+        """Return the batch unchanged, because `__getitems__` has already created its tensors."""
         return dict(batch)
 
 
 class _Collated(dict[str, Any]):
-    """Hold the tensors of a batch. PyTorch's default collation expects a list of rows instead."""
+    """The tensors of a batch, in a class of its own.
+
+    PyTorch's default collation would expect a list of rows instead.
+    """
 
     def __missing__(self, key: Any) -> Any:
         if key != 0:
