@@ -3,8 +3,8 @@
 Each peer runs in its own virtual environment and process, in the best way that the peer's documentation
 shows, on all cores. All peers do the same jobs on the same four tables. The peers read a job's rows a few
 times to warm up, and then take turns: in each round, each peer does the job once. A peer that is slow gets
-fewer rows, so that one pass takes about as long as a pass of the others. Such a peer does the job with two
-numbers of rows in each round. The difference is the cost of one more row, without the cost of the start.
+fewer rows, so that one pass takes about as long as a pass of the others. In each round, a peer also does the
+job with a quarter of its rows. The difference is the cost of one more row, without the cost of the start.
 Ratios compare rows per CPU second within a round, because other work on the machine has the least effect on
 these ratios. The files are in memory if the system has ``/dev/shm``, and then again in the directory of
 ``--disk``. On a disk, each reader also reads once after the files have been dropped from the system's cache.
@@ -119,14 +119,15 @@ class Entry:
 
     def fit(self, works: list[dict[str, Any]], gets_all: bool) -> float:
         """Choose the number of rows, from few to many, and warm up. Return the CPU seconds of all passes."""
-        works = works[-1:] if gets_all else works
+        works = works[-2:] if gets_all else works
         self._work = works[0]
         used, before = self.run(self._work)["cpu"], math.inf  # this pass is not warm
         for work in works:
             self._smaller, self._work = (None if work is works[0] else self._work), work
             took = self.run(work)["cpu"]
             used += took
-            if took > LONG_SECONDS or (took > SHORT_SECONDS and took > 2 * before):
+            is_long = took > LONG_SECONDS or (took > SHORT_SECONDS and took > 2 * before)
+            if is_long and not gets_all:
                 break
             before = took
         return used
@@ -154,7 +155,7 @@ class Entry:
         return 0.0
 
     def measure(self) -> float:
-        """Do the job once, with fewer rows before, keep the figures, and return the CPU seconds."""
+        """Do the job once, and before with fewer rows. Keep the figures, and return the CPU seconds."""
         used = 0.0
         if self._smaller:
             used = self.run(self._smaller)["cpu"]
@@ -255,7 +256,7 @@ def show(title: str, found: dict[str, Any]) -> None:
             ratio = "" if peer == OURS else capped_spread(ratios(found, peer))
             rates = [median(best["cpu"]), median(best_way(ways, "wall"))]
             numbers = f"{best['rows']:10,}{rates[0]:13,.0f}{rates[1]:13,.0f}{median(best['memory']):8,.0f}"
-            each = row_ratio(found, peer)
+            each = None if peer == OURS else row_ratio(found, peer)
             more = f"; one more row {capped(each)}" if each else ""
             print(f"  {peer:20}{numbers}   {ratio}{more}", flush=True)
 

@@ -45,9 +45,6 @@ SMALL_PARTITIONS = 10_000
 DIRECTORIES = 200
 KEYS = 100_000
 
-# Tasks look up their partitions here. If partitions were passed as values, Dask would have to hash them.
-_frames: list[pd.DataFrame] = []
-
 
 def seconds(work: Callable[[], object]) -> float:
     start = time.perf_counter()
@@ -93,15 +90,23 @@ def side_by_side(work: Callable[[int], object], count: int) -> None:
         list(threads.map(work, range(count)))
 
 
-def partition(index: int) -> pd.DataFrame:
-    return _frames[index]
+class _Partitions:
+    """Look up the partitions of a collection by their numbers, so that Dask need not hash the partitions."""
+
+    def __init__(self, frames: list[pd.DataFrame]) -> None:
+        self._frames = frames
+
+    def __call__(self, index: int) -> pd.DataFrame:
+        return self._frames[index]
+
+    def __dask_tokenize__(self) -> int:
+        return id(self._frames)
 
 
 def collection(frames: list[pd.DataFrame]) -> dd.DataFrame:
     """Build a collection without Dask's string conversion, which is not part of a write."""
-    _frames[:] = frames
     with dask.config.set({"dataframe.convert-string": False}):
-        return dd.from_map(partition, range(len(frames)), meta=frames[0].iloc[:0])
+        return dd.from_map(_Partitions(frames), range(len(frames)), meta=frames[0].iloc[:0])
 
 
 def to_pandas(batch: pa.RecordBatch) -> pd.DataFrame:

@@ -19,10 +19,18 @@ RESULTS: dict[str, Any] = {
             "write": {
                 "others": 0.1,
                 "peers": {
-                    "dask_tfrecord": {"ours": _rates(rates, shares={"write()": 0.6, "plan": 0.01})},
+                    "dask_tfrecord": {
+                        # 1,000 rows take 20 seconds, and 500 of these rows take 11 seconds
+                        "ours": _rates(
+                            rates,
+                            shares={"write()": 0.6, "plan": 0.01},
+                            smaller_rows=500,
+                            smaller_seconds=[11, 11],
+                        )
+                    },
                     "parquet": {"parquet": _rates([10, 10])},
-                    # 1,000 rows take 200 seconds, and 200 of these rows take 100 seconds
-                    "tfx-bsl": {"": _rates([5, 5], smaller_rows=200, smaller_seconds=[100, 100])},
+                    # 1,000 rows take 200 seconds, and 200 of these rows take 120 seconds
+                    "tfx-bsl": {"": _rates([5, 5], smaller_rows=200, smaller_seconds=[120, 120])},
                     "ray": {"": {"cpu": [], "wall": [], "memory": [], "error": "out of memory"}},
                 },
             }
@@ -55,7 +63,7 @@ def test_the_start_of_a_tool_does_not_count_for_this_package() -> None:
     found = RESULTS["tables"]["tabular"]["write"]
     compared = benchmark_module("reports.ratios")
     assert compared.ratios(found, "tfx-bsl") == [8, 12]
-    assert compared.row_ratio(found, "tfx-bsl") == pytest.approx(50 * 100 / 800)
+    assert compared.row_ratio(found, "tfx-bsl") == pytest.approx((80 / 800) / (9 / 500))
     assert compared.claim(found, "tfx-bsl") == compared.row_ratio(found, "tfx-bsl")
     assert compared.row_ratio(found, "parquet") is None
 
@@ -80,7 +88,7 @@ def test_the_pages_say_first_where_another_tool_is_faster() -> None:
     lines = report.sections(slower)
     assert lines[0] == "## Where other tools are faster"
     assert "| write | wide | on disk | Dask's Parquet functions | 0.5 (0.4 to 0.6) |  |" in lines
-    assert report.short_table(slower).splitlines()[2] == "| Dask's Parquet functions | **0.5 to 5.0** |"
+    assert "| Dask's Parquet functions | **0.5 to 5.0** |" in report.short_table(slower).splitlines()
 
 
 def test_a_peer_that_fails_is_listed_with_its_error() -> None:
@@ -94,7 +102,6 @@ def test_a_missed_goal_is_named_with_the_steps_that_take_the_time() -> None:
     found = RESULTS["tables"]["tabular"]["write"]
     assert verdict(found, "parquet", 5.0) == "met"
     assert verdict(found, "parquet", 5.1) == "missed: 60% write()"
-    assert verdict(found, "tfx-bsl", 7.0) == "missed: 60% write()"  # a further row takes less than the start
     assert verdict(found, "beam", 5.0) == "not measured"
     uneven = copy.deepcopy(found)
     uneven["peers"]["dask_tfrecord"]["ours"]["cpu"] = [39, 70]

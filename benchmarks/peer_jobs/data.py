@@ -83,12 +83,12 @@ def write(root: str, name: str, scale: float) -> tuple[Table, dict[int, str]]:
                 os.mkdir(folder)
                 batch = table.batch.slice(0, rows // divisor)
                 _write_source(folder, batch)
-                is_largest = divisor == 1
-                _write_main(folder, batch, "plain", None, is_largest)
+                has_parquet = divisor in DIVISORS[-2:]
+                _write_main(folder, batch, "plain", None, has_parquet)
                 if name == "tabular":
-                    _write_main(folder, batch, "gzip", "gzip", is_largest)
-                    _write_main(folder, batch, "zstd", "zstd", is_largest)
-                    _write_more(folder, batch, is_largest)
+                    _write_main(folder, batch, "gzip", "gzip", has_parquet)
+                    _write_main(folder, batch, "zstd", "zstd", has_parquet)
+                    _write_more(folder, batch, has_parquet)
     return table, folders
 
 

@@ -25,16 +25,20 @@ def ratios(found: dict[str, Any], peer: str) -> list[float]:
 
 
 def row_ratio(found: dict[str, Any], peer: str) -> float | None:
-    """Return the peer's CPU seconds for one more row, divided by all CPU seconds of this package for a row.
+    """Return the peer's CPU seconds for one more row, divided by those of this package.
 
-    Return None if the peer was measured with one number of rows, or if more rows took no more time.
+    Return None if one of both was measured with one number of rows, or if more rows took no more time.
     """
-    theirs, ours = (fastest(found["peers"].get(name, {}), "cpu") for name in (peer, OURS))
-    if not ours or not theirs.get("smaller_seconds"):
+    theirs, ours = (_row_seconds(fastest(found["peers"].get(name, {}), "cpu")) for name in (peer, OURS))
+    return theirs / ours if theirs and ours else None
+
+
+def _row_seconds(way: dict[str, Any]) -> float | None:
+    """Return the CPU seconds of one more row, or None if they are not known."""
+    if not way.get("smaller_seconds"):
         return None
-    seconds = theirs["rows"] / median(theirs["cpu"]) - median(theirs["smaller_seconds"])
-    each = seconds / (theirs["rows"] - theirs["smaller_rows"])
-    return each * median(ours["cpu"]) if each > 0 else None
+    seconds = way["rows"] / median(way["cpu"]) - median(way["smaller_seconds"])
+    return max(seconds, 0.0) / (way["rows"] - way["smaller_rows"])
 
 
 def claim(found: dict[str, Any], peer: str) -> float | None:

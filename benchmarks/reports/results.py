@@ -16,11 +16,11 @@ Made by `python -m benchmarks.peers --report` from the figures that `benchmarks.
 
 A ratio is the rows per CPU second of this package, divided by those of the other tool in the same round: the
 median of the rounds, and the least and the greatest in brackets. CPU seconds count all processes of a tool. A
-slow tool gets fewer rows, and does each job with two numbers of rows, the smaller of which is a quarter.
-"One more row" compares the CPU time that the slow tool takes for a row more, without its start, with all CPU
-time of this package for a row. A ratio above 100 is printed as "> 100". Peak MB is the most memory of all
-processes of a tool during a pass, with its libraries and its input. Rows per second depend on how much of the
-processor other processes left over.
+slow tool gets fewer rows. Each tool does each job with two numbers of rows, the smaller being a quarter.
+"One more row" is the ratio of the CPU times that one more row takes, so that the start of a tool does not
+count. A ratio above 100 is printed as "> 100". Peak MB is the most memory of all processes of a tool during a
+pass, with its libraries and its input. Rows per second depend on how much of the processor other processes
+left over.
 """
 
 
