@@ -1,4 +1,4 @@
-"""Implement `convert`, between any two of TFRecord, Parquet, CSV and JSON lines."""
+"""Implement the command `convert`, which converts between TFRecord, Parquet, CSV and JSON lines."""
 
 import errno
 import time
@@ -91,11 +91,12 @@ def convert_command(
             if not listed[path]:
                 raise FileNotFoundError(errno.ENOENT, "no such file or directory", path)
     start = time.perf_counter()
-    # Planning may also compute: rows, to infer the type of a column, or where the records of a file begin.
+    # Planning may also compute, either rows, to infer the type of a column, or the positions at which the
+    # records of a file begin.
     with computing("Converting"):
         ddf = open_source(source, [*files], format, nulls, None if to == "tfrecord" else False, read)
         if dry_run:
-            if format == "tfrecord":  # without the files that a snapshot does not list
+            if format == "tfrecord":  # the list does not contain files that the snapshot does not list
                 of_rows = {"columns", "filters", "blocksize"}
                 found = dask_tfrecord.inspect(
                     source, **{name: value for name, value in read.items() if name not in of_rows}
