@@ -17,24 +17,26 @@ from dask_tfrecord import Call, Remedy, RemedyWarning, TFRecordError, hide_secre
 from dask_tfrecord.cli.escapes import printable
 
 DAMAGED = 3  # the exit code of a command that worked and found damage
-_BROKEN_PIPE = 141  # exit code of the shell for a program that SIGPIPE ended
+_BROKEN_PIPE = 141  # the exit code of a shell for a program that SIGPIPE ended
 
 _SECRETS = "dask_tfrecord.secrets"
 _PATHS = "dask_tfrecord.paths"
 
-# Optional packages that some options need, and the requirement to install for each package.
+# Optional packages that some options need, each with the requirement to install.
 _OPTIONAL = {
     "distributed": "'dask-tfrecord[distributed]'",
     "matplotlib": "matplotlib",
     "tensorflow": "tensorflow",
 }
 
-# Options whose names differ from the names of the keywords.
+# Names of options that differ from the name of the keyword.
 _OPTION_NAMES = {"filters": "where", "quarantine_path": "quarantine", "schema": "type"}
 
 
 class ReaderLeftError(Exception):
-    """Signal that the reader of the output has ended: `head` in ``dask-tfrecord cat people | head``."""
+    """Signal that the program that reads the output has ended, such as `head` in ``dask-tfrecord cat
+    people | head``.
+    """
 
 
 def keep_secret(ctx: click.Context, *places: Any) -> None:
@@ -43,16 +45,17 @@ def keep_secret(ctx: click.Context, *places: Any) -> None:
 
 
 def note_paths(ctx: click.Context, *paths: str) -> None:
-    """Hide the secrets in the paths of this run. Add the paths to errors that name no path."""
+    """Hide the secrets in the paths of this run. Errors that name no path are completed by these paths."""
     keep_secret(ctx, paths)
     ctx.meta[_PATHS] = (*ctx.meta.get(_PATHS, ()), *paths)
 
 
 @contextmanager
 def one_line_errors(ctx: click.Context) -> Iterator[None]:
-    """Print the warnings and the error of the block as lines on stderr, and exit with the error's code.
+    """Print the warnings and the error of the ``with`` block as lines on stderr, and exit with the error's
+    code.
 
-    Usage errors of click and interrupts are not handled here.
+    The context manager `one_line_errors` does not handle interrupts and click's usage errors.
     """
 
     def show(message: Warning | str, *_: Any, **__: Any) -> None:
@@ -115,7 +118,7 @@ def _as_command(ctx: click.Context, error: Exception) -> Exception:
 
 
 def _accepts(ctx: click.Context, remedy: Remedy) -> bool:
-    """Return True if the subcommand has the option and the value of a remedy."""
+    """Return True if the subcommand has an option with the keyword and the value of a remedy."""
     group, command = ctx.command, ctx.invoked_subcommand
     found = group.get_command(ctx, command) if isinstance(group, click.Group) and command else None
     params = {text: one for one in found.params for text in (*one.opts, *one.secondary_opts)} if found else {}
@@ -159,7 +162,7 @@ def command(call: Call) -> str:
 
 
 def _type_name(type_: pa.DataType) -> str:
-    """Return the name that ``--type`` uses for an Arrow type."""
+    """Return the name that the option ``--type`` uses for an Arrow type."""
     if pa.types.is_list(type_):
         return f"list<{_type_name(type_.value_type)}>"
     return {"float": "float32", "double": "float64", "halffloat": "float16"}.get(str(type_), str(type_))
@@ -170,7 +173,10 @@ def _one_line(ctx: click.Context, text: str) -> str:
 
 
 def _leave_quietly(ctx: click.Context) -> NoReturn:
-    """Exit like a program that SIGPIPE ends. Otherwise Python would print an error when it closes stdout."""
+    """Exit like a program that SIGPIPE ends.
+
+    Without this, Python would print an error when it closes stdout.
+    """
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, sys.stdout.fileno())
     ctx.exit(_BROKEN_PIPE)
