@@ -1,4 +1,4 @@
-"""The plan of one write, which is sent to all tasks of the write, and the writing of its data files."""
+"""Define the plan of one write, which all tasks of the write get, and write the data files of partitions."""
 
 import logging
 from collections.abc import Callable
@@ -28,14 +28,18 @@ from dask_tfrecord.schema.model import Field, Schema
 
 logger = logging.getLogger(__name__)
 
-# What a write does to existing data. "create" raises if there is any data, "append" keeps all data,
-# "overwrite" replaces all data, and "partitions" replaces only the partition directories of the new rows.
+# What a write does to the existing data of the destination. "create" raises if there is any data, "append"
+# keeps all data, "overwrite" replaces all data, and "partitions" replaces only the partition directories of
+# the new rows.
 Mode = Literal["create", "append", "overwrite", "partitions"]
 
 
 @redact_errors
 def draw_run(store: Store) -> str:
-    """Draw a random id for a new run. The id differs from those of open runs and of runs of the dataset."""
+    """Draw a random id for a new run.
+
+    The id differs from the ids of open runs and of all runs of the dataset.
+    """
     taken, newest = open_runs(store), intact_snapshot(store)
     while True:
         run = uuid4().hex
@@ -57,12 +61,12 @@ class WriteRun:
         The random id of the run: 32 hexadecimal digits that `draw_run` returned. The names of all files of
         the write contain the id.
     options : WriteOptions
-        The options of the file writer, such as the codec.
+        The options for writing files, such as the codec.
     mode : "create", "append", "overwrite" or "partitions"
-        What the write does to existing data.
+        What the write does to the existing data of the destination.
     base : int
         The number of the newest snapshot when the write was planned, or 0. Unless the mode is "append", the
-        commit fails if a newer snapshot exists at the time of the commit.
+        commit fails if there is a newer snapshot at the time of the commit.
     partitioning : tuple of Field
         The partition columns.
     order : tuple of str
@@ -70,9 +74,10 @@ class WriteRun:
     index : tuple of (str, str or None)
         The columns that become the index of the DataFrame, each with the name of its index level.
     max_directories : int
-        The maximum number of partition directories that one task may write to.
+        The largest number of partition directories to which one task may write.
     label : callable, optional
-        Map the number of a partition to a label, which becomes part of the names of the partition's files.
+        Function that maps the number of a partition to a label, which becomes part of the names of the
+        partition's files.
     custom_metadata : dict of str to str
         The metadata that the user passed for the snapshot.
     replaceable : frozenset of str
@@ -117,7 +122,7 @@ class WriteRun:
         return every.select(self.order or every.names)
 
     def name(self, index: int, count: int, number: int = 0) -> str:
-        """Return the name of file ``number`` of partition ``index`` of ``count``.
+        """Return the name of the file with the number ``number`` of partition ``index`` of ``count``.
 
         The file has the same name in every partition directory.
         """
@@ -139,16 +144,21 @@ class WriteRun:
         return self.store.join(staged(self.run, name))
 
     def write(self, table: pa.Table, index: int, count: int) -> tuple[FileEntry, ...]:
-        """Write the files of partition ``index`` of ``count``. A repeated call replaces the files."""
+        """Write the files of partition ``index`` of ``count``.
+
+        A repeated call replaces the files of the earlier call.
+        """
         rows = group_by_directory(table, self.partition_on, max_directories=self.max_directories)
         return self.write_grouped(rows, index, count)
 
     def write_grouped(self, rows: GroupedRows, index: int, count: int) -> tuple[FileEntry, ...]:
-        """Write the files of a partition whose rows are sorted by directory. A repeated call replaces them.
+        """Write the files of a partition whose rows are sorted by directory. A repeated call replaces the
+        files of the earlier call.
 
         On stores with a rename, the files are written to staging. On other stores, the files are uploaded to
-        their final paths, and a marker in staging hides the files from readers. On such stores, nothing is
-        written after the commit, because a recomputed task might replace committed files by other rows.
+        their final paths, and a marker in staging hides the files from readers. On stores without a rename,
+        nothing is written after the commit, because a recomputed task might replace committed files by other
+        rows.
         """
         if not self.store.renames and not self._mark_started():
             return ()
@@ -163,9 +173,9 @@ class WriteRun:
         return files
 
     def _mark_started(self) -> bool:
-        """Create the marker that hides this run's files from readers.
+        """Create the marker that hides the files of this run from readers.
 
-        Return False, without creating the marker, if the run has already committed.
+        If the run has already committed, do not create the marker and return False.
         """
         marker = self.staged("started")
         self.store.fs.invalidate_cache(marker)
@@ -178,11 +188,11 @@ class WriteRun:
     def committed_snapshot(self) -> Snapshot | None:
         """Return the snapshot that an earlier attempt of this run committed, or None.
 
-        If another write has replaced that snapshot since, return the newest snapshot.
+        If another write has replaced this snapshot since, return the newest snapshot.
         """
         newer = [number for number in versions(self.store) if number > self.base]
         for number in newer:
-            with suppress(FileNotFoundError):  # an overwrite has just removed this version
+            with suppress(FileNotFoundError):  # an overwrite has removed this version in the meantime
                 part = read_part(self.store, number)
                 if part.fields["run"] == self.run:
                     return self._unless_bypassed(part)
@@ -190,11 +200,11 @@ class WriteRun:
         return newest if newest and has_committed(newest, self.run) else None
 
     def _unless_bypassed(self, part: Part) -> Snapshot | None:
-        """Return this run's snapshot, unless the write of the newest snapshot had not seen it.
+        """Return the snapshot of this run, unless the write of the newest snapshot had not seen it.
 
-        In that case, remove this run's snapshot and return None. The newest snapshot then belongs to another
-        run and lists none of this run's files. This can happen because an overwrite frees the numbers of the
-        snapshots that it removes.
+        If the newest snapshot was made without knowing this run's snapshot, remove this run's snapshot and
+        return None. In this case, the newest snapshot belongs to another run and lists none of this run's
+        files. The case occurs because an overwrite frees the numbers of the snapshots that it removes.
         """
         own = set(rows_of_run(part.rows, self.run)["path"].to_pylist())
         newest = find_snapshot(self.store)
