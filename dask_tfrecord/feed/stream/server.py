@@ -1,7 +1,7 @@
 """Run the threads that send one pass over the rows to each connection.
 
-A stream that fails ends with a broken message instead of the end-of-stream marker. Every client then raises,
-and does not mistake the rows that it has received for all rows.
+A stream that fails ends with a broken message instead of the end-of-stream marker. The broken message makes
+every client raise, so that it does not mistake the rows that it has received for all rows.
 """
 
 import logging
@@ -23,11 +23,13 @@ Outcome = Literal["running", "done", "client left", "closed", "failed"]
 
 _LOG = logging.getLogger(__name__)
 
-# The end-of-stream marker of Arrow IPC, and the header of an 8-byte message whose 8 bytes are never sent.
+# The end-of-stream marker of Arrow IPC (_END), and the header of a message of 8 bytes that are never sent
+# (the constant after it).
 _END = b"\xff\xff\xff\xff\x00\x00\x00\x00"
 _BROKEN = b"\xff\xff\xff\xff\x08\x00\x00\x00"
 
-# Seconds that `close` waits for a batch that is being sent, and then for a batch that is being read.
+# The number of seconds for which `close` waits for a batch that is being sent, and then for a batch that is
+# being read.
 _PATIENCE = 2.0
 
 
@@ -42,14 +44,15 @@ class Pass:
     Attributes
     ----------
     endpoint : str
-        The endpoint that the client connected to.
+        The endpoint to which the client connected.
     number : int
-        Number of connections that the endpoint had before this connection.
+        Number of connections to the endpoint before this connection.
     rows : int
         Number of rows that were sent in this pass.
     outcome : "running", "done", "client left", "closed" or "failed"
-        How the pass ended. "client left": the client disconnected before the end. "closed": the server was
-        closed. "failed": reading or converting the rows raised.
+        The way in which the pass ended. The outcome is "client left" if the client disconnected before the
+        end. The outcome is "closed" if the server was closed. The outcome is "failed" if reading or
+        converting the rows raised.
     error : Exception, optional
         The error that made the pass fail.
     """
@@ -69,9 +72,9 @@ class StreamServer:
     endpoints : list of str
         The addresses at which clients connect, with the actual port numbers.
     schema : pyarrow.Schema
-        The columns, with the types in which they are sent.
+        The columns of the stream, with the types in which they are sent.
     passes : list of Pass
-        One entry for each connection, in the order of connecting.
+        The reports of all passes, one for each connection, in the order of the connections.
     """
 
     def __init__(self, plan: Plan, endpoints: Sequence[str], client: Client) -> None:
@@ -107,14 +110,15 @@ class StreamServer:
         return [one.error for one in self.passes if one.error is not None]
 
     def client_code(self, endpoints: Sequence[str] | None = None) -> str:
-        """Return Python code that constructs the client's dataset. Its elements are dicts of tensors.
+        """Return Python code that constructs the client's dataset. The elements of the client's dataset are
+        dicts of tensors.
 
         Parameters
         ----------
         endpoints : list of str, optional
-            The addresses at which the client reaches the server, for example through a tunnel. By default the
-            server's own addresses are used. If the server writes to a single file descriptor, the default is
-            ``fd://0``, the standard input of the client.
+            The addresses at which the client reaches the server, for example through a tunnel. By default,
+            the addresses of the server are used. If the server writes to a single file descriptor, the
+            default is ``fd://0``, the standard input of the client.
         """
         if endpoints is None:
             is_pipe = len(self.endpoints) == 1 and self.endpoints[0].startswith("fd://")
@@ -127,19 +131,22 @@ class StreamServer:
         Parameters
         ----------
         passes : int, optional
-            Number of passes to wait for. By default the method waits until the server is closed.
+            The number of passes to wait for. By default, the method waits until the server is closed.
         """
 
         def is_over() -> bool:
             return self._closing or (passes is not None and self._ended() >= passes)
 
         with self._changed:
-            # A wait without a limit would not see an interrupt that comes just before it.
+            # A wait without a time limit would not notice an interrupt that comes just before the wait.
             while not self._changed.wait_for(is_over, 1):
                 pass
 
     def close(self) -> None:
-        """Refuse further clients. Running passes end after the current batch, and the clients raise."""
+        """Refuse further clients, and end the running passes after their current batch.
+
+        The clients of these passes raise.
+        """
         with self._changed:
             self._closing = True
             self._changed.notify_all()
@@ -161,7 +168,10 @@ class StreamServer:
         return f"StreamServer({self.endpoints}, {state}, {self._ended()} passes ended)"
 
     def _wait_for_passes(self) -> bool:
-        """Wait a few seconds until no pass is running. Return False if a pass is still running."""
+        """Wait a few seconds until no pass is running.
+
+        Return False if a pass is still running after these seconds.
+        """
         with self._changed:
             return self._changed.wait_for(lambda: not self._running, _PATIENCE)
 
@@ -190,7 +200,7 @@ class StreamServer:
         return threading.Thread(target=target, args=arguments, name="dask_tfrecord-serve", daemon=True)
 
     def _run(self, index: int, sink: Sink, one: Pass) -> None:
-        """Send one pass, and record how the pass ended."""
+        """Send one pass over the rows, and record how the pass ended."""
         outcome: Outcome = "done"
         try:
             self._send(index, sink, one)
@@ -218,7 +228,7 @@ class StreamServer:
                 for batch in sent_batches(batches, self._client, may_be_empty=index == 0):
                     if self._closing:
                         raise _ClosedError
-                    if not started:  # never a schema without a batch: the client would crash
+                    if not started:  # a schema without a batch is never sent, because the client would crash
                         sink.send(memoryview(self.schema.serialize()))
                         started = True
                     sink.send(memoryview(batch.serialize()))
