@@ -16,7 +16,7 @@ from dask_tfrecord.cluster import check_cluster
 from dask_tfrecord.codec.codecs import CODECS, Compression, check_level
 from dask_tfrecord.codec.columns import RecordType
 from dask_tfrecord.config import keyword_or_default
-from dask_tfrecord.dataset.shuffle.spill import Shuffle
+from dask_tfrecord.dataset.shuffle.route import Shuffle
 from dask_tfrecord.dataset.snapshot.model import Snapshot
 from dask_tfrecord.dataset.write.commit import abandon, log_summary
 from dask_tfrecord.dataset.write.destination import check_destination, destination, replaceable_files

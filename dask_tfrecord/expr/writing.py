@@ -15,7 +15,8 @@ from dask.typing import Key
 
 from dask_tfrecord.cluster import check_cluster
 from dask_tfrecord.dataset.shuffle.merge import regroup, write_target
-from dask_tfrecord.dataset.shuffle.spill import Route, Shuffle, Spill, source_of, spill
+from dask_tfrecord.dataset.shuffle.route import Route, Shuffle
+from dask_tfrecord.dataset.shuffle.spill import Spill, source_of, spill
 from dask_tfrecord.dataset.snapshot.model import Snapshot
 from dask_tfrecord.dataset.write.commit import commit
 from dask_tfrecord.dataset.write.run import WriteRun

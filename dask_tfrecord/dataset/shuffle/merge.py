@@ -19,14 +19,13 @@ import pyarrow as pa
 
 from dask_tfrecord.codec import _kernel
 from dask_tfrecord.dataset.partitioning.grouping import Groups, directory_groups
+from dask_tfrecord.dataset.shuffle.route import Route, Shuffle
 from dask_tfrecord.dataset.shuffle.spill import (
     ROW_ID,
     ROWS,
     Batches,
     Directories,
     Positions,
-    Route,
-    Shuffle,
     Spill,
     Unsigned,
     compact,

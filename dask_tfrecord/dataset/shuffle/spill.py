@@ -17,7 +17,6 @@ import json
 from collections.abc import Iterator
 from contextlib import suppress
 from itertools import pairwise
-from math import ceil, isqrt
 from typing import Any, BinaryIO, NamedTuple
 from uuid import uuid4
 
@@ -28,6 +27,7 @@ import pyarrow as pa
 from dask_tfrecord.codec import _kernel
 from dask_tfrecord.dataset.partitioning import hive
 from dask_tfrecord.dataset.partitioning.grouping import BYTES, group, sorted_rows, sorting
+from dask_tfrecord.dataset.shuffle.route import Route, Shuffle
 from dask_tfrecord.dataset.snapshot.names import staged
 from dask_tfrecord.dataset.write.run import WriteRun
 from dask_tfrecord.schema.model import Schema
@@ -56,67 +56,8 @@ _PIECE_BYTES = 1 << 24
 _LEAST_PASS_BYTES = 1 << 25
 _LEAST_PIECE_BYTES = 1 << 14
 
-# The largest number of sections that source partitions write directly for target partitions, in one round.
-# Writing and reading a section takes as much processor time as another round takes for about 50 KB of rows.
-_MOST_SECTIONS = 1 << 18
-
-
-class Shuffle(NamedTuple):
-    """The way in which rows move between partitions before they are written.
-
-    Attributes
-    ----------
-    together : tuple of str
-        Names of columns: rows with equal values in these columns move to the same partition. If the tuple is
-        empty, the rows are spread over the partitions by their sort keys.
-    seed : int, optional
-        The seed of the random row order. If None, the rows keep the order of the collection.
-    npartitions : int
-        The number of target partitions.
-    """
-
-    together: tuple[str, ...]
-    seed: int | None
-    npartitions: int
-
-
-class Route(NamedTuple):
-    """The number of rounds in which rows move from source partitions to target partitions.
-
-    If there is one round, all target partitions are one group, and every source partition spills rows for
-    each target partition. If there are two rounds, every source partition spills rows for each group. The
-    group ``target // width`` has the section ``target % width`` for a target partition.
-
-    Attributes
-    ----------
-    groups : int
-        The number of groups of target partitions, which is 1 if there is one round.
-    width : int
-        The number of target partitions in a group. The last group may have fewer target partitions.
-    chunk : int
-        The number of source partitions from which a task of the second round reads the sections of a group.
-    chunks : int
-        The number of tasks of the second round for each group.
-    """
-
-    groups: int
-    width: int
-    chunk: int
-    chunks: int
-
-    @classmethod
-    def plan(cls, sources: int, targets: int) -> "Route":
-        """Choose the number of rounds and the size of the groups. With two rounds, there are (sources +
-        targets) x sqrt(targets) sections or less.
-
-        A task of the second round holds about as many rows as the larger one of a source partition and a
-        target partition.
-        """
-        groups = 1 if sources * targets <= _MOST_SECTIONS else isqrt(targets)
-        width = ceil(targets / groups)
-        groups = ceil(targets / width)
-        chunk = ceil(sources / max(1, min(sources, targets) // groups)) if groups > 1 else sources
-        return cls(groups, width, chunk, ceil(sources / chunk))
+# With options, Arrow does not look up the defaults for each stream.
+_IPC_OPTIONS = pa.ipc.IpcWriteOptions()
 
 
 class Spill(NamedTuple):
@@ -269,6 +210,8 @@ class Directories(NamedTuple):
 
     def counted(self, keys: Unsigned, section: int) -> pa.Table:
         """Return the partition values and row counts of a section's directories, given keys of its rows."""
+        if not self.values.num_columns:
+            return pa.table({ROWS: [len(keys)]})
         found, counts = np.unique(keys, return_counts=True)
         values = self.values.take(pa.array(found.astype(np.int64) - section * len(self.names)))
         return pa.table([*values.columns, pa.array(counts)], names=[*values.column_names, ROWS])
@@ -397,7 +340,7 @@ def _to_ipc(table: pa.Table, schema: Schema) -> pa.Buffer:
 def _to_stream(table: pa.Table) -> pa.Buffer:
     """Serialize a table as an Arrow IPC stream."""
     sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, table.schema) as writer:
+    with pa.ipc.new_stream(sink, table.schema, options=_IPC_OPTIONS) as writer:
         writer.write_table(table)
     return sink.getvalue()
 

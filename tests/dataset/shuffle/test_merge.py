@@ -16,7 +16,7 @@ from distributed import Client, LocalCluster
 from split_table import read_table
 
 from dask_tfrecord import Snapshot, read_tfrecord, to_tfrecord
-from dask_tfrecord.dataset.shuffle import merge, spill
+from dask_tfrecord.dataset.shuffle import merge, route, spill
 from dask_tfrecord.files.options import ReadOptions
 from dask_tfrecord.files.splits import Split
 from dask_tfrecord.files.storage.listing import list_files, table_infos
@@ -143,7 +143,7 @@ def set_passes(size: int, least: int, whole: float, sections: int) -> None:
     merge.pass_bytes = spill.pass_bytes = lambda _: size
     spill._LEAST_PIECE_BYTES = least
     merge._WHOLE_SHARE = whole
-    spill._MOST_SECTIONS = sections
+    route._MOST_SECTIONS = sections
 
 
 @pytest.fixture(params=list(PASSES))

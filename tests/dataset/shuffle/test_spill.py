@@ -19,8 +19,9 @@ from distributed import Client, LocalCluster
 from memory import peak_kib
 
 from dask_tfrecord import SchemaError, Snapshot, TFRecordError, read_tfrecord, to_tfrecord
-from dask_tfrecord.dataset.shuffle import merge
+from dask_tfrecord.dataset.shuffle import merge, route
 from dask_tfrecord.dataset.shuffle import spill as exchange
+from dask_tfrecord.dataset.shuffle.route import Route, Shuffle
 from dask_tfrecord.dataset.snapshot.names import snapshot_path
 from dask_tfrecord.dataset.write.run import WriteRun
 from dask_tfrecord.files.storage.store import Store
@@ -285,7 +286,7 @@ def test_two_rounds_write_the_rows_of_one_with_few_requests(
         return read_ranges(store, ranges)
 
     monkeypatch.setattr(Store, "read_ranges", count)
-    monkeypatch.setattr(exchange, "_MOST_SECTIONS", 1)
+    monkeypatch.setattr(route, "_MOST_SECTIONS", 1)
     two = to_tfrecord(collection(sources), tmp_path / "two", **options)
     assert contents(two) == contents(one)
     assert order(tmp_path / "two") == order(tmp_path / "one")
@@ -295,11 +296,11 @@ def test_two_rounds_write_the_rows_of_one_with_few_requests(
 def test_a_route_leads_every_row_to_one_task() -> None:
     """Groups cover the targets, chunks cover the sources, and no group and no chunk is empty."""
     for sources, targets in [(10_000, 10_000), (1, 10**6), (10**6, 1), (700, 701), (10**6, 2), (600, 5_003)]:
-        route = exchange.Route.plan(sources, targets)
-        assert (route.groups - 1) * route.width < targets <= route.groups * route.width
-        assert (route.chunks - 1) * route.chunk < sources <= route.chunks * route.chunk
-        sections = sources * route.groups + targets * route.chunks
-        assert route.groups == 1 or sections <= 2 * (sources + targets) * targets**0.5
+        plan = Route.plan(sources, targets)
+        assert (plan.groups - 1) * plan.width < targets <= plan.groups * plan.width
+        assert (plan.chunks - 1) * plan.chunk < sources <= plan.chunks * plan.chunk
+        sections = sources * plan.groups + targets * plan.chunks
+        assert plan.groups == 1 or sections <= 2 * (sources + targets) * targets**0.5
 
 
 # --- failures ----------------------------------------------------------------------------------------
@@ -368,7 +369,7 @@ def test_a_worker_killed_during_a_shuffle_leaves_exactly_the_committed_rows(
     options: dict[str, Any] = {"partition_on": "key", "colocate": True, "shuffle": 5}
     plain = to_tfrecord(collection(8), tmp_path / "a", **options)
     if step == "_read_group":
-        monkeypatch.setattr(exchange, "_MOST_SECTIONS", 1)
+        monkeypatch.setattr(route, "_MOST_SECTIONS", 1)
     killed = tmp_path / "killed"
     client.run(doom, step, str(killed))
     other = to_tfrecord(collection(8), tmp_path / "b", **options, compute_kwargs={"scheduler": client})
@@ -379,10 +380,10 @@ def test_a_worker_killed_during_a_shuffle_leaves_exactly_the_committed_rows(
 
 def test_only_the_first_file_of_a_source_counts(tmp_path: Path) -> None:
     run = WriteRun(Store.at(tmp_path), Schema.from_arrow(pa.schema([("n", pa.int64())])), "0" * 32)
-    shuffle = exchange.Shuffle((), 1, 4)
-    route = exchange.Route.plan(1, 4)
-    first = exchange.spill(run, pa.table({"n": pa.array(range(100))}), 0, shuffle, route)
-    again = exchange.spill(run, pa.table({"n": pa.array(range(99, -1, -1))}), 0, shuffle, route)
+    shuffle = Shuffle((), 1, 4)
+    one_round = Route.plan(1, 4)
+    first = exchange.spill(run, pa.table({"n": pa.array(range(100))}), 0, shuffle, one_round)
+    again = exchange.spill(run, pa.table({"n": pa.array(range(99, -1, -1))}), 0, shuffle, one_round)
     assert again.path == first.path
     assert again.starts.tolist() == first.starts.tolist()
     assert again.checksums.tolist() == first.checksums.tolist()
