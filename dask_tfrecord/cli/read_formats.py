@@ -1,7 +1,7 @@
-"""Read the source of `convert`, in any of its formats, as a Dask DataFrame of selected columns and rows.
+"""Read the source of `convert`, in any format, as a Dask DataFrame of the selected columns and rows.
 
-Dask reads Parquet, and the blocks of CSV and JSON lines. Arrow parses the blocks, because Dask's `read_csv`
-reads an empty text as null, dates as text, and a quoted line break at the end of a block wrongly.
+Dask reads Parquet files, and the blocks of CSV files and JSON lines. Arrow parses the blocks, because Dask's
+`read_csv` reads an empty text as null, dates as text, and a quoted line break at the end of a block wrongly.
 """
 
 import csv
@@ -27,7 +27,8 @@ from dask_tfrecord.cli.detect_format import Format
 from dask_tfrecord.cli.failures import option_name
 from dask_tfrecord.cli.where_option import Filters, names_in
 
-# Default for the stored bytes of a block of text, and the bytes of a sampled file that show the types.
+# The default size of a block of text in stored bytes, and the number of bytes of a sampled file from which
+# types are inferred.
 _BLOCK_BYTES = 1 << 26
 _SAMPLE_BYTES = 1 << 20
 
@@ -40,10 +41,11 @@ def open_source(
     index: Literal[False] | None,
     read: dict[str, Any],
 ) -> dd.DataFrame:
-    """Open the source files of `convert` as a Dask DataFrame. Only a sample of the files is read.
+    """Open the source files of `convert` as a Dask DataFrame. The function `open_source` reads only a sample
+    of the files.
 
-    ``nulls`` are spellings of null in CSV files, ``index`` is False for targets without an index, and
-    ``read`` has the given keywords of `read_tfrecord`.
+    The argument ``nulls`` has the texts that mean null in CSV files, ``index`` is False if the target format
+    has no index, and ``read`` has the given keywords of `read_tfrecord`.
     """
     if nulls and format != "csv":
         raise click.UsageError("--null is for CSV files")
@@ -62,20 +64,25 @@ def open_source(
     columns, filters = read.get("columns"), read.get("filters")
     needed = None if columns is None else list(dict.fromkeys([*columns, *names_in(filters)]))
     if format == "parquet":
-        # With the default of Dask, the result is the same, but Dask converts all strings once more.
+        # With Dask's default for this option, the result would be the same, but Dask would convert all
+        # strings once more.
         with dask.config.set({"dataframe.convert-string": False}):
-            # Integers with nulls would become floats with another backend.
+            # With another dtype backend, integers with nulls would become floats.
             ddf = dd.read_parquet(paths, columns=needed, index=index, dtype_backend="pyarrow", **common)
     else:
         ddf = read_text(files, format, types, nulls, columns=needed, **common)
     if filters is not None:
-        dask_tfrecord.filter_mask(pa.Table.from_pandas(ddf._meta, preserve_index=False), filters)  # may raise
+        # Raises if a value cannot be compared with its column.
+        dask_tfrecord.filter_mask(pa.Table.from_pandas(ddf._meta, preserve_index=False), filters)
         ddf = ddf.map_partitions(_filtered, filters, meta=ddf._meta, enforce_metadata=False)
     return ddf if columns is None else ddf[columns]
 
 
 def _filtered(frame: pd.DataFrame, filters: Filters) -> pd.DataFrame:
-    """Select the rows of a partition as ``filters=`` does. This function runs in a task."""
+    """Select the rows of a partition that pass filters, as ``filters=`` does.
+
+    The function `_filtered` runs in a Dask task.
+    """
     columns = pa.Table.from_pandas(frame[names_in(filters)], preserve_index=False)
     selected: pd.DataFrame = frame[dask_tfrecord.filter_mask(columns, filters).to_numpy()]
     return selected
@@ -93,8 +100,9 @@ def read_text(
 ) -> dd.DataFrame:
     """Create the collection that reads CSV files or JSON lines, with Arrow types.
 
-    The types that are not given are inferred from a sample. A later value of another type raises, and is
-    never converted. A block has at most ``blocksize`` stored bytes; None makes a block of each file.
+    Types that are not given are inferred from a sample. If a later value has another type, the value is not
+    converted and an error is raised. A block has at most ``blocksize`` stored bytes; if ``blocksize`` is
+    None, each file is one block.
     """
     options = storage_options or {}
     schema = _infer(files, format, types, nulls, options)
@@ -209,7 +217,7 @@ def _infer(
 
 
 def _as_text(type_: pa.DataType) -> pa.DataType:
-    """Replace timestamp types by the string type, also in lists."""
+    """Replace timestamp types by the string type, also inside list types."""
     if pa.types.is_timestamp(type_):
         return pa.string()
     return pa.list_(_as_text(type_.value_type)) if pa.types.is_list(type_) else type_

@@ -1,4 +1,7 @@
-"""Encode and decode records with the compiled kernel. This module knows bytes and Arrow, but no files."""
+"""Encode and decode records with the compiled kernel.
+
+The package `codec` knows bytes and Arrow, but does not know files.
+"""
 
 from collections.abc import Sequence
 from functools import lru_cache
@@ -13,31 +16,35 @@ from dask_tfrecord.codec.columns import KIND_TYPES, Column, FeatureKey, RecordTy
 from dask_tfrecord.codec.damage import Damage
 from dask_tfrecord.errors import SchemaError
 
-# Assignments, because import-linter mistakes a from-import of the compiled module for an import of the
-# package.
+# This is an assignment because import-linter mistakes a from-import of the compiled module for an import of
+# the package.
 crc32c = _kernel.crc32c
 crc32c_combine = _kernel.crc32c_combine
 crc32c_of_records = _kernel.crc32c_of_records
 limit_pool = _kernel.limit_pool
 
-# The most bytes that protobuf allows in one message. A record therefore has at most this many bytes.
+# The largest size in bytes that protobuf allows for a message. A record therefore has at most this number of
+# bytes.
 MAX_RECORD_BYTES = 2**31 - 1
 
 # The frame of a record: the payload's length (8 bytes, little-endian), a CRC (4), the payload, and a CRC (4).
 HEADER_BYTES = 12
 FRAME_BYTES = HEADER_BYTES + 4
 
-# The kernel needs this many free bytes after the last record in a buffer.
+# The number of free bytes that the kernel needs after the last record in a buffer.
 SPARE_BYTES = 16
 
 
 def frame_size(header: Buffer) -> int:
-    """Return the size in bytes of a record's whole frame, given its header. No checksum is verified."""
+    """Return the size in bytes of a record's whole frame, given the record's header.
+
+    The function `frame_size` does not verify the checksum of the header.
+    """
     return FRAME_BYTES + int.from_bytes(memoryview(header)[:8], "little")
 
 
 def _damage(fields: "_kernel.Damage | None") -> Damage | None:
-    """Convert the kernel's damage tuple to a `Damage`; None stays None."""
+    """Convert the kernel's damage tuple to a `Damage`, and return None unchanged."""
     if fields is None:
         return None
     *_, unknown = fields
@@ -45,7 +52,9 @@ def _damage(fields: "_kernel.Damage | None") -> Damage | None:
 
 
 class Decoded(NamedTuple):
-    """The result of `Decoder.decode`: a batch, the number of bytes used, and any damage that ended it."""
+    """The result of `Decoder.decode`: a batch, the number of bytes that were used, and any damage at which
+    decoding ended.
+    """
 
     batch: pa.RecordBatch
     consumed: int
@@ -59,7 +68,9 @@ class Decoded(NamedTuple):
 
 
 class Fed(NamedTuple):
-    """The result of feeding data: the number of records, the number of bytes used, and any damage."""
+    """The result of feeding data: the number of records, the number of bytes that were used, and any
+    damage.
+    """
 
     records: int
     consumed: int
@@ -84,9 +95,11 @@ class Encoder:
     Parameters
     ----------
     columns : sequence of Column
-        The columns of the batches. Their Arrow types must be the storage types; see ``_kernel.pyi``.
+        The columns of the batches. Their Arrow types must be the storage types that ``_kernel.pyi``
+        describes.
     record_type : "example", "sequence_example" or "bytes"
-        The message that each row becomes. "bytes" requires exactly one column, whose values are the payloads.
+        The type of message that each row becomes. "bytes" requires exactly one column, whose values are the
+        payloads.
     """
 
     def __init__(self, columns: Sequence[Column], record_type: RecordType) -> None:
@@ -100,21 +113,22 @@ class Encoder:
     def encode_into(self, row: int, out: Buffer, end: int | None = None) -> tuple[int, int, int]:
         """Fill ``out`` with whole records, encoded from the rows from ``row`` to ``end - 1``.
 
-        By default, ``end`` is the end of the batch. ``SPARE_BYTES`` bytes after the last record stay free.
+        By default, ``end`` is the end of the batch. At least ``SPARE_BYTES`` bytes of the buffer after the
+        last record stay free.
 
         Returns
         -------
         next_row : int
-            The first row that was not written.
+            The number of the first row that was not written.
         size : int
-            The number of bytes that were written.
+            The number of bytes that were written to ``out``.
         need : int
-            0 if at least one row fits. Otherwise the size of the buffer that the next row needs.
+            0 if at least one row was written. If no row fits, the size of the buffer that the next row needs.
 
         Raises
         ------
         SchemaError
-            If a value cannot be encoded. The error has the column and the row of the batch.
+            If a value of the batch cannot be encoded. The error has the column and the row of this value.
         """
         try:
             return self._kernel.encode_into(row, out, end)
@@ -142,14 +156,15 @@ class Decoder:
     columns : sequence of Column
         The columns to decode.
     record_type : "example", "sequence_example" or "bytes"
-        The message that each record is.
+        The type of message that each record is.
     verify_crc : bool, default True
-        Verify the checksums of the payloads. The checksums of the lengths are always verified.
+        If True, verify the checksums of the payloads. The checksums of the record lengths are always
+        verified.
     max_record_bytes : int, default 2**31 - 1
-        The most bytes in a record. A longer record is reported as damage.
+        The largest size of a record in bytes. A record with more bytes is reported as damage.
     known : sequence of FeatureKey, optional
-        The features that may occur besides the columns. A record with any other feature is reported as
-        damage. By default, every feature may occur.
+        The features that records may have besides the columns. A record with any other feature is reported as
+        damage. By default, records may have any feature.
     """
 
     def __init__(
@@ -174,8 +189,8 @@ class Decoder:
     def decode(self, data: Buffer, *, final: bool) -> Decoded:
         """Decode the whole records at the start of ``data``.
 
-        If ``final`` is False, an incomplete last record is not decoded. The next call must get this record
-        from its start.
+        If ``final`` is False, an incomplete last record of the data is not decoded. The data of the next call
+        must then begin at the start of this record.
         """
         fed = self.feed(data, final=final)
         return Decoded(self.take(), fed.consumed, fed.damage)
@@ -188,13 +203,13 @@ class Decoder:
         data, final
             These parameters have the same meaning as in `decode`.
         more : int, default 0
-            The number of further bytes that will probably be fed before `take` is called. Memory for the
-            records in these bytes is reserved at once.
+            The number of bytes that will probably be fed after this call and before `take` is called. Memory
+            for the records in these bytes is reserved in advance.
 
         Raises
         ------
         ValueError
-            If the batch already has records and would exceed 2 GiB. Call `take` first.
+            If the batch already has records and would exceed 2 GiB. To avoid this error, call `take` first.
         """
         records, consumed, damage = self._kernel.feed(data, final=final, more=more)
         return Fed(records, consumed, _damage(damage))
@@ -210,9 +225,9 @@ class Decoder:
 class Feature(NamedTuple):
     """A summary of one feature in all undamaged records.
 
-    ``kinds`` maps each kind of the feature to the number of the first record with that kind. ``max_values``
-    is the greatest number of values in one feature. ``utf8`` and ``text`` describe bytes values; see
-    ``_kernel.pyi``.
+    The dict ``kinds`` maps each kind of the feature to the number of the first record with this kind. The
+    number ``max_values`` is the greatest number of values in one feature. The flags ``utf8`` and ``text``
+    describe bytes values, as ``_kernel.pyi`` says.
     """
 
     name: str
@@ -229,7 +244,8 @@ class Inference:
     Parameters
     ----------
     record_type : "example", "sequence_example" or "bytes"
-        The message that each record is. Payloads of "bytes" are not parsed and have no features.
+        The type of message that each record is. Records of the type "bytes" are not parsed and have no
+        features.
     max_records : int, default -1
         The number of records after which `feed` stops. If -1, the number of records is not limited.
     verify_crc, max_record_bytes
@@ -257,27 +273,33 @@ class Inference:
         return Fed(records, consumed, _damage(damage))
 
     def check(self, data: Buffer, *, final: bool, limit: int | None = None) -> Checked:
-        """Add the intact records of ``data``, and find the damage between them. Use either `check` or `feed`.
+        """Add the intact records of ``data``, and find the damage between them. An object must be used either
+        with `check` or with `feed`, not with both.
 
         Parameters
         ----------
         data : bytes-like
-            Framed records. The data of the first call begins at the start of the file or after an intact
-            record. The data of each later call begins with the first byte that the previous call did not use.
+            The framed records to check. The data of the first call begins at the start of the file or after
+            an intact record. The data of each later call begins with the first byte that the previous call
+            did not use.
         final : bool
             True if the file ends where the data ends.
         limit : int, optional
-            The number of bytes from the start of the data to the end of the file. None if it is unknown.
+            The number of bytes from the start of the data to the end of the file, or None if this number is
+            unknown.
         """
         return Checked.from_kernel(self._kernel.check(data, final=final, limit=limit))
 
     def features(self) -> list[Feature]:
-        """Return the features of all records that were added so far, in the order of first occurrence."""
+        """Return the features of all records that were added, in the order of their first occurrence."""
         return [Feature(**feature) for feature in self._kernel.features()]
 
 
 class Scanned(NamedTuple):
-    """The result of `scan`. ``offsets`` and ``numbers`` (int64) are None if they were not requested."""
+    """The result of `scan`.
+
+    The arrays ``offsets`` and ``numbers`` (int64) are None if they were not requested.
+    """
 
     records: int
     consumed: int
@@ -300,18 +322,20 @@ def scan(
     Parameters
     ----------
     data : bytes-like
-        Framed records.
+        The framed records to count.
     final : bool
-        True if the file ends where the data ends. An incomplete last record is then reported as damage.
+        True if the file ends where the data ends. In this case, an incomplete last record is reported as
+        damage.
     offsets : bool, default False
-        If True, return the offsets of all records.
+        If True, return the byte offsets of all records.
     every : int, default 0
         If not 0, return the offsets and the numbers of some records, at which blocks can start: the first
         record, and each record that starts at least this many bytes after the last returned one.
     verify_crc : bool, default True
-        Verify the checksums of the payloads. The checksums of the lengths are always verified.
+        If True, verify the checksums of the payloads. The checksums of the record lengths are always
+        verified.
     max_record_bytes : int, default 2**31 - 1
-        A longer record is damaged.
+        The largest size of a record in bytes; a longer record counts as damaged.
     """
     records, consumed, damage, *arrays = _kernel.scan(
         data,
@@ -329,8 +353,9 @@ class FoundRecord(NamedTuple):
     """The result of a search for the first record in some data.
 
     If ``proven`` is True, a record starts at ``offset``, and ``size`` is the size of its whole frame. If
-    ``proven`` is False, no record starts before ``offset``. A ``size`` other than 0 then means that a record
-    may start at ``offset``. To decide this, ``size`` bytes and 12 more are needed from ``offset`` on.
+    ``proven`` is False, no record starts before ``offset``. In this case, a ``size`` other than 0 means that
+    a record may start at ``offset``. To decide whether a record starts there, ``size`` + 12 bytes are needed
+    from ``offset`` on.
     """
 
     offset: int
@@ -347,12 +372,12 @@ def find_record(
     max_record_bytes: int = MAX_RECORD_BYTES,
     limit: int | None = None,
 ) -> FoundRecord:
-    """Find the first record from ``start`` on, in data that may begin inside a record.
+    """Find the first record at or after ``start``, in data that may begin inside a record.
 
-    A proven record has two correct checksums. A length with a correct checksum follows it, or the file ends
-    with the record: after ``limit`` bytes of the data, or with data that is ``final``. After damage, pass
-    ``lenient=True``: then either the payload or the bytes after the record may be damaged. See
-    ``_kernel.pyi``.
+    A proven record has two correct checksums. A proven record is followed by a length with a correct
+    checksum, or the file ends with the record: after ``limit`` bytes of the data, or with data that is
+    ``final``. After damage, pass ``lenient=True``: in this case, either the payload of the record or the
+    bytes after the record may be damaged. The file ``_kernel.pyi`` describes the search.
     """
     return FoundRecord(
         *_kernel.find_record(
@@ -362,8 +387,8 @@ def find_record(
 
 
 def take_bytes(array: pa.Array, rows: Buffer) -> pa.Array:
-    """Return the values of a binary or string array at ``rows`` (int64).
+    """Return the values of a binary or string array at the positions ``rows`` (int64).
 
-    This function is much faster than Arrow's ``take``.
+    The function `take_bytes` is much faster than Arrow's ``take``.
     """
     return pa.array(_kernel.take_bytes(array, rows))

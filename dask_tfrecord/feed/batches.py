@@ -1,9 +1,11 @@
-"""Implement `iter_batches`: Arrow record batches of an exact size, shuffled, sharded and resumable.
+"""Implement `iter_batches`, which returns Arrow record batches of an exact size, shuffled, sharded and
+resumable.
 
-The data is read in pieces, such as blocks of files. A seed may permute the order of the pieces, and then the
-rows within each window of several pieces. A shard is a range of the resulting row order. A position is the
-first piece of a window and the number of rows of the window that were returned. With the epoch, a state
-therefore needs three numbers, and resuming reads only the window that the state names.
+The data of a source is read in pieces, such as blocks of files. A seed may shuffle the order of the pieces,
+and then the rows within each window of several pieces. A shard is a range of the resulting row order. A
+position consists of the first piece of a window and the number of rows of this window that were returned.
+Together with the epoch, a state therefore needs three numbers, and resuming reads only the window that the
+state names.
 """
 
 from collections import deque
@@ -67,36 +69,38 @@ def iter_batches(
     batch_size : int, default 1024
         Number of rows in each batch. A batch may hold rows of several files.
     columns : str or list of str, optional
-        The columns to read, in this order. By default all columns are read.
+        The columns to read, in this order. By default, all columns are read.
     batch_mode : "keep", "drop" or "auto", default "keep"
-        Action if the last batch has fewer rows than ``batch_size``. "keep" returns the smaller batch, "drop"
-        drops the smaller batch. "auto" returns batches of any size, as they are read.
+        What happens if the last batch has fewer rows than ``batch_size``. "keep" returns this smaller batch,
+        and "drop" drops this smaller batch. "auto" returns batches of any size, as they are read.
     shuffle : int, optional
-        Seed of a random row order. The blocks of the files are shuffled first, and then the rows within each
-        shuffle buffer. The order depends on the seed and on ``epoch``. By default the rows are not shuffled.
+        The seed of a random row order. The blocks of the files are shuffled first, and then the rows within
+        each shuffle buffer. The order depends on the seed and on ``epoch``. By default, the rows are not
+        shuffled.
     shuffle_buffer : int, default 65536
         Number of rows that are shuffled together. If the rows of a buffer take more than 512 MiB, the buffer
         has fewer rows.
     epoch : int, default 0
-        Number of the epoch. With ``shuffle``, each epoch has a different row order.
+        The number of the epoch. With ``shuffle``, each epoch has a different row order.
     shard : tuple of int, default (0, 1)
-        Number of the shard to return, counted from 0, and number of all shards. The shards of a path have the
-        same number of rows, plus or minus one, and every row is in exactly one shard. The shards of a
-        collection consist of whole partitions.
+        The number of the shard to return, counted from 0, and the number of all shards. The shards of a path
+        have the same number of rows, plus or minus one, and every row is in exactly one shard. The shards of
+        a collection consist of whole partitions.
     uneven : "keep", "drop" or "pad", default "keep"
-        Action if the rows cannot be divided equally among the shards. "keep" makes some shards one row longer
-        than other shards. "drop" omits the extra rows, and "pad" repeats rows of neighbouring shards, so that
-        all shards have the same length. A collection accepts only "keep".
+        What happens if the rows cannot be divided equally among the shards. "keep" makes some shards one row
+        longer than other shards. "drop" omits the extra rows, and "pad" repeats rows of neighbouring shards,
+        so that all shards have the same length. A collection accepts only "keep".
     prefetch : int, default 2
-        Number of blocks or partitions that threads read ahead. With 0, the calling thread reads the data.
+        The number of blocks or partitions that threads read ahead. If this number is 0, the calling thread
+        reads the data.
     start : dict, optional
         The `Batches.state` of an earlier iteration with the same arguments. The iteration continues with the
         batch that followed this state.
     **read
-        Keywords that say which rows of a path are read, as in `read_tfrecord`: ``schema``, ``filters``,
-        ``version`` and others. ``max_corrupt`` applies to each block. If ``filters`` or ``on_corrupt``
-        exclude rows, the call first counts the remaining rows. To count, the call reads the columns of the
-        filter, or all columns if damage is skipped.
+        Keywords that say which rows of a path are read, as in `read_tfrecord`, such as ``schema``,
+        ``filters`` and ``version``. ``max_corrupt`` applies to each block separately. If ``filters`` or
+        ``on_corrupt`` exclude rows, the call first counts the remaining rows. To count the rows, the call
+        reads the columns of the filter, or all columns if damage is skipped.
 
     Returns
     -------
@@ -110,7 +114,7 @@ def iter_batches(
         If an argument has a wrong type or value, if there are more shards than rows, or if ``start`` is a
         state of another dataset or of other arguments.
     FileChangedError
-        If a file was rewritten after the call.
+        If a file was rewritten after the call of `iter_batches`.
 
     Examples
     --------
@@ -137,25 +141,27 @@ def iter_batches(
 
 
 class Batches:
-    """Iterate over Arrow record batches. `iter_batches` returns this iterator. Threads may share an iterator.
+    """An iterator over Arrow record batches. The function `iter_batches` returns this iterator. Several
+    threads may share this iterator.
 
     Parameters
     ----------
     plan : Plan
         The opened source and the options of the batches.
     epoch, shard, start
-        As in `iter_batches`.
+        These parameters have the same meaning as in `iter_batches`.
     part : tuple of int, default (0, 1)
-        Number of the part of the shard to return, counted from 0, and number of all parts. The parts of a
-        path are cut between two batches, so that all parts together have as many batches as the shard. A part
-        may be empty.
+        The number of the part of the shard to return, counted from 0, and the number of all parts. The parts
+        of a path are cut between two batches, so that all parts together have as many batches as the shard. A
+        part may have no batches.
 
     Attributes
     ----------
     schema : pyarrow.Schema
         The schema of every batch.
     rows : int or None
-        Number of rows of the whole iteration. None for Dask collections, because their rows are not counted.
+        Number of rows of the whole iteration, or None for Dask collections, because their rows are not
+        counted.
     """
 
     def __init__(
@@ -193,7 +199,7 @@ class Batches:
             table = self.next_table()
             try:
                 return as_batch(table, self.schema)
-            except BaseException:  # also an interrupt: the next call returns the same rows
+            except BaseException:  # includes interrupts, so that the next call returns the same rows
                 self._stop()
                 self._position = position
                 raise
@@ -206,7 +212,7 @@ class Batches:
         Raises
         ------
         StopIteration
-            If all batches were returned.
+            If all batches have been returned.
         """
         with self._lock, calling(self._plan.surface):
             try:
@@ -234,7 +240,10 @@ class Batches:
 
     @property
     def state(self) -> dict[str, Any]:
-        """The position of the iteration, as a JSON-compatible dict. Pass it as ``start=`` to resume here."""
+        """The position of the iteration, as a dict that can be stored as JSON.
+
+        To resume at this position, pass the dict as ``start=``.
+        """
         plan = self._plan
         window, row = self._position
         given = (plan.batch_size, plan.batch_mode, plan.shuffle, plan.shuffle_buffer, plan.uneven)
@@ -250,7 +259,8 @@ class Batches:
     def close(self) -> None:
         """Stop reading ahead, and end the iteration. A closed iterator returns no more batches."""
         self._closed = True
-        if self._lock.acquire(blocking=False):  # never waits: a thread that holds the lock at exit is frozen
+        # This never waits, because a thread that holds the lock at exit is frozen.
+        if self._lock.acquire(blocking=False):
             try:
                 self._stop()
             finally:

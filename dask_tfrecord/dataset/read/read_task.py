@@ -40,25 +40,26 @@ class Partition:
     store : Store
         The store that holds the files.
     splits : tuple of Split
-        The splits of files to read, in the order of their rows. Empty if there is nothing to read.
+        The splits of files to read, in the order of their rows. The tuple is empty if there is nothing to
+        read.
     schema : Schema
         The columns of the result, in the order of the result.
     options : ReadOptions
-        The options of the file reader.
+        The options for reading the files.
     partition_values : dict of str to pyarrow.Array
-        Map the name of each partition column to an array with the one value that all rows have.
+        Map from the name of each partition column to an array with its value, which all rows have.
     filters : Predicate, optional
         The condition that each row of the result meets. If None, all rows are returned.
     filter_fields : tuple of Field
         The columns that `filters` needs but that are not in `schema`.
     row_ranges : tuple of (int, int), optional
-        The range of row numbers within the partition for each element of `splits`. None if the row numbers
+        The range of row numbers within the partition for each element of `splits`, or None if the row numbers
         are unknown or are consecutive from 0.
     allowed_features : tuple of (str, bool), optional
-        The features that records may have, each with True for a feature list. Any other feature is an error.
-        If None, every feature is allowed.
+        The features that records may have, each with True for a feature list. Any other feature raises an
+        error. If None, records may have any feature.
     pruned_files : pyarrow.Table, optional
-        The list of the files that are omitted because of the statistics in a snapshot. The task checks that
+        The list of the files that were left out because of the statistics in a snapshot. The task checks that
         these files are unchanged, because the statistics of a changed file prove nothing.
     """
 
@@ -87,7 +88,7 @@ class Partition:
         Parameters
         ----------
         warn : callable
-            A function that is called with a warning text for each file in which damaged records were skipped.
+            Function that is called with a warning text for each file in which damaged records were skipped.
 
         Returns
         -------
@@ -101,7 +102,7 @@ class Partition:
         FileChangedError
             If a file changed after it was listed.
         SchemaError
-            If a value does not fit its column, or a record has a feature that is not allowed.
+            If a value does not fit its column, or if a record has a feature that is not allowed.
         """
         tables = list(self._tables(warn, TABLE_BYTES))
         if not self.schema.fields:
@@ -109,9 +110,11 @@ class Partition:
         return pa.concat_tables(tables or [pa.Table.from_batches([self.schema.no_rows()])])
 
     def stream(self, warn: Warn = warn_here) -> Generator[pa.Table, None, None]:
-        """Yield the rows that `read` returns in tables of a few MiB. Each table is read when it is needed.
+        """Yield the rows that `read` returns, as tables of a few MiB. Each table is read only when it is
+        needed.
 
-        If the caller stops early, the remaining records are not read. Raise the same errors as `read`.
+        If the caller stops early, the remaining records are not read. The method raises the same errors as
+        `read`.
         """
         return self._tables(warn, STREAM_BYTES)
 
@@ -126,7 +129,8 @@ class Partition:
                 for table in self._read_together(splits) or self._read_each(splits, losses, batch_bytes):
                     losses.rows += table.num_rows
                     yield self._filter(self._with_partition_values(table))
-        except GeneratorExit:  # the caller stops early, but is still warned of damage in the records read
+        # The caller stops early, but is still warned of damage in the records that were read.
+        except GeneratorExit:
             losses.report(warn)
             raise
         losses.finish(warn)
@@ -188,12 +192,12 @@ class Partition:
 
     @cached_property
     def _stored_columns(self) -> Schema:
-        """The columns whose values are decoded from the records: all columns but partition columns."""
+        """The columns whose values are decoded from the records: all columns except partition columns."""
         columns = self._all_columns
         return columns.select(name for name in columns.names if name not in self.partition_values)
 
     def _count(self, split: Split) -> int | None:
-        """Return the row count of a split if its records need not be read, else None."""
+        """Return the row count of a split if its records need not be read, and otherwise None."""
         must_check = self.allowed_features is not None or self.options.damage.skips
         return None if must_check or self._stored_columns.fields else split.records
 
@@ -204,7 +208,9 @@ class Partition:
 
     @contextmanager
     def _explained_errors(self, split: Split) -> Iterator[None]:
-        """Replace a SchemaError in the block by an error that explains the cause, such as other types."""
+        """Replace a SchemaError in the ``with`` block by an error that explains its cause, for example
+        other types.
+        """
         schema = self._stored_columns
         try:
             yield

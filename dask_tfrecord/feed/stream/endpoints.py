@@ -1,4 +1,7 @@
-"""Open the endpoints of a stream server: sockets and file descriptors. Send bytes, and know no Arrow."""
+"""Open the endpoints of a stream server: sockets and file descriptors.
+
+The module `endpoints` sends bytes and does not know Arrow.
+"""
 
 import os
 import socket
@@ -13,7 +16,7 @@ _KINDS = "'tcp://host:port', 'unix://path' or 'fd://number'"
 
 
 class ClientLeftError(Exception):
-    """Signal that the client closed its end of the stream."""
+    """Signal that the client has closed its end of the stream."""
 
 
 class SocketSink:
@@ -72,7 +75,7 @@ Sink: TypeAlias = SocketSink | DescriptorSink
 
 
 class Listener:
-    """Accept clients that connect to a socket.
+    """Accept the connections of clients to a socket.
 
     Attributes
     ----------
@@ -106,7 +109,7 @@ class Listener:
         """Refuse further clients, and remove the file of a Unix socket."""
         self._closed = True
         with suppress(OSError):
-            self._socket.shutdown(socket.SHUT_RDWR)  # wakes the thread that waits in accept
+            self._socket.shutdown(socket.SHUT_RDWR)  # this wakes the thread that waits in accept
         self._socket.close()
         if self._path is not None:
             with suppress(FileNotFoundError):
@@ -119,7 +122,7 @@ def open_endpoint(endpoint: str) -> Listener | DescriptorSink:
     Raises
     ------
     TFRecordError
-        If the text is not an endpoint, or the endpoint cannot be opened.
+        If the text is not an endpoint, or if the endpoint cannot be opened.
     """
     kind = endpoint.rpartition("://")[0] if isinstance(endpoint, str) else None
     if kind not in ("", "tcp", "unix", "fd"):
