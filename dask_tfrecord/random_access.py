@@ -165,7 +165,7 @@ class NumberedRows:
         self._root = plan.store.public(plan.store.root)
         self.starts: Numbers = np.cumsum([0, *counts])
         self._passing: Numbers | None = None
-        # Masks exist only with filters, and then for all partitions.
+        # With filters all partitions have masks, and without filters none has one.
         if not all(mask.all() for mask in masks):
             self._passing = np.flatnonzero(np.concatenate(masks))
 

@@ -84,7 +84,7 @@ def _children_without_interrupts() -> Iterator[None]:
     """Block SIGINT in the threads and processes that the ``with`` block starts.
 
     A terminal sends Ctrl-C to all processes of a command. If SIGINT were not blocked, workers would print
-    tracebacks. This process ends the workers instead.
+    tracebacks. The process of the command ends the workers instead.
     """
     if not hasattr(signal, "pthread_sigmask"):  # on Windows
         yield

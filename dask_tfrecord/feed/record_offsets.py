@@ -160,7 +160,7 @@ def store_offsets(dataset: ReadPlan, splits: Sequence[Split], offsets: Sequence[
     Raises
     ------
     FileNotFoundError, FileChangedError, ConcurrentWriteError, DestinationError, TFRecordError
-        The same errors as `RecordTable.store_offsets`.
+        In the same cases as in `RecordTable.store_offsets`.
     """
     store, version = dataset.store, dataset.version
     refuse_inside_dataset(store, "RecordTable")

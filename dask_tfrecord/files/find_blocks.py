@@ -306,7 +306,7 @@ class _FileWindow(Window):
         self._opened.close()
 
     def _read(self, view: memoryview) -> int:
-        """Read bytes that follow the bytes in view, and return how many were read."""
+        """Read bytes that follow the bytes in view, and return the number of these bytes."""
         file, size = self._range.file, self._range.size
         while self.end < size:
             if self._reader is None or self._position != self.end:

@@ -287,7 +287,7 @@ class Schema:
     def is_stored(self, batch: pa.RecordBatch) -> bool:
         """Return True if the kernel can encode a batch unchanged.
 
-        If it can, `to_storage` returns the batch itself.
+        For such a batch, `to_storage` returns the batch itself.
         """
         return batch.schema.equals(self.arrow) and all(is_stored(batch.column(at)) for at in self._undecided)
 

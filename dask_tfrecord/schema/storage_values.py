@@ -105,7 +105,7 @@ def store(array: pa.Array, *, exact: bool) -> pa.Array:
 def is_stored(array: pa.Array) -> bool:
     """Return True if the kernel can encode an array unchanged.
 
-    If it can, `store` returns the array itself.
+    For such an array, `store` returns the array itself.
     """
     return array.type in STORAGE_TYPES or (_is_encodable(array.type) and not _has_null_elements(array))
 

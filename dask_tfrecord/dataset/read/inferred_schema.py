@@ -157,7 +157,7 @@ def _with_given_types(sample: Sample, types: Mapping[str, pa.DataType], record_t
             remedies=[Remedy("schema", None), Remedy("record_type", "bytes", "read the payloads unparsed")],
             keyword="schema",
         )
-    # No sampled record has a feature list.
+    # No sampled record has a feature list, so the type "example" was inferred.
     if nested and record_type == "infer" and sample.known_type == "example":
         return replace(sample, record_type="sequence_example")
     return sample

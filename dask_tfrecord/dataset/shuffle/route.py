@@ -1,4 +1,4 @@
-"""Plan how rows move between partitions: in one round or in two. This module reads no rows."""
+"""Plan how rows move between partitions: in one round or in two. The module `route` reads no rows."""
 
 from math import ceil, isqrt
 from typing import NamedTuple

@@ -47,7 +47,7 @@ def finish_newest(store: Store, *, running: str = "") -> None:
     If the newest snapshot is damaged or missing, do nothing. ``running`` is the id of the caller's run, which
     is not finished. The id is empty if the caller does not write.
     """
-    # Without this test, a large snapshot would be parsed without need.
+    # Without the test for open runs, a large snapshot would be parsed without need.
     if not {*open_runs(store)} - {running}:
         return
     newest = intact_snapshot(store)

@@ -191,7 +191,8 @@ class Store:
     def _open_new(self, path: str) -> BinaryIO:
         """Open a new file for writing, without fsspec on the local disk, because fsspec is slower."""
         if type(self.fs) is LocalFileSystem:
-            return open(path, "wb", buffering=io.DEFAULT_BUFFER_SIZE)  # the default asks if it is a terminal
+            # The default buffering asks if the file is a terminal.
+            return open(path, "wb", buffering=io.DEFAULT_BUFFER_SIZE)
         file: BinaryIO = self.fs.open(path, "wb")
         return file
 
