@@ -78,15 +78,15 @@ class Fed(NamedTuple):
 
 
 class Statistics(NamedTuple):
-    """The number of null rows of a column, and its least and greatest value.
+    """The statistics of a column in several ranges of rows, as lists with an element for each range.
 
-    For a list column, the bounds are the lengths of the shortest and the longest list. NaN is ignored. The
-    bounds are None if the column has no values.
+    The elements are the number of null rows, and the least and the greatest value. For a list column, the
+    values are the lengths of the lists. NaN is ignored. Without values, the least and the greatest are None.
     """
 
-    nulls: int
-    least: Any
-    greatest: Any
+    nulls: list[int]
+    least: list[Any]
+    greatest: list[Any]
 
 
 class Encoder:
@@ -137,9 +137,9 @@ class Encoder:
             feature = self._columns[column].name if column >= 0 else None
             raise SchemaError(reason, record=bad_row, feature=feature) from None
 
-    def statistics(self, row: int, end: int) -> list[Statistics]:
-        """Return the statistics of each column for the encoded rows from ``row`` to ``end - 1``."""
-        return list(map(Statistics._make, self._kernel.statistics(row, end)))
+    def statistics(self, bounds: Sequence[int]) -> list[Statistics]:
+        """Return the statistics of each column of encoded rows, for each range from one bound to the next."""
+        return list(map(Statistics._make, self._kernel.statistics(bounds)))
 
 
 @lru_cache(maxsize=64)

@@ -56,12 +56,14 @@ class Encoder:
         least one row fits. Otherwise need is the buffer size that the next row needs. Raises EncodeError.
         """
 
-    def statistics(self, row: int, end: int) -> list[tuple[int, Any, Any]]:
-        """Return (nulls, least, greatest) for each column's rows from ``row`` to before ``end``.
+    def statistics(self, bounds: Sequence[int]) -> list[tuple[list[int], list[Any], list[Any]]]:
+        """Return (nulls, least, greatest) of each column, as lists with an element for each range of rows.
 
-        For a list column, the bounds are the lengths of the shortest and the longest list. NaN is ignored,
-        and a negative zero is returned as zero. Bytes and strings are ordered by their bytes. The bounds are
-        None if the column has no values. Strings must be valid UTF-8, as the strings of encoded rows are.
+        Range ``k`` has the rows from ``bounds[k]`` to before ``bounds[k + 1]``.
+
+        For a list column, the values are the lengths of the lists. NaN is ignored, and a negative zero is
+        returned as zero. Bytes and strings are ordered by their bytes. Least and greatest are None if the
+        column has no values. Strings must be valid UTF-8, as the strings of encoded rows are.
         """
 
 class Decoder:

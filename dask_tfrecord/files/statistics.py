@@ -4,8 +4,8 @@ Statistics describe the stored values, so they also hold for the values that are
 float64 value is counted as the 32-bit float that is stored. NaN is never the smallest or the greatest value.
 """
 
-from collections.abc import Sequence
-from itertools import repeat
+from collections.abc import Iterable, Sequence
+from itertools import chain, repeat
 from typing import Any
 
 import pyarrow as pa
@@ -15,7 +15,7 @@ from dask_tfrecord.codec.columns import KIND_TYPES
 from dask_tfrecord.files.entry import ColumnStatistics
 from dask_tfrecord.schema.model import Field, Schema
 
-# The kernel's statistics, one element for each column.
+# The kernel's statistics of some ranges of rows, an element for each column.
 Columns = Sequence[Statistics]
 
 # The largest size in bytes of a string or bytes value that is kept as a minimum or maximum.
@@ -29,43 +29,49 @@ _NOT_PLAIN = (ValueError, OverflowError, pa.ArrowException)
 
 
 def empty_statistics(schema: Schema) -> Columns:
-    """Return the kernel's statistics of a table without rows."""
-    return [Statistics(0, None, None)] * len(schema.fields)
+    """Return the kernel's statistics of one range without rows."""
+    return [Statistics([0], [None], [None]) for _ in schema.fields]
 
 
-def merge_statistics(one: Columns, other: Columns) -> Columns:
-    """Merge the kernel's statistics of two ranges of rows, column by column."""
-    return list(map(_merge, one, other))
+def continue_statistics(known: Columns, more: Columns) -> None:
+    """Add the statistics of later ranges to ``known``. The first of them continues the last known range."""
+    for column, added in zip(known, more, strict=True):
+        column.nulls[-1] += added.nulls[0]
+        for bounds, others, choose in (
+            (column.least, added.least, min),
+            (column.greatest, added.greatest, max),
+        ):
+            values = [value for value in (bounds[-1], others[0]) if value is not None]
+            bounds[-1] = choose(values, default=None)
+        for all_ranges, ranges in zip(column, added, strict=True):
+            all_ranges += ranges[1:]
 
 
-def file_statistics(schema: Schema, files: Sequence[Columns]) -> list[tuple[ColumnStatistics, ...]]:
-    """Convert the kernel's statistics of stored values to the `ColumnStatistics` of each file."""
-    if not files or not schema.fields:
-        return [()] * len(files)
-    pairs = zip(schema.fields, zip(*files, strict=True), strict=True)
-    return list(zip(*(_column_statistics(item, column) for item, column in pairs), strict=True))
+def file_statistics(
+    schema: Schema, parts: Sequence[Columns], files: int
+) -> list[tuple[ColumnStatistics, ...]]:
+    """Convert the kernel's statistics of stored values to the `ColumnStatistics` of each file.
+
+    Each range of rows is a file. The ranges of all ``parts`` together are ``files`` ranges.
+    """
+    if not parts or not schema.fields:
+        return [()] * files
+    columns = map(_column_statistics, schema.fields, zip(*parts, strict=True))
+    return list(zip(*columns, strict=True))
 
 
-def _merge(one: Statistics, other: Statistics) -> Statistics:
-    nulls = one.nulls + other.nulls
-    if one.least is None or other.least is None:
-        known = other if one.least is None else one
-        return Statistics(nulls, known.least, known.greatest)
-    return Statistics(nulls, min(one.least, other.least), max(one.greatest, other.greatest))
-
-
-def _column_statistics(column: Field, files: Sequence[Statistics]) -> list[ColumnStatistics]:
+def _column_statistics(column: Field, parts: Sequence[Statistics]) -> Iterable[ColumnStatistics]:
     """Return the statistics of one column in each file."""
-    if column.type in _PLAIN_TYPES:
-        return [ColumnStatistics(column.name, least, greatest, nulls) for nulls, least, greatest in files]
-    nulls, least, greatest = zip(*files, strict=True)
+    nulls, least, greatest = (list(chain.from_iterable(lists)) for lists in zip(*parts, strict=True))
     name, nothing = repeat(column.name), repeat(None)
     if column.depth:
-        return list(map(ColumnStatistics, name, nothing, nothing, nulls, least, greatest))
-    return list(map(ColumnStatistics, name, _bounds(column, least), _bounds(column, greatest), nulls))
+        return map(ColumnStatistics, name, nothing, nothing, nulls, least, greatest)
+    if column.type not in _PLAIN_TYPES:
+        least, greatest = _bounds(column, least), _bounds(column, greatest)
+    return map(ColumnStatistics, name, least, greatest, nulls)
 
 
-def _bounds(column: Field, stored: Sequence[Any]) -> Sequence[Any]:
+def _bounds(column: Field, stored: list[Any]) -> list[Any]:
     """Convert the stored minimum or maximum of a column in each file to Python values.
 
     A value that is too long, or that Python cannot represent, becomes None.

@@ -16,7 +16,7 @@ from dask_tfrecord.files.block_writer import BlockWriter, Buffers, spare_threads
 from dask_tfrecord.files.damage import locate_error
 from dask_tfrecord.files.entry import BLOCK_BYTES, Block, FileEntry
 from dask_tfrecord.files.options import WriteOptions
-from dask_tfrecord.files.statistics import Columns, empty_statistics, file_statistics, merge_statistics
+from dask_tfrecord.files.statistics import Columns, continue_statistics, file_statistics
 from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.schema.model import Lossy, Schema
 from dask_tfrecord.schema.storage_values import storage_bytes
@@ -108,7 +108,6 @@ def write_files(
     spare = spare_threads(threads)
     buffers = Buffers()
     files: list[tuple[str, int, int, int, tuple[Any, ...], tuple[Block, ...]]] = []
-    statistics: list[Columns] = []
     end = 0
     with spare.without_this_thread():
         for group in rows.groups:
@@ -124,10 +123,10 @@ def write_files(
                     raise records.placed(error, store.public(store.join(name))) from None
                 count, starts = records.row - first, tuple(writer.blocks)
                 files.append((name, writer.bytes, count, writer.crc32c, group.values, starts))
-                statistics.append(records.statistics())
+                records.end_file()
                 number += 1
     records.check_end()
-    described = file_statistics(schema, statistics)
+    described = file_statistics(schema, records.statistics(), len(files))
     return [FileEntry(*file, columns) for file, columns in zip(files, described, strict=True)]
 
 
@@ -179,8 +178,10 @@ class _RecordStream:
         self._schema = schema
         self._lossy: Lossy = lossy
         self._encoder = Encoder(schema.columns, schema.record_type)
-        self._statistics: Columns | None = None
+        self._statistics: list[Columns] = []  # each file is one range of rows
         self._counted = 0  # the statistics contain the rows before this number
+        self._counts_part = False  # the statistics of the last file may lack the last rows of the file
+        self._ends: list[int] = []  # the row numbers at which files end that are not completely counted
         self._bound_start = self._bound_end = 0  # the range of row numbers that the encoder holds
         self.row = 0
 
@@ -223,22 +224,32 @@ class _RecordStream:
         if self.row < self._batch_end or next(self._batches, None):
             raise RuntimeError(f"there are more rows than the {self.row:,} of the groups")
 
-    def statistics(self) -> Columns:
-        """Return the statistics of the rows that were encoded since the last call of this method."""
+    def end_file(self) -> None:
+        """Note that the rows since the last call of this method are one file."""
+        self._ends.append(self.row)
+
+    def statistics(self) -> list[Columns]:
+        """Return the statistics of all files that have ended."""
         self._count()
-        columns, self._statistics = self._statistics, None
-        return columns or empty_statistics(self._schema)
+        return self._statistics
 
     def _count(self) -> None:
         """Add the rows that were encoded since the last call to the statistics.
 
         The encoder must still hold these encoded rows.
         """
-        if self._counted < self.row:
-            start = self._bound_start
-            columns = self._encoder.statistics(self._counted - start, self.row - start)
-            self._statistics = merge_statistics(self._statistics, columns) if self._statistics else columns
-            self._counted = self.row
+        bounds = [self._counted, *self._ends]
+        is_part = self.row > bounds[-1]
+        if is_part:
+            bounds.append(self.row)
+        if len(bounds) > 1:
+            columns = self._encoder.statistics([row - self._bound_start for row in bounds])
+            if self._counts_part:
+                continue_statistics(self._statistics[-1], columns)
+            else:
+                self._statistics.append(columns)
+            self._counts_part = is_part
+        self._counted, self._ends = self.row, []
 
     def _bind(self, end: int) -> None:
         """Convert the next rows to storage types and pass them to the encoder.

@@ -19,7 +19,7 @@ from dask_tfrecord.codec.columns import Column, RecordType
 from dask_tfrecord.files import writing
 from dask_tfrecord.files.entry import ColumnStatistics
 from dask_tfrecord.files.options import WriteOptions
-from dask_tfrecord.files.statistics import empty_statistics, file_statistics, merge_statistics
+from dask_tfrecord.files.statistics import continue_statistics, empty_statistics, file_statistics
 from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.files.writing import DirectoryGroup, GroupedRows, write_files
 from dask_tfrecord.schema.model import Schema
@@ -35,8 +35,8 @@ def of(array: pa.Array, record_type: RecordType = "example") -> ColumnStatistics
     known = empty_statistics(schema)
     for begin, end in itertools.pairwise([0, len(array) // 3, len(array) // 2, len(array)]):
         encoder.bind(schema.to_storage(pa.record_batch({"x": array.slice(begin)}), lossy="allow"))
-        known = merge_statistics(known, encoder.statistics(0, end - begin))
-    [[found]] = file_statistics(schema, [known])
+        continue_statistics(known, encoder.statistics([0, end - begin]))
+    [[found]] = file_statistics(schema, [known], 1)
     assert found.name == "x"
     return found
 
@@ -174,10 +174,10 @@ def test_bounds_of_integers_are_those_of_python(values: list[int | None], cut: i
 def test_rows_outside_the_batch_are_refused() -> None:
     encoder = Encoder([Column("x", "int64", 0)], "example")
     encoder.bind(pa.record_batch({"x": pa.array([1, 2, 3])}))
-    assert encoder.statistics(3, 3) == [(0, None, None)]
+    assert encoder.statistics([3, 3]) == [([0], [None], [None])]
     for begin, end in [(-1, 2), (0, 4), (2, 1), (4, 4)]:
         with pytest.raises(IndexError, match="outside the batch"):
-            encoder.statistics(begin, end)
+            encoder.statistics([begin, end])
         with pytest.raises(IndexError, match="outside the batch"):
             encoder.encode_into(begin, bytearray(100), end)
 

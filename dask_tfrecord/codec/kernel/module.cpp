@@ -140,15 +140,20 @@ class PyEncoder {
     return nb::make_tuple(done.next_row, done.bytes, done.need);
   }
 
-  nb::list statistics(int64_t row, int64_t end) {
+  nb::list statistics(const std::vector<int64_t>& bounds) {
     const OneCall call(mutex_);
-    check_rows(row, end);
-    const std::vector<tfr::ColumnStatistics> columns = [&] {
-      const WithoutGil no_gil;
-      return encoder_.statistics(row, end);
-    }();
+    for (size_t i = 1; i < bounds.size(); ++i) check_rows(bounds[i - 1], bounds[i]);
     nb::list all;
-    for (size_t i = 0; i < columns.size(); ++i) all.append(python_statistics(encoder_.kind(i), columns[i]));
+    for (size_t column = 0; column < encoder_.columns(); ++column) {
+      const std::vector<tfr::ColumnStatistics> ranges = [&] {
+        const WithoutGil no_gil;
+        return encoder_.statistics(column, bounds);
+      }();
+      nb::list nulls, least, greatest;
+      for (const tfr::ColumnStatistics& found : ranges)
+        add_statistics(encoder_.kind(column), found, nulls, least, greatest);
+      all.append(nb::make_tuple(nulls, least, greatest));
+    }
     return all;
   }
 
@@ -157,13 +162,23 @@ class PyEncoder {
     if (row < 0 || row > end || end > encoder_.rows()) throw nb::index_error("row is outside the batch");
   }
 
-  // Returns (nulls, least, greatest). At most one of the extents is not empty.
-  static nb::tuple python_statistics(tfr::Kind kind, const tfr::ColumnStatistics& found) {
-    if (!found.ints.empty()) return nb::make_tuple(found.nulls, found.ints.low, found.ints.high);
-    if (!found.floats.empty())  // adding 0.0 removes the sign of a zero, which would depend on the order
-      return nb::make_tuple(found.nulls, found.floats.low + 0.0, found.floats.high + 0.0);
-    if (found.bytes.empty()) return nb::make_tuple(found.nulls, nb::none(), nb::none());
-    return nb::make_tuple(found.nulls, python_bytes(kind, found.bytes.low), python_bytes(kind, found.bytes.high));
+  // Adds one element to each list. At most one of the extents is not empty.
+  static void add_statistics(tfr::Kind kind, const tfr::ColumnStatistics& found, nb::list& nulls, nb::list& least,
+                             nb::list& greatest) {
+    nulls.append(found.nulls);
+    if (!found.ints.empty()) {
+      least.append(found.ints.low);
+      greatest.append(found.ints.high);
+    } else if (!found.floats.empty()) {  // adding 0.0 removes the sign of a zero, which would depend on the order
+      least.append(found.floats.low + 0.0);
+      greatest.append(found.floats.high + 0.0);
+    } else if (!found.bytes.empty()) {
+      least.append(python_bytes(kind, found.bytes.low));
+      greatest.append(python_bytes(kind, found.bytes.high));
+    } else {
+      least.append(nb::none());
+      greatest.append(nb::none());
+    }
   }
 
   static nb::object python_bytes(tfr::Kind kind, tfr::Span value) {
@@ -332,7 +347,7 @@ NB_MODULE(_kernel, m) {
       .def(nb::init<const std::vector<ColumnTuple>&, const std::string&>(), "columns"_a, "record_type"_a)
       .def("bind", &PyEncoder::bind, "batch"_a)
       .def("encode_into", &PyEncoder::encode_into, "row"_a, "out"_a, "end"_a = nb::none())
-      .def("statistics", &PyEncoder::statistics, "row"_a, "end"_a);
+      .def("statistics", &PyEncoder::statistics, "bounds"_a);
   nb::class_<PyDecoder>(m, "Decoder")
       .def(nb::init<const std::vector<ColumnTuple>&, const std::string&, bool, uint64_t,
                     const std::optional<KnownFeatures>&>(),

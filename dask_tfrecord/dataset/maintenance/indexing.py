@@ -79,7 +79,7 @@ def create_snapshot(dataset: ReadPlan, compute_each: ComputeEach, run: str) -> S
     schema = dataset.schema.select(name for name in dataset.schema.names if name not in partition_names)
     partitioning = dataset.schema.select(partition_names).fields if partition_names else ()
     contents = _read_files(dataset.store, files, schema, dataset.options, compute_each)
-    columns = statistics.file_statistics(schema, [content.columns for content in contents])
+    columns = statistics.file_statistics(schema, [content.columns for content in contents], len(contents))
     values = list(zip(*(column.to_pylist() for column in dataset.partition_values.values()), strict=True))
     paths = map(dataset.store.relative, column_paths(files["path"]))
     stamps = files["stamp"].to_pylist()
@@ -142,7 +142,9 @@ def renew_snapshot(
     unproven = files.filter(changed)
     unproven = with_column(unproven, "crc32c", pa.nulls(len(unproven), pa.uint32()))
     contents = _read_files(store, unproven, snapshot.schema, ReadOptions(), compute_each)
-    columns = statistics.file_statistics(snapshot.schema, [content.columns for content in contents])
+    columns = statistics.file_statistics(
+        snapshot.schema, [content.columns for content in contents], len(contents)
+    )
     entries = []
     described = to_entries(rows.filter(changed), snapshot.schema, snapshot.partitioning)
     for path, entry, content, of_columns in zip(
@@ -176,11 +178,12 @@ def _read_files(
 
 
 def _merge(first: _Content, second: _Content) -> _Content:
+    statistics.continue_statistics(first.columns, second.columns)
     return _Content(
         first.records + second.records,
         first.bytes + second.bytes,
         crc32c_combine(first.crc32c, second.crc32c, second.bytes),
-        statistics.merge_statistics(first.columns, second.columns),
+        first.columns,
         first.blocks + second.blocks,
         first.compression,
     )
@@ -207,7 +210,7 @@ def _read_split(store: Store, schema: Schema, options: ReadOptions, split: Split
         except TFRecordError as error:
             raise locate_error(error, store.public(split.file.path), step.record) from None
         encoder.bind(batch)
-        columns = statistics.merge_statistics(columns, encoder.statistics(0, batch.num_rows))
+        statistics.continue_statistics(columns, encoder.statistics([0, batch.num_rows]))
         starts = scan(step.data, final=True, verify_crc=False, every=BLOCK_BYTES)
         blocks += _blocks(starts, step.offset, step.record)
         records += batch.num_rows

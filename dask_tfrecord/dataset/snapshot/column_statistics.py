@@ -7,7 +7,7 @@ specifies, the values and the statistics are the fields of two structs.
 
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
-from itertools import repeat
+from itertools import chain, repeat
 from typing import Any
 
 import numpy as np
@@ -70,12 +70,10 @@ def from_entries(files: Sequence[FileEntry], schema: Schema, partitioning: Seque
     for at, item in enumerate(partitioning):
         values = [file.values[at] for file in files]
         columns[value_name(item.name)] = pa.array(values, value_type(item.type))
-    known = {column.name for file in files for column in file.statistics}
-    found = [{column.name: column for column in file.statistics} for file in files] if known else []
+    found = _by_column(files)
     for item in schema.fields:
-        if item.name in known:
-            of_files = [of_file.get(item.name) for of_file in found]
-            columns[statistics_name(item.name)] = _column_statistics(of_files, item)
+        if item.name in found:
+            columns[statistics_name(item.name)] = _column_statistics(found[item.name], item)
     return pa.table(columns)
 
 
@@ -151,6 +149,15 @@ def _block_numbers(
     check(not any(field.null_count for field in fields), "a number of a block is null")
     lengths = pc.list_value_length(lists).to_numpy(zero_copy_only=False)
     return [field.to_numpy() for field in fields], np.cumsum(lengths, dtype=np.int64)
+
+
+def _by_column(files: Sequence[FileEntry]) -> dict[str, Sequence[ColumnStatistics | None]]:
+    """Return the statistics of each column in each file; None for a file without statistics of the column."""
+    names = [tuple(column.name for column in file.statistics) for file in files]
+    if len({*names}) == 1:  # as in all files of a write
+        return dict(zip(names[0], zip(*(file.statistics for file in files), strict=True), strict=True))
+    of_files = [{column.name: column for column in file.statistics} for file in files]
+    return {name: [of_file.get(name) for of_file in of_files] for name in {*chain.from_iterable(names)}}
 
 
 def _column_statistics(found: Sequence[ColumnStatistics | None], column: Field) -> pa.Array:

@@ -219,6 +219,7 @@ def to_parquet(fields: Mapping[str, Any], *, delta: bool = False) -> pa.Buffer:
     table = to_stored(rows, fields["schema"], fields["partitioning"])
     sink = pa.BufferOutputStream()
     table = table.replace_schema_metadata({_METADATA_KEY: text.encode()})
-    # Readers read the whole snapshot file, so Parquet's column statistics would only cost time.
-    pq.write_table(table, sink, write_page_checksum=True, write_statistics=False)
+    # Readers read the whole snapshot file, so Parquet's column statistics would only cost time, as would
+    # dictionaries of values that mostly occur once.
+    pq.write_table(table, sink, write_page_checksum=True, write_statistics=False, use_dictionary=False)
     return sink.getvalue()

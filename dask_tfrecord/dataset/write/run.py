@@ -4,6 +4,7 @@ import logging
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import cache, partial
 from typing import Literal
 from uuid import uuid4
 
@@ -163,13 +164,18 @@ class WriteRun:
         if not self.store.renames and not self._mark_started():
             return ()
 
+        root = self.staged("") if self.store.renames else self.store.join("")
+        name = cache(partial(self.name, index, count))  # each directory has a file of this name
+
         def place(directory: str, number: int) -> tuple[str, str]:
-            name = f"{directory}/" * bool(directory) + self.name(index, count, number)
-            return self.staged(name) if self.store.renames else self.store.join(name), name
+            path = f"{directory}/{name(number)}" if directory else name(number)
+            return f"{root}{path}", path
 
         files = tuple(write_files(self.store, place, rows, self.schema, self.options))
-        for file in files:
-            logger.debug("%s: wrote %s: %d rows, %d bytes", self.title, file.path, file.records, file.bytes)
+        if logger.isEnabledFor(logging.DEBUG):
+            for file in files:
+                what = file.path, file.records, file.bytes
+                logger.debug("%s: wrote %s: %d rows, %d bytes", self.title, *what)
         return files
 
     def _mark_started(self) -> bool:

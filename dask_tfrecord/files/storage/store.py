@@ -5,6 +5,7 @@ The module `store` does not know the content of the files. Messages of this modu
 
 import io
 import os
+import secrets
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
@@ -13,7 +14,6 @@ from datetime import datetime
 from glob import has_magic
 from threading import Lock
 from typing import Any, BinaryIO, NamedTuple, TypeVar
-from uuid import uuid4
 
 from fsspec import AbstractFileSystem
 from fsspec.implementations.local import LocalFileSystem
@@ -175,7 +175,7 @@ class Store:
     @contextmanager
     def _create_by_rename(self, path: str, durable: bool) -> Iterator[BinaryIO]:
         parent, _, name = path.rpartition("/")
-        temporary = f"{parent}/.{name}.{uuid4().hex}"
+        temporary = f"{parent}/.{name}.{secrets.token_hex(16)}"
         try:
             with self._in_directory(parent, lambda: self._open_new(temporary)) as file:
                 yield file
@@ -228,7 +228,7 @@ class Store:
         if self.fs.exists(path):
             raise FileExistsError(self.public(path))
         parent, _, name = path.rpartition("/")
-        temporary = f"{parent}/.{name}.{uuid4().hex}"
+        temporary = f"{parent}/.{name}.{secrets.token_hex(16)}"
         with self.create(temporary) as file:
             file.write(data)
         try:

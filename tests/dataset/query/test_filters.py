@@ -86,7 +86,7 @@ def stored(array: pa.Array) -> tuple[pa.Array, ColumnStatistics]:
     batch = schema.to_storage(pa.record_batch({"x": array}), lossy="allow")
     encoder = Encoder(schema.columns, schema.record_type)
     encoder.bind(batch)
-    [[statistics]] = file_statistics(schema, [encoder.statistics(0, len(array))])
+    [[statistics]] = file_statistics(schema, [encoder.statistics([0, len(array)])], 1)
     kernel = {"int64": pa.int64(), "float": pa.float32()}.get(schema.fields[0].kind, batch.column(0).type)
     back = schema.from_storage(pa.record_batch({"x": batch.column(0).cast(kernel)}))
     return back.column(0), statistics

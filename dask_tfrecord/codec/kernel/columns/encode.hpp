@@ -50,15 +50,15 @@ class Encoder {
   }
 
   int64_t rows() const { return rows_; }
+  size_t columns() const { return columns_.size(); }
   Kind kind(size_t column) const { return columns_[column].spec.kind; }
 
-  // Returns the statistics of the rows [begin, end) of each column.
-  std::vector<ColumnStatistics> statistics(int64_t begin, int64_t end) const {
-    std::vector<ColumnStatistics> found;
-    found.reserve(columns_.size());
-    for (const EncodedColumn& column : columns_)
-      found.push_back(ColumnStatistics::of(column.spec, column.view, begin, end));
-    return found;
+  // Returns the statistics of a column for each range of rows from one bound to the next.
+  std::vector<ColumnStatistics> statistics(size_t column, const std::vector<int64_t>& bounds) const {
+    std::vector<ColumnStatistics> ranges;
+    for (size_t i = 1; i < bounds.size(); ++i)
+      ranges.push_back(ColumnStatistics::of(columns_[column].spec, columns_[column].view, bounds[i - 1], bounds[i]));
+    return ranges;
   }
 
   // Writes whole records of the rows [row, end) to `out`, as many as fit in `room` bytes. The last kOverStore bytes of
