@@ -33,7 +33,7 @@ WRITE: Steps = {
     "encode": ("dask_tfrecord.codec.Encoder.bind", "dask_tfrecord.codec.Encoder.encode_into"),
     "statistics": ("dask_tfrecord.codec.Encoder.statistics",),
     "statistics of a file": (
-        "dask_tfrecord.files.writing.merge_statistics",
+        "dask_tfrecord.files.writing.continue_statistics",
         "dask_tfrecord.files.writing.file_statistics",
     ),
     "compress": (
