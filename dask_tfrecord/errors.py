@@ -80,7 +80,7 @@ class Call(NamedTuple):
 
 
 class TFRecordError(ValueError):
-    """Base class of all exceptions of this library.
+    """Base class of the exceptions of this library, except for `NotFoundError`.
 
     The fields of an error are read-only: :meth:`located` and :meth:`replaced` return changed copies.
 
@@ -260,6 +260,47 @@ class TFRecordError(ValueError):
         others = [group for group in groups if group not in own]
         self.__dict__.update(called=name, remedies=tuple(chain(*own)), other_remedies=tuple(chain(*others)))
         return self
+
+
+class NotFoundError(FileNotFoundError):
+    """Signal that a path has no data files or no snapshot.
+
+    Parameters
+    ----------
+    problem : str
+        The text that says what is missing, and where.
+    advice : str, optional
+        The text that says what the user can do, apart from a call.
+    calls : sequence of Call
+        Calls of functions that avoid the error.
+
+    Examples
+    --------
+    >>> import dask_tfrecord
+    >>> try:
+    ...     dask_tfrecord.Snapshot.open("nothing")
+    ... except dask_tfrecord.NotFoundError as error:
+    ...     print([call.function for call in error.calls])
+    ['index']
+    """
+
+    def __init__(self, problem: str, advice: str | None = None, calls: Sequence[Call] = ()) -> None:
+        super().__init__(problem)
+        self.problem = problem
+        self.advice = advice
+        self.calls = tuple(calls)
+
+    def __str__(self) -> str:
+        return self.rendered()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.problem, self.advice, self.calls)
+
+    def rendered(self, call: Callable[[Call], str] = str) -> str:
+        """Return the error message. ``call`` formats each call."""
+        actions = [self.advice] if self.advice else []
+        actions += [f"{call(one)} {one.effect}".rstrip() for one in self.calls]
+        return "; ".join([self.problem, ", or ".join(actions)]) if actions else self.problem
 
 
 @contextmanager

@@ -115,9 +115,9 @@ def take(
     """
     plan, schema = open_columns(path, columns, BLOCK_BYTES, read)
     if plan.version is None:
-        index = f"dask_tfrecord.index({plan.store.public(plan.store.root)!r})"
-        advice = f"{index} creates a snapshot of files that another tool wrote"
-        raise nothing_at(plan.store, f"take() needs a snapshot to find rows, and none is used; {advice}")
+        problem = "take() needs a snapshot to find rows, and none is used"
+        effect = "to make a snapshot of files that another tool wrote"
+        raise nothing_at(plan.store, problem, index=effect)
     rows = NumberedRows(plan, schema)
     numbers = rows.numbers(indices)
     if not schema.fields:

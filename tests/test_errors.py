@@ -2,10 +2,12 @@
 
 import copy
 import pickle
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
+from dask_tfrecord import Call, Snapshot
 from dask_tfrecord.errors import (
     ConcurrentWriteError,
     CorruptRecordError,
@@ -45,6 +47,14 @@ def test_error_survives_the_way_from_a_worker(kind: type[TFRecordError]) -> None
     assert type(error) is kind
     assert {name: getattr(error, name) for name in ("problem", *place)} == {"problem": "is wrong", **place}
     assert str(error) == str(kind("is wrong", **place))
+
+
+def test_a_missing_snapshot_names_the_call_that_makes_one(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError) as raised:
+        Snapshot.open(tmp_path)
+    error = pickle.loads(pickle.dumps(raised.value))
+    assert error.calls == (Call("index", str(tmp_path), {}, "to make a snapshot"),)
+    assert f"no snapshot; check the path, or call dask_tfrecord.index('{tmp_path}') to" in str(error)
 
 
 @pytest.mark.parametrize("kind", [TFRecordError, CorruptRecordError, SchemaError, ConcurrentWriteError])

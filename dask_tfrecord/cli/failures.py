@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 import click
 import pyarrow as pa
 
-from dask_tfrecord import Call, Remedy, RemedyWarning, TFRecordError, hide_secrets
+from dask_tfrecord import Call, NotFoundError, Remedy, RemedyWarning, TFRecordError, hide_secrets
 from dask_tfrecord.cli.escapes import printable
 
 DAMAGED = 3  # the exit code of a command that worked and found damage
@@ -92,6 +92,8 @@ def describe(error: BaseException, paths: Sequence[str] = ()) -> str:
     The paths of the command are added to a store's error that names no path.
     """
     text = str(error)
+    if isinstance(error, NotFoundError):
+        return error.rendered(command)
     if isinstance(error, ModuleNotFoundError) and error.name in _OPTIONAL:
         return f"the option needs the package {error.name}: pip install {_OPTIONAL[error.name]}"
     if isinstance(error, TFRecordError):

@@ -167,8 +167,9 @@ def store_offsets(dataset: ReadPlan, splits: Sequence[Split], offsets: Sequence[
     if version is None:
         raise nothing_at(
             store,
-            "offsets are stored beside a snapshot, which the path does not have; pass the directory of a "
-            "dataset, and call dask_tfrecord.index first if another tool wrote it",
+            "offsets are stored beside a snapshot, which the path does not have",
+            advice="pass the directory of a dataset",
+            index="first if another tool wrote the files",
         )
     changed = [split.file.path for split in splits if split.file.path not in dataset.entries]
     if changed:

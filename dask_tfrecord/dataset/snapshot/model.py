@@ -366,7 +366,9 @@ def listed_files(snapshot: Snapshot | None) -> frozenset[str]:
     return frozenset(snapshot.file_list["path"].to_pylist()) if snapshot else frozenset()
 
 
-_NO_SNAPSHOT = "the directory has no snapshot; check the path, or make a snapshot with dask_tfrecord.index"
+def _no_snapshot(store: Store) -> FileNotFoundError:
+    problem = "the directory has no snapshot"
+    return nothing_at(store, problem, advice="check the path", index="to make a snapshot")
 
 
 def open_version(store: Store, number: int | None) -> Snapshot:
@@ -380,10 +382,10 @@ def open_version(store: Store, number: int | None) -> Snapshot:
     """
     if number is None:
         if (snapshot := find_snapshot(store)) is None:
-            raise nothing_at(store, _NO_SNAPSHOT)
+            raise _no_snapshot(store)
         return snapshot
     if not (kept := versions(store)):
-        raise nothing_at(store, _NO_SNAPSHOT)
+        raise _no_snapshot(store)
     if number not in kept:
         raise FileNotFoundError(
             f"{store.public(store.root)}: the dataset has no version {number}; it has "

@@ -218,8 +218,7 @@ def committed_files(listing: Listing, *, use_snapshot: bool) -> Listing:
         uncommitted |= _uncommitted_paths(Store(store.fs, root), of_root, use_snapshot=use_snapshot)
     committed = listing.keep(_without(files, uncommitted - listing.spelled_out))
     if not len(committed.files):
-        place = store.public(store.root)
-        raise FileNotFoundError(f"{place}: {unfinished_only(store.public(min(parts)))}")
+        raise unfinished_only(store.public(store.root), store.public(min(parts)))
     if use_snapshot and listing.base:
         _check_complete(store, committed.paths)
     return committed

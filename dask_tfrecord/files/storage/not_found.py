@@ -5,7 +5,7 @@ These errors are created only when a path has no files.
 
 from contextlib import suppress
 
-from dask_tfrecord.errors import TFRecordError
+from dask_tfrecord.errors import Call, NotFoundError, TFRecordError
 from dask_tfrecord.files.storage.store import Store
 
 # A copy of `dataset.snapshot.names.STAGING`. That module imports this module, so this module cannot import
@@ -13,25 +13,29 @@ from dask_tfrecord.files.storage.store import Store
 _STAGING = "_tfrecord/staging"
 
 
-def nothing_at(store: Store, otherwise: str, pattern: str = "") -> FileNotFoundError:
+def nothing_at(
+    store: Store, otherwise: str, pattern: str = "", *, advice: str | None = None, index: str | None = None
+) -> FileNotFoundError:
     """Return the error for a directory without files, or for a glob in the directory that matches no files.
 
-    The message of the error says why there are no files. If the reason is unknown, the message is
-    ``otherwise``.
+    The message says why there are no files. If the reason is not known, the message is ``otherwise`` with
+    ``advice``, and with the advice to call `index` for the effect ``index``.
     """
     check_bucket(store)
-    reason = otherwise
-    with suppress(Exception):  # if the store fails, the reason remains unknown
+    place, root = store.public(pattern or store.root), store.public(store.root)
+    with suppress(Exception):  # if the store fails, the reason stays unknown
         if store.names(_STAGING):
-            reason = unfinished_only(store.public(store.root))
-    return FileNotFoundError(f"{store.public(pattern or store.root)}: {reason}")
+            return unfinished_only(place, root)
+    calls = [] if index is None else [Call("index", root, {}, index)]
+    return NotFoundError(f"{place}: {otherwise}", advice, calls)
 
 
-def unfinished_only(place: str) -> str:
-    """Return the message for a directory that contains only files of a write that has not finished."""
-    return (
-        "the only files belong to a write that has not finished; wait for it, or, if it was interrupted, "
-        f"remove its files with dask_tfrecord.cleanup({place!r})"
+def unfinished_only(place: str, root: str) -> FileNotFoundError:
+    """Return the error for a path whose only files belong to a write that has not finished."""
+    return NotFoundError(
+        f"{place}: the only files belong to a write that has not finished",
+        "wait for the write",
+        [Call("cleanup", root, {}, "if the write was interrupted")],
     )
 
 
