@@ -70,6 +70,9 @@ def convert_command(
     types of CSV and JSON lines are inferred from a sample; a later value of another type is an error.
 
     The storage options are for both SRC and DST, except for local paths.
+
+    --colocate, --shuffle and --overwrite-partitions are for TFRecord, and --partition-on is for TFRecord and
+    Parquet.
     """
     read = {option.name: how.pop(option.name) for option in _READ if option.name in how}
     shared = read.pop("storage_options", None)

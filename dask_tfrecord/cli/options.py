@@ -172,12 +172,11 @@ def keywords_of(function: Callable[..., Any]) -> list[str]:
 
 def _option(parameter: inspect.Parameter, text: str) -> click.Option:
     name, default = parameter.name, parameter.default
-    settings: dict[str, Any] = {"help": text}
+    settings: dict[str, Any] = {"help": text, **_SETTINGS.get(name, {})}
     if isinstance(default, bool):
         settings |= {"is_flag": True, "callback": lambda _, __, given: (not default) if given else None}
     elif choices := _choices(parameter.annotation):
-        settings["type"] = click.Choice(choices)
-    settings |= _SETTINGS.get(name, {})
+        settings |= {"type": click.Choice(choices), "metavar": None}
     if default is inspect.Parameter.empty:
         settings["required"] = True
     elif default not in (None, "default") and not isinstance(default, bool):
@@ -186,13 +185,12 @@ def _option(parameter: inspect.Parameter, text: str) -> click.Option:
 
 
 def _choices(annotation: Any) -> list[str]:
-    """Return the values that a type annotation lists, in one spelling.
-
-    The values None and "default" need no option.
-    """
-    if get_origin(annotation) is Literal:
-        return [text for text in get_args(annotation) if str(text).islower() and text != "default"]
-    return [*chain(*map(_choices, get_args(annotation)))]
+    """Return the texts to choose from, if there are no other values. None and "default" need no option."""
+    kinds = [annotation] if get_origin(annotation) is Literal else get_args(annotation)
+    if any(get_origin(kind) is not Literal and kind is not type(None) for kind in kinds):
+        return []
+    texts = chain(*(get_args(kind) for kind in kinds if kind is not type(None)))
+    return [text for text in texts if text.islower() and text != "default"]
 
 
 def _help_texts(function: Callable[..., Any]) -> dict[str, str]:
