@@ -8,7 +8,7 @@ import csv
 import io
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import click
 import dask
@@ -105,49 +105,70 @@ def read_text(
     None, each file is one block.
     """
     options = storage_options or {}
-    schema = _infer(files, format, types, nulls, options)
+    schema = _infer(files, Syntax(format, types, nulls), options)
     names = list(schema.names) if columns is None else list(columns)
     if unknown := [name for name in names if name not in schema.names]:
         raise SchemaError(f"no column is named {unknown[0]!r}; there are {', '.join(schema.names)}")
-    parse = partial(_parse_block, columns=names, schema=schema, format=format, nulls=nulls)
+    syntax = Syntax(format, dict(zip(schema.names, schema.types, strict=True)), nulls)
     parts = []
     for file in files:
         size = None if infer_compression(file) else blocksize
         _, (blocks,) = read_bytes(file, b"\n", blocksize=size, sample=False, compression="infer", **options)
-        task = dask.delayed(partial(parse, path=file))
-        parts += [task(block, is_first=number == 0) for number, block in enumerate(blocks)]
+        parse = dask.delayed(partial(_parse_block, path=file, columns=names, syntax=syntax))
+        parts += [parse(block, is_first=number == 0) for number, block in enumerate(blocks)]
     meta = schema.empty_table().select(names).to_pandas(types_mapper=pd.ArrowDtype)
     return dd.from_delayed(parts, meta=meta, verify_meta=False) if parts else dd.from_pandas(meta, 1)
 
 
-def _parse_block(
-    data: bytes,
-    *,
-    path: str,
-    columns: list[str],
-    schema: pa.Schema,
-    format: Format,
-    nulls: tuple[str, ...],
-    is_first: bool,
-) -> Any:
+class Syntax(NamedTuple):
+    """Name the format of text, the types of its columns, and the spellings of null."""
+
+    format: Format
+    types: Mapping[str, pa.DataType]
+    nulls: tuple[str, ...]
+
+    def parse(self, data: bytes, names: Sequence[str], unexpected: Literal["infer", "error"]) -> pa.Table:
+        """Parse lines. ``unexpected`` says what happens with JSON fields that have no type."""
+        if not data.strip(b"\r\n"):
+            return pa.schema([(name, self.types.get(name, pa.null())) for name in names]).empty_table()
+        source = pa.BufferReader(data)
+        if self.format == "jsonl":
+            schema = pa.schema(dict(self.types)) if self.types else None
+            return arrow_json.read_json(
+                source,
+                arrow_json.ReadOptions(use_threads=False, block_size=len(data) + 1),
+                arrow_json.ParseOptions(explicit_schema=schema, unexpected_field_behavior=unexpected),
+            )
+        return arrow_csv.read_csv(
+            source,
+            arrow_csv.ReadOptions(column_names=names, block_size=len(data), use_threads=False),
+            arrow_csv.ParseOptions(newlines_in_values=b'"' in data),
+            arrow_csv.ConvertOptions(
+                column_types=dict(self.types),
+                null_values=["", *self.nulls],
+                strings_can_be_null=True,
+                quoted_strings_can_be_null=False,
+            ),
+        )
+
+
+def _parse_block(data: bytes, *, path: str, columns: list[str], syntax: Syntax, is_first: bool) -> Any:
     """Parse a block of lines in a task. The first block of a CSV file begins with the column names."""
-    names = schema.names
+    names = list(syntax.types)
     try:
-        if format == "csv":
+        if syntax.format == "csv":
             header, data = _split_header(data) if is_first else (names, data)
             if header and header != names:
                 raise SchemaError(f"the columns are {header}, and those of the first file are {names}")
             if data.count(b'"') % 2:
                 raise SchemaError("a quoted field with line breaks lies in two blocks; pass --blocksize none")
-        types = dict(zip(names, schema.types, strict=True))
-        table = _parse(data, names, format, types, nulls, "error")
-        return table.select(columns).to_pandas(types_mapper=pd.ArrowDtype)
+        return syntax.parse(data, names, "error").select(columns).to_pandas(types_mapper=pd.ArrowDtype)
     except (pa.ArrowException, SchemaError) as error:
         raise SchemaError(
             f"{getattr(error, 'problem', error)}",
             path=path,
             advice="pass --type COLUMN=TYPE for a column that the sample shows wrongly or not at all"
-            + ", or --null TEXT for text that means null" * (format == "csv"),
+            + ", or --null TEXT for text that means null" * (syntax.format == "csv"),
         ) from None
 
 
@@ -157,57 +178,20 @@ def _split_header(data: bytes) -> tuple[list[str], bytes]:
     return next(csv.reader(io.StringIO(header.decode("utf-8-sig").rstrip("\r"))), []), lines
 
 
-def _parse(
-    data: bytes,
-    names: Sequence[str],
-    format: Format,
-    types: Mapping[str, pa.DataType],
-    nulls: tuple[str, ...],
-    unexpected: Literal["infer", "error"],
-) -> pa.Table:
-    if not data.strip(b"\r\n"):
-        return pa.schema([(name, types.get(name, pa.null())) for name in names]).empty_table()
-    source = pa.BufferReader(data)
-    if format == "jsonl":
-        schema = pa.schema(dict(types)) if types else None
-        return arrow_json.read_json(
-            source,
-            arrow_json.ReadOptions(use_threads=False, block_size=len(data) + 1),
-            arrow_json.ParseOptions(explicit_schema=schema, unexpected_field_behavior=unexpected),
-        )
-    return arrow_csv.read_csv(
-        source,
-        arrow_csv.ReadOptions(column_names=names, block_size=len(data), use_threads=False),
-        arrow_csv.ParseOptions(newlines_in_values=b'"' in data),
-        arrow_csv.ConvertOptions(
-            column_types=dict(types),
-            null_values=["", *nulls],
-            strings_can_be_null=True,
-            quoted_strings_can_be_null=False,
-        ),
-    )
-
-
-def _infer(
-    files: Sequence[str],
-    format: Format,
-    types: Mapping[str, pa.DataType],
-    nulls: tuple[str, ...],
-    options: dict[str, Any],
-) -> pa.Schema:
+def _infer(files: Sequence[str], syntax: Syntax, options: dict[str, Any]) -> pa.Schema:
     """Infer the column types from the first lines of the first, the last and a middle file."""
-    schemas = []
+    types, schemas = syntax.types, []
     for at in sorted({0, len(files) // 2, len(files) - 1}):
         with fsspec.open(files[at], "rb", compression="infer", **options) as file:
             data = file.read(_SAMPLE_BYTES)
             if file.read(1):
                 data = data[: data.rfind(b"\n") + 1]
-        names, data = _split_header(data) if format == "csv" else (list(types), data)
+        names, data = _split_header(data) if syntax.format == "csv" else (list(types), data)
         try:
-            schema = _parse(data, names, format, types, nulls, "infer").schema
+            schema = syntax.parse(data, names, "infer").schema
         except pa.ArrowException as error:
-            raise SchemaError(f"not valid {format}: {error}", path=files[at]) from None
-        if format == "jsonl":  # Arrow guesses that text is a time, and drops its time zone
+            raise SchemaError(f"not valid {syntax.format}: {error}", path=files[at]) from None
+        if syntax.format == "jsonl":  # Arrow guesses that text is a time, and drops its time zone
             schema = pa.schema([(item.name, types.get(item.name, _as_text(item.type))) for item in schema])
         schemas.append(schema)
     unified = pa.unify_schemas(schemas, promote_options="permissive")
