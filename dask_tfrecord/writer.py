@@ -25,13 +25,12 @@ from dask_tfrecord.dataset.write.neighbours import refuse_write_inside
 from dask_tfrecord.dataset.write.run import Mode, WriteRun, draw_run
 from dask_tfrecord.errors import Remedy, RemedyWarning, TFRecordError, warn_caller
 from dask_tfrecord.expr import lineage, writing
-from dask_tfrecord.expr.string_conversion import check_string_conversions
 from dask_tfrecord.files.options import WriteOptions
 from dask_tfrecord.files.part_names import check_labels
 from dask_tfrecord.files.storage.filesystem import Filesystem
 from dask_tfrecord.files.storage.listing import PathLike
 from dask_tfrecord.files.storage.redaction import hide, secrets_of
-from dask_tfrecord.frames.index_levels import index_levels
+from dask_tfrecord.frames.pandas_to_arrow import index_levels
 from dask_tfrecord.frames.planning import plan_schema, rounded_columns, text_columns
 from dask_tfrecord.keywords import AnyCompression, AnyRecordType, AnySchema, WriteKeywords
 from dask_tfrecord.public_functions import public_function
@@ -279,7 +278,7 @@ def to_tfrecord(
     replaceable = replaceable_files(store) if replaces else frozenset()
 
     levels = index_levels(ddf._meta, write_index)
-    ddf, computed_text = check_string_conversions(ddf, text_columns(ddf._meta, schema, levels))
+    ddf, computed_text = lineage.check_string_conversions(ddf, text_columns(ddf._meta, schema, levels))
     planned = plan_schema(
         ddf._meta,
         schema=schema,

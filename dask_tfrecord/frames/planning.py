@@ -18,7 +18,7 @@ from dask_tfrecord.frames.column_types import (
     is_untyped,
     type_of,
 )
-from dask_tfrecord.frames.index_levels import index_to_columns
+from dask_tfrecord.frames.pandas_to_arrow import index_to_columns
 from dask_tfrecord.schema.conversion import convert
 from dask_tfrecord.schema.model import Field, Schema, check_names
 from dask_tfrecord.schema.storage_types import canonical_type, innermost, is_list, is_lossy
@@ -254,25 +254,22 @@ def _typed_columns(
     untyped = [
         name for name in typed if is_untyped(type_of(typed[name])) and not _is_null_column(typed[name])
     ]
-    if not untyped:
-        return typed
-    for frame in sample(untyped):
+    for frame in sample(untyped) if untyped else ():
         typed |= {name: frame[name] for name in untyped if not pa.types.is_null(type_of(frame[name]))}
         untyped = [name for name in untyped if is_untyped(type_of(typed[name]))]
         if not untyped:
-            return typed
-    untyped = [name for name in untyped if not pa.types.is_null(type_of(typed[name]))]
-    if not untyped:
-        return typed
-    name = untyped[0]
-    example = pa.list_(pa.string()) if is_list(type_of(typed[name])) else pa.string()
-    raise SchemaError(
-        "no partition has a value that shows the type of the column",
-        feature=name,
-        advice="drop the column",
-        remedies=[Remedy("schema", {name: example}, "write this type, or name another")],
-        function="to_tfrecord",
-    )
+            break
+    for name in untyped:
+        if not pa.types.is_null(type_of(typed[name])):
+            example = pa.list_(pa.string()) if is_list(type_of(typed[name])) else pa.string()
+            raise SchemaError(
+                "no partition has a value that shows the type of the column",
+                feature=name,
+                advice="drop the column",
+                remedies=[Remedy("schema", {name: example}, "write this type, or name another")],
+                function="to_tfrecord",
+            )
+    return typed
 
 
 def _is_null_column(column: "pd.Series[Any]") -> bool:
