@@ -8,25 +8,21 @@ from functools import partial
 from typing import Any, Literal, Unpack, get_args, overload
 
 import dask.dataframe as dd
-import numpy as np
 import pandas as pd
 
 from dask_tfrecord import arguments
 from dask_tfrecord.cluster import check_cluster
-from dask_tfrecord.codec.codecs import CODECS, Compression, check_level
+from dask_tfrecord.codec.codecs import CODECS, Compression
 from dask_tfrecord.codec.columns import RecordType
 from dask_tfrecord.config import keyword_or_default
-from dask_tfrecord.dataset.shuffle.route import Shuffle
 from dask_tfrecord.dataset.snapshot.model import Snapshot
 from dask_tfrecord.dataset.write.commit import abandon, log_summary
 from dask_tfrecord.dataset.write.destination import check_destination, destination, replaceable_files
 from dask_tfrecord.dataset.write.existing import check_existing_data
 from dask_tfrecord.dataset.write.neighbours import refuse_write_inside
-from dask_tfrecord.dataset.write.run import Mode, WriteRun, draw_run
+from dask_tfrecord.dataset.write.run import WriteRun, draw_run
 from dask_tfrecord.errors import Remedy, RemedyWarning, TFRecordError, warn_caller
 from dask_tfrecord.expr import lineage, writing
-from dask_tfrecord.files.options import WriteOptions
-from dask_tfrecord.files.part_names import check_labels
 from dask_tfrecord.files.storage.filesystem import Filesystem
 from dask_tfrecord.files.storage.listing import PathLike
 from dask_tfrecord.files.storage.redaction import hide, secrets_of
@@ -36,6 +32,13 @@ from dask_tfrecord.keywords import AnyCompression, AnyRecordType, AnySchema, Wri
 from dask_tfrecord.public_functions import public_function
 from dask_tfrecord.schema.model import Lossy, Schema
 from dask_tfrecord.splitting import SPLIT, SPLIT_FIELD, assign_splits, parse_splits
+from dask_tfrecord.write_request import (
+    check_name_function,
+    partition_count,
+    plan_shuffle,
+    write_mode,
+    write_options,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -257,14 +260,14 @@ def to_tfrecord(
         write_index = bool(write_index)
     arguments.count("max_files_per_task", max_files_per_task)
     retries = keyword_or_default("retries", retries, partial(arguments.count, "retries", least=0), None)
-    options = _write_options(compression, compression_level, lossy, max_rows_per_file, max_bytes_per_file)
+    options = write_options(compression, compression_level, lossy, max_rows_per_file, max_bytes_per_file)
     keys = () if partition_on is None else tuple(arguments.names("partition_on", partition_on))
     splits = parse_splits(ddf, split, split_by)
     directories = keys if splits is None else (SPLIT, *keys)
-    mode = _write_mode(ddf, append, overwrite, directories)
-    count = _partition_count(npartitions, num_shards)
-    shuffling = _plan_shuffle(ddf, directories, colocate, shuffle, count or ddf.npartitions)
-    _check_name_function(name_function, count or ddf.npartitions)
+    mode = write_mode(ddf, append, overwrite, directories)
+    count = partition_count(npartitions, num_shards)
+    shuffling = plan_shuffle(ddf, directories, colocate, shuffle, count or ddf.npartitions)
+    check_name_function(name_function, count or ddf.npartitions)
     metadata = arguments.metadata(custom_metadata)
     schema = arguments.arrow_schema(schema)
     check_cluster((compute_kwargs or {}).get("scheduler"))
@@ -332,89 +335,6 @@ def _check_collection(ddf: Any) -> None:
             f"{type(ddf).__name__} is not a Dask DataFrame",
             advice="pass dask.dataframe.from_pandas(frame, npartitions=8), or a column as ddf[[name]]",
         )
-
-
-def _write_options(
-    compression: Any, level: int | None, lossy: Any, max_rows: int | None, max_bytes: int | None
-) -> WriteOptions:
-    codec: Compression | None = keyword_or_default("compression", compression, arguments.compression)
-    check_level(codec, level)
-    lossy = keyword_or_default("lossy", lossy, partial(arguments.choice, "lossy", known=get_args(Lossy)))
-    max_rows = arguments.count("max_rows_per_file", max_rows)  # a NumPy integer could overflow later
-    max_bytes = arguments.count("max_bytes_per_file", max_bytes)
-    return WriteOptions(codec, level, lossy, max_rows, max_bytes)
-
-
-def _write_mode(
-    ddf: dd.DataFrame, append: bool, overwrite: bool | Literal["partitions"], partition_on: tuple[str, ...]
-) -> Mode:
-    arguments.choice("append", append, (False, True))
-    arguments.choice("overwrite", overwrite, (False, True, "partitions"))
-    if append and overwrite:
-        raise TFRecordError(
-            "append=True keeps the existing data, but overwrite= replaces it",
-            advice="pass only one of the two keywords",
-        )
-    if overwrite == "partitions" and not partition_on:
-        raise TFRecordError(
-            "a replacement of partitions requires partition columns",
-            remedies=[*_partition_columns(ddf), Remedy("overwrite", True, "replace all data")],
-            function="to_tfrecord",
-        )
-    if append:
-        return "append"
-    return "partitions" if overwrite == "partitions" else "overwrite" if overwrite else "create"
-
-
-def _partition_columns(ddf: dd.DataFrame) -> list[Remedy]:
-    """Suggest the first column as ``partition_on`` for a write that needs partition columns."""
-    names = list(map(str, ddf.columns[:1]))
-    return [Remedy("partition_on", names, "write a directory for each of its values")] if names else []
-
-
-def _partition_count(npartitions: int | None, num_shards: int | None) -> int | None:
-    """Return the number of partitions that ``npartitions`` or ``num_shards`` requests, or None to keep the
-    partitions.
-    """
-    arguments.count("npartitions", npartitions)
-    arguments.count("num_shards", num_shards)
-    if npartitions is not None and num_shards is not None and npartitions != num_shards:
-        raise TFRecordError(
-            f"npartitions={npartitions} and num_shards={num_shards} are different",
-            remedies=[
-                Remedy("num_shards", None, f"write {npartitions} partitions"),
-                Remedy("npartitions", None, f"write {num_shards} partitions"),
-            ],
-            function="to_tfrecord",
-        )
-    return num_shards if npartitions is None else npartitions
-
-
-def _plan_shuffle(
-    ddf: dd.DataFrame, partition_on: tuple[str, ...], colocate: bool, seed: int | None, npartitions: int
-) -> Shuffle | None:
-    if seed is not None and (not isinstance(seed, int | np.integer) or isinstance(seed, bool)):
-        raise TFRecordError(
-            f"shuffle={seed!r} is not an integer seed",
-            remedies=[Remedy("shuffle", 0, "shuffle with this seed")],
-            function="to_tfrecord",
-        )
-    if colocate and not partition_on:
-        raise TFRecordError(
-            "colocate=True requires partition columns",
-            remedies=_partition_columns(ddf),
-            function="to_tfrecord",
-        )
-    if not colocate and seed is None:
-        return None
-    together = partition_on if colocate else ()
-    return Shuffle(together, None if seed is None else int(seed), npartitions)
-
-
-def _check_name_function(name_function: Callable[[int], str] | None, npartitions: int) -> None:
-    arguments.function("name_function", name_function)
-    if name_function is not None:
-        check_labels([name_function(index) for index in range(npartitions)])
 
 
 def _computed_partitions(ddf: dd.DataFrame) -> Iterator[pd.DataFrame]:

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, Self, get_args
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from dask_tfrecord.codec.columns import Column, Kind, RecordType
 from dask_tfrecord.errors import Remedy, SchemaError
@@ -106,8 +105,6 @@ class Field:
         """
         if array.type != self.type and canonical_type(array.type) != self.type:
             raise SchemaError(f"the values are {array.type}, the column is {self.type}", feature=self.name)
-        if pa.types.is_null(self.type):
-            return pa.nulls(len(array), pa.list_(pa.binary()))
         try:
             if self.categories is not None and self.type.ordered:
                 load(array.dictionary_decode(), self.type, self.categories)
@@ -123,8 +120,6 @@ class Field:
         SchemaError
             If the logical type of the column cannot hold a value.
         """
-        if pa.types.is_null(self.type):
-            array = _check_only_nulls(array, self.name)
         try:
             return load(array, self.type, self.categories)
         except _CAST_ERRORS as error:
@@ -145,19 +140,20 @@ class Field:
         return f"Field({self.name!r}, {self.type}{categories})"
 
     def _error(self, error: Exception, function: str) -> SchemaError:
-        if isinstance(error, MisfitError):
-            remedies = (
-                [] if error.wider is None else [Remedy("schema", {self.name: error.wider}, "hold all values")]
-            )
-            return SchemaError(
-                error.problem,
-                record=error.row,
-                feature=self.name,
-                advice=error.advice,
-                remedies=[ROUND] if isinstance(error, RoundedError) else remedies,
-                function=function,
-            )
-        return SchemaError(f"pyarrow {pa.__version__} cannot convert {self.type}: {error}", feature=self.name)
+        if not isinstance(error, MisfitError):
+            problem = f"pyarrow {pa.__version__} cannot convert {self.type}: {error}"
+            return SchemaError(problem, feature=self.name)
+        remedies = [ROUND] if isinstance(error, RoundedError) else []
+        if error.wider is not None:
+            remedies = [Remedy("schema", {self.name: error.wider}, "hold all values")]
+        return SchemaError(
+            error.problem,
+            record=error.row,
+            feature=self.name,
+            advice=error.advice,
+            remedies=remedies,
+            function=function,
+        )
 
 
 @dataclass(frozen=True, repr=False)
@@ -344,6 +340,9 @@ class Schema:
         The key ``columns`` is for people to read. The key ``arrow`` is exact: it holds an Arrow IPC stream
         without rows, encoded as base64 text.
         """
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, self.arrow) as writer:
+            writer.write_batch(self.no_rows())
         columns = [
             {"name": item.name, "type": str(item.type), "kind": item.kind, "depth": item.depth}
             for item in self.fields
@@ -352,7 +351,7 @@ class Schema:
             "record_type": self.record_type,
             "columns": columns,
             "known_categories": [item.name for item in self.fields if item.categories is not None],
-            "arrow": base64.b64encode(self._ipc()).decode("ascii"),
+            "arrow": base64.b64encode(sink.getvalue()).decode("ascii"),
         }
 
     @classmethod
@@ -395,12 +394,6 @@ class Schema:
         """
         rows = [(item.name, str(item.type), feature_text(item)) for item in self.fields]
         return [("column", "type", "feature"), *rows]
-
-    def _ipc(self) -> bytes:
-        sink = pa.BufferOutputStream()
-        with pa.ipc.new_stream(sink, self.arrow) as writer:
-            writer.write_batch(self.no_rows())
-        return bytes(sink.getvalue())
 
 
 def feature_text(item: Field) -> str:
@@ -455,16 +448,3 @@ def _check_payload(fields: Sequence[Field]) -> None:
             remedies=[Remedy("record_type", "example", "store several columns")],
             function="",
         )
-
-
-def _check_only_nulls(array: pa.Array, name: str) -> pa.Array:
-    """Convert a decoded column to the null type. Raise SchemaError if a record has a value for the column."""
-    row = pc.index(pc.greater(pc.list_value_length(array), 0), True).as_py()
-    if row >= 0:
-        raise SchemaError(
-            "the record holds bytes, the column is null",
-            record=row,
-            feature=name,
-            remedies=[Remedy("schema", {name: pa.binary()}, "read it")],
-        )
-    return pa.nulls(len(array))

@@ -80,6 +80,8 @@ def store(array: pa.Array, *, exact: bool) -> pa.Array:
     if is_stored(array):
         return array
     type_ = array.type
+    if types.is_null(type_):  # a column without values
+        return pa.nulls(len(array), pa.list_(pa.binary()))
     if isinstance(type_, pa.BaseExtensionType):
         return store(array.storage, exact=exact)
     if types.is_dictionary(type_):
@@ -151,6 +153,10 @@ def load(array: pa.Array, type_: pa.DataType, categories: pa.Array | None = None
     """
     if array.type == type_:
         return array
+    if types.is_null(type_):
+        has_values = pc.greater(pc.list_value_length(array), 0)
+        _raise_at_first(has_values, lambda _: "the record holds bytes, the column is null", wider=pa.binary())
+        return pa.nulls(len(array))
     if isinstance(type_, pa.BaseExtensionType):
         return pa.ExtensionArray.from_storage(type_, load(array, type_.storage_type))
     if types.is_dictionary(type_):

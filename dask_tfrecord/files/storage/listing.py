@@ -1,7 +1,6 @@
 """List the files that paths, globs and directories stand for. Listing does not open the files."""
 
 import os
-import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -13,12 +12,10 @@ from urllib.parse import quote, urlsplit
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from fsspec import AbstractFileSystem
-from fsspec.asyn import AsyncFileSystem
-from fsspec.utils import glob_translate
 
 from dask_tfrecord.errors import TFRecordError
 from dask_tfrecord.files.storage.filesystem import Filesystem, open_path
+from dask_tfrecord.files.storage.find_files import find_files, matching_paths
 from dask_tfrecord.files.storage.local_links import LinkFollowingDisk, is_hidden, without_duplicates
 from dask_tfrecord.files.storage.not_found import nothing_at, unreachable
 from dask_tfrecord.files.storage.open_file import stamp_of
@@ -279,7 +276,7 @@ def list_directory(store: Store) -> pa.Table:
 def _find_any(store: Store) -> dict[str, Any]:
     """Find all files below the store's root. If the root does not exist, the result is empty."""
     try:
-        return _find(store, store.root)
+        return find_files(store, store.root)
     except FileNotFoundError:
         return {}
 
@@ -303,7 +300,7 @@ def directories_holding(store: Store, name: str) -> list[str]:
     try:
         # This filesystem finds hidden directories, but does not search inside them.
         disk = LinkFollowingDisk()
-        found = disk.find(store.root, withdirs=True) if store.local else _find(store, store.root)
+        found = disk.find(store.root, withdirs=True) if store.local else find_files(store, store.root)
     except FileNotFoundError:
         return []
     split = (f"{store.relative(path)}/".partition(f"/{name}/") for path in found)
@@ -389,76 +386,12 @@ def _glob(store: Store, pattern: str) -> _Match:
     for one in patterns:
         spelled_out = parent_of(one[: glob_start(one)])
         matches: dict[str, Any] = {}
-        for path, info in _matches(store, one).items():
-            matches |= _find(store, path) if info["type"] == "directory" else {path: info}
+        for path, info in matching_paths(store, one).items():
+            matches |= find_files(store, path) if info["type"] == "directory" else {path: info}
         found |= {unquoted_path(path): matches[path] for path in _visible_paths(matches, spelled_out)}
         described |= _described(matches)
     infos = [info for _, info in sorted(without_duplicates(found).items())]
     return _Match(infos, "glob", described)
-
-
-def _find(store: Store, path: str) -> dict[str, Any]:
-    """Find all files below a directory. On a local disk, the search follows symbolic links."""
-    if store.local:
-        return without_duplicates(LinkFollowingDisk().find(path, detail=True))
-    found: dict[str, Any]
-    found = _walk(store.fs, path) if _lists_one_by_one(store.fs) else store.fs.find(path, detail=True)
-    return {path: info for path, info in found.items() if info["type"] != "directory"}
-
-
-def _lists_one_by_one(fs: AbstractFileSystem) -> bool:
-    """Return True if the filesystem lists directories one by one, and fsspec would omit directories that
-    fail.
-    """
-    kind = type(fs)
-    return bool(
-        kind._find is AsyncFileSystem._find if fs.async_impl else kind.find is AbstractFileSystem.find
-    )
-
-
-def _walk(fs: AbstractFileSystem, root: str, depth: int | None = None) -> dict[str, Any]:
-    """Find all files and directories up to ``depth`` levels below a directory.
-
-    Raise if a directory cannot be listed.
-    """
-    found: dict[str, Any] = {}
-    level, waiting = 0, [root]
-    while waiting and level != depth:
-        level, below = level + 1, []
-        for directory in waiting:
-            try:
-                infos = fs.ls(directory, detail=True)
-            except FileNotFoundError:
-                if directory == root:
-                    raise
-                continue  # the directory was removed, or it is a broken link on a page of links
-            for info in infos:
-                path = info["name"]
-                if path in found or (
-                    info["type"] == "directory" and path.rstrip("/") == directory.rstrip("/")
-                ):
-                    continue
-                found[path] = info
-                below += [path] if info["type"] == "directory" else []
-        waiting = below
-    return found
-
-
-def _matches(store: Store, pattern: str) -> dict[str, Any]:
-    """List the files and directories that match a glob without braces."""
-    if store.local or not _lists_one_by_one(store.fs):
-        fs = LinkFollowingDisk() if store.local else store.fs
-        matches: dict[str, Any] = fs.glob(pattern, detail=True)
-        return matches
-    root = pattern[: pattern.rfind("/", 0, glob_start(pattern)) + 1]
-    depth = None if "**" in pattern else pattern.count("/", len(root)) + 1
-    matching = re.compile(glob_translate(pattern)).match
-    try:
-        found = _walk(store.fs, root, depth)
-    except FileNotFoundError:
-        return {}
-    end = "/" if pattern.endswith("/") else ""
-    return {path: info for path, info in found.items() if matching(path.rstrip("/") + end)}
 
 
 def _visible_paths(found: dict[str, Any], base: str) -> list[str]:
