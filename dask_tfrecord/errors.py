@@ -165,21 +165,9 @@ class TFRecordError(ValueError):
         reason: str | None = None,
     ) -> None:
         super().__init__(problem)
-        self.__dict__.update(
-            problem=problem,
-            path=path,
-            record=record,
-            offset=offset,
-            feature=feature,
-            advice=advice,
-            calls=tuple(calls),
-            remedies=tuple(remedies),
-            other_remedies=tuple(other_remedies),
-            function=function,
-            called=called,
-            keyword=keyword,
-            reason=reason,
-        )
+        calls, remedies, other_remedies = tuple(calls), tuple(remedies), tuple(other_remedies)
+        given = locals()
+        self.__dict__.update((name, given[name]) for name in _FIELDS)
 
     def __setattr__(self, name: str, value: Any) -> None:
         self._check_not_a_field(name)

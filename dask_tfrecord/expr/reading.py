@@ -113,16 +113,6 @@ class ReadTFRecord(PartitionsFiltered, BlockwiseIO):
         partitions.
     """
 
-    _parameters: ClassVar = [
-        "dataset",
-        "columns",
-        "_partitions",
-        "predicate",
-        "ignores_partitions",
-        "numpy",
-        "index",
-        "known_divisions",
-    ]
     _defaults: ClassVar = {
         "columns": None,
         "_partitions": None,
@@ -132,6 +122,7 @@ class ReadTFRecord(PartitionsFiltered, BlockwiseIO):
         "index": (),
         "known_divisions": None,
     }
+    _parameters: ClassVar = ["dataset", *_defaults]
     _absorb_projections = True
     _pickle_functools_cache = False
 

@@ -8,7 +8,6 @@ import socket
 import stat
 import time
 from contextlib import suppress
-from typing import TypeAlias
 
 from dask_tfrecord.errors import TFRecordError
 
@@ -19,43 +18,23 @@ class ClientLeftError(Exception):
     """Signal that the client has closed its end of the stream."""
 
 
-class SocketSink:
-    """Send a stream to a client that connected to a socket."""
-
-    def __init__(self, connection: socket.socket) -> None:
-        self._connection = connection
-
-    def send(self, data: memoryview) -> None:
-        """Send all of the bytes. Block until the client has received or buffered the bytes."""
-        try:
-            self._connection.sendall(data)
-        except OSError as error:
-            raise ClientLeftError(str(error)) from None
-
-    def interrupt(self) -> None:
-        """Make the current and all later calls of `send` fail."""
-        with suppress(OSError):
-            self._connection.shutdown(socket.SHUT_RDWR)
-
-    def close(self) -> None:
-        """Close the connection. The client still receives what was sent."""
-        self._connection.close()
-
-
-class DescriptorSink:
-    """Send a stream to the process that reads from the other end of a file descriptor.
+class Sink:
+    """Send a stream to one client, which reads from the other end of a socket or of a pipe.
 
     Parameters
     ----------
     number : int
-        The file descriptor. The sink closes the descriptor.
+        The file descriptor of the socket or of the pipe. The sink closes the descriptor.
+    connection : socket.socket, optional
+        The socket. None for a pipe.
     """
 
-    def __init__(self, number: int) -> None:
+    def __init__(self, number: int, connection: socket.socket | None = None) -> None:
         self._number = number
+        self._connection = connection
 
     def send(self, data: memoryview) -> None:
-        """Send all of the bytes. Block until the reader has received or buffered the bytes."""
+        """Send all of the bytes. Block until the client has received or buffered the bytes."""
         try:
             while data:
                 data = data[os.write(self._number, data) :]
@@ -63,15 +42,21 @@ class DescriptorSink:
             raise ClientLeftError(str(error)) from None
 
     def interrupt(self) -> None:
-        """Do nothing: a write to a pipe cannot be interrupted from another thread."""
+        """Make the current and all later calls of `send` fail, unless the sink writes to a pipe.
+
+        A write to a pipe cannot be interrupted from another thread.
+        """
+        if self._connection is not None:
+            with suppress(OSError):
+                self._connection.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """Close the descriptor, so that the reader sees the end of the stream."""
-        with suppress(OSError):
-            os.close(self._number)
-
-
-Sink: TypeAlias = SocketSink | DescriptorSink
+        """Close the descriptor. The client receives what was sent, and sees the end of the stream."""
+        if self._connection is not None:
+            self._connection.close()
+        else:
+            with suppress(OSError):
+                os.close(self._number)
 
 
 class Listener:
@@ -96,11 +81,12 @@ class Listener:
             host, port = self._socket.getsockname()
             self.endpoint = f"tcp://{host}:{port}"
 
-    def accept(self) -> SocketSink | None:
+    def accept(self) -> Sink | None:
         """Wait for the next client, and return its connection. Return None after `close`."""
         while not self._closed:
             try:
-                return SocketSink(self._socket.accept()[0])
+                connection, _ = self._socket.accept()
+                return Sink(connection.fileno(), connection)
             except OSError:  # closed meanwhile, or there are too many open files at the moment
                 time.sleep(0.01)
         return None
@@ -116,7 +102,7 @@ class Listener:
                 os.unlink(self._path)
 
 
-def open_endpoint(endpoint: str) -> Listener | DescriptorSink:
+def open_endpoint(endpoint: str) -> Listener | Sink:
     """Open one endpoint of a stream server.
 
     Raises
@@ -128,7 +114,7 @@ def open_endpoint(endpoint: str) -> Listener | DescriptorSink:
     if kind not in ("", "tcp", "unix", "fd"):
         raise TFRecordError(f"{endpoint!r} is not an endpoint", advice=f"pass {_KINDS}")
     if kind == "fd":
-        return DescriptorSink(_descriptor(endpoint))
+        return Sink(_descriptor(endpoint))
     try:
         return Listener(endpoint)
     except OSError as error:

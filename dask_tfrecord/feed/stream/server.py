@@ -16,7 +16,7 @@ import pyarrow as pa
 from dask_tfrecord.errors import TFRecordError
 from dask_tfrecord.feed.batches import Batches
 from dask_tfrecord.feed.epoch_order import Plan
-from dask_tfrecord.feed.stream.endpoints import ClientLeftError, DescriptorSink, Listener, Sink, open_endpoint
+from dask_tfrecord.feed.stream.endpoints import ClientLeftError, Listener, Sink, open_endpoint
 from dask_tfrecord.feed.stream.tensorflow_io import Client
 
 Outcome = Literal["running", "done", "client left", "closed", "failed"]
@@ -99,7 +99,7 @@ class StreamServer:
             self.close()
             raise
         for index, one in enumerate(opened):
-            if isinstance(one, DescriptorSink):
+            if isinstance(one, Sink):
                 self._start(index, one)
             else:
                 self._thread(self._accept, index, one).start()
