@@ -67,7 +67,7 @@ def convert_command(
     **how: Any,
 ) -> None:
     """SRC is a directory, a file, a glob, or several of these. DST is a directory, whatever its suffix. The
-    types of CSV and JSON lines are inferred from a sample; a later value of another type is an error.
+    types of CSV and JSON lines are inferred from a sample. A later value of another type is an error.
 
     The storage options are for both SRC and DST, except for local paths.
 

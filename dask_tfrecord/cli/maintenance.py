@@ -22,8 +22,8 @@ _PATIENCE = 3.0
 
 @options.command("verify", options.PATHS, *options.of(dask_tfrecord.verify), options.JSON, *options.COMPUTING)
 def verify_command(path: Any, as_json: bool, **how: Any) -> None:
-    """Differences are those from the snapshot, and features that do not fit their columns. The exit code
-    is 3 if anything is wrong, and 0 if all files are intact.
+    """A difference is a file that differs from the snapshot, or a feature that does not fit its column. The
+    exit code is 3 if a file is damaged or differs, and 0 if all files are intact.
     """
     start = time.perf_counter()
     with computing("Verifying"):
@@ -66,9 +66,9 @@ def _summary(totals: dict[str, int], seconds: float) -> str:
 
 @options.command("index", options.PATH, *options.of(dask_tfrecord.index), options.JSON, *options.COMPUTING)
 def index_command(path: str, as_json: bool, **how: Any) -> None:
-    """The command reads all files of the directory. Reading the directory then needs no inference, and
-    skips files that no filter can match. The data files are not changed. Run the command again after files
-    were added, removed or rewritten.
+    """The command reads all files of the directory. Reading the directory then needs no inference, and skips
+    files that no filter can match. The command does not change the data files. Run the command again after
+    files were added, removed or rewritten.
     """
     with computing("Indexing"):
         snapshot = dask_tfrecord.index(path, **how)
@@ -91,8 +91,8 @@ def index_command(path: str, as_json: bool, **how: Any) -> None:
 
 @options.command("cleanup", options.PATH, *options.of(dask_tfrecord.cleanup), options.JSON)
 def cleanup_command(path: str, as_json: bool, dry_run: bool = False, **how: Any) -> None:
-    """A client that was killed leaves such files. Files that a snapshot lists, and files of other tools,
-    are kept.
+    """A write whose client was killed leaves such files. Files that a snapshot lists, and files of other
+    tools, are kept.
     """
     removed = dask_tfrecord.cleanup(path, dry_run=dry_run, **how)
     fs, root = url_to_fs(path, **how.get("storage_options", {}))
@@ -134,8 +134,8 @@ def export_command(path: str, as_json: bool, **how: Any) -> None:
 def serve_command(
     path: str, protocol: str, address: str | None = None, passes: int | None = None, **how: Any
 ) -> None:
-    """The server runs until the command is interrupted. The address is printed first, then code for a
-    client.
+    """The server runs until the command is interrupted. The command prints the address of the server, and
+    then code for a client.
     """
     if protocol == "flight":
         if passes is not None:

@@ -56,7 +56,7 @@ def _open_client(
 
     The exit stack closes the connection and the cluster.
     """
-    from distributed import Client, LocalCluster  # distributed is optional
+    from distributed import Client, LocalCluster  # distributed is an optional package
 
     # After an interrupt, asyncio would log the tasks that `distributed` gives up.
     logging.getLogger("asyncio").setLevel(logging.CRITICAL)
@@ -86,7 +86,7 @@ def _children_without_interrupts() -> Iterator[None]:
     A terminal sends Ctrl-C to all processes of a command. If SIGINT were not blocked, workers would print
     tracebacks. The process of the command ends the workers instead.
     """
-    if not hasattr(signal, "pthread_sigmask"):  # on Windows
+    if not hasattr(signal, "pthread_sigmask"):  # Windows has no pthread_sigmask
         yield
         return
     # Otherwise the first process would start the tracker, which unblocks SIGINT.

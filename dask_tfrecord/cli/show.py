@@ -25,16 +25,16 @@ def _rows(default: int, text: str) -> click.Option:
 
 @options.command("head", options.PATHS, _rows(10, "Number of rows."), *options.READ, options.JSON)
 def head_command(path: Any, rows: int, as_json: bool, **read: Any) -> None:
-    """On a terminal the rows are a table, otherwise JSON lines. Only the start of the first file is read,
-    and a sample of other files if the types are not known.
+    """On a terminal, the rows are printed as a table, and otherwise as JSON lines. Only the start of the
+    first file is read, and a sample of other files if the types are not known.
     """
     _print_rows(first_rows(dask_tfrecord.inspect(path, **read), rows), as_json)
 
 
 @options.command("cat", options.PATHS, *options.READ, options.JSON)
 def cat_command(path: Any, as_json: bool, **read: Any) -> None:
-    """On a terminal the rows are tables, otherwise JSON lines. A few MiB are in memory at a time, whatever
-    the size of the dataset.
+    """On a terminal, the rows are printed as tables, and otherwise as JSON lines. The command needs only a
+    few MiB of memory, whatever the size of the dataset.
     """
     with closing(dask_tfrecord.inspect(path, **read).iter_tables()) as tables:
         for table in tables:
@@ -106,8 +106,9 @@ _plot = click.Option(
 
 @options.command("inspect", options.PATHS, _rows(5, "Rows to show."), _plot, *options.READ, options.JSON)
 def inspect_command(path: Any, rows: int, as_json: bool, plot: str | None = None, **read: Any) -> None:
-    """The numbers come from the snapshot, so a few MiB are read. Without a snapshot, the number of rows, the
-    nulls and the ranges are not known: `count` counts the rows, and `index` stores all of them.
+    """The numbers come from the snapshot, so only a few MiB are read. Without a snapshot, the number of rows,
+    the nulls and the ranges are not known. The command `count` counts the rows, and `index` stores these
+    numbers in a snapshot.
     """
     described = dask_tfrecord.inspect(path, **read)
     table = first_rows(described, rows)
