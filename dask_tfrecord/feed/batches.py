@@ -8,10 +8,10 @@ Together with the epoch, a state therefore needs three numbers, and resuming rea
 state names.
 """
 
-from collections import deque
 from collections.abc import Generator, Sequence
+from contextlib import closing
 from threading import RLock
-from typing import Any, NamedTuple, Self, Unpack
+from typing import Any, Self, TypeAlias, Unpack
 
 import pyarrow as pa
 
@@ -28,7 +28,6 @@ from dask_tfrecord.feed.epoch_order import (
     read_slices,
 )
 from dask_tfrecord.feed.numpy_columns import one_chunk
-from dask_tfrecord.feed.sources import Source
 from dask_tfrecord.keywords import BatchKeywords
 from dask_tfrecord.public_functions import public_function
 
@@ -38,12 +37,8 @@ _WINDOW_BYTES = 1 << 29
 _STATE_VERSION = 1
 
 
-class _Rows(NamedTuple):
-    """Hold rows that were read but not yet returned, and the position of the first of these rows."""
-
-    table: pa.Table
-    window: int
-    row: int
+# Rows, and a position: the number of the first piece of a window, and the number of a row in this window.
+_Positioned: TypeAlias = tuple[pa.Table, tuple[int, int]]
 
 
 @public_function
@@ -181,9 +176,7 @@ class Batches:
         self._position = (0, 0)
         self._lock = RLock()
         self._closed = False
-        self._windows: Generator[_Rows, None, None] | None = None
-        self._waiting: deque[_Rows] = deque()
-        self._count = 0  # number of rows in `_waiting`
+        self._tables: Generator[_Positioned, None, None] | None = None
         self.schema: pa.Schema = plan.source.schema.arrow
         lengths = [one.stop - one.start for one in self._order.slices if one.stop is not None]
         self.rows = sum(lengths) if plan.source.counts is not None else None
@@ -216,14 +209,16 @@ class Batches:
         """
         with self._lock, calling(self._plan.surface):
             try:
-                size = 0 if self._closed else self._ready()
-                table = self._take(size) if size else None
+                if self._tables is None:
+                    self._tables = _tables(self._plan, self._order, *self._position)
+                found = None if self._closed else next(self._tables, None)
             except BaseException:  # also an interrupt: the next call goes on where the last batch ended
                 self._stop()
                 raise
-        if table is None:
-            raise StopIteration
-        return table
+            if found is None:
+                raise StopIteration
+            table, self._position = found
+            return table
 
     def __len__(self) -> int:
         """Return the number of batches of the whole iteration.
@@ -294,60 +289,45 @@ class Batches:
             raise _no_position(window, row)
         self._position = window, row
 
-    def _ready(self) -> int:
-        """Read until the next batch is complete. Return the number of rows of that batch, or 0 at the end."""
-        plan = self._plan
-        is_auto = plan.batch_mode == "auto"
-        if self._windows is None:
-            self._windows = _windows(plan.source, self._order, plan.prefetch, *self._position)
-        while self._count < (1 if is_auto else plan.batch_size):
-            rows = next(self._windows, None)
-            if rows is None:
-                return self._count if plan.batch_mode == "keep" else 0
-            self._waiting.append(rows)
-            self._count += rows.table.num_rows
-        return self._count if is_auto else plan.batch_size
-
-    def _take(self, size: int) -> pa.Table:
-        """Return the next ``size`` rows, and set the position to the row after them."""
-        taken = []
-        window, row, count = 0, 0, 0
-        self._count -= size
-        while size:
-            table, window, row = self._waiting[0]
-            count = min(size, table.num_rows)
-            taken.append(table.slice(0, count))
-            size -= count
-            if count < table.num_rows:
-                self._waiting[0] = _Rows(table.slice(count), window, row + count)
-            else:
-                self._waiting.popleft()
-        table = _joined(taken) if len(taken) > 1 else taken[0]
-        self._position = window, row + count
-        return table
-
     def _stop(self) -> None:
         """Drop the rows that were read ahead. The position of the iteration does not change."""
-        if self._windows is not None:
-            self._windows.close()
-        self._windows = None
-        self._waiting.clear()
-        self._count = 0
+        if self._tables is not None:
+            self._tables.close()
+        self._tables = None
 
 
-# This generator does not refer to a `Batches`, so the threads end as soon as the `Batches` is dropped.
+# These generators do not refer to a `Batches`, so the threads end as soon as the `Batches` is dropped.
 
 
-def _windows(
-    source: Source, order: Order, prefetch: int, first: int, skip: int
-) -> Generator[_Rows, None, None]:
-    """Yield the rows of each window in their final order, starting at a position."""
+def _tables(plan: Plan, order: Order, window: int, row: int) -> Generator[_Positioned, None, None]:
+    """Yield the batches that follow a position, each with the position after its last row."""
+    parts: list[pa.Table] = []
+    missing = plan.batch_size
+    with closing(_windows(plan, order, window, row)) as windows:
+        for table, (window, row) in windows:
+            if plan.batch_mode == "auto":
+                missing = table.num_rows
+            start = 0
+            while table.num_rows - start >= missing:
+                parts.append(table.slice(start, missing))
+                start += missing
+                yield _joined(parts) if len(parts) > 1 else parts[0], (window, row + start)
+                parts, missing = [], plan.batch_size
+            if start < table.num_rows:
+                parts.append(table.slice(start))
+                missing -= table.num_rows - start
+                end = window, row + table.num_rows
+    if parts and plan.batch_mode == "keep":
+        yield _joined(parts), end
+
+
+def _windows(plan: Plan, order: Order, first: int, skip: int) -> Generator[_Positioned, None, None]:
+    """Yield the rows of each window in their final order, each with the position of its first row."""
     tables: list[pa.Table] = []
     count, size, window = 0, 0, first
     least = order.buffer if order.seed is not None else 1
     last = len(order.slices) - 1
-    pieces = read_slices(source, order.slices[first:], prefetch)
-    try:
+    with closing(read_slices(plan.source, order.slices[first:], plan.prefetch)) as pieces:
         for number, table in enumerate(pieces, first):
             tables.append(table)
             count += table.num_rows
@@ -358,10 +338,8 @@ def _windows(
                     raise _no_position(window, skip)
                 rows = rows.slice(skip)
                 if rows.num_rows:
-                    yield _Rows(rows, window, skip)
+                    yield rows, (window, skip)
                 tables, count, size, window, skip = [], 0, 0, number + 1, 0
-    finally:
-        pieces.close()
 
 
 def _no_position(window: Any, row: Any) -> TFRecordError:
