@@ -153,7 +153,10 @@ class Syntax(NamedTuple):
 
 
 def _parse_block(data: bytes, *, path: str, columns: list[str], syntax: Syntax, is_first: bool) -> Any:
-    """Parse a block of lines in a task. The first block of a CSV file begins with the column names."""
+    """Parse a block of lines to a DataFrame in a task.
+
+    The first block of a CSV file begins with the column names.
+    """
     names = list(syntax.types)
     try:
         if syntax.format == "csv":
@@ -179,7 +182,9 @@ def _split_header(data: bytes) -> tuple[list[str], bytes]:
 
 
 def _infer(files: Sequence[str], syntax: Syntax, options: dict[str, Any]) -> pa.Schema:
-    """Infer the column types from the first lines of the first, the last and a middle file."""
+    """Infer the column types from the first lines of the first file, the last file and a file in the
+    middle.
+    """
     types, schemas = syntax.types, []
     for at in sorted({0, len(files) // 2, len(files) - 1}):
         with fsspec.open(files[at], "rb", compression="infer", **options) as file:
@@ -191,7 +196,7 @@ def _infer(files: Sequence[str], syntax: Syntax, options: dict[str, Any]) -> pa.
             schema = syntax.parse(data, names, "infer").schema
         except pa.ArrowException as error:
             raise SchemaError(f"not valid {syntax.format}: {error}", path=files[at]) from None
-        if syntax.format == "jsonl":  # Arrow guesses that text is a time, and drops its time zone
+        if syntax.format == "jsonl":  # Arrow would guess that text is a time, and would drop its time zone
             schema = pa.schema([(item.name, types.get(item.name, _as_text(item.type))) for item in schema])
         schemas.append(schema)
     unified = pa.unify_schemas(schemas, promote_options="permissive")

@@ -27,7 +27,7 @@ from dask_tfrecord.schema.storage_values import load
 
 logger = logging.getLogger(__name__)
 
-# Ranges of row numbers. Each range is the number of its first row, and the number after its last row.
+# Ranges of row numbers. Each range is a pair: the number of its first row, and the number after its last row.
 RowRanges: TypeAlias = tuple[tuple[int, int], ...]
 
 
