@@ -21,7 +21,10 @@ from dask_tfrecord.schema.model import Lossy
 def write_options(
     compression: Any, level: int | None, lossy: Any, max_rows: int | None, max_bytes: int | None
 ) -> WriteOptions:
-    """Return the options of each file. Unset keywords get the values in Dask's configuration."""
+    """Return the options for writing each file.
+
+    Keywords that are not set get their values from Dask's configuration.
+    """
     codec: Compression | None = keyword_or_default("compression", compression, arguments.compression)
     check_level(codec, level)
     lossy = keyword_or_default("lossy", lossy, partial(arguments.choice, "lossy", known=get_args(Lossy)))

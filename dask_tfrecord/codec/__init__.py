@@ -80,8 +80,9 @@ class Fed(NamedTuple):
 class Statistics(NamedTuple):
     """The statistics of a column in several ranges of rows, as lists with an element for each range.
 
-    The elements are the number of null rows, and the least and the greatest value. For a list column, the
-    values are the lengths of the lists. NaN is ignored. Without values, the least and the greatest are None.
+    The lists hold the number of null rows, the least value and the greatest value of each range. For a list
+    column, the least and the greatest value are lengths of lists. The least and the greatest value ignore
+    NaN, and are None if the range has no values.
     """
 
     nulls: list[int]

@@ -15,7 +15,7 @@ from dask_tfrecord.codec.columns import KIND_TYPES
 from dask_tfrecord.files.entry import ColumnStatistics
 from dask_tfrecord.schema.model import Field, Schema
 
-# The kernel's statistics of some ranges of rows, an element for each column.
+# The kernel's statistics of some ranges of rows, with an element for each column.
 Columns = Sequence[Statistics]
 
 # The largest size in bytes of a string or bytes value that is kept as a minimum or maximum.
@@ -34,7 +34,10 @@ def empty_statistics(schema: Schema) -> Columns:
 
 
 def continue_statistics(known: Columns, more: Columns) -> None:
-    """Add the statistics of later ranges to ``known``. The first of them continues the last known range."""
+    """Add the statistics of later ranges to ``known``.
+
+    The first of the later ranges continues the last range in ``known``.
+    """
     for column, added in zip(known, more, strict=True):
         column.nulls[-1] += added.nulls[0]
         for bounds, others, choose in (
@@ -52,7 +55,7 @@ def file_statistics(
 ) -> list[tuple[ColumnStatistics, ...]]:
     """Convert the kernel's statistics of stored values to the `ColumnStatistics` of each file.
 
-    Each range of rows is a file. The ranges of all ``parts`` together are ``files`` ranges.
+    Each range of rows belongs to one file. The ranges of all ``parts`` together are ``files`` ranges.
     """
     if not parts or not schema.fields:
         return [()] * files

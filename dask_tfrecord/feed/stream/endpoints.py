@@ -34,7 +34,7 @@ class Sink:
         self._connection = connection
 
     def send(self, data: memoryview) -> None:
-        """Send all of the bytes. Block until the client has received or buffered the bytes."""
+        """Send all bytes of ``data``. Block until the client has received or buffered the bytes."""
         try:
             while data:
                 data = data[os.write(self._number, data) :]
@@ -82,12 +82,12 @@ class Listener:
             self.endpoint = f"tcp://{host}:{port}"
 
     def accept(self) -> Sink | None:
-        """Wait for the next client, and return its connection. Return None after `close`."""
+        """Wait for the next client, and return the connection to this client. After `close`, return None."""
         while not self._closed:
             try:
                 connection, _ = self._socket.accept()
                 return Sink(connection.fileno(), connection)
-            except OSError:  # closed meanwhile, or there are too many open files at the moment
+            except OSError:  # the socket was closed meanwhile, or too many files are open at the moment
                 time.sleep(0.01)
         return None
 

@@ -1,6 +1,6 @@
 """Find all files below a directory, and the paths that match a glob, on any filesystem.
 
-Hidden files are found, too.
+The module `find_files` also finds hidden files.
 """
 
 import re
