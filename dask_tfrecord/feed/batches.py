@@ -192,7 +192,7 @@ class Batches:
             table = self.next_table()
             try:
                 return as_batch(table, self.schema)
-            except BaseException:  # includes interrupts, so that the next call returns the same rows
+            except BaseException:  # also after an interrupt, the next call returns the same rows
                 self._stop()
                 self._position = position
                 raise
@@ -212,7 +212,8 @@ class Batches:
                 if self._tables is None:
                     self._tables = _tables(self._plan, self._order, *self._position)
                 found = None if self._closed else next(self._tables, None)
-            except BaseException:  # also an interrupt: the next call goes on where the last batch ended
+            # Also after an interrupt, the next call continues where the last batch ended.
+            except BaseException:
                 self._stop()
                 raise
             if found is None:
@@ -254,7 +255,7 @@ class Batches:
     def close(self) -> None:
         """Stop reading ahead, and end the iteration. A closed iterator returns no more batches."""
         self._closed = True
-        # This never waits, because a thread that holds the lock at exit is frozen.
+        # `close` never waits for the lock, because a thread that holds the lock at exit is frozen.
         if self._lock.acquire(blocking=False):
             try:
                 self._stop()
