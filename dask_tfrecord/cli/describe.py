@@ -16,7 +16,7 @@ from dask_tfrecord.cli.json_text import json_lines, json_values
 def first_rows(described: Description, count: int, files: Iterable[int] | None = None) -> pa.Table:
     """Read the first ``count`` rows of all files, or of the files with the numbers ``files``.
 
-    Rows after these are not read.
+    Only these first rows are read.
     """
     tables = [described.schema.arrow.empty_table()]
     with closing(described.iter_tables(files)) as rows:

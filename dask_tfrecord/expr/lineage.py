@@ -349,7 +349,7 @@ def _select(names: Names, labels: list[Hashable]) -> dict[Hashable, str]:
 def _labels(expr: Expr) -> tuple[list[Hashable], list[Hashable]]:
     """Return the labels of an expression's columns, and the labels of its index levels.
 
-    Both lists are empty if the expression is not a DataFrame or Series.
+    Both lists of labels are empty if the expression is not a DataFrame or Series.
     """
     try:
         meta = expr._meta

@@ -151,8 +151,8 @@ class RecordTable:
         Raises
         ------
         FileNotFoundError
-            If the path is not the directory of a dataset with a snapshot. `index` stores a snapshot of such a
-            directory.
+            If the path is not the directory of a dataset with a snapshot. The function `index` stores a
+            snapshot of a directory without a snapshot.
         FileChangedError
             If a file has changed since the snapshot was stored.
         ConcurrentWriteError

@@ -384,8 +384,9 @@ def _ours(plan: Plan, shard: tuple[int, int], fill_nulls: Mapping[str, Any]) -> 
 def _drop_iterators() -> None:
     """Clear the TensorFlow iterators that a program left before their end.
 
-    Otherwise the interpreter would delete these iterators at exit, when no thread can run Python any more.
-    The interpreter would then wait forever for the TensorFlow thread that reads batches or checks a file.
+    Without this step, the interpreter would delete the iterators at exit, when no thread can run Python any
+    more. The interpreter would then wait forever for the TensorFlow thread that reads batches or checks a
+    file.
     """
     if _open or _checks:
         for one in gc.get_objects():

@@ -45,8 +45,8 @@ def group_by_directory(table: pa.Table, partition_on: Sequence[str], *, max_dire
     """Sort the rows of a table by their partition directories.
 
     The directories are sorted by the first appearance of their value in the first partition column, then in
-    the second partition column, and so on. An empty table has no directories. A table that is already sorted
-    is not copied.
+    the second partition column, and so on. The result for an empty table has no directories. A table that is
+    already sorted is not copied.
 
     Raises
     ------

@@ -82,7 +82,10 @@ class Listener:
             self.endpoint = f"tcp://{host}:{port}"
 
     def accept(self) -> Sink | None:
-        """Wait for the next client, and return the connection to this client. After `close`, return None."""
+        """Wait for the next client, and return the connection to this client.
+
+        If `close` was called, return None.
+        """
         while not self._closed:
             try:
                 connection, _ = self._socket.accept()

@@ -184,7 +184,8 @@ class Store:
                     os.fsync(file.fileno())
             self.move(temporary, path)
         except BaseException:  # also on KeyboardInterrupt, so that no incomplete file remains
-            with suppress(Exception):  # only the first failure is raised
+            # A failure to remove the incomplete file is not raised, because the first failure is raised.
+            with suppress(Exception):
                 self.fs.rm_file(temporary)
             raise
 
@@ -204,7 +205,8 @@ class Store:
             file.close()
             file.commit()
         except BaseException:  # also on KeyboardInterrupt, so that no incomplete upload remains
-            with suppress(Exception):  # only the first failure is raised
+            # A failure to remove the incomplete file is not raised, because the first failure is raised.
+            with suppress(Exception):
                 file.discard()
             file.closed = True  # otherwise fsspec's finalizer would publish the incomplete file
             raise
