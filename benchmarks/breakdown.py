@@ -52,6 +52,7 @@ READ: Steps = {
     "open": ("dask_tfrecord.read_tfrecord",),
     "checksum of the file": (
         "dask_tfrecord.files.window.crc32c_of_records",
+        "dask_tfrecord.files.small_files.crc32c",
         "dask_tfrecord.files.storage.checksum.crc32c",
     ),
     "read()": ("dask_tfrecord.files.storage.open_file.FileReader.readinto",),
