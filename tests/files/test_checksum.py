@@ -6,13 +6,13 @@ from pathlib import Path
 import oracle
 import pyarrow as pa
 import pytest
+from split_table import read_table
 
 from dask_tfrecord.codec import _kernel
 from dask_tfrecord.codec.codecs import CODECS, Compression
 from dask_tfrecord.errors import FileChangedError, TFRecordError
 from dask_tfrecord.files.entry import FileEntry
 from dask_tfrecord.files.options import ReadOptions, WriteOptions
-from dask_tfrecord.files.reading import read_table
 from dask_tfrecord.files.splits import Split
 from dask_tfrecord.files.storage.listing import FileInfo
 from dask_tfrecord.files.storage.store import Store
