@@ -15,7 +15,6 @@ import pyarrow.compute as pc
 from dask_tfrecord.cluster import compute_each
 from dask_tfrecord.dataset.read.read_plan import ReadPlan
 from dask_tfrecord.dataset.read.read_task import Partition
-from dask_tfrecord.errors import FileChangedError
 from dask_tfrecord.files.splits import Partitions
 from dask_tfrecord.files.storage.change_check import check_unchanged
 from dask_tfrecord.files.storage.listing import PathLike
@@ -61,8 +60,9 @@ def take(
     """Load rows of a dataset by their row numbers.
 
     From uncompressed files, and from compressed files that `to_tfrecord` wrote, only the blocks that hold
-    these rows are read. A block of a file holds about 1 MiB. Other compressed files are read completely. If
-    many blocks are needed, tasks read them in parallel.
+    these rows are read. A block of a file holds about 1 MiB. If few records of a block are needed, only these
+    records are decoded, and damage in the other records is not noticed. Other compressed files are read
+    completely. If many blocks are needed, tasks read them in parallel.
 
     Parameters
     ----------
@@ -289,15 +289,6 @@ def _passing(partition: Partition) -> npt.NDArray[np.bool_]:
 
 
 def _selected_rows(part: tuple[Partition, Numbers, int]) -> pa.Table:
-    """Select rows of a partition, given by ascending numbers, with a mask.
-
-    Arrow's `take` is not used, because it might join chunks to a chunk that is too large.
-    """
+    """Read ascending rows of a partition, given the number of all its rows."""
     partition, rows, count = part
-    table = partition.read()
-    if table.num_rows != count:
-        problem = f"{table.num_rows:,} records were read where {count:,} were counted before"
-        raise FileChangedError(problem, path=partition.file_names)
-    mask = np.zeros(count, bool)
-    mask[rows] = True
-    return table.filter(pa.array(mask))
+    return partition.read_records(rows, count)

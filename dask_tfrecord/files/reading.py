@@ -110,7 +110,9 @@ def decoding(
     schema: Schema, options: ReadOptions, known: Sequence[FeatureKey] | None
 ) -> tuple[Schema, Decoder, Callable[..., Checked] | None]:
     """Return the columns that records hold, their decoder, and the check that finds the damage to skip."""
-    stored = schema.select(name for name in schema.names if name not in options.origin_columns)
+    stored = schema
+    if options.origin_columns:
+        stored = schema.select(name for name in schema.names if name not in options.origin_columns)
     record_type = options.decoded_type(schema.record_type)
     rules: dict[str, Any] = {"verify_crc": options.verify_crc, "max_record_bytes": options.max_record_bytes}
     check = None

@@ -6,17 +6,20 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
+import numpy as np
 import pyarrow as pa
 
+from dask_tfrecord.codec.checked import Ints
 from dask_tfrecord.codec.columns import FeatureKey
 from dask_tfrecord.dataset.query.predicates import Predicate
 from dask_tfrecord.dataset.read.partition_columns import feature_clash
 from dask_tfrecord.dataset.read.requested_columns import origin_clash
 from dask_tfrecord.dataset.read.schema_drift import explained
-from dask_tfrecord.errors import SchemaError
+from dask_tfrecord.errors import FileChangedError, SchemaError
 from dask_tfrecord.files.damage import Losses, Warn, warn_here
 from dask_tfrecord.files.options import ReadOptions
 from dask_tfrecord.files.reading import STREAM_BYTES, TABLE_BYTES, read_split, rows_without_columns
+from dask_tfrecord.files.selected_records import read_selected
 from dask_tfrecord.files.small_files import groups_of_small_files, read_together
 from dask_tfrecord.files.splits import Split
 from dask_tfrecord.files.storage.change_check import check_unchanged
@@ -26,6 +29,9 @@ from dask_tfrecord.schema.model import Field, Schema
 from dask_tfrecord.schema.storage_values import load
 
 logger = logging.getLogger(__name__)
+
+# If more than one in four records of a split is wanted, all records are decoded, because that is faster.
+_DENSE = 4
 
 # Ranges of row numbers. Each range is a pair: the number of its first row, and the number after its last row.
 RowRanges: TypeAlias = tuple[tuple[int, int], ...]
@@ -118,6 +124,39 @@ class Partition:
         """
         return self._tables(warn, STREAM_BYTES)
 
+    def read_records(self, wanted: Ints, count: int) -> pa.Table:
+        """Read some records of a partition that has one split.
+
+        Parameters
+        ----------
+        wanted : numpy.ndarray
+            The numbers of the records within the split, in ascending order without repetitions.
+        count : int
+            The number of all records that the split has.
+
+        Raises
+        ------
+        FileChangedError
+            If the split has another number of records. `read` raises the same error and other errors.
+        """
+        schema = self._stored_columns
+        if schema.fields and self.filters is None and len(wanted) * _DENSE < count:
+            [split] = self.splits
+            check_unchanged(self.store, self.pruned_files or ())
+            found = read_selected(
+                self.store, split, wanted, schema, self.options, known=self.allowed_features
+            )
+            if found is not None and found[1] == count:
+                self._log_rows(split, len(wanted))
+                return self._with_partition_values(found[0])
+        table = self.read()
+        if table.num_rows != count:
+            problem = f"{table.num_rows:,} records were read where {count:,} were counted before"
+            raise FileChangedError(problem, path=self.file_names)
+        mask = np.zeros(count, bool)  # Arrow's `take` could join too large chunks
+        mask[wanted] = True
+        return table.filter(pa.array(mask))
+
     def _tables(self, warn: Warn, batch_bytes: int) -> Generator[pa.Table, None, None]:
         """Yield the rows that pass the filters, in tables of at most ``batch_bytes`` bytes of records."""
         counted = [split.file for split in self.splits if self._count(split) is not None]
@@ -188,12 +227,16 @@ class Partition:
 
     @cached_property
     def _all_columns(self) -> Schema:
+        if not self.filter_fields:  # all tasks share the cached properties of the schema
+            return self.schema
         return replace(self.schema, fields=self.schema.fields + self.filter_fields)
 
     @cached_property
     def _stored_columns(self) -> Schema:
         """The columns whose values are decoded from the records: all columns except partition columns."""
         columns = self._all_columns
+        if not self.partition_values:
+            return columns
         return columns.select(name for name in columns.names if name not in self.partition_values)
 
     def _count(self, split: Split) -> int | None:

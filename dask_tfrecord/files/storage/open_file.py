@@ -37,7 +37,11 @@ def stamp_of(info: dict[str, Any]) -> str:
     """
     if info.get("islink"):
         return ""
-    stamp = next((info[key] for key in _STAMPS if info.get(key) is not None), "")
+    stamp: Any = ""
+    for key in _STAMPS:  # a generator would take several times as long
+        if (value := info.get(key)) is not None:
+            stamp = value
+            break
     # The info in a listing may give the time as a number, and the info of a single file as a datetime.
     return str(stamp.timestamp() if isinstance(stamp, datetime) and stamp.tzinfo else stamp)
 
