@@ -13,11 +13,13 @@ import pyarrow.compute as pc
 
 from dask_tfrecord.codec.codecs import detect
 from dask_tfrecord.dataset.query.comparison_keys import comparison_key
+from dask_tfrecord.dataset.read.layouts import SPLIT, read_info, supervised_keys
 from dask_tfrecord.dataset.read.read_plan import ReadPlan
 from dask_tfrecord.dataset.snapshot.column_statistics import statistics_name
 from dask_tfrecord.dataset.snapshot.model import Snapshot
 from dask_tfrecord.errors import TFRecordError, calling
 from dask_tfrecord.files.storage.listing import PathLike, column_paths
+from dask_tfrecord.files.storage.paths import parent_of
 from dask_tfrecord.files.storage.redaction import redact_errors
 from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.keywords import ReadKeywords
@@ -207,6 +209,29 @@ class Description:
     def partition_columns(self) -> list[str]:
         """The names of the partition columns, whose values are in directory names."""
         return list(self._dataset.partition_values)
+
+    @cached_property
+    def splits(self) -> dict[str, int | None]:
+        """Map the name of each split to the number of its rows, before filters. None if it is not known.
+
+        The splits are the values of the partition column ``split``. Empty if there is no such column.
+        """
+        if SPLIT not in self.partition_columns:
+            return {}
+        # Each file is a partition, so there is a partition value for each file.
+        names = self._dataset.partition_values[SPLIT]
+        files = pa.table({"split": names, "records": self._files["records"]})
+        sums = files.group_by("split").aggregate(
+            [("records", "sum", pc.ScalarAggregateOptions(skip_nulls=False))]
+        )
+        return dict(zip(sums["split"].to_pylist(), sums["records_sum"].to_pylist(), strict=True))
+
+    @cached_property
+    def supervised_keys(self) -> tuple[str, ...]:
+        """The columns that ``dataset_info.json`` of TFDS calls the input and the label of a model."""
+        paths = column_paths(self._files["path"][:1])
+        infos = (read_info(self._dataset.store, parent_of(path)) for path in paths)
+        return next((supervised_keys(info.get("supervisedKeys")) for info in infos), ())
 
     @property
     def directories(self) -> int:

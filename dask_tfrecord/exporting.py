@@ -266,6 +266,12 @@ def _replace_last(pattern: re.Pattern[str], text: str, new: str) -> str:
 
 
 def _tfds_feature(snapshot: Snapshot, item: Field) -> dict[str, Any]:
+    if item.form is not None:
+        raise SchemaError(
+            "the features.json of TensorFlow Datasets describes the column already",
+            feature=item.name,
+            advice="keep that file",
+        )
     if "/" in item.name:
         raise SchemaError(
             "TensorFlow Datasets takes a slash in a name for nesting",

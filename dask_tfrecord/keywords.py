@@ -14,6 +14,7 @@ from dask_tfrecord.files.options import Extra
 from dask_tfrecord.files.storage.filesystem import Filesystem
 from dask_tfrecord.files.storage.listing import PathLike
 from dask_tfrecord.schema.model import Lossy
+from dask_tfrecord.schema.tfds import Labels
 
 # All names of codecs that are accepted, including TensorFlow's spellings.
 AnyCompression: TypeAlias = Compression | Literal["", "GZIP", "ZLIB"]
@@ -33,6 +34,7 @@ class DetectedReadKeywords(TypedDict, total=False):
     infer: Infer
     filters: Sequence[Any] | pc.Expression | None
     split: str | Sequence[str] | None
+    labels: Labels
     version: int | None
     record_type: AnyRecordType
     extra: Extra

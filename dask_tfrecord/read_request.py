@@ -31,6 +31,7 @@ from dask_tfrecord.files.storage.listing import PathLike
 from dask_tfrecord.keywords import AnyCompression, AnyRecordType, AnySchema, ReadKeywords
 from dask_tfrecord.public_functions import SHARED_PARAMETERS
 from dask_tfrecord.schema.model import Schema
+from dask_tfrecord.schema.tfds import Labels
 
 
 def read_request(
@@ -42,6 +43,7 @@ def read_request(
     infer: Infer = "sample",
     filters: Sequence[Any] | pc.Expression | None = None,
     split: str | Sequence[str] | None = None,
+    labels: Labels = "names",
     version: int | None = None,
     blocksize: SupportsIndex | str | None = "default",
     partition_by: str | Sequence[str] | None = None,
@@ -70,6 +72,7 @@ def read_request(
     arguments.choice("record_type", record_type, ("infer", *get_args(RecordType)))
     arguments.choice("infer", infer, get_args(Infer))
     arguments.choice("extra", extra, get_args(Extra))
+    arguments.choice("labels", labels, get_args(Labels))
     arguments.flags(use_snapshot=use_snapshot, verify_crc=verify_crc, calculate_divisions=calculate_divisions)
     arguments.mappings(storage_options=storage_options)
     schema = arguments.schema(schema)
@@ -92,6 +95,7 @@ def read_request(
         filters=None if isinstance(filters, list | tuple) and not filters else filters,
         options=options,
         split=split if split is None or isinstance(split, str) else tuple(arguments.names("split", split)),
+        labels=labels,
         version=arguments.count("version", version),
         blocksize=keyword_or_default("blocksize", blocksize, partial(arguments.byte_count, "blocksize")),
         whole_files=calculate_divisions,
@@ -135,11 +139,14 @@ def open_columns(
 
 
 def existing_names(schema: Schema, keyword: str, value: Any) -> list[str]:
-    """Return the column names that a caller passed for a keyword.
+    """Return the column names that a caller passed for a keyword. An unknown or repeated name raises.
 
-    An unknown or repeated column name raises.
+    For ``columns=``, the name of a group of columns, such as "objects", stands for all columns of the group,
+    such as "objects/bbox" and "objects/label".
     """
     names = arguments.names(keyword, value)
+    if keyword == "columns":
+        names = [one for name in names for one in _of_group(schema, name)]
     try:
         schema.select(names)
     except SchemaError as error:
@@ -153,6 +160,12 @@ def existing_names(schema: Schema, keyword: str, value: Any) -> list[str]:
             function="",
         )
     return names
+
+
+def _of_group(schema: Schema, name: str) -> list[str]:
+    """Return the columns of a group. If there is no such group, return the name itself."""
+    members = [one for one in schema.names if one.startswith(f"{name}/")]
+    return members if members and name not in schema.names else [name]
 
 
 def _damage_policy(

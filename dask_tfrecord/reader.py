@@ -79,7 +79,9 @@ def read_tfrecord(
         as a file. Pipes, sockets and devices are skipped, but raise if their full path is passed.
     columns : str or list of str, optional
         The columns to load, in this order. If ``columns`` is a single name and not a list, the result is a
-        Series. By default, all columns are loaded. An unknown or repeated column name raises.
+        Series. By default, all columns are loaded. The name of a group of columns, such as "objects" for
+        "objects/bbox" and "objects/label", loads all columns of the group. An unknown or repeated column
+        name raises.
     schema : mapping of str to pyarrow.DataType or None, pyarrow.Schema, Schema or Snapshot, optional
         The types of some or all columns.
 
@@ -122,11 +124,19 @@ def read_tfrecord(
         partition column ``split`` if there is no such column. Filters on ``split`` skip files. A single name
         adds no column, and drops the column ``split`` that directories such as ``split=train`` would give.
 
-        Splits are found in the ``dataset_info.json`` and the file names of TensorFlow Datasets, in TFX
+        Splits are found in the ``dataset_info.json`` and the file names of TensorFlow Datasets (TFDS), in TFX
         directories such as ``Split-train``, and in directories such as ``split=train``. Without ``split``,
+        all splits of a directory of TFDS or TFX are read, with the column ``split``; for a glob or a list,
         the read raises if it finds several splits that no partition column tells apart. The read also raises
         if the path contains several versions or configurations of a dataset. A file that
         ``dataset_info.json`` lists and that does not exist raises, unless the path is a glob or a list.
+
+        In a directory of TFDS, ``features.json`` gives the columns: a column for each leaf of the tree of
+        features, named like ``objects/bbox``, with the declared type and shape. `types
+        <../types.html>`_ has the Arrow type of each class of feature.
+    labels : {"names", "codes"}, default "names"
+        Type of the columns of class labels of TFDS. "names" gives categories with the names of the classes,
+        in which the number -1 is null. "codes" gives the numbers of the classes.
     version : int, optional
         The version of the dataset to read, as in ``Snapshot.open(path, version)``. By default, the newest
         version is read. `Snapshot.history` lists the versions of a dataset. An append keeps all earlier
@@ -298,7 +308,7 @@ def read_tfrecord(
     numpy += [column for column, _ in levels if _has_time_index(dataset.schema, column)]
 
     ddf = reading.read(dataset, names, numpy=numpy, index=levels, divisions=divisions)
-    return ddf[columns] if isinstance(columns, str) else ddf
+    return ddf[columns] if isinstance(columns, str) and names == [columns] else ddf
 
 
 def _index_levels(dataset: ReadPlan, index: Any, columns: Sequence[str] | None) -> Levels:

@@ -49,6 +49,8 @@ def description_json(described: Description, rows: pa.Table) -> dict[str, Any]:
         "record_type": described.schema.record_type,
         "partition_columns": described.partition_columns,
         "partition_directories": described.directories,
+        "splits": described.splits,
+        "supervised_keys": list(described.supervised_keys),
         "version": described.version,
         "versions": described.versions,
         "columns": columns,
@@ -82,6 +84,11 @@ def print_description(described: Description, rows: pa.Table) -> None:
     }
     if described.partition_columns:
         pairs["directories"] = f"{described.directories:,}, by {', '.join(described.partition_columns)}"
+    if described.splits:
+        counts = described.splits.items()
+        pairs["splits"] = ", ".join(name if rows is None else f"{name} ({rows:,})" for name, rows in counts)
+    if described.supervised_keys:
+        pairs["supervised keys"] = ", ".join(described.supervised_keys)
     output.print_pairs(pairs)
     output.print_lines([""])
     columns = (

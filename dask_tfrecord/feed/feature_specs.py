@@ -11,7 +11,7 @@ import tensorflow as tf
 from dask_tfrecord.codec import MAX_RECORD_BYTES
 from dask_tfrecord.dataset.read.read_plan import ReadPlan
 from dask_tfrecord.errors import SchemaError, TFRecordError
-from dask_tfrecord.feed.numpy_columns import checked_fill_nulls, null_integers
+from dask_tfrecord.feed.numpy_columns import checked_fill_nulls, is_text, null_integers
 from dask_tfrecord.feed.sources import checked_names
 from dask_tfrecord.files.storage.listing import PathLike
 from dask_tfrecord.keywords import ReadKeywords
@@ -144,6 +144,8 @@ def unlike_tensorflow(dataset: ReadPlan) -> str | None:
         return "limit the bytes of a record, as max_record_bytes= asks"
     if any(partition(number).filters is not None for number in range(dataset.npartitions)):
         return "leave out some rows of a file, as filters= asks"
+    if any(item.form is not None for item in dataset.schema.fields):
+        return "decode the tensors and sequences that features.json describes"
     return None
 
 
@@ -229,7 +231,7 @@ def tensor_type(item: Field) -> Any:
         If no tensor type can hold the values of the column.
     """
     type_ = value_type(innermost(item.type))
-    if item.kind in ("bytes", "string") and not pa.types.is_null(type_):
+    if is_text(type_):
         return tf.string
     if pa.types.is_temporal(type_):
         return tf.int32 if type_.bit_width == 32 else tf.int64

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from dask_tfrecord import arguments
 from dask_tfrecord.dataset.snapshot.model import short_list
 from dask_tfrecord.errors import Remedy, SchemaError, TFRecordError
-from dask_tfrecord.schema.storage_types import BINARY, TEXT, is_any
+from dask_tfrecord.schema.storage_types import BINARY, TEXT, is_any, is_list, row_shape
 
 Array: TypeAlias = npt.NDArray[Any]
 
@@ -104,9 +104,9 @@ def column_to_numpy(name: str, column: pa.Array | pa.ChunkedArray, fill: Any = N
         return column_to_numpy(name, column.dictionary_decode(), fill)
     if isinstance(type_, pa.FixedShapeTensorType):
         return _fixed(name, column.storage, type_.shape, fill)
-    if pa.types.is_fixed_size_list(type_):
+    if pa.types.is_fixed_size_list(type_) and row_shape(type_) is not None:
         return _fixed(name, column, [type_.list_size], fill)
-    if pa.types.is_list(type_) or pa.types.is_large_list(type_):
+    if is_list(type_):
         lengths = pc.fill_null(pc.list_value_length(column), 0).to_numpy()
         offsets = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
         return Ragged(column_to_numpy(name, column.flatten(), fill), offsets)
@@ -127,8 +127,8 @@ def _fixed(name: str, column: pa.Array, shape: list[int], fill: Any) -> Array:
         flat = indices.reshape(-1)
         values = values.take(pa.array(flat, mask=flat < 0))
     found = column_to_numpy(name, values, fill)
-    assert isinstance(found, np.ndarray)  # the values of a tensor are scalars
-    return found.reshape(len(column), *shape)
+    assert isinstance(found, np.ndarray)  # the values have one shape
+    return found.reshape(len(column), *shape, *found.shape[1:])
 
 
 def _as_plain(name: str, column: pa.Array) -> pa.Array:

@@ -30,7 +30,7 @@ _NOT_PLAIN = (ValueError, OverflowError, pa.ArrowException)
 
 def empty_statistics(schema: Schema) -> Columns:
     """Return the kernel's statistics of one range without rows."""
-    return [Statistics([0], [None], [None]) for _ in schema.fields]
+    return [Statistics([0], [None], [None]) for _ in schema.columns]
 
 
 def continue_statistics(known: Columns, more: Columns) -> None:
@@ -55,12 +55,15 @@ def file_statistics(
 ) -> list[tuple[ColumnStatistics, ...]]:
     """Convert the kernel's statistics of stored values to the `ColumnStatistics` of each file.
 
-    Each range of rows belongs to one file. The ranges of all ``parts`` together are ``files`` ranges.
+    Each range of rows belongs to one file. The ranges of all ``parts`` together are ``files`` ranges. A
+    column that stores other values than its own, such as numbers of classes, has no statistics.
     """
     if not parts or not schema.fields:
         return [()] * files
-    columns = map(_column_statistics, schema.fields, zip(*parts, strict=True))
-    return list(zip(*columns, strict=True))
+    of_features = dict(zip(schema.columns, zip(*parts, strict=True), strict=True))
+    plain = [item for item in schema.fields if item.form is None or item.form.is_plain]
+    columns = [_column_statistics(item, of_features[item.column]) for item in plain]
+    return list(zip(*columns, strict=True)) if columns else [()] * files
 
 
 def _column_statistics(column: Field, parts: Sequence[Statistics]) -> Iterable[ColumnStatistics]:

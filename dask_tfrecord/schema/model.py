@@ -6,12 +6,15 @@ The module `model` knows Arrow and the kernel's columns, but neither files nor p
 
 import base64
 import html
+import os
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any, Literal, Self, get_args
 
 import pyarrow as pa
+from fsspec.core import url_to_fs
 
 from dask_tfrecord.codec.columns import Column, Kind, RecordType
 from dask_tfrecord.errors import Remedy, SchemaError
@@ -26,6 +29,8 @@ from dask_tfrecord.schema.storage_values import (
     load,
     store,
 )
+from dask_tfrecord.schema.stored_form import StoredForm
+from dask_tfrecord.schema.tfds import FEATURES, Labels, described_columns
 
 Lossy = Literal["warn", "allow", "raise"]
 
@@ -51,6 +56,8 @@ class Field:
     categories : pyarrow.Array, optional
         The first categories of a dictionary type, in this order. An ordered dictionary type has no other
         categories.
+    form : StoredForm, optional
+        The features that store the column, if these are not given by the type, as in datasets of TFDS.
 
     Examples
     --------
@@ -65,6 +72,12 @@ class Field:
     name: str
     type: pa.DataType
     categories: pa.Array | None = field(default=None, hash=False)
+    form: StoredForm | None = None
+
+    @classmethod
+    def in_form(cls, name: str, form: StoredForm) -> Self:
+        """Create a column that features store in a form of TFDS."""
+        return cls(name, form.type, None if form.depth else form.categories, form)
 
     @property
     def kind(self) -> Kind:
@@ -76,12 +89,19 @@ class Field:
 
     @property
     def depth(self) -> int:
-        """Depth of the column's lists: 0 for a scalar, 1 for a list, 2 for a list of lists."""
-        return self.column.depth
+        """Depth of the lists: 0 for a scalar, 1 for a list, 2 for a list of lists."""
+        return self.column.depth if self.form is None else self.form.depth
+
+    @cached_property
+    def features(self) -> tuple[Column, ...]:
+        """The features that store the column, in the form that the kernel needs."""
+        return (self.column,) if self.form is None else self.form.columns(self.name)
 
     @cached_property
     def column(self) -> Column:
         """The name, kind and depth of the column, in the form that the kernel needs."""
+        if self.form is not None:
+            return self.features[0]
         if pa.types.is_null(self.type):  # a column of the null type is stored as a feature without values
             return Column(self.name, "bytes", 1)
         try:
@@ -112,8 +132,8 @@ class Field:
         except _CAST_ERRORS as error:
             raise self._error(error, "to_tfrecord") from None
 
-    def load(self, array: pa.Array) -> pa.Array:
-        """Convert values that the kernel decoded to the logical type of the column.
+    def load(self, *arrays: pa.Array) -> pa.Array:
+        """Convert values that the kernel decoded from each feature of the column to the column's type.
 
         Raises
         ------
@@ -121,7 +141,9 @@ class Field:
             If the logical type of the column cannot hold a value.
         """
         try:
-            return load(array, self.type, self.categories)
+            if self.form is not None:
+                return self.form.load(arrays)
+            return load(arrays[0], self.type, self.categories)
         except _CAST_ERRORS as error:
             raise self._error(error, "read_tfrecord") from None
 
@@ -202,7 +224,7 @@ class Schema:
     ) -> Self:
         """Create a schema from an Arrow schema. Raise if TFRecord cannot store a type of the Arrow schema.
 
-        A view type such as string_view becomes the type without view, which differs only in memory layout.
+        A view type such as string_view becomes the type without view, which differs only in memory form.
         A column of the null type can only hold nulls.
 
         Parameters
@@ -243,6 +265,64 @@ class Schema:
             _check_payload(fields)
         return cls(fields, record_type)
 
+    @classmethod
+    def from_tfds(
+        cls,
+        directory: str | os.PathLike[str],
+        *,
+        labels: Labels = "names",
+        storage_options: dict[str, Any] | None = None,
+    ) -> Self:
+        """Create the schema that a directory of TensorFlow Datasets (TFDS) describes in ``features.json``.
+
+        Pass the schema as ``schema=`` to read records that TFDS wrote without the files that describe them.
+
+        Parameters
+        ----------
+        directory : str or path-like
+            The directory of one version of a dataset, such as ``"mnist/3.0.1"``.
+        labels : {"names", "codes"}, default "names"
+            Type of the columns of class labels, as in `read_tfrecord`.
+        storage_options : dict, optional
+            Options for the filesystem, such as credentials.
+
+        Returns
+        -------
+        Schema
+
+        Raises
+        ------
+        FileNotFoundError
+            If the directory has no ``features.json``.
+        SchemaError
+            If ``features.json`` is not valid, or has a feature of an unknown class or dtype.
+
+        Examples
+        --------
+        >>> from dask_tfrecord import Schema
+        >>> Schema.from_tfds("mnist/3.0.1")  # doctest: +SKIP
+        Schema of example records:
+          column  type                                                 feature
+          image   binary                                               bytes_list
+          label   dictionary<values=string, indices=int32, ordered=0>  int64_list
+        """
+        fs, root = url_to_fs(os.fspath(directory), **(storage_options or {}))
+        path = f"{root.rstrip('/')}/{FEATURES}"
+        try:
+            found = described_columns(lambda name: bytes(fs.cat_file(f"{root.rstrip('/')}/{name}")), labels)
+        except SchemaError as error:
+            raise error.located(path=path) from None
+        if found is None:
+            raise FileNotFoundError(f"{path} does not exist, or does not describe columns")
+        if found.unknown:
+            raise SchemaError(
+                "the class or the dtype of the feature is unknown",
+                path=path,
+                feature=found.unknown[0],
+                advice="read the directory without schema=, which infers the type of the column",
+            )
+        return cls(tuple(Field.in_form(name, form) for name, form in found.forms.items()))
+
     @property
     def names(self) -> list[str]:
         """The names of the columns, in order."""
@@ -250,8 +330,8 @@ class Schema:
 
     @property
     def columns(self) -> tuple[Column, ...]:
-        """The name, kind and depth of each column, in the form that the kernel needs."""
-        return tuple(item.column for item in self.fields)
+        """The name, kind and depth of each feature that stores a column, as the kernel needs them."""
+        return tuple(feature for item in self.fields for feature in item.features)
 
     @cached_property
     def arrow(self) -> pa.Schema:
@@ -328,11 +408,16 @@ class Schema:
             If the logical type of a column cannot hold a value. The error has the column and the row of this
             value.
         """
-        # Creating a batch of many columns takes as long as decoding the batch.
-        if batch.schema.equals(self.arrow):
+        # A new batch of many columns costs as much as decoding it.
+        if batch.schema.equals(self.arrow) and not self._has_forms:
             return batch
-        pairs = zip(self.fields, batch.columns, strict=True)
-        return pa.RecordBatch.from_arrays([item.load(array) for item, array in pairs], schema=self.arrow)
+        features = iter(batch.columns)
+        columns = [item.load(*islice(features, len(item.features))) for item in self.fields]
+        return pa.RecordBatch.from_arrays(columns, schema=self.arrow)
+
+    @cached_property
+    def _has_forms(self) -> bool:
+        return any(item.form is not None for item in self.fields)
 
     def to_json(self) -> dict[str, Any]:
         """Return the schema as JSON values, in the form in which a snapshot stores the schema.
@@ -347,11 +432,15 @@ class Schema:
             {"name": item.name, "type": str(item.type), "kind": item.kind, "depth": item.depth}
             for item in self.fields
         ]
+        forms = {item.name: item.form.to_json() for item in self.fields if item.form is not None}
         return {
             "record_type": self.record_type,
             "columns": columns,
-            "known_categories": [item.name for item in self.fields if item.categories is not None],
+            "known_categories": [
+                item.name for item in self.fields if item.categories is not None and item.form is None
+            ],
             "arrow": base64.b64encode(sink.getvalue()).decode("ascii"),
+            **({"forms": forms} if forms else {}),
         }
 
     @classmethod
@@ -367,12 +456,19 @@ class Schema:
             stream = base64.b64decode(value["arrow"], validate=True)
             with pa.ipc.open_stream(stream) as reader:
                 empty = reader.read_all()
+            record_type, forms = value["record_type"], value.get("forms", {})
             categories = {
                 name: empty.column(name).combine_chunks().dictionary for name in value["known_categories"]
             }
-            if not empty.schema.names and value["record_type"] in get_args(RecordType):
-                return cls((), value["record_type"])  # records of a schema without columns have no features
-            return cls.from_arrow(empty.schema, value["record_type"], categories=categories)
+            known = {name: StoredForm.from_json(form) for name, form in forms.items()}
+            plain = [item for item in empty.schema if item.name not in known]
+            if not plain and record_type in get_args(RecordType):
+                fields = {}  # records without features, or whose features are all in a form of TFDS
+            else:
+                schema = cls.from_arrow(pa.schema(plain), record_type, categories=categories)
+                fields = {item.name: item for item in schema.fields}
+            fields |= {name: Field.in_form(name, form) for name, form in known.items()}
+            return cls(tuple(fields[name] for name in empty.schema.names), record_type)
         except (KeyError, TypeError, ValueError, AttributeError, OSError) as error:
             raise SchemaError(f"the stored schema is not readable: {error}") from error
 

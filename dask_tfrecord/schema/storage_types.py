@@ -146,7 +146,8 @@ def row_shape(type_: pa.DataType) -> list[int] | None:
     if isinstance(type_, pa.FixedShapeTensorType):
         return list(type_.shape)
     if types.is_fixed_size_list(type_):
-        return [type_.list_size]
+        of_value = row_shape(type_.value_type)
+        return None if of_value is None else [type_.list_size, *of_value]
     return None if is_list(type_) else []
 
 

@@ -6,6 +6,7 @@ sample of the records. Both ways give a `ReadPlan` with one partition for each f
 divides the files into the partitions that are read.
 """
 
+import logging
 import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
@@ -64,6 +65,9 @@ from dask_tfrecord.files.storage.paths import parent_of
 from dask_tfrecord.files.storage.redaction import redact_errors
 from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.schema.model import Schema
+from dask_tfrecord.schema.tfds import FEATURES, DescribedColumns, described_columns
+
+logger = logging.getLogger(__name__)
 
 Positions: TypeAlias = npt.NDArray[np.int64]
 
@@ -136,12 +140,16 @@ def _discover_by_listing(
     listing = list_files(paths, request.storage_options, request.filesystem)
     listing = committed_files(listing, use_snapshot=request.use_snapshot)
     values = values_from_directories(listing, requested)
-    mask, names = choose_files(listing, values.get(SPLIT), request.split)
-    values = _with_split({name: column.filter(mask) for name, column in values.items()}, names, request)
-    store, files = listing.store, listing.files.filter(mask)
+    chosen = choose_files(listing, values.get(SPLIT), request.split)
+    values = {name: column.filter(chosen.mask) for name, column in values.items()}
+    values = _with_split(values, chosen.names, request)
+    store, files = listing.store, listing.files.filter(chosen.mask)
+    if chosen.records is not None:
+        files = files.append_column("records", chosen.records)
     options = replace(request.options, is_type_inferred=request.known_record_type == "infer")
     sample = partial(_sample, store, files, options, request, compute_each)
-    columns = infer_columns(request, [*values], sample)
+    described = None if chosen.description is None else _described_columns(store, chosen.description, request)
+    columns = infer_columns(request, [*values], sample, described)
     return ReadPlan(
         store,
         _whole_files(files),
@@ -151,6 +159,21 @@ def _discover_by_listing(
         refused_features=frozenset(values) - requested.hive_types.keys(),
         ignored_features=columns.ignored_features,
     )
+
+
+def _described_columns(store: Store, directory: str, request: ReadRequest) -> DescribedColumns | None:
+    """Return the columns that the ``features.json`` of TFDS in a directory describes."""
+    path = store.public(f"{directory}/{FEATURES}")
+    try:
+        found = described_columns(
+            lambda name: store.fs.cat_file(f"{directory}/{name}"), request.labels, request.is_requested
+        )
+    except SchemaError as error:
+        raise error.located(path=path) from None
+    if found is not None and found.unknown:
+        names = ", ".join(map(repr, found.unknown))
+        logger.warning("%s: features of unknown classes or dtypes keep their stored types: %s", path, names)
+    return found
 
 
 def _discover_by_snapshot(
@@ -214,7 +237,7 @@ def _of_splits(found: ReadPlan, snapshot: Snapshot, request: ReadRequest) -> Rea
     if known is None:
         directories = {parent_of(store.join("x")), *map(parent_of, listing.paths)}
         listing = listing._replace(described=described_directories(store, directories))
-    mask, names = choose_files(listing, known, request.split)
+    mask, names, *_ = choose_files(listing, known, request.split)
     values = {name: column.filter(mask) for name, column in found.partition_values.items()}
     if known is None:
         values = _with_split(values, names, request)

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from dask_tfrecord.codec.columns import KIND_TYPES
+from dask_tfrecord.dataset.read.layouts import SPLIT
 from dask_tfrecord.dataset.read.partition_columns import feature_clash, payload_clash
 from dask_tfrecord.dataset.read.request import ReadRequest
 from dask_tfrecord.dataset.read.requested_columns import check_given_names
@@ -16,6 +17,7 @@ from dask_tfrecord.files.inference import AskedType, FeatureSummary, Sample
 from dask_tfrecord.files.options import SchemaEvidence
 from dask_tfrecord.schema.model import Field, Schema
 from dask_tfrecord.schema.storage_types import is_list
+from dask_tfrecord.schema.tfds import DescribedColumns
 
 # The only column of files with the record type "bytes".
 PAYLOAD = pa.field("record", pa.binary())
@@ -40,7 +42,10 @@ class InferredColumns(NamedTuple):
 
 
 def infer_columns(
-    request: ReadRequest, partition_names: Sequence[str], take_sample: Callable[[], Sample]
+    request: ReadRequest,
+    partition_names: Sequence[str],
+    take_sample: Callable[[], Sample],
+    described: DescribedColumns | None = None,
 ) -> InferredColumns:
     """Combine the requested columns with the columns that are inferred from a sample of the records.
 
@@ -51,8 +56,9 @@ def infer_columns(
     partition_names : sequence of str
         The names of the partition columns, which are not read from the records.
     take_sample : callable
-        Function that reads the sample. The function is not called if a whole schema and the record type are
-        given.
+        Function that reads the sample. The function is not called if all columns are given or described.
+    described : DescribedColumns, optional
+        The columns that a file beside the data describes. The types that the caller gives override them.
 
     Warns
     -----
@@ -70,6 +76,8 @@ def infer_columns(
         return InferredColumns(Schema((), "example" if record_type == "infer" else record_type))
     if requested.is_whole_schema and record_type != "infer":
         return InferredColumns(Schema(requested.fields(types, record_type), record_type))
+    if described is not None and not requested.is_whole_schema and record_type in ("infer", "example"):
+        return _described_columns(request, partition_names, take_sample, described)
     sample = _with_given_types(take_sample(), types, record_type)
     if requested.is_whole_schema:
         _check_nesting(sample, types)
@@ -96,6 +104,38 @@ def infer_columns(
     if warning:
         warn_caller(warning)
     return InferredColumns(schema, ignored, _evidence(sample, types, all_records=certain))
+
+
+def _described_columns(
+    request: ReadRequest,
+    partition_names: Sequence[str],
+    take_sample: Callable[[], Sample],
+    described: DescribedColumns,
+) -> InferredColumns:
+    """Combine the columns that a file describes with the columns that the caller requests.
+
+    Columns that the file describes without a known type are inferred from the sample.
+    """
+    requested = request.requested
+    fields = {name: Field.in_form(name, form) for name, form in described.forms.items()}
+    stored = {name: {name, *(feature.name for feature in item.features)} for name, item in fields.items()}
+    names, features = [*fields, *described.unknown], set().union(described.unknown, *stored.values())
+    given = {name: type_ for name, type_ in requested.types.items() if name not in partition_names}
+    known = sorted({*features, *partition_names, SPLIT})
+    check_given_names([*given, *sorted(requested.excluded)], known, certain=not described.unknown)
+    for name in partition_names:
+        if name in names and name not in requested.hive_types and request.is_requested(name):
+            raise feature_clash(name)
+    replaced = {*given, *requested.excluded, *partition_names}
+    fields = {name: item for name, item in fields.items() if replaced.isdisjoint(stored[name])}
+    if described.unknown:
+        sample, others = take_sample(), replaced.union(*stored.values())
+        undescribed = tuple(one for one in sample.features if one.name not in others)
+        fields |= {item.name: item for item in infer_schema(replace(sample, features=undescribed), {}).fields}
+    fields |= {item.name: item for item in requested.fields(given, "example")}
+    ordered = {name: fields[name] for name in names if name in fields}
+    schema = Schema(tuple((ordered | fields).values()))
+    return InferredColumns(schema, frozenset(features - {one.name for one in schema.columns}))
 
 
 def infer_schema(sample: Sample, given: Mapping[str, pa.DataType], excluded: Iterable[str] = ()) -> Schema:

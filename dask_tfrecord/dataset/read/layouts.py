@@ -6,6 +6,7 @@ TFX.
 """
 
 import json
+import logging
 import os
 import re
 from collections import Counter
@@ -13,8 +14,10 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
-from typing import TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from dask_tfrecord.errors import CorruptRecordError, Remedy, TFRecordError
@@ -22,6 +25,8 @@ from dask_tfrecord.files.storage.listing import TFDS_FILES, Listing
 from dask_tfrecord.files.storage.paths import glob_start, name_of, parent_of, unquoted_path
 from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.lazy import cached_property
+
+logger = logging.getLogger(__name__)
 
 # The name of the partition column that holds the name of each file's split.
 SPLIT = "split"
@@ -36,6 +41,7 @@ _INFO = TFDS_FILES[0]
 
 # The template of TFDS file names for a split whose description has no template.
 _DEFAULT_TEMPLATE = "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}"
+_FORMAT = "tfrecord"
 _DEFAULT_NAME = re.compile(r".+-(\w+)\.tfrecord-\d{5,}-of-\d{5,}")
 _FIELD = re.compile(r"\{(\w+)\}")
 _NUMBERS = {"SHARD_INDEX": r"\d{5,}", "NUM_SHARDS": r"\d{5,}", "SHARD_X_OF_Y": r"\d{5,}-of-\d{5,}"}
@@ -74,21 +80,23 @@ class SplitDescription:
         fixed = {key: re.escape(value) for key, value in self.fields.items()}
         return re.compile(_filled(self.template, {**_NUMBERS, **fixed}, re.escape))
 
-    def names(self) -> list[str]:
-        """Return the names of the split's non-empty files, or an empty list if the template has unknown
-        fields.
+    @cached_property
+    def shards(self) -> dict[str, int]:
+        """The number of records of each file of the split.
+
+        The dict is empty if the template of the names has unknown fields.
         """
         known = {*self.fields, *_NUMBERS}
         if not known.issuperset(_FIELD.findall(self.template)):
-            return []
+            return {}
         count = len(self.lengths)
         digits = max(5, len(str(count)))
         total = f"{count:0{digits}d}"
-        found = []
-        for number in (number for number, length in enumerate(self.lengths) if length):
+        found = {}
+        for number, length in enumerate(self.lengths):
             index = f"{number:0{digits}d}"
             shard = {"SHARD_INDEX": index, "NUM_SHARDS": total, "SHARD_X_OF_Y": f"{index}-of-{total}"}
-            found.append(_filled(self.template, {**self.fields, **shard}))
+            found[_filled(self.template, {**self.fields, **shard})] = length
         return found
 
 
@@ -101,28 +109,58 @@ def _filled(template: str, values: dict[str, str], escape: Callable[[str], str] 
     return "".join(values.get(one, "[^/]*") if at % 2 else escape(one) for at, one in enumerate(parts))
 
 
-def read_descriptions(store: Store, directory: str) -> tuple[SplitDescription, ...]:
-    """Return the splits that the ``dataset_info.json`` of TFDS in a directory lists.
+def read_info(store: Store, directory: str) -> dict[str, Any]:
+    """Return the content of the ``dataset_info.json`` in a directory.
 
-    The tuple of splits is empty if the file does not exist or lists no splits.
+    The dict is empty if the file does not exist.
 
     Raises
     ------
     TFRecordError
-        If the file ``dataset_info.json`` is not valid JSON.
+        If the file ``dataset_info.json`` is not valid JSON, or if the dataset has another file format than
+        TFRecord.
     """
     path = f"{directory}/{_INFO}"
     try:
         info = json.loads(store.fs.cat_file(path))
     except FileNotFoundError:
-        return ()
+        return {}
     except (ValueError, RecursionError) as error:
         raise TFRecordError(
             f"the description of a dataset is not valid JSON ({error})",
             path=store.public(path),
             advice="remove the file, or pass the data files as a glob",
         ) from None
-    splits = info.get("splits") if isinstance(info, dict) else None
+    if not isinstance(info, dict):
+        return {}
+    if info.get("fileFormat") not in (None, "", _FORMAT):
+        raise TFRecordError(
+            f"the files of the dataset have the format {info['fileFormat']!r} instead of {_FORMAT!r}",
+            path=store.public(directory),
+            advice=f'prepare the dataset with tfds.builder(..., file_format="{_FORMAT}")',
+        )
+    return info
+
+
+def supervised_keys(info: Any) -> tuple[str, ...]:
+    """Return the features that ``dataset_info.json`` calls the input and the label of a model."""
+    if not isinstance(info, dict):
+        return ()
+    key = info.get("featureKey")
+    found = [key] if isinstance(key, str) else []
+    children = [info[name] for name in ("tuple", "dict", "input", "output") if name in info]
+    for child in [*children, *(info.get("items") or ())]:
+        found += [child] if isinstance(child, str) else supervised_keys(child)
+    return tuple(found)
+
+
+def read_descriptions(store: Store, directory: str) -> tuple[SplitDescription, ...]:
+    """Return the splits that the ``dataset_info.json`` of TFDS in a directory lists; see `read_info`.
+
+    The tuple is empty if the file does not exist or lists no splits.
+    """
+    info = read_info(store, directory)
+    splits = info.get("splits")
     # In a Hugging Face `dataset_info.json`, "splits" is a mapping instead of a list.
     known = [one for one in splits if isinstance(one, dict)] if isinstance(splits, list) else []
     found = []
@@ -132,7 +170,7 @@ def read_descriptions(store: Store, directory: str) -> tuple[SplitDescription, .
         are_valid = all(number.isdecimal() and len(number) < 20 for number in numbers)
         template = str(one.get("filepathTemplate") or _DEFAULT_TEMPLATE)
         fields = {"DATASET": str(info.get("name")), "SPLIT": one["name"]}
-        fields["FILEFORMAT"] = str(info.get("fileFormat") or "tfrecord")
+        fields["FILEFORMAT"] = _FORMAT
         found.append(
             SplitDescription(one["name"], template, tuple(map(int, numbers)) if are_valid else (), fields)
         )
@@ -151,14 +189,35 @@ class FoundSplits:
         The split of each file, or None if a file belongs to no split.
     roots : list of str or None
         The directory of the dataset to which each file belongs, or None if a file belongs to no dataset.
+    records : list of int or None
+        The number of records of each file according to a description, or None if no description has the
+        number.
     missing : dict of str to str
         Map from the name of a split to the first missing file that the description of the split lists.
+    descriptions : dict of str to tuple of SplitDescription
+        Map from each directory with a description of TFDS to the splits that the description lists.
     """
 
     listing: Listing
     names: list[str | None]
     roots: list[str | None]
+    records: list[int | None]
     missing: dict[str, str]
+    descriptions: dict[str, tuple[SplitDescription, ...]]
+
+    @property
+    def is_whole_dataset(self) -> bool:
+        """True if the caller passed one directory, and the dataset with all its splits is below it."""
+        base = unquoted_path(self.listing.base).rstrip("/")
+        roots = {root for root in self.roots if root is not None}
+        return bool(base) and all(f"{root}/".startswith(f"{base}/") for root in roots)
+
+    @property
+    def description(self) -> str | None:
+        """The directory whose description applies to all files. None if there is no such directory."""
+        roots = {*self.roots}
+        root = roots.pop() if len(roots) == 1 else None
+        return root if root in self.descriptions and self.is_whole_dataset else None
 
     def check_one_dataset(self) -> None:
         """Raise TFRecordError if one of the paths leads to several datasets, versions or configurations."""
@@ -173,6 +232,28 @@ class FoundSplits:
                     path=public(self.listing.store.root),
                     advice="pass one of these directories, or a list of them to read them together",
                 )
+
+    def without_neighbours(self) -> npt.NDArray[np.bool_]:
+        """Return False for each file in a directory of TFDS whose description does not list the file."""
+        is_listed = np.array(
+            [
+                name is not None or not self.descriptions.get(root or "")
+                for name, root in zip(self.names, self.roots, strict=True)
+            ],
+            bool,
+        )
+        if not is_listed.all():
+            others = [path for path, is_one in zip(self.listing.paths, is_listed, strict=True) if not is_one]
+            named = ", ".join(map(name_of, others[:_MOST_NAMES]))
+            root = self.listing.store.public(self.listing.store.root)
+            logger.warning(
+                "%s: %d files are not read, because %s does not list them: %s",
+                root,
+                len(others),
+                _INFO,
+                named,
+            )
+        return is_listed
 
     def check_one_split(self) -> None:
         """Raise TFRecordError if one of the paths leads to the files of several splits."""
@@ -241,17 +322,24 @@ def find_splits(listing: Listing) -> FoundSplits | None:
         return None
     descriptions = {unquoted_path(one): read_descriptions(store, one) for one in sorted(described)}
     splits = [_split_of(path, descriptions) for path in paths]
+    shards = {
+        f"{directory}/{name}": length
+        for directory, of_directory in descriptions.items()
+        for split in of_directory
+        for name, length in split.shards.items()
+    }
     present = set(paths)
     missing = {
         split.name: f"{directory}/{name}"
         for directory, of_directory in descriptions.items()
         if directory in set(map(unquoted_path, listing.described))
         for split in of_directory
-        for name in reversed(split.names())
-        if f"{directory}/{name}" not in present
+        for name, length in reversed(split.shards.items())
+        if length and f"{directory}/{name}" not in present
     }
     names, roots = [name for name, _ in splits], [root for _, root in splits]
-    return FoundSplits(listing, names, roots, missing) if any(roots) else None
+    records = [shards.get(path) for path in paths]
+    return FoundSplits(listing, names, roots, records, missing, descriptions) if any(roots) else None
 
 
 def _split_of(
@@ -306,9 +394,28 @@ def described_directories(store: Store, directories: Iterable[str]) -> frozenset
     return frozenset(one for one, is_found in zip(wanted, found, strict=True) if is_found)
 
 
-def choose_files(
-    listing: Listing, known: pa.Array | None, wanted: WantedSplits
-) -> tuple[pa.Array, pa.Array | None]:
+class ChosenFiles(NamedTuple):
+    """The listed files that are read.
+
+    Attributes
+    ----------
+    mask : pyarrow.Array
+        An element for each listed file, which is True if the file is read.
+    names : pyarrow.Array, optional
+        The split of each chosen file. None if the result has no column of splits.
+    records : pyarrow.Array, optional
+        The number of records of each chosen file in the description of TFDS. None without a description.
+    description : str, optional
+        The directory whose ``features.json`` describes the columns. None if no directory describes them all.
+    """
+
+    mask: pa.Array
+    names: pa.Array | None = None
+    records: pa.Array | None = None
+    description: str | None = None
+
+
+def choose_files(listing: Listing, known: pa.Array | None, wanted: WantedSplits) -> ChosenFiles:
     """Choose the files of the wanted splits.
 
     Parameters
@@ -319,15 +426,9 @@ def choose_files(
         The value of the partition column ``split`` for each file. If None, the splits are found from the
         layout of the directories.
     wanted : str or tuple of str, optional
-        The name of a split, the names of several splits, or "all". If None, all files are chosen, and an
-        error is raised if the layout shows several splits.
-
-    Returns
-    -------
-    mask : pyarrow.Array
-        A mask with an element for each file, which is True if the file is chosen.
-    names : pyarrow.Array or None
-        The split of each chosen file, or None if ``wanted`` is None or names one split.
+        The name of a split, the names of several splits, or "all". If None, all files are chosen. If the
+        caller passed a directory that holds a whole dataset, None means "all"; otherwise an error is raised
+        if the layout shows several splits.
 
     Raises
     ------
@@ -338,16 +439,21 @@ def choose_files(
         If a file of a chosen split is missing, although the description of the dataset lists the file.
     """
     found = find_splits(listing)
+    is_read = np.ones(len(listing.files), bool)
+    names: list[str | None] = [None] * len(listing.files)
     if found is not None:
         found.check_one_dataset()
-    names: list[str | None] = [None] * len(listing.files)
+        is_read = found.without_neighbours()
     if known is not None:
         names = known.cast(pa.string()).to_pylist()
     elif found is not None:
         names = found.names
-        if wanted is None:
+        is_mixed = any(name is None for name, is_one in zip(names, is_read, strict=True) if is_one)
+        if wanted is None and found.is_whole_dataset and not is_mixed:
+            wanted = ALL
+        elif wanted is None:
             found.check_one_split()
-    chosen = {*names}
+    chosen = {name for name, is_one in zip(names, is_read, strict=True) if is_one}
     available = sorted(name for name in chosen if name is not None)
     if wanted is not None and not (wanted == ALL and available):
         chosen = {wanted} if isinstance(wanted, str) else {*wanted}
@@ -357,8 +463,10 @@ def choose_files(
                 f"split={wanted!r}: the path does not have this split; its splits are: {listed}",
                 path=listing.store.public(listing.store.root),
             )
-    if found is not None:
-        found.check_complete(name for name in names if name in chosen)
-    mask = pa.array([name in chosen for name in names], pa.bool_())
+    mask = pa.array(is_read & np.array([name in chosen for name in names], bool))
     is_one = wanted is None or (isinstance(wanted, str) and wanted != ALL)
-    return mask, None if is_one else pa.array(names, pa.string()).filter(mask)
+    of_files = None if is_one else pa.array(names, pa.string()).filter(mask)
+    if found is None:
+        return ChosenFiles(mask, of_files)
+    found.check_complete(name for name in names if name in chosen)
+    return ChosenFiles(mask, of_files, pa.array(found.records, pa.int64()).filter(mask), found.description)

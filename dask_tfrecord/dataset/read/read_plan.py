@@ -227,7 +227,8 @@ class ReadPlan:
         if not reads_all or self.options.extra == "ignore":
             return None
         not_stored = {*self.partition_values, *self.options.origin_columns}
-        features = [item.column.feature for item in self.schema.fields if item.name not in not_stored]
+        stored = (item for item in self.schema.fields if item.name not in not_stored)
+        features = [feature.feature for item in stored for feature in item.features]
         # The writer of the snapshot has checked that there are no such features.
         if self.is_described and not features:
             return None

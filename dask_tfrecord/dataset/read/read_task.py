@@ -15,7 +15,7 @@ from dask_tfrecord.dataset.query.predicates import Predicate
 from dask_tfrecord.dataset.read.partition_columns import feature_clash
 from dask_tfrecord.dataset.read.requested_columns import origin_clash
 from dask_tfrecord.dataset.read.schema_drift import explained
-from dask_tfrecord.errors import FileChangedError, SchemaError
+from dask_tfrecord.errors import CorruptRecordError, FileChangedError, SchemaError
 from dask_tfrecord.files.damage import Losses, Warn, warn_here
 from dask_tfrecord.files.options import ReadOptions
 from dask_tfrecord.files.reading import STREAM_BYTES, TABLE_BYTES, read_split, rows_without_columns
@@ -190,7 +190,7 @@ class Partition:
             return None
         table, counts = found
         for split, rows in zip(splits, counts, strict=True):
-            self._log_rows(split, rows)
+            self._check_rows(split, rows)
         return [table]
 
     def _read_each(self, splits: Sequence[Split], losses: Losses, batch_bytes: int) -> Iterator[pa.Table]:
@@ -213,7 +213,7 @@ class Partition:
                 ):
                     rows += table.num_rows
                     yield table
-            self._log_rows(split, rows)
+            self._check_rows(split, rows)
 
     def _with_partition_values(self, table: pa.Table) -> pa.Table:
         if not self.partition_values:
@@ -243,6 +243,16 @@ class Partition:
         """Return the row count of a split if its records need not be read, and otherwise None."""
         must_check = self.allowed_features is not None or self.options.damage.skips
         return None if must_check or self._stored_columns.fields else split.records
+
+    def _check_rows(self, split: Split, rows: int) -> None:
+        """Log the number of rows of a split. Raise if the number differs from the known number."""
+        self._log_rows(split, rows)
+        if split.records not in (None, rows) and not self.options.damage.skips:
+            raise CorruptRecordError(
+                f"the file has {rows:,} records, but {split.records:,} according to its description",
+                path=self.store.public(split.file.path),
+                advice="restore the file, or correct the description, such as dataset_info.json",
+            )
 
     def _log_rows(self, split: Split, rows: int) -> None:
         if logger.isEnabledFor(logging.DEBUG):  # a message takes longer than reading a small file

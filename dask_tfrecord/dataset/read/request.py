@@ -19,6 +19,7 @@ from dask_tfrecord.files.inference import AskedType
 from dask_tfrecord.files.options import ReadOptions
 from dask_tfrecord.files.storage.filesystem import Filesystem
 from dask_tfrecord.lazy import cached_property
+from dask_tfrecord.schema.tfds import Labels
 
 Infer = Literal["sample", "all"]
 
@@ -39,6 +40,8 @@ class ReadRequest:
     split : str, tuple of str, optional
         The name of a split, the names of several splits, or "all". If None, reading raises an error if the
         path holds several splits that no partition column distinguishes.
+    labels : {"names", "codes"}
+        What the column of a class label of TFDS has: the name or the number of the class.
     options : ReadOptions
         The options for reading the files, such as the treatment of damaged records.
     blocksize : int, optional
@@ -59,6 +62,7 @@ class ReadRequest:
     infer: Infer = "sample"
     filters: Any = None
     split: WantedSplits = None
+    labels: Labels = "names"
     options: ReadOptions = field(default_factory=ReadOptions)
     blocksize: int | None = None
     whole_files: bool = False
@@ -78,7 +82,9 @@ class ReadRequest:
         """Return True if the column with this name is read."""
         if name in self.requested.excluded:
             return False
-        if self.columns is None or name in {*self.columns, *names_in(self.filters), *self.partition_by}:
+        if self.columns is None or name in {*names_in(self.filters), *self.partition_by}:
+            return True
+        if any(name == one or name.startswith(f"{one}/") for one in self.columns):
             return True
         # A pyarrow expression does not list its columns, so the name is searched in the expression's text.
         expression = str(self.filters) if isinstance(self.filters, pc.Expression) else ""

@@ -35,8 +35,8 @@ class RequestedColumns:
     hive_types : dict of str to pyarrow.DataType
         The types that ``hive=`` gives to partition columns. The values of these columns come from the
         directory names, even if the records have features of the same names.
-    categories : dict of str to pyarrow.Array
-        The known categories of dictionary columns.
+    given : dict of str to Field
+        The columns of a whole schema, which also have categories and the forms of TFDS.
     record_type : RecordType, optional
         The record type that a whole schema states, or None if no record type is stated.
     excluded : frozenset of str
@@ -47,17 +47,20 @@ class RequestedColumns:
     is_whole_schema: bool = False
     hive: bool = True
     hive_types: dict[str, pa.DataType] = field(default_factory=dict)
-    categories: dict[str, pa.Array] = field(default_factory=dict, hash=False)
+    given: dict[str, Field] = field(default_factory=dict, hash=False)
     record_type: RecordType | None = None
     excluded: frozenset[str] = frozenset()
 
     def fields(self, types: Mapping[str, pa.DataType], record_type: RecordType) -> tuple[Field, ...]:
         """Return a `Field` for each column in ``types``, with the known categories of the column."""
-        if not types:
-            return ()
-        categories = {name: self.categories[name] for name in self.categories.keys() & types.keys()}
-        schema = pa.schema(list(types.items()))
-        return Schema.from_arrow(schema, record_type, categories=categories).fields
+        given = {name: self.given[name] for name in types if name in self.given}
+        fields = {name: item for name, item in given.items() if item.form is not None}
+        others = [(name, type_) for name, type_ in types.items() if name not in fields]
+        if others:
+            known = {name: item.categories for name, item in given.items() if item.categories is not None}
+            made = Schema.from_arrow(pa.schema(others), record_type, categories=known)
+            fields |= {item.name: item for item in made.fields}
+        return tuple(fields[name] for name in types)
 
     def partition_type(self, name: str) -> pa.DataType | None:
         """Return the type that the caller gives for a partition column, or None if no type is given."""
@@ -76,10 +79,10 @@ def parse_columns(schema: GivenSchema | None, hive: GivenHive) -> RequestedColum
     """
     if isinstance(schema, Snapshot):
         schema = schema.columns
-    record_type, categories = None, {}
+    record_type, given = None, dict[str, Field]()
     if isinstance(schema, Schema):
         record_type = schema.record_type
-        categories = {item.name: item.categories for item in schema.fields if item.categories is not None}
+        given = {item.name: item for item in schema.fields}
         schema = schema.arrow
     is_whole_schema = isinstance(schema, pa.Schema) and bool(schema.names)
     if isinstance(schema, pa.Schema):
@@ -100,7 +103,7 @@ def parse_columns(schema: GivenSchema | None, hive: GivenHive) -> RequestedColum
                 advice="pass the type of the column in only one of them",
             )
     is_hive = hive is not False
-    return RequestedColumns(types, is_whole_schema, is_hive, hive_types, categories, record_type, excluded)
+    return RequestedColumns(types, is_whole_schema, is_hive, hive_types, given, record_type, excluded)
 
 
 def origin_clash(name: str) -> SchemaError:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from dask_tfrecord.codec.columns import FeatureKey
+from dask_tfrecord.codec.columns import KIND_TYPES, FeatureKey, nested
 from dask_tfrecord.dataset.read.inferred_schema import type_of
 from dask_tfrecord.errors import Remedy, SchemaError, TFRecordError
 from dask_tfrecord.files.damage import DamagePolicy
@@ -56,7 +56,7 @@ def find_drift(sample: Sample, schema: Schema, allowed: Iterable[FeatureKey] = (
 
     Features that are in `allowed` need no column.
     """
-    columns = {item.name: item for item in schema.fields}
+    columns = {one.name: one for item in schema.fields for one in _of_features(item)}
     allowed = set(allowed)
     maps = Counter(feature.name for feature in sample.features if feature.kinds)
     drifts = []
@@ -70,6 +70,13 @@ def find_drift(sample: Sample, schema: Schema, allowed: Iterable[FeatureKey] = (
             found = (feature.name, problem, type_of(feature), tuple(feature.kinds), kind, in_other_map)
             drifts.append(Drift(*found, has_two_maps=maps[feature.name] > 1))
     return drifts
+
+
+def _of_features(item: Field) -> list[Field]:
+    """Return a column for each feature of a column that is in a form of TFDS, else the column itself."""
+    if item.form is None:
+        return [item]
+    return [Field(one.name, nested(KIND_TYPES[one.kind], one.depth)) for one in item.features]
 
 
 def explained(

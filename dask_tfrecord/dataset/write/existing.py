@@ -175,6 +175,13 @@ def _check_index(ours: Levels, theirs: Levels | None, root: str) -> None:
 
 
 def _check_type(ours: Field, theirs: Field, root: str) -> None:
+    if theirs.form is not None:
+        raise SchemaError(
+            "TensorFlow Datasets stores the column in a form of its own, which to_tfrecord does not write",
+            path=root,
+            feature=theirs.name,
+            advice="write the rows to a new directory",
+        )
     # A column of nulls writes records that fit every type. Strings with 32-bit and 64-bit offsets write the
     # same records. The type of the column in the dataset does not change.
     alike = pa.types.is_null(ours.type) or same_layout(ours.type, theirs.type)

@@ -55,7 +55,7 @@ def test_splits_of_tfds_are_chosen(tfds: Path) -> None:
     for split, expected in LABELS.items():
         assert rows(path, split=split) == {None: expected}
         assert len(read_tfrecord(path, split=split)) == len(expected)
-    assert rows(path, split="all") == LABELS
+    assert rows(path, split="all") == rows(path) == rows(tfds / "labels") == LABELS
     assert rows(tfds / "labels", split=["test", "train"]) == {key: LABELS[key] for key in ("test", "train")}
     assert rows(path, split=["test"]) == {"test": LABELS["test"]}
     assert rows(path / "labels-test.*") == {None: LABELS["test"]}
@@ -82,14 +82,10 @@ EXAMPLES = "taxi/CsvExampleGen/examples/1"
 @pytest.mark.parametrize(
     ("path", "one"),
     [
-        ("labels/1.0.0", "train"),
-        ("labels", "train"),
         (["labels"], "train"),
         ("labels/1.0.0/*", "train"),
         ("labels/*/*.tfrecord-*", "train"),
         ("labels/1.0.0/*.tfrecord*1-of*", "train"),
-        (EXAMPLES, "train"),
-        ("taxi", "train"),
         (f"{EXAMPLES}/*", "train"),
         (f"{EXAMPLES}/Split-*/*.gz", "train"),
     ],
@@ -112,7 +108,7 @@ def test_several_splits_without_a_choice_raise_with_remedies_that_read_them(
 
 
 def test_splits_of_tfx_are_chosen(tfds: Path) -> None:
-    found = read_tfrecord(tfds / "taxi", split="all", columns=["fare", "split"]).compute()
+    found = read_tfrecord(tfds / "taxi", columns=["fare", "split"]).compute()
     assert {key: len(part) for key, part in found.groupby("split")} == {"eval": 3, "train": 8}
     assert len(read_tfrecord(tfds / EXAMPLES / "Split-eval")) == 3
     assert len(read_tfrecord([tfds / EXAMPLES / f"Split-{one}" for one in ("eval", "train")])) == 11
@@ -150,7 +146,8 @@ def test_names_show_the_splits_if_the_description_lists_none(tmp_path: Path) -> 
     files = {shard("train"): ONE * 2, shard("train_extra"): ONE, "features.json": b"{}"}
     fill(tmp_path, files)
     with pytest.raises(TFRecordError, match=r"'train' .*'train_extra'"):
-        read_tfrecord(tmp_path)
+        read_tfrecord(tmp_path / "*")
+    assert rows(tmp_path) == {"train": [1, 1], "train_extra": [1]}
     assert rows(tmp_path, split="train") == {None: [1, 1]}
     (tmp_path / "dataset_info.json").write_text(json.dumps({"splits": {"train": {"num_examples": 3}}}))
     assert rows(tmp_path, split="all") == {"train": [1, 1], "train_extra": [1]}
@@ -170,14 +167,19 @@ def describe(root: Path, *splits: dict[str, Any]) -> None:
     (root / "dataset_info.json").write_text(json.dumps({"name": "x", "splits": list(splits)}))
 
 
-def test_a_file_of_no_split_is_not_mixed_with_those_of_a_split(tmp_path: Path) -> None:
-    fill(tmp_path, {shard("train"): ONE, "more.tfrecord": ONE * 2})
+def test_only_the_files_that_a_description_lists_are_read(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    neighbours = {shard("train_extra"): ONE, "more.tfrecord": ONE * 2}
+    fill(tmp_path, {shard("train"): ONE} | neighbours)
     describe(tmp_path, {"name": "train", "shardLengths": ["1"]})
-    with pytest.raises(TFRecordError, match=r"'train' \(files: 1\), and files of no split \(1\)"):
-        read_tfrecord(tmp_path)
+    for keywords in ({}, {"split": "all"}):
+        caplog.clear()
+        assert rows(tmp_path, **keywords) == {"train": [1]}
+        assert "2 files are not read, because dataset_info.json does not list them" in caplog.text
     assert rows(tmp_path, split="train") == {None: [1]}
-    frame = read_tfrecord(tmp_path, split="all").compute()
-    assert sorted(frame["split"].fillna("-")) == ["-", "-", "train"]
+    with pytest.raises(TFRecordError, match=r"'train' \(files: 1\), and files of no split \(2\)"):
+        read_tfrecord(tmp_path / "*")
 
 
 @pytest.mark.parametrize(
@@ -219,10 +221,7 @@ def test_a_feature_with_the_name_of_the_column_is_not_hidden(tmp_path: Path) -> 
 def test_an_index_stores_the_splits(tmp_path: Path, tfds: Path) -> None:
     root = tmp_path / "labels"
     shutil.copytree(tfds / "labels" / "1.0.0", root)
-    with pytest.raises(TFRecordError) as caught:
-        index(root)
-    ((keyword, value, _),) = caught.value.remedies
-    snapshot = index(root, **{keyword: value})
+    snapshot = index(root)
     assert (snapshot.partition_on, snapshot.partitions, snapshot.records) == (("split",), 3, 12)
     assert rows(root) == LABELS
     assert rows(root, split="train") == {None: LABELS["train"]}
@@ -259,10 +258,11 @@ def test_what_was_exported_for_tfds_is_read_by_its_splits(
     keywords: dict[str, Any] = {"use_snapshot": snapshot}
     assert rows(place, split="train", **keywords) == {None: expected["train"]}
     assert rows(place, split="all", **keywords) == expected
-    assert rows(place, **keywords) == (expected if partitioned else {None: expected["train"]})
+    assert rows(place, **keywords) == (
+        {None: expected["train"]} if snapshot and not partitioned else expected
+    )
     if partitioned and not snapshot:
-        with pytest.raises(TFRecordError, match="holds the splits"):
-            read_tfrecord(place, hive=False, **keywords)
+        assert rows(place, hive=False, **keywords) == expected
     store = Store.at(place)
     store.fs.rm(store.join("_tfrecord"), recursive=True)
     assert rows(place, split="all") == expected
@@ -277,8 +277,7 @@ def test_splits_on_a_server_of_pages_are_chosen(tmp_path: Path, tfds: Path) -> N
     with page_server(tmp_path) as server:
         assert rows(f"{server}/a%20b/", hive=False, split="train") == {None: [1]}
         assert rows(f"{server}/labels/", split="test") == {None: LABELS["test"]}
-        with pytest.raises(TFRecordError, match="holds the splits"):
-            read_tfrecord(f"{server}/labels/1.0.0/")
+        assert rows(f"{server}/labels/1.0.0/") == LABELS
 
 
 def test_a_split_of_a_written_dataset_has_no_column(place: str) -> None:
@@ -296,5 +295,5 @@ def test_a_split_of_a_written_dataset_has_no_column(place: str) -> None:
 def test_the_command_line_chooses_splits(tfds: Path, split: str, printed: str) -> None:
     path = str(tfds / "labels")
     assert CliRunner().invoke(main, ["count", path, "--split", split]).output == printed
-    refusal = CliRunner().invoke(main, ["count", path]).output
+    refusal = CliRunner().invoke(main, ["count", f"{path}/*/*"]).output
     assert "pass --split train to read one split, or --split all" in refusal

@@ -1,0 +1,297 @@
+"""Define how features store a column of tensors or of nested lists.
+
+TensorFlow Datasets (TFDS) stores a tensor as a flat list of values, a sequence of sequences as the values and
+the lengths of the inner sequences, and an encoded tensor as bytes. The classes of
+``tensorflow_datasets.core.features`` are the source of these rules.
+"""
+
+import math
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any, Literal, Self, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dask_tfrecord.codec.columns import Column, Kind
+from dask_tfrecord.schema.storage_types import is_list, kind_and_depth
+from dask_tfrecord.schema.storage_values import MisfitError, load
+from dask_tfrecord.schema.type_names import arrow_type
+
+Encoding = Literal["none", "bytes", "zlib"]
+
+# The size of a dimension, or None if the size differs between rows.
+Size: TypeAlias = int | None
+
+_Ints: TypeAlias = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class StoredForm:
+    """The dimensions of a column, and the features that store the column.
+
+    Attributes
+    ----------
+    value_type : pyarrow.DataType
+        The type of the values of a tensor. With `categories`, the type of the numbers of the classes.
+    shape : tuple of (int or None)
+        The shape of a tensor. Empty for a scalar.
+    lengths : tuple of (int or None)
+        The length of each sequence around a tensor, from the outermost sequence to the innermost.
+    encoding : {"none", "bytes", "zlib"}
+        The form of a tensor in its feature: a list of values, the bytes of the values in C order, or these
+        bytes compressed with zlib.
+    is_optional : bool
+        If True, a record may lack the features of the column. The value of the column is then null.
+    categories : pyarrow.Array, optional
+        The names of the classes, if the stored values are numbers of classes. The number -1 means null.
+    """
+
+    value_type: pa.DataType
+    shape: tuple[Size, ...] = ()
+    lengths: tuple[Size, ...] = ()
+    encoding: Encoding = "none"
+    is_optional: bool = False
+    categories: pa.Array | None = field(default=None, hash=False)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the form as JSON values, the way in which a snapshot stores the form."""
+        found = {item.name: getattr(self, item.name) for item in fields(self)}
+        classes = None if self.categories is None else self.categories.to_pylist()
+        return found | {"value_type": str(self.value_type), "categories": classes}
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Self:
+        """Create a form from the value that `to_json` returned."""
+        classes = value["categories"]
+        return cls(
+            arrow_type(value["value_type"] if value["value_type"] != "float" else "float32"),
+            tuple(value["shape"]),
+            tuple(value["lengths"]),
+            value["encoding"],
+            value["is_optional"],
+            None if classes is None else pa.array(classes, pa.string()),
+        )
+
+    @property
+    def is_plain(self) -> bool:
+        """True if the values in the feature are the values of the column."""
+        is_scalar = self.depth == 0 and self.encoding == "none" and self.categories is None
+        return is_scalar and not pa.types.is_uint64(self.value_type)
+
+    @property
+    def type(self) -> pa.DataType:
+        """The Arrow type of the column."""
+        if self._stores_shapes:
+            shapes = pa.list_(pa.int32(), len(self.shape))
+            tensor = pa.struct({"data": pa.list_(self.value_type), "shape": shapes})
+        elif self.categories is None:
+            tensor = _nested_type(self.value_type, self.shape)
+        else:
+            tensor = _nested_type(pa.dictionary(pa.int32(), self.categories.type), self.shape)
+        return _nested_type(tensor, self.lengths)
+
+    @property
+    def _stores_shapes(self) -> bool:
+        """True if a second feature stores the shapes of the tensors, because several sizes are unknown."""
+        return self.shape.count(None) > 1
+
+    @property
+    def depth(self) -> int:
+        """The number of levels of lists in the column."""
+        return len(self.lengths) + len(self.shape)
+
+    def columns(self, name: str) -> tuple[Column, ...]:
+        """Return the features that store the column ``name``, in the form that the kernel needs."""
+        if self._stores_shapes:
+            return (*self._features(f"{name}/value", "bytes"), *self._features(f"{name}/shape", "int64", 1))
+        if self.encoding != "none":
+            return self._features(name, "bytes")
+        return self._features(name, kind_and_depth(self.value_type)[0], int(bool(self.shape)))
+
+    def _features(self, name: str, kind: Kind, depth: int = 0) -> tuple[Column, ...]:
+        """Return the features that store values in the sequences of the column."""
+        if len(self.lengths) < 2:
+            return (Column(name, kind, max(depth, len(self.lengths))),)
+        levels = range(len(self.lengths) - 1)
+        lengths = (Column(f"{name}/ragged_row_lengths_{level}", "int64", 1) for level in levels)
+        return (Column(f"{name}/ragged_flat_values", kind, 1), *lengths)
+
+    def load(self, arrays: Sequence[pa.Array]) -> pa.Array:
+        """Convert the decoded values of the features to the column.
+
+        Parameters
+        ----------
+        arrays : sequence of pyarrow.Array
+            The decoded values of the features of `columns`, in the same order.
+
+        Raises
+        ------
+        MisfitError
+            If the values contradict the form. The error has the row of such a value.
+        """
+        has_empty = bool(self.lengths) or (None in self.shape and self.encoding == "none")
+        if has_empty or not arrays[0].null_count:  # TFDS reads an absent list as an empty list
+            return self._load(arrays)
+        is_valid = arrays[0].is_valid()
+        present = is_valid.to_numpy(zero_copy_only=False)
+        if not self.is_optional:
+            _check(present, lambda _: "the record lacks the feature, which is not optional")
+        found = self._load([array.filter(is_valid) for array in arrays])
+        return found.take(pa.array(np.cumsum(present) - 1, mask=~present))
+
+    def _load(self, arrays: Sequence[pa.Array]) -> pa.Array:
+        stored, per_row = _flattened(arrays[0])
+        if self.encoding == "none" and not self.lengths:
+            return _nested(self._values(stored), per_row, self.shape)
+        try:
+            tensors = self._decoded(stored, arrays) if self.encoding != "none" else self._values(stored)
+        except MisfitError as error:
+            raise error.in_list(_edges(per_row)) from None
+        if self.encoding == "none" and self.shape:
+            size = max(1, math.prod(one or 0 for one in self.shape))
+            _check(per_row % size == 0, lambda row: _mismatch(per_row[row], self.shape))
+            per_row = per_row // size
+            tensors = _nested(tensors, np.full(per_row.sum(), size), self.shape)
+        return self._in_sequences(tensors, per_row, arrays[1:]) if self.lengths else tensors
+
+    def _values(self, stored: pa.Array) -> pa.Array:
+        """Convert stored values to the type of the values of a tensor."""
+        if pa.types.is_uint64(self.value_type):  # the feature holds the same bits as an int64
+            return stored.view(pa.uint64())
+        if self.categories is None:
+            return load(stored, self.value_type)
+        codes, count = stored.to_numpy(), len(self.categories)
+        _check(
+            (codes >= -1) & (codes < count),
+            lambda row: f"the number of the class is {codes[row]}, but {count} classes have names",
+        )
+        indices = pa.array(codes.astype(np.int32), mask=codes == -1)
+        return pa.DictionaryArray.from_arrays(indices, self.categories)
+
+    def _decoded(self, stored: pa.Array, arrays: Sequence[pa.Array]) -> pa.Array:
+        """Convert encoded tensors to an array with one element for each tensor."""
+        if self.encoding == "zlib":
+            stored = _decompressed(stored)
+        width = 1 if pa.types.is_boolean(self.value_type) else self.value_type.bit_width // 8
+        sizes = pc.binary_length(stored).to_numpy()
+        _check(sizes % width == 0, lambda row: f"{sizes[row]} bytes are no array of {self.value_type}")
+        values, counts = _from_bytes(stored, self.value_type), sizes.astype(np.int64) // width
+        if not self._stores_shapes:
+            return _nested(values, counts, self.shape)
+        rank = len(self.shape)
+        shapes = arrays[len(arrays) // 2].flatten()
+        _check(np.array([len(shapes) == rank * len(stored)]), lambda _: "a tensor has no shape")
+        matrix = shapes.to_numpy().reshape(-1, rank)
+        fits = (matrix.prod(axis=1) == counts) & (matrix >= 0).all(axis=1)
+        for at, size in enumerate(self.shape):
+            fits &= (matrix[:, at] == size) | (size is None)
+        _check(fits, lambda row: _mismatch(counts[row], matrix[row].tolist()))
+        columns = [
+            _lists(values, counts),
+            _nested(shapes.cast(pa.int32()), np.full(len(stored), rank), [rank]),
+        ]
+        return pa.StructArray.from_arrays(columns, names=["data", "shape"])
+
+    def _in_sequences(self, items: pa.Array, per_row: _Ints, levels: Sequence[pa.Array]) -> pa.Array:
+        """Convert the tensors of all rows to the sequences of each row, beginning with the innermost."""
+        for level in reversed(range(len(self.lengths) - 1)):
+            numbers, counts = _flattened(levels[level])
+            sizes, edges = numbers.to_numpy(), _edges(counts)
+            totals = np.concatenate([[0], np.cumsum(sizes)])[edges]
+            least = 0 if not len(sizes) else sizes.min()
+            _check(
+                (np.diff(totals) == per_row) & (least >= 0),
+                lambda row: "the lengths of the inner sequences contradict the number of values",
+            )
+            try:
+                items = _nested(items, sizes, self.lengths[level + 1 : level + 2])
+            except MisfitError as error:
+                raise error.in_list(edges) from None
+            per_row = counts
+        return _nested(items, per_row, self.lengths[:1])
+
+
+def _check(are_valid: npt.NDArray[np.bool_], problem: Callable[[int], str]) -> None:
+    """Raise MisfitError for the first row that is not valid."""
+    if not are_valid.all():
+        row = int(np.argmin(are_valid))
+        raise MisfitError(row, problem(row))
+
+
+def _mismatch(count: int, shape: Sequence[Size]) -> str:
+    sizes = ", ".join("any" if size is None else str(size) for size in shape)
+    return f"the number of values is {count}, which contradicts the shape ({sizes})"
+
+
+def _flattened(array: pa.Array) -> tuple[pa.Array, _Ints]:
+    """Return the values of all rows, and the number of values of each row. A null list has no values."""
+    if not is_list(array.type):
+        return array, np.ones(len(array), np.int64)
+    return array.flatten(), pc.fill_null(pc.list_value_length(array), 0).to_numpy().astype(np.int64)
+
+
+def _edges(counts: _Ints) -> _Ints:
+    """Return the position at which the values of each row begin, followed by the number of all values."""
+    return np.concatenate([[0], np.cumsum(counts)])
+
+
+def _nested_type(type_: pa.DataType, sizes: Sequence[Size]) -> pa.DataType:
+    """Return the type of nested lists with the given sizes, the outermost list first."""
+    for size in reversed(sizes):
+        type_ = pa.list_(type_) if size is None else pa.list_(type_, size)
+    return type_
+
+
+def _nested(values: pa.Array, counts: _Ints, sizes: Sequence[Size]) -> pa.Array:
+    """Convert values in C order to nested lists.
+
+    Parameters
+    ----------
+    values : pyarrow.Array
+        The values of all rows.
+    counts : numpy.ndarray of int64
+        The number of values of each row.
+    sizes : sequence of (int or None)
+        The size of each level of lists, the outermost first. At most one size is unknown.
+    """
+    known = math.prod(size for size in sizes if size is not None)
+    free = counts // max(1, known) if None in sizes else np.ones(len(counts), np.int64)
+    _check(counts == free * known, lambda row: _mismatch(counts[row], sizes))
+    for at in reversed(range(len(sizes))):
+        size, outer = sizes[at], sizes[:at]
+        lists = math.prod(one for one in outer if one is not None)
+        if size is None:
+            values = _lists(values, np.repeat(free, lists))
+        else:
+            lists *= int(free.sum()) if None in outer else len(counts)
+            # `FixedSizeListArray.from_arrays` cannot make lists without values.
+            values = pa.Array.from_buffers(pa.list_(values.type, size), lists, [None], children=[values])
+    return values
+
+
+def _lists(values: pa.Array, counts: _Ints) -> pa.Array:
+    return pa.ListArray.from_arrays(pa.array(_edges(counts)).cast(pa.int32()), values)
+
+
+def _decompressed(stored: pa.Array) -> pa.Array:
+    """Decompress each value. No library decompresses the zlib streams of an array in one call."""
+    found: list[bytes] = []
+    try:
+        found.extend(map(zlib.decompress, stored.to_pylist()))
+    except zlib.error as error:
+        raise MisfitError(len(found), f"the value is not compressed with zlib ({error})") from None
+    return pa.array(found, pa.binary())
+
+
+def _from_bytes(stored: pa.Array, type_: pa.DataType) -> pa.Array:
+    """Interpret the bytes of all values as one array of little-endian values."""
+    _, offsets, data = stored.buffers()
+    edges = np.frombuffer(offsets, np.int32)[stored.offset : stored.offset + len(stored) + 1]
+    joined = pa.py_buffer(b"") if data is None else data.slice(edges[0], edges[-1] - edges[0])
+    if pa.types.is_boolean(type_):
+        return pa.array(np.frombuffer(joined, np.uint8) != 0)
+    return pa.Array.from_buffers(type_, joined.size * 8 // type_.bit_width, [None, joined])

@@ -1,0 +1,260 @@
+"""Convert the ``features.json`` of TensorFlow Datasets (TFDS) to columns.
+
+The file describes a tree of features. Each leaf becomes a column, whose name joins the names on the way to
+the leaf, such as ``objects/bbox``. The sources of the format are ``feature.proto`` and the classes of
+``tensorflow_datasets.core.features``. No class that the file names is imported.
+"""
+
+import json
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from typing import Any, Literal, NamedTuple
+
+import pyarrow as pa
+
+from dask_tfrecord.errors import SchemaError, warn_caller
+from dask_tfrecord.schema.stored_form import Encoding, Size, StoredForm
+
+# The file that describes the columns.
+FEATURES = "features.json"
+
+# What the column of a class label has: the names of the classes, or their numbers.
+Labels = Literal["names", "codes"]
+
+_TEXT = pa.string()
+_TYPES = {
+    "bool": pa.bool_(),
+    "string": pa.binary(),
+    "float16": pa.float16(),
+    "float32": pa.float32(),
+    "float64": pa.float64(),
+    "complex64": pa.binary(8),
+    "complex128": pa.binary(16),
+    **{
+        f"{sign}int{bits}": pa.type_for_alias(f"{sign}int{bits}")
+        for sign in ("", "u")
+        for bits in (8, 16, 32, 64)
+    },
+}
+
+_ENCODINGS: dict[str, Encoding] = {"none": "none", "bytes": "bytes", "zlib": "zlib"}
+
+# The key of a feature's content, for the names of messages and classes in files that TFDS wrote before 4.4.
+_KEYS = {
+    "FeaturesDict": "featuresDict",
+    "TensorFeature": "tensor",
+    "Tensor": "tensor",
+    "Scalar": "tensor",
+    "ClassLabel": "classLabel",
+    "ImageFeature": "image",
+    "Image": "image",
+    "LabeledImage": "image",
+    "VideoFeature": "video",
+    "Video": "video",
+    "AudioFeature": "audio",
+    "Audio": "audio",
+    "BoundingBoxFeature": "boundingBox",
+    "BBoxFeature": "boundingBox",
+    "TextFeature": "text",
+    "Text": "text",
+    "TranslationFeature": "translation",
+    "Translation": "translation",
+    "TranslationVariableLanguages": "translation",
+    "Sequence": "sequence",
+    "Dataset": "sequence",
+}
+
+
+class DescribedColumns(NamedTuple):
+    """The columns that ``features.json`` describes.
+
+    Attributes
+    ----------
+    forms : dict of str to StoredForm
+        The columns whose types are known.
+    unknown : tuple of str
+        The names of features of an unknown class or dtype.
+    """
+
+    forms: dict[str, StoredForm]
+    unknown: tuple[str, ...]
+
+
+class Leaf(NamedTuple):
+    """A leaf of the tree of features.
+
+    Attributes
+    ----------
+    path : tuple of str
+        The names on the way to the leaf.
+    form : StoredForm or None
+        How features store the column. None if the feature or its dtype is unknown.
+    classes : int or None
+        The number of classes, if the leaf is a class label.
+    """
+
+    path: tuple[str, ...]
+    form: StoredForm | None
+    classes: int | None = None
+
+    @property
+    def name(self) -> str:
+        """The name of the column."""
+        return "/".join(self.path)
+
+
+def leaves(
+    node: Mapping[str, Any], path: tuple[str, ...] = (), lengths: tuple[Size, ...] = ()
+) -> Iterator[Leaf]:
+    """Yield the leaves of a feature in ``features.json``.
+
+    Parameters
+    ----------
+    node : mapping
+        The description of the feature.
+    path : tuple of str
+        The names on the way to the feature.
+    lengths : tuple of (int or None)
+        The lengths of the sequences around the feature.
+    """
+    key, content = _content(node)
+    if key == "featuresDict":
+        for name, child in sorted(content.get("features", {}).items()):
+            yield from leaves(child, (*path, name), lengths)
+    elif key == "sequence":
+        yield from leaves(content["feature"], path, (*lengths, _size(content.get("length"))))
+    elif key == "video":
+        frames, *_ = _shape(content)
+        yield Leaf(path, StoredForm(pa.binary(), lengths=(*lengths, frames)))
+    elif key == "translation":
+        is_variable = content.get("variableLanguagesPerExample") or _class_of(node).endswith(
+            "VariableLanguages"
+        )
+        names = ("language", "translation") if is_variable else sorted(content["languages"])
+        around = (*lengths, None) if is_variable else lengths
+        for name in names:
+            yield Leaf((*path, name), StoredForm(_TEXT, lengths=around))
+    elif key == "classLabel":
+        yield Leaf(path, StoredForm(pa.int64(), lengths=lengths), int(content.get("numClasses") or 0))
+    elif key == "text":
+        yield Leaf(path, StoredForm(_TEXT, lengths=lengths))
+    elif key == "image" or (key == "audio" and content.get("lazyDecode")):
+        yield Leaf(path, StoredForm(pa.binary(), lengths=lengths))
+    elif key == "boundingBox":
+        yield Leaf(path, StoredForm(pa.float32(), (4,), lengths))
+    elif key in ("tensor", "audio"):
+        yield Leaf(path, _tensor(content, lengths))
+    else:
+        yield Leaf(path, None)
+
+
+def _tensor(content: Mapping[str, Any], lengths: tuple[Size, ...]) -> StoredForm | None:
+    """Return the form of a tensor. None if TFDS does not write such a tensor, or the dtype is unknown."""
+    type_, shape = _TYPES.get(str(content.get("dtype"))), _shape(content)
+    encoding = _ENCODINGS.get(str(content.get("encoding") or "none").lower())
+    unknown = shape.count(None)
+    if type_ is None or encoding is None:
+        return None
+    if encoding == "none" and (unknown > 1 or (unknown and lengths) or pa.types.is_fixed_size_binary(type_)):
+        return None
+    if encoding != "none" and type_ == pa.binary():
+        return None
+    return StoredForm(type_, shape, lengths, encoding, bool(content.get("optional")))
+
+
+def _content(node: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
+    """Return the kind of a feature, which is a name of a field in ``feature.proto``, and its content."""
+    if "content" not in node:
+        key = next((key for key in node if key in _KEYS.values()), "")
+        return key, node.get(key) or {}
+    # The form of TFDS before version 4.4 has the class and sometimes the name of the message.
+    message = str(node.get("proto_cls") or "").rpartition(".")[2]
+    key = _KEYS.get(message) or _KEYS.get(_class_of(node), "")
+    content = node["content"]
+    if not isinstance(content, Mapping):
+        return key, {}
+    if key == "featuresDict":
+        return key, {"features": content.get("features", content) if message else content}
+    return key, {
+        re.sub(r"_(\w)", lambda match: match[1].upper(), name): value for name, value in content.items()
+    }
+
+
+def _class_of(node: Mapping[str, Any]) -> str:
+    return str(node.get("pythonClassName") or node.get("type") or "").rpartition(".")[2]
+
+
+def _shape(content: Mapping[str, Any]) -> tuple[Size, ...]:
+    shape = content.get("shape")
+    return tuple(map(_size, (shape.get("dimensions", ()) if isinstance(shape, Mapping) else shape) or ()))
+
+
+def _size(given: Any) -> Size:
+    """Return the size of a dimension. Protobuf's JSON form writes 64-bit integers as strings."""
+    return None if given is None or int(given) < 0 else int(given)
+
+
+def described_columns(
+    read: Callable[[str], bytes], labels: Labels, is_requested: Callable[[str], bool] = lambda _: True
+) -> DescribedColumns | None:
+    """Return the columns that the files of TFDS in a directory describe. None if they describe no columns.
+
+    Parameters
+    ----------
+    read : callable
+        Returns the content of the file with a given name in the directory. Raises FileNotFoundError if the
+        file does not exist.
+    labels : {"names", "codes"}
+        What the column of a class label has: the name or the number of the class.
+    is_requested : callable, optional
+        Returns False for the name of a column whose class names are not needed.
+
+    Raises
+    ------
+    SchemaError
+        If ``features.json`` is not valid, or describes two features with one name.
+
+    Warns
+    -----
+    UserWarning
+        If the names of the classes of a label do not belong to its numbers.
+    """
+    try:
+        found = list(leaves(json.loads(read(FEATURES))))
+    except FileNotFoundError:
+        return None
+    except (AttributeError, KeyError, RecursionError, TypeError, ValueError) as error:
+        raise SchemaError(
+            f"the description of the features is not valid ({type(error).__name__}: {error})",
+            advice="correct or remove the file, or pass the data files as a glob",
+        ) from None
+    if any(not leaf.path for leaf in found):  # the file does not describe a dict of features
+        return None
+    counts = Counter(leaf.name for leaf in found)
+    if repeated := [name for name, count in counts.items() if count > 1]:
+        raise SchemaError("the description has two features with this name", feature=repeated[0])
+    forms = {leaf.name: leaf.form for leaf in found if leaf.form is not None}
+    for leaf in found:
+        if leaf.classes is not None and labels == "names" and is_requested(leaf.name):
+            forms[leaf.name] = replace(forms[leaf.name], categories=_class_names(read, leaf))
+    return DescribedColumns(forms, tuple(leaf.name for leaf in found if leaf.form is None))
+
+
+def _class_names(read: Callable[[str], bytes], leaf: Leaf) -> pa.Array | None:
+    """Return the names of the classes of a label. None if not every class has a name of its own."""
+    name = f"{'-'.join(leaf.path).replace('/', '.')}.labels.txt"
+    try:
+        lines = read(name).decode().split("\n")
+    except FileNotFoundError:
+        return None
+    # TFDS strips the names and drops empty names, so that the numbers of later classes change.
+    names = [line.strip() for line in lines if line.strip()]
+    if len(names) == leaf.classes and len(set(names)) == len(names):
+        return pa.array(names, pa.string())
+    warn_caller(
+        f"{name} has {len(set(names))} distinct names for {leaf.classes} classes, so {leaf.name!r} "
+        'has the numbers of the classes; pass labels="codes" to read the numbers without this warning'
+    )
+    return None
