@@ -34,7 +34,8 @@ from dask_tfrecord.housekeeping import cleanup, exists, find_dataset
 from dask_tfrecord.inspection import index, verify
 from dask_tfrecord.random_access import take
 from dask_tfrecord.reader import read_tfrecord
-from dask_tfrecord.schema.model import Field, Schema
+from dask_tfrecord.schema.field import Field
+from dask_tfrecord.schema.model import Schema
 from dask_tfrecord.schema.type_names import arrow_type
 from dask_tfrecord.writer import to_tfrecord
 

@@ -13,8 +13,9 @@ import pyarrow.compute as pc
 
 from dask_tfrecord.codec.codecs import detect
 from dask_tfrecord.dataset.query.comparison_keys import comparison_key
-from dask_tfrecord.dataset.read.layouts import SPLIT, read_info, supervised_keys
+from dask_tfrecord.dataset.read.layouts import SPLIT
 from dask_tfrecord.dataset.read.read_plan import ReadPlan
+from dask_tfrecord.dataset.read.tfds_info import read_info, supervised_keys
 from dask_tfrecord.dataset.snapshot.column_statistics import statistics_name
 from dask_tfrecord.dataset.snapshot.model import Snapshot
 from dask_tfrecord.errors import TFRecordError, calling
@@ -26,7 +27,8 @@ from dask_tfrecord.keywords import ReadKeywords
 from dask_tfrecord.lazy import cached_property
 from dask_tfrecord.public_functions import public_function
 from dask_tfrecord.read_request import open_columns
-from dask_tfrecord.schema.model import Field, Schema, feature_text
+from dask_tfrecord.schema.field import Field, feature_text
+from dask_tfrecord.schema.model import Schema
 
 # The number of bytes at the start of a file from which the codec is detected. It is also the approximate
 # number of files whose codec is detected.

@@ -26,7 +26,7 @@ from dask_tfrecord.files.entry import FileEntry
 from dask_tfrecord.files.storage.filesystem import Filesystem
 from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.public_functions import public_function
-from dask_tfrecord.schema.model import Field
+from dask_tfrecord.schema.field import Field
 from dask_tfrecord.schema.storage_types import innermost, row_shape
 
 Format = Literal["idx", "tfds", "tfmd"]

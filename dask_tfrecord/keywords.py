@@ -13,7 +13,7 @@ from dask_tfrecord.files.damage import OnCorrupt
 from dask_tfrecord.files.options import Extra
 from dask_tfrecord.files.storage.filesystem import Filesystem
 from dask_tfrecord.files.storage.listing import PathLike
-from dask_tfrecord.schema.model import Lossy
+from dask_tfrecord.schema.field import Lossy
 from dask_tfrecord.schema.tfds import Labels
 
 # All names of codecs that are accepted, including TensorFlow's spellings.

@@ -21,7 +21,8 @@ from dask_tfrecord.frames.arrow_to_pandas import numpy_names
 from dask_tfrecord.keywords import CollectionKeywords, DtypeBackend, RequestKeywords
 from dask_tfrecord.public_functions import public_function
 from dask_tfrecord.read_request import existing_names, open_request, read_request
-from dask_tfrecord.schema.model import Field, Schema
+from dask_tfrecord.schema.field import Field
+from dask_tfrecord.schema.model import Schema
 
 logger = logging.getLogger(__name__)
 

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from dask_tfrecord import arguments
 from dask_tfrecord.errors import Remedy, SchemaError, TFRecordError
-from dask_tfrecord.schema.model import Field
+from dask_tfrecord.schema.field import Field
 
 # The name of the partition column that holds the split of each row.
 SPLIT = "split"

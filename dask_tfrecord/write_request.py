@@ -15,7 +15,7 @@ from dask_tfrecord.dataset.write.run import Mode
 from dask_tfrecord.errors import Remedy, TFRecordError
 from dask_tfrecord.files.options import WriteOptions
 from dask_tfrecord.files.part_names import check_labels
-from dask_tfrecord.schema.model import Lossy
+from dask_tfrecord.schema.field import Lossy
 
 
 def write_options(

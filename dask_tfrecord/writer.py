@@ -30,7 +30,8 @@ from dask_tfrecord.frames.pandas_to_arrow import index_levels
 from dask_tfrecord.frames.planning import plan_schema, rounded_columns, text_columns
 from dask_tfrecord.keywords import AnyCompression, AnyRecordType, AnySchema, WriteKeywords
 from dask_tfrecord.public_functions import public_function
-from dask_tfrecord.schema.model import Lossy, Schema
+from dask_tfrecord.schema.field import Lossy
+from dask_tfrecord.schema.model import Schema
 from dask_tfrecord.splitting import SPLIT, SPLIT_FIELD, assign_splits, parse_splits
 from dask_tfrecord.write_request import (
     check_name_function,

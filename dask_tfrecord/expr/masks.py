@@ -27,7 +27,7 @@ from dask.dataframe.dask_expr._expr import (
 from dask_tfrecord.dataset.query import filters, predicates
 from dask_tfrecord.dataset.query.comparison_keys import WrongTypeError
 from dask_tfrecord.dataset.query.predicates import Ambiguous, Operator, Predicate
-from dask_tfrecord.schema.model import Field
+from dask_tfrecord.schema.field import Field
 
 _OPERATORS: dict[type[Expr], Operator] = {EQ: "==", NE: "!=", LT: "<", LE: "<=", GT: ">", GE: ">="}
 _MIRRORED: dict[Operator, Operator] = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}

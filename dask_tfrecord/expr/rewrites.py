@@ -32,7 +32,8 @@ from dask.tokenize import tokenize
 from dask_tfrecord.dataset.query import predicates
 from dask_tfrecord.dataset.query.predicates import Predicate
 from dask_tfrecord.expr.masks import predicate_of
-from dask_tfrecord.schema.model import Field, Schema
+from dask_tfrecord.schema.field import Field
+from dask_tfrecord.schema.model import Schema
 
 # The smallest number of tasks that remain after partitions are fused. A task reads whole files even for few
 # columns, so all cores need tasks.

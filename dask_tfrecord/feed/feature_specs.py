@@ -17,7 +17,8 @@ from dask_tfrecord.files.storage.listing import PathLike
 from dask_tfrecord.keywords import ReadKeywords
 from dask_tfrecord.public_functions import public_function
 from dask_tfrecord.read_request import open_columns
-from dask_tfrecord.schema.model import Field, Schema
+from dask_tfrecord.schema.field import Field
+from dask_tfrecord.schema.model import Schema
 from dask_tfrecord.schema.storage_types import innermost, row_shape, value_type
 
 Lists = Literal["ragged", "padded", "sparse"]

@@ -34,7 +34,8 @@ from dask_tfrecord.files.storage.listing import FileInfo, PathLike
 from dask_tfrecord.keywords import ReadKeywords
 from dask_tfrecord.public_functions import public_function
 from dask_tfrecord.read_request import open_columns
-from dask_tfrecord.schema.model import Field, Schema
+from dask_tfrecord.schema.field import Field
+from dask_tfrecord.schema.model import Schema
 from dask_tfrecord.schema.storage_types import row_shape
 
 Engine = Literal["kernel", "native"]
@@ -424,9 +425,8 @@ def _stacked(table: pa.Table, names: Sequence[str], dtype: str, fill_nulls: Mapp
 def _tensor(column: Array | Ragged, is_eager: bool) -> Any:
     if isinstance(column, Ragged):
         return tf.RaggedTensor.from_row_splits(_tensor(column.values, True), column.offsets, validate=False)
-    # Without ragged tensors, `from_generator` expects arrays, and copies the text of tensors twice. With
-    # ragged tensors, `from_generator` expects tensors, and a tensor of text is made from a list in half the
-    # time that an array takes.
+    # If no column is ragged, `from_generator` takes NumPy arrays. Otherwise it takes tensors, and a list of
+    # texts becomes a tensor in half the time that an array of texts takes.
     return tf.constant(column.tolist(), tf.string) if is_eager and column.dtype == object else column
 
 

@@ -216,7 +216,7 @@ class TFRecordBatches(IterableDataset[Any]):
         # workers.
         self._shared = torch.zeros(3, dtype=torch.int64).share_memory_()
         self._seen = 0  # the number of `set_epoch` calls that this process has followed
-        self._chosen: int | None = None  # the epoch of the last of these `set_epoch` calls
+        self._chosen: int | None = None  # the epoch that the last such call chose
         # The number of iterations that began in workers before the last one in this process.
         self._elsewhere = 0
         self._epoch = 0  # the epoch of the next iteration in this process

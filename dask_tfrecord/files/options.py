@@ -7,7 +7,7 @@ from dask_tfrecord.codec import MAX_RECORD_BYTES
 from dask_tfrecord.codec.codecs import Compression
 from dask_tfrecord.codec.columns import RecordType
 from dask_tfrecord.files.damage import RAISE, DamagePolicy
-from dask_tfrecord.schema.model import Lossy
+from dask_tfrecord.schema.field import Lossy
 
 # The codec of the files that are read. "infer" means that the codec of each file is detected from its first
 # bytes.

@@ -13,7 +13,8 @@ import pyarrow as pa
 from dask_tfrecord.codec import Statistics
 from dask_tfrecord.codec.columns import KIND_TYPES
 from dask_tfrecord.files.entry import ColumnStatistics
-from dask_tfrecord.schema.model import Field, Schema
+from dask_tfrecord.schema.field import Field
+from dask_tfrecord.schema.model import Schema
 
 # The kernel's statistics of some ranges of rows, with an element for each column.
 Columns = Sequence[Statistics]

@@ -18,7 +18,8 @@ from dask_tfrecord.files.entry import BLOCK_BYTES, Block, FileEntry
 from dask_tfrecord.files.options import WriteOptions
 from dask_tfrecord.files.statistics import Columns, continue_statistics, file_statistics
 from dask_tfrecord.files.storage.store import Store
-from dask_tfrecord.schema.model import Lossy, Schema
+from dask_tfrecord.schema.field import Lossy
+from dask_tfrecord.schema.model import Schema
 from dask_tfrecord.schema.storage_values import storage_bytes
 
 # The largest number of rows, and of bytes, that are converted to storage types in one step.

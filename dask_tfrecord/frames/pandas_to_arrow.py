@@ -25,7 +25,8 @@ from dask_tfrecord.frames.column_types import (
     type_of,
 )
 from dask_tfrecord.schema.conversion import convert
-from dask_tfrecord.schema.model import Field, Lossy, Schema
+from dask_tfrecord.schema.field import Field, Lossy
+from dask_tfrecord.schema.model import Schema
 from dask_tfrecord.schema.storage_types import kind_and_depth, of_column
 from dask_tfrecord.schema.storage_values import ROUND, MisfitError, RoundedError
 

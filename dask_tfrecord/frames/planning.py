@@ -20,7 +20,8 @@ from dask_tfrecord.frames.column_types import (
 )
 from dask_tfrecord.frames.pandas_to_arrow import index_to_columns
 from dask_tfrecord.schema.conversion import convert
-from dask_tfrecord.schema.model import Field, Schema, check_names
+from dask_tfrecord.schema.field import Field
+from dask_tfrecord.schema.model import Schema, check_names
 from dask_tfrecord.schema.storage_types import canonical_type, innermost, is_list, is_lossy
 from dask_tfrecord.schema.storage_values import MisfitError
 from dask_tfrecord.schema.type_names import arrow_type

@@ -243,7 +243,7 @@ def described_columns(
 
 
 def _class_names(read: Callable[[str], bytes], leaf: Leaf) -> pa.Array | None:
-    """Return the names of the classes of a label. None if not every class has a name of its own."""
+    """Return the names of the classes of a label, or None unless each class has a different name."""
     name = f"{'-'.join(leaf.path).replace('/', '.')}.labels.txt"
     try:
         lines = read(name).decode().split("\n")

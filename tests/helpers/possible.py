@@ -25,7 +25,8 @@ from dask_tfrecord.dataset.query.predicates import (
 from dask_tfrecord.dataset.query.ranges import ColumnRange, FileRanges, range_of_statistics, range_of_values
 from dask_tfrecord.dataset.snapshot.column_statistics import from_entries, statistics_name
 from dask_tfrecord.files.entry import ColumnStatistics, FileEntry
-from dask_tfrecord.schema.model import Field, Schema
+from dask_tfrecord.schema.field import Field
+from dask_tfrecord.schema.model import Schema
 from dask_tfrecord.schema.storage_types import value_type
 
 ANY = frozenset((True, False, None))

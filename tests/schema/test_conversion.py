@@ -18,7 +18,8 @@ from dask_tfrecord.errors import SchemaError
 from dask_tfrecord.frames.pandas_to_arrow import to_table
 from dask_tfrecord.frames.planning import plan_schema
 from dask_tfrecord.schema.conversion import convert
-from dask_tfrecord.schema.model import Lossy, Schema
+from dask_tfrecord.schema.field import Lossy
+from dask_tfrecord.schema.model import Schema
 from dask_tfrecord.schema.storage_types import is_list, is_lossy
 from dask_tfrecord.schema.storage_values import MisfitError
 

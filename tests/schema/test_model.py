@@ -11,7 +11,8 @@ from storage_table import SCALARS, batch_of, scalars, schema_of
 
 from dask_tfrecord.codec.columns import Column, RecordType
 from dask_tfrecord.errors import SchemaError
-from dask_tfrecord.schema.model import Field, Schema
+from dask_tfrecord.schema.field import Field
+from dask_tfrecord.schema.model import Schema
 
 UNSUPPORTED = [
     (pa.struct([("a", pa.int64())]), "each of its fields a column"),

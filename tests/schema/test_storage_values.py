@@ -11,7 +11,7 @@ from storage_table import batch_of, scalars, schema_of
 
 from dask_tfrecord.codec.columns import Column
 from dask_tfrecord.errors import SchemaError
-from dask_tfrecord.schema.model import Lossy
+from dask_tfrecord.schema.field import Lossy
 
 VIEWS = [
     (pa.string_view(), "string", ["a value that is not inlined", ""], pa.string()),

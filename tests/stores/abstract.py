@@ -36,6 +36,7 @@ from dask_tfrecord.dataset.snapshot.names import open_runs
 from dask_tfrecord.dataset.write.commit import commit
 from dask_tfrecord.dataset.write.run import WriteRun
 from dask_tfrecord.files.storage.store import Store
+from dask_tfrecord.files.storage.uploads import unfinished_uploads
 
 # For each mode: the rows before, and the rows after a write of 3 and 5.
 MODES = {"append": ([0, 1, 2], [0, 1, 2, 3, 5]), "overwrite": ([0, 1, 2], [3, 5])}
@@ -117,7 +118,7 @@ class StoreSuite(PatternNames):
         store = self.store(place)
         interrupt_creations(store, size, KeyboardInterrupt)
         assert self.files(place) == ["old"]
-        assert store.uploads() == []
+        assert unfinished_uploads(store) == []
 
     def test_exclusive_creation_leaves_the_file_that_is_there(self, place: str) -> None:
         store = self.store(place)

@@ -27,6 +27,7 @@ from dask_tfrecord import (
     verify,
 )
 from dask_tfrecord.files.storage.listing import list_files
+from dask_tfrecord.files.storage.uploads import unfinished_uploads
 
 
 @pytest.fixture(scope="module")
@@ -57,10 +58,10 @@ class TestS3Store(S3Suite):
         bucket, _, key = store.root.partition("/")
         for name in names:
             store.fs.call_s3("create_multipart_upload", Bucket=bucket, Key=f"{key}/{name}")
-        assert len(store.uploads()) == 3
+        assert len(unfinished_uploads(store)) == 3
         assert cleanup(place, older_than="10000 days", storage_options=self.options) == []
         assert cleanup(place, older_than="0s", storage_options=self.options) == sorted(names[:2])
-        assert [upload.path for upload in store.uploads()] == [store.join("others.bin")]
+        assert [upload.path for upload in unfinished_uploads(store)] == [store.join("others.bin")]
 
     def test_what_stands_for_a_directory_is_no_file(self, place: str) -> None:
         self.write(rows(1), place)

@@ -34,7 +34,8 @@ from dask_tfrecord.dataset.query.predicates import (
     Predicate,
 )
 from dask_tfrecord.errors import SchemaError
-from dask_tfrecord.schema.model import Field, Schema
+from dask_tfrecord.schema.field import Field
+from dask_tfrecord.schema.model import Schema
 from dask_tfrecord.schema.storage_types import value_type
 
 # A Python float, which has 64 bits, can hold every integer of at most this many bits.

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from dask_tfrecord.dataset.query.comparison_keys import has_nan, is_comparable
 from dask_tfrecord.dataset.snapshot.column_statistics import statistics_name
-from dask_tfrecord.schema.model import Field
+from dask_tfrecord.schema.field import Field
 from dask_tfrecord.schema.storage_types import value_type
 
 # A boolean array with an element for each file.

@@ -15,7 +15,8 @@ from dask_tfrecord.dataset.read.requested_columns import check_given_names
 from dask_tfrecord.errors import Remedy, RemedyWarning, SchemaError, warn_caller
 from dask_tfrecord.files.inference import AskedType, FeatureSummary, Sample
 from dask_tfrecord.files.options import SchemaEvidence
-from dask_tfrecord.schema.model import Field, Schema
+from dask_tfrecord.schema.field import Field
+from dask_tfrecord.schema.model import Schema
 from dask_tfrecord.schema.storage_types import is_list
 from dask_tfrecord.schema.tfds import DescribedColumns
 

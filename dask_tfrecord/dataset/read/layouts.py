@@ -5,26 +5,25 @@ writes a directory for each split, such as ``Split-train``. The types of columns
 TFX.
 """
 
-import json
 import logging
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import accumulate, pairwise
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from dask_tfrecord.dataset.read.tfds_info import INFO, SplitDescription, read_descriptions
 from dask_tfrecord.errors import CorruptRecordError, Remedy, TFRecordError
 from dask_tfrecord.files.storage.listing import TFDS_FILES, Listing
 from dask_tfrecord.files.storage.paths import glob_start, name_of, parent_of, unquoted_path
 from dask_tfrecord.files.storage.store import Store
-from dask_tfrecord.lazy import cached_property
 
 logger = logging.getLogger(__name__)
 
@@ -37,144 +36,14 @@ ALL = "all"
 # The name of a split, the names of several splits, "all", or None if the caller does not choose a split.
 WantedSplits: TypeAlias = str | tuple[str, ...] | None
 
-_INFO = TFDS_FILES[0]
-
-# The template of TFDS file names for a split whose description has no template.
-_DEFAULT_TEMPLATE = "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}"
-_FORMAT = "tfrecord"
+# The names of TFDS files whose split has no description.
 _DEFAULT_NAME = re.compile(r".+-(\w+)\.tfrecord-\d{5,}-of-\d{5,}")
-_FIELD = re.compile(r"\{(\w+)\}")
-_NUMBERS = {"SHARD_INDEX": r"\d{5,}", "NUM_SHARDS": r"\d{5,}", "SHARD_X_OF_Y": r"\d{5,}-of-\d{5,}"}
 
 # Pattern of a path up to its last directory of a TFX split.
 _TFX = re.compile(r"(.*/|)Split-([^/]+)/")
 
 _THREADS = 16
 _MOST_NAMES = 8
-
-
-@dataclass(frozen=True)
-class SplitDescription:
-    """The description of a split in the ``dataset_info.json`` of TFDS.
-
-    Attributes
-    ----------
-    name : str
-        The name of the split.
-    template : str
-        The template of the names of the split's files, relative to the directory of the dataset.
-    lengths : tuple of int
-        The number of records of each file of the split, or an empty tuple if the numbers are unknown.
-    fields : dict of str to str
-        The values of those template fields that are the same for all files.
-    """
-
-    name: str
-    template: str
-    lengths: tuple[int, ...]
-    fields: dict[str, str] = field(hash=False)
-
-    @cached_property
-    def pattern(self) -> re.Pattern[str]:
-        """The regular expression that the names of the split's files match."""
-        fixed = {key: re.escape(value) for key, value in self.fields.items()}
-        return re.compile(_filled(self.template, {**_NUMBERS, **fixed}, re.escape))
-
-    @cached_property
-    def shards(self) -> dict[str, int]:
-        """The number of records of each file of the split.
-
-        The dict is empty if the template of the names has unknown fields.
-        """
-        known = {*self.fields, *_NUMBERS}
-        if not known.issuperset(_FIELD.findall(self.template)):
-            return {}
-        count = len(self.lengths)
-        digits = max(5, len(str(count)))
-        total = f"{count:0{digits}d}"
-        found = {}
-        for number, length in enumerate(self.lengths):
-            index = f"{number:0{digits}d}"
-            shard = {"SHARD_INDEX": index, "NUM_SHARDS": total, "SHARD_X_OF_Y": f"{index}-of-{total}"}
-            found[_filled(self.template, {**self.fields, **shard})] = length
-        return found
-
-
-def _filled(template: str, values: dict[str, str], escape: Callable[[str], str] = str) -> str:
-    """Replace the fields of a file name template by values.
-
-    A field without a value becomes a pattern for any text.
-    """
-    parts = _FIELD.split(template)
-    return "".join(values.get(one, "[^/]*") if at % 2 else escape(one) for at, one in enumerate(parts))
-
-
-def read_info(store: Store, directory: str) -> dict[str, Any]:
-    """Return the content of the ``dataset_info.json`` in a directory.
-
-    The dict is empty if the file does not exist.
-
-    Raises
-    ------
-    TFRecordError
-        If the file ``dataset_info.json`` is not valid JSON, or if the dataset has another file format than
-        TFRecord.
-    """
-    path = f"{directory}/{_INFO}"
-    try:
-        info = json.loads(store.fs.cat_file(path))
-    except FileNotFoundError:
-        return {}
-    except (ValueError, RecursionError) as error:
-        raise TFRecordError(
-            f"the description of a dataset is not valid JSON ({error})",
-            path=store.public(path),
-            advice="remove the file, or pass the data files as a glob",
-        ) from None
-    if not isinstance(info, dict):
-        return {}
-    if info.get("fileFormat") not in (None, "", _FORMAT):
-        raise TFRecordError(
-            f"the files of the dataset have the format {info['fileFormat']!r} instead of {_FORMAT!r}",
-            path=store.public(directory),
-            advice=f'prepare the dataset with tfds.builder(..., file_format="{_FORMAT}")',
-        )
-    return info
-
-
-def supervised_keys(info: Any) -> tuple[str, ...]:
-    """Return the features that ``dataset_info.json`` calls the input and the label of a model."""
-    if not isinstance(info, dict):
-        return ()
-    key = info.get("featureKey")
-    found = [key] if isinstance(key, str) else []
-    children = [info[name] for name in ("tuple", "dict", "input", "output") if name in info]
-    for child in [*children, *(info.get("items") or ())]:
-        found += [child] if isinstance(child, str) else supervised_keys(child)
-    return tuple(found)
-
-
-def read_descriptions(store: Store, directory: str) -> tuple[SplitDescription, ...]:
-    """Return the splits that the ``dataset_info.json`` of TFDS in a directory lists; see `read_info`.
-
-    The tuple is empty if the file does not exist or lists no splits.
-    """
-    info = read_info(store, directory)
-    splits = info.get("splits")
-    # In a Hugging Face `dataset_info.json`, "splits" is a mapping instead of a list.
-    known = [one for one in splits if isinstance(one, dict)] if isinstance(splits, list) else []
-    found = []
-    for one in [one for one in known if isinstance(one.get("name"), str)]:
-        lengths = one.get("shardLengths")
-        numbers = [str(length) for length in lengths] if isinstance(lengths, list) else []
-        are_valid = all(number.isdecimal() and len(number) < 20 for number in numbers)
-        template = str(one.get("filepathTemplate") or _DEFAULT_TEMPLATE)
-        fields = {"DATASET": str(info.get("name")), "SPLIT": one["name"]}
-        fields["FILEFORMAT"] = _FORMAT
-        found.append(
-            SplitDescription(one["name"], template, tuple(map(int, numbers)) if are_valid else (), fields)
-        )
-    return tuple(found)
 
 
 @dataclass(frozen=True)
@@ -250,7 +119,7 @@ class FoundSplits:
                 "%s: %d files are not read, because %s does not list them: %s",
                 root,
                 len(others),
-                _INFO,
+                INFO,
                 named,
             )
         return is_listed
@@ -268,7 +137,7 @@ class FoundSplits:
             if name in self.missing:
                 glob = self._glob(name)
                 raise CorruptRecordError(
-                    f"the file is missing, but {_INFO} lists it as a file of the split {name!r}",
+                    f"the file is missing, but {INFO} lists it as a file of the split {name!r}",
                     path=self.listing.store.public(self.missing[name]),
                     advice=f'restore the file, or read the files that exist as "{glob}"' if glob else None,
                 )

@@ -12,7 +12,8 @@ from dask_tfrecord.errors import Remedy, SchemaError
 from dask_tfrecord.files.storage.listing import Listing
 from dask_tfrecord.files.storage.paths import parent_of, unquoted_path
 from dask_tfrecord.schema.conversion import convert
-from dask_tfrecord.schema.model import Field, Schema
+from dask_tfrecord.schema.field import Field
+from dask_tfrecord.schema.model import Schema
 from dask_tfrecord.schema.storage_types import value_type
 from dask_tfrecord.schema.storage_values import MisfitError
 

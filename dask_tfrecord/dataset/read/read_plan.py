@@ -21,7 +21,7 @@ from dask_tfrecord.dataset.query.predicates import Outcomes, Predicate, possible
 from dask_tfrecord.dataset.query.ranges import Mask, file_ranges
 from dask_tfrecord.dataset.read.read_task import Partition, RowRanges
 from dask_tfrecord.dataset.read.requested_columns import origin_clash
-from dask_tfrecord.dataset.snapshot.column_statistics import STATISTICS, read_statistics, statistics_name
+from dask_tfrecord.dataset.snapshot.column_statistics import STATISTICS, statistics_name
 from dask_tfrecord.dataset.snapshot.metadata import Levels
 from dask_tfrecord.dataset.snapshot.model import short_list
 from dask_tfrecord.errors import FileChangedError
@@ -33,7 +33,8 @@ from dask_tfrecord.files.storage.change_check import check_unchanged
 from dask_tfrecord.files.storage.listing import INFO_SCHEMA, column_paths, distinct
 from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.lazy import cached_property
-from dask_tfrecord.schema.model import Field, Schema
+from dask_tfrecord.schema.field import Field
+from dask_tfrecord.schema.model import Schema
 
 # The numbers of some splits, as an array or as a slice.
 Numbers: TypeAlias = npt.NDArray[np.int64] | slice
@@ -247,18 +248,17 @@ class ReadPlan:
     def entries(self) -> dict[str, FileEntry]:
         """Map the path in the store of each file that a snapshot describes to its file entry.
 
-        The file entries have no blocks and no partition values.
+        The file entries have no blocks, no statistics and no partition values.
         """
         if not self.is_described:
             return {}
         rows = distinct(self.partitions.rows)
         rows = rows.filter(rows["file_records"].is_valid())
         paths = column_paths(rows["path"])
-        numbers = (rows[name].to_pylist() for name in ("bytes", "file_records", "crc32c"))
-        columns = zip(paths, *numbers, read_statistics(rows, self.schema), strict=True)
+        numbers = zip(*(rows[name].to_pylist() for name in ("bytes", "file_records", "crc32c")), strict=True)
         return {
-            path: FileEntry(self.store.relative(path), size, records, crc32c, statistics=statistics)
-            for path, size, records, crc32c, statistics in columns
+            path: FileEntry(self.store.relative(path), *of_file)
+            for path, of_file in zip(paths, numbers, strict=True)
         }
 
     def without_statistics(self) -> Self:

@@ -25,7 +25,8 @@ from dask_tfrecord.files.splits import Split
 from dask_tfrecord.files.storage.change_check import check_unchanged
 from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.lazy import cached_property
-from dask_tfrecord.schema.model import Field, Schema
+from dask_tfrecord.schema.field import Field
+from dask_tfrecord.schema.model import Schema
 from dask_tfrecord.schema.storage_values import load
 
 logger = logging.getLogger(__name__)

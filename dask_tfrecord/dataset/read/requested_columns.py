@@ -12,7 +12,8 @@ import pyarrow as pa
 from dask_tfrecord.codec.columns import RecordType
 from dask_tfrecord.dataset.snapshot.model import Snapshot
 from dask_tfrecord.errors import Remedy, SchemaError, TFRecordError
-from dask_tfrecord.schema.model import Field, Schema, check_names
+from dask_tfrecord.schema.field import Field
+from dask_tfrecord.schema.model import Schema, check_names
 from dask_tfrecord.schema.storage_types import innermost
 from dask_tfrecord.schema.type_names import arrow_type
 

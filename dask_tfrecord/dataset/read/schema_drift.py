@@ -17,7 +17,8 @@ from dask_tfrecord.files.inference import AskedType, FeatureSummary, Sample, sam
 from dask_tfrecord.files.options import ReadOptions, SchemaEvidence
 from dask_tfrecord.files.splits import Split
 from dask_tfrecord.files.storage.store import Store
-from dask_tfrecord.schema.model import Field, Schema
+from dask_tfrecord.schema.field import Field
+from dask_tfrecord.schema.model import Schema
 
 
 class Drift(NamedTuple):

@@ -16,7 +16,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dask_tfrecord.files.entry import Block, ColumnStatistics, FileEntry, is_inside
-from dask_tfrecord.schema.model import Field, Schema
+from dask_tfrecord.schema.field import Field
+from dask_tfrecord.schema.model import Schema
 from dask_tfrecord.schema.storage_types import value_type
 
 _BLOCK = pa.struct([pa.field(name, pa.int64(), nullable=False) for name in Block._fields])

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from dask_tfrecord.dataset.snapshot.column_statistics import value_name
 from dask_tfrecord.errors import Remedy, TFRecordError
 from dask_tfrecord.files.part_names import run_of
-from dask_tfrecord.schema.model import Field
+from dask_tfrecord.schema.field import Field
 
 # An append stores only the added files if their number is at most this fraction of the number of files in the
 # base.

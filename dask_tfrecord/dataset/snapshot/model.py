@@ -34,7 +34,8 @@ from dask_tfrecord.files.storage.not_found import nothing_at
 from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.lazy import cached_property
 from dask_tfrecord.public_functions import public_function
-from dask_tfrecord.schema.model import Field, Schema
+from dask_tfrecord.schema.field import Field
+from dask_tfrecord.schema.model import Schema
 from dask_tfrecord.schema.storage_values import load
 
 # The columns of the table that `Snapshot.history` returns.

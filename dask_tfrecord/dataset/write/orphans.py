@@ -11,7 +11,8 @@ from dask_tfrecord.dataset.snapshot.versions import read_part, versions
 from dask_tfrecord.dataset.write.staging import finish_newest, remove_staging
 from dask_tfrecord.files.part_names import is_part, run_of
 from dask_tfrecord.files.storage.listing import column_paths, list_directory
-from dask_tfrecord.files.storage.store import Store, Upload
+from dask_tfrecord.files.storage.store import Store
+from dask_tfrecord.files.storage.uploads import Upload, abort, unfinished_uploads
 
 logger = logging.getLogger(__name__)
 
@@ -56,7 +57,7 @@ def remove_orphans(store: Store, before: datetime, *, dry_run: bool = False) -> 
     if not dry_run:
         store.remove(files)
         for upload in uploads:
-            store.abort(upload)
+            abort(store, upload)
     removed += [*files, *(upload.path for upload in uploads)]
     return sorted(set(map(store.relative, removed)))
 
@@ -126,5 +127,5 @@ def _stray_metadata(store: Store) -> list[str]:
 def _uploads(store: Store, before: datetime) -> list[Upload]:
     """Return the incomplete multipart uploads of data and metadata files that started before a time."""
     metadata = store.join(f"{METADATA_DIRECTORY}/")
-    old = [upload for upload in store.uploads() if upload.started < before]
+    old = [upload for upload in unfinished_uploads(store) if upload.started < before]
     return [upload for upload in old if is_part(upload.path) or upload.path.startswith(metadata)]

@@ -25,7 +25,8 @@ from dask_tfrecord.files.storage.redaction import redact_errors
 from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.files.writing import GroupedRows, write_files
 from dask_tfrecord.lazy import cached_property
-from dask_tfrecord.schema.model import Field, Schema
+from dask_tfrecord.schema.field import Field
+from dask_tfrecord.schema.model import Schema
 
 logger = logging.getLogger(__name__)
 

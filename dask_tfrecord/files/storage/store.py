@@ -10,10 +10,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
-from datetime import datetime
 from glob import has_magic
 from threading import Lock
-from typing import Any, BinaryIO, NamedTuple, TypeVar
+from typing import Any, BinaryIO, TypeVar
 
 from fsspec import AbstractFileSystem
 from fsspec.implementations.local import LocalFileSystem
@@ -356,29 +355,6 @@ class Store:
             below = (name for name, info in found.items() if info["type"] == "directory")
             self.remove_empty({path, *below})
 
-    def uploads(self) -> list["Upload"]:
-        """List the unfinished multipart uploads below the root. Stores other than S3 have no such uploads."""
-        if not hasattr(self.fs, "call_s3"):
-            return []
-        bucket, _, key = self.join("").partition("/")
-        found: list[Upload] = []
-        page: dict[str, Any] = {"IsTruncated": True}
-        while page.get("IsTruncated"):
-            markers = {"KeyMarker": "NextKeyMarker", "UploadIdMarker": "NextUploadIdMarker"}
-            start = {name: page[last] for name, last in markers.items() if page.get(last)}
-            page = self.fs.call_s3("list_multipart_uploads", Bucket=bucket, Prefix=key, **start)
-            found += [
-                Upload(f"{bucket}/{one['Key']}", one["UploadId"], one["Initiated"])
-                for one in page.get("Uploads", ())
-            ]
-        return found
-
-    def abort(self, upload: "Upload") -> None:
-        """Abort an unfinished multipart upload to S3."""
-        bucket, _, key = upload.path.partition("/")
-        with suppress(FileNotFoundError):  # the upload was completed or aborted in the meantime
-            self.fs.call_s3("abort_multipart_upload", Bucket=bucket, Key=key, UploadId=upload.id)
-
     def remove_empty(self, directories: set[str]) -> None:
         """Remove empty directories and all parents that become empty, up to the root.
 
@@ -495,13 +471,3 @@ def _is_precondition_failure(error: OSError) -> bool:
     """
     answer = getattr(error.__cause__, "response", None) or {}
     return answer.get("Error", {}).get("Code") in ("PreconditionFailed", "412")
-
-
-class Upload(NamedTuple):
-    """An unfinished multipart upload to S3: the path of the object, the id of the upload, and the start
-    time.
-    """
-
-    path: str
-    id: str
-    started: datetime

@@ -19,7 +19,8 @@ from dask_tfrecord.dataset.query.filters import compare_in_pandas, is_in_pandas
 from dask_tfrecord.dataset.query.predicates import Ambiguous, Predicate, possible_outcomes
 from dask_tfrecord.dataset.query.ranges import ColumnRange, FileRanges, range_of_values
 from dask_tfrecord.frames import arrow_to_pandas
-from dask_tfrecord.schema.model import Field, Schema
+from dask_tfrecord.schema.field import Field
+from dask_tfrecord.schema.model import Schema
 
 
 def columns(array: pa.Array) -> Iterator[tuple[Field, ColumnRange, Any]]:

@@ -18,7 +18,8 @@ from comparables import COLUMNS, VALUES
 
 from dask_tfrecord import SchemaError, read_tfrecord, to_tfrecord
 from dask_tfrecord.dataset.query.filters import parse_filters
-from dask_tfrecord.schema.model import Field, Schema
+from dask_tfrecord.schema.field import Field
+from dask_tfrecord.schema.model import Schema
 
 OPERATORS = {
     "=": operator.eq,

@@ -34,7 +34,8 @@ from dask_tfrecord.dataset.query.ranges import ColumnRange
 from dask_tfrecord.errors import SchemaError
 from dask_tfrecord.files.entry import ColumnStatistics
 from dask_tfrecord.files.statistics import file_statistics
-from dask_tfrecord.schema.model import Field, Schema
+from dask_tfrecord.schema.field import Field
+from dask_tfrecord.schema.model import Schema
 
 OPERATORS: list[Operator] = ["==", "!=", "<", "<=", ">", ">="]
 UTC = datetime.UTC

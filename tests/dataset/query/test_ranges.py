@@ -25,7 +25,8 @@ from dask_tfrecord.dataset.query.predicates import (
 from dask_tfrecord.dataset.query.ranges import file_ranges
 from dask_tfrecord.dataset.snapshot.column_statistics import from_entries
 from dask_tfrecord.files.entry import ColumnStatistics, FileEntry
-from dask_tfrecord.schema.model import Field, Schema
+from dask_tfrecord.schema.field import Field
+from dask_tfrecord.schema.model import Schema
 
 MORE_TYPES: dict[str, tuple[pa.DataType, st.SearchStrategy[Any], st.SearchStrategy[Any]]] = {
     **TYPES,

@@ -1,0 +1,164 @@
+"""Define a column of a dataset: its name, its Arrow type, and the features that store the column."""
+
+from dataclasses import dataclass, field
+from typing import Literal, Self
+
+import pyarrow as pa
+
+from dask_tfrecord.codec.columns import Column, Kind
+from dask_tfrecord.errors import Remedy, SchemaError
+from dask_tfrecord.lazy import cached_property
+from dask_tfrecord.schema.storage_types import canonical_type, is_lossy, kind_and_depth, of_column
+from dask_tfrecord.schema.storage_values import ROUND, MisfitError, RoundedError, load, store
+from dask_tfrecord.schema.stored_form import StoredForm
+
+Lossy = Literal["warn", "allow", "raise"]
+
+# The exceptions of a conversion if a value does not fit a type. `_error` converts these exceptions to a
+# SchemaError that names the column.
+_CAST_ERRORS = (
+    MisfitError,
+    pa.ArrowInvalid,
+    pa.ArrowNotImplementedError,  # raised if Arrow has no cast between the two types
+)
+
+
+@dataclass(frozen=True, repr=False)
+class Field:
+    """One column of a :class:`Schema`: its name, its logical type and its categories.
+
+    Parameters
+    ----------
+    name : str
+        Name of the column, which is also the name of the feature that stores the column.
+    type : pyarrow.DataType
+        The logical type, which is the type of the column in a DataFrame.
+    categories : pyarrow.Array, optional
+        The first categories of a dictionary type, in this order. An ordered dictionary type has no other
+        categories.
+    form : StoredForm, optional
+        The features that store the column, if these are not given by the type, as in datasets of TFDS.
+
+    Examples
+    --------
+    >>> import pyarrow as pa
+    >>> from dask_tfrecord import Field
+    >>> Field("tags", pa.list_(pa.string()))
+    Field('tags', list<item: string>)
+    >>> Field("tags", pa.list_(pa.string())).kind
+    'string'
+    """
+
+    name: str
+    type: pa.DataType
+    categories: pa.Array | None = field(default=None, hash=False)
+    form: StoredForm | None = None
+
+    @classmethod
+    def in_form(cls, name: str, form: StoredForm) -> Self:
+        """Create a column that features store in a form of TFDS."""
+        return cls(name, form.type, None if form.depth else form.categories, form)
+
+    @property
+    def kind(self) -> Kind:
+        """Kind of the feature that stores the column:
+
+        "int64", "float", "bytes", or "string" for text in a bytes feature.
+        """
+        return self.column.kind
+
+    @property
+    def depth(self) -> int:
+        """Depth of the lists: 0 for a scalar, 1 for a list, 2 for a list of lists."""
+        return self.column.depth if self.form is None else self.form.depth
+
+    @cached_property
+    def features(self) -> tuple[Column, ...]:
+        """The features that store the column, in the form that the kernel needs."""
+        return (self.column,) if self.form is None else self.form.columns(self.name)
+
+    @cached_property
+    def column(self) -> Column:
+        """The name, kind and depth of the column, in the form that the kernel needs."""
+        if self.form is not None:
+            return self.features[0]
+        if pa.types.is_null(self.type):  # a column of the null type is stored as a feature without values
+            return Column(self.name, "bytes", 1)
+        try:
+            return Column(self.name, *kind_and_depth(self.type))
+        except SchemaError as error:
+            raise of_column(error, self.name) from None
+
+    @property
+    def lossy(self) -> bool:
+        """True if storing values of the column rounds them to 32-bit floats."""
+        return is_lossy(self.type)
+
+    def store(self, array: pa.Array, *, lossy: Lossy) -> pa.Array:
+        """Convert values of the column from its logical type to a type that the kernel encodes.
+
+        Raises
+        ------
+        SchemaError
+            If a value of the column cannot be stored, or if a value would be rounded and ``lossy`` is
+            "raise".
+        """
+        if array.type != self.type and canonical_type(array.type) != self.type:
+            raise SchemaError(f"the values are {array.type}, the column is {self.type}", feature=self.name)
+        try:
+            if self.categories is not None and self.type.ordered:
+                load(array.dictionary_decode(), self.type, self.categories)
+            return store(array, exact=lossy == "raise")
+        except _CAST_ERRORS as error:
+            raise self._error(error, "to_tfrecord") from None
+
+    def load(self, *arrays: pa.Array) -> pa.Array:
+        """Convert values that the kernel decoded from each feature of the column to the column's type.
+
+        Raises
+        ------
+        SchemaError
+            If the logical type of the column cannot hold a value.
+        """
+        try:
+            if self.form is not None:
+                return self.form.load(arrays)
+            return load(arrays[0], self.type, self.categories)
+        except _CAST_ERRORS as error:
+            raise self._error(error, "read_tfrecord") from None
+
+    def no_rows(self) -> pa.Array:
+        """Return an empty array of the logical type of the column.
+
+        For a dictionary type, the array has the known categories.
+        """
+        empty = pa.nulls(0, self.type)
+        if self.categories is None:
+            return empty
+        return pa.DictionaryArray.from_arrays(empty.indices, self.categories, ordered=self.type.ordered)
+
+    def __repr__(self) -> str:
+        categories = "" if self.categories is None else f", categories={self.categories.to_pylist()}"
+        return f"Field({self.name!r}, {self.type}{categories})"
+
+    def _error(self, error: Exception, function: str) -> SchemaError:
+        if not isinstance(error, MisfitError):
+            problem = f"pyarrow {pa.__version__} cannot convert {self.type}: {error}"
+            return SchemaError(problem, feature=self.name)
+        remedies = [ROUND] if isinstance(error, RoundedError) else []
+        if error.wider is not None:
+            remedies = [Remedy("schema", {self.name: error.wider}, "hold all values")]
+        return SchemaError(
+            error.problem,
+            record=error.row,
+            feature=self.name,
+            advice=error.advice,
+            remedies=remedies,
+            function=function,
+        )
+
+
+def feature_text(item: Field) -> str:
+    """Return the name of the feature that stores a column, as TensorFlow's proto files spell it."""
+    kind = "bytes" if item.kind == "string" else item.kind
+    return f"feature list of {kind}_list" if item.depth == 2 else f"{kind}_list"
