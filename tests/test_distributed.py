@@ -99,7 +99,7 @@ def test_a_value_that_cannot_be_stored_travels_with_its_place(tmp_path: Path, sc
 def doom(part: pd.DataFrame, marker: str, at: int) -> pd.DataFrame:
     """Kill the worker of this partition in the middle of a file; a second attempt is not killed."""
 
-    def write_a_bit_and_die(self: Any, data: Any) -> None:
+    def write_a_bit_and_die(self: Any, data: Any, records: int) -> None:
         self._file.write(data[:10])
         self._file.flush()
         os.kill(os.getpid(), signal.SIGKILL)

@@ -150,12 +150,16 @@ class Schema:
 
         Examples
         --------
-        >>> from dask_tfrecord import Schema
-        >>> Schema.from_tfds("mnist/3.0.1")  # doctest: +SKIP
+        >>> import dask_tfrecord
+        >>> from dask import dataframe as dd
+        >>> ddf = dd.from_dict({"name": ["Ada", "Alan"], "born": [1815, 1912]}, npartitions=1)
+        >>> snapshot = dask_tfrecord.to_tfrecord(ddf, "people")
+        >>> written = dask_tfrecord.export("people", "tfds")
+        >>> dask_tfrecord.Schema.from_tfds("people")
         Schema of example records:
-          column  type                                                 feature
-          image   binary                                               bytes_list
-          label   dictionary<values=string, indices=int32, ordered=0>  int64_list
+          column  type    feature
+          name    string  bytes_list
+          born    int64   int64_list
         """
         fs, root = url_to_fs(os.fspath(directory), **(storage_options or {}))
         path = f"{root.rstrip('/')}/{FEATURES}"

@@ -121,7 +121,7 @@ def leaves(
     """
     key, content = _content(node)
     if key == "featuresDict":
-        for name, child in sorted(content.get("features", {}).items()):
+        for name, child in content.get("features", {}).items():
             yield from leaves(child, (*path, name), lengths)
     elif key == "sequence":
         yield from leaves(content["feature"], path, (*lengths, _size(content.get("length"))))

@@ -17,8 +17,9 @@ from encoded import encoded_views
 from memory import growth
 from split_table import read_table
 
-from dask_tfrecord import CorruptRecordError, random_access
+from dask_tfrecord import CorruptRecordError
 from dask_tfrecord.codec import Encoder
+from dask_tfrecord.dataset.read.read_task import Partition
 from dask_tfrecord.files import reading as files
 from dask_tfrecord.files.damage import DamagePolicy, Losses
 from dask_tfrecord.files.entry import Block
@@ -173,8 +174,8 @@ def test_a_column_of_more_than_two_gigabytes_in_one_partition(tmp_path: Path) ->
 def test_rows_are_chosen_of_a_column_of_more_than_two_gigabytes() -> None:
     chunk = pa.array([bytes(GIB // 16), b"last"])
     table = pa.table({"image": pa.chunked_array([chunk] * 33)})  # all rows share one value in memory
-    part: Any = SimpleNamespace(read=lambda: table), np.array([1, 65]), 66
-    assert random_access._selected_rows(part)["image"].to_pylist() == [b"last"] * 2
+    part: Any = SimpleNamespace(read=lambda: table, _stored_columns=Schema(()))
+    assert Partition.read_records(part, np.array([1, 65]), 66)["image"].to_pylist() == [b"last"] * 2
 
 
 # --- memory --------------------------------------------------------------------------------------------
