@@ -19,6 +19,7 @@ from pyarrow import feather
 import dask_tfrecord
 from dask_tfrecord import SchemaError, TFRecordError
 from dask_tfrecord.feed import stream
+from dask_tfrecord.feed.stream.endpoints import Listener
 
 ROWS = 1003
 
@@ -63,6 +64,23 @@ def test_a_client_gets_all_rows_in_batches_of_its_size(dataset: str, endpoint: s
 def test_a_server_listens_on_loopback_and_gives_a_numeric_address(dataset: str) -> None:
     with stream.serve(dataset, ["localhost:0", ":0"]) as server:
         assert all(endpoint.startswith("tcp://127.0.0.1:") for endpoint in server.endpoints)
+
+
+def test_a_slow_client_gets_all_bytes_if_sockets_have_a_default_timeout() -> None:
+    data = bytes(1 << 26)  # more than the buffers of a socket
+    socket.setdefaulttimeout(30)
+    try:
+        listener = Listener(":0")
+        with arrow_clients.connect(listener.endpoint) as client, client.makefile("rb") as file:
+            sink = listener.accept()
+            assert sink is not None
+            sender = threading.Thread(target=lambda: (sink.send(memoryview(data)), sink.close()))
+            sender.start()
+            assert len(file.read(1)) + len(file.read()) == len(data)
+            sender.join()
+        listener.close()
+    finally:
+        socket.setdefaulttimeout(None)
 
 
 def test_each_connection_gets_a_fresh_pass(dataset: str) -> None:

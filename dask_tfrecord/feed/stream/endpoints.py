@@ -89,6 +89,7 @@ class Listener:
         while not self._closed:
             try:
                 connection, _ = self._socket.accept()
+                connection.setblocking(True)  # `socket.setdefaulttimeout` makes it non-blocking for os.write
                 return Sink(connection.fileno(), connection)
             except OSError:  # the socket was closed meanwhile, or too many files are open at the moment
                 time.sleep(0.01)
