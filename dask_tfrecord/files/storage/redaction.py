@@ -12,7 +12,7 @@ from inspect import signature
 from typing import Any, ParamSpec, TypeVar
 from urllib.parse import parse_qsl, quote, unquote
 
-from dask_tfrecord.errors import Call, Remedy, TFRecordError
+from dask_tfrecord.errors import Call, NotFoundError, Remedy, TFRecordError
 from dask_tfrecord.files.storage.store_failures import place_of, store_failure
 
 Parameters = ParamSpec("Parameters")
@@ -236,6 +236,8 @@ def _rebuilt(error: BaseException, secrets: frozenset[str]) -> BaseException:
 
     if isinstance(error, TFRecordError):
         return error.replaced(**{name: clean(value) for name, value in error.fields().items()})
+    if isinstance(error, NotFoundError):
+        return NotFoundError(clean(error.problem), clean(error.advice), clean(error.calls))
     kind = next(one for one in type(error).__mro__ if one.__module__ == "builtins")
     text = clean(str(error))
     if kind not in (Exception, BaseException):

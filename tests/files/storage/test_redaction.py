@@ -19,7 +19,8 @@ from fsspec.implementations.local import LocalFileSystem
 from servers import s3_server, web_server
 
 import dask_tfrecord
-from dask_tfrecord import TFRecordError, read_tfrecord, to_tfrecord
+from dask_tfrecord import NotFoundError, TFRecordError, read_tfrecord, to_tfrecord
+from dask_tfrecord.errors import Call
 from dask_tfrecord.files.storage.redaction import hide, redact_errors, secrets_of, without_credentials
 from dask_tfrecord.files.storage.store import Store
 
@@ -160,6 +161,17 @@ def test_an_exception_of_pythons_keeps_its_class(leaky: str, raising: Callable[[
     with pytest.raises(raising) as caught:
         read_tfrecord(leaky, storage_options=OPTIONS).compute()
     check_hidden(shown(caught.value))
+
+
+def test_an_error_for_a_missing_path_keeps_its_class_and_its_calls() -> None:
+    @redact_errors
+    def fail(options: dict[str, str]) -> None:
+        raise NotFoundError(f"nothing at {SECRET}", f"try {SECRET}", [Call("index", f"/a/{SECRET}", {})])
+
+    with pytest.raises(NotFoundError) as caught:
+        fail({"secret": SECRET})
+    check_hidden(shown(caught.value))
+    assert caught.value.calls == (Call("index", "/a/***", {}),)
 
 
 def test_an_exception_without_secrets_stays_as_it_is() -> None:
