@@ -12,7 +12,7 @@ from dask_tfrecord.codec.checked import Ints
 from dask_tfrecord.codec.columns import FeatureKey
 from dask_tfrecord.errors import TFRecordError
 from dask_tfrecord.files.options import ReadOptions
-from dask_tfrecord.files.reading import decoding, run_kernel
+from dask_tfrecord.files.reading import TABLE_BYTES, decoding, run_kernel
 from dask_tfrecord.files.splits import Split
 from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.files.window import must_verify_content
@@ -47,8 +47,9 @@ def read_selected(
     if options.damage.skips or options.origin_columns or must_verify_content(split, options):
         return None
     stored, decoder, _ = decoding(schema, options, known)
+    batches = []
     locate = partial(scan, offsets=True, verify_crc=False, max_record_bytes=options.max_record_bytes)
-    count = 0
+    count = waiting = 0  # `waiting` counts the bytes of the records that the decoder holds
     try:
         for step in run_kernel(store, split, replace(options, verify_crc=False), locate):
             bounds = np.append(pa.array(step.result.offsets), len(step.data))
@@ -58,8 +59,17 @@ def read_selected(
             records = take_bytes(
                 pa.Array.from_buffers(pa.large_binary(), len(bounds) - 1, buffers), here.data
             )
-            if len(here) and decoder.feed(records.buffers()[2], final=True).damage:
+            if not len(here):
+                continue
+            data = records.buffers()[2]
+            if waiting and waiting + data.size > TABLE_BYTES:
+                batches.append(stored.from_storage(decoder.take()))
+                waiting = 0
+            # The decoder stops before a damaged record, and before a column exceeds 2 GiB.
+            if decoder.feed(data, final=True).records < len(here):
                 return None
-        return pa.Table.from_batches([stored.from_storage(decoder.take())]), count
+            waiting += data.size
+        batches.append(stored.from_storage(decoder.take()))
+        return pa.Table.from_batches(batches), count
     except (TFRecordError, OSError):  # reading the whole split raises the error with its position in the file
         return None

@@ -11,7 +11,7 @@ import pytest
 
 from dask_tfrecord import CorruptRecordError, random_access, take, to_tfrecord
 from dask_tfrecord.dataset.read import read_task
-from dask_tfrecord.files import writing
+from dask_tfrecord.files import reading, selected_records, writing
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -60,6 +60,12 @@ def check_same(root: Path, rows: Any, **read: Any) -> Any:
 def test_selected_records_are_those_of_the_whole_split(root: Path, read: dict[str, Any]) -> None:
     for count in (1, 10, 400):
         check_same(root, np.random.default_rng(count).integers(0, 600, count), **read)
+
+
+def test_selected_records_of_several_batches_are_joined(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reading, "WINDOW_BYTES", 500)
+    monkeypatch.setattr(selected_records, "TABLE_BYTES", 1)
+    check_same(root, range(0, 600, 10))
 
 
 def test_other_records_are_not_decoded(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
