@@ -38,6 +38,17 @@ _DENSE = 4
 RowRanges: TypeAlias = tuple[tuple[int, int], ...]
 
 
+def wrong_number(path: str, rows: int, expected: int) -> CorruptRecordError:
+    """Return the error for a file with another number of records than the dataset states."""
+    return CorruptRecordError(
+        f"the file has {rows:,} records, but the snapshot or the description of the dataset says "
+        f"{expected:,}",
+        path=path,
+        advice="restore the file, or describe the files anew: run dask_tfrecord.index, or correct "
+        "dataset_info.json",
+    )
+
+
 @dataclass(frozen=True, repr=False)
 class Partition:
     """The part of a read plan that one task reads.
@@ -249,11 +260,7 @@ class Partition:
         """Log the number of rows of a split. Raise if the number differs from the known number."""
         self._log_rows(split, rows)
         if split.records not in (None, rows) and not self.options.damage.skips:
-            raise CorruptRecordError(
-                f"the file has {rows:,} records, but {split.records:,} according to its description",
-                path=self.store.public(split.file.path),
-                advice="restore the file, or correct the description, such as dataset_info.json",
-            )
+            raise wrong_number(self.store.public(split.file.path), rows, split.records)
 
     def _log_rows(self, split: Split, rows: int) -> None:
         if logger.isEnabledFor(logging.DEBUG):  # a message takes longer than reading a small file
