@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from dask_tfrecord.codec import _kernel
+from dask_tfrecord.codec import crc32c
 from dask_tfrecord.dataset.partitioning.grouping import Groups, directory_groups
 from dask_tfrecord.dataset.shuffle.route import Route, Shuffle
 from dask_tfrecord.dataset.shuffle.spill import (
@@ -179,7 +179,7 @@ def _open_sections(store: Store, spills: Sequence[Spill], index: int, most: int)
         filled, ranges, tails, strict=True
     ):
         index_bytes = memoryview(tail)[indexed - tail_start :]
-        if _kernel.crc32c(index_bytes, 0) != checksum:
+        if crc32c(index_bytes) != checksum:
             raise _damaged(store, path)
         reader = pa.BufferReader(index_bytes)
         pieces, directories = (pa.ipc.open_stream(reader).read_all() for _ in range(2))
@@ -345,7 +345,7 @@ def _read(store: Store, sections: list[_Section], pieces: list[_Piece], held: _R
             content = memoryview(section.tail)[start - section.tail_start :]
         for piece in run:
             data = content[piece.offset - start :][: piece.size]
-            if _kernel.crc32c(data, 0) != piece.checksum:
+            if crc32c(data) != piece.checksum:
                 raise _damaged(store, section.path)
             batches += pa.ipc.open_stream(data)
             directories.append(section.numbers_of(np.arange(piece.first, piece.first + piece.rows)))

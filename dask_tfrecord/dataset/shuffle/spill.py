@@ -24,7 +24,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from dask_tfrecord.codec import _kernel
+from dask_tfrecord.codec import crc32c
 from dask_tfrecord.dataset.partitioning import hive
 from dask_tfrecord.dataset.partitioning.grouping import BYTES, group, sorted_rows, sorting
 from dask_tfrecord.dataset.shuffle.route import Route, Shuffle
@@ -148,7 +148,7 @@ def _write_spill(run: WriteRun, name: str, rows: "_SortedRows", schema: Schema, 
                 file.write(described)
             indexes.append(starts[-1] + size)
             starts.append(indexes[-1] + len(described))
-            checksums.append(_kernel.crc32c(described, 0))
+            checksums.append(crc32c(described))
     return Spill(path, *map(np.array, (starts, indexes, checksums)))
 
 
@@ -171,7 +171,7 @@ def _write_pieces(
         for at in range(0, len(rows), step):
             data = _to_ipc(taken.slice(at, step), schema)
             file.write(data)
-            pieces.append((len(data), _kernel.crc32c(data, 0), len(ids[at : at + step]), ids[at]))
+            pieces.append((len(data), crc32c(data), len(ids[at : at + step]), ids[at]))
     columns = [pa.array(column, pa.uint64()) for column in zip(*pieces, strict=True)]
     described = pa.table(columns, names=["bytes", "checksum", "rows", "first_id"])
     return sum(size for size, *_ in pieces), described
