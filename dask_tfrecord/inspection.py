@@ -25,6 +25,7 @@ from dask_tfrecord.dataset.maintenance.verifying import (
 )
 from dask_tfrecord.dataset.read.discovery import open_dataset
 from dask_tfrecord.dataset.read.layouts import ALL, SPLIT
+from dask_tfrecord.dataset.read.read_plan import ReadPlan
 from dask_tfrecord.dataset.read.request import ReadRequest
 from dask_tfrecord.dataset.read.requested_columns import GivenHive, GivenSchema
 from dask_tfrecord.dataset.snapshot.model import Snapshot, find_snapshot, listed_files
@@ -32,6 +33,7 @@ from dask_tfrecord.dataset.snapshot.names import snapshot_path
 from dask_tfrecord.dataset.snapshot.versions import to_parquet
 from dask_tfrecord.dataset.snapshot.visibility import (
     are_proven,
+    data_files,
     listed_and_others,
     listed_path,
     snapshot_files,
@@ -209,6 +211,7 @@ def _described(path: str | os.PathLike[str], store: Store, request: ReadRequest)
     refuse_datasets_below(store, "whose files the snapshot would list, too")
     try:
         dataset = open_dataset(path, request, compute_each=compute_each)
+        _refuse_undescribed_files(store, dataset)
         return create_snapshot(dataset, compute_each, draw_run(store))
     except TFRecordError as error:
         if not any(one.keyword == SPLIT for one in error.remedies):
@@ -216,6 +219,21 @@ def _described(path: str | os.PathLike[str], store: Store, request: ReadRequest)
         # A snapshot describes all files, so only the remedy that reads all splits is suggested.
         every = [one for one in error.remedies if one.value == ALL]
         raise error.replaced(advice=None, remedies=every) from None
+
+
+def _refuse_undescribed_files(store: Store, dataset: ReadPlan) -> None:
+    """Raise TFRecordError if the directory has data files that the description of TFDS does not list.
+
+    A snapshot without these files would make all reads of the directory raise.
+    """
+    read = {*column_paths(dataset.partitions.rows["path"])}
+    others = [path for path in column_paths(data_files(store)["path"]) if path not in read]
+    if others:
+        raise TFRecordError(
+            f"the description of the dataset does not list {len(others)} files of the directory",
+            path=store.public(others[0]),
+            advice="move these files to another directory",
+        )
 
 
 def _create(store: Store, snapshot: Snapshot) -> Snapshot:

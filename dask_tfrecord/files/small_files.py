@@ -104,7 +104,7 @@ def read_together(
     except (TFRecordError, OSError):  # reading each file alone raises the error of the first such file
         return None
     paths = [store.public(split.file.path) for split in splits]
-    files = [(path, count) for path, count in zip(paths, counts, strict=True) if count]
+    files = [(path, count) for path, count in zip(paths, counts, strict=True)]
     in_file = pa.array(offsets[:-1] - np.repeat(starts[:-1], counts))
     return as_table(batch, schema, options, files, [in_file]), counts.tolist()
 

@@ -1,11 +1,11 @@
 """Define a column of a dataset: its name, its Arrow type, and the features that store the column."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal, Self
 
 import pyarrow as pa
 
-from dask_tfrecord.codec.columns import Column, Kind
+from dask_tfrecord.codec.columns import KIND_TYPES, Column, Kind, nested
 from dask_tfrecord.errors import Remedy, SchemaError
 from dask_tfrecord.lazy import cached_property
 from dask_tfrecord.schema.storage_types import canonical_type, is_lossy, kind_and_depth, of_column
@@ -58,6 +58,12 @@ class Field:
     def in_form(cls, name: str, form: StoredForm) -> Self:
         """Create a column that features store in a form of TFDS."""
         return cls(name, form.type, None if form.depth else form.categories, form)
+
+    def without_class_names(self) -> Self:
+        """Return the column with the numbers of the classes, if it is a class label of TFDS."""
+        if self.form is None or self.form.categories is None:
+            return self
+        return type(self).in_form(self.name, replace(self.form, categories=None))
 
     @property
     def kind(self) -> Kind:
@@ -146,7 +152,10 @@ class Field:
             problem = f"pyarrow {pa.__version__} cannot convert {self.type}: {error}"
             return SchemaError(problem, feature=self.name)
         remedies = [ROUND] if isinstance(error, RoundedError) else []
-        if error.wider is not None:
+        if self.form is not None:
+            types = {one.name: nested(KIND_TYPES[one.kind], one.depth) for one in self.features}
+            remedies = [Remedy("schema", types, "read the stored values")]
+        elif error.wider is not None:
             remedies = [Remedy("schema", {self.name: error.wider}, "hold all values")]
         return SchemaError(
             error.problem,

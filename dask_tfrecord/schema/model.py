@@ -6,15 +6,13 @@ The module `model` knows Arrow and the kernel's columns, but neither files nor p
 
 import base64
 import html
-import os
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any, Self, get_args
+from typing import Any, ClassVar, Self, get_args
 
 import pyarrow as pa
-from fsspec.core import url_to_fs
 
 from dask_tfrecord.codec.columns import Column, RecordType
 from dask_tfrecord.errors import Remedy, SchemaError
@@ -26,7 +24,6 @@ from dask_tfrecord.schema.storage_values import (
     is_stored,
 )
 from dask_tfrecord.schema.stored_form import StoredForm
-from dask_tfrecord.schema.tfds import FEATURES, Labels, described_columns
 
 
 @dataclass(frozen=True, repr=False)
@@ -64,6 +61,9 @@ class Schema:
 
     fields: tuple[Field, ...]
     record_type: RecordType = "example"
+
+    # The package sets this function, because the schema knows no files.
+    from_tfds: ClassVar["Callable[..., Schema]"]
 
     @classmethod
     def from_arrow(
@@ -115,68 +115,6 @@ class Schema:
         if record_type == "bytes":
             _check_payload(fields)
         return cls(fields, record_type)
-
-    @classmethod
-    def from_tfds(
-        cls,
-        directory: str | os.PathLike[str],
-        *,
-        labels: Labels = "names",
-        storage_options: dict[str, Any] | None = None,
-    ) -> Self:
-        """Create the schema that a directory of TensorFlow Datasets (TFDS) describes in ``features.json``.
-
-        Pass the schema as ``schema=`` to read records that TFDS wrote without the files that describe them.
-
-        Parameters
-        ----------
-        directory : str or path-like
-            The directory of one version of a dataset, such as ``"mnist/3.0.1"``.
-        labels : {"names", "codes"}, default "names"
-            Type of the columns of class labels, as in `read_tfrecord`.
-        storage_options : dict, optional
-            Options for the filesystem, such as credentials.
-
-        Returns
-        -------
-        Schema
-
-        Raises
-        ------
-        FileNotFoundError
-            If the directory has no ``features.json``.
-        SchemaError
-            If ``features.json`` is not valid, or has a feature of an unknown class or dtype.
-
-        Examples
-        --------
-        >>> import dask_tfrecord
-        >>> from dask import dataframe as dd
-        >>> ddf = dd.from_dict({"name": ["Ada", "Alan"], "born": [1815, 1912]}, npartitions=1)
-        >>> snapshot = dask_tfrecord.to_tfrecord(ddf, "people")
-        >>> written = dask_tfrecord.export("people", "tfds")
-        >>> dask_tfrecord.Schema.from_tfds("people")
-        Schema of example records:
-          column  type    feature
-          name    string  bytes_list
-          born    int64   int64_list
-        """
-        fs, root = url_to_fs(os.fspath(directory), **(storage_options or {}))
-        path = f"{root.rstrip('/')}/{FEATURES}"
-        try:
-            found = described_columns(lambda name: bytes(fs.cat_file(f"{root.rstrip('/')}/{name}")), labels)
-        except SchemaError as error:
-            raise error.located(path=path) from None
-        if found is None:
-            raise FileNotFoundError(f"{path} does not exist, or does not describe columns")
-        if found.unknown:
-            raise SchemaError(
-                "the class or the dtype of the feature is unknown",
-                path=path,
-                feature=found.unknown[0],
-                advice="read the directory without schema=, which infers the type of the column",
-            )
-        return cls(tuple(Field.in_form(name, form) for name, form in found.forms.items()))
 
     @property
     def names(self) -> list[str]:

@@ -26,6 +26,9 @@ Encoding = Literal["none", "bytes", "zlib"]
 # The size of a dimension, or None if the size differs between rows.
 Size: TypeAlias = int | None
 
+# The most bytes that the binary values of an array can have.
+_MOST_BYTES = 2**31 - 1
+
 _Ints: TypeAlias = npt.NDArray[np.int64]
 
 
@@ -140,23 +143,32 @@ class StoredForm:
         present = is_valid.to_numpy(zero_copy_only=False)
         if not self.is_optional:
             _check(present, lambda _: "the record lacks the feature, which is not optional")
-        found = self._load([array.filter(is_valid) for array in arrays])
+        try:
+            found = self._load([array.filter(is_valid) for array in arrays])
+        except MisfitError as error:
+            row = int(np.flatnonzero(present)[error.row])  # of all rows, not of those with a value
+            raise MisfitError(row, error.problem, error.advice) from None
         return found.take(pa.array(np.cumsum(present) - 1, mask=~present))
 
     def _load(self, arrays: Sequence[pa.Array]) -> pa.Array:
         stored, per_row = _flattened(arrays[0])
-        if self.encoding == "none" and not self.lengths:
-            return _nested(self._values(stored), per_row, self.shape)
+        shapes = None
+        if self._stores_shapes:
+            shapes, sizes = _flattened(arrays[len(arrays) // 2])
+            rank = len(self.shape)
+            _check(sizes == per_row * rank, lambda row: f"{per_row[row]} tensors have {sizes[row]} sizes")
         try:
-            tensors = self._decoded(stored, arrays) if self.encoding != "none" else self._values(stored)
+            found = self._values(stored) if self.encoding == "none" else self._decoded(stored, shapes)
         except MisfitError as error:
             raise error.in_list(_edges(per_row)) from None
+        if self.encoding == "none" and not self.lengths:
+            return _nested(found, per_row, self.shape)
         if self.encoding == "none" and self.shape:
             size = max(1, math.prod(one or 0 for one in self.shape))
             _check(per_row % size == 0, lambda row: _mismatch(per_row[row], self.shape))
             per_row = per_row // size
-            tensors = _nested(tensors, np.full(per_row.sum(), size), self.shape)
-        return self._in_sequences(tensors, per_row, arrays[1:]) if self.lengths else tensors
+            found = _nested(found, np.full(per_row.sum(), size), self.shape)
+        return self._in_sequences(found, per_row, arrays[1:]) if self.lengths else found
 
     def _values(self, stored: pa.Array) -> pa.Array:
         """Convert stored values to the type of the values of a tensor."""
@@ -172,19 +184,22 @@ class StoredForm:
         indices = pa.array(codes.astype(np.int32), mask=codes == -1)
         return pa.DictionaryArray.from_arrays(indices, self.categories)
 
-    def _decoded(self, stored: pa.Array, arrays: Sequence[pa.Array]) -> pa.Array:
-        """Convert encoded tensors to an array with one element for each tensor."""
-        if self.encoding == "zlib":
-            stored = _decompressed(stored)
+    def _decoded(self, stored: pa.Array, shapes: pa.Array | None) -> pa.Array:
+        """Convert encoded tensors to an array with one element for each tensor.
+
+        ``shapes`` has the sizes of each tensor, or is None if the form gives the shape.
+        """
         width = 1 if pa.types.is_boolean(self.value_type) else self.value_type.bit_width // 8
+        if self.encoding == "zlib":
+            is_known = None not in self.shape
+            size = math.prod(one or 0 for one in self.shape) * width if is_known else None
+            stored = _decompressed(stored, size)
         sizes = pc.binary_length(stored).to_numpy()
         _check(sizes % width == 0, lambda row: f"{sizes[row]} bytes are no array of {self.value_type}")
         values, counts = _from_bytes(stored, self.value_type), sizes.astype(np.int64) // width
-        if not self._stores_shapes:
+        if shapes is None:
             return _nested(values, counts, self.shape)
         rank = len(self.shape)
-        shapes = arrays[len(arrays) // 2].flatten()
-        _check(np.array([len(shapes) == rank * len(stored)]), lambda _: "a tensor has no shape")
         matrix = shapes.to_numpy().reshape(-1, rank)
         fits = (matrix.prod(axis=1) == counts) & (matrix >= 0).all(axis=1)
         for at, size in enumerate(self.shape):
@@ -277,13 +292,27 @@ def _lists(values: pa.Array, counts: _Ints) -> pa.Array:
     return pa.ListArray.from_arrays(pa.array(_edges(counts)).cast(pa.int32()), values)
 
 
-def _decompressed(stored: pa.Array) -> pa.Array:
-    """Decompress each value. No library decompresses the zlib streams of an array in one call."""
+def _decompressed(stored: pa.Array, size: int | None) -> pa.Array:
+    """Decompress each value. No library decompresses the zlib streams of an array in one call.
+
+    ``size`` is the number of bytes that each value must have, or None if it is unknown. All values together
+    may have 2 GiB, so that hostile records cannot use up the memory.
+    """
     found: list[bytes] = []
-    try:
-        found.extend(map(zlib.decompress, stored.to_pylist()))
-    except zlib.error as error:
-        raise MisfitError(len(found), f"the value is not compressed with zlib ({error})") from None
+    left = _MOST_BYTES
+    for row, value in enumerate(stored.to_pylist()):
+        stream = zlib.decompressobj()
+        most = left if size is None else min(size, left)
+        try:
+            content = stream.decompress(value, most + 1)
+        except zlib.error as error:
+            raise MisfitError(row, f"the value is not compressed with zlib ({error})") from None
+        if len(content) > most:
+            raise MisfitError(row, f"the value decompresses to more than {most:,} bytes")
+        if not stream.eof:
+            raise MisfitError(row, "the compressed value is truncated")
+        found.append(content)
+        left -= len(content)
     return pa.array(found, pa.binary())
 
 

@@ -14,11 +14,14 @@ from typing import Any, Literal, NamedTuple
 
 import pyarrow as pa
 
-from dask_tfrecord.errors import SchemaError, warn_caller
+from dask_tfrecord.errors import Remedy, SchemaError, warn_caller
 from dask_tfrecord.schema.stored_form import Encoding, Size, StoredForm
 
 # The file that describes the columns.
 FEATURES = "features.json"
+
+# The end of the names of the files with the names of classes.
+LABELS = ".labels.txt"
 
 # What the column of a class label has: the names of the classes, or their numbers.
 Labels = Literal["names", "codes"]
@@ -223,9 +226,11 @@ def described_columns(
     """
     try:
         found = list(leaves(json.loads(read(FEATURES))))
+        for leaf in found:
+            _ = leaf.form and leaf.form.type  # raises for a size that Arrow cannot hold
     except FileNotFoundError:
         return None
-    except (AttributeError, KeyError, RecursionError, TypeError, ValueError) as error:
+    except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
         raise SchemaError(
             f"the description of the features is not valid ({type(error).__name__}: {error})",
             advice="correct or remove the file, or pass the data files as a glob",
@@ -244,11 +249,17 @@ def described_columns(
 
 def _class_names(read: Callable[[str], bytes], leaf: Leaf) -> pa.Array | None:
     """Return the names of the classes of a label, or None unless each class has a different name."""
-    name = f"{'-'.join(leaf.path).replace('/', '.')}.labels.txt"
+    name = f"{'-'.join(leaf.path).replace('/', '.')}{LABELS}"
     try:
         lines = read(name).decode().split("\n")
     except FileNotFoundError:
         return None
+    except UnicodeDecodeError as error:
+        raise SchemaError(
+            f"{name} is not valid UTF-8: {error}",
+            feature=leaf.name,
+            remedies=[Remedy("labels", "codes", "read the numbers of the classes")],
+        ) from None
     # TFDS strips the names and drops empty names, so that the numbers of later classes change.
     names = [line.strip() for line in lines if line.strip()]
     if len(names) == leaf.classes and len(set(names)) == len(names):

@@ -205,7 +205,7 @@ def test_another_program_appends(tmp_path: Path, middle: int) -> None:
 @pytest.mark.parametrize(
     ("change", "refused"),
     [
-        ({"format_version": 3}, "the format version"),
+        ({"format_version": 4}, "the format version"),
         ({"format_version": "1"}, "the format version"),
         ({"unknown": [1, {"a": None}]}, None),
     ],

@@ -189,6 +189,8 @@ def _discover_by_snapshot(
     ignored = requested.excluded
     if request.known_record_type in ("infer", snapshot.schema.record_type) or not len(files):
         schema = snapshot_columns(snapshot, requested)
+        if request.labels == "codes":
+            schema = replace(schema, fields=tuple(item.without_class_names() for item in schema.fields))
     else:
         fields = [item for item in snapshot.partitioning if requested.hive]
         sample = partial(_sample, store, files, request.options, request, compute_each)

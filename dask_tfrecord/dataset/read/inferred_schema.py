@@ -123,7 +123,9 @@ def _described_columns(
     names, features = [*fields, *described.unknown], set().union(described.unknown, *stored.values())
     given = {name: type_ for name, type_ in requested.types.items() if name not in partition_names}
     known = sorted({*features, *partition_names, SPLIT})
-    check_given_names([*given, *sorted(requested.excluded)], known, certain=not described.unknown)
+    names_given = [*given, *sorted(requested.excluded)]
+    if warning := check_given_names(names_given, known, certain=not described.unknown):
+        warn_caller(warning)
     for name in partition_names:
         if name in names and name not in requested.hive_types and request.is_requested(name):
             raise feature_clash(name)

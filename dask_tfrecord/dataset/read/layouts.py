@@ -1,11 +1,9 @@
 """Find the split of each file in directories that TensorFlow Datasets (TFDS) or TFX wrote.
 
 TFDS describes the splits in ``dataset_info.json``, and the file names contain the name of the split. TFX
-writes a directory for each split, such as ``Split-train``. The types of columns are not taken from TFDS or
-TFX.
+writes a directory for each split, such as ``Split-train``.
 """
 
-import logging
 import os
 import re
 from collections import Counter
@@ -20,12 +18,11 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from dask_tfrecord.dataset.read.tfds_info import INFO, SplitDescription, read_descriptions
-from dask_tfrecord.errors import CorruptRecordError, Remedy, TFRecordError
+from dask_tfrecord.errors import CorruptRecordError, Remedy, TFRecordError, warn_caller
 from dask_tfrecord.files.storage.listing import TFDS_FILES, Listing
 from dask_tfrecord.files.storage.paths import glob_start, name_of, parent_of, unquoted_path
 from dask_tfrecord.files.storage.store import Store
-
-logger = logging.getLogger(__name__)
+from dask_tfrecord.schema.tfds import LABELS
 
 # The name of the partition column that holds the name of each file's split.
 SPLIT = "split"
@@ -102,25 +99,23 @@ class FoundSplits:
                     advice="pass one of these directories, or a list of them to read them together",
                 )
 
-    def without_neighbours(self) -> npt.NDArray[np.bool_]:
-        """Return False for each file in a directory of TFDS whose description does not list the file."""
+    def without_neighbours(self, *, warn: bool) -> npt.NDArray[np.bool_]:
+        """Return False for each file of a whole dataset of TFDS that the description does not list."""
         is_listed = np.array(
             [
-                name is not None or not self.descriptions.get(root or "")
+                name is not None or not self.is_whole_dataset or not self.descriptions.get(root or "")
                 for name, root in zip(self.names, self.roots, strict=True)
             ],
             bool,
         )
-        if not is_listed.all():
-            others = [path for path, is_one in zip(self.listing.paths, is_listed, strict=True) if not is_one]
+        pairs = zip(self.listing.paths, is_listed, strict=True)
+        others = [path for path, is_one in pairs if not is_one and not path.endswith(LABELS)]
+        if warn and others:
             named = ", ".join(map(name_of, others[:_MOST_NAMES]))
             root = self.listing.store.public(self.listing.store.root)
-            logger.warning(
-                "%s: %d files are not read, because %s does not list them: %s",
-                root,
-                len(others),
-                INFO,
-                named,
+            warn_caller(
+                f"{root}: these {len(others)} files are not read: {named}; {INFO} does not list them; "
+                "to read them, pass them as a glob"
             )
         return is_listed
 
@@ -299,6 +294,11 @@ def choose_files(listing: Listing, known: pa.Array | None, wanted: WantedSplits)
         caller passed a directory that holds a whole dataset, None means "all"; otherwise an error is raised
         if the layout shows several splits.
 
+    Warns
+    -----
+    UserWarning
+        If files in a directory of TFDS are not read, because the description does not list them.
+
     Raises
     ------
     TFRecordError
@@ -312,7 +312,7 @@ def choose_files(listing: Listing, known: pa.Array | None, wanted: WantedSplits)
     names: list[str | None] = [None] * len(listing.files)
     if found is not None:
         found.check_one_dataset()
-        is_read = found.without_neighbours()
+        is_read = found.without_neighbours(warn=wanted in (None, ALL))
     if known is not None:
         names = known.cast(pa.string()).to_pylist()
     elif found is not None:

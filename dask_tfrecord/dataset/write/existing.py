@@ -30,6 +30,7 @@ from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.schema.conversion import same_layout
 from dask_tfrecord.schema.field import Field
 from dask_tfrecord.schema.model import Schema
+from dask_tfrecord.schema.tfds import described_columns
 
 # The largest number of files of other tools that are read at the same time.
 _THREADS = 8
@@ -118,6 +119,9 @@ def _foreign_schema(store: Store, files: pa.Table, schema: Schema) -> Schema:
     inferred types, which readers see. Raise SchemaError if these types differ from those of the append.
     """
     root = store.public(store.root)
+    described = described_columns(lambda name: store.fs.cat_file(store.join(name)), "codes")
+    if described is not None and described.forms:
+        raise _form_error(next(iter(described.forms)), root)
     sample = take_sample(store, files, record_type=schema.record_type, options=ReadOptions())
     inferred = infer_schema(sample, {})
     if not inferred.fields:  # the files have no records, or records without features
@@ -177,12 +181,7 @@ def _check_index(ours: Levels, theirs: Levels | None, root: str) -> None:
 
 def _check_type(ours: Field, theirs: Field, root: str) -> None:
     if theirs.form is not None:
-        raise SchemaError(
-            "TensorFlow Datasets stores the column in a form of its own, which to_tfrecord does not write",
-            path=root,
-            feature=theirs.name,
-            advice="write the rows to a new directory",
-        )
+        raise _form_error(theirs.name, root)
     # A column of nulls writes records that fit every type. Strings with 32-bit and 64-bit offsets write the
     # same records. The type of the column in the dataset does not change.
     alike = pa.types.is_null(ours.type) or same_layout(ours.type, theirs.type)
@@ -190,6 +189,15 @@ def _check_type(ours: Field, theirs: Field, root: str) -> None:
         raise _column_error(f"the column is {ours.type}, in the dataset it is {theirs.type}", ours.name, root)
     if pa.types.is_dictionary(ours.type) and ours.type.ordered and ours.categories != theirs.categories:
         raise _column_error("the ordered categories differ from those in the dataset", ours.name, root)
+
+
+def _form_error(name: str, root: str) -> SchemaError:
+    return SchemaError(
+        "TensorFlow Datasets stores the column in a form of its own, which to_tfrecord does not write",
+        path=root,
+        feature=name,
+        advice="write the rows to a new directory",
+    )
 
 
 def _column_error(problem: str, name: str, root: str) -> SchemaError:

@@ -4,6 +4,7 @@ import base64
 import json
 import math
 import shutil
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -138,7 +139,7 @@ def test_a_group_of_columns_is_read_by_its_name(data: Path) -> None:
     assert read_tfrecord(root, columns="path").name == "path"
 
 
-def test_labels_are_names_or_numbers(data: Path) -> None:
+def test_labels_are_names_or_numbers(data: Path, tmp_path: Path) -> None:
     root = data / "tfds" / "labels"
     named = read_tfrecord(root, split="train").compute()["label"]
     assert isinstance(named.dtype, pd.CategoricalDtype)
@@ -147,6 +148,10 @@ def test_labels_are_names_or_numbers(data: Path) -> None:
     assert numbers.tolist() == named.cat.codes.tolist()
     filtered = read_tfrecord(root, filters=[("label", "==", named[0])]).compute()["label"]
     assert set(filtered) == {named[0]}
+    shutil.copytree(root / "1.0.0", tmp_path / "indexed")
+    index(tmp_path / "indexed")
+    indexed = read_tfrecord(tmp_path / "indexed", split="train", labels="codes").compute()["label"]
+    assert indexed.tolist() == numbers.tolist()
     with pytest.raises(TFRecordError, match="unknown labels 'name'"):
         read_tfrecord(root, labels="name")  # type: ignore[arg-type]  # an invalid value
 
@@ -181,6 +186,8 @@ def test_a_schema_of_a_description_reads_files_without_one(data: Path, tmp_path:
     assert Schema.from_json(schema.to_json()) == schema
     with pytest.raises(FileNotFoundError, match=r"features\.json"):
         Schema.from_tfds(tmp_path)
+    with pytest.raises(TFRecordError, match="unknown labels 'kodes'"):
+        Schema.from_tfds(root, labels="kodes")
 
 
 def test_what_was_exported_reads_back_alike(tmp_path: Path) -> None:
@@ -236,6 +243,8 @@ def tensor(dtype: str, *shape: int, **more: Any) -> dict[str, Any]:
         (tensor("int64"), None, "lacks the feature"),
         (tensor("float64", 2, encoding="bytes"), ("bytes", [b"\0" * 12]), "12 bytes are no array of double"),
         (tensor("int8", 2, encoding="zlib"), ("bytes", [b"no"]), "not compressed with zlib"),
+        (tensor("int8", 2, encoding="zlib"), ("bytes", [zlib.compress(bytes(3))]), "more than 2 bytes"),
+        (tensor("int8", 2, encoding="zlib"), ("bytes", [zlib.compress(bytes(2))[:-1]]), "truncated"),
         ({"sequence": {"feature": INT, "length": "2"}}, ("int64", [1, 2, 3]), r"shape \(2\)"),
         ({"sequence": {"feature": tensor("int64", 2)}}, ("int64", [1, 2, 3]), r"shape \(2\)"),
     ],
@@ -259,6 +268,62 @@ def test_rows_are_not_appended_to_an_indexed_dataset(data: Path, tmp_path: Path)
     index(root)
     with pytest.raises(SchemaError, match="a form of its own"):
         to_tfrecord(read_tfrecord(root), root, append=True, partition_on="split")
+
+
+@pytest.mark.parametrize(
+    ("feature", "rows", "record"),
+    [
+        (tensor("uint8", 3), [[1, 2, 3], [1, 2, 300]], 1),
+        (tensor("uint8", optional=True), [None, None, [300]], 2),
+        ({"sequence": {"feature": tensor("uint8")}}, [[], [1, 2], [1, 300]], 2),
+    ],
+    ids=["tensor", "optional", "sequence"],
+)
+def test_errors_name_the_record_and_the_types_that_read_it(
+    tmp_path: Path, feature: dict[str, Any], rows: list[Any], record: int
+) -> None:
+    root = dataset(tmp_path, {"x": feature}, {}, [len(rows)])
+    records = [{"n": ("int64", [1])} | ({} if row is None else {"x": ("int64", row)}) for row in rows]
+    (root / "x-train.tfrecord-00000-of-00001").write_bytes(oracle.features_file(records))
+    with pytest.raises(SchemaError) as caught:
+        read_tfrecord(root, extra="ignore").compute()
+    assert caught.value.record == record
+    with pytest.raises(SchemaError):
+        RecordTable(root, extra="ignore")[[0, len(rows) - 1]]
+    ((keyword, types, _),) = caught.value.remedies
+    assert len(read_tfrecord(root, extra="ignore", **{keyword: types}).compute()) == len(rows)
+
+
+def test_each_tensor_needs_a_shape_of_its_own(tmp_path: Path) -> None:
+    feature = tensor("int8", -1, -1, encoding="bytes")
+    root = dataset(tmp_path, {"x": feature}, {})
+    shapes, values = [[1], [2, 1, 3]], [bytes(2), bytes(3)]
+    records = [
+        {"x/shape": ("int64", shape), "x/value": ("bytes", [value])}
+        for shape, value in zip(shapes, values, strict=True)
+    ]
+    (root / "x-train.tfrecord-00000-of-00001").write_bytes(oracle.features_file(records))
+    with pytest.raises(SchemaError, match="1 tensors have 1 sizes"):
+        read_tfrecord(root).compute()
+
+
+def test_rows_are_not_appended_to_a_dataset_without_a_snapshot(tmp_path: Path) -> None:
+    root = dataset(tmp_path, {"x": tensor("int8")}, {"x": ("int64", [1])})
+    with pytest.raises(SchemaError, match="a form of its own"):
+        to_tfrecord(dd.from_dict({"x": [1]}, npartitions=1), root, append=True)
+
+
+def test_a_misspelt_column_is_noticed_beside_unknown_features(tmp_path: Path) -> None:
+    features = {"x": {"jsonFeature": {}}, "objects/label": INT}
+    root = dataset(tmp_path, features, {"x": ("int64", [1]), "objects/label": ("int64", [1])})
+    with pytest.warns(UserWarning, match="did you mean 'objects/label'"):
+        read_tfrecord(root, schema={"objectz/label": pa.int64()})
+
+
+def test_a_split_file_with_another_number_of_records_raises(tmp_path: Path) -> None:
+    root = dataset(tmp_path, {"x": INT}, {"x": ("int64", [1])}, [3])
+    with pytest.raises(CorruptRecordError, match="2 records, but"):
+        read_tfrecord(root, blocksize=20)
 
 
 def test_lengths_of_inner_sequences_must_add_up(tmp_path: Path) -> None:
@@ -285,6 +350,13 @@ def test_labels_without_a_name_for_each_class_keep_their_numbers(
     with pytest.warns(UserWarning, match='for 2 classes, .*labels="codes"'):
         assert read_tfrecord(root).compute()["x"].tolist() == expected_values
     assert read_tfrecord(root, labels="codes").compute()["x"].tolist() == expected_values
+
+
+def test_names_of_classes_that_are_not_utf8_raise(tmp_path: Path) -> None:
+    root = dataset(tmp_path, {"x": LABEL}, {"x": ("int64", [1])})
+    (root / "x.labels.txt").write_bytes(b"caf\xe9\nb")
+    with pytest.raises(SchemaError, match=r"x\.labels\.txt is not valid UTF-8.*labels=\"codes\""):
+        read_tfrecord(root)
 
 
 def test_a_class_without_a_name_raises(tmp_path: Path) -> None:
@@ -322,7 +394,15 @@ def test_two_features_of_one_name_raise(tmp_path: Path) -> None:
         read_tfrecord(root)
 
 
-@pytest.mark.parametrize("content", ["{", "[]", '{"featuresDict": {"features": {"x": 1}}}'])
+@pytest.mark.parametrize(
+    "content",
+    [
+        "{",
+        "[]",
+        json.dumps({"featuresDict": {"features": {"x": tensor("int8", 10**11)}}}),
+        '{"featuresDict": {"features": {"x": 1}}}',
+    ],
+)
 def test_an_invalid_description_of_features_raises(tmp_path: Path, content: str) -> None:
     root = dataset(tmp_path, {"x": INT}, {"x": ("int64", [1])})
     (root / "features.json").write_text(content)
