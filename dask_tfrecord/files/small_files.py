@@ -104,7 +104,9 @@ def read_together(
     except (TFRecordError, OSError):  # reading each file alone raises the error of the first such file
         return None
     paths = [store.public(split.file.path) for split in splits]
-    files = [(path, count) for path, count in zip(paths, counts, strict=True)]
+    files = [(path, count) for path, count in zip(paths, counts, strict=True) if count]
+    if not files:
+        return pa.Table.from_batches([schema.no_rows()]), counts.tolist()
     in_file = pa.array(offsets[:-1] - np.repeat(starts[:-1], counts))
     return as_table(batch, schema, options, files, [in_file]), counts.tolist()
 

@@ -141,3 +141,11 @@ def test_a_changed_file_among_others_is_named(tmp_path: Path, change: str) -> No
         os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
     with pytest.raises((FileChangedError, FileNotFoundError), match=path.name):
         ddf.compute()
+
+
+@pytest.mark.parametrize("name", ["empty", "empty gzip"])
+def test_files_without_any_row_have_no_path(tmp_path: Path, name: str) -> None:
+    for number in range(3):
+        (tmp_path / f"{number}").write_bytes(FILES[name](number))
+    frame = read_tfrecord(tmp_path, schema=SCHEMA, include_path_column=True).compute()
+    assert (len(frame), list(frame.columns)) == (0, ["n", "x", "path"])

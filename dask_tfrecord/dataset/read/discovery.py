@@ -33,6 +33,7 @@ from dask_tfrecord.dataset.read.partition_columns import (
 )
 from dask_tfrecord.dataset.read.plan_partitions import plan_partitions
 from dask_tfrecord.dataset.read.read_plan import ReadPlan
+from dask_tfrecord.dataset.read.read_task import wrong_number
 from dask_tfrecord.dataset.read.request import ReadRequest
 from dask_tfrecord.dataset.read.requested_columns import snapshot_columns
 from dask_tfrecord.dataset.read.sampling import sample_all, take_sample
@@ -326,7 +327,13 @@ def _blocks_of_large(
         return known
     limits = {"task_bytes": max(blocksize, TASK_BYTES), "block_bytes": min(blocksize, BLOCK_BYTES)}
     scanned = find_blocks(found.store, [*unknown.values()], found.options, compute_each, **limits)
-    return known | {at: scanned[file.path] for at, file in unknown.items() if file.path in scanned}
+    found_blocks = {at: scanned[file.path] for at, file in unknown.items() if file.path in scanned}
+    if "records" in files.column_names and not found.options.damage.skips:
+        for at, blocks in found_blocks.items():
+            expected, count = files["records"][at].as_py(), blocks.records
+            if expected is not None and count is not None and count != expected:
+                raise wrong_number(found.store.public(unknown[at].path), count, expected)
+    return known | found_blocks
 
 
 def _sort_by_key(
