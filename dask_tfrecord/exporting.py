@@ -56,8 +56,12 @@ def export(
 ) -> list[str]:
     """Write the files that another library needs to read a dataset, beside the data files.
 
-    `read_tfrecord` ignores the exported files. An overwrite of the dataset removes the exported files. Call
-    `export` again after an append, because the exported files describe only the earlier rows.
+    A read that uses the snapshot of the dataset ignores the exported files. With ``use_snapshot=False``, or
+    if the snapshot was removed, the exported ``features.json`` and ``dataset_info.json`` decide which columns
+    and files are read, and how many records each file must have.
+
+    An overwrite of the dataset removes the exported files. Call `export` again after an append, because the
+    exported files describe only the earlier rows.
 
     Parameters
     ----------
