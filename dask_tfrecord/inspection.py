@@ -109,9 +109,10 @@ def index(
     record_type : {"infer", "example", "sequence_example", "bytes"}, default "infer"
         The type of the message in each record.
     split : "all", optional
-        Pass "all" for a directory of TensorFlow Datasets or TFX with several splits. The name of each file's
-        split is then stored as the partition column ``split``. Without "all", a directory with several splits
-        raises.
+        For a directory of TensorFlow Datasets or TFX, the name of each file's split is stored as the
+        partition column ``split``, with and without "all". Pass "all" if such a directory also contains files
+        of no split, because `index` raises for such files without "all". The column ``split`` of these files
+        is null. If the directory has no splits at all, "all" raises.
     missing : {"raise", "drop"}, default "raise"
         What happens if the newest snapshot lists files of `to_tfrecord` that do not exist. "raise" raises an
         error in this case. "drop" stores a snapshot without the missing files and their rows, for example

@@ -38,8 +38,9 @@ class ReadRequest:
     schema, hive, use_snapshot, record_type, infer, filters, storage_options, filesystem
         The values of the keywords of the same names of `read_tfrecord`.
     split : str, tuple of str, optional
-        The name of a split, the names of several splits, or "all". If None, reading raises an error if the
-        path holds several splits that no partition column distinguishes.
+        The name of a split, the names of several splits, or "all". If None, all splits of a directory of
+        TFDS or TFX are read, as with "all". For any other path, such as a glob or a list, reading without
+        ``split`` raises an error if the path holds several splits that no partition column distinguishes.
     labels : {"names", "codes"}
         What the column of a class label of TFDS has: the name or the number of the class.
     options : ReadOptions
