@@ -64,8 +64,9 @@ class RecordTable:
     FileNotFoundError
         If the path has no files to read.
     CorruptRecordError
-        If the length of a record is damaged. The payload of a record is verified only when the record is
-        read.
+        If a checksum shows that the length or the payload of a record is damaged. A table verifies the
+        payloads of only the records that it returns. The lengths of other records are verified only where the
+        table searches for records.
 
     Notes
     -----
