@@ -195,9 +195,9 @@ def read_tfrecord(
         not limited.
     quarantine_path : str or path-like, optional
         The directory for the lost bytes of ``on_corrupt="quarantine"``, preferably a new directory. Each task
-        writes one Parquet file per damaged range, with the columns ``file``, ``offset``, ``length``,
-        ``reason`` and ``bytes``; a long range takes several rows. ``storage_options`` are also used for this
-        directory.
+        writes one Parquet file for each damaged file, or part of a file, that the task reads. The Parquet
+        file has a row for each damaged range, with the columns ``file``, ``offset``, ``length``, ``reason``
+        and ``bytes``; a long range takes several rows. ``storage_options`` are also used for this directory.
     verify_crc : bool, default True
         If True, verify the checksum of each record's payload. If False, the read is slightly faster, but
         damaged values may be read as valid values. The checksums of the record lengths are always verified.

@@ -30,7 +30,7 @@ class Field:
     Parameters
     ----------
     name : str
-        Name of the column, which is also the name of the feature that stores the column.
+        Name of the column. Without ``form``, also the name of the feature that stores the column.
     type : pyarrow.DataType
         The logical type, which is the type of the column in a DataFrame.
     categories : pyarrow.Array, optional

@@ -34,9 +34,11 @@ PathLike = str | os.PathLike[str]
 # Old versions of Hadoop mark a directory with an empty object whose name ends in this suffix.
 _FOLDER_SUFFIX = "_$folder$"
 
-# Files that describe a dataset to other libraries. `export`, TensorFlow Datasets or other libraries write
-# these files.
+# Files that describe a dataset of TensorFlow Datasets. Reads without a snapshot use these files. `export` and
+# TensorFlow Datasets write these files.
 TFDS_FILES = ("dataset_info.json", "features.json")
+
+# Files that `export` or other libraries write to describe a dataset. These files hold no records.
 SIDE_FILES = frozenset({*TFDS_FILES, "schema.pbtxt"})
 
 # If at least this many paths are in one directory, the directory is listed once, without a request per path.
