@@ -3,7 +3,6 @@
 The module `rewrites` decides how the optimizer may change this expression.
 """
 
-import gc
 from collections.abc import Callable
 from functools import partial
 from typing import Any, ClassVar
@@ -187,18 +186,6 @@ class ReadTFRecord(PartitionsFiltered, BlockwiseIO):
         keys = self.dataset.keys
         count = self.dataset.npartitions if keys is None else len(keys)
         return (None,) * (count + 1) if known is None else known
-
-    def _layer(self) -> dict[Key, Task]:
-        # The new objects are in no cycles. Searching for cycles among so many objects, again and again, takes
-        # longer than making the objects.
-        is_enabled = gc.isenabled()
-        gc.disable()
-        try:
-            layer: dict[Key, Task] = super()._layer()
-        finally:
-            if is_enabled:
-                gc.enable()
-        return layer
 
     def _filtered_task(self, name: Key, index: int) -> Task:
         found = self.partitions_at(index)

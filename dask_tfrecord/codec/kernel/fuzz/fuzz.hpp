@@ -87,7 +87,8 @@ inline std::string encode(const std::vector<ColumnSpec>& columns, RecordType typ
   int column = 0;
   require(!encoder.bind(arrow.schema, arrow.array, column), "what was decoded can be bound");
   const int64_t rows = arrow.array.length;
-  require(encoder.statistics(0, {0, rows}).size() == 1, "the rows have statistics");
+  for (size_t i = 0; i < columns.size(); ++i)
+    require(encoder.statistics(i, {0, rows}).size() == 1, "each column has statistics");
   std::string out(64, '\0');
   std::string bytes;
   for (int64_t row = 0; row < rows;) {
