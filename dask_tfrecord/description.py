@@ -127,7 +127,7 @@ def inspect(
     dataset, schema = open_columns(path, columns, None, read)
     history = partial(
         Snapshot.history,
-        path,  # type: ignore[arg-type]  # `history` is called only if there is a version, and then the path is one directory
+        path,  # type: ignore[arg-type]  # mypy sees that the path may be a list; only one directory has a version, and `Description` calls `history` only if there is a version
         storage_options=read.get("storage_options"),
         filesystem=read.get("filesystem"),
     )

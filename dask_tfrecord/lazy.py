@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 Value = TypeVar("Value")
 
 
-class cached_property(functools.cached_property[Value]):  # noqa: N801  # replaces functools.cached_property under the same name
+class cached_property(functools.cached_property[Value]):  # noqa: N801  # the name is in lower case because the class replaces functools.cached_property
     """Cache a computed attribute, like `functools.cached_property` but without its lock in Python 3.11.
 
     In Python 3.11, all instances share the lock of a `functools.cached_property`. If a process was forked

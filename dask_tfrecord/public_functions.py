@@ -41,7 +41,7 @@ def public_function(function: Callable[Parameters, Result]) -> Callable[Paramete
         with calling(call):
             return (function if computes else redacted)(*args, **kwargs)
 
-    call.__signature__ = shown  # type: ignore[attr-defined]  # PEP 362: `inspect.signature` reads this attribute, which mypy does not know
+    call.__signature__ = shown  # type: ignore[attr-defined]  # `inspect.signature` reads the attribute (PEP 362), but mypy knows no such attribute of functions
     return call
 
 

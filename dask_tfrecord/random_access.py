@@ -40,7 +40,7 @@ _BLOCKS_PER_TASK = 16
 
 
 @overload
-def take(  # type: ignore[overload-overlap]  # a str matches both overloads; the first one, a Series, is right
+def take(  # type: ignore[overload-overlap]  # a str is also a Sequence[str], so it matches both overloads; the first one wins, and its result is a Series
     path: PathLike, indices: Sequence[int] | npt.ArrayLike, columns: str, **read: Unpack[ReadKeywords]
 ) -> pd.Series: ...
 @overload

@@ -353,8 +353,8 @@ def _labels(expr: Expr) -> tuple[list[Hashable], list[Hashable]]:
     """
     try:
         meta = expr._meta
-    # An expression that is no DataFrame, such as a delayed value, has no meta. Dask raises AttributeError or
-    # NotImplementedError for an expression without meta.
+    # An expression that is no DataFrame, such as a delayed value, has no meta. Depending on the expression,
+    # Dask then raises AttributeError, or NotImplementedError from the base class of expressions.
     except (AttributeError, NotImplementedError):
         return [], []
     if isinstance(meta, pd.DataFrame):

@@ -151,7 +151,7 @@ def _converts_to_objects(type_: pa.DataType) -> bool:
     # types, so the conversion is tried.
     try:
         pa.nulls(0, type_).to_pandas()
-    except pa.ArrowNotImplementedError:  # Arrow cannot convert lists of this type
+    except pa.ArrowNotImplementedError:  # how Arrow reports that it cannot convert lists of this type
         return False
     return True
 
@@ -214,7 +214,7 @@ def _extension_array(column: pa.ChunkedArray, type_: pa.DataType) -> Any:
         # the dtype is tried.
         try:
             pd.ArrowDtype(type_)
-        except NotImplementedError:  # pandas has no dtype for this extension type
+        except NotImplementedError:  # how pandas reports that it has no dtype for this extension type
             column = _storage(column)
     return pd.arrays.ArrowExtensionArray(column)
 

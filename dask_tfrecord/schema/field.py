@@ -19,7 +19,7 @@ Lossy = Literal["warn", "allow", "raise"]
 _CAST_ERRORS = (
     MisfitError,
     pa.ArrowInvalid,
-    pa.ArrowNotImplementedError,  # raised if Arrow has no cast between the two types
+    pa.ArrowNotImplementedError,  # how Arrow reports that it has no cast between two types
 )
 
 

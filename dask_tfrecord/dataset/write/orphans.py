@@ -107,8 +107,9 @@ def _last_modified(store: Store, paths: Iterable[str]) -> datetime:
     now = datetime.now(UTC)
     try:
         times = [store.fs.modified(path) for path in paths]
-    # A run of unknown age counts as active, so its files are kept. The age is unknown if a file was removed
-    # in the meantime, and on stores without modification times, for which fsspec raises NotImplementedError.
+    # A run of unknown age counts as active, so the files of the run are kept. The age is unknown if a file
+    # was removed after it was listed, and on stores without modification times: fsspec's base class of
+    # filesystems raises NotImplementedError there.
     except (FileNotFoundError, NotImplementedError):
         return now
     return max((time if time.tzinfo else time.replace(tzinfo=UTC) for time in times), default=now)

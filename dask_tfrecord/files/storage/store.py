@@ -166,7 +166,7 @@ class Store:
             if error.errno is not None and error.filename is None:  # an error such as a full disk
                 error.filename = self.public(path)
             raise
-        except NotImplementedError:  # fsspec's open() raises this on read-only filesystems such as HTTP
+        except NotImplementedError:  # how fsspec reports that a filesystem, such as HTTP, cannot write
             raise DestinationError(
                 "files cannot be written here: the filesystem is read-only", path=self.public(path)
             ) from None

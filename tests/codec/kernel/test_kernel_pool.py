@@ -46,8 +46,9 @@ def test_a_lower_limit_holds_at_once() -> None:
     assert _kernel.pool_bytes() <= 8 << 20
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="Windows has no os.fork")
-@pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")  # what is tested
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork a process")
+# Python warns of a fork of a process with threads, which is what this test does on purpose.
+@pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")
 def test_a_forked_process_returns_its_copy() -> None:
     decode()
     child = os.fork()
