@@ -1,13 +1,11 @@
 """Implement `inspect`: describe a dataset without Dask, and iterate over the rows of the dataset."""
 
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any, Unpack
 
 import numpy as np
-import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -125,13 +123,7 @@ def inspect(
     [{'name': 'Ada', 'born': 1815}, {'name': 'Alan', 'born': 1912}]
     """
     dataset, schema = open_columns(path, columns, None, read)
-    history = partial(
-        Snapshot.history,
-        path,  # type: ignore[arg-type]  # mypy sees that the path may be a list; only one directory has a version, and `Description` calls `history` only if there is a version
-        storage_options=read.get("storage_options"),
-        filesystem=read.get("filesystem"),
-    )
-    return Description(dataset, schema, history)
+    return Description(dataset, schema)
 
 
 class Description:
@@ -145,9 +137,8 @@ class Description:
         The number of the dataset's version that is described, or None if the dataset has no snapshot.
     """
 
-    def __init__(self, dataset: ReadPlan, schema: Schema, history: Callable[[], pd.DataFrame]) -> None:
+    def __init__(self, dataset: ReadPlan, schema: Schema) -> None:
         self._dataset = dataset
-        self._history = history
         self.schema = schema
         self.version = dataset.version
 
@@ -194,9 +185,9 @@ class Description:
         """
         if self.version is None:
             return []
-        versions: list[dict[str, Any]] = pa.Table.from_pandas(
-            self._history(), preserve_index=False
-        ).to_pylist()
+        store = self._dataset.store
+        history = Snapshot.history(store.root, filesystem=store.fs)
+        versions: list[dict[str, Any]] = pa.Table.from_pandas(history, preserve_index=False).to_pylist()
         return versions
 
     @cached_property

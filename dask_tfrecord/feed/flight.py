@@ -94,7 +94,7 @@ def _reason(location: str) -> str | None:
     return None
 
 
-class FlightServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has no py.typed marker, so mypy treats the base class as Any, which --strict refuses
+class FlightServer(flight.FlightServerBase):
     """A server that serves the shards of a dataset by Arrow Flight. `serve` starts and returns this server.
 
     Attributes

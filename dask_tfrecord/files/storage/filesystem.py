@@ -19,7 +19,7 @@ from dask_tfrecord.files.storage.store_failures import check_endpoint
 Filesystem: TypeAlias = AbstractFileSystem | pafs.FileSystem | Literal["fsspec"] | None
 
 
-class ArrowFileSystem(ArrowFSWrapper):  # type: ignore[misc]  # fsspec has no py.typed marker, so mypy treats the base class as Any, which --strict refuses
+class ArrowFileSystem(ArrowFSWrapper):
     """Wrap a pyarrow filesystem as an fsspec filesystem.
 
     The argument of `ArrowFileSystem` is the pickled pyarrow filesystem. Equal filesystems therefore have

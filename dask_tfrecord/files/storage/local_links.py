@@ -16,7 +16,7 @@ Info = dict[str, Any]
 _BROKEN_LINK = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
 
 
-class LinkFollowingDisk(LocalFileSystem):  # type: ignore[misc]  # fsspec has no py.typed marker, so mypy treats the base class as Any, which --strict refuses
+class LinkFollowingDisk(LocalFileSystem):
     """A local filesystem whose methods `find` and `glob` follow symbolic links.
 
     A symbolic link to a directory is treated as a directory. A link to a directory that contains the link is
