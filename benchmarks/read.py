@@ -24,7 +24,6 @@ import dask
 import dask.dataframe as dd
 import pandas as pd
 import pyarrow as pa
-from fsspec.implementations.local import LocalFileSystem
 
 import dask_tfrecord
 from benchmarks.breakdown import READ, breakdown, show
@@ -32,6 +31,7 @@ from benchmarks.tables import TABLES, Table
 from benchmarks.write import PARTITIONS, THREADS, collection, seconds, side_by_side, slices, to_pandas
 from dask_tfrecord.codec import Decoder
 from dask_tfrecord.codec.columns import Column
+from dask_tfrecord.files.storage.store import Store
 
 REPEATS = 4  # of each partition, so that the time of the reads exceeds the time of the plan
 LARGE_BYTES = 2 << 30
@@ -133,16 +133,9 @@ def measure_opens(root: str, scale: float) -> None:
     """Count the files that ``len`` of a dataset of many files opens."""
     count = max(2, int(1_000 * scale))
     collection([to_pandas(TABLES["tabular"](10).batch)] * count).to_tfrecord(root)
-    opened: list[str] = []
-    real = LocalFileSystem._open
-
-    def counted(fs: LocalFileSystem, path: str, *args: object, **options: object) -> object:
-        opened.append(path)
-        return real(fs, path, *args, **options)
-
-    with patch.object(LocalFileSystem, "_open", counted):
+    with patch.object(Store, "open", autospec=True, side_effect=Store.open) as opened:
         took = seconds(lambda: len(dask_tfrecord.read_tfrecord(root)))
-    print(f"len() of {count:,} files opens {len(opened)}, in {1e3 * took:.0f} ms")
+    print(f"len() of {count:,} files opens {opened.call_count}, in {1e3 * took:.0f} ms")
 
 
 def main() -> None:

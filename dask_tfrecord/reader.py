@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from dask_tfrecord import arguments
 from dask_tfrecord.cluster import check_cluster
+from dask_tfrecord.dataset.read.divisions import divisions
 from dask_tfrecord.dataset.read.read_plan import ReadPlan
 from dask_tfrecord.dataset.snapshot.metadata import Levels
 from dask_tfrecord.errors import Remedy, SchemaError, TFRecordError
@@ -358,7 +359,7 @@ def _divisions(dataset: ReadPlan, levels: Levels) -> tuple[Any, ...] | None:
             advice="pass index= with the name of one column",
             remedies=[Remedy("calculate_divisions", False, "read without divisions")],
         )
-    return dataset.divisions(levels[0][0])
+    return divisions(dataset, levels[0][0])
 
 
 def _with_categories(schema: Schema, categories: Any) -> Schema:

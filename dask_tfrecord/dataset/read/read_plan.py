@@ -6,8 +6,7 @@ A read plan is part of the Dask graph.
 import hashlib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, fields, replace
-from itertools import accumulate, pairwise
-from operator import itemgetter
+from itertools import accumulate
 from typing import Any, Self, TypeAlias
 
 import numpy as np
@@ -16,12 +15,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dask_tfrecord.codec.columns import FeatureKey
-from dask_tfrecord.dataset.query.comparison_keys import comparison_key, has_nan, is_comparable
 from dask_tfrecord.dataset.query.predicates import Outcomes, Predicate, possible_outcomes
 from dask_tfrecord.dataset.query.ranges import Mask, file_ranges
 from dask_tfrecord.dataset.read.read_task import Partition, RowRanges
 from dask_tfrecord.dataset.read.requested_columns import origin_clash
-from dask_tfrecord.dataset.snapshot.column_statistics import STATISTICS, statistics_name
+from dask_tfrecord.dataset.snapshot.column_statistics import STATISTICS, has_no_nulls
 from dask_tfrecord.dataset.snapshot.metadata import Levels
 from dask_tfrecord.dataset.snapshot.model import short_list
 from dask_tfrecord.errors import FileChangedError
@@ -279,14 +277,14 @@ class ReadPlan:
         names, rows = predicate.columns(), self.partitions.rows
         columns = [item for item in self.schema.fields if item.name in names]
         values = {
-            item.name: self._value_of_splits(item.name)
+            item.name: self.value_of_splits(item.name)
             for item in columns
             if item.name in self.partition_values
         }
         ranges = file_ranges(columns, len(rows), values, rows if use_statistics else None)
         return possible_outcomes(predicate, ranges)
 
-    def _value_of_splits(self, name: str) -> pa.Array:
+    def value_of_splits(self, name: str) -> pa.Array:
         """Return the value of a partition column in each split."""
         partition_of = np.repeat(np.arange(self.npartitions), self.partitions.counts)
         return self.partition_values[name].take(pa.array(partition_of))
@@ -374,48 +372,8 @@ class ReadPlan:
         rows = self.partitions.rows
         if self.is_described and not rows["file_records"].null_count:
             filled = rows.filter(pc.greater(rows["file_records"], 0))
-            names |= {name for name in self.schema.names if _has_no_nulls(filled, name)}
+            names |= {name for name in self.schema.names if has_no_nulls(filled, name)}
         return names
-
-    def divisions(self, name: str) -> tuple[Any, ...] | None:
-        """Return the Dask divisions of a column: the minimum of each partition, and the maximum of the last
-        partition.
-
-        Returns
-        -------
-        tuple or None
-            The divisions, or None unless every value of a partition is known to be greater than all values of
-            the partition before, and the column is known to have no nulls.
-        """
-        [item] = self.schema.select([name]).fields
-        if not _is_ordered_by_value(item) or not is_comparable(item.type) or has_nan(item.type):
-            return None
-        bounds = self._bounds(item)
-        if bounds is None or not self.partitions.counts.all():
-            return None
-        lows, highs = ([(comparison_key(one, item.type), one) for one in values] for values in bounds)
-        ranges = [slice(*edges) for edges in pairwise(self.partitions.starts.tolist())]
-        least: list[Any] = [min(lows[rows], key=itemgetter(0)) for rows in ranges]
-        greatest: list[Any] = [max(highs[rows], key=itemgetter(0)) for rows in ranges]
-        if any(high[0] >= low[0] for high, low in zip(greatest, least[1:], strict=False)):
-            return None
-        return (*(value for _, value in least), greatest[-1][1])
-
-    def _bounds(self, item: Field) -> list[list[Any]] | None:
-        """Return the minima and maxima of a column in each split, or None if they are unknown or if there
-        are nulls.
-        """
-        if item.name in self.partition_values:
-            values = self._value_of_splits(item.name)
-            return None if values.null_count else [values.to_pylist()] * 2
-        rows, name = self.partitions.rows, statistics_name(item.name)
-        if not self.is_described or name not in rows.column_names or rows["file_records"].null_count:
-            return None
-        statistics = rows[name].combine_chunks()
-        if not _has_no_nulls(rows, item.name):
-            return None
-        bounds = [statistics.field(one) for one in ("min", "max")]
-        return None if any(one.null_count for one in bounds) else [one.to_pylist() for one in bounds]
 
     def __repr__(self) -> str:
         return f"ReadPlan({self.store.public(self.store.root)!r}, {self.npartitions:,} partitions)"
@@ -432,26 +390,3 @@ class ReadPlan:
         files = (self.partitions.token, pruned)
         parts = (self.store.__dask_tokenize__(), how, values, files, self.keys)
         return hashlib.sha256(repr(parts).encode()).hexdigest()
-
-
-def _has_no_nulls(rows: pa.Table, name: str) -> bool:
-    """Return True if the statistics of all files prove that a column has no nulls."""
-    if not len(rows):
-        return True
-    if statistics_name(name) not in rows.column_names:
-        return False
-    statistics = rows[statistics_name(name)].combine_chunks()
-    return not statistics.null_count and pc.max(statistics.field("nulls")).as_py() == 0
-
-
-def _is_ordered_by_value(item: Field) -> bool:
-    """Return True if pandas sorts a column by value.
-
-    The categories of a categorical column must then be in ascending order.
-    """
-    if not pa.types.is_dictionary(item.type):
-        return True
-    if item.categories is None:
-        return False
-    keys: list[Any] = [comparison_key(value, item.type) for value in item.categories.to_pylist()]
-    return all(one < other for one, other in pairwise(keys))

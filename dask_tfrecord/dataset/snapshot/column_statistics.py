@@ -296,3 +296,13 @@ def check(valid: bool, problem: str) -> None:
     """Raise a ValueError with the message `problem` unless `valid` is true."""
     if not valid:
         raise ValueError(problem)
+
+
+def has_no_nulls(rows: pa.Table, name: str) -> bool:
+    """Return True if the statistics of all files prove that a column has no nulls."""
+    if not len(rows):
+        return True
+    if statistics_name(name) not in rows.column_names:
+        return False
+    statistics = rows[statistics_name(name)].combine_chunks()
+    return not statistics.null_count and pc.max(statistics.field("nulls")).as_py() == 0

@@ -1,10 +1,14 @@
 """Read an open file forward, and check that the file has not changed since it was listed."""
 
+import io
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, NoReturn
 
+from fsspec import AbstractFileSystem
+from fsspec.implementations.local import LocalFileSystem
+from fsspec.implementations.memory import MemoryFile
 from fsspec.spec import AbstractBufferedFile
 
 from dask_tfrecord.errors import FileChangedError, Remedy, TFRecordError
@@ -183,3 +187,20 @@ class FileReader:
             raise FileChangedError(
                 "the server sends more bytes than were requested", path=self._expected.path
             )
+
+
+def open_unbuffered(fs: AbstractFileSystem, path: str, expected: ExpectedFile, *, is_http: bool) -> Any:
+    """Open a file for reading, without a buffer, because `FileReader` buffers what it reads."""
+    if type(fs) is LocalFileSystem:  # fsspec takes ten times as long to open a local file
+        return open(path, "rb", buffering=0)
+    options: dict[str, Any] = {"block_size": REQUEST_BYTES, "cache_type": "none"}
+    if is_http:
+        if expected.whole:
+            # Read the file with one request, which servers without ranges can answer.
+            options["block_size"] = 0
+        elif expected.size is not None:
+            # One byte more than expected, so that a longer file is noticed.
+            options["size"] = expected.size + 1
+    file = fs.open(path, "rb", **options)
+    # All readers of one in-memory file of fsspec share one object with one position.
+    return io.BytesIO(file.getvalue()) if isinstance(file, MemoryFile) else file

@@ -16,7 +16,6 @@ from typing import Any, BinaryIO, TypeVar
 
 from fsspec import AbstractFileSystem
 from fsspec.implementations.local import LocalFileSystem
-from fsspec.implementations.memory import MemoryFile
 from fsspec.utils import tokenize
 
 from dask_tfrecord.errors import DestinationError
@@ -26,9 +25,10 @@ from dask_tfrecord.files.storage.filesystem import (
     open_path,
     removes_full_directories,
 )
-from dask_tfrecord.files.storage.open_file import REQUEST_BYTES, ExpectedFile, FileReader
+from dask_tfrecord.files.storage.open_file import REQUEST_BYTES, ExpectedFile, FileReader, open_unbuffered
 from dask_tfrecord.files.storage.paths import check_url, name_of, parent_of
 from dask_tfrecord.files.storage.redaction import without_credentials
+from dask_tfrecord.files.storage.store_failures import is_precondition_failure
 from dask_tfrecord.lazy import cached_property
 
 _T = TypeVar("_T")
@@ -222,7 +222,7 @@ class Store:
             try:
                 self.fs.pipe_file(path, data, mode="create")
             except OSError as error:
-                if _is_precondition_failure(error):
+                if is_precondition_failure(error):
                     raise FileExistsError(self.public(path)) from None
                 raise
             return
@@ -401,7 +401,8 @@ class Store:
         )
         with ExitStack() as stack:
             try:
-                file = stack.enter_context(self._open(path, expected))
+                is_http = "http" in self._protocols
+                file = stack.enter_context(open_unbuffered(self.fs, path, expected, is_http=is_http))
                 expected.check(self._details(file, path))
                 if start:
                     file.seek(start)
@@ -420,22 +421,6 @@ class Store:
             if isinstance(one, Exception):
                 raise one
         return found
-
-    def _open(self, path: str, expected: ExpectedFile) -> Any:
-        if type(self.fs) is LocalFileSystem:  # fsspec takes ten times as long to open a local file
-            return open(path, "rb", buffering=0)
-        # FileReader buffers what it reads, so fsspec must not cache the bytes as well.
-        options: dict[str, Any] = {"block_size": REQUEST_BYTES, "cache_type": "none"}
-        if "http" in self._protocols:
-            if expected.whole:
-                # Read the file with one request, which servers without ranges can answer.
-                options["block_size"] = 0
-            elif expected.size is not None:
-                # One byte more than expected, so that a longer file is noticed.
-                options["size"] = expected.size + 1
-        file = self.fs.open(path, "rb", **options)
-        # All readers of one in-memory file of fsspec share one object with one position.
-        return io.BytesIO(file.getvalue()) if isinstance(file, MemoryFile) else file
 
     def _details(self, file: Any, path: str) -> dict[str, Any]:
         """Return the current info of an open file, if possible without another request."""
@@ -463,11 +448,3 @@ class Store:
     def _protocols(self) -> frozenset[str]:
         protocol = self.fs.protocol
         return frozenset([protocol] if isinstance(protocol, str) else protocol)
-
-
-def _is_precondition_failure(error: OSError) -> bool:
-    """Return True if an error is S3's answer that the object exists. s3fs recognises only the answer of
-    AWS.
-    """
-    answer = getattr(error.__cause__, "response", None) or {}
-    return answer.get("Error", {}).get("Code") in ("PreconditionFailed", "412")

@@ -192,3 +192,11 @@ def place_of(arguments: Iterable[Any]) -> str | None:
                 root: str = store.public(store.root)
                 return root if "://" in root else None
     return None
+
+
+def is_precondition_failure(error: OSError) -> bool:
+    """Return True if an error is S3's answer that the object exists. s3fs recognises only the answer of
+    AWS.
+    """
+    answer = getattr(error.__cause__, "response", None) or {}
+    return answer.get("Error", {}).get("Code") in ("PreconditionFailed", "412")
