@@ -9,7 +9,6 @@ ratio above 1 is possible.
     python -m benchmarks.codec [--rounds 5] [--scale 1.0] [--crc best] [tabular recsys wide images]
 """
 
-import argparse
 import itertools
 import time
 from collections.abc import Callable, Iterator
@@ -17,7 +16,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from benchmarks.tables import TABLES, Table, encoded_views
+from benchmarks.tables import TABLES, Table, encoded_views, table_parser
 from dask_tfrecord.codec import Decoder, Encoder, Inference, _kernel, scan
 
 OUT_BYTES = 1 << 20  # encode's reused buffer
@@ -121,10 +120,7 @@ def check(table: Table) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("tables", nargs="*", metavar="table", help=f"{', '.join(TABLES)}; default: all")
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--scale", type=float, default=1.0, help="factor for the number of rows")
+    parser = table_parser(__doc__, rounds=5)
     parser.add_argument("--crc", default="best", help="CRC-32C implementation of the roof: best, sse4.2, ...")
     arguments = parser.parse_args()
     print(f"CRC-32C by {', '.join(_kernel.crc32c_implementations())}; best of {arguments.rounds} rounds")

@@ -7,7 +7,6 @@ defaults of pyarrow apart from the codec.
     python -m benchmarks.levels [--rounds 3] [--scale 1.0] [tabular recsys wide images]
 """
 
-import argparse
 import time
 from collections.abc import Callable
 from functools import partial
@@ -15,7 +14,7 @@ from functools import partial
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from benchmarks.tables import TABLES, Table, encoded_views
+from benchmarks.tables import TABLES, Table, encoded_views, table_parser
 from dask_tfrecord.codec import Encoder
 from dask_tfrecord.codec.codecs import CODECS, Compression, compressor
 
@@ -61,11 +60,7 @@ def measure(write: Callable[[], int], rounds: int) -> tuple[float, int]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("tables", nargs="*", metavar="table", help=f"{', '.join(TABLES)}; default: all")
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--scale", type=float, default=1.0, help="factor for the number of rows")
-    arguments = parser.parse_args()
+    arguments = table_parser(__doc__, rounds=3).parse_args()
     for name in arguments.tables or TABLES:
         rows = max(1, int(ROWS[name] * arguments.scale))
         table = TABLES[name](rows)

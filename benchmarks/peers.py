@@ -38,7 +38,7 @@ import dask_tfrecord
 from benchmarks.peer_jobs import Work, data, environments, spark
 from benchmarks.reports import best_way, errors, fastest, results
 from benchmarks.reports.ratios import OURS, PROTOCOL, capped, capped_spread, ratios, row_ratio
-from benchmarks.tables import TABLES, Table
+from benchmarks.tables import TABLES, Table, table_parser
 from benchmarks.workers import Worker, machine, memory_folder, others, versions
 
 # A peer gets four times the rows until a pass takes more CPU seconds than the first number, or more than the
@@ -342,10 +342,7 @@ def available(
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("tables", nargs="*", metavar="table", help=f"{', '.join(TABLES)}; default: all")
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--scale", type=float, default=1.0, help="factor for the number of rows")
+    parser = table_parser(__doc__, rounds=5)
     parser.add_argument("--peers", nargs="+", choices=list(PEERS), help="default: all that are installed")
     parser.add_argument("--jobs", nargs="+", choices=list(JOBS), help="default: all")
     parser.add_argument("--install", action="store_true", help="make the environments of the peers, and stop")

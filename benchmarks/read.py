@@ -12,7 +12,6 @@ files are in memory if the system has ``/dev/shm``.
     python -m benchmarks.read [--rounds 3] [--scale 1.0] [tabular recsys wide images]
 """
 
-import argparse
 import os
 import tempfile
 from collections.abc import Callable, Sequence
@@ -27,7 +26,7 @@ import pyarrow as pa
 
 import dask_tfrecord
 from benchmarks.breakdown import READ, breakdown, show
-from benchmarks.tables import TABLES, Table
+from benchmarks.tables import TABLES, Table, table_parser
 from benchmarks.write import PARTITIONS, THREADS, collection, seconds, side_by_side, slices, to_pandas
 from dask_tfrecord.codec import Decoder
 from dask_tfrecord.codec.columns import Column
@@ -139,11 +138,7 @@ def measure_opens(root: str, scale: float) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("tables", nargs="*", metavar="table", help=f"{', '.join(TABLES)}; default: all")
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--scale", type=float, default=1.0, help="factor for the number of rows")
-    arguments = parser.parse_args()
+    arguments = table_parser(__doc__, rounds=3).parse_args()
     rounds, scale = arguments.rounds, arguments.scale
     memory = "/dev/shm"
     folder = memory if os.access(memory, os.W_OK) else None

@@ -1,5 +1,6 @@
 """Generate the four tables of the benchmarks."""
 
+import argparse
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
@@ -123,3 +124,12 @@ def encoded_views(
             buffer = bytearray(need)
         else:
             yield memoryview(buffer)[:size]
+
+
+def table_parser(documentation: str, *, rounds: int) -> argparse.ArgumentParser:
+    """Return the parser of a benchmark that runs on tables. The first line of the documentation is shown."""
+    parser = argparse.ArgumentParser(description=documentation.splitlines()[0])
+    parser.add_argument("tables", nargs="*", metavar="table", help=f"{', '.join(TABLES)}; default: all")
+    parser.add_argument("--rounds", type=int, default=rounds)
+    parser.add_argument("--scale", type=float, default=1.0, help="factor for the number of rows")
+    return parser

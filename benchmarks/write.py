@@ -14,7 +14,6 @@ a round share the load of the machine. The files are in memory if the system has
     python -m benchmarks.write [--rounds 5] [--scale 1.0] [tabular recsys wide images]
 """
 
-import argparse
 import gc
 import os
 import statistics
@@ -34,7 +33,7 @@ import pyarrow as pa
 
 import dask_tfrecord
 from benchmarks.breakdown import WRITE, breakdown, show
-from benchmarks.tables import TABLES, Table, encoded_views
+from benchmarks.tables import TABLES, Table, encoded_views, table_parser
 from dask_tfrecord.codec import Encoder, codecs
 from dask_tfrecord.dataset.partitioning.grouping import group_by_directory
 
@@ -208,11 +207,7 @@ def measure_small_partitions(rounds: int, scale: float) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("tables", nargs="*", metavar="table", help=f"{', '.join(TABLES)}; default: all")
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--scale", type=float, default=1.0, help="factor for the number of rows")
-    arguments = parser.parse_args()
+    arguments = table_parser(__doc__, rounds=5).parse_args()
     rounds, scale = arguments.rounds, arguments.scale
     print(f"dask-tfrecord {dask_tfrecord.__version__}, {THREADS} threads, {rounds} rounds")
     print(f"{'':9}{'':8}{'rows/s':>12}{'GB/s':>8}{'x':>8}")

@@ -28,6 +28,7 @@ from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.public_functions import public_function
 from dask_tfrecord.schema.field import Field
 from dask_tfrecord.schema.storage_types import innermost, row_shape
+from dask_tfrecord.schema.tfds import FEATURES, INFO
 
 Format = Literal["idx", "tfds", "tfmd"]
 
@@ -201,7 +202,7 @@ def _tfds_files(store: Store, snapshot: Snapshot) -> dict[str, str]:
         "pythonClassName": f"{_FEATURES}.features_dict.FeaturesDict",
         "featuresDict": {"features": features},
     }
-    return {"features.json": json.dumps(described, indent=1), "dataset_info.json": json.dumps(info, indent=1)}
+    return {FEATURES: json.dumps(described, indent=1), INFO: json.dumps(info, indent=1)}
 
 
 def _splits(snapshot: Snapshot) -> dict[str, list[FileEntry]]:

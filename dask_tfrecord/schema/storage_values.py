@@ -215,7 +215,7 @@ def _list_of(value: int, offsets: Offsets) -> int:
     return int(np.searchsorted(offsets, value, side="right")) - 1
 
 
-def _offsets(lists: pa.Array) -> Offsets:
+def list_offsets(lists: pa.Array) -> Offsets:
     """Return the start of each list in ``lists.flatten()``, and the end of the last list."""
     lengths = lists.sizes if is_list_view(lists.type) else pc.list_value_length(lists)
     lengths = pc.if_else(lists.is_valid(), lengths, 0)
@@ -230,7 +230,7 @@ def _make_list(type_: pa.DataType, offsets: Offsets, values: pa.Array, nulls: pa
 
 
 def _store_list(lists: pa.Array, *, exact: bool) -> pa.Array:
-    values, offsets = lists.flatten(), _offsets(lists)
+    values, offsets = lists.flatten(), list_offsets(lists)
     try:
         _raise_at_first(
             values.is_null(),
@@ -372,7 +372,7 @@ def with_values(
 
     The function ``convert`` converts the values of the lists.
     """
-    values, offsets, nulls = lists.flatten(), _offsets(lists), lists.is_null()
+    values, offsets, nulls = lists.flatten(), list_offsets(lists), lists.is_null()
     if types.is_fixed_size_list(type_):
         size = type_.list_size
         _raise_at_first(

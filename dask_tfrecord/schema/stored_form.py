@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 
 from dask_tfrecord.codec.columns import Column, Kind
 from dask_tfrecord.schema.storage_types import is_list, kind_and_depth
-from dask_tfrecord.schema.storage_values import MisfitError, load
+from dask_tfrecord.schema.storage_values import MisfitError, list_offsets, load
 from dask_tfrecord.schema.type_names import arrow_type
 
 Encoding = Literal["none", "bytes", "zlib"]
@@ -246,7 +246,7 @@ def _flattened(array: pa.Array) -> tuple[pa.Array, _Ints]:
     """Return the values of all rows, and the number of values of each row. A null list has no values."""
     if not is_list(array.type):
         return array, np.ones(len(array), np.int64)
-    return array.flatten(), pc.fill_null(pc.list_value_length(array), 0).to_numpy().astype(np.int64)
+    return array.flatten(), np.diff(list_offsets(array))
 
 
 def _edges(counts: _Ints) -> _Ints:

@@ -17,8 +17,8 @@ import pyarrow as pa
 from dask_tfrecord.errors import Remedy, SchemaError, warn_caller
 from dask_tfrecord.schema.stored_form import Encoding, Size, StoredForm
 
-# The file that describes the columns.
-FEATURES = "features.json"
+# The file that describes the splits, and the file that describes the columns.
+INFO, FEATURES = "dataset_info.json", "features.json"
 
 # The end of the names of the files with the names of classes.
 LABELS = ".labels.txt"

@@ -17,12 +17,12 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from dask_tfrecord.dataset.read.tfds_info import INFO, SplitDescription, read_descriptions
+from dask_tfrecord.dataset.read.tfds_info import SplitDescription, read_descriptions
 from dask_tfrecord.errors import CorruptRecordError, Remedy, TFRecordError, warn_caller
 from dask_tfrecord.files.storage.listing import TFDS_FILES, Listing
 from dask_tfrecord.files.storage.paths import glob_start, name_of, parent_of, unquoted_path
 from dask_tfrecord.files.storage.store import Store
-from dask_tfrecord.schema.tfds import LABELS
+from dask_tfrecord.schema.tfds import INFO, LABELS
 
 # The name of the partition column that holds the name of each file's split.
 SPLIT = "split"

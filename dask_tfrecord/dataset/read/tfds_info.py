@@ -7,12 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dask_tfrecord.errors import TFRecordError
-from dask_tfrecord.files.storage.listing import TFDS_FILES
 from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.lazy import cached_property
-
-# The file that describes the splits.
-INFO = TFDS_FILES[0]
+from dask_tfrecord.schema.tfds import INFO
 
 # The template of TFDS file names for a split whose description has no template.
 _DEFAULT_TEMPLATE = "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}"

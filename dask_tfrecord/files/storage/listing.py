@@ -28,6 +28,7 @@ from dask_tfrecord.files.storage.paths import (
 )
 from dask_tfrecord.files.storage.redaction import without_credentials
 from dask_tfrecord.files.storage.store import Store
+from dask_tfrecord.schema.tfds import FEATURES, INFO
 
 PathLike = str | os.PathLike[str]
 
@@ -36,7 +37,7 @@ _FOLDER_SUFFIX = "_$folder$"
 
 # Files that describe a dataset of TensorFlow Datasets. Reads without a snapshot use these files. `export` and
 # TensorFlow Datasets write these files.
-TFDS_FILES = ("dataset_info.json", "features.json")
+TFDS_FILES = (INFO, FEATURES)
 
 # Files that `export` or other libraries write to describe a dataset. These files hold no records.
 SIDE_FILES = frozenset({*TFDS_FILES, "schema.pbtxt"})
