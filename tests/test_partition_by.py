@@ -172,6 +172,7 @@ def test_many_keys_stay_apart_and_sums_may_join_them(tmp_path: Path) -> None:
     ddf = read_tfrecord(tmp_path, partition_by="k")
     fused = ddf["id"].sum()
     assert fused.compute(scheduler="sync") == data["id"].sum()
+    assert ddf["id"].compute(scheduler="sync").index.tolist() == [0, 1, 2] * 300
     assert found_keys(ddf[["k", "id"]], ["k"]) == expected_keys(data, ["k"])
     assert ddf["id"].map_partitions(len).compute(scheduler="sync").tolist() == [3] * 300
 

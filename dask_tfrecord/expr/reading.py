@@ -3,7 +3,7 @@
 The module `rewrites` decides how the optimizer may change this expression.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, ClassVar
 
@@ -80,22 +80,80 @@ def read_partition(
     return arrow_to_pandas.with_index(frame, index, is_sorted=is_sorted) if index else frame
 
 
-def read_partitions(partitions: list[Partition], *arguments: Any) -> pd.DataFrame:
-    """Read several partitions of a dataset and concatenate their rows.
-
-    The function `read_partitions` runs in a Dask task.
-    """
-    frame: pd.DataFrame = methods.concat([read_partition(partition, *arguments) for partition in partitions])
-    return frame
-
-
 def read_key(partitions: list[Partition], numpy: list[str], index: Levels, is_sorted: bool) -> pd.DataFrame:
     """Read all partitions of one key of a dataset as one DataFrame.
 
     The function `read_key` runs in a Dask task.
     """
-    frame = read_partitions(partitions, numpy, index, is_sorted)
+    frame = read_each(read_partition, partitions, numpy, index, is_sorted)
     return frame if index else frame.reset_index(drop=True)
+
+
+def read_each(read: Callable[..., pd.DataFrame], parts: Sequence[Any], *arguments: Any) -> pd.DataFrame:
+    """Call `read_partition` or `read_key` with each of ``parts``, and concatenate the rows.
+
+    The function `read_each` runs in a Dask task.
+    """
+    frame: pd.DataFrame = methods.concat([read(part, *arguments) for part in parts])
+    return frame
+
+
+class Reader:
+    """The function of all tasks of a read. The arguments of a call are numbers of partitions."""
+
+    def __init__(self, read: "ReadTFRecord") -> None:
+        self._token = read._name
+        self._plan, self._schema, self._predicate = read.dataset, read._schema, read.predicate
+        self._partition = self._plan.partitioner(self._schema, self._predicate)
+        self._checking = read._partitions if read._has_divisions else None
+        self._arguments = (read._numpy_columns, read.operand("index"), read._has_divisions)
+
+    def __dask_tokenize__(self) -> str:
+        return self._token
+
+    def __call__(self, *indices: int) -> pd.DataFrame:
+        """Read partitions, and concatenate the rows."""
+        function, *arguments = self.call(*indices)
+        frame: pd.DataFrame = function(*arguments)
+        return frame
+
+    def call(self, *indices: int) -> tuple[Any, ...]:
+        """Return a function and its arguments, which read the rows without the read plan."""
+        function = read_partition if self._plan.keys is None else read_key
+        parts = [*map(self._part, indices)]
+        if len(parts) == 1:
+            return function, parts[0], *self._arguments
+        return read_each, function, parts, *self._arguments
+
+    def _part(self, index: int) -> Partition | list[Partition]:
+        """Return what the task of a partition reads: a partition of the dataset, or all those of a key."""
+        if self._plan.keys is None:
+            partition = self._partition(index)
+            if self._checking is not None and index == self._checking[0]:
+                return self._plan.with_file_checks(partition, self._checking)
+            return partition
+        numbers = self._plan.keys[index]
+        partitions = [*map(self._partition, numbers)]
+        if len(numbers) > 1 and self._predicate is not None and any(one.splits for one in partitions):
+            # If some files of a key were skipped, the other rows of the key would get other numbers in the
+            # index.
+            partitions = [*map(self._plan.partitioner(self._schema), numbers)]
+        return partitions
+
+
+class ReadTask(Task):
+    """A task of a read, which holds the numbers of partitions instead of the partitions.
+
+    A graph may have very many tasks, and Python's garbage collector visits all objects of a graph repeatedly
+    while the graph is built. Numbers need no visit. A pickled task holds its partitions and not the read
+    plan, so that its size does not depend on the number of files.
+    """
+
+    __slots__ = ()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle the task as a `Task` that holds the partitions."""
+        return partial(Task, _data_producer=True), (self.key, *self.func.call(*self.args))
 
 
 class ReadTFRecord(PartitionsFiltered, BlockwiseIO):
@@ -187,39 +245,28 @@ class ReadTFRecord(PartitionsFiltered, BlockwiseIO):
         count = self.dataset.npartitions if keys is None else len(keys)
         return (None,) * (count + 1) if known is None else known
 
-    def _filtered_task(self, name: Key, index: int) -> Task:
-        found = self.partitions_at(index)
-        if self.dataset.keys is not None:
-            return Task(name, read_key, found, *self.task_arguments, _data_producer=True)
-        return Task(name, read_partition, found[0], *self.task_arguments, _data_producer=True)
+    @cached_property
+    def _partitions(self) -> Sequence[int]:
+        """The numbers of the selected partitions. Each task needs them, and Dask's property is slower."""
+        selected: Sequence[int] | None = self.operand("_partitions")
+        return range(len(self._divisions()) - 1) if selected is None else selected
 
     @cached_property
-    def task_arguments(self) -> tuple[Any, ...]:
-        """The arguments that all tasks of the read share."""
-        return self._numpy_columns, self.operand("index"), self._has_divisions
+    def npartitions(self) -> int:
+        """The number of selected partitions. Each task needs it, and Dask's property is slower."""
+        return len(self._partitions)
+
+    def _task(self, name: Key, index: int) -> Task:
+        return ReadTask(name, self.reader, self._partitions[index], _data_producer=True)
+
+    @cached_property
+    def reader(self) -> Reader:
+        """The function of all tasks of the read."""
+        return Reader(self)
 
     @property
     def _numpy_columns(self) -> list[str]:
         return [name for name in self.operand("numpy") or () if name in self._schema.names]
-
-    def partitions_at(self, index: int) -> list[Partition]:
-        """Return the partitions of the dataset that the task with the number ``index`` reads."""
-        numbers = self._numbers(index)
-        partitions = [*map(self._partitioner, numbers)]
-        if len(numbers) > 1 and self.predicate is not None and any(one.splits for one in partitions):
-            # If some files of a key were skipped, the other rows of the key would get other numbers in the
-            # index.
-            partitions = [*map(self.dataset.partitioner(self._schema), numbers)]
-        if self._has_divisions and index == self._partitions[0]:
-            partitions = [self.dataset.with_file_checks(partitions[0], self._partitions)]
-        return partitions
-
-    @cached_property
-    def _partitioner(self) -> Callable[[int], Partition]:
-        """The function that maps the number of a partition of the dataset to the partition that a task
-        reads.
-        """
-        return self.dataset.partitioner(self._schema, self.predicate)
 
     def _numbers(self, *indices: int) -> list[int]:
         """Return the numbers of the partitions of the dataset that the tasks with these numbers read."""
@@ -279,11 +326,17 @@ class ReadTFRecord(PartitionsFiltered, BlockwiseIO):
 class FusedReads(FusedIO):
     """The Dask expression in which each task reads several partitions."""
 
+    _pickle_functools_cache = False
+
     @cached_property
     def _name(self) -> str:
         return f"read_tfrecord-fused-{self.deterministic_token}"
 
+    @cached_property
+    def _fusion_buckets(self) -> list[Sequence[int]]:
+        """The partitions of each task. Dask's property divides all partitions again for each task."""
+        buckets: list[Sequence[int]] = super()._fusion_buckets
+        return buckets
+
     def _task(self, name: Key, index: int) -> Task:
-        read = self.operand("_expr")
-        partitions = [one for number in self._fusion_buckets[index] for one in read.partitions_at(number)]
-        return Task(name, read_partitions, partitions, *read.task_arguments, _data_producer=True)
+        return ReadTask(name, self.operand("_expr").reader, *self._fusion_buckets[index], _data_producer=True)

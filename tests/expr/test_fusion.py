@@ -1,8 +1,10 @@
 """Reads of a few columns from many partitions become fewer tasks, and nothing else changes."""
 
+import pickle
 from pathlib import Path
 from typing import Any
 
+import cloudpickle
 import dask
 import dask.dataframe as dd
 import oracle
@@ -104,6 +106,15 @@ def test_fusion_changes_no_result(query: str, few: Any, monkeypatch: pytest.Monk
         assert result.index.equals(expected.index)
     else:
         assert result == expected
+
+
+@pytest.mark.parametrize("query", ["all columns", "a sum", "a filter", "a group", "some partitions"])
+def test_pickled_tasks_read_the_same_rows(query: str, few: Any) -> None:
+    result = QUERIES[query][0](few).optimize()
+    graph, keys = result.__dask_graph__(), result.__dask_keys__()
+    expected = dask.get(graph, keys)
+    for found, part in zip(dask.get(pickle.loads(cloudpickle.dumps(graph)), keys), expected, strict=True):
+        assert found.equals(part) if isinstance(part, pd.DataFrame | pd.Series) else found == part
 
 
 def test_few_files_are_fused_as_all_are(few: Any) -> None:

@@ -16,11 +16,13 @@ from dask.base import tokenize
 
 from dask_tfrecord import Snapshot, TFRecordError, read_tfrecord, to_tfrecord
 from dask_tfrecord.codec import Decoder
+from dask_tfrecord.dataset.read import read_plan
 from dask_tfrecord.dataset.read.plan_partitions import plan_partitions
 from dask_tfrecord.dataset.read.read_plan import ReadPlan
 from dask_tfrecord.dataset.snapshot import model
 from dask_tfrecord.dataset.write.run import WriteRun
 from dask_tfrecord.expr import reading, writing
+from dask_tfrecord.expr.reading import FusedReads
 from dask_tfrecord.files import reading as files
 from dask_tfrecord.files.options import ReadOptions
 from dask_tfrecord.files.storage.listing import FileInfo, info_table
@@ -184,10 +186,25 @@ def many(count: int) -> ReadPlan:
     return ReadPlan(Store.at("/nowhere"), partitions, schema, ReadOptions(), values)
 
 
-def test_a_task_carries_its_own_file_and_not_the_others() -> None:
-    graph = reading.read(many(1000), ["c1"]).optimize().__dask_graph__()
-    assert len(graph) == 1000
-    assert max(len(cloudpickle.dumps(task)) for task in graph.values()) < 2500
+@pytest.mark.parametrize(("fused", "count", "size"), [(False, 1000, 2500), (True, 67, 4000)])
+def test_a_task_carries_its_own_files_and_not_the_others(fused: bool, count: int, size: int) -> None:
+    ddf = reading.read(many(1000), None if fused else ["c1"])
+    graph = (ddf["c1"].sum() if fused else ddf).optimize(fuse=False).__dask_graph__()
+    tasks = [task for key, task in graph.items() if key[0].startswith("read_tfrecord")]
+    assert len(tasks) == count
+    assert max(len(cloudpickle.dumps(task)) for task in tasks) < size
+
+
+def test_the_graph_of_a_read_makes_no_partitions(monkeypatch: pytest.MonkeyPatch) -> None:
+    ddf = reading.read(many(1000), None)
+    monkeypatch.setattr(read_plan, "Partition", None)
+    ddf["c1"].sum().optimize().__dask_graph__()
+    ddf.optimize().__dask_graph__()
+
+
+def test_fused_partitions_are_divided_once() -> None:
+    [fused] = reading.read(many(1000), None)["c1"].sum().optimize(fuse=False).find_operations(FusedReads)
+    assert fused._fusion_buckets is fused._fusion_buckets
 
 
 def test_a_read_makes_no_entries_of_the_snapshot(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
