@@ -9,7 +9,7 @@ import logging
 from dask_tfrecord import accessor, config
 from dask_tfrecord.dataset.snapshot.metadata import library_version
 from dask_tfrecord.dataset.snapshot.model import Snapshot
-from dask_tfrecord.described_schema import from_tfds
+from dask_tfrecord.described_schema import from_tfds, from_tfmd
 from dask_tfrecord.description import ColumnDescription, Description, inspect
 from dask_tfrecord.errors import (
     Call,
@@ -84,5 +84,5 @@ logging.getLogger(__name__).addHandler(logging.NullHandler())
 __version__ = library_version()
 
 accessor.install()
-Schema.from_tfds = staticmethod(from_tfds)
+Schema.from_tfds, Schema.from_tfmd = staticmethod(from_tfds), staticmethod(from_tfmd)
 config.limit_memory_pool()

@@ -1,16 +1,16 @@
-"""Implement `Schema.from_tfds`: the schema that a directory of TensorFlow Datasets describes."""
+"""Implement `Schema.from_tfds` and `Schema.from_tfmd`: schemas that files of other libraries describe."""
 
 from typing import Any, get_args
 
 from dask_tfrecord import arguments
-from dask_tfrecord.errors import NotFoundError, SchemaError
+from dask_tfrecord.dataset.read.schema_sources import tfds_schema, tfmd_schema
 from dask_tfrecord.files.storage.filesystem import Filesystem
 from dask_tfrecord.files.storage.listing import PathLike
 from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.public_functions import public_function
-from dask_tfrecord.schema.field import Field
+from dask_tfrecord.schema import tfmd
 from dask_tfrecord.schema.model import Schema
-from dask_tfrecord.schema.tfds import FEATURES, Labels, described_columns
+from dask_tfrecord.schema.tfds import Labels
 
 
 @public_function
@@ -63,18 +63,54 @@ def from_tfds(
     """
     arguments.choice("labels", labels, get_args(Labels))
     store = Store.at(arguments.path(directory, "directory"), storage_options, filesystem)
-    path = store.public(store.join(FEATURES))
-    try:
-        found = described_columns(lambda name: store.fs.cat_file(store.join(name)), labels)
-    except SchemaError as error:
-        raise error.located(path=path) from None
-    if found is None:
-        raise NotFoundError(f"{path}: no such file, or it describes no columns")
-    if found.unknown:
-        raise SchemaError(
-            "the class or the dtype of the feature is unknown",
-            path=path,
-            feature=found.unknown[0],
-            advice="read the directory without schema=, which infers the type of the column",
-        )
-    return Schema(tuple(Field.in_form(name, form) for name, form in found.forms.items()))
+    return tfds_schema(store, labels)
+
+
+@public_function
+def from_tfmd(
+    file: Any,
+    *,
+    storage_options: dict[str, Any] | None = None,
+    filesystem: Filesystem = None,
+) -> Schema:
+    """Create the schema that a ``schema.pbtxt`` of TensorFlow Metadata describes, as TFX writes it.
+
+    `types <../types.html>`_ has the column of each kind of feature. Pass the schema, or the path of the file,
+    as ``schema=`` to read records with these columns.
+
+    Parameters
+    ----------
+    file : str, path-like or Schema message of TensorFlow Metadata
+        The path of the file, or the message itself.
+    storage_options : dict, optional
+        Options for the filesystem, such as credentials.
+    filesystem : fsspec.AbstractFileSystem or pyarrow.fs.FileSystem, optional
+        Filesystem of the file. Pass either this or ``storage_options``.
+
+    Returns
+    -------
+    Schema
+        The columns of the records, without features that are deprecated.
+
+    Raises
+    ------
+    FileNotFoundError
+        If the file does not exist.
+    SchemaError
+        If the file is not valid, or if no column can express a feature.
+
+    Examples
+    --------
+    >>> from pathlib import Path
+    >>> from dask_tfrecord import Schema
+    >>> text = 'feature { name: "tip" type: INT bool_domain {} value_count { min: 1 max: 1 } }'
+    >>> _ = Path("schema.pbtxt").write_text(text)
+    >>> Schema.from_tfmd("schema.pbtxt")
+    Schema of example records:
+      column  type  feature
+      tip     bool  int64_list
+    """
+    if tfmd.is_message(file):
+        return tfmd.schema_of(str(file))
+    store = Store.at(arguments.path(file, "file"), storage_options, filesystem)
+    return tfmd_schema(store, store.root)

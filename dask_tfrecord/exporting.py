@@ -29,6 +29,7 @@ from dask_tfrecord.public_functions import public_function
 from dask_tfrecord.schema.field import Field
 from dask_tfrecord.schema.storage_types import innermost, row_shape
 from dask_tfrecord.schema.tfds import FEATURES, INFO
+from dask_tfrecord.schema.tfmd import SCHEMA_FILE, TIMES
 
 Format = Literal["idx", "tfds", "tfmd"]
 
@@ -124,7 +125,7 @@ def export(
             names = _write_indexes(store, snapshot)
         else:
             tfds = format == "tfds"
-            texts = _tfds_files(store, snapshot) if tfds else {"schema.pbtxt": metadata_schema(snapshot)}
+            texts = _tfds_files(store, snapshot) if tfds else {SCHEMA_FILE: metadata_schema(snapshot)}
             names = [*texts]
             record_exports(store, names)
             for name, text in texts.items():
@@ -387,7 +388,10 @@ def _tfmd_domain(item: Field) -> list[str]:
     if item.kind == "string" and item.categories is not None and item.type.ordered:
         values = " ".join(f"value: {_quoted(value)}" for value in item.categories.to_pylist())
         return [f"string_domain {{ name: {_quoted(item.name)} {values} }}"]
-    return []
+    if item.kind == "string" and not item.depth:
+        return ["natural_language_domain { }"]
+    units = [unit for unit, of_unit in TIMES.items() if of_unit == type_]
+    return [f"time_domain {{ integer_format: {unit} }}" for unit in units]
 
 
 def _quoted(text: str) -> str:

@@ -28,6 +28,7 @@ from dask_tfrecord.dataset.read.layouts import ALL, SPLIT
 from dask_tfrecord.dataset.read.read_plan import ReadPlan
 from dask_tfrecord.dataset.read.request import ReadRequest
 from dask_tfrecord.dataset.read.requested_columns import GivenHive, GivenSchema
+from dask_tfrecord.dataset.read.schema_sources import known_schema
 from dask_tfrecord.dataset.snapshot.model import Snapshot, find_snapshot, listed_files
 from dask_tfrecord.dataset.snapshot.names import snapshot_path
 from dask_tfrecord.dataset.snapshot.versions import to_parquet
@@ -77,7 +78,7 @@ logger = logging.getLogger(__name__)
 def index(
     path: str | os.PathLike[str],
     *,
-    schema: GivenSchema | None = None,
+    schema: GivenSchema | PathLike | None = None,
     hive: GivenHive = True,
     record_type: RecordType | Literal["infer"] = "infer",
     split: Literal["all"] | None = None,
@@ -101,7 +102,7 @@ def index(
     ----------
     path : str or path-like
         The directory that contains the files.
-    schema : mapping of str to pyarrow.DataType or None, pyarrow.Schema, Schema or Snapshot, optional
+    schema : mapping, pyarrow.Schema, Schema, Snapshot, str or path-like, optional
         The types of the columns, as in `read_tfrecord`. Types that ``schema`` does not give are inferred from
         all records.
     hive : bool or mapping of str to pyarrow.DataType, default True
@@ -168,6 +169,7 @@ def index(
     """
     arguments.choice("missing", missing, get_args(Missing))
     arguments.choice("split", split, (None, ALL))
+    schema = known_schema(schema, storage_options=storage_options, filesystem=filesystem)
     store = destination(path, storage_options, filesystem)
     root = store.public(store.root)
     refuse_inside_dataset(store, "index")

@@ -19,6 +19,7 @@ from dask_tfrecord.schema.tfds import Labels
 # All names of codecs that are accepted, including TensorFlow's spellings.
 AnyCompression: TypeAlias = Compression | Literal["", "GZIP", "ZLIB"]
 AnySchema: TypeAlias = GivenSchema | Literal["infer"]
+ReadSchema: TypeAlias = AnySchema | PathLike
 AnyRecordType: TypeAlias = RecordType | Literal["infer"]
 DtypeBackend = Literal["pyarrow", "numpy"]
 
@@ -28,7 +29,7 @@ class DetectedReadKeywords(TypedDict, total=False):
     codec.
     """
 
-    schema: AnySchema | None
+    schema: ReadSchema | None
     hive: GivenHive
     use_snapshot: bool
     infer: Infer

@@ -20,6 +20,7 @@ from dask_tfrecord.config import keyword_or_default
 from dask_tfrecord.dataset.read.discovery import open_dataset
 from dask_tfrecord.dataset.read.read_plan import ReadPlan
 from dask_tfrecord.dataset.read.request import Infer, ReadRequest
+from dask_tfrecord.dataset.read.schema_sources import known_schema
 from dask_tfrecord.dataset.snapshot.model import Snapshot
 from dask_tfrecord.dataset.write.destination import destination
 from dask_tfrecord.dataset.write.neighbours import refuse_other_files
@@ -28,7 +29,7 @@ from dask_tfrecord.files.damage import DamagePolicy, OnCorrupt, check_policy, ch
 from dask_tfrecord.files.options import Extra, ReadOptions
 from dask_tfrecord.files.storage.filesystem import Filesystem
 from dask_tfrecord.files.storage.listing import PathLike
-from dask_tfrecord.keywords import AnyCompression, AnyRecordType, AnySchema, ReadKeywords
+from dask_tfrecord.keywords import AnyCompression, AnyRecordType, ReadKeywords, ReadSchema
 from dask_tfrecord.public_functions import SHARED_PARAMETERS
 from dask_tfrecord.schema.model import Schema
 from dask_tfrecord.schema.tfds import Labels
@@ -37,7 +38,7 @@ from dask_tfrecord.schema.tfds import Labels
 def read_request(
     columns: str | Sequence[str] | None = None,
     *,
-    schema: AnySchema | None = None,
+    schema: ReadSchema | None = None,
     hive: bool | Mapping[str, Any] = True,
     use_snapshot: bool = True,
     infer: Infer = "sample",
@@ -75,7 +76,9 @@ def read_request(
     arguments.choice("labels", labels, get_args(Labels))
     arguments.flags(use_snapshot=use_snapshot, verify_crc=verify_crc, calculate_divisions=calculate_divisions)
     arguments.mappings(storage_options=storage_options)
-    schema = arguments.schema(schema)
+    schema = arguments.schema(
+        known_schema(schema, labels=labels, storage_options=storage_options, filesystem=filesystem)
+    )
     options = ReadOptions(
         compression=arguments.compression(compression, "infer"),
         verify_crc=verify_crc,

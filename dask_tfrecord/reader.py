@@ -84,13 +84,19 @@ def read_tfrecord(
         Series. By default, all columns are loaded. The name of a group of columns, such as "objects" for
         "objects/bbox" and "objects/label", loads all columns of the group. An unknown or repeated column
         name raises.
-    schema : mapping of str to pyarrow.DataType or None, pyarrow.Schema, Schema or Snapshot, optional
+    schema : mapping, pyarrow.Schema, Schema, Snapshot, str or path-like, optional
         The types of some or all columns.
 
         A mapping gives the types of some columns, which replace the inferred or stored types. A type of None
         in a mapping drops the column. A complete schema gives all columns: no type is inferred, and no other
         feature is read. To use the schema of another dataset, pass ``Snapshot.open("train")``. Strings such
         as ``"int64"`` and types of NumPy, pandas and Python stand for the Arrow type.
+
+        Complete schemas of other libraries are the path of a ``schema.pbtxt`` of TensorFlow Metadata, the
+        path of a ``features.json`` of TFDS or of its directory, a ``Schema`` message of TensorFlow Metadata,
+        and a dict of feature specs of TensorFlow, such as ``tf.io.FixedLenFeature``. The path of a dataset
+        stands for its snapshot. `types <../types.html>`_ has the column of each kind of feature. A feature
+        that no column can express raises.
 
         A column found in no record is all null. Such a column raises if a snapshot or ``infer="all"`` proves
         that no record has it. A timestamp, time or duration type raises if its unit differs from the unit in

@@ -158,7 +158,10 @@ def of(function: Callable[..., Any], *names: str) -> list[click.Option]:
     texts = _help_texts(function)
     options = [_option(parameters[name], texts.get(name, "")) for name in keywords]
     if "schema" in keywords:
-        text = "Directory of a dataset whose snapshot gives all columns and types. Not with --type."
+        text = (
+            "What gives all columns and types: a schema.pbtxt, a features.json, or a directory with one of "
+            "these files or with a snapshot. Not with --type."
+        )
         options.append(click.Option(["--schema", "schema_of"], metavar="PATH", callback=_secret, help=text))
     return options
 
@@ -263,14 +266,13 @@ def command(name: str, *params: click.Parameter) -> Callable[[Callable[..., Any]
 
 
 def _with_schema(given: dict[str, Any]) -> dict[str, Any]:
-    """Replace the path in the option `--schema` by the schema of the dataset at this path."""
+    """Pass the path in the option `--schema` as the schema."""
     place = given.pop("schema_of", None)
     if place is None:
         return given
     if "schema" in given:
         raise click.UsageError("--type and --schema exclude one another")
-    storage_options = storage_of(place, given.get("storage_options"))
-    return {**given, "schema": dask_tfrecord.Snapshot.open(place, storage_options=storage_options)}
+    return {**given, "schema": place}
 
 
 def storage_of(path: str, storage_options: dict[str, Any] | None) -> dict[str, Any] | None:

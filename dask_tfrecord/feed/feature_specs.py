@@ -145,8 +145,8 @@ def unlike_tensorflow(dataset: ReadPlan) -> str | None:
         return "limit the bytes of a record, as max_record_bytes= asks"
     if any(partition(number).filters is not None for number in range(dataset.npartitions)):
         return "leave out some rows of a file, as filters= asks"
-    if any(item.form is not None for item in dataset.schema.fields):
-        return "decode the tensors and sequences that features.json describes"
+    if any(item.form is not None and not item.form.is_plain for item in dataset.schema.fields):
+        return "decode the tensors and sequences that the schema describes"
     return None
 
 

@@ -37,7 +37,8 @@ class Field:
         The first categories of a dictionary type, in this order. An ordered dictionary type has no other
         categories.
     form : StoredForm, optional
-        The features that store the column, if these are not given by the type, as in datasets of TFDS.
+        The features that store the column, if these are not given by the type, as in datasets of TFDS and in
+        feature specs of TensorFlow.
 
     Examples
     --------
@@ -61,7 +62,7 @@ class Field:
 
     def without_class_names(self) -> Self:
         """Return the column with the numbers of the classes, if it is a class label of TFDS."""
-        if self.form is None or self.form.categories is None:
+        if self.form is None or not self.form.has_codes:
             return self
         return type(self).in_form(self.name, replace(self.form, categories=None))
 
@@ -94,6 +95,11 @@ class Field:
             return Column(self.name, *kind_and_depth(self.type))
         except SchemaError as error:
             raise of_column(error, self.name) from None
+
+    @property
+    def is_required(self) -> bool:
+        """True if no value is null, because a record without a value of the column raises an error."""
+        return self.form is not None and self.form.is_plain and not self.form.is_optional
 
     @property
     def lossy(self) -> bool:
@@ -170,4 +176,4 @@ class Field:
 def feature_text(item: Field) -> str:
     """Return the name of the feature that stores a column, as TensorFlow's proto files spell it."""
     kind = "bytes" if item.kind == "string" else item.kind
-    return f"feature list of {kind}_list" if item.depth == 2 else f"{kind}_list"
+    return f"feature list of {kind}_list" if item.column.depth == 2 else f"{kind}_list"

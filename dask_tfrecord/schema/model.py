@@ -9,7 +9,6 @@ import html
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from typing import Any, ClassVar, Self, get_args
 
 import pyarrow as pa
@@ -62,8 +61,9 @@ class Schema:
     fields: tuple[Field, ...]
     record_type: RecordType = "example"
 
-    # The package sets this function, because the schema knows no files.
+    # The package sets these functions, because the schema knows no files.
     from_tfds: ClassVar["Callable[..., Schema]"]
+    from_tfmd: ClassVar["Callable[..., Schema]"]
 
     @classmethod
     def from_arrow(
@@ -124,7 +124,8 @@ class Schema:
     @property
     def columns(self) -> tuple[Column, ...]:
         """The name, kind and depth of each feature that stores a column, as the kernel needs them."""
-        return tuple(feature for item in self.fields for feature in item.features)
+        found = (feature for item in self.fields for feature in item.features)
+        return tuple(dict.fromkeys(found) if self._has_forms else found)
 
     @cached_property
     def arrow(self) -> pa.Schema:
@@ -204,9 +205,19 @@ class Schema:
         # A new batch of many columns costs as much as decoding it.
         if batch.schema.equals(self.arrow) and not self._has_forms:
             return batch
-        features = iter(batch.columns)
-        columns = [item.load(*islice(features, len(item.features))) for item in self.fields]
+        columns = [
+            item.load(*map(batch.column, ats)) for item, ats in zip(self.fields, self._positions, strict=True)
+        ]
         return pa.RecordBatch.from_arrays(columns, schema=self.arrow)
+
+    @cached_property
+    def _positions(self) -> list[list[int]]:
+        """For each column, the positions of its features in `columns`.
+
+        Several columns may share a feature.
+        """
+        at = {feature: number for number, feature in enumerate(self.columns)}
+        return [[at[feature] for feature in item.features] for item in self.fields]
 
     @cached_property
     def _has_forms(self) -> bool:

@@ -2,14 +2,15 @@
 
 TensorFlow Datasets (TFDS) stores a tensor as a flat list of values, a sequence of sequences as the values and
 the lengths of the inner sequences, and an encoded tensor as bytes. The classes of
-``tensorflow_datasets.core.features`` are the source of these rules.
+``tensorflow_datasets.core.features`` are the source of these rules. The feature specs of TensorFlow, and the
+schemas of TensorFlow Metadata, name the features that store the values and the lengths of a column.
 """
 
 import math
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any, Literal, Self, TypeAlias
+from typing import Any, Literal, NamedTuple, Self, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -23,13 +24,37 @@ from dask_tfrecord.schema.type_names import arrow_type
 
 Encoding = Literal["none", "bytes", "zlib"]
 
+# What the integers of a feature say about the sequences into which the values of another feature are divided.
+Integers = Literal["row_lengths", "row_splits", "row_starts", "row_limits", "value_rowids"]
+
 # The size of a dimension, or None if the size differs between rows.
 Size: TypeAlias = int | None
 
 # The most bytes that the binary values of an array can have.
 _MOST_BYTES = 2**31 - 1
 
+# A feature may number the sequences of a row. At most so many of the sequences may have no values, so that
+# hostile numbers cannot use up the memory.
+_MOST_EMPTY = 2**20
+
 _Ints: TypeAlias = npt.NDArray[np.int64]
+
+
+class RowPartition(NamedTuple):
+    """A feature whose integers divide values into sequences.
+
+    Attributes
+    ----------
+    integers : str
+        What the integers say: the lengths of the sequences ("row_lengths"), the positions at which the
+        sequences begin ("row_starts") or end ("row_limits"), zero and the ends ("row_splits"), or the number
+        of the sequence of each value ("value_rowids").
+    feature : str
+        The name of the feature.
+    """
+
+    integers: Integers
+    feature: str
 
 
 @dataclass(frozen=True)
@@ -50,7 +75,15 @@ class StoredForm:
     is_optional : bool
         If True, a record may lack the features of the column. The value of the column is then null.
     categories : pyarrow.Array, optional
-        The names of the classes, if the stored values are numbers of classes. The number -1 means null.
+        The names of the classes, if the stored values are numbers of classes. The number -1 means null. If
+        `value_type` is a string type, the first categories of the column.
+    spellings : tuple of (str, str), optional
+        The values of a feature of bytes that stand for False and True.
+    value_feature : str, optional
+        The name of the feature that stores the values. If None, the name of the column determines this name.
+    partitions : tuple of (RowPartition or None)
+        For each of `lengths` but the first, the feature that divides the values into sequences, or None if
+        all sequences have the same length. If empty, TFDS's names are used.
     """
 
     value_type: pa.DataType
@@ -59,6 +92,9 @@ class StoredForm:
     encoding: Encoding = "none"
     is_optional: bool = False
     categories: pa.Array | None = field(default=None, hash=False)
+    spellings: tuple[str, str] | None = None
+    value_feature: str | None = None
+    partitions: tuple[RowPartition | None, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """Return the form as JSON values, the way in which a snapshot stores the form."""
@@ -77,13 +113,22 @@ class StoredForm:
             value["encoding"],
             value["is_optional"],
             None if classes is None else pa.array(classes, pa.string()),
+            tuple(value["spellings"]) if value.get("spellings") else None,
+            value.get("value_feature"),
+            tuple(one and RowPartition(*one) for one in value.get("partitions", ())),
         )
 
     @property
     def is_plain(self) -> bool:
         """True if the values in the feature are the values of the column."""
-        is_scalar = self.depth == 0 and self.encoding == "none" and self.categories is None
-        return is_scalar and not pa.types.is_uint64(self.value_type)
+        is_scalar = self.depth == 0 and self.encoding == "none"
+        is_other = pa.types.is_uint64(self.value_type) or self.has_codes or self.spellings is not None
+        return is_scalar and not is_other and self.value_feature is None
+
+    @property
+    def has_codes(self) -> bool:
+        """True if the stored values are numbers of classes that have names."""
+        return self.categories is not None and pa.types.is_integer(self.value_type)
 
     @property
     def type(self) -> pa.DataType:
@@ -109,16 +154,20 @@ class StoredForm:
 
     def columns(self, name: str) -> tuple[Column, ...]:
         """Return the features that store the column ``name``, in the form that the kernel needs."""
+        name = self.value_feature or name
         if self._stores_shapes:
             return (*self._features(f"{name}/value", "bytes"), *self._features(f"{name}/shape", "int64", 1))
-        if self.encoding != "none":
-            return self._features(name, "bytes")
+        if self.encoding != "none" or self.spellings is not None:
+            return self._features(name, "bytes", int(bool(self.shape) and self.encoding == "none"))
         return self._features(name, kind_and_depth(self.value_type)[0], int(bool(self.shape)))
 
     def _features(self, name: str, kind: Kind, depth: int = 0) -> tuple[Column, ...]:
         """Return the features that store values in the sequences of the column."""
         if len(self.lengths) < 2:
             return (Column(name, kind, max(depth, len(self.lengths))),)
+        if self.partitions:
+            names = (one.feature for one in self.partitions if one is not None)
+            return (Column(name, kind, 1), *(Column(one, "int64", 1) for one in names))
         levels = range(len(self.lengths) - 1)
         lengths = (Column(f"{name}/ragged_row_lengths_{level}", "int64", 1) for level in levels)
         return (Column(f"{name}/ragged_flat_values", kind, 1), *lengths)
@@ -137,7 +186,9 @@ class StoredForm:
             If the values contradict the form. The error has the row of such a value.
         """
         has_empty = bool(self.lengths) or (None in self.shape and self.encoding == "none")
-        if has_empty or not arrays[0].null_count:  # TFDS reads an absent list as an empty list
+        if (has_empty and not self.is_optional) or not arrays[
+            0
+        ].null_count:  # TFDS reads an absent list as an empty list
             return self._load(arrays)
         is_valid = arrays[0].is_valid()
         present = is_valid.to_numpy(zero_copy_only=False)
@@ -174,8 +225,20 @@ class StoredForm:
         """Convert stored values to the type of the values of a tensor."""
         if pa.types.is_uint64(self.value_type):  # the feature holds the same bits as an int64
             return stored.view(pa.uint64())
+        if self.spellings is not None:
+            found = pc.index_in(stored, pa.array([one.encode() for one in self.spellings], stored.type))
+            _check(
+                found.is_valid().to_numpy(zero_copy_only=False),
+                lambda row: (
+                    f"the value is {stored[row].as_py()!r}, but the values that stand for False and "
+                    f"True are {self.spellings}"
+                ),
+            )
+            return pc.equal(found, 1)
         if self.categories is None:
             return load(stored, self.value_type)
+        if not self.has_codes:
+            return load(stored, pa.dictionary(pa.int32(), self.categories.type), self.categories)
         codes, count = stored.to_numpy(), len(self.categories)
         _check(
             (codes >= -1) & (codes < count),
@@ -211,15 +274,20 @@ class StoredForm:
         ]
         return pa.StructArray.from_arrays(columns, names=["data", "shape"])
 
-    def _in_sequences(self, items: pa.Array, per_row: _Ints, levels: Sequence[pa.Array]) -> pa.Array:
+    def _in_sequences(self, items: pa.Array, per_row: _Ints, features: Sequence[pa.Array]) -> pa.Array:
         """Convert the tensors of all rows to the sequences of each row, beginning with the innermost."""
+        left = [*features]
         for level in reversed(range(len(self.lengths) - 1)):
-            numbers, counts = _flattened(levels[level])
-            sizes, edges = numbers.to_numpy(), _edges(counts)
-            totals = np.concatenate([[0], np.cumsum(sizes)])[edges]
-            least = 0 if not len(sizes) else sizes.min()
+            partition = self.partitions[level] if self.partitions else RowPartition("row_lengths", "")
+            if partition is None:
+                sizes, counts = _equal_lengths(per_row, self.lengths[level + 1] or 1)
+            else:
+                sizes, counts = _row_lengths(left.pop(), partition.integers, per_row)
+            edges = _edges(counts)
+            totals = _edges(sizes)[edges]
+            negative = _edges((sizes < 0).astype(np.int64))[edges]
             _check(
-                (np.diff(totals) == per_row) & (least >= 0),
+                (np.diff(totals) == per_row) & (np.diff(negative) == 0),
                 lambda row: "the lengths of the inner sequences contradict the number of values",
             )
             try:
@@ -247,6 +315,62 @@ def _flattened(array: pa.Array) -> tuple[pa.Array, _Ints]:
     if not is_list(array.type):
         return array, np.ones(len(array), np.int64)
     return array.flatten(), np.diff(list_offsets(array))
+
+
+def _equal_lengths(per_row: _Ints, size: int) -> tuple[_Ints, _Ints]:
+    """Return the lengths of sequences that all have the same length, and the number of sequences of each row.
+
+    ``per_row`` is the number of values of each row.
+    """
+    _check(per_row % size == 0, lambda row: _mismatch(per_row[row], [None, size]))
+    counts = per_row // size
+    return np.full(counts.sum(), size), counts
+
+
+def _row_lengths(array: pa.Array, integers: Integers, per_row: _Ints) -> tuple[_Ints, _Ints]:
+    """Return the lengths of the sequences of all rows, and the number of sequences of each row.
+
+    Parameters
+    ----------
+    array : pyarrow.Array
+        The integers of each row.
+    integers : str
+        What the integers say; see `RowPartition`.
+    per_row : numpy.ndarray of int64
+        The number of values of each row.
+    """
+    values, counts = _flattened(array)
+    numbers = values.to_numpy()
+    if integers == "row_lengths":
+        return numbers, counts
+    edges = _edges(counts)
+    first, last = edges[:-1][counts > 0], edges[1:][counts > 0] - 1  # of each row that has integers
+    if integers == "value_rowids":
+        _check(counts == per_row, lambda row: f"{per_row[row]} values have {counts[row]} row numbers")
+        steps = np.diff(numbers, prepend=0)
+        steps[first] = numbers[first]
+        found = np.zeros(len(counts), np.int64)
+        found[counts > 0] = numbers[last] + 1
+        are_sorted = np.add.reduceat(steps < 0, first) == 0 if len(first) else np.zeros(0, bool)
+        fits = np.ones(len(counts), bool)
+        fits[counts > 0] = are_sorted
+        _check(fits, lambda row: "the row numbers are negative or not in ascending order")
+        _check(found <= per_row + _MOST_EMPTY, lambda row: f"there are {found[row]:,} sequences")
+        ids = numbers + np.repeat(_edges(found)[:-1], counts)
+        return np.bincount(ids, minlength=found.sum()), found
+    if integers != "row_limits":  # the first integer is the start of the first sequence
+        begins = np.zeros(len(counts), np.int64)
+        begins[counts > 0] = numbers[first]
+        _check(begins == 0, lambda row: f"the first sequence begins at {begins[row]} instead of 0")
+    if integers == "row_splits":
+        numbers, counts = np.delete(numbers, first), np.maximum(counts - 1, 0)
+    elif integers == "row_starts":
+        numbers = np.append(numbers[1:], 0) if len(numbers) else numbers
+        numbers[last] = per_row[counts > 0]
+    starts = _edges(counts)[:-1][counts > 0]
+    sizes = np.diff(numbers, prepend=0)
+    sizes[starts] = numbers[starts]
+    return sizes, counts
 
 
 def _edges(counts: _Ints) -> _Ints:

@@ -369,6 +369,7 @@ class ReadPlan:
         """The names of the columns that are known to have no nulls."""
         names = {name for name, column in self.partition_values.items() if not column.null_count}
         names |= set(self.options.origin_columns)
+        names |= {item.name for item in self.schema.fields if item.is_required}
         rows = self.partitions.rows
         if self.is_described and not rows["file_records"].null_count:
             filled = rows.filter(pc.greater(rows["file_records"], 0))

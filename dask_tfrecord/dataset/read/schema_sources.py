@@ -1,0 +1,149 @@
+"""Read the schemas of other libraries: the files of TensorFlow Datasets (TFDS) and TFX, the messages of
+TensorFlow Metadata, and the feature specs of TensorFlow.
+"""
+
+import os
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import urlsplit
+
+from dask_tfrecord.dataset.read.requested_columns import GivenSchema
+from dask_tfrecord.dataset.snapshot.model import find_snapshot, open_version
+from dask_tfrecord.errors import NotFoundError, SchemaError
+from dask_tfrecord.files.storage.filesystem import Filesystem
+from dask_tfrecord.files.storage.listing import PathLike
+from dask_tfrecord.files.storage.paths import is_http, name_of, parent_of
+from dask_tfrecord.files.storage.redaction import without_credentials
+from dask_tfrecord.files.storage.store import Store
+from dask_tfrecord.schema import tf_specs, tfmd
+from dask_tfrecord.schema.field import Field
+from dask_tfrecord.schema.model import Schema
+from dask_tfrecord.schema.tfds import FEATURES, Labels, described_columns
+
+# The suffixes of files in protobuf's text format, and of files with binary messages.
+_TEXT_SUFFIXES = (".pbtxt", ".textproto", ".textpb", ".txtpb", ".prototxt")
+_BINARY_SUFFIXES = (".pb", ".binpb", ".binarypb")
+
+
+def known_schema(
+    source: Any,
+    *,
+    labels: Labels = "names",
+    storage_options: dict[str, Any] | None = None,
+    filesystem: Filesystem = None,
+) -> Any:
+    """Convert a schema of another library to a `Schema`. Return any other value of ``schema=`` unchanged.
+
+    Parameters
+    ----------
+    source : object
+        The value of ``schema=``. Converted are the path of a ``schema.pbtxt``, of a ``features.json`` or of a
+        directory with one of these files or with a snapshot, a ``Schema`` message of TensorFlow Metadata, and
+        a mapping from names to feature specs of TensorFlow.
+    labels : {"names", "codes"}, default "names"
+        Type of the columns of class labels of TFDS, as in `read_tfrecord`.
+    storage_options, filesystem
+        How a path is opened. The options are only used for a remote path.
+
+    Raises
+    ------
+    FileNotFoundError
+        If the file or the directory does not exist.
+    SchemaError
+        If the schema is not valid, or if no column can express a feature.
+    """
+    if isinstance(source, str | os.PathLike) and source not in ("", "infer"):
+        return _of_path(source, labels, storage_options, filesystem)
+    if tfmd.is_message(source):
+        return tfmd.schema_of(str(source))
+    if isinstance(source, Mapping) and any(map(tf_specs.is_spec, source.values())):
+        return tf_specs.schema_of(source)
+    return source
+
+
+def open_schema(path: PathLike, storage_options: dict[str, Any] | None, filesystem: Filesystem) -> Store:
+    """Open the filesystem of a file or directory with a schema. Local paths need no storage options."""
+    text = os.fspath(path)
+    is_local = "://" not in text or text.startswith("file://")
+    return Store.at(path, None if is_local else storage_options, filesystem)
+
+
+def _of_path(
+    path: PathLike, labels: Labels, storage_options: dict[str, Any] | None, filesystem: Filesystem
+) -> GivenSchema:
+    store = open_schema(path, storage_options, filesystem)
+    root = store.root.rstrip("/")
+    name = name_of(urlsplit(root).path if is_http(root) else root)
+    if name.endswith(".json"):
+        directory = Store(store.fs, parent_of(root))
+        return tfds_schema(directory, labels, name_of(root))
+    if name.endswith((*_TEXT_SUFFIXES, *_BINARY_SUFFIXES)):
+        return tfmd_schema(store, root)
+    snapshot = find_snapshot(store)
+    if snapshot is not None:
+        return snapshot
+    if store.fs.exists(store.join(FEATURES)):
+        return tfds_schema(store, labels)
+    if store.fs.exists(store.join(tfmd.SCHEMA_FILE)):
+        return tfmd_schema(store, store.join(tfmd.SCHEMA_FILE))
+    if store.fs.isdir(store.root):
+        return open_version(store, None)  # raises
+    raise SchemaError(
+        f"schema={without_credentials(os.fspath(path))!r} is not a schema",
+        advice='pass the types of columns, such as schema={"age": pa.int64()}, or the path of a '
+        f"{tfmd.SCHEMA_FILE}, of a {FEATURES}, or of a directory with such a file or with a snapshot",
+    )
+
+
+def tfds_schema(directory: Store, labels: Labels, features: str = FEATURES) -> Schema:
+    """Return the columns that the files of TFDS in a directory describe.
+
+    Parameters
+    ----------
+    directory : Store
+        The directory of one version of a dataset.
+    labels : {"names", "codes"}
+        Type of the columns of class labels.
+    features : str, default "features.json"
+        The name of the file that describes the columns.
+    """
+
+    def read(name: str) -> bytes:
+        content: bytes = directory.fs.cat_file(directory.join(features if name == FEATURES else name))
+        return content
+
+    path = directory.public(directory.join(features))
+    try:
+        found = described_columns(read, labels)
+    except SchemaError as error:
+        raise error.located(path=path) from None
+    if found is None:
+        raise NotFoundError(f"{path}: no such file, or it describes no columns")
+    if found.unknown:
+        raise SchemaError(
+            "the class or the dtype of the feature is unknown",
+            path=path,
+            feature=found.unknown[0],
+            advice="read the directory without schema=, which infers the type of the column",
+        )
+    return Schema(tuple(Field.in_form(name, form) for name, form in found.forms.items()))
+
+
+def tfmd_schema(store: Store, path: str) -> Schema:
+    """Return the columns that a file with a schema of TensorFlow Metadata describes."""
+    public = store.public(path)
+    if path.endswith(_BINARY_SUFFIXES):
+        raise SchemaError(
+            "the file has a binary message, which this library does not read",
+            path=public,
+            advice="pass the schema.pbtxt that TFX writes, or the message that "
+            "tensorflow_metadata.proto.v0.schema_pb2.Schema.FromString returns for the content of the file",
+        )
+    try:
+        return tfmd.schema_of(store.fs.cat_file(path).decode("utf-8-sig"))
+    except FileNotFoundError:
+        raise NotFoundError(f"{public}: no such file") from None
+    except UnicodeDecodeError as error:
+        raise SchemaError(f"the file is not text: {error}", path=public) from None
+    except SchemaError as error:
+        raise error.located(path=public) from None
