@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import partial
 from typing import Any, TypeVar
+from uuid import uuid4
 from weakref import WeakKeyDictionary
 
 import dask
@@ -17,6 +18,7 @@ from dask.base import get_scheduler
 
 from dask_tfrecord.dataset.snapshot.metadata import library_version
 from dask_tfrecord.errors import TFRecordError
+from dask_tfrecord.progress import Progress, Report, listen, report
 
 Argument = TypeVar("Argument")
 Result = TypeVar("Result")
@@ -32,13 +34,32 @@ _LISTED_WORKERS = 8
 _checked: WeakKeyDictionary[Any, set[str]] = WeakKeyDictionary()
 
 
-def compute_each(function: Callable[[Argument], Result], arguments: Iterable[Argument]) -> list[Result]:
-    """Call a function with each argument, each call in a separate task, and return the results in order."""
+def compute_each(
+    function: Callable[[Argument], Result], arguments: Iterable[Argument], title: str = "read"
+) -> list[Result]:
+    """Call a function with each argument, each call in a separate task, and return the results in order.
+
+    A long computation logs its progress with the given title.
+    """
     check_cluster()
+    given = list(arguments)
+    job = uuid4().hex
     # Dask searches the arguments of a delayed call for collections, but not the arguments of a partial
     # function.
-    tasks = [dask.delayed(partial(function, each), pure=False, traverse=False)() for each in arguments]
-    return list(dask.compute(*tasks, traverse=False, retries=5))
+    tasks = [
+        dask.delayed(partial(_reported, function, each, job, index, len(given)), pure=False, traverse=False)()
+        for index, each in enumerate(given)
+    ]
+    with Progress(title, job):
+        reports = dask.compute(*tasks, traverse=False, retries=5)
+    return [each.result for each in reports]
+
+
+def _reported(
+    function: Callable[[Argument], Result], argument: Argument, job: str, index: int, count: int
+) -> Report:
+    """Call a function, and return the report of the call."""
+    return report(job, index, count, function(argument))
 
 
 def check_cluster(scheduler: Any = None) -> None:
@@ -73,6 +94,8 @@ def check_cluster(scheduler: Any = None) -> None:
     with suppress(Exception):  # an unreachable cluster raises its own error when tasks are sent to it
         if checked and checked.issuperset(client.nthreads()):
             return
+        if not checked:
+            listen(client)
         versions = client.get_versions(packages=[_PACKAGE])
         answers = {_SCHEDULER: versions["scheduler"]}
         answers |= {f"worker {address}": answer for address, answer in versions["workers"].items()}

@@ -5,6 +5,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, Literal, get_args
 
 import pandas as pd
@@ -97,6 +98,9 @@ def index(
     of `index` reads all files again. Also call `index` after a dataset that `to_tfrecord` wrote was copied
     without the modification times of the files. In this case, `index` compares the checksums of the files,
     keeps the columns and types, and stores a snapshot that recognises the copied files.
+
+    If reading takes long, `index` logs its progress every ten seconds, at the level INFO of the logger
+    ``dask_tfrecord``.
 
     Parameters
     ----------
@@ -213,10 +217,11 @@ def _described(path: str | os.PathLike[str], store: Store, request: ReadRequest)
         raise nothing_at(store, "no such directory")
     refuse_datasets_below(store, "whose files the snapshot would list, too")
     try:
-        dataset = open_dataset(path, request, compute_each=compute_each)
+        each = partial(compute_each, title=f"{store.public(store.root)}: index")
+        dataset = open_dataset(path, request, compute_each=each)
         if SPLIT in dataset.partition_values:  # otherwise, no description of splits leaves out files
             _refuse_undescribed_files(store, dataset)
-        return create_snapshot(dataset, compute_each, draw_run(store))
+        return create_snapshot(dataset, each, draw_run(store))
     except TFRecordError as error:
         if not any(one.keyword == SPLIT for one in error.remedies):
             raise
@@ -280,7 +285,8 @@ def _renewed(store: Store, before: Snapshot, missing: Missing) -> Snapshot:
             f"{len(before.file_list) - len(kept.file_list)} files with {before.records - kept.records} rows"
         )
         logger.warning("%s: index drops %s, which are missing", store.public(store.root), lost)
-    return renew_snapshot(store, kept, files, compute_each, draw_run(store))
+    each = partial(compute_each, title=f"{store.public(store.root)}: index")
+    return renew_snapshot(store, kept, files, each, draw_run(store))
 
 
 def _all_proven(files: pa.Table, snapshot: Snapshot) -> bool:
@@ -307,7 +313,8 @@ def verify(
     """Read all files completely, and report damaged files and files that differ from the snapshot.
 
     `verify` reads files in parallel and in bounded memory. Damage does not raise an error; the returned
-    DataFrame reports the damage.
+    DataFrame reports the damage. If reading takes long, `verify` logs its progress every ten seconds, at the
+    level INFO of the logger ``dask_tfrecord``.
 
     Parameters
     ----------
@@ -375,7 +382,7 @@ def verify(
     listing = list_files(path, storage_options, filesystem)
     store, files = listing.store, without_side_files(listing.store, listing.files, keep=listing.spelled_out)
     schema, reason_for_bytes = sampled_schema(store, files, record_type)
-    reports = verify_files(store, files, schema.record_type, compute_each)
+    reports = _verify_files(store, files, schema.record_type)
     return _report_frame(
         [*map(store.public, column_paths(files["path"]))],
         reports,
@@ -397,7 +404,7 @@ def _verify_snapshot(store: Store, snapshot: Snapshot) -> pd.DataFrame:
     others = without_side_files(store, found.filter(pc.invert(is_listed)), data=entries)
     unlisted = [path for path in column_paths(others["path"]) if not is_part(path)]
     found = found.filter(pc.or_(is_listed, pc.is_in(found["path"], path_column(unlisted))))
-    verified = verify_files(store, found, snapshot.schema.record_type, compute_each)
+    verified = _verify_files(store, found, snapshot.schema.record_type)
     missing = unreadable("the file is missing, but the dataset's snapshot lists it")
     paths = column_paths(unquoted_column(found["path"]))
     reports = {**dict.fromkeys(entries, missing), **dict(zip(paths, verified, strict=True))}
@@ -406,6 +413,11 @@ def _verify_snapshot(store: Store, snapshot: Snapshot) -> pd.DataFrame:
         for path, report in reports.items()
     ]
     return _report_frame([*map(store.public, reports)], [*reports.values()], snapshot.schema, differs)
+
+
+def _verify_files(store: Store, files: pa.Table, record_type: RecordType) -> list[FileReport]:
+    each = partial(compute_each, title=f"{store.public(store.root)}: verify")
+    return verify_files(store, files, record_type, each)
 
 
 def _report_frame(
@@ -418,7 +430,7 @@ def _report_frame(
     columns = {
         "path": pa.array(paths, pa.string()),
         "bytes": pa.array([report.bytes for report in reports], pa.int64()),
-        "records": pa.array([report.sample.records for report in reports], pa.int64()),
+        "records": pa.array([report.records for report in reports], pa.int64()),
         "damaged": pa.array([report.damaged for report in reports], pa.int64()),
         "damaged_bytes": pa.array([report.damaged_bytes for report in reports], pa.int64()),
         "offset": pa.array([report.first and report.first.offset for report in reports], pa.int64()),

@@ -28,7 +28,8 @@ from dask_tfrecord.errors import Remedy, SchemaError, TFRecordError
 from dask_tfrecord.files.damage import DamagePolicy, OnCorrupt, check_policy, check_quarantine_path
 from dask_tfrecord.files.options import Extra, ReadOptions
 from dask_tfrecord.files.storage.filesystem import Filesystem
-from dask_tfrecord.files.storage.listing import PathLike
+from dask_tfrecord.files.storage.listing import PathLike, as_paths
+from dask_tfrecord.files.storage.redaction import without_credentials
 from dask_tfrecord.keywords import AnyCompression, AnyRecordType, ReadKeywords, ReadSchema
 from dask_tfrecord.public_functions import SHARED_PARAMETERS
 from dask_tfrecord.schema.model import Schema
@@ -115,7 +116,10 @@ def open_request(path: Any, request: ReadRequest) -> ReadPlan:
     """Find the files and the columns of a path, and add the path and offset columns that the request
     names.
     """
-    found = open_dataset(arguments.paths(path), request, compute_each=compute_each).with_origin_columns()
+    paths = arguments.paths(path)
+    place = without_credentials(str(as_paths(paths)[0]))
+    each = partial(compute_each, title=f"{place}: read before planning")
+    found = open_dataset(paths, request, compute_each=each).with_origin_columns()
     quarantine = request.options.damage.quarantine
     if quarantine is not None:
         check_quarantine_path(quarantine, found.store)

@@ -29,6 +29,7 @@ from dask_tfrecord.files.storage.redaction import hide, secrets_of
 from dask_tfrecord.frames.pandas_to_arrow import index_levels
 from dask_tfrecord.frames.planning import plan_schema, rounded_columns, text_columns
 from dask_tfrecord.keywords import AnyCompression, AnyRecordType, AnySchema, WriteKeywords
+from dask_tfrecord.progress import Progress
 from dask_tfrecord.public_functions import public_function
 from dask_tfrecord.schema.field import Lossy
 from dask_tfrecord.schema.model import Schema
@@ -98,6 +99,9 @@ def to_tfrecord(
     size limit. All files of a write become visible together, after the last file is complete. A failed write
     leaves the existing data unchanged. The write also stores a snapshot in ``_tfrecord/``, from which
     `read_tfrecord` restores the same columns and types.
+
+    A write that takes long logs its progress every ten seconds, at the level INFO of the logger
+    ``dask_tfrecord``.
 
     Parameters
     ----------
@@ -327,7 +331,10 @@ def to_tfrecord(
     plan = f"{count or ddf.npartitions} partitions, {len(order)} columns, compression {options.compression}"
     logger.info("%s: planned: mode %s after version %d, %s", run.title, mode, base, plan)
     result = writing.write(ddf, run, write_index=write_index, computed_text=computed_text, shuffle=shuffling)
-    return _compute(result, run, compute_kwargs, retries) if compute else result
+    if compute:
+        return _compute(result, run, compute_kwargs, retries)
+    Progress(run.title, run.run).until_deleted(result)
+    return result
 
 
 def _check_collection(ddf: Any) -> None:
@@ -389,7 +396,8 @@ def _compute(result: Any, run: WriteRun, kwargs: dict[str, Any] | None, retries:
     try:
         # Only optimize() fuses reading, transforming and writing into one task for each partition; compute()
         # does not.
-        snapshot: Snapshot = result.optimize().compute(**kwargs)
+        with Progress(run.title, run.run):
+            snapshot: Snapshot = result.optimize().compute(**kwargs)
     except BaseException as error:  # KeyboardInterrupt is included
         seconds, reason = time.monotonic() - start, hide(repr(error), secrets_of(run.store))
         logger.error("%s: failed after %.1f s: %s", run.title, seconds, reason)

@@ -21,10 +21,10 @@ from dask_tfrecord.dataset.snapshot.model import Snapshot
 from dask_tfrecord.dataset.write.commit import commit
 from dask_tfrecord.dataset.write.run import WriteRun
 from dask_tfrecord.errors import TFRecordError
-from dask_tfrecord.files.entry import FileEntry
 from dask_tfrecord.files.storage.redaction import redact_errors
 from dask_tfrecord.frames import pandas_to_arrow, text_guard
 from dask_tfrecord.lazy import cached_property
+from dask_tfrecord.progress import Report, report, restart
 
 
 def write(
@@ -52,12 +52,17 @@ def write_partition(
     index: int,
     count: int,
     route: Route | None,
-) -> tuple[FileEntry, ...] | tuple[Spill]:
-    """Write the files of a partition, or a spill file from which the shuffled partitions read the rows."""
+) -> Report:
+    """Write the files of a partition, or a spill file from which the shuffled partitions read the rows.
+
+    The result is the report of a tuple of file entries, or of a tuple of one spill file.
+    """
     try:
         if shuffle is None or route is None:
-            return run.write(_to_table(partition, run, write_index, computed_text), index, count)
-        return (spill(run, _to_table(partition, run, write_index, computed_text), index, shuffle, route),)
+            entries = run.write(_to_table(partition, run, write_index, computed_text), index, count)
+            return report(run.run, index, count, entries)
+        spills = (spill(run, _to_table(partition, run, write_index, computed_text), index, shuffle, route),)
+        return report(run.run, index, count, spills, steps=_steps(route))
     except TFRecordError as error:
         raise error.located(path=_partition_path(run, index, count)) from None
     finally:
@@ -65,21 +70,23 @@ def write_partition(
             _release_memory()
 
 
-def list_spills(spills: list[tuple[Spill, ...]]) -> list[Spill]:
+def list_spills(reports: list[Report]) -> list[Spill]:
     """Return the spill files of several tasks in one list. The function `list_spills` runs in a Dask task."""
-    return list(chain.from_iterable(spills))
+    return list(chain.from_iterable(each.result for each in reports))
 
 
 @redact_errors
 def regroup_rows(
-    spills: list[Spill], run: WriteRun, shuffle: Shuffle, route: Route, group: int
-) -> tuple[Spill, ...]:
+    spills: list[Spill], run: WriteRun, shuffle: Shuffle, route: Route, group: int, chunk: int
+) -> Report:
     """Spill the rows of a group for the partitions of the group.
 
     The function `regroup_rows` runs in a Dask task.
     """
     try:
-        return regroup(run, spills, group, shuffle, route)
+        written = regroup(run, spills, group, shuffle, route)
+        index, count = group * route.chunks + chunk, route.groups * route.chunks
+        return report(run.run, index, count, written, step=2, steps=_steps(route))
     finally:
         _release_memory()
 
@@ -87,13 +94,15 @@ def regroup_rows(
 @redact_errors
 def write_shuffled(
     spills: list[Spill], run: WriteRun, shuffle: Shuffle, route: Route, index: int, sources: int
-) -> tuple[FileEntry, ...]:
+) -> Report:
     """Write the files of one shuffled partition from the spill files.
 
     The function `write_shuffled` runs in a Dask task.
     """
     try:
-        return write_target(run, spills, index, shuffle, route)
+        entries = write_target(run, spills, index, shuffle, route)
+        last = _steps(route)
+        return report(run.run, index, shuffle.npartitions, entries, step=last, steps=last)
     except TFRecordError as error:
         if error.record is not None:
             source, row = source_of(error.record)
@@ -101,6 +110,11 @@ def write_shuffled(
         raise error.located(path=_partition_path(run, index, shuffle.npartitions)) from None
     finally:
         _release_memory()
+
+
+def _steps(route: Route) -> int:
+    """Return the number of steps of a shuffled write: spill the rows, perhaps regroup the rows, write."""
+    return 2 if route.groups == 1 else 3
 
 
 def _release_memory() -> None:
@@ -126,12 +140,12 @@ def _partition_path(run: WriteRun, index: int, count: int) -> str:
 
 
 @redact_errors
-def commit_files(run: WriteRun, entries: list[tuple[FileEntry, ...]]) -> Snapshot:
+def commit_files(run: WriteRun, reports: list[Report]) -> Snapshot:
     """Commit the files of all partitions, and return the new snapshot.
 
     The function `commit_files` runs in a Dask task.
     """
-    return commit(run, chain.from_iterable(entries))
+    return commit(run, chain.from_iterable(each.result for each in reports))
 
 
 class _Step(Expr):
@@ -163,6 +177,7 @@ class WriteTFRecord(_Step):
 
     def _lower(self) -> Expr:
         check_cluster()
+        restart(self.run.run)
         # Only the commit needs the set of replaceable files, which may be large.
         run = replace(self.run, replaceable=frozenset())
         files = WritePartitions(self.frame, run, self.write_index, self.computed_text, self.shuffle)
@@ -238,7 +253,7 @@ class WriteShuffled(_Step):
                 for chunk in range(route.chunks)
             ]
             for key in spills:
-                layer[key] = Task(key, regroup_rows, chunks[key[2]], self.run, shuffle, route, key[1])
+                layer[key] = Task(key, regroup_rows, chunks[key[2]], self.run, shuffle, route, *key[1:])
         inputs = len(spills) // route.groups
         for group in range(route.groups):
             first = group * route.width

@@ -34,6 +34,7 @@ from dask_tfrecord.files.storage.not_found import nothing_at
 from dask_tfrecord.files.storage.redaction import redact_errors
 from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.files.window import WINDOW_BYTES, open_window
+from dask_tfrecord.progress import Progress, Report
 
 # The number of threads that search files for the offsets of records.
 _THREADS = 8
@@ -91,9 +92,18 @@ def find_offsets(dataset: ReadPlan, splits: Sequence[Split]) -> list[Offsets | N
         data = memoryview(pa.memory_map(group[0].file.path).read_buffer())
         return [_scan(dataset.store, dataset.options, split, data) for split in group]
 
-    with ThreadPoolExecutor(_THREADS) as pool:
-        found = pool.map(find, (group for _, group in _by_file(splits)))
-        return [offsets for group in found for offsets in group]
+    groups = [group for _, group in _by_file(splits)]
+    found: list[Offsets | None] = []
+    with ThreadPoolExecutor(_THREADS) as pool, Progress(_title(dataset.store)) as progress:
+        for index, offsets in enumerate(pool.map(find, groups)):
+            found += offsets
+            rows = sum(len(one) - 1 for one in offsets if one is not None)
+            progress.add(Report("", 1, 1, index, len(groups), rows, 0))
+    return found
+
+
+def _title(store: Store) -> str:
+    return f"{store.public(store.root)}: find records"
 
 
 def _by_file(splits: Sequence[Split]) -> list[tuple[str, list[Split]]]:
@@ -232,7 +242,9 @@ def _described(
         for start in range(0, len(group), _SPLITS_PER_TASK)
     ]
     for group, result in zip(
-        tasks, compute_each(partial(_search, store, dataset.options), tasks), strict=True
+        tasks,
+        compute_each(partial(_search, store, dataset.options), tasks, _title(store)),
+        strict=True,
     ):
         if result is not None:
             found.setdefault(group[0].file.path, []).append(result)

@@ -62,7 +62,8 @@ class DatasetSource:
         schema = self.schema if self.dataset.options.damage.skips else self.schema.select([])
         partition = self.dataset.partitioner(schema)
         unknown = [partition(piece) for piece, count in enumerate(counts) if count is None]
-        found = iter(compute_each(_count_rows, unknown))
+        store = self.dataset.store
+        found = iter(compute_each(_count_rows, unknown, f"{store.public(store.root)}: count rows"))
         return [next(found) if count is None else count for count in counts]
 
     @property

@@ -52,6 +52,11 @@ class FileReport(NamedTuple):
     damaged_bytes: int
     first: DamagedRange | None
 
+    @property
+    def records(self) -> int:
+        """The number of undamaged records of the file."""
+        return self.sample.records
+
 
 def unreadable(problem: str) -> FileReport:
     """Return the report for a file that cannot be read because of `problem`."""
@@ -106,7 +111,7 @@ def describe_changes(report: FileReport, was: Mapping[str, int]) -> str:
 
     The description is empty if there is no difference.
     """
-    now = {"bytes": report.bytes, "records": report.sample.records, "crc32c": report.crc32c}
+    now = {"bytes": report.bytes, "records": report.records, "crc32c": report.crc32c}
     return "; ".join(
         f"{name}: {now[name]:,} instead of {was[name]:,}" for name in now if now[name] != was[name]
     )

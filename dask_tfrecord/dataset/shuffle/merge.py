@@ -111,7 +111,7 @@ def write_target(
 
 def _largest(spills: Sequence[Spill]) -> int:
     """Return the size in bytes of the largest spill file."""
-    return max((int(spill.starts[-1]) for spill in spills), default=0)
+    return max((spill.bytes for spill in spills), default=0)
 
 
 def _whole_bytes(spills: Sequence[Spill]) -> int:

@@ -85,6 +85,11 @@ class Spill(NamedTuple):
     indexes: Positions
     checksums: Positions
 
+    @property
+    def bytes(self) -> int:
+        """The size of the spill file."""
+        return int(self.starts[-1])
+
 
 def spill(run: WriteRun, table: pa.Table, index: int, shuffle: Shuffle, route: Route) -> Spill:
     """Write the spill file of source partition ``index``, unless an earlier call has written it.

@@ -1,0 +1,181 @@
+"""What a long job logs while it runs, on every scheduler."""
+
+import logging
+import re
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import dask
+import dask.dataframe as dd
+import pandas as pd
+import pytest
+from dask.callbacks import Callback
+from dask.diagnostics import ProgressBar
+from distributed import Client
+
+from dask_tfrecord import RecordTable, index, iter_batches, progress, read_tfrecord, to_tfrecord, verify
+from dask_tfrecord.progress import Progress, Report
+
+LINE = r"(?:step (\d) of (\d): )?(\d+) of (\d+) partitions(?:, (\d+) rows)?(?:, ([\d,]+) bytes)? in \d+\.\d s"
+
+
+@pytest.fixture(params=["synchronous", "threads", "processes", "distributed"])
+def scheduler(request: pytest.FixtureRequest, client: Client) -> Iterator[str]:
+    kind: str = request.param
+    with dask.config.set({"num_workers": 2}):
+        if kind == "distributed":
+            with client.as_current():
+                yield kind
+        else:
+            with dask.config.set(scheduler=kind):
+                yield kind
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left() -> Iterator[None]:
+    yield
+    assert not Callback.active
+    assert not progress._jobs
+    assert not any(isinstance(thread, threading.Timer) for thread in threading.enumerate())
+
+
+class Immediately:
+    """A timer that does not wait."""
+
+    def __init__(self, delay: float, function: Callable[[], None]) -> None:
+        self.delay, self.function = delay, function
+
+    def start(self) -> None:
+        self.function()
+
+    def cancel(self) -> None:
+        """Do nothing, because the function was called."""
+
+    join = cancel
+
+
+@pytest.fixture
+def always(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """Log a line after each task."""
+    monkeypatch.setattr(progress, "Timer", Immediately)
+    caplog.set_level(logging.INFO, "dask_tfrecord.progress")
+
+
+def numbers() -> dd.DataFrame:
+    return dd.from_pandas(pd.DataFrame({"n": range(20), "k": [0] * 15 + [1] * 5}), npartitions=4)
+
+
+def lines(caplog: pytest.LogCaptureFixture, title: str) -> list[tuple[str, ...]]:
+    """The numbers of each line: step, steps, partitions that are done, all partitions, rows and bytes."""
+    messages = [r.getMessage() for r in caplog.records if r.name == "dask_tfrecord.progress"]
+    caplog.clear()
+    found = [re.search(rf"{re.escape(title)}.*?: {LINE}", text) for text in messages]
+    assert all(found), messages
+    return [match.groups() for match in found if match]
+
+
+@pytest.mark.usefixtures("always")
+def test_each_scheduler_logs_the_same_lines(
+    scheduler: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = str(tmp_path / "a")
+    snapshot = to_tfrecord(numbers(), path)
+    total = str(snapshot.bytes)
+    written = lines(caplog, f"{path}: write {snapshot.run[:8]}")
+    assert [line[2] for line in written] == ["1", "2", "3", "4"]
+    assert written[-1] == (None, None, "4", "4", "20", total)
+
+    lazy = to_tfrecord(numbers(), path, shuffle=1, npartitions=2, overwrite=True, compute=False)
+    assert dask.compute(lazy)[0].records == 20
+    written = lines(caplog, path)
+    assert [line[:4] for line in written] == [
+        *(("1", "2", str(done), "4") for done in (1, 2, 3, 4)),
+        *(("2", "2", str(done), "2") for done in (1, 2)),
+    ]
+    assert written[-1][4:] == ("20", total)
+    del lazy
+
+    assert verify(path)["agrees"].all()
+    assert lines(caplog, f"{path}: verify")[-1] == (None, None, "1", "1", "20", total)
+
+
+@pytest.mark.usefixtures("always", "one_thread")
+def test_reads_of_all_files_of_other_tools_log_lines(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    snapshot = to_tfrecord(numbers(), tmp_path / "a")
+    (tmp_path / "b").mkdir()
+    for file in snapshot.files:
+        (tmp_path / "a" / file.path).rename(tmp_path / "b" / file.path)
+    caplog.clear()
+    assert sum(len(batch) for batch in iter_batches(tmp_path / "b", 7)) == 20
+    [counted] = lines(caplog, f"{tmp_path}/b: count rows")
+    assert counted[2:5] == ("1", "1", "20")
+    assert len(RecordTable(tmp_path / "b")) == 20
+    assert lines(caplog, f"{tmp_path}/b")[-1][2:5] == ("4", "4", "20")
+    assert read_tfrecord(tmp_path / "b", infer="all").npartitions == 1
+    assert lines(caplog, f"{tmp_path}/b: read before planning")[-1][4] == "20"
+    index(tmp_path / "b")
+    assert lines(caplog, f"{tmp_path}/b: index")[-1][4:] == ("20", str(snapshot.bytes))
+
+
+@pytest.mark.usefixtures("always", "one_thread")
+def test_partitions_without_rows_count_and_the_progress_bar_of_dask_shows_the_tasks(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ddf = numbers()
+    with ProgressBar():
+        to_tfrecord(ddf[ddf.k == 1], tmp_path / "a", partition_on="k")
+        verify(tmp_path / "a")
+    assert lines(caplog, str(tmp_path))[3][2:5] == ("4", "4", "5")
+    assert capsys.readouterr().out.count("100% Completed") == 2
+
+
+def test_the_first_line_comes_after_ten_seconds_and_counts_tasks_that_end_together(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "dask_tfrecord.progress")
+    now = 0.0
+    waiting: list[tuple[float, Callable[[], None]]] = []
+
+    class Waiting(Immediately):
+        def start(self) -> None:
+            waiting.append((now + self.delay, self.function))
+
+    monkeypatch.setattr(progress, "Timer", Waiting)
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+
+    def log() -> str:
+        nonlocal now
+        [(now, function)] = waiting
+        waiting.clear()
+        function()
+        return caplog.records[-1].getMessage().partition(": ")[2]
+
+    with Progress("a") as job:
+        for task, seconds in ((0, 4.0), (1, 9.5), (1, 9.8)):
+            now = seconds
+            job.add(Report("", 1, 1, task, 8, 5_000, 2_000_000))
+        assert log() == (
+            "2 of 8 partitions, 10,000 rows, 4,000,000 bytes in 10.0 s (1000 rows/s), about 0:00:30 left"
+        )
+        for task in range(2, 6):
+            now = 60 + task / 10
+            job.add(Report("", 1, 1, task, 0, 5_000, 2_000_000))
+        assert log() == "6 partitions, 30,000 rows, 12,000,000 bytes in 61.2 s (490 rows/s)"
+        job.add(Report("", 2, 4, 0, 2, 0, 9))
+        assert log() == "step 2 of 4: 1 of 2 partitions, 9 bytes in 10.7 s (1 bytes/s), about 0:01:59 left"
+    assert not waiting
+
+
+@pytest.mark.usefixtures("one_thread")
+def test_an_error_in_the_log_never_fails_a_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*args: Any) -> str:
+        raise RuntimeError("no line")
+
+    monkeypatch.setattr(progress, "Timer", Immediately)
+    monkeypatch.setattr(Progress, "_describe", fail)
+    assert to_tfrecord(numbers(), tmp_path).records == 20
