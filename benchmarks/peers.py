@@ -17,8 +17,8 @@ A peer that is not installed or fails is listed with its error.
 
 ``--install`` creates the environments of the peers, and measures nothing. ``--store`` puts the figures into
 ``benchmarks/peers.json``, and implies ``--report``. ``--report`` makes ``benchmarks/RESULTS.md``,
-``benchmarks/peers.svg`` and the table of ``README.md``. Spark-TFRecord takes part with ``--spark-jar FILE``
-where Java is installed.
+the table of ``docs/comparison.md``, and the figures and the plots of ``README.md``. Spark-TFRecord takes
+part with ``--spark-jar FILE`` where Java is installed.
 """
 
 import argparse
@@ -350,7 +350,7 @@ def main() -> None:
     parser.add_argument("--disk", metavar="DIRECTORY", help="measure on the disk of this directory, too")
     parser.add_argument("--spark-jar", help="of Spark-TFRecord")
     parser.add_argument("--store", action="store_true", help="put the figures into peers.json, and report")
-    parser.add_argument("--report", action="store_true", help="make RESULTS.md, the plot, the README's table")
+    parser.add_argument("--report", action="store_true", help="make RESULTS.md, and the README's figures")
     arguments = parser.parse_args()
     if arguments.install:
         install(arguments.cache, arguments.peers)

@@ -1,4 +1,4 @@
-"""The code in the documentation runs, its links have targets, and its map of modules is complete."""
+"""The code in the documentation runs and prints what the pages show, and its links have targets."""
 
 import importlib.util
 import os
@@ -19,24 +19,30 @@ ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 ROOT_PAGES = [ROOT / name for name in ("SECURITY.md", "CONTRIBUTING.md", "CHANGELOG.md")]
 
-# A block of Python after the comment "<!-- not run: REASON -->" is not run.
+# A block of Python after the comment "<!-- not run: REASON -->" is not run. A block of text that follows a
+# block of Python is the output of that block.
 _BLOCK = re.compile(
-    r"(?P<skip><!-- not run: .+? -->\n+)?^```python\n(?P<code>.*?)^```$", re.MULTILINE | re.DOTALL
+    r"(?P<skip><!-- not run: .+? -->\n+)?^```python\n(?P<code>.*?)^```$(?:\n+```text\n(?P<output>.*?)^```$)?",
+    re.MULTILINE | re.DOTALL,
 )
 _LINK = re.compile(r"\]\(([^)\s]+)\)")
 
-# Runs the blocks of one page in one namespace; a warning that a user would see is an error.
+# Runs the blocks of one page in one namespace, and prints a null character after the output of each block. A
+# warning that a user would see is an error.
 _RUNNER = """
 import sys, warnings
 warnings.simplefilter("error", UserWarning)
 namespace = {"__name__": "__main__"}
 for number, block in enumerate(sys.stdin.read().split("\\0"), 1):
     exec(compile(block, f"block {number}", "exec"), namespace)
+    print(end="\\0", flush=True)
 """
 
 
-def _code(page: Path) -> list[str]:
-    return [match["code"] for match in _BLOCK.finditer(page.read_text()) if not match["skip"]]
+def _code(page: Path) -> list[tuple[str, str | None]]:
+    """Return the blocks of Python of a page, each with its output or None."""
+    found = [match for match in _BLOCK.finditer(page.read_text()) if not match["skip"]]
+    return [(match["code"], match["output"]) for match in found]
 
 
 PAGES_WITH_CODE = [page for page in PAGES if _code(page)]
@@ -58,12 +64,13 @@ def environment() -> Iterator[dict[str, str]]:
 def test_code_runs_as_printed(page: Path, environment: dict[str, str], tmp_path: Path) -> None:
     blocks = _code(page)
     if importlib.util.find_spec("tensorflow") is None:
-        blocks = [block for block in blocks if "tensorflow" not in block and "keras" not in block]
+        needs = re.compile(r"import tensorflow|feed\.(tensorflow|keras)")
+        blocks = [(code, shown) for code, shown in blocks if not needs.search(code)]
     (tmp_path / "tests").symlink_to(ROOT / "tests")  # some examples read the files of other writers
     command = [sys.executable, "-c", _RUNNER]
     result = subprocess.run(
         command,
-        input="\0".join(blocks),
+        input="\0".join(code for code, _ in blocks),
         cwd=tmp_path,
         env=environment,
         capture_output=True,
@@ -71,7 +78,14 @@ def test_code_runs_as_printed(page: Path, environment: dict[str, str], tmp_path:
         check=False,
     )
     assert result.returncode == 0, result.stderr
-    assert result.stdout
+    assert result.stdout.strip("\0")
+    printed = [_without_trailing_spaces(output) for output in result.stdout.split("\0")]
+    for (_, shown), output in zip(blocks, printed, strict=False):
+        assert shown is None or shown == output
+
+
+def _without_trailing_spaces(text: str) -> str:
+    return "".join(f"{line.rstrip()}\n" for line in text.splitlines())
 
 
 @pytest.mark.parametrize("page", [*PAGES, *ROOT_PAGES], ids=lambda page: page.name)

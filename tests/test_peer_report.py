@@ -1,4 +1,4 @@
-"""The README and the page of results show the comparison with other tools that was measured."""
+"""The README, its plots and the pages of comparisons show what was measured."""
 
 import copy
 from typing import Any
@@ -40,11 +40,26 @@ RESULTS: dict[str, Any] = {
 }
 
 
-def test_the_readme_shows_the_stored_figures() -> None:
-    report = benchmark_module("reports.peers")
-    begin, end = benchmark_module("reports").region(report.COMMAND)
-    table = report.short_table(benchmark_module("reports.results").stored("peers"))
-    assert begin + table + end in (ROOT / "README.md").read_text()
+def test_the_readme_and_the_page_of_comparisons_show_the_stored_figures() -> None:
+    readme, stored = benchmark_module("reports.readme"), benchmark_module("reports.results").stored
+    begin, end = benchmark_module("reports").region(readme.COMMAND)
+    reasons = readme.reasons(stored("peers"), stored("feeds"))
+    assert begin + reasons + end in (ROOT / "README.md").read_text()
+    table = benchmark_module("reports.peers").short_table(stored("peers"))
+    assert begin + table + end in (ROOT / "docs" / "comparison.md").read_text()
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_the_plots_show_the_stored_figures(theme: str) -> None:
+    picture = benchmark_module("reports.readme").picture(
+        benchmark_module("reports.results").stored("peers"), theme
+    )
+    assert picture == (ROOT / "benchmarks" / f"peers-{theme}.svg").read_text()
+
+
+def test_the_bars_of_the_plot_have_the_ratios_of_the_claims() -> None:
+    bars = benchmark_module("reports.readme").rates(RESULTS, "tabular", "write")
+    assert bars == {"dask_tfrecord": 5, "parquet": 1}
 
 
 def test_the_page_of_results_shows_the_stored_figures() -> None:

@@ -1,15 +1,15 @@
 """The README fits on a few screens, and its two commands stand alone."""
 
-import importlib.util
 import re
 import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
+
+# On GitHub, a page of 800 pixels shows this many characters of a block of code.
+CODE_WIDTH = 78
 
 
 def _commands() -> list[str]:
@@ -17,35 +17,23 @@ def _commands() -> list[str]:
     return [line for block in blocks for line in block.splitlines()]
 
 
-def test_it_has_at_most_120_lines_of_at_most_100_characters() -> None:
+def test_it_has_at_most_130_lines_of_at_most_110_characters() -> None:
     lines = README.splitlines()
-    assert len(lines) <= 120
-    # A command is one line: users copy it, and .ci/run runs it.
-    assert [line for line in lines if len(line) > 100 and line not in _commands()] == []
+    assert len(lines) <= 130
+    assert [line for line in lines if len(line) > 110] == []
+
+
+def test_no_line_of_code_is_cut_on_a_page_of_800_pixels() -> None:
+    blocks = re.findall(r"^```\w+\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
+    assert [line for block in blocks for line in block.splitlines() if len(line) > CODE_WIDTH] == []
 
 
 def test_both_commands_stand_alone() -> None:
-    """Each command creates its environment, so either command can run first."""
+    """Each command runs a script that creates the environment, so either command can run first."""
     commands = _commands()
     assert len(commands) == 2
-    assert all(command.startswith("python3 -m venv .venv && .venv/bin/pip install") for command in commands)
-
-
-@pytest.mark.tensorflow
-def test_the_picture_shows_what_the_quickstart_prints() -> None:
-    """Sizes, times and versions are not compared, because they differ between runs."""
-    script = ROOT / "docs" / "pictures" / "draw.py"
-    spec = importlib.util.spec_from_file_location("draw", script)
-    assert spec is not None
-    assert spec.loader is not None
-    draw = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(draw)
-
-    def words(lines: list[str]) -> list[str]:
-        return re.findall(r"[a-z_]{3,}", "\n".join(lines))
-
-    shown = re.findall(r"<text[^>]*>(.*)</text>", draw.PICTURE.read_text())
-    assert words(shown) == words(draw.record())
+    scripts = [ROOT / command.removeprefix("sh ") for command in commands]
+    assert all("python3 -m venv .venv\n.venv/bin/pip install" in script.read_text() for script in scripts)
 
 
 def test_the_import_adds_the_spellings_that_the_readme_names() -> None:

@@ -1,28 +1,15 @@
-"""Present the figures of `benchmarks.peers` as tables for the results and the README, and as a plot."""
+"""Present the figures of `benchmarks.peers` as tables for the results and for the page of comparisons."""
 
 import importlib
-import importlib.util
 from collections.abc import Iterator
-from pathlib import Path
 from statistics import median
 from typing import Any
 
 from benchmarks.peer_jobs import spark
-from benchmarks.reports import (
-    HERE,
-    ROOT,
-    best_way,
-    errors,
-    fastest,
-    panels,
-    ratio_ticks,
-    replace_region,
-    rounded,
-)
+from benchmarks.reports import ROOT, best_way, errors, fastest, replace_region, rounded
 from benchmarks.reports.goals import goal_lines
 from benchmarks.reports.ratios import (
     MEDIA,
-    MOST,
     OURS,
     PROTOCOL,
     capped,
@@ -31,10 +18,9 @@ from benchmarks.reports.ratios import (
     ratios,
     row_ratio,
 )
+from benchmarks.reports.readme import COMMAND
 
-README = ROOT / "README.md"
-COMMAND = "python -m benchmarks.peers --report"
-PICTURE = HERE / "peers.svg"
+PAGE = ROOT / "docs" / "comparison.md"
 
 TITLES = {
     OURS: "**dask_tfrecord**",
@@ -58,9 +44,8 @@ MODULES = {
     "vahidk": "vahidk/tfrecord",
     "protobuf": "loop with protobuf",
 }
-# The jobs of the README and of the plot. Only one table has the jobs with gzip.
+# The jobs of the table of claims. Only one dataset has the jobs with gzip.
 MAIN_JOBS = ("write", "write gzip", "read", "read few columns", "read gzip")
-COLOURS = {"tabular": "#0b7285", "recsys": "#e8590c", "wide": "#5f3dc4", "images": "#2b8a3e"}
 
 # The jobs of the table of compression, with the codec and the level of the files.
 COMPRESSION = {
@@ -103,16 +88,12 @@ def comparisons(results: dict[str, Any]) -> Iterator[Comparison]:
 
 
 def write(results: dict[str, Any]) -> None:
-    """Write the README's table and draw the plot."""
-    replace_region(README, COMMAND, short_table(results))
-    if importlib.util.find_spec("matplotlib"):
-        draw(results, PICTURE)
-    else:
-        print(f"{PICTURE.name} is not drawn, because matplotlib is not installed")
+    """Write the table of the page of comparisons."""
+    replace_region(PAGE, COMMAND, short_table(results))
 
 
 def short_table(results: dict[str, Any]) -> str:
-    """Return the README's table of the least and the greatest claims.
+    """Return the table of the least and the greatest claims.
 
     The tools and the jobs with the least claims come first. If another tool is faster, the claim is bold.
     """
@@ -138,7 +119,7 @@ def _range(ratios: list[float]) -> str:
 def sections(results: dict[str, Any]) -> list[str]:
     """Return the Markdown lines of all tables."""
     lines = [*_faster(results), *_changes(results), *_conditions(results), "", "## Goals", ""]
-    lines += [*goal_lines(results, TITLES), "", "![Rows per CPU second relative to each peer](peers.svg)"]
+    lines += [*goal_lines(results, TITLES)]
     lines += ["", "## How each tool is used", "", *_used(), "", "## Compression", "", *_compression(results)]
     for medium, name in MEDIA.items():
         for table, jobs in results.get(medium, {}).items():
@@ -311,31 +292,3 @@ def _failures(results: dict[str, Any]) -> list[str]:
                     where = f"{job}, {table}{', on disk' * (medium == 'disk')}"
                     lines += [f"- {TITLES[peer]}, {where}: {error}" for error in errors(ways)]
     return ["## Peers that took no part, or failed", "", *(lines or ["None."])]
-
-
-def draw(results: dict[str, Any], path: Path) -> None:
-    """Draw the ratios: a panel for each main job, a row for each peer, a point for each table."""
-    tables = results["tables"]
-    measured = {peer for _, _, job, peer, _ in comparisons(results) if job in MAIN_JOBS}
-    peers = [peer for peer in TITLES if peer in measured]
-    with panels(path, MAIN_JOBS, [TITLES[peer] for peer in peers], 4.2) as (figure, axes):
-        for axis, job in zip(axes, MAIN_JOBS, strict=True):
-            for place, peer in enumerate(peers):
-                for number, (table, colour) in enumerate(COLOURS.items()):
-                    found = tables.get(table, {}).get(job, {"peers": {}})
-                    ratio = [min(one, MOST) for one in ratios(found, peer)]
-                    if ratio:
-                        height = place + (number - 1.5) * 0.18
-                        axis.plot([min(ratio), max(ratio)], [height] * 2, color=colour, linewidth=1)
-                        axis.plot(median(ratio), height, "o", color=colour, markersize=4, label=table)
-        for axis in axes:
-            ratio_ticks(axis, 0.2, MOST * 1.5)
-        dots = {
-            label: dot for axis in axes for dot, label in zip(*axis.get_legend_handles_labels(), strict=True)
-        }
-        figure.legend(dots.values(), dots.keys(), loc="outside upper right", ncols=len(dots), frameon=False)
-        figure.supxlabel(
-            "rows per CPU second of dask_tfrecord, relative to each tool, in memory (logarithmic; ratios "
-            "above 100 are drawn at 100). Lines: least and greatest ratio of the rounds.",
-            fontsize=9,
-        )

@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-from benchmarks.reports import HERE, memory, peers, scale
+from benchmarks.reports import HERE, memory, peers, readme, scale
 
 PAGE = HERE / "RESULTS.md"
 ORIGINS = {"peers": peers.sections, "scale": scale.sections, "memory": memory.sections}
@@ -47,7 +47,8 @@ def page() -> str:
 
 
 def write() -> None:
-    """Write ``benchmarks/RESULTS.md``, the table of the README, and the plot."""
+    """Write ``benchmarks/RESULTS.md``, ``docs/comparison.md``, and the figures and plots of the README."""
     PAGE.write_text(page())
     if results := stored("peers"):
         peers.write(results)
+        readme.write(results, stored("feeds"))
