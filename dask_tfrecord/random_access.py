@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from functools import partial
 from itertools import chain
 from typing import Any, TypeAlias, TypeVar, Unpack, overload
 
@@ -27,6 +26,9 @@ from dask_tfrecord.read_request import open_columns
 from dask_tfrecord.schema.model import Schema
 
 Numbers: TypeAlias = npt.NDArray[np.int64]
+
+# A partition with one split, the numbers of the wanted rows of the partition, and the number of all its rows.
+Part: TypeAlias = tuple[Partition, Numbers, int]
 
 Result = TypeVar("Result")
 
@@ -158,7 +160,7 @@ class NumberedRows:
             counts[:] = -1
         partition = plan.partitioner(schema if skips else schema.select([]))
         unknown = np.flatnonzero(counts < 0)
-        masks = _in_tasks(_passing, [partition(at) for at in unknown.tolist()])
+        masks = _in_tasks(_passing_rows, [partition(at) for at in unknown.tolist()])
         counts[unknown] = list(map(len, masks))
         self.plan = plan if skips else replace(plan, filters=None)
         self.schema = schema
@@ -258,20 +260,21 @@ def _one_split_each(plan: ReadPlan) -> ReadPlan:
     )
 
 
-def _in_tasks(function: Callable[[Any], Result], parts: Sequence[Any]) -> list[Result]:
-    """Call a function with each element of ``parts``.
+def _in_tasks(function: Callable[[Any], list[Result]], parts: Sequence[Any]) -> list[Result]:
+    """Call a function with lists of parts, and join the returned lists.
 
-    If there are many elements, the calls run in Dask tasks.
+    If there are many parts, the calls run in Dask tasks.
     """
     if len(parts) <= _BLOCKS_PER_TASK:
-        return _call_each(function, parts)
+        return function(parts)
     tasks = [parts[start : start + _BLOCKS_PER_TASK] for start in range(0, len(parts), _BLOCKS_PER_TASK)]
-    return list(chain.from_iterable(compute_each(partial(_call_each, function), tasks)))
+    return list(chain.from_iterable(compute_each(function, tasks)))
 
 
 @redact_errors
-def _call_each(function: Callable[[Any], Result], parts: Sequence[Any]) -> list[Result]:
-    return list(map(function, parts))
+def _passing_rows(partitions: Sequence[Partition]) -> list[npt.NDArray[np.bool_]]:
+    """Return a mask for each partition: the records of the partition that pass its filters."""
+    return [*map(_passing, partitions)]
 
 
 def _passing(partition: Partition) -> npt.NDArray[np.bool_]:
@@ -288,7 +291,32 @@ def _passing(partition: Partition) -> npt.NDArray[np.bool_]:
     return np.asarray(pc.fill_null(predicate.mask(table), False))
 
 
-def _selected_rows(part: tuple[Partition, Numbers, int]) -> pa.Table:
-    """Read ascending rows of a partition, given the number of all its rows."""
-    partition, rows, count = part
-    return partition.read_records(rows, count)
+@redact_errors
+def _selected_rows(parts: Sequence[Part]) -> list[pa.Table]:
+    """Read ascending rows of partitions with one split each. Adjacent splits of a file are read at once."""
+    runs: list[list[Part]] = []
+    for part in parts:
+        if runs and _can_join(runs[-1][0][0], runs[-1][-1][0], part[0]):
+            runs[-1].append(part)
+        else:
+            runs.append([part])
+    return [_read_run(run) for run in runs]
+
+
+def _can_join(first: Partition, last: Partition, following: Partition) -> bool:
+    """Return True if the splits of the partitions from ``first`` to ``following`` can be read at once."""
+    start, end, split = (one.splits[0] for one in (first, last, following))
+    is_adjacent = end.file.path == split.file.path and end.stop == split.start
+    # The checksum of a split that is a whole file would be verified.
+    is_whole = not start.start.offset and split.stop is None
+    return is_adjacent and not is_whole and not first.options.damage.skips
+
+
+def _read_run(run: Sequence[Part]) -> pa.Table:
+    partition, wanted, counts = run[0][0], [rows for _, rows, _ in run], [count for _, _, count in run]
+    if len(run) > 1:
+        split = replace(partition.splits[0], stop=run[-1][0].splits[0].stop, records=sum(counts))
+        partition = replace(partition, splits=(split,))
+    starts = np.cumsum([0, *counts[:-1]])
+    rows = np.concatenate([one + start for one, start in zip(wanted, starts, strict=True)])
+    return partition.read_records(rows, sum(counts))

@@ -71,6 +71,8 @@ def test_selected_records_of_several_batches_are_joined(root: Path, monkeypatch:
 def test_other_records_are_not_decoded(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(read_task, "read_split", None)
     assert take(root, [120, 380, 620])["n"].tolist() == [120, 380, 620]
+    some_of_each_block = [*range(0, 500, 20)]
+    assert take(root, some_of_each_block)["n"].tolist() == some_of_each_block
 
 
 def test_a_damaged_record_raises_if_it_is_selected(tmp_path: Path) -> None:
