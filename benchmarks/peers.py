@@ -63,7 +63,7 @@ PEERS = {
     "tensorflow": Peer("tensorflow", ("parsed in the interleave", "one thread")),
     "tensorflow, usual": Peer("tensorflow", ("as usual",)),
     "tfx-bsl": Peer("tfx_bsl"),
-    "spark-tfrecord": Peer("spark"),
+    "spark-tfrecord": Peer("spark", gets_all=True),
     "ray": Peer("ray"),
     "beam": Peer("beam"),
     "vahidk/tfrecord": Peer("vahidk"),

@@ -15,23 +15,8 @@ USED = (
 # How the jar for `--spark-jar` is built, as the project's page says.
 JAR_SOURCE = "https://github.com/linkedin/spark-tfrecord#building-the-library"
 JAR_COMMAND = "mvn -Pscala-2.12 clean install"
-
-# Rows per second of wall time that an earlier run measured with the jar: Spark-TFRecord 0.7, Spark 3.5,
-# "local[2]" on two cores, the best of several passes. No other tool took turns with Spark in that run.
-EARLIER_ROWS_PER_SECOND = {
-    ("write", "tabular"): 518_000,
-    ("write", "recsys"): 195_000,
-    ("write", "wide"): 32_000,
-    ("write", "images"): 4_100,
-    ("write gzip", "tabular"): 191_000,
-    ("read", "tabular"): 484_000,
-    ("read", "recsys"): 149_000,
-    ("read", "wide"): 24_000,
-    ("read", "images"): 610,
-    ("read gzip", "tabular"): 324_000,
-    ("write to 200 directories", "tabular"): 265_000,
-    ("count records", "tabular"): 847_000,
-}
+# What the jar of the stored figures was built from, without Maven.
+JAR_CONTENT = "Spark-TFRecord 0.7.0 (commit 5bc46ee), compiled with Scala 2.12.18 and protobuf 4.32.1"
 
 JAR = "SPARK_TFRECORD_JAR"
 PARTITIONS = 8
@@ -41,7 +26,8 @@ _GZIP = "org.apache.hadoop.io.compress.GzipCodec"
 def _spark() -> Any:
     from pyspark.sql import SparkSession
 
-    builder = SparkSession.builder.master("local[*]").config("spark.jars", os.environ[JAR])
+    # This option puts the jar before those of Spark, which contain protobuf 2.5.
+    builder = SparkSession.builder.master("local[*]").config("spark.driver.extraClassPath", os.environ[JAR])
     builder = builder.config("spark.ui.enabled", "false").config("spark.driver.memory", "4g")
     return builder.config("spark.sql.execution.arrow.pyspark.enabled", "true").getOrCreate()
 

@@ -21,6 +21,11 @@ from benchmarks.reports.ratios import (
 from benchmarks.reports.readme import COMMAND
 
 PAGE = ROOT / "docs" / "comparison.md"
+SPARK = (
+    "Spark-TFRecord takes part if `--spark-jar` names its jar.",
+    f"`{spark.JAR_COMMAND}` in its repository makes the jar (<{spark.JAR_SOURCE}>).",
+    f"The jar of the figures above: {spark.JAR_CONTENT}.",
+)
 
 TITLES = {
     OURS: "**dask_tfrecord**",
@@ -138,7 +143,7 @@ def sections(results: dict[str, Any]) -> list[str]:
                     for peer in found["peers"]
                     if fastest(found["peers"][peer], "cpu")
                 ]
-    return [*lines, "", "## Spark-TFRecord", "", *_spark(results), "", *_failures(results)]
+    return [*lines, "", "## Spark-TFRecord", "", *SPARK, "", *_failures(results)]
 
 
 def _faster(results: dict[str, Any]) -> list[str]:
@@ -262,24 +267,6 @@ def _compression(results: dict[str, Any]) -> list[str]:
                 each = best["bytes"] / best["rows"]
                 cells = [codec, TITLES[peer], rounded(median(best["cpu"])), f"{each:.0f}", ratio]
                 lines.append(f"| {' | '.join(cells)} |")
-    return lines
-
-
-def _spark(results: dict[str, Any]) -> list[str]:
-    """Return how Spark-TFRecord can take part, and what an earlier run measured."""
-    lines = [
-        f"`{spark.JAR_COMMAND}` in the repository of Spark-TFRecord makes the jar for `--spark-jar`",
-        f"(<{spark.JAR_SOURCE}>).",
-        "The figures of Spark-TFRecord below are of an earlier run on two cores, where the jar was at hand:",
-        "the best of several passes, with no other tool in turns. For that reason the table has no ratios.",
-        "",
-        "| job | table | Spark-TFRecord, rows per second | dask_tfrecord, rows per second in this run |",
-        "|---|---|--:|--:|",
-    ]
-    for (job, table), rate in spark.EARLIER_ROWS_PER_SECOND.items():
-        found = results["tables"].get(table, {}).get(job, {"peers": {}})
-        ours = best_way(found["peers"].get(OURS, {}), "wall")
-        lines.append(f"| {job} | {table} | {rate:,} | {rounded(median(ours)) if ours else 'not measured'} |")
     return lines
 
 
