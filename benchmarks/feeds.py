@@ -9,8 +9,8 @@ memory if the system has ``/dev/shm``. A loader that is not installed or fails i
     python -m benchmarks.feeds [--rounds 5] [--scale 1.0] [--store] [tabular vectors wide images ...]
     python -m benchmarks.feeds --report
 
-``--store`` adds the figures to ``benchmarks/feeds.json``. ``--report`` makes the tables and the plot of that
-file: ``benchmarks/feeds.md``, ``benchmarks/feeds.svg`` and the table of ``docs/training.md``.
+``--store`` adds the figures to ``benchmarks/feeds.json``. ``--report`` makes the tables of that file:
+``benchmarks/feeds.md`` and the table of ``docs/training.md``.
 """
 
 import argparse
@@ -194,7 +194,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--scale", type=float, default=1.0, help="of the number of rows")
     parser.add_argument("--store", action="store_true", help="add the figures to feeds.json")
-    parser.add_argument("--report", action="store_true", help="make the tables and the plot of feeds.json")
+    parser.add_argument("--report", action="store_true", help="make the tables of feeds.json")
     parser.add_argument("--worker", nargs=3, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.worker:

@@ -1,18 +1,12 @@
-"""Share code among the reports of the benchmarks: ratios and their text, regions of a page, style of plots.
+"""Share code among the reports of the benchmarks: ratios and their text, and regions of a page."""
 
-Only the functions that draw need matplotlib.
-"""
-
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 HERE = Path(__file__).parent.parent
 ROOT = HERE.parent
-
-OURS_COLOUR, THEIR_COLOUR = "#0b7285", "#868e96"
 
 
 def fastest(ways: dict[str, Any], what: str) -> dict[str, Any]:
@@ -70,48 +64,3 @@ def replace_region(page: Path, command: str, text: str) -> None:
 def region(command: str) -> tuple[str, str]:
     """Return the comments before and after the text that a command generates."""
     return f"<!-- made by: {command} -->\n", "<!-- end of what was made -->\n"
-
-
-# -- Plots ---------------------------------------------------------------------------------------------------
-
-
-@contextmanager
-def panels(path: Path, titles: Sequence[str], rows: Sequence[str], height: float) -> Iterator[Any]:
-    """Draw a panel for each title, with a position for each row, and save the picture.
-
-    Yields
-    ------
-    tuple of matplotlib.figure.Figure and list of matplotlib.axes.Axes
-        The figure and a panel for each title. The axis of ratios is logarithmic.
-    """
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    plt.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": path.stem, "font.size": 9})
-    size = (2.2 + 2.9 * len(titles), height)
-    figure, axes = plt.subplots(
-        1, len(titles), figsize=size, sharey=True, squeeze=False, layout="constrained"
-    )
-    for axis, title in zip(axes[0], titles, strict=True):
-        axis.set_title(title, fontweight="bold")
-        axis.set_xscale("log")
-        axis.axvline(1, color="#333333", linewidth=1, zorder=0)
-        axis.set_axisbelow(True)
-        axis.grid(axis="x", color="#e4e4e4", linewidth=0.7)
-        axis.spines[["top", "right", "left"]].set_visible(False)
-        axis.tick_params(axis="y", length=0)
-    axes[0][0].set_yticks(range(len(rows)), rows)
-    axes[0][0].invert_yaxis()
-    yield figure, list(axes[0])
-    figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
-    plt.close(figure)
-
-
-def ratio_ticks(axis: Any, least: float, most: float) -> None:
-    """Limit the axis of ratios, and label the powers of ten."""
-    axis.set_xlim(least, most)
-    ticks = [10.0**power for power in range(-4, 6) if least <= 10.0**power <= most]
-    axis.set_xticks(ticks, [f"{tick:,g}" for tick in ticks])
-    axis.minorticks_off()

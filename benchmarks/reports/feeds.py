@@ -1,19 +1,14 @@
-"""Present the figures of `benchmarks.feeds` as Markdown tables and as a plot."""
+"""Present the figures of `benchmarks.feeds` as Markdown tables."""
 
-from pathlib import Path
 from statistics import median
 from typing import Any
 
 from benchmarks.reports import (
     HERE,
-    OURS_COLOUR,
     ROOT,
-    THEIR_COLOUR,
     best_way,
     errors,
-    panels,
     ratio_text,
-    ratio_ticks,
     replace_region,
     round_ratios,
     rounded,
@@ -31,9 +26,7 @@ TORCH_PEERS = ("torch, vahidk/tfrecord", "torch, HF datasets", "torch, webdatase
 GOALS = {"tabular": 2.5, "vectors": 2.5, "wide": 2.5, "images": 0.9}
 TORCH_GOAL = 8.0
 
-LEAST = 0.006  # ratio that the plot shows
-
-# The name of a loader in tables and in the plot.
+# The name of a loader in the tables.
 TITLES = {
     "arrow, ours": "Arrow batches (ours)",
     OURS: "TensorFlow, ours",
@@ -56,10 +49,9 @@ def ratios(loaders: dict[str, Any], loader: str, others: tuple[str, ...] = TENSO
 
 
 def write(results: dict[str, Any]) -> None:
-    """Write the tables, the plot, and the table of the guide."""
+    """Write the tables, and the table of the guide."""
     (HERE / "feeds.md").write_text(full_tables(results))
     replace_region(GUIDE, COMMAND, short_table(results))
-    draw(results, HERE / "feeds.svg")
 
 
 def full_tables(results: dict[str, Any]) -> str:
@@ -142,39 +134,3 @@ def _cell(loaders: dict[str, Any], loader: str) -> str:
         return "failed" if loader in loaders else "-"
     thousands = f"{median(cpu) / 1000:,.0f}" if median(cpu) >= 1e5 else f"{median(cpu) / 1000:,.1f}"
     return f"{thousands} k ({ratio_text(median(ratio))} x)" if ratio else f"{thousands} k"
-
-
-def draw(results: dict[str, Any], path: Path) -> None:
-    """Draw the ratios to TensorFlow's best: a panel for each table, a bar for each loader and compression."""
-    datasets = results["datasets"]
-    tables = [table for table in GOALS if table in datasets or f"{table} gzip" in datasets]
-    with panels(path, tables, [TITLES[loader] for loader in TITLES], 5.2) as (figure, axes):
-        for axis, table in zip(axes, tables, strict=True):
-            for shift, name in ((-0.19, table), (0.19, f"{table} gzip")):
-                _bars(axis, datasets.get(name), shift, name.endswith("gzip"))
-            ratio_ticks(axis, LEAST, 90)
-        for label, loader in zip(axes[0].get_yticklabels(), TITLES, strict=True):
-            label.set_fontweight("bold" if "kernel" in loader else "normal")
-        figure.supxlabel(
-            "rows per CPU second, as a multiple of TensorFlow's best way (logarithmic). "
-            "Dark: uncompressed, light: gzip. Lines at the ends: least and greatest ratio.",
-            fontsize=9,
-        )
-
-
-def _bars(axis: Any, found: dict[str, Any] | None, shift: float, is_light: bool) -> None:
-    if found is None:
-        return
-    for place, loader in enumerate(TITLES):
-        ratio = ratios(found["loaders"], loader)
-        if not ratio:
-            if loader in found["loaders"]:
-                axis.text(LEAST * 1.1, place + shift, "failed", va="center", color="#999999", fontsize=8)
-            continue
-        colour = OURS_COLOUR if "kernel" in loader else THEIR_COLOUR
-        value = median(ratio)
-        axis.barh(
-            place + shift, value - LEAST, 0.34, left=LEAST, color=colour, alpha=0.45 if is_light else 1.0
-        )
-        axis.plot([min(ratio), max(ratio)], [place + shift] * 2, color="#212529", linewidth=1)
-        axis.text(max(ratio) * 1.15, place + shift, ratio_text(value), va="center", fontsize=8)
